@@ -1,0 +1,32 @@
+"""Fingerprints of things and keys of the order: both are hashes of labelled text.
+
+Labelled, so that no two questions can share an answer: `order_key(seed=1, epoch=1)` has nothing to do with
+`order_key(seed=2, epoch=0)`, which is the same key wherever a loader adds the two.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+ORDER_VERSION = "v1"
+
+
+def fingerprint(label: str, content: object) -> str:
+    """Return 32 hex digits that stand for `content`, a value JSON can write.
+
+    Two contents that differ anywhere, or the same content under two labels, differ in their fingerprint. Key order
+    of mappings does not count. The text that is hashed is the canonical JSON: change nothing here, every chunk on
+    every disk is named by it.
+
+    Raises:
+        TypeError: `content` holds something JSON cannot write.
+    """
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return hashlib.blake2b(f"{label}:{text}".encode(), digest_size=16).hexdigest()
+
+
+def order_key(*, seed: int, epoch: int, purpose: str) -> int:
+    """Return the 64-bit key of one random decision: `purpose` says which ("chunks", "window:3", "augment:17:0")."""
+    text = f"order:{ORDER_VERSION}:{seed}:{epoch}:{purpose}"
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")

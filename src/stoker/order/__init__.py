@@ -1,0 +1,1 @@
+"""Which samples, in which step: pure arithmetic on integers; no disk, clock, thread or random module."""

@@ -1,0 +1,297 @@
+"""What a sample is: the fields the user asks for, and the spec they become.
+
+Shapes in this code base carry letters: B batch, N samples in a chunk, K chunks in a window.
+
+    Field      what the user wrote          Field("float32", columns="dense_*")
+    Entry      what it became               dense: float32 [40]
+    Spec       all entries of a sample, and where the fixed-width ones lie in a record
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+CACHE_LINE_BYTES = 64
+
+
+class Ragged(NamedTuple):
+    """Lists of any length, as all their values in a row and the borders between them.
+
+    Sample i is `values[offsets[i]:offsets[i + 1]]`. For lists of lists, `values` is itself a `Ragged`.
+
+    Attributes:
+        values: Shape [total, ...], or a `Ragged` of the inner lists.
+        offsets: int64, shape [B + 1], `offsets[0] == 0`.
+    """
+
+    values: Any
+    offsets: Any
+
+
+Array: TypeAlias = npt.NDArray[Any]
+Arrays: TypeAlias = dict[str, "Array | Ragged"]
+
+
+@dataclass(frozen=True)
+class Field:
+    """One named array of a sample, as the user asks for it.
+
+    Columns that no field names come as they are, so a field is only needed to change something: stack columns, cast,
+    turn strings into numbers, fill nulls.
+
+    Args:
+        dtype: NumPy name of the dtype wanted ("float32", "int64", ...); None keeps what the column gives.
+        columns: The column's name, or glob patterns and names to stack into one `[N, k]` array, in the order of the
+            patterns and, within a pattern, of the schema. None means the column with the field's own name.
+        shape: Shape of one sample. Needed for lists that all have one length: `shape=(k,)` makes them `[N, k]`.
+        vocabulary: For strings and integers: each value becomes its place in this sequence.
+        unknown: Code of a value outside the vocabulary; None makes such a value an error that names it.
+        hash_buckets: For strings and binary: a stable hash of the value, in [0, hash_buckets).
+        num_bytes: For strings and binary: the value's bytes as `uint8[num_bytes]`, zeros behind; a longer one is an
+            error.
+        fill: Value that stands for null. For lists a null list is an empty list when `fill` is given.
+        mask: Also give the bool field `<name>_mask`, True where the value was there. Nulls become `fill`, or zero.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: Two arguments contradict each other, or a value is out of range.
+
+    Example:
+        >>> Field("float32", columns="dense_*").dtype
+        'float32'
+    """
+
+    dtype: str | None = None
+    columns: str | Sequence[str] | None = field(default=None, kw_only=True)
+    shape: tuple[int, ...] | None = field(default=None, kw_only=True)
+    vocabulary: Sequence[str | int] | None = field(default=None, kw_only=True)
+    unknown: int | None = field(default=None, kw_only=True)
+    hash_buckets: int | None = field(default=None, kw_only=True)
+    num_bytes: int | None = field(default=None, kw_only=True)
+    fill: float | str | None = field(default=None, kw_only=True)
+    mask: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.dtype is not None:
+            try:
+                dtype = np.dtype(self.dtype)
+            except TypeError:
+                raise ValueError(f"Field: {self.dtype!r} is no NumPy dtype; try 'float32' or 'int64'") from None
+            if dtype.kind not in "biuf":
+                raise ValueError(f"Field: dtype {self.dtype!r} cannot be a tensor; use a bool, integer or float")
+            object.__setattr__(self, "dtype", dtype.name)
+        ways = [n for n in ("vocabulary", "hash_buckets", "num_bytes") if getattr(self, n) is not None]
+        if len(ways) > 1:
+            raise ValueError(f"Field: {' and '.join(ways)} are different ways to make numbers; give one")
+        for name in ("hash_buckets", "num_bytes"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+                raise ValueError(f"Field: {name} must be a positive integer, not {value!r}")
+        if self.unknown is not None and self.vocabulary is None:
+            raise ValueError("Field: unknown only means something beside a vocabulary")
+        if isinstance(self.vocabulary, str):
+            raise TypeError("Field: vocabulary must be a sequence of values, not one string")
+        if self.vocabulary is not None:
+            values = list(self.vocabulary)
+            if len(set(values)) != len(values):
+                raise ValueError("Field: the vocabulary names a value twice")
+            object.__setattr__(self, "vocabulary", tuple(values))
+        if self.columns is not None and not isinstance(self.columns, str):
+            object.__setattr__(self, "columns", tuple(self.columns))
+        if self.shape is not None:
+            shape = tuple(self.shape)
+            if any(not isinstance(k, int) or k < 0 for k in shape):
+                raise ValueError(f"Field: shape must be non-negative integers, not {self.shape!r}")
+            object.__setattr__(self, "shape", shape)
+
+    def to_json(self) -> dict[str, object]:
+        """Return everything that decides the field's values, for fingerprints."""
+        return {
+            "dtype": self.dtype,
+            "columns": [self.columns] if isinstance(self.columns, str) else self.columns,
+            "shape": self.shape,
+            "vocabulary": self.vocabulary,
+            "unknown": self.unknown,
+            "hash_buckets": self.hash_buckets,
+            "num_bytes": self.num_bytes,
+            "fill": self.fill if self.fill is None else repr(self.fill),
+            "mask": self.mask,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One field of a spec.
+
+    Attributes:
+        name: Key of the field in a batch.
+        dtype: dtype of its values.
+        shape: Shape of one sample, or of one value where the field is ragged.
+        num_levels: 0 for fixed-width, 1 for lists, 2 for lists of lists.
+        unit: What one step of the number means where Arrow's type said so ("us", "days", "ns since 1970"), else None.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...] = ()
+    num_levels: int = 0
+    unit: str | None = None
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether samples differ in length."""
+        return self.num_levels > 0
+
+    @cached_property
+    def value_bytes(self) -> int:
+        """Bytes of one sample, or of one value where the field is ragged."""
+        return int(self.dtype.itemsize * np.prod(self.shape, dtype=np.int64))
+
+    def to_json(self) -> dict[str, object]:
+        """Return the entry as JSON can write it."""
+        return {
+            "name": self.name,
+            "dtype": self.dtype.name,
+            "shape": list(self.shape),
+            "num_levels": self.num_levels,
+            "unit": self.unit,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Entry:
+        """Return the entry that `to_json` wrote."""
+        return cls(
+            name=data["name"],
+            dtype=np.dtype(data["dtype"]),
+            shape=tuple(data["shape"]),
+            num_levels=data["num_levels"],
+            unit=data["unit"],
+        )
+
+    def __str__(self) -> str:
+        lists = "".join("[*]" for _ in range(self.num_levels))
+        shape = f"[{', '.join(map(str, self.shape))}]" if self.shape else ""
+        unit = f" ({self.unit})" if self.unit else ""
+        return f"{self.name}: {self.dtype.name}{lists}{shape}{unit}"
+
+
+@dataclass(frozen=True)
+class Spec:
+    """All fields of a sample, in the order they have in a batch.
+
+    The fixed-width fields of a sample lie side by side in one record of `record_bytes`:
+
+        ┌ widest first, so that each lies on a multiple of its own size ┐
+        │ id: int64 │ dense: float32[40]        │ label: uint8 │ padding │
+        └─ 0 ───────── 8 ──────────────────────── 168 ──────────── 192 ─┘
+    """
+
+    entries: tuple[Entry, ...]
+
+    def __post_init__(self) -> None:
+        names = [entry.name for entry in self.entries]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"two fields have the name {twice[0]!r}")
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __getitem__(self, name: str) -> Entry:
+        for entry in self.entries:
+            if entry.name == name:
+                return entry
+        raise KeyError(name)
+
+    @cached_property
+    def fixed(self) -> tuple[Entry, ...]:
+        """The fixed-width fields, in batch order."""
+        return tuple(entry for entry in self.entries if not entry.is_ragged)
+
+    @cached_property
+    def ragged(self) -> tuple[Entry, ...]:
+        """The ragged fields, in batch order."""
+        return tuple(entry for entry in self.entries if entry.is_ragged)
+
+    @cached_property
+    def record_offsets(self) -> dict[str, int]:
+        """Where each fixed-width field begins in a record, in bytes.
+
+        Wider items first and batch order among equals: no field needs padding before it. This is part of the chunk
+        format; another rule is another format version.
+        """
+        offsets: dict[str, int] = {}
+        end = 0
+        for entry in sorted(self.fixed, key=lambda entry: -entry.dtype.itemsize):
+            offsets[entry.name] = end
+            end += entry.value_bytes
+        return offsets
+
+    @cached_property
+    def record_bytes(self) -> int:
+        """Bytes from one record to the next; 0 where no field is fixed-width.
+
+        Up to a cache line: the next power of two, so that no record straddles two lines and narrow tables stay
+        narrow. Beyond: whole cache lines.
+        """
+        size = sum(entry.value_bytes for entry in self.fixed)
+        if size == 0:
+            return 0
+        if size <= CACHE_LINE_BYTES:
+            return max(1 << (size - 1).bit_length(), max(entry.dtype.itemsize for entry in self.fixed))
+        return -(-size // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
+
+    @cached_property
+    def record_dtype(self) -> np.dtype[Any]:
+        """The record as a NumPy structured dtype with one named field an entry."""
+        return np.dtype(
+            {
+                "names": [entry.name for entry in self.fixed],
+                "formats": [(entry.dtype, entry.shape) for entry in self.fixed],
+                "offsets": [self.record_offsets[entry.name] for entry in self.fixed],
+                "itemsize": self.record_bytes,
+            }
+        )
+
+    def to_json(self) -> list[dict[str, object]]:
+        """Return the spec as JSON can write it."""
+        return [entry.to_json() for entry in self.entries]
+
+    @classmethod
+    def from_json(cls, data: Sequence[Mapping[str, Any]]) -> Spec:
+        """Return the spec that `to_json` wrote."""
+        return cls(tuple(Entry.from_json(entry) for entry in data))
+
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+
+
+def parse_size(size: int | str, *, name: str) -> int:
+    """Return a size in bytes: 1000 for "1kB", 1024 for "1KiB", the number itself for a number.
+
+    Raises:
+        TypeError: `size` is neither an int nor a string.
+        ValueError: It is negative or cannot be read; the message says which argument (`name`) it was.
+    """
+    if isinstance(size, bool) or not isinstance(size, int | str):
+        raise TypeError(f"{name} must be bytes as an int, or a text like '500GB', not {type(size).__name__}")
+    if isinstance(size, int):
+        if size < 0:
+            raise ValueError(f"{name} must not be negative, got {size}")
+        return size
+    match = _SIZE.fullmatch(size.strip())
+    if match is None:
+        raise ValueError(f"{name}: cannot read {size!r} as a size; write '500GB', '64MiB' or a number of bytes")
+    number, prefix, binary = match.groups()
+    base = 1024 if binary else 1000
+    return int(float(number) * base ** " kmgt".index(prefix.lower() or " "))

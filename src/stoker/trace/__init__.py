@@ -1,0 +1,1 @@
+"""Spans and counters of the path a batch takes."""
