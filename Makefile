@@ -1,0 +1,47 @@
+# Two commands: `make demo` and `make test`. Each sets up what it needs in .venv, alone and in any order.
+
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
+	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	&& echo $$p && break; done)
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow lint bench clean
+
+help: ## Show what can be made
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+
+demo: .venv/core ## Five ways to feed an accelerator, side by side, on this machine (under 4 minutes)
+	$(BIN)/stoker demo
+
+test: .venv/dev ## The tests (a few minutes)
+	$(BIN)/python -m pytest -m "not slow" -n 2
+
+test-slow: .venv/dev ## The long and costly tests
+	$(BIN)/python -m pytest -m slow
+
+lint: .venv/dev ## Linter, formatter, types, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: .venv/core ## Ours against the machine's ceilings, as ratios
+	$(BIN)/python -m benchmarks
+
+clean: ## Remove what make made
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+
+.venv/bin/python:
+	@test -n "$(PYTHON)" || { echo "Stoker needs Python 3.11 or newer with venv; name it with: make PYTHON=/path/to/python"; exit 1; }
+	$(PYTHON) -m venv .venv
+
+.venv/core: pyproject.toml constraints.txt | .venv/bin/python
+	$(PIP) -e .
+	@touch $@
+
+# torch is pinned to a version by constraints.txt: the newest one brings gigabytes of CUDA libraries along.
+.venv/dev: .venv/core
+	$(PIP) -e '.[dev,fsspec,torch]'
+	@touch $@
