@@ -1,0 +1,60 @@
+"""What every test may use, and the check that no test leaves anything behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "default", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+settings.load_profile("default")
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def _open_files() -> set[str]:
+    """Paths of regular files this process has open or mapped, of those that Stoker could have made."""
+    found = set()
+    for fd in Path("/proc/self/fd").iterdir():
+        try:
+            found.add(f"fd of {fd.readlink()}")
+        except OSError:
+            continue
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        found.add(f"map of {line.split(maxsplit=5)[5]}" if len(line.split(maxsplit=5)) == 6 else "")
+    return {name for name in found if "/chunks/" in name or "stoker" in Path(name).name or name.endswith("locks")}
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind(tmp_path):
+    """Fail a test that leaves a thread, a file handle, a map or a temporary folder of ours behind."""
+    shm = Path("/dev/shm")
+    folders = {p.name for p in shm.glob("stoker-*")} if shm.exists() else set()
+    yield
+    gc.collect()
+    threads = [t for t in threading.enumerate() if t.name.startswith("stoker")]
+    for thread in threads:
+        thread.join(timeout=10)
+    left = [t.name for t in threads if t.is_alive()]
+    assert not left, f"threads left behind: {left}"
+    if os.path.exists("/proc/self/maps"):
+        open_now = {name for name in _open_files() if str(tmp_path) in name or "/dev/shm/stoker-" in name}
+        assert not open_now, f"files left open or mapped: {sorted(open_now)}"
+    if shm.exists():
+        mine = {p.name for p in shm.glob(f"stoker-{os.getpid()}-*")} - folders
+        assert not mine, f"left in /dev/shm: {sorted(mine)}"
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Real Parquet of others, beside the repository; tests that need it are skipped where it is not."""
+    folder = REPOSITORY.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("no folder ../shared/data with real Parquet of others")
+    return folder
