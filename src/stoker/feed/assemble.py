@@ -1,0 +1,150 @@
+"""From places in mapped windows to a batch: one gather into one buffer, and views of it as fields."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from stoker.feed import gather
+from stoker.feed.buffers import BufferPool
+from stoker.feed.window import Window, unit_dtype
+from stoker.spec import Array, Arrays, Entry, Ragged, Spec
+
+Index = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Samples of a batch that lie in one window.
+
+    Attributes:
+        window: Where they lie.
+        slot: Chunk of each, as its place in the window. Shape [b].
+        row: Row of each in its chunk. Shape [b].
+    """
+
+    window: Window
+    slot: Index
+    row: Index
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """A batch before it has names.
+
+    Attributes:
+        spec: Spec of the samples.
+        num_samples: B.
+        records: uint8, shape [B, record_bytes]: all fixed-width fields.
+        ragged: Each ragged field's values and offsets.
+    """
+
+    spec: Spec
+    num_samples: int
+    records: Array
+    ragged: dict[str, Ragged]
+
+    def views(self) -> Arrays:
+        """Return the fields by name, in the spec's order; fixed-width ones are views of `records`, not copies."""
+        batch: Arrays = {}
+        for entry in self.spec:
+            if entry.is_ragged:
+                batch[entry.name] = self.ragged[entry.name]
+            else:
+                batch[entry.name] = _field_view(self.records, entry, self.spec.record_offsets[entry.name])
+        return batch
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes gathered."""
+        return self.records.nbytes + sum(_ragged_bytes(ragged) for ragged in self.ragged.values())
+
+
+def _field_view(records: Array, entry: Entry, offset: int) -> Array:
+    if entry.value_bytes == 0:
+        return np.empty((len(records), *entry.shape), dtype=entry.dtype)
+    inner = np.empty(entry.shape, dtype=entry.dtype).strides
+    return np.ndarray(
+        (len(records), *entry.shape), entry.dtype, buffer=records, offset=offset, strides=(records.strides[0], *inner)
+    )
+
+
+def _ragged_bytes(ragged: Ragged) -> int:
+    values = _ragged_bytes(ragged.values) if isinstance(ragged.values, Ragged) else ragged.values.nbytes
+    return int(values) + int(ragged.offsets.nbytes)
+
+
+def assemble(spec: Spec, parts: Sequence[Part], pool: BufferPool) -> Assembled:
+    """Gather the samples of `parts`, in their order, into buffers of the pool.
+
+        parts      window 3: rows 7 1 4      window 4: rows 0 9
+        records  ┆ 7 ┆ 1 ┆ 4 ┆ 0 ┆ 9 ┆       one take a window
+        values   ┆ 7 7 ┆ 4 4 4 ┆ 9 ┆         ragged: borders first, then one copy a list
+
+    Args:
+        spec: Spec of the samples.
+        parts: Where they lie; all parts together are the batch.
+        pool: Gives the memory.
+    """
+    num_samples = sum(len(part.slot) for part in parts)
+    width = spec.record_bytes
+    records = pool.take(num_samples * width)[: num_samples * width].reshape(num_samples, width)
+    if width:
+        at = 0
+        for part in parts:
+            index = part.window.first_row[part.slot] + part.row
+            gather.take_records(part.window.records, index, records[at : at + len(index)])
+            at += len(index)
+    return Assembled(
+        spec=spec,
+        num_samples=num_samples,
+        records=records,
+        ragged={entry.name: _assemble_lists(entry, parts, pool) for entry in spec.ragged},
+    )
+
+
+def _assemble_lists(entry: Entry, parts: Sequence[Part], pool: BufferPool, level: int = 0) -> Ragged:
+    borders = [
+        gather.extents(part.window.words, part.window.levels[entry.name].offsets[level], part.slot, part.row)
+        for part in parts
+    ]
+    if level + 1 < entry.num_levels:
+        inner = [
+            Part(part.window, *gather.expand(part.slot, starts, offsets))
+            for part, (starts, offsets) in zip(parts, borders, strict=True)
+        ]
+        return Ragged(_assemble_lists(entry, inner, pool, level + 1), _join([offsets for _, offsets in borders]))
+
+    unit = unit_dtype(entry.value_bytes)
+    units_per_value = entry.value_bytes // unit.itemsize
+    total = sum(int(offsets[-1]) for _, offsets in borders)
+    memory = pool.take(total * entry.value_bytes)[: total * entry.value_bytes]
+    at = 0
+    for part, (starts, offsets) in zip(parts, borders, strict=True):
+        size = int(offsets[-1]) * entry.value_bytes
+        gather.copy_values(
+            part.window.units(entry),
+            part.window.levels[entry.name].values,
+            units_per_value,
+            part.slot,
+            starts,
+            offsets,
+            memory[at : at + size].view(unit),
+        )
+        at += size
+    return Ragged(memory.view(entry.dtype).reshape(total, *entry.shape), _join([offsets for _, offsets in borders]))
+
+
+def _join(offsets: Sequence[Index]) -> Index:
+    """Return the offsets of several runs of lists, one run behind the other."""
+    if len(offsets) == 1:
+        return offsets[0]
+    joined = [np.zeros(1, dtype=np.int64)]
+    end = 0
+    for run in offsets:
+        joined.append(run[1:] + end)
+        end += int(run[-1])
+    return np.concatenate(joined)

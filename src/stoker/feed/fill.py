@@ -1,0 +1,111 @@
+"""Having the chunks that are about to be used: built here, or by whoever else is at it."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+
+# How long to leave a chunk alone that another process builds. Short against building one, long against a file lookup.
+_POLL_S = 0.01
+
+
+class Filler:
+    """Build missing chunks in the order in which they are asked for.
+
+    A chunk that another process is building is not built again: it goes to the end of the queue and is looked for
+    later, while others get built. An exception of `build` is raised by `wait` for that chunk.
+
+    Args:
+        is_there: Whether a chunk is in the cache.
+        build: Builds a chunk; False means that another process has its lock.
+        num_threads: Threads that build. None is started before a chunk is missing.
+    """
+
+    def __init__(self, *, is_there: Callable[[int], bool], build: Callable[[int], bool], num_threads: int) -> None:
+        self._is_there = is_there
+        self._build = build
+        self._num_threads = num_threads
+        self._changed = threading.Condition()
+        self._stopped = threading.Event()
+        self._queue: deque[int] = deque()
+        self._pending: set[int] = set()
+        self._failed: dict[int, BaseException] = {}
+        self._threads: list[threading.Thread] = []
+
+    def request(self, chunks: Iterable[int]) -> None:
+        """Ask for chunks, in order of use. What is there or already asked for costs a file lookup."""
+        missing = [chunk for chunk in chunks if not self._is_there(chunk)]
+        if not missing:
+            return
+        with self._changed:
+            for chunk in missing:
+                if chunk not in self._pending:
+                    self._failed.pop(chunk, None)
+                    self._pending.add(chunk)
+                    self._queue.append(chunk)
+            while len(self._threads) < min(self._num_threads, len(self._pending)) and not self._stopped.is_set():
+                thread = threading.Thread(target=self._work, name=f"stoker-build-{len(self._threads)}", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+            self._changed.notify_all()
+
+    def wait(self, chunk: int) -> None:
+        """Return when a requested chunk is there.
+
+        Blocks: until it is built, by whomever.
+
+        Raises:
+            InterruptedError: The filler was closed.
+        """
+        with self._changed:
+            while chunk in self._pending and chunk not in self._failed:
+                if self._stopped.is_set():
+                    raise InterruptedError("the loader was closed")
+                self._changed.wait()
+            if chunk in self._failed:
+                raise self._failed[chunk]
+
+    @property
+    def num_pending(self) -> int:
+        """Chunks asked for and not there yet."""
+        return len(self._pending)
+
+    def close(self) -> None:
+        """Stop the threads. Harmless when called again.
+
+        Blocks: until chunks in the making are done.
+        """
+        self._stopped.set()
+        with self._changed:
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self) -> None:
+        while (chunk := self._claim()) is not None:
+            error: BaseException | None = None
+            is_done = False
+            try:
+                is_done = self._is_there(chunk) or self._build(chunk)
+            except BaseException as raised:  # it belongs to the step that needs this chunk
+                error = raised
+            with self._changed:
+                if error is not None:
+                    self._failed[chunk] = error
+                    self._pending.discard(chunk)
+                elif is_done:
+                    self._pending.discard(chunk)
+                else:
+                    self._queue.append(chunk)
+                self._changed.notify_all()
+            if error is None and not is_done:
+                self._stopped.wait(_POLL_S)
+
+    def _claim(self) -> int | None:
+        with self._changed:
+            while not self._stopped.is_set():
+                if self._queue:
+                    return self._queue.popleft()
+                self._changed.wait()
+            return None

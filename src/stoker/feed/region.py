@@ -1,0 +1,115 @@
+"""One reserved range of addresses, in which files are mapped side by side."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import sys
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from stoker.spec import Array
+
+PAGE_BYTES = mmap.PAGESIZE
+
+# The same number on Linux and macOS, on every processor; the mmap module knows all flags but this one.
+_MAP_FIXED = 0x10
+_PROT_NONE = 0
+_FAILED = ctypes.c_void_p(-1).value
+
+CAN_MAP_SIDE_BY_SIDE = sys.platform in ("linux", "darwin")
+
+
+@cache
+def _libc() -> Any:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_size_t,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_int64,
+    ]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    return libc
+
+
+def _mmap(address: int | None, num_bytes: int, protection: int, flags: int, fd: int, offset: int) -> int:
+    got = _libc().mmap(address, num_bytes, protection, flags, fd, offset)
+    if got == _FAILED:
+        errno = ctypes.get_errno()
+        raise OSError(errno, f"mmap of {num_bytes} bytes: {os.strerror(errno)}")
+    return int(got)
+
+
+class Region:
+    """A range of addresses that files are placed in; seen as one array of bytes.
+
+        reserve   ┆ . . . . . . . . . . . . . . . . ┆   addresses without memory
+        place     ┆ chunk 7 ┆ . chunk 2    ┆ chunk 5 ┆   the page cache itself, nothing is copied
+
+    Stitched like this, random rows of many files are one `np.take` on one array. Where files cannot be mapped at a
+    given address, the range is plain memory and `place` reads into it: the same layout, one copy more.
+
+    Whoever holds `bytes` or a view of it must let go before `close`: afterwards the addresses lead nowhere.
+
+    Args:
+        size_bytes: Size of the range, rounded up to whole pages.
+        is_mapped: False for plain memory; None for what the platform can.
+    """
+
+    def __init__(self, size_bytes: int, *, is_mapped: bool | None = None) -> None:
+        self.size_bytes = max(PAGE_BYTES, -(-size_bytes // PAGE_BYTES) * PAGE_BYTES)
+        self.is_mapped = CAN_MAP_SIDE_BY_SIDE if is_mapped is None else is_mapped
+        self.bytes: Array
+        if self.is_mapped:
+            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+            self._address = _mmap(None, self.size_bytes, _PROT_NONE, flags, -1, 0)
+            memory: Any = (ctypes.c_uint8 * self.size_bytes).from_address(self._address)
+            self.bytes = np.frombuffer(memory, dtype=np.uint8)
+        else:
+            self._address = 0
+            # int64, so that every aligned view of the bytes is aligned in memory too.
+            self.bytes = np.empty(self.size_bytes // 8, dtype=np.int64).view(np.uint8)
+        self.bytes.flags.writeable = not self.is_mapped
+
+    def place(self, fd: int, *, offset: int, num_bytes: int, at: int) -> None:
+        """Put `num_bytes` of an open file, from `offset` on, at position `at` of the range.
+
+        The file descriptor may be closed afterwards, and the file removed: what is mapped stays readable.
+
+        Args:
+            fd: Open for reading.
+            offset: In the file, a multiple of the page size.
+            num_bytes: Up to the end of the file at most; read ahead into the page cache where the system offers it.
+            at: In the range, a multiple of the page size.
+
+        Raises:
+            OSError: The system refused (too many maps, an I/O error, ...).
+        """
+        if num_bytes == 0:
+            return
+        if offset % PAGE_BYTES or at % PAGE_BYTES or at + num_bytes > self.size_bytes:
+            raise ValueError(f"cannot place {num_bytes} bytes from {offset} at {at} of {self.size_bytes}")
+        if self.is_mapped:
+            flags = mmap.MAP_SHARED | _MAP_FIXED | getattr(mmap, "MAP_POPULATE", 0)
+            _mmap(self._address + at, num_bytes, mmap.PROT_READ, flags, fd, offset)
+            return
+        target = self.bytes.data[at : at + num_bytes]
+        while len(target):
+            got = os.preadv(fd, [target], offset)
+            if got == 0:
+                raise OSError(f"the file ends {len(target)} bytes too early")
+            target, offset = target[got:], offset + got
+
+    def close(self) -> None:
+        """Give the addresses back. Harmless when called again."""
+        self.bytes = np.empty(0, dtype=np.uint8)
+        if self._address:
+            _libc().munmap(self._address, self.size_bytes)
+            self._address = 0

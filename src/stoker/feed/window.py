@@ -1,0 +1,129 @@
+"""The chunks of one window, stitched together in one address range."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from stoker.feed.region import PAGE_BYTES, Region
+from stoker.spec import Array, Entry, Spec
+
+if TYPE_CHECKING:
+    from stoker.cache.chunk import ChunkHeader
+
+Index = npt.NDArray[np.int64]
+
+
+def unit_dtype(value_bytes: int) -> np.dtype[np.unsignedinteger]:
+    """Return the widest unsigned integer that divides a value of so many bytes."""
+    return np.dtype(f"u{math.gcd(value_bytes, 8)}")
+
+
+@dataclass(frozen=True)
+class Levels:
+    """Where one ragged field's arrays lie, a column a slot: each an index of the array's first item, shape [K].
+
+    Attributes:
+        offsets: Of the offsets arrays, outermost first, counted in int64.
+        values: Of the values, counted in `unit_dtype`.
+    """
+
+    offsets: tuple[Index, ...]
+    values: Index
+
+
+class Window:
+    """Samples of K chunks behind one array of records, whatever files they lie in.
+
+        region   ┆ records 0 ┆ . ┆ records 1 ┆ . ┆ rest 0 ┆ rest 1 ┆      rest: offsets and values of ragged fields
+                   0 1 2 ...       7 8 9 ...                              rows of `records`: first_row[slot] + row
+
+    Each chunk's records begin at a multiple of both the page and the record, so that a row number counts through all
+    of them. What lies between is address space without memory.
+
+    Args:
+        spec: Spec of the samples.
+        num_samples: Of each chunk, shape [K].
+        size_bytes: Of each chunk's file, shape [K].
+        is_mapped: False reads the files into memory instead of mapping them; None for what the platform can.
+    """
+
+    def __init__(
+        self, spec: Spec, *, num_samples: Sequence[int], size_bytes: Sequence[int], is_mapped: bool | None = None
+    ) -> None:
+        self.spec = spec
+        self.num_slots = len(num_samples)
+        step = math.lcm(PAGE_BYTES, spec.record_bytes or 1)
+        records_end = 0
+        self._records_at: list[int] = []
+        for num in num_samples:
+            self._records_at.append(records_end)
+            records_end += -(-num * spec.record_bytes // step) * step
+        rest_end = records_end
+        self._rest_at: list[int] = []
+        for size in size_bytes:
+            self._rest_at.append(rest_end)
+            rest_end += -(-size // PAGE_BYTES) * PAGE_BYTES if spec.ragged else 0
+        self._region = Region(rest_end, is_mapped=is_mapped)
+        self._records_bytes = records_end
+        self.first_row = np.array(self._records_at, dtype=np.int64) // max(1, spec.record_bytes)
+        self.levels = {
+            entry.name: Levels(
+                offsets=tuple(np.zeros(self.num_slots, dtype=np.int64) for _ in range(entry.num_levels)),
+                values=np.zeros(self.num_slots, dtype=np.int64),
+            )
+            for entry in spec.ragged
+        }
+
+    def place(self, slot: int, fd: int, header: ChunkHeader) -> None:
+        """Put a chunk in its slot. Its file may be closed and removed afterwards.
+
+        Raises:
+            OSError: The system could not map or read it.
+        """
+        if self.spec.record_bytes:
+            records = header.arrays["records"]
+            num_bytes = header.num_samples * self.spec.record_bytes
+            self._region.place(fd, offset=records.offset_bytes, num_bytes=num_bytes, at=self._records_at[slot])
+        if not self.spec.ragged:
+            return
+        first = min(header.arrays[name].offset_bytes for entry in self.spec.ragged for name in array_names(entry))
+        begin = first // PAGE_BYTES * PAGE_BYTES
+        self._region.place(fd, offset=begin, num_bytes=header.size_bytes - begin, at=self._rest_at[slot])
+        for entry in self.spec.ragged:
+            *offsets, values = (
+                self._rest_at[slot] + header.arrays[name].offset_bytes - begin for name in array_names(entry)
+            )
+            levels = self.levels[entry.name]
+            for level, at in zip(levels.offsets, offsets, strict=True):
+                level[slot] = at // 8
+            levels.values[slot] = values // unit_dtype(entry.value_bytes).itemsize
+
+    @property
+    def records(self) -> Array:
+        """All records, uint8, shape [rows of the region, record_bytes]; row `first_row[slot] + row`."""
+        return self._region.bytes[: self._records_bytes].reshape(-1, self.spec.record_bytes)
+
+    @property
+    def words(self) -> Index:
+        """The region as int64, for offsets."""
+        return self._region.bytes.view(np.int64)
+
+    def units(self, entry: Entry) -> Array:
+        """The region as items of `unit_dtype`, for the values of a ragged field."""
+        return self._region.bytes.view(unit_dtype(entry.value_bytes))
+
+    def close(self) -> None:
+        """Give the addresses back; nobody may gather from the window any more."""
+        self._region.close()
+
+
+def array_names(entry: Entry) -> list[str]:
+    """Return the names of a ragged field's arrays in a chunk: offsets from the outermost on, then values."""
+    prefixes = [entry.name + ".values" * level for level in range(entry.num_levels)]
+    return [f"{prefix}.offsets" for prefix in prefixes] + [f"{prefixes[-1]}.values"]

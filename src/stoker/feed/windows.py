@@ -1,0 +1,148 @@
+"""The windows in use: opened ahead of the steps that need them, closed behind the last."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from stoker.feed.window import Window
+
+
+@dataclass
+class _Slot:
+    """One window on its way through: asked for, opened, used, closed."""
+
+    window: Window | None = None
+    error: BaseException | None = None
+    num_users: int = 0
+    is_passed: bool = False
+    is_opening: bool = field(default=True)
+
+
+class Windows:
+    """Open windows of one lane in order, one ahead of the steps.
+
+        closed   0 1 2        no step that is still to come needs them
+        in use       3 4      by the threads that assemble batches
+        opened           5    the one ahead
+        asked for          6  its chunks are being built, if they have to be
+
+    A window that a step needs again (padding takes samples from the epoch's beginning) is opened again.
+
+    Args:
+        open_window: Maps a window; waits for its chunks.
+        request: Asks for a window's chunks to be built; must not wait.
+        num_windows: Of the epoch.
+    """
+
+    def __init__(
+        self, *, open_window: Callable[[int], Window], request: Callable[[int], None], num_windows: int
+    ) -> None:
+        self._open_window = open_window
+        self._request = request
+        self._num_windows = num_windows
+        self._changed = threading.Condition()
+        self._slots: dict[int, _Slot] = {}
+        self._queue: deque[int] = deque()
+        self._highest_request = -1
+        self._is_closed = False
+        self._thread: threading.Thread | None = None
+
+    @contextmanager
+    def use(self, number: int) -> Iterator[Window]:
+        """Give window `number` for the length of a with block.
+
+        Blocks: until it is open.
+
+        Raises:
+            InterruptedError: The loader was closed meanwhile.
+        """
+        with self._changed:
+            slot = self._ask(number)
+            if number + 1 < self._num_windows:
+                self._ask(number + 1)
+        if number + 2 < self._num_windows:
+            self._ask_for_chunks(number + 2)
+        with self._changed:
+            while slot.is_opening and not self._is_closed:
+                self._changed.wait()
+            if slot.error is not None:
+                raise slot.error
+            if slot.window is None:
+                raise InterruptedError("the loader was closed")
+            slot.num_users += 1
+        try:
+            yield slot.window
+        finally:
+            with self._changed:
+                slot.num_users -= 1
+                self._close_if_done(number, slot)
+
+    def pass_by(self, number: int) -> None:
+        """Say that no step to come needs a window before `number`, except by asking again."""
+        with self._changed:
+            for passed in [n for n in self._slots if n < number]:
+                self._slots[passed].is_passed = True
+                self._close_if_done(passed, self._slots[passed])
+
+    def close(self) -> None:
+        """Close all windows. Nobody may use one any more. Harmless when called again.
+
+        Blocks: until a window in the opening is open.
+        """
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+        for slot in self._slots.values():
+            if slot.window is not None:
+                slot.window.close()
+        self._slots.clear()
+
+    def _ask(self, number: int) -> _Slot:
+        slot = self._slots.get(number)
+        if slot is None:
+            slot = self._slots[number] = _Slot()
+            self._queue.append(number)
+            if self._thread is None and not self._is_closed:
+                self._thread = threading.Thread(target=self._work, name="stoker-window", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+        slot.is_passed = False
+        return slot
+
+    def _ask_for_chunks(self, number: int) -> None:
+        with self._changed:
+            if number <= self._highest_request:
+                return
+            self._highest_request = number
+        self._request(number)
+
+    def _close_if_done(self, number: int, slot: _Slot) -> None:
+        if slot.is_passed and slot.num_users == 0 and not slot.is_opening and self._slots.get(number) is slot:
+            del self._slots[number]
+            if slot.window is not None:
+                slot.window.close()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                while not self._queue and not self._is_closed:
+                    self._changed.wait()
+                if self._is_closed:
+                    return
+                number = self._queue.popleft()
+                slot = self._slots[number]
+            try:
+                self._ask_for_chunks(number)
+                slot.window = self._open_window(number)
+            except BaseException as error:  # it belongs to the step that needs this window
+                slot.error = error
+            with self._changed:
+                slot.is_opening = False
+                self._close_if_done(number, slot)
+                self._changed.notify_all()

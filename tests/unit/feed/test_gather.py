@@ -1,0 +1,89 @@
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.feed import gather
+from stoker.feed.region import PAGE_BYTES, Region
+
+
+@given(st.data())
+def test_taken_records_are_the_indexed_ones(data):
+    width = data.draw(st.sampled_from([1, 2, 8, 16, 64, 192, 640]))
+    rows = np.random.default_rng(0).integers(0, 256, (data.draw(st.integers(1, 300)), width), dtype=np.uint8)
+    index = np.array(data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=50)), dtype=np.int64)
+    out = np.full((len(index), width), 77, dtype=np.uint8)
+    gather.take_records(rows, index, out)
+    np.testing.assert_array_equal(out, rows[index])
+
+
+@given(
+    lengths=st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=20), min_size=1, max_size=5),
+    seed=st.integers(0, 2**32),
+    units_per_value=st.integers(1, 3),
+    unit=st.sampled_from(["u1", "u2", "u4", "u8"]),
+    compiled=st.booleans(),
+)
+def test_gathered_lists_are_the_lists_asked_for(lengths, seed, units_per_value, unit, compiled):
+    rng = np.random.default_rng(seed)
+    words, first_word, units, first_unit, chunks = [], [], [], [], []
+    for chunk in lengths:
+        offsets = np.concatenate([[0], np.cumsum(chunk)])
+        values = rng.integers(0, 200, (offsets[-1], units_per_value)).astype(unit)
+        chunks.append([values[a:b] for a, b in itertools.pairwise(offsets)])
+        first_word.append(sum(map(len, words)))
+        words.append(offsets)
+        first_unit.append(sum(map(len, units)))
+        units.append(values.reshape(-1))
+    slot = rng.integers(0, len(chunks), 30)
+    row = np.array([rng.integers(0, len(chunks[s])) for s in slot], dtype=np.int64)
+    expected = [chunks[s][r] for s, r in zip(slot, row, strict=True)]
+
+    starts, offsets = gather.extents(np.concatenate(words), np.array(first_word), slot, row, compiled=compiled)
+    out = np.empty(offsets[-1] * units_per_value, dtype=unit)
+    gather.copy_values(
+        np.concatenate(units), np.array(first_unit), units_per_value, slot, starts, offsets, out, compiled=compiled
+    )
+    np.testing.assert_array_equal(np.diff(offsets), [len(e) for e in expected])
+    np.testing.assert_array_equal(out.reshape(-1, units_per_value), np.concatenate(expected))
+
+
+def test_inner_lists_are_found_in_their_chunks():
+    slot, rows = gather.expand(np.array([1, 0, 1]), np.array([4, 0, 2]), np.array([0, 2, 2, 3]))
+    assert slot.tolist() == [1, 1, 1]
+    assert rows.tolist() == [4, 5, 2]
+
+
+@pytest.mark.parametrize("is_mapped", [True, False])
+def test_files_placed_side_by_side_read_as_one_array_even_when_removed(tmp_path, is_mapped):
+    region = Region(6 * PAGE_BYTES, is_mapped=is_mapped)
+    rng = np.random.default_rng(1)
+    content = [rng.integers(0, 256, n * PAGE_BYTES + extra, dtype=np.uint8) for n, extra in [(2, 0), (2, 100)]]
+    for i, data in enumerate(content):
+        path = tmp_path / str(i)
+        data.tofile(path)
+        with path.open("rb") as file:
+            region.place(file.fileno(), offset=PAGE_BYTES, num_bytes=len(data) - PAGE_BYTES, at=2 * i * PAGE_BYTES)
+        path.unlink()
+    np.testing.assert_array_equal(region.bytes[:PAGE_BYTES], content[0][PAGE_BYTES:])
+    np.testing.assert_array_equal(region.bytes[2 * PAGE_BYTES :][: PAGE_BYTES + 100], content[1][PAGE_BYTES:])
+    region.close()
+    region.close()
+    assert region.bytes.nbytes == 0
+
+
+def test_a_misplaced_file_is_refused_before_it_overwrites_others(tmp_path):
+    path = tmp_path / "chunk"
+    path.write_bytes(bytes(4 * PAGE_BYTES))
+    region = Region(2 * PAGE_BYTES)
+    with path.open("rb") as file:
+        for bad in [
+            {"offset": 1, "num_bytes": 10, "at": 0},
+            {"offset": 0, "num_bytes": 10, "at": 100},
+            {"offset": 0, "num_bytes": 3 * PAGE_BYTES, "at": 0},
+        ]:
+            with pytest.raises(ValueError, match="cannot place"):
+                region.place(file.fileno(), **bad)
+    region.close()

@@ -1,0 +1,156 @@
+import threading
+
+import pytest
+
+from stoker.feed.fill import Filler
+from stoker.feed.windows import Windows
+
+
+class FakeWindow:
+    def __init__(self, number):
+        self.number = number
+        self.is_closed = False
+
+    def close(self):
+        assert not self.is_closed
+        self.is_closed = True
+
+
+@pytest.fixture
+def opened():
+    return []
+
+
+@pytest.fixture
+def windows(opened):
+    def open_window(number):
+        window = FakeWindow(number)
+        opened.append(window)
+        return window
+
+    windows = Windows(open_window=open_window, request=lambda number: None, num_windows=10)
+    yield windows
+    windows.close()
+    assert all(window.is_closed for window in opened)
+
+
+def test_windows_behind_the_steps_are_closed_and_one_ahead_is_opened(windows, opened):
+    for number in range(10):
+        with windows.use(number) as window:
+            assert window.number == number
+            assert not window.is_closed
+        windows.pass_by(number)
+    with windows.use(9):
+        pass
+    assert [window.number for window in opened] == list(range(10))
+    assert [window.is_closed for window in opened] == [True] * 9 + [False]
+
+
+def test_a_window_in_use_stays_open_when_it_is_passed(windows, opened):
+    with windows.use(0) as window:
+        windows.pass_by(5)
+        assert not window.is_closed
+    assert window.is_closed
+
+
+def test_a_passed_window_is_opened_again_when_it_is_needed_again(windows):
+    with windows.use(0):
+        pass
+    with windows.use(9):
+        windows.pass_by(9)
+        with windows.use(0) as again:
+            assert not again.is_closed
+
+
+def test_an_error_of_opening_reaches_everyone_who_needs_that_window():
+    def open_window(number):
+        if number == 1:
+            raise OSError("no such window")
+        return FakeWindow(number)
+
+    windows = Windows(open_window=open_window, request=lambda number: None, num_windows=3)
+    with windows.use(0):
+        for _ in range(2):
+            with pytest.raises(OSError, match="no such window"), windows.use(1):
+                pass
+    windows.close()
+
+
+def test_closing_frees_whoever_waits_for_a_window():
+    may_open, waits = threading.Event(), threading.Event()
+    seen = []
+
+    def open_window(number):
+        waits.set()
+        may_open.wait(30)
+        return FakeWindow(number)
+
+    windows = Windows(open_window=open_window, request=lambda number: None, num_windows=3)
+
+    def use():
+        try:
+            with windows.use(0):
+                pass
+        except InterruptedError as error:
+            seen.append(error)
+
+    user = threading.Thread(target=use)
+    user.start()
+    assert waits.wait(30)
+    closer = threading.Thread(target=windows.close)
+    closer.start()
+    user.join(30)
+    may_open.set()
+    closer.join(30)
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize("num_threads", [1, 4])
+def test_each_missing_chunk_is_built_once_and_errors_stay_with_their_chunk(num_threads):
+    there, built, lock = {0, 2}, [], threading.Lock()
+
+    def build(chunk):
+        with lock:
+            built.append(chunk)
+        if chunk == 5:
+            raise ValueError("chunk five")
+        there.add(chunk)
+        return True
+
+    filler = Filler(is_there=there.__contains__, build=build, num_threads=num_threads)
+    filler.request(range(8))
+    filler.request(range(8))
+    for chunk in range(8):
+        if chunk == 5:
+            with pytest.raises(ValueError, match="chunk five"):
+                filler.wait(chunk)
+        else:
+            filler.wait(chunk)
+    filler.close()
+    assert sorted(built) == [1, 3, 4, 5, 6, 7]
+
+
+def test_a_chunk_another_process_builds_is_waited_for_while_others_get_built():
+    there, asked = set(), []
+
+    def build(chunk):
+        asked.append(chunk)
+        if chunk == 0 and len(there) < 3:
+            return False  # the other process is done when ours has built the rest
+        there.add(chunk)
+        return True
+
+    filler = Filler(is_there=there.__contains__, build=build, num_threads=1)
+    filler.request(range(4))
+    filler.wait(0)
+    filler.close()
+    assert asked[0] == 0
+    assert there == {0, 1, 2, 3}
+
+
+def test_no_thread_is_started_where_nothing_is_missing():
+    filler = Filler(is_there=lambda chunk: True, build=lambda chunk: False, num_threads=4)
+    filler.request(range(100))
+    filler.wait(50)
+    assert not any(t.name.startswith("stoker-build") for t in threading.enumerate())
+    filler.close()
