@@ -1,1 +1,27 @@
-"""Which samples, in which step: pure arithmetic on integers; no disk, clock, thread or random module."""
+"""Which samples, in which step: pure arithmetic on integers; no disk, clock, thread or random module.
+
+permute    a shuffle without a table
+epoch      chunks, windows and lanes: which sample stands at which position
+steps      which positions a rank takes in a step
+shard      rank and world size
+position   all that must be saved to go on
+"""
+
+from stoker.order.epoch import EpochOrder, Order
+from stoker.order.permute import permute, unpermute
+from stoker.order.position import Position
+from stoker.order.shard import Shard, shard_from_env
+from stoker.order.steps import Remainder, Slice, Steps
+
+__all__ = [
+    "EpochOrder",
+    "Order",
+    "Position",
+    "Remainder",
+    "Shard",
+    "Slice",
+    "Steps",
+    "permute",
+    "shard_from_env",
+    "unpermute",
+]

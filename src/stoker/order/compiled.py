@@ -1,0 +1,255 @@
+"""The arithmetic of the order in machine code: the same integers as `plain.py`, some ten times as fast.
+
+Imported on first use only: numba takes half a second. All signatures are given, so that every call, with writable
+arrays or read-only ones, uses the one compiled version; it is kept on disk where numba finds a folder to write to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import numba
+import numpy as np
+from numba import types
+
+from stoker.order.plain import GOLDEN, MIX_1, MIX_2, NUM_ROUNDS, TABLE_SIZE, Int32, Int64, UInt64
+
+if numba.config.DISABLE_JIT:
+    raise ImportError("numba is told not to compile; the NumPy version is the faster one then")
+
+_Function = TypeVar("_Function", bound=Callable[..., object])
+
+_GOLDEN, _MIX_1, _MIX_2 = np.uint64(GOLDEN), np.uint64(MIX_1), np.uint64(MIX_2)
+_0, _1, _27, _30, _31, _32, _64 = (np.uint64(n) for n in (0, 1, 27, 30, 31, 32, 64))
+
+_READ = types.Array(types.int64, 1, "C", readonly=True)
+_READ_32 = types.Array(types.int32, 1, "C", readonly=True)
+_WRITE = types.Array(types.int64, 1, "C")
+
+
+def _inline(function: _Function) -> _Function:
+    compiled: _Function = numba.njit(inline="always")(function)
+    return compiled
+
+
+def _compile(function: _Function, *arguments: object) -> _Function:
+    signature = types.void(*arguments)
+    try:
+        compiled: _Function = numba.njit(signature, nogil=True, cache=True)(function)
+    except RuntimeError:  # neither beside the source nor in the home can be written: compile in each process
+        compiled = numba.njit(signature, nogil=True)(function)
+    return compiled
+
+
+def _mix_source(value: np.uint64) -> np.uint64:
+    value = (value ^ (value >> _30)) * _MIX_1
+    value = (value ^ (value >> _27)) * _MIX_2
+    return value ^ (value >> _31)
+
+
+_mix = _inline(_mix_source)
+
+
+def _hash_source(half: np.uint64, round_key: np.uint64) -> np.uint64:
+    mixed = (half ^ round_key) * _MIX_1
+    return (mixed ^ (mixed >> _32)) * _MIX_2
+
+
+_hash = _inline(_hash_source)
+
+
+def _table_source(size: np.uint64, key: np.uint64) -> Int64:
+    values = np.arange(np.int64(size))
+    for n in range(np.int64(size) - 1):
+        i = np.int64(size) - 1 - n
+        draw = _mix(key + np.uint64(n + 1) * _GOLDEN)
+        j = np.int64(((draw >> _32) * np.uint64(i + 1)) >> _32)
+        values[i], values[j] = values[j], values[i]
+    return values
+
+
+_table = _inline(_table_source)
+
+
+def _round_keys_source(key: np.uint64) -> UInt64:
+    keys = np.empty(NUM_ROUNDS, dtype=np.uint64)
+    for i in range(NUM_ROUNDS):
+        keys[i] = _mix(key + np.uint64(i + 1) * _GOLDEN)
+    return keys
+
+
+_round_keys = _inline(_round_keys_source)
+
+
+def _right_bits_source(size: np.uint64) -> np.uint64:
+    num_bits = _0
+    while (_1 << num_bits) < size:
+        num_bits += _1
+    return num_bits - (num_bits >> _1)
+
+
+_right_bits = _inline(_right_bits_source)
+
+
+def _left_bits_source(size: np.uint64) -> np.uint64:
+    num_bits = _0
+    while (_1 << num_bits) < size:
+        num_bits += _1
+    return num_bits >> _1
+
+
+_left_bits = _inline(_left_bits_source)
+
+
+def _encipher_source(
+    value: np.uint64, keys: UInt64, right_bits: np.uint64, left_shift: np.uint64, right_shift: np.uint64
+) -> np.uint64:
+    left = value >> right_bits
+    right = value & ((_1 << right_bits) - _1)
+    for i in range(0, NUM_ROUNDS, 2):
+        left ^= _hash(right, keys[i]) >> left_shift
+        right ^= _hash(left, keys[i + 1]) >> right_shift
+    return (left << right_bits) | right
+
+
+_encipher = _inline(_encipher_source)
+
+
+def _decipher_source(
+    value: np.uint64, keys: UInt64, right_bits: np.uint64, left_shift: np.uint64, right_shift: np.uint64
+) -> np.uint64:
+    left = value >> right_bits
+    right = value & ((_1 << right_bits) - _1)
+    for i in range(NUM_ROUNDS - 2, -1, -2):
+        right ^= _hash(left, keys[i + 1]) >> right_shift
+        left ^= _hash(right, keys[i]) >> left_shift
+    return (left << right_bits) | right
+
+
+_decipher = _inline(_decipher_source)
+
+
+def _permute_source(index: Int64, start: int, size: np.uint64, key: np.uint64, out: Int64) -> None:
+    if size <= np.uint64(TABLE_SIZE):
+        values = _table(size, key)
+        for i in range(index.shape[0]):
+            out[i] = values[index[i] - start] + start
+        return
+    keys = _round_keys(key)
+    right_bits = _right_bits(size)
+    left_shift, right_shift = _64 - _left_bits(size), _64 - right_bits
+    # Two loops: without the walk's unforeseeable branches the first one is vectorised.
+    for i in range(index.shape[0]):
+        out[i] = np.int64(_encipher(np.uint64(index[i] - start), keys, right_bits, left_shift, right_shift))
+    for i in range(index.shape[0]):
+        value = np.uint64(out[i])
+        while value >= size:
+            value = _encipher(value, keys, right_bits, left_shift, right_shift)
+        out[i] = np.int64(value) + start
+
+
+_permute_into = _compile(_permute_source, _READ, types.int64, types.uint64, types.uint64, _WRITE)
+
+
+def _unpermute_source(index: Int64, size: np.uint64, key: np.uint64, out: Int64) -> None:
+    if size <= np.uint64(TABLE_SIZE):
+        values = _table(size, key)
+        inverse = np.empty_like(values)
+        for i in range(values.shape[0]):
+            inverse[values[i]] = i
+        for i in range(index.shape[0]):
+            out[i] = inverse[index[i]]
+        return
+    keys = _round_keys(key)
+    right_bits = _right_bits(size)
+    left_shift, right_shift = _64 - _left_bits(size), _64 - right_bits
+    for i in range(index.shape[0]):
+        out[i] = np.int64(_decipher(np.uint64(index[i]), keys, right_bits, left_shift, right_shift))
+    for i in range(index.shape[0]):
+        value = np.uint64(out[i])
+        while value >= size:
+            value = _decipher(value, keys, right_bits, left_shift, right_shift)
+        out[i] = np.int64(value)
+
+
+_unpermute_into = _compile(_unpermute_source, _READ, types.uint64, types.uint64, _WRITE)
+
+
+def _locate_source(
+    position: Int64,
+    start: int,
+    stop: int,
+    key: np.uint64,
+    shuffle: bool,
+    slot_starts: Int64,
+    row_shifts: Int64,
+    guide: Int32,
+    guide_shift: int,
+    slot: Int64,
+    row: Int64,
+) -> None:
+    if shuffle:
+        _permute_into(position, start, np.uint64(stop - start), key, row)
+    else:
+        for i in range(position.shape[0]):
+            row[i] = position[i]
+    for i in range(position.shape[0]):
+        place = row[i]
+        bucket = place >> guide_shift
+        low, high = np.int64(guide[bucket]), np.int64(guide[bucket + 1])
+        while low < high:
+            middle = (low + high + 1) >> 1
+            if slot_starts[middle] <= place:
+                low = middle
+            else:
+                high = middle - 1
+        slot[i] = low
+        row[i] = place + row_shifts[low]
+
+
+_locate_into = _compile(
+    _locate_source,
+    _READ,
+    types.int64,
+    types.int64,
+    types.uint64,
+    types.boolean,
+    _READ,
+    _READ,
+    _READ_32,
+    types.int64,
+    _WRITE,
+    _WRITE,
+)
+
+
+def permute(index: Int64, size: int, key: int) -> Int64:
+    """Return where each index goes; see `plain.permute`."""
+    out = np.empty_like(index)
+    _permute_into(index, 0, np.uint64(size), np.uint64(key), out)
+    return out
+
+
+def unpermute(index: Int64, size: int, key: int) -> Int64:
+    """Return the index that goes to each value; see `plain.unpermute`."""
+    out = np.empty_like(index)
+    _unpermute_into(index, np.uint64(size), np.uint64(key), out)
+    return out
+
+
+def locate(
+    position: Int64,
+    start: int,
+    stop: int,
+    key: int,
+    shuffle: bool,
+    slot_starts: Int64,
+    row_shifts: Int64,
+    guide: Int32,
+    guide_shift: int,
+) -> tuple[Int64, Int64]:
+    """Return slot and row of positions within a window; see `plain.locate`."""
+    slot, row = np.empty_like(position), np.empty_like(position)
+    _locate_into(position, start, stop, np.uint64(key), shuffle, slot_starts, row_shifts, guide, guide_shift, slot, row)
+    return slot, row

@@ -1,0 +1,216 @@
+"""Which positions a rank takes in which step: arithmetic on the sizes of lanes, batch and world."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple, get_args
+
+from stoker.order.shard import Shard
+
+Remainder = Literal["keep", "drop", "pad"]
+
+
+class Slice(NamedTuple):
+    """Consecutive positions [start, stop) of one lane.
+
+    Attributes:
+        lane: Which lane.
+        start: First position.
+        stop: One past the last.
+        is_padding: Whether these samples were delivered in this epoch before and only fill the batch.
+    """
+
+    lane: int
+    start: int
+    stop: int
+    is_padding: bool = False
+
+    @property
+    def num_samples(self) -> int:
+        """How many positions these are."""
+        return self.stop - self.start
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steps:
+    """The steps from some point of an epoch to its end, the same on every rank.
+
+    Every lane gives the same part of every global batch, and a batch is the parts side by side. Rank r of W takes
+    places [r * B // W, (r + 1) * B // W) of it. B = 8, two lanes, three ranks:
+
+        lane          │ 0               │ 1               │
+        lane position │ 4t ...     4t+3 │ 4t ...     4t+3 │
+        place         │ 0   1   2   3   │ 4   5   6   7   │
+        rank          │ 0   0   1   1   │ 1   2   2   2   │
+
+    The remainder: what is left where no whole batch is. With 22 samples, B = 8, one lane, three ranks:
+
+        step    0               1               2
+        "keep"  ████████        ████████        ██████       6 samples, 2 + 2 + 2
+        "drop"  ████████        ████████                     6 samples are not delivered in this epoch
+        "pad"   ████████        ████████        ██████░░     positions 0 and 1 again, marked as padding
+
+    In the last batch of "keep" each lane's part is spread over its ranks as a full part is, in proportion: a rank
+    never needs a lane that it does not need in a full batch. It may get nothing at all, but it has the step.
+
+    Args:
+        lane_sizes: Samples of each lane: `Order.lane_sizes`.
+        global_batch_size: Samples of a global batch, over all ranks.
+        remainder: What happens to samples that do not fill a batch.
+        start: Samples of this epoch that were consumed before, over all lanes. Steps count from there.
+
+    Raises:
+        TypeError: A number is no integer.
+        ValueError: The batch is no multiple of the lanes, `start` is not a place where a step can begin, or
+            `remainder` is no such word.
+
+    Example:
+        >>> steps = Steps(lane_sizes=(22,), global_batch_size=8, remainder="pad")
+        >>> steps.num_steps, steps.slices(2, Shard(2, 3))
+        (3, (Slice(lane=0, start=21, stop=22, is_padding=False), Slice(lane=0, start=0, stop=2, is_padding=True)))
+    """
+
+    lane_sizes: Sequence[int]
+    global_batch_size: int
+    remainder: Remainder = "keep"
+    start: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lane_sizes", tuple(int(size) for size in self.lane_sizes))
+        for name in ("global_batch_size", "start"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(f"{name} must be an integer, not {type(value).__name__}")
+        if self.remainder not in get_args(Remainder):
+            raise ValueError(f"remainder must be 'keep', 'drop' or 'pad', not {self.remainder!r}")
+        if not self.lane_sizes or min(self.lane_sizes) < 0 or max(self.lane_sizes) - min(self.lane_sizes) > 1:
+            raise ValueError(f"lanes must be of equal size, give or take one, not {self.lane_sizes}")
+        if self.global_batch_size < 1:
+            raise ValueError(f"the global batch must hold at least 1 sample, got {self.global_batch_size}")
+        if self.global_batch_size % self.num_lanes:
+            raise ValueError(
+                f"each of {self.num_lanes} lanes gives an equal part of every batch: a global batch of "
+                f"{self.global_batch_size} is no multiple of {self.num_lanes}"
+            )
+        if not 0 <= self.start <= self.num_samples:
+            raise ValueError(f"start {self.start} lies outside [0, {self.num_samples}]")
+        if self.start % self.num_lanes and self.start != self.num_samples:
+            raise ValueError(f"start {self.start} is no multiple of {self.num_lanes} lanes")
+
+    @property
+    def num_lanes(self) -> int:
+        """How many lanes."""
+        return len(self.lane_sizes)
+
+    @cached_property
+    def num_samples(self) -> int:
+        """Samples of the epoch, over all lanes."""
+        return sum(self.lane_sizes)
+
+    @property
+    def part_size(self) -> int:
+        """Samples of a full batch that come from one lane."""
+        return self.global_batch_size // self.num_lanes
+
+    @cached_property
+    def num_steps(self) -> int:
+        """Steps from `start` to the end of the epoch: the same on every rank."""
+        if self.start == self.num_samples:
+            return 0
+        if self.remainder == "drop":
+            return (min(self.lane_sizes) - self._lane_start) // self.part_size
+        return -(-(max(self.lane_sizes) - self._lane_start) // self.part_size)
+
+    @property
+    def num_dropped(self) -> int:
+        """Samples of this epoch that no step delivers; 0 unless the remainder is dropped."""
+        return self.num_samples - self.consumed_before(self.num_steps)
+
+    def consumed_before(self, step: int) -> int:
+        """Return how many samples of the epoch, over all lanes, are consumed when `step` begins.
+
+        For `step == num_steps` that is when the last step is over. Padding does not count.
+
+        Raises:
+            ValueError: `step` lies outside [0, num_steps].
+        """
+        if not 0 <= step <= self.num_steps:
+            raise ValueError(f"step {step} lies outside [0, {self.num_steps}]")
+        consumed = self.start + step * self.global_batch_size
+        return consumed if step < self.num_steps or self.remainder == "drop" else min(consumed, self.num_samples)
+
+    def batch_size(self, step: int) -> int:
+        """Return how many rows the global batch of a step has, padding included."""
+        return sum(self._part(step, lane) for lane in range(self.num_lanes))
+
+    def slices(self, step: int, shard: Shard = Shard()) -> tuple[Slice, ...]:  # noqa: B008  frozen
+        """Return what a rank takes in a step: none of the slices is empty, together they may be none.
+
+        The rank's batch is the slices one after the other, and the global batch is the ranks' batches one after the
+        other: for one rank of one this is the global batch.
+
+        Args:
+            step: Counted from `start`.
+            shard: Rank and world size.
+
+        Raises:
+            ValueError: `step` lies outside [0, num_steps).
+        """
+        if not 0 <= step < self.num_steps:
+            raise ValueError(f"step {step} lies outside [0, {self.num_steps})")
+        taken: list[Slice] = []
+        first, last = shard.rank * self.num_lanes, (shard.rank + 1) * self.num_lanes
+        for lane in range(first // shard.world_size, -(-last // shard.world_size)):
+            part = self._part(step, lane)
+            begin = self._lane_start + step * self.part_size
+            start, stop = (begin + cut for cut in self.cuts(part, lane, shard))
+            size = self.lane_sizes[lane]
+            if start < min(stop, size):
+                taken.append(Slice(lane, start, min(stop, size)))
+            taken += self._padding(lane, max(start, size) - size, stop - size)
+        return tuple(taken)
+
+    def num_padded(self, step: int, shard: Shard = Shard()) -> int:  # noqa: B008  frozen
+        """Return how many rows of a rank's batch only fill it."""
+        return sum(piece.num_samples for piece in self.slices(step, shard) if piece.is_padding)
+
+    @staticmethod
+    def _cut(part: int, lane: int, num_lanes: int, boundary: int, world_size: int) -> int:
+        return min(max(boundary * num_lanes - lane * world_size, 0), world_size) * part // world_size
+
+    def cuts(self, part: int, lane: int, shard: Shard) -> tuple[int, int]:
+        """Return where in a lane's part of a batch a rank's share begins and ends.
+
+        Rank boundary r stands at r / W of the batch, so at r * L / W - l of lane l's part. For full parts that is
+        exactly place r * B // W of the batch; for the last, smaller parts it keeps the proportion.
+        """
+        first, last = (
+            self._cut(part, lane, self.num_lanes, boundary, shard.world_size)
+            for boundary in (shard.rank, shard.rank + 1)
+        )
+        return first, last
+
+    @property
+    def _lane_start(self) -> int:
+        return self.start // self.num_lanes
+
+    def _part(self, step: int, lane: int) -> int:
+        """Return how many rows a lane gives to a step, padding included."""
+        if self.remainder == "pad":
+            return self.part_size
+        return min(self.part_size, self.lane_sizes[lane] - self._lane_start - step * self.part_size)
+
+    def _padding(self, lane: int, start: int, stop: int) -> list[Slice]:
+        """Return the lane from its beginning, as often as needed: rows [start, stop) of what fills the last batch."""
+        # Fewer samples than lanes: an empty lane has nothing to repeat, so the last lane, never empty, lends.
+        source = lane if self.lane_sizes[lane] else self.num_lanes - 1
+        size = self.lane_sizes[source]
+        pieces = []
+        while start < stop:
+            begin = start % size
+            end = min(begin + stop - start, size)
+            pieces.append(Slice(source, begin, end, is_padding=True))
+            start += end - begin
+        return pieces
