@@ -71,14 +71,18 @@ class Filler:
         """Chunks asked for and not there yet."""
         return len(self._pending)
 
-    def close(self) -> None:
-        """Stop the threads. Harmless when called again.
-
-        Blocks: until chunks in the making are done.
-        """
+    def stop(self) -> None:
+        """Begin no further chunk, and free whoever waits for one with an `InterruptedError`."""
         self._stopped.set()
         with self._changed:
             self._changed.notify_all()
+
+    def close(self) -> None:
+        """Stop, and end the threads. Harmless when called again.
+
+        Blocks: until chunks in the making are done.
+        """
+        self.stop()
         for thread in self._threads:
             thread.join()
 

@@ -88,14 +88,18 @@ class Windows:
                 self._slots[passed].is_passed = True
                 self._close_if_done(passed, self._slots[passed])
 
-    def close(self) -> None:
-        """Close all windows. Nobody may use one any more. Harmless when called again.
-
-        Blocks: until a window in the opening is open.
-        """
+    def stop(self) -> None:
+        """Open no more windows, and free whoever waits for one with an `InterruptedError`."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
+
+    def close(self) -> None:
+        """Stop, and close all windows. Nobody may use one any more. Harmless when called again.
+
+        Blocks: until a window in the opening is open.
+        """
+        self.stop()
         if self._thread is not None:
             self._thread.join()
         for slot in self._slots.values():

@@ -1,0 +1,54 @@
+"""How batches leave: as NumPy arrays here; `stoker.torch` has its own way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from stoker.feed.assemble import Assembled
+from stoker.feed.buffers import plain_buffer
+from stoker.spec import Array, Arrays
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch on its way to the step.
+
+    Attributes:
+        arrays: The fields.
+        assembled: The memory they are views of, where `augment` has not replaced them.
+        is_augmented: Whether `augment` has been at them.
+    """
+
+    arrays: Arrays
+    assembled: Assembled
+    is_augmented: bool
+
+
+class Handover(Protocol):
+    """Turns batches into what the training loop gets. Must not refer to the loader, which could never be let go."""
+
+    def allocate(self, num_bytes: int) -> Array:
+        """Return memory for batches, uint8, shape [num_bytes]."""
+
+    def prepare(self, batch: Batch) -> Any:
+        """Do what can be done ahead of the step; runs in the threads that assemble."""
+
+    def hand_over(self, prepared: Any) -> Any:
+        """Return what the loop gets; runs in the loop's own thread, when the step is due."""
+
+
+class NumpyHandover:
+    """Dicts of NumPy arrays, as they were gathered."""
+
+    def allocate(self, num_bytes: int) -> Array:
+        """Return ordinary memory."""
+        return plain_buffer(num_bytes)
+
+    def prepare(self, batch: Batch) -> Arrays:
+        """Return the fields."""
+        return batch.arrays
+
+    def hand_over(self, prepared: Arrays) -> Arrays:
+        """Return the fields."""
+        return prepared

@@ -1,0 +1,408 @@
+"""The loader: batches of a data set as NumPy arrays, ahead of their step."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Self, TypedDict
+
+import numpy as np
+
+from stoker.feed.buffers import BufferPool
+from stoker.feed.chunks import Chunks, open_chunks
+from stoker.feed.handover import Handover, NumpyHandover
+from stoker.feed.run import Augment, Prepared, Run, RunSettings
+from stoker.order.epoch import Order
+from stoker.order.position import Position
+from stoker.order.shard import Shard
+from stoker.order.steps import Remainder, Steps
+from stoker.source.dataset import Dataset
+from stoker.spec import Spec, parse_size
+from stoker.trace.stages import Stages, StageTotal
+
+# A window must be large enough to mix, small enough to lie in the page cache beside the model's own memory; the next
+# one is opened while this one is used.
+WINDOW_BYTES = 1 << 30
+# Each chunk takes two of the 65,530 maps a process may have by default, and two windows are open at a time.
+MAX_WINDOW_CHUNKS = 12_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderStats:
+    """What a loader has done since it was made.
+
+    Attributes:
+        num_steps: Batches handed over.
+        num_samples: Samples in them.
+        wait_s: Time the training loop waited for batches: the stall.
+        num_ready: Batches that wait for their step right now.
+        num_built: Chunks built by this process.
+        num_reused: Chunks found in the cache.
+        num_mended: Chunks that were corrupt and were built again.
+        stages: Time and bytes of each stage, added over threads.
+    """
+
+    num_steps: int
+    num_samples: int
+    wait_s: float
+    num_ready: int
+    num_built: int
+    num_reused: int
+    num_mended: int
+    stages: Mapping[str, StageTotal]
+
+
+class LoaderOptions(TypedDict, total=False):
+    """The keyword arguments of `Loader`, for loaders that pass them on."""
+
+    batch_size: int | None
+    shuffle: bool
+    seed: int
+    window: int | Literal["all"] | None
+    lanes: int
+    remainder: Remainder
+    rank: int
+    world_size: int
+    global_batch_size: int | None
+    cache: str | Path | None
+    cache_limit: int | str | None
+    num_threads: int | None
+    prefetch: int
+    transform_in: Literal["threads", "processes"]
+    augment: Augment | None
+
+
+class Loader:
+    """Batches of a data set as dicts of NumPy arrays, in an order that nothing but its arguments decides.
+
+        for batch in loader:                 # one epoch
+            batch["dense"]                   # [B, 40], a view of the batch's one buffer
+            batch["history"].values          # ragged: all values, [total]
+            batch["history"].offsets         # int64 [B + 1]
+
+    The first epoch reads, transforms and caches while it trains; later ones read the cache alone. Each `for` is one
+    epoch, the next `for` the next epoch; a `for` that was left early begins the same epoch again. A batch is yours:
+    its memory is used again only when nothing refers to it any more. Fixed-width fields are views with the record as
+    stride; `np.ascontiguousarray` copies one that must be contiguous.
+
+    Use it in a with block, or call `close`: threads, maps and locks end there.
+
+    Args:
+        dataset: What to load.
+        batch_size: Samples a batch on this rank. With `global_batch_size`, leave it out.
+        shuffle: Mix the samples anew each epoch; otherwise they come as they lie.
+        seed: Seed of the shuffle and of `augment`.
+        window: Chunks whose samples are mixed together; "all" mixes the whole data set. None takes as many as make
+            about 1 GiB, which depends on the data set alone.
+        lanes: Fixed equal shares of the samples, each of which feeds an equal part of every global batch, so that n
+            nodes can each cache their own share.
+        remainder: What becomes of the samples that do not fill a global batch: "keep" makes the last batch smaller,
+            "drop" leaves them out, "pad" fills it up with samples of the epoch's beginning and adds the bool field
+            `sample_mask`, False on those.
+        rank: Number of this process among those that train together.
+        world_size: How many there are. Any number works; all take the same number of steps.
+        global_batch_size: Samples a step over all ranks; default batch_size x world_size.
+        cache: Folder on a fast local disk that keeps the transformed chunks; it may be shared by any number of
+            processes and data sets. None keeps them in memory (tmpfs) for this loader alone.
+        cache_limit: Size of that folder, "500GB" or bytes; None is what the disk has.
+        num_threads: Threads that build chunks, and as many that assemble batches; default: the cores this process
+            may use. Changes no batch.
+        prefetch: Batches made ahead of the step. Changes no batch.
+        transform_in: "threads", or "processes" for a transform that holds the GIL.
+        augment: Function of (batch, generator) that returns the batch to hand over; runs after the cache, on every
+            epoch, in threads. Its generator depends on seed, epoch and the samples' places in it alone.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: An argument is out of range, or two contradict each other.
+        SourceError: The data set cannot be listed or a footer cannot be read.
+        FieldError: Columns that cannot become tensors; it lists them all.
+        CacheError: The cache folder cannot be used.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        *,
+        batch_size: int | None = None,
+        shuffle: bool = False,
+        seed: int = 0,
+        window: int | Literal["all"] | None = None,
+        lanes: int = 1,
+        remainder: Remainder = "keep",
+        rank: int = 0,
+        world_size: int = 1,
+        global_batch_size: int | None = None,
+        cache: str | Path | None = None,
+        cache_limit: int | str | None = None,
+        num_threads: int | None = None,
+        prefetch: int = 4,
+        transform_in: Literal["threads", "processes"] = "threads",
+        augment: Augment | None = None,
+    ) -> None:
+        if not isinstance(dataset, Dataset):
+            raise TypeError(f"dataset must be a stoker.Dataset, not {type(dataset).__name__}; wrap it: Dataset(...)")
+        self._shard = Shard(rank=_integer(rank, "rank", at_least=0), world_size=_integer(world_size, "world_size"))
+        self._global_batch_size = _global_batch_size(batch_size, global_batch_size, self._shard)
+        self._shuffle = bool(shuffle)
+        self._seed = _integer(seed, "seed", at_least=None)
+        if window is not None and window != "all":
+            _integer(window, "window")
+        _integer(lanes, "lanes")
+        if self._global_batch_size % lanes:
+            raise ValueError(
+                f"a global batch of {self._global_batch_size} samples cannot be cut into {lanes} equal lanes"
+            )
+        if remainder not in ("keep", "drop", "pad"):
+            raise ValueError(f"remainder must be 'keep', 'drop' or 'pad', not {remainder!r}")
+        self._remainder: Remainder = remainder
+        if transform_in not in ("threads", "processes"):
+            raise ValueError(f"transform_in must be 'threads' or 'processes', not {transform_in!r}")
+        if augment is not None and not callable(augment):
+            raise TypeError("augment must be a function of (batch, generator)")
+        limit_bytes = None if cache_limit is None else parse_size(cache_limit, name="cache_limit")
+        num_threads = default_num_threads() if num_threads is None else _integer(num_threads, "num_threads")
+
+        self._stages = Stages()
+        self._chunks: Chunks = open_chunks(
+            dataset,
+            cache=None if cache is None else Path(cache).expanduser(),
+            limit_bytes=limit_bytes,
+            num_threads=num_threads,
+            transform_in=transform_in,
+            on_stage=self._stages,
+        )
+        self._close_all = weakref.finalize(self, self._chunks.close)
+        try:
+            self._order = Order(
+                self._chunks.num_samples,
+                shuffle=self._shuffle,
+                seed=self._seed,
+                window=_window_chunks(window, self._chunks),
+                lanes=lanes,
+            )
+        except BaseException:
+            self.close()
+            raise
+        self._settings = RunSettings(
+            seed=self._seed,
+            shard=self._shard,
+            num_threads=num_threads,
+            prefetch=_integer(prefetch, "prefetch"),
+            augment=augment,
+            marks_padding=remainder == "pad",
+            handover=self._make_handover(),
+        )
+        self._pool = BufferPool(self._settings.handover.allocate, max_unused=prefetch + 4)
+        self._runs: weakref.WeakSet[Run] = weakref.WeakSet()
+        self._newest: weakref.ref[BatchIterator] | None = None
+        self._num_steps = 0
+        self._num_samples = 0
+        beginning = Position(
+            fingerprint=self._chunks.fingerprint,
+            seed=self._seed,
+            shuffle=self._shuffle,
+            window=self._order.window,
+            lanes=lanes,
+        )
+        self._start = beginning  # where the next `for` begins
+        self._at = beginning  # what `state_dict` tells: behind the last batch handed over
+        self._is_restored = False
+
+    # ------------------------------------------------------------------ what a loop needs
+
+    def __iter__(self) -> Iterator[Any]:
+        """Return the batches from the current position to the end of its epoch."""
+        return BatchIterator(self, self._begin_run())
+
+    def __len__(self) -> int:
+        """Return the steps of a whole epoch, the same on every rank."""
+        return self._steps(consumed=0).num_steps
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make `epoch` the next one. A position just restored is kept: it says itself where to go on."""
+        epoch = _integer(epoch, "epoch", at_least=0)
+        if not self._is_restored:
+            self._start = self._at = replace(self._at, epoch=epoch, num_consumed=0)
+
+    def close(self) -> None:
+        """End all threads, maps and locks. Harmless when called again.
+
+        Blocks: until work in the making is done.
+        """
+        for run in list(getattr(self, "_runs", ())):
+            run.close()
+        self._close_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------ where it stands
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position as a few integers and texts that JSON can write, the same on every rank.
+
+        It counts samples of batches handed over, not of batches made ahead. Any number of ranks, with any batch size,
+        can go on from it.
+        """
+        return self._at.to_json()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved position: the next `for` begins there.
+
+        Raises:
+            ResumeError: The position is of another data set, seed, window, number of lanes or order version; it says
+                which.
+        """
+        saved = Position.from_json(state)
+        saved.check(self._at)
+        self._at = saved
+        self._start = saved.settled(self._steps(saved.num_consumed))
+        self._is_restored = True
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next batch belongs to."""
+        return self._start.epoch if self._is_restored else self._at.epoch
+
+    @property
+    def spec(self) -> Spec:
+        """Names, dtypes and shapes of a sample's fields."""
+        return self._chunks.spec
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of the whole data set, after the filter."""
+        return int(self._chunks.num_samples.sum())
+
+    def stats(self) -> LoaderStats:
+        """Return what the loader has done so far."""
+        totals = self._stages.totals()
+        counts = self._chunks.counts()
+        return LoaderStats(
+            num_steps=self._num_steps,
+            num_samples=self._num_samples,
+            wait_s=totals.get("wait", StageTotal()).busy_s,
+            num_ready=sum(run.num_ready for run in list(self._runs)),
+            num_built=counts.num_built,
+            num_reused=counts.num_reused,
+            num_mended=counts.num_mended,
+            stages=totals,
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({self.num_samples:,} samples in {len(self._chunks.num_samples):,} chunks, "
+            f"global batch {self._global_batch_size:,}, rank {self._shard.rank} of {self._shard.world_size}, "
+            f"epoch {self.epoch})"
+        )
+
+    # ------------------------------------------------------------------ inside
+
+    def _make_handover(self) -> Handover:
+        """Return how batches leave; a loader for another framework brings its own."""
+        return NumpyHandover()
+
+    def _begin_run(self) -> Run:
+        start = self._start
+        run = Run(
+            position=start,
+            orders=[self._order.epoch(start.epoch, lane=lane) for lane in range(self._order.lanes)],
+            steps=self._steps(start.num_consumed),
+            chunks=self._chunks,
+            pool=self._pool,
+            settings=self._settings,
+            stages=self._stages,
+        )
+        self._runs.add(run)
+        self._at = start
+        self._start = replace(start, num_consumed=0)
+        self._is_restored = False
+        return run
+
+    def _steps(self, consumed: int) -> Steps:
+        return Steps(
+            lane_sizes=self._order.lane_sizes,
+            global_batch_size=self._global_batch_size,
+            remainder=self._remainder,
+            start=consumed,
+        )
+
+    def _hand_over(self, run: Run, prepared: Prepared) -> Any:
+        """Return what the loop gets, and note that it has it."""
+        self._num_steps += 1
+        self._num_samples += prepared.num_samples
+        self._at = run.position
+        if run.is_over:
+            self._start = run.position
+        return self._settings.handover.hand_over(prepared.content)
+
+
+class BatchIterator:
+    """The batches of one run; closes it when it ends, fails, or is let go."""
+
+    def __init__(self, loader: Loader, run: Run) -> None:
+        self._loader = loader
+        self._run = run
+        self._close = weakref.finalize(self, run.close)
+        self._is_over = False
+
+    def __iter__(self) -> BatchIterator:
+        return self
+
+    def __next__(self) -> Any:
+        if self._is_over:
+            raise StopIteration
+        try:
+            prepared = self._run.next()
+        except BaseException:
+            self._is_over = True
+            self._close()
+            raise
+        return self._loader._hand_over(self._run, prepared)
+
+
+def default_num_threads() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _integer(value: object, name: str, *, at_least: int | None = 1) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name} must be an integer, not {value!r}")
+    if at_least is not None and value < at_least:
+        raise ValueError(f"{name} must be at least {at_least}, not {value}")
+    return int(value)
+
+
+def _global_batch_size(batch_size: int | None, global_batch_size: int | None, shard: Shard) -> int:
+    if global_batch_size is not None:
+        size = _integer(global_batch_size, "global_batch_size")
+        if batch_size is not None and batch_size * shard.world_size != size:
+            raise ValueError(
+                f"batch_size {batch_size} on {shard.world_size} ranks is no global batch of {size}; give one of the two"
+            )
+        return size
+    if batch_size is None:
+        raise TypeError("give a batch_size (samples a rank) or a global_batch_size")
+    return _integer(batch_size, "batch_size") * shard.world_size
+
+
+def _window_chunks(window: int | Literal["all"] | None, chunks: Chunks) -> int | None:
+    """Return the window as a number of chunks, from the data set alone and nothing of the machine."""
+    if window == "all":
+        return None
+    if window is not None:
+        return int(window)
+    num_chunks = int(np.count_nonzero(chunks.num_samples))
+    total_bytes = int(chunks.num_samples.sum()) * max(chunks.spec.record_bytes, 64)
+    mean_bytes = max(1, total_bytes // max(1, num_chunks))
+    return int(min(max(32, WINDOW_BYTES // mean_bytes), MAX_WINDOW_CHUNKS))

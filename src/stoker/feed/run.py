@@ -1,0 +1,205 @@
+"""One pass over (the rest of) an epoch: steps in order, batches ahead of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stoker.feed.assemble import Part, assemble
+from stoker.feed.buffers import BufferPool
+from stoker.feed.chunks import Chunks
+from stoker.feed.fill import Filler
+from stoker.feed.handover import Batch, Handover
+from stoker.feed.prefetch import Prefetch
+from stoker.feed.window import Window
+from stoker.feed.windows import Windows
+from stoker.identity import order_key
+from stoker.order.epoch import EpochOrder
+from stoker.order.position import Position
+from stoker.order.shard import Shard
+from stoker.order.steps import Slice, Steps
+from stoker.spec import Arrays
+from stoker.trace.stages import Stages, timed
+
+Augment = Callable[[Arrays, np.random.Generator], Arrays]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """What a run needs besides the order.
+
+    Attributes:
+        seed: Seed of the order; also decides `augment`'s randomness.
+        shard: This rank.
+        num_threads: Threads that assemble batches, and as many that build chunks where some are missing.
+        prefetch: Batches ahead of the step.
+        augment: The user's function on a batch, or None.
+        marks_padding: Whether batches get the bool field `sample_mask`, False where a sample only fills the batch up.
+        handover: What batches leave as.
+    """
+
+    seed: int
+    shard: Shard
+    num_threads: int
+    prefetch: int
+    augment: Augment | None
+    marks_padding: bool
+    handover: Handover
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What the threads have made ready for a step.
+
+    Attributes:
+        content: What the handover prepared.
+        num_samples: Samples of the batch.
+    """
+
+    content: Any
+    num_samples: int
+
+
+class Run:
+    """The batches of one rank, from one position of an epoch to its end.
+
+    Args:
+        position: Where it begins.
+        orders: Order of the epoch in each lane.
+        steps: Which samples of each lane belong to which step, from `position` on.
+        chunks: Where the samples are.
+        pool: Memory for batches.
+        settings: See `RunSettings`.
+        stages: Told of waiting, gathering and opening.
+    """
+
+    def __init__(
+        self,
+        *,
+        position: Position,
+        orders: Sequence[EpochOrder],
+        steps: Steps,
+        chunks: Chunks,
+        pool: BufferPool,
+        settings: RunSettings,
+        stages: Stages,
+    ) -> None:
+        self.position = position
+        self.steps = steps
+        self._orders = orders
+        self._chunks = chunks
+        self._pool = pool
+        self._settings = settings
+        self._stages = stages
+        self._epoch = position.epoch
+        self._num_handed = 0
+        self._filler = Filler(is_there=chunks.is_there, build=chunks.build, num_threads=settings.num_threads)
+        self._windows = [self._windows_of(order) for order in orders]
+        self._prefetch: Prefetch[Prepared] = Prefetch(
+            self._make, num_results=steps.num_steps, depth=settings.prefetch, num_threads=settings.num_threads
+        )
+
+    def _windows_of(self, order: EpochOrder) -> Windows:
+        def open_window(number: int) -> Window:
+            with timed(self._stages, "open"):
+                return self._chunks.open_window(order.window_chunks(number), self._filler)
+
+        def request(number: int) -> None:
+            self._filler.request(order.window_chunks(number).tolist())
+
+        return Windows(open_window=open_window, request=request, num_windows=order.num_windows)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all steps have been handed over."""
+        return self._num_handed == self.steps.num_steps
+
+    @property
+    def num_ready(self) -> int:
+        """Batches that wait for their step."""
+        return self._prefetch.num_ready
+
+    def next(self) -> Prepared:
+        """Return the next step's batch.
+
+        Blocks: until it is assembled.
+
+        Raises:
+            StopIteration: The epoch is over.
+        """
+        start_ns = time.perf_counter_ns()
+        try:
+            prepared = self._prefetch.get()
+        except StopIteration:
+            raise
+        except BaseException as error:
+            error.add_note(f"needed by step {self._num_handed} of this pass over epoch {self.position.epoch}")
+            raise
+        self._stages("wait", start_ns, time.perf_counter_ns(), 0)
+        self.position = self.position.after(self._num_handed, self.steps)
+        self._num_handed += 1
+        self._pass_windows()
+        return prepared
+
+    def close(self) -> None:
+        """Stop all threads of the run and give everything back. Harmless when called again.
+
+        Blocks: until batches in the making are done.
+        """
+        # First everyone is told, then joined: a thread that waits for another one's work is freed by that one's stop.
+        self._filler.stop()
+        for windows in self._windows:
+            windows.stop()
+        self._prefetch.close()
+        for windows in self._windows:
+            windows.close()
+        self._filler.close()
+
+    def _make(self, step: int) -> Prepared:
+        slices = self.steps.slices(step, self._settings.shard)
+        with ExitStack() as stack:
+            parts = [part for piece in slices for part in self._parts(piece, stack)]
+            start_ns = time.perf_counter_ns()
+            assembled = assemble(self._chunks.spec, parts, self._pool)
+        self._stages("gather", start_ns, time.perf_counter_ns(), assembled.size_bytes)
+        arrays = assembled.views()
+        if self._settings.marks_padding:
+            is_padding = [np.full(piece.num_samples, piece.is_padding) for piece in slices]
+            arrays["sample_mask"] = ~np.concatenate([np.zeros(0, dtype=np.bool_), *is_padding])
+        if self._settings.augment is not None:
+            places = ",".join(f"{piece.lane}:{piece.start}:{piece.stop}" for piece in slices)
+            key = order_key(seed=self._settings.seed, epoch=self._epoch, purpose=f"augment:{places}")
+            with timed(self._stages, "augment"):
+                arrays = self._settings.augment(arrays, np.random.Generator(np.random.Philox(key=key)))
+        batch = Batch(arrays, assembled, is_augmented=self._settings.augment is not None)
+        return Prepared(self._settings.handover.prepare(batch), assembled.num_samples)
+
+    def _parts(self, piece: Slice, stack: ExitStack) -> list[Part]:
+        """Cut a slice of a lane at the borders of windows, and open these for the length of `stack`."""
+        order, windows = self._orders[piece.lane], self._windows[piece.lane]
+        parts = []
+        start = piece.start
+        while start < piece.stop:
+            number = self._window_at(piece.lane, start)
+            stop = min(piece.stop, int(order.window_starts[number + 1]))
+            window = stack.enter_context(windows.use(number))
+            slot, row = order.locate_in_window(number, np.arange(start, stop, dtype=np.int64))
+            parts.append(Part(window, slot, row))
+            start = stop
+        return parts
+
+    def _pass_windows(self) -> None:
+        """Close the windows that only steps already handed over needed."""
+        if self.is_over:
+            return
+        for piece in self.steps.slices(self._num_handed, self._settings.shard):
+            if not piece.is_padding:  # that goes back to the epoch's beginning
+                self._windows[piece.lane].pass_by(self._window_at(piece.lane, piece.start))
+
+    def _window_at(self, lane: int, position: int) -> int:
+        return int(np.searchsorted(self._orders[lane].window_starts, position, side="right")) - 1
