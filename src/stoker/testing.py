@@ -1,0 +1,273 @@
+"""Storages that behave as a test or an experiment needs them, and a Parquet writer.
+
+    MemoryStorage   objects in a dict; counts every call
+    SlowStorage     any storage behind a link with latency and a bandwidth
+    FlakyStorage    any storage that fails now and then
+
+For users too: a training script is tested without a lake, and "what would a faster link give?" is answered by trying.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from stoker.errors import SourceError, SourceMissingError
+from stoker.source.storage import BytesLike, ObjectInfo, Storage
+
+# A transfer holds the link for this long at a time, then the others have their turn: short enough to share fairly,
+# long enough that a wait is not mostly overhead.
+_TURN_S = 0.004
+_MIN_TURN_BYTES = 64 * 1024
+
+
+class MemoryStorage:
+    """Objects in memory; every call is counted.
+
+    Versions are hashes of the content, so that an object put again with other bytes has changed.
+
+    Args:
+        objects: URL -> content. URLs are any text: "lake/a.parquet", "s3://lake/a.parquet".
+
+    Attributes:
+        num_lists: Calls of `list`.
+        num_stats: Calls of `stat`.
+        num_reads: Calls of `read`.
+        bytes_read: Bytes that `read` gave.
+
+    Example:
+        >>> storage = MemoryStorage({"lake/a": b"12345"})
+        >>> bytes(storage.read("lake/a", 1, 3)), storage.num_reads, storage.bytes_read
+        (b'234', 1, 3)
+    """
+
+    def __init__(self, objects: Mapping[str, bytes] | None = None) -> None:
+        self._lock = threading.Lock()
+        self._objects: dict[str, tuple[bytes, str]] = {}
+        self.reset_counts()
+        for url, content in (objects or {}).items():
+            self.put(url, content)
+
+    def put(self, url: str, content: bytes) -> None:
+        """Store `content` at `url`, in place of what was there."""
+        version = hashlib.blake2b(content, digest_size=8).hexdigest()
+        with self._lock:
+            self._objects[url] = (content, version)
+
+    def delete(self, url: str) -> None:
+        """Remove the object at `url`."""
+        with self._lock:
+            del self._objects[url]
+
+    def reset_counts(self) -> None:
+        """Set every counter back to zero."""
+        with self._lock:
+            self.num_lists = 0
+            self.num_stats = 0
+            self.num_reads = 0
+            self.bytes_read = 0
+
+    @property
+    def num_calls(self) -> int:
+        """Calls of any kind."""
+        with self._lock:
+            return self.num_lists + self.num_stats + self.num_reads
+
+    def list(self, url: str) -> list[ObjectInfo]:
+        """Return every object under the folder `url`, sorted by URL."""
+        folder = url.rstrip("/") + "/" if url else ""
+        with self._lock:
+            self.num_lists += 1
+            return [self._info(name) for name in sorted(self._objects) if name.startswith(folder)]
+
+    def stat(self, url: str) -> ObjectInfo:
+        """Return what is known of one object."""
+        with self._lock:
+            self.num_stats += 1
+            if url not in self._objects:
+                raise SourceMissingError(f"nothing is stored at {url}", url=url)
+            return self._info(url)
+
+    def read(self, url: str, offset: int, num_bytes: int) -> memoryview:
+        """Return a view of `num_bytes` from `offset` on."""
+        with self._lock:
+            self.num_reads += 1
+            if url not in self._objects:
+                raise SourceMissingError(f"nothing is stored at {url}", url=url)
+            content = self._objects[url][0]
+            if offset < 0 or offset + num_bytes > len(content):
+                raise SourceError(f"{url} has {len(content)} bytes, none at {offset + num_bytes}", url=url)
+            self.bytes_read += num_bytes
+        return memoryview(content)[offset : offset + num_bytes]
+
+    def _info(self, url: str) -> ObjectInfo:
+        content, version = self._objects[url]
+        return ObjectInfo(url=url, size_bytes=len(content), version=version)
+
+    def __repr__(self) -> str:
+        return f"MemoryStorage({len(self._objects)} objects)"
+
+
+class SlowStorage:
+    """`inner`, as if it stood behind a link: every call waits for the latency, all bytes share one bandwidth.
+
+        read A  |··latency··|█ █ █ █
+        read B      |··latency··| █ █ █ █     both at once: each gets half the link
+
+    Args:
+        inner: Where the objects are.
+        latency_s: Seconds before the first byte of each call; calls at the same time wait at the same time.
+        bandwidth_bytes_s: Bytes a second over all reads together; None for no limit.
+        clock: Gives the time in seconds.
+        wait: Waits for a number of seconds; called outside of any lock.
+    """
+
+    def __init__(
+        self,
+        inner: Storage,
+        *,
+        latency_s: float = 0.0,
+        bandwidth_bytes_s: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], object] = time.sleep,
+    ) -> None:
+        if latency_s < 0:
+            raise ValueError(f"latency_s must not be negative, got {latency_s}")
+        if bandwidth_bytes_s is not None and bandwidth_bytes_s <= 0:
+            raise ValueError(f"bandwidth_bytes_s must be positive, got {bandwidth_bytes_s}")
+        self.inner = inner
+        self._latency_s = latency_s
+        self._bandwidth = bandwidth_bytes_s
+        self._clock = clock
+        self._wait = wait
+        self._lock = threading.Lock()
+        self._link_free_at = 0.0
+
+    def list(self, url: str) -> list[ObjectInfo]:
+        """Return what `inner` lists, after the latency."""
+        self._delay()
+        return self.inner.list(url)
+
+    def stat(self, url: str) -> ObjectInfo:
+        """Return what `inner` knows, after the latency."""
+        self._delay()
+        return self.inner.stat(url)
+
+    def read(self, url: str, offset: int, num_bytes: int) -> BytesLike:
+        """Return what `inner` reads, after the latency and the time on the link."""
+        self._delay()
+        data = self.inner.read(url, offset, num_bytes)
+        if self._bandwidth is not None:
+            turn = max(_MIN_TURN_BYTES, int(self._bandwidth * _TURN_S))
+            for start in range(0, num_bytes, turn):
+                self._transfer(min(turn, num_bytes - start), self._bandwidth)
+        return data
+
+    def _delay(self) -> None:
+        if self._latency_s:
+            self._wait(self._latency_s)
+
+    def _transfer(self, num_bytes: int, bandwidth: float) -> None:
+        """Take one turn on the link: turns of several reads come in the order they were asked for."""
+        with self._lock:
+            now = self._clock()
+            self._link_free_at = max(now, self._link_free_at) + num_bytes / bandwidth
+            wait_s = self._link_free_at - now
+        self._wait(wait_s)
+
+    def __repr__(self) -> str:
+        return f"SlowStorage({self.inner!r}, latency_s={self._latency_s}, bandwidth_bytes_s={self._bandwidth})"
+
+
+class FlakyStorage:
+    """`inner`, but some reads fail.
+
+    Args:
+        inner: Where the objects are.
+        every: Fail every n-th read: with 3 the reads 3, 6, 9, ...
+        reads: Fail these reads, counted from 1.
+        error: Makes the exception; a broken connection unless told.
+    """
+
+    def __init__(
+        self,
+        inner: Storage,
+        *,
+        every: int | None = None,
+        reads: Collection[int] = (),
+        error: Callable[[], BaseException] = lambda: ConnectionResetError("connection reset by peer"),
+    ) -> None:
+        if every is not None and every < 1:
+            raise ValueError(f"every must be at least 1, got {every}")
+        self.inner = inner
+        self._every = every
+        self._reads = frozenset(reads)
+        self._error = error
+        self._lock = threading.Lock()
+        self.num_reads = 0
+        self.num_failed = 0
+
+    def list(self, url: str) -> list[ObjectInfo]:
+        """Return what `inner` lists."""
+        return self.inner.list(url)
+
+    def stat(self, url: str) -> ObjectInfo:
+        """Return what `inner` knows."""
+        return self.inner.stat(url)
+
+    def read(self, url: str, offset: int, num_bytes: int) -> BytesLike:
+        """Return what `inner` reads, unless it is this read's turn to fail."""
+        with self._lock:
+            self.num_reads += 1
+            fails = self.num_reads in self._reads or (self._every is not None and self.num_reads % self._every == 0)
+            self.num_failed += fails
+        if fails:
+            raise self._error()
+        return self.inner.read(url, offset, num_bytes)
+
+    def __repr__(self) -> str:
+        return f"FlakyStorage({self.inner!r})"
+
+
+def write_parquet(
+    target: str | Path | MemoryStorage,
+    table: pa.Table | Mapping[str, Any],
+    *,
+    url: str | None = None,
+    row_group_size: int | None = None,
+    compression: str = "zstd",
+) -> str:
+    """Write `table` as one Parquet file and return its URL.
+
+    Args:
+        target: A path, whose folder is made if need be, or a `MemoryStorage`.
+        table: An Arrow table, or a mapping that makes one.
+        url: Where in a `MemoryStorage`.
+        row_group_size: Rows in a row group.
+        compression: Codec of every column.
+
+    Raises:
+        ValueError: `url` is missing beside a `MemoryStorage`, or given beside a path.
+    """
+    if not isinstance(table, pa.Table):
+        table = pa.table(dict(table))
+    if isinstance(target, MemoryStorage) != (url is not None):
+        raise ValueError("url says where in a MemoryStorage, and only there")
+    if isinstance(target, MemoryStorage):
+        assert url is not None
+        sink = io.BytesIO()
+        pq.write_table(table, sink, row_group_size=row_group_size, compression=compression)
+        target.put(url, sink.getvalue())
+        return url
+    path = Path(target)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, path, row_group_size=row_group_size, compression=compression)
+    return str(path)
