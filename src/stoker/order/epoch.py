@@ -117,6 +117,10 @@ class Order:
         """
         return EpochOrder(self, epoch=epoch, lane=lane)
 
+    def lanes_of_epoch(self, epoch: int) -> tuple[EpochOrder, ...]:
+        """Return the orders of all lanes in one epoch, lane 0 first."""
+        return tuple(self.epoch(epoch, lane=lane) for lane in range(self.lanes))
+
     def _sample(self, chunk: npt.ArrayLike, row: npt.ArrayLike) -> Int64:
         chunk = as_index(chunk, stop=self.num_chunks, name="chunk")
         row = as_index(row, stop=MAX_SIZE, name="row")

@@ -114,14 +114,19 @@ class Steps:
         """Samples of a full batch that come from one lane."""
         return self.global_batch_size // self.num_lanes
 
+    @property
+    def lane_start(self) -> int:
+        """Samples of each lane that were consumed before `start`."""
+        return self.start // self.num_lanes
+
     @cached_property
     def num_steps(self) -> int:
         """Steps from `start` to the end of the epoch: the same on every rank."""
         if self.start == self.num_samples:
             return 0
         if self.remainder == "drop":
-            return (min(self.lane_sizes) - self._lane_start) // self.part_size
-        return -(-(max(self.lane_sizes) - self._lane_start) // self.part_size)
+            return (min(self.lane_sizes) - self.lane_start) // self.part_size
+        return -(-(max(self.lane_sizes) - self.lane_start) // self.part_size)
 
     @property
     def num_dropped(self) -> int:
@@ -143,7 +148,7 @@ class Steps:
 
     def batch_size(self, step: int) -> int:
         """Return how many rows the global batch of a step has, padding included."""
-        return sum(self._part(step, lane) for lane in range(self.num_lanes))
+        return sum(self.part(step, lane) for lane in range(self.num_lanes))
 
     def slices(self, step: int, shard: Shard = Shard()) -> tuple[Slice, ...]:  # noqa: B008  frozen
         """Return what a rank takes in a step: none of the slices is empty, together they may be none.
@@ -163,10 +168,11 @@ class Steps:
         taken: list[Slice] = []
         first, last = shard.rank * self.num_lanes, (shard.rank + 1) * self.num_lanes
         for lane in range(first // shard.world_size, -(-last // shard.world_size)):
-            part = self._part(step, lane)
-            begin = self._lane_start + step * self.part_size
-            start, stop = (begin + cut for cut in self.cuts(part, lane, shard))
-            size = self.lane_sizes[lane]
+            begin, size, part = self.lane_start + step * self.part_size, self.lane_sizes[lane], self.part(step, lane)
+            start, stop = (
+                begin + self.cut(boundary, part=part, lane=lane, world_size=shard.world_size)
+                for boundary in (shard.rank, shard.rank + 1)
+            )
             if start < min(stop, size):
                 taken.append(Slice(lane, start, min(stop, size)))
             taken += self._padding(lane, max(start, size) - size, stop - size)
@@ -176,31 +182,20 @@ class Steps:
         """Return how many rows of a rank's batch only fill it."""
         return sum(piece.num_samples for piece in self.slices(step, shard) if piece.is_padding)
 
-    @staticmethod
-    def _cut(part: int, lane: int, num_lanes: int, boundary: int, world_size: int) -> int:
-        return min(max(boundary * num_lanes - lane * world_size, 0), world_size) * part // world_size
+    def cut(self, boundary: int, *, part: int, lane: int, world_size: int) -> int:
+        """Return where a rank boundary cuts a lane's part of a batch: a place in [0, part].
 
-    def cuts(self, part: int, lane: int, shard: Shard) -> tuple[int, int]:
-        """Return where in a lane's part of a batch a rank's share begins and ends.
-
-        Rank boundary r stands at r / W of the batch, so at r * L / W - l of lane l's part. For full parts that is
-        exactly place r * B // W of the batch; for the last, smaller parts it keeps the proportion.
+        Boundary r stands at r / W of the batch, so at r * L / W - l of lane l's part. For full parts that is exactly
+        place r * B // W of the batch; for the last, smaller parts it keeps the proportion.
         """
-        first, last = (
-            self._cut(part, lane, self.num_lanes, boundary, shard.world_size)
-            for boundary in (shard.rank, shard.rank + 1)
-        )
-        return first, last
+        inside = min(max(boundary * self.num_lanes - lane * world_size, 0), world_size)
+        return inside * part // world_size
 
-    @property
-    def _lane_start(self) -> int:
-        return self.start // self.num_lanes
-
-    def _part(self, step: int, lane: int) -> int:
-        """Return how many rows a lane gives to a step, padding included."""
+    def part(self, step: int, lane: int) -> int:
+        """Return how many rows a lane gives to a step's global batch, padding included."""
         if self.remainder == "pad":
             return self.part_size
-        return min(self.part_size, self.lane_sizes[lane] - self._lane_start - step * self.part_size)
+        return min(self.part_size, self.lane_sizes[lane] - self.lane_start - step * self.part_size)
 
     def _padding(self, lane: int, start: int, stop: int) -> list[Slice]:
         """Return the lane from its beginning, as often as needed: rows [start, stop) of what fills the last batch."""
