@@ -1,0 +1,78 @@
+"""Columns to arrays: every Arrow type has a written answer, an array or a refusal that says what to do.
+
+    kinds     what a type is made of: lists around a leaf, or why not
+    match     which columns each field is made of
+    plan      what each field becomes (pure)
+    convert   Arrow arrays to NumPy arrays as planned; words and numeric do the leaves
+    results   what a transform may return
+    nulls     the one wording of a null without an answer
+    overview  what each column becomes, as rows to print
+
+The answers are in docs/types.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from stoker.source.columns.convert import convert_table
+from stoker.source.columns.nulls import check_nulls, null_error
+from stoker.source.columns.overview import ColumnAnswer, plan_table
+from stoker.source.columns.plan import plan_fields, spec_of_plans
+from stoker.source.columns.results import Columns, as_table, num_rows
+from stoker.spec import Arrays, Field, Spec
+
+__all__ = [
+    "ColumnAnswer",
+    "Columns",
+    "check_nulls",
+    "null_error",
+    "num_rows",
+    "plan_spec",
+    "plan_table",
+    "spec_of",
+    "to_arrays",
+]
+
+
+def plan_spec(schema: pa.Schema, fields: Mapping[str, Field]) -> Spec:
+    """Return what a sample of these columns is; nothing is read.
+
+    Fields stand in the order of the schema, a stacked field at the place of its first column, a mask behind its field.
+
+    Raises:
+        FieldError: One or more columns or fields cannot be had. One error lists all of them, in the order of the
+            schema, each with the reason and the way out.
+    """
+    return spec_of_plans(plan_fields(schema, fields))
+
+
+def spec_of(columns: Columns, fields: Mapping[str, Field], *, where: str = "the transform's result") -> Spec:
+    """Return what a sample of these arrays is: it depends on their types and shapes alone, not on their values.
+
+    Raises:
+        FieldError: As `plan_spec`.
+        FieldMismatchError: Something is no array of rows.
+    """
+    return plan_spec(as_table(columns, where=where).schema, fields)
+
+
+def to_arrays(columns: Columns, fields: Mapping[str, Field], *, where: str) -> Arrays:
+    """Return the arrays of a chunk, with the names, dtypes and shapes of `plan_spec` of the same schema.
+
+    Arrays are C-contiguous. They are views of Arrow's memory, and then read-only, where the layout is the same: numbers
+    without nulls in one piece, fixed-size lists, values of lists. Stacked fields are new.
+
+    Args:
+        columns: A table of any chunking, or what a transform returned.
+        fields: What the user asked for.
+        where: File, row groups and rows, as a text for messages.
+
+    Raises:
+        FieldError: As `plan_spec`; or a value cannot become what its field asks for, or is null without an answer.
+        FieldMismatchError: Something in a mapping is no array of rows.
+    """
+    table = as_table(columns, where=where)
+    return convert_table(table, plan_fields(table.schema, fields), where=where)

@@ -1,0 +1,52 @@
+"""The one place that words what a null without a fill or a mask means, before the first row and at any row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stoker.errors import FieldError
+from stoker.source.columns.match import match_fields
+from stoker.spec import Field
+
+
+def null_error(counts: Mapping[str, int], *, where: str, inside: bool = False) -> FieldError:
+    """Return the error for columns with nulls that nothing stands for.
+
+    Args:
+        counts: Number of nulls by column.
+        where: File and row groups, as a text.
+        inside: The nulls stand inside lists, where a mask does not reach.
+    """
+    nulls = "; ".join(f"column {name!r} has {n:,} null{'s' * (n != 1)}" for name, n in counts.items())
+    first = next(iter(counts))
+    place = " inside its lists" if inside else ""
+    mask = "" if inside else " or mask=True"
+    return FieldError(
+        f"{nulls}{place} in {where}. Give the field a value for them, such as "
+        f"fields={{{first!r}: Field(fill=...)}}{mask}, or leave such rows out with filters= or a transform",
+        columns=list(counts),
+    )
+
+
+def check_nulls(null_counts: Mapping[str, int | None], fields: Mapping[str, Field], *, where: str) -> None:
+    """Raise where columns hold nulls that their fields have no answer for; known before any row is read.
+
+    Args:
+        null_counts: Nulls by column name, None where the footer does not say. Only columns without lists: for a list
+            Parquet counts empty lists among its nulls.
+        fields: What the user asked for.
+        where: File and row groups that were counted, as a text.
+
+    Raises:
+        FieldError: One or more columns have nulls, and their field neither a fill nor a mask.
+    """
+    matches, _ = match_fields(list(null_counts), fields)
+    counts = {
+        column: null_counts[column] or 0
+        for match in matches
+        if match.field.fill is None and not match.field.mask
+        for column in match.columns
+    }
+    found = {column: n for column, n in counts.items() if n > 0}
+    if found:
+        raise null_error(found, where=where)

@@ -1,0 +1,157 @@
+"""Words to numbers: vocabularies, hash buckets and bytes of one length.
+
+Work is done once per distinct value where that is cheaper, never in Python per row.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from stoker.source.columns.kinds import is_bytes_view
+from stoker.spec import Array
+
+MISSING = -1  # no code and no bucket is negative
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Vocabulary:
+    """Each word becomes its place in `words`."""
+
+    words: Sequence[str | int]
+    unknown: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Buckets:
+    """Each value becomes its stable hash modulo `num_buckets`."""
+
+    num_buckets: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedBytes:
+    """Each value becomes its bytes, zeros behind."""
+
+    num_bytes: int
+
+
+Way = Vocabulary | Buckets | FixedBytes
+
+
+def bytes_hash(value: bytes) -> int:
+    """Return the 64-bit hash of a string's UTF-8 bytes: XXH3 with seed 0, the same on every machine for ever."""
+    return xxhash.xxh3_64_intdigest(value)
+
+
+def integer_hash(values: Array) -> Array:
+    """Return the 64-bit hashes of integers, uint64, shape of `values`.
+
+    The same number has the same hash whatever its dtype: it is taken as 64 bits, in two's complement.
+
+    Source:
+        Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014: SplitMix64.
+    """
+    wide = values if values.dtype == np.uint64 else values.astype(np.int64).view(np.uint64)
+    with np.errstate(over="ignore"):
+        z = wide + np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        hashed: Array = z ^ (z >> np.uint64(31))
+    return hashed
+
+
+def number_words(words: pa.Array, way: Vocabulary | Buckets) -> Array:
+    """Return the code or bucket of each word, int64 [len(words)].
+
+    MISSING stands for a word outside the vocabulary; what stands at nulls means nothing.
+    """
+    if len(words) == 0:
+        return np.zeros(0, np.int64)
+    if isinstance(way, Vocabulary):
+        places = pc.index_in(words, value_set=_vocabulary_array(way.words, words.type))
+        return np.asarray(places.fill_null(MISSING)).astype(np.int64)
+    encoded = words.dictionary_encode()
+    distinct = encoded.dictionary.to_pylist()
+    hashes = np.fromiter((bytes_hash(value) for value in distinct), np.uint64, len(distinct))
+    buckets = (hashes % np.uint64(way.num_buckets)).astype(np.int64)
+    return take_words(buckets, encoded.indices)
+
+
+def take_words(numbers: Array, indices: pa.Array) -> Array:
+    """Return `numbers[indices]` with anything at null indices."""
+    if len(numbers) == 0:
+        return np.zeros(len(indices), np.int64)
+    taken: Array = numbers.take(np.asarray(indices.fill_null(0)))
+    return taken
+
+
+def number_integers(values: Array, way: Vocabulary | Buckets) -> Array:
+    """Return the code or bucket of each integer, int64 [n]; MISSING for one outside the vocabulary."""
+    if isinstance(way, Buckets):
+        return (integer_hash(values) % np.uint64(way.num_buckets)).astype(np.int64)
+    wide = values if values.dtype == np.uint64 else values.astype(np.int64, copy=False)
+    return number_words(pa.array(wide), way)
+
+
+def bytes_as_binary(array: pa.Array) -> pa.Array:
+    """Return strings or binary of any layout as binary or large binary, a view where the layout is the same."""
+    kind = array.type
+    if is_bytes_view(kind):
+        return array.cast(pa.large_binary())
+    if pa.types.is_fixed_size_binary(kind):
+        return array.cast(pa.binary())
+    if pa.types.is_large_string(kind):
+        return array.view(pa.large_binary())
+    if pa.types.is_string(kind):
+        return array.view(pa.binary())
+    return array
+
+
+class _VocabularyArrays:
+    """The last few vocabularies as Arrow arrays: one of a million words takes longer to make than to look up in.
+
+    Kept by identity, since hashing a million words takes long as well; the entry keeps its vocabulary alive, so that
+    no other can have the same identity.
+    """
+
+    _SIZE = 64  # more vocabularies than a data set has fields with one
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._arrays: dict[tuple[int, str], tuple[Sequence[str | int], pa.Array]] = {}
+
+    def get(self, words: Sequence[str | int], kind: pa.DataType) -> pa.Array:
+        key = (id(words), str(kind))
+        with self._lock:
+            if key in self._arrays:
+                return self._arrays[key][1]
+        array = _make_vocabulary(words, kind)
+        with self._lock:
+            while len(self._arrays) >= self._SIZE:
+                del self._arrays[next(iter(self._arrays))]
+            self._arrays[key] = (words, array)
+        return array
+
+
+_KEPT = _VocabularyArrays()
+
+
+def _vocabulary_array(words: Sequence[str | int], kind: pa.DataType) -> pa.Array:
+    return _KEPT.get(words, kind)
+
+
+def _make_vocabulary(words: Sequence[str | int], kind: pa.DataType) -> pa.Array:
+    if not pa.types.is_integer(kind):
+        return pa.array([str(word).encode() for word in words], type=kind)
+    # A word outside the type's range can never be met; a null keeps the places of those behind it.
+    info = np.iinfo(kind.to_pandas_dtype())
+    inside: list[Any] = [word if info.min <= int(word) <= info.max else None for word in words]
+    return pa.array(inside, type=kind)
