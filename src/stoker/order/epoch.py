@@ -12,16 +12,20 @@ from __future__ import annotations
 
 from functools import cached_property
 from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from stoker.identity import order_key
 from stoker.order.permute import MAX_SIZE, arithmetic, as_index, permute
-from stoker.order.plain import Int64
+from stoker.order.plain import Int32, Int64
 
 # Stretches of the guide per slot: with 4, three positions out of four need no comparison at all.
 _STRETCHES_PER_SLOT = 4
+
+
+_WindowArguments: TypeAlias = tuple[int, int, int, bool, Int64, Int64, Int32, int]
 
 
 class Order:
@@ -229,21 +233,9 @@ class EpochOrder:
         Raises:
             ValueError: There is no such window, or a position lies outside it.
         """
-        slots = self._slots(window)
-        start, stop = int(self.window_starts[window]), int(self.window_starts[window + 1])
-        positions = as_index(positions, start=start, stop=stop, name=f"position in window {window}")
-        slot, row = arithmetic().locate(
-            positions,
-            start,
-            stop,
-            self._key(f"window:{window}") if self._shuffle else 0,
-            self._shuffle,
-            self._slot_starts,
-            self._row_shifts,
-            self._guide,
-            self._guide_shift,
-        )
-        slot -= slots.start
+        positions, arguments = self._window_arguments(window, positions)
+        slot, row = arithmetic().locate(positions, *arguments)
+        slot -= self._window_slots[window]
         return slot, row
 
     def locate(self, positions: npt.ArrayLike) -> tuple[Int64, Int64]:
@@ -304,6 +296,14 @@ class EpochOrder:
         """
         positions = as_index(positions, stop=self._num_samples, name="position")
         return np.searchsorted(self.window_starts, positions, side="right") - 1
+
+    def _window_arguments(self, window: int, positions: npt.ArrayLike) -> tuple[Int64, _WindowArguments]:
+        self._slots(window)  # checks that there is such a window
+        start, stop = int(self.window_starts[window]), int(self.window_starts[window + 1])
+        positions = as_index(positions, start=start, stop=stop, name=f"position in window {window}")
+        key = self._key(f"window:{window}") if self._shuffle else 0
+        tables = self._slot_starts, self._row_shifts, self._guide, self._guide_shift
+        return positions, (start, stop, key, self._shuffle, *tables)
 
     def _key(self, purpose: str) -> int:
         return order_key(seed=self._seed, epoch=self.epoch, purpose=self._purpose + purpose)

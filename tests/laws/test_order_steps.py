@@ -1,0 +1,274 @@
+"""The promise: every sample exactly once an epoch, over any ranks, with the same number of steps on each."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from stoker.order import Order, Position, Shard, Steps
+from stoker.order.explain import samples_of, uses_of
+
+remainders = st.sampled_from(["keep", "drop", "pad"])
+
+
+@st.composite
+def chunk_sizes(draw):
+    """Up to 5,000 chunks, many of them empty, of a few thousand samples together; small ones written out."""
+    if draw(st.booleans()):
+        return draw(st.lists(st.integers(0, 40), max_size=12))
+    num_chunks, largest = draw(st.sampled_from([(1, 2000), (17, 90), (60, 40), (300, 5), (5000, 1)]))
+    rng = np.random.default_rng(draw(st.integers(0, 1000)))
+    return rng.integers(0, largest, num_chunks, endpoint=True) * (rng.random(num_chunks) < 0.8)
+
+
+@st.composite
+def orders(draw):
+    return Order(
+        draw(chunk_sizes()),
+        shuffle=draw(st.booleans()),
+        seed=draw(st.integers(-5, 5)),
+        window=draw(st.none() | st.integers(1, 70) | st.just(1000)),
+        lanes=draw(st.integers(1, 16)),
+    )
+
+
+@st.composite
+def plans(draw):
+    """Sizes of lanes, steps over them and a world size."""
+    num_lanes = draw(st.integers(1, 16))
+    num_samples = draw(st.integers(0, 3000))
+    steps = Steps(
+        lane_sizes=Order([num_samples], shuffle=False, seed=0, window=None, lanes=num_lanes).lane_sizes,
+        global_batch_size=draw(st.integers(1, 40)) * num_lanes,
+        remainder=draw(remainders),
+        start=draw(st.integers(0, num_samples // num_lanes)) * num_lanes,
+    )
+    return steps, draw(st.integers(1, 64))
+
+
+def _fixed_order(order):
+    return [(chunk, row) for chunk, count in enumerate(np.diff(order.chunk_starts)) for row in range(count)]
+
+
+@settings(max_examples=150)
+@given(order=orders(), epoch=st.integers(0, 3))
+def test_the_lanes_together_hold_every_sample_once_and_no_empty_chunk(order, epoch):
+    found = []
+    for lane in order.lanes_of_epoch(epoch):
+        positions = np.arange(lane.num_samples)
+        chunk, row = lane.locate(positions)
+        found += zip(chunk.tolist(), row.tolist(), strict=True)
+        assert np.array_equal(lane.positions_of(chunk, row), positions)
+        assert np.array_equal(order.lane_of(chunk, row), np.full(positions.size, lane.lane))
+        for window in range(lane.num_windows):
+            inside = positions[lane.window_starts[window] : lane.window_starts[window + 1]]
+            slot, slot_row = lane.locate_in_window(window, inside)
+            assert np.array_equal(lane.window_chunks(window)[slot], chunk[inside])
+            assert np.array_equal(slot_row, row[inside])
+            assert set(slot.tolist()) == set(range(lane.window_chunks(window).size))
+            first, last = lane.window_rows(window)
+            assert ((first[slot] <= row[inside]) & (row[inside] < last[slot])).all()
+            assert order.window is None or lane.window_chunks(window).size <= order.window
+    assert sorted(found) == _fixed_order(order)
+    if not order.shuffle:
+        assert found == _fixed_order(order)
+
+
+@settings(max_examples=150)
+@given(order=orders())
+def test_an_epoch_is_a_function_of_its_arguments_alone(order):
+    again = Order(
+        np.diff(order.chunk_starts), shuffle=order.shuffle, seed=order.seed, window=order.window, lanes=order.lanes
+    )
+    for one, other in zip(order.lanes_of_epoch(2), again.lanes_of_epoch(2), strict=True):
+        positions = np.arange(one.num_samples)
+        assert np.array_equal(one.locate(positions), other.locate(positions))
+        assert np.array_equal(one.locate(positions[::-1])[1], one.locate(positions)[1][::-1])
+
+
+@settings(max_examples=150)
+@given(plan=plans())
+def test_the_ranks_batches_in_a_row_are_the_global_batch(plan):
+    steps, world_size = plan
+    for step in range(steps.num_steps):
+        ranks = [_flat(steps.slices(step, Shard(rank, world_size))) for rank in range(world_size)]
+        assert [row for rank in ranks for row in rank] == _flat(steps.slices(step))
+        assert sum(steps.num_padded(step, Shard(rank, world_size)) for rank in range(world_size)) == steps.num_padded(
+            step
+        )
+        assert len(_flat(steps.slices(step))) == steps.batch_size(step)
+        if steps.batch_size(step) == steps.global_batch_size:
+            borders = [rank * steps.global_batch_size // world_size for rank in range(world_size + 1)]
+            assert [len(rank) for rank in ranks] == np.diff(borders).tolist()
+        elif steps.num_lanes == 1:
+            assert max(map(len, ranks)) - min(map(len, ranks)) <= 1
+
+
+def _flat(slices):
+    return [(s.lane, p, s.is_padding) for s in slices for p in range(s.start, s.stop)]
+
+
+@settings(max_examples=150)
+@given(plan=plans())
+def test_the_steps_deliver_what_is_left_of_each_lane_once_and_in_order(plan):
+    steps, _ = plan
+    delivered = [[] for _ in steps.lane_sizes]
+    for step in range(steps.num_steps):
+        batch = steps.slices(step)
+        assert [s.lane for s in batch if not s.is_padding] == sorted(s.lane for s in batch if not s.is_padding)
+        assert all(s.num_samples > 0 for s in batch)
+        for lane, position, is_padding in _flat(batch):
+            assert 0 <= position < steps.lane_sizes[lane]
+            assert not is_padding or step == steps.num_steps - 1
+            if not is_padding:
+                delivered[lane].append(position)
+    begin = steps.start // steps.num_lanes
+    for size, positions in zip(steps.lane_sizes, delivered, strict=True):
+        end = size if steps.remainder != "drop" and steps.num_steps else begin + steps.num_steps * steps.part_size
+        assert positions == list(range(begin, end))
+    total = sum(map(len, delivered))
+    assert steps.num_dropped == steps.num_samples - steps.start - total
+    assert steps.consumed_before(steps.num_steps) == steps.start + total
+
+
+@settings(max_examples=150)
+@given(plan=plans())
+def test_batches_are_full_but_for_the_last_one_of_keep(plan):
+    steps, _ = plan
+    sizes = [steps.batch_size(step) for step in range(steps.num_steps)]
+    assert all(size == steps.global_batch_size for size in sizes[:-1])
+    if sizes:
+        assert 0 < sizes[-1] <= steps.global_batch_size
+        assert steps.remainder == "keep" or sizes[-1] == steps.global_batch_size
+    assert all(steps.num_padded(step) == 0 for step in range(steps.num_steps - 1))
+    if steps.remainder != "drop":
+        assert steps.num_dropped == 0
+    else:
+        assert steps.num_dropped < steps.global_batch_size + steps.num_lanes
+
+
+@settings(max_examples=150)
+@given(plan=plans(), data=st.data(), ranks_per_node=st.integers(1, 8))
+def test_a_node_never_needs_another_nodes_lanes(plan, data, ranks_per_node):
+    steps, _ = plan
+    assume(min(steps.lane_sizes) > 0)
+    num_nodes = data.draw(st.sampled_from([n for n in range(1, 17) if steps.num_lanes % n == 0]))
+    lanes_per_node = steps.num_lanes // num_nodes
+    for step in range(steps.num_steps):
+        for rank in range(num_nodes * ranks_per_node):
+            lanes = {s.lane for s in steps.slices(step, Shard(rank, num_nodes * ranks_per_node))}
+            assert {lane // lanes_per_node for lane in lanes} <= {rank // ranks_per_node}
+
+
+@settings(max_examples=150)
+@given(order=orders(), data=st.data())
+def test_a_chain_of_resumes_on_other_ranks_and_batches_gives_the_uncut_order(order, data):
+    """Up to five cuts, each going on with another world size, batch size and remainder, through JSON."""
+    current = Position(fingerprint="f", seed=order.seed, shuffle=order.shuffle, window=order.window, lanes=order.lanes)
+    delivered = [[] for _ in range(order.lanes)]
+    state = json.dumps(current.to_json())
+    for cut in range(6):
+        position = Position.from_json(json.loads(state))
+        position.check(current)
+        last = cut == 5
+        steps = Steps(
+            lane_sizes=order.lane_sizes,
+            global_batch_size=data.draw(st.integers(1, 12)) * order.lanes,
+            remainder="keep" if last else data.draw(remainders),
+            start=position.num_consumed,
+        )
+        world_size = data.draw(st.integers(1, 9))
+        num_steps = steps.num_steps if last else data.draw(st.integers(0, max(steps.num_steps - 1, 0)))
+        lanes = order.lanes_of_epoch(position.epoch)
+        for step in range(num_steps):
+            for rank in range(world_size):
+                batch = samples_of(lanes, steps, step, Shard(rank, world_size))
+                for lane, chunk, row in zip(batch.lane, batch.chunk, batch.row, strict=True):
+                    delivered[lane].append((int(chunk), int(row)))
+            position = position.after(step, steps)
+        state = json.dumps(position.to_json())
+    uncut = [
+        list(zip(*(a.tolist() for a in lane.locate(np.arange(lane.num_samples))), strict=True))
+        for lane in order.lanes_of_epoch(0)
+    ]
+    assert delivered == uncut
+    if order.num_samples:
+        assert (position.epoch, position.num_consumed) == (1, 0)
+
+
+@settings(max_examples=20)
+@given(order=orders(), data=st.data())
+def test_cut_at_every_step_the_rest_of_the_epoch_is_the_same(order, data):
+    batch_size = data.draw(st.integers(4, 30)) * order.lanes
+    other_size = data.draw(st.integers(4, 30)) * order.lanes
+    uncut = Steps(lane_sizes=order.lane_sizes, global_batch_size=batch_size)
+    whole = [_by_lane(uncut, range(uncut.num_steps), lane) for lane in range(order.lanes)]
+    for cut in range(uncut.num_steps):
+        rest = Steps(lane_sizes=order.lane_sizes, global_batch_size=other_size, start=uncut.consumed_before(cut))
+        for lane in range(order.lanes):
+            assert _by_lane(uncut, range(cut), lane) + _by_lane(rest, range(rest.num_steps), lane) == whole[lane]
+
+
+def _by_lane(steps, numbers, lane):
+    return [p for step in numbers for s in steps.slices(step) if s.lane == lane for p in range(s.start, s.stop)]
+
+
+@settings(max_examples=150)
+@given(order=orders(), data=st.data())
+def test_explaining_a_step_and_finding_a_sample_are_each_others_inverse(order, data):
+    world_size = data.draw(st.integers(1, 9))
+    batch_size = data.draw(st.integers(1, 20)) * order.lanes
+    start = data.draw(st.integers(0, order.num_samples // order.lanes)) * order.lanes
+    steps = Steps(
+        lane_sizes=order.lane_sizes, global_batch_size=batch_size, remainder=data.draw(remainders), start=start
+    )
+    lanes = order.lanes_of_epoch(1)
+    everything = np.array(_fixed_order(order), dtype=np.int64).reshape(-1, 2)
+    uses = uses_of(order, lanes, steps, chunk=everything[:, 0], row=everything[:, 1], world_size=world_size)
+    expected = {}
+    for step in range(steps.num_steps):
+        for rank in range(world_size):
+            batch = samples_of(lanes, steps, step, Shard(rank, world_size))
+            for i in np.flatnonzero(~batch.is_padding):
+                expected[int(batch.chunk[i]), int(batch.row[i])] = (step, rank, batch.lane[i], batch.position[i])
+    for i, sample in enumerate(map(tuple, everything.tolist())):
+        if sample in expected:
+            assert (uses.step[i], uses.rank[i], uses.lane[i], uses.position[i]) == expected[sample]
+        else:
+            assert (uses.step[i], uses.rank[i]) == (-1, -1)
+
+
+@pytest.mark.parametrize("num_chunks", [1, 5000])
+def test_empty_chunks_take_no_place_however_many(num_chunks):
+    counts = np.zeros(num_chunks, dtype=np.int64)
+    counts[num_chunks // 2] = 10
+    order = Order(counts, shuffle=True, seed=0, window=3).epoch(0)
+    assert order.num_windows == 1
+    assert order.window_chunks(0).tolist() == [num_chunks // 2]
+    assert sorted(order.locate(np.arange(10))[1]) == list(range(10))
+
+
+def test_a_data_set_without_samples_has_no_steps_and_no_windows():
+    for counts in ([], [0, 0]):
+        order = Order(counts, shuffle=True, seed=0, window=None, lanes=3)
+        assert [lane.num_windows for lane in order.lanes_of_epoch(0)] == [0, 0, 0]
+        for remainder in ("keep", "drop", "pad"):
+            assert Steps(lane_sizes=order.lane_sizes, global_batch_size=6, remainder=remainder).num_steps == 0
+
+
+def test_a_billion_samples_in_a_hundred_thousand_chunks_stay_small():
+    tracemalloc.start()
+    order = Order(np.full(100_000, 10_000), shuffle=True, seed=1, window=None)
+    epoch = order.epoch(7)
+    chunk, row = epoch.locate(np.arange(10**9 - 4096, 10**9))
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak_bytes < 64e6
+    assert np.array_equal(epoch.positions_of(chunk, row), np.arange(10**9 - 4096, 10**9))
+    position = Position(fingerprint="0" * 32, seed=1, shuffle=True, window=None, epoch=7, num_consumed=999_999_999)
+    assert len(json.dumps(position.to_json())) < 1000
