@@ -31,6 +31,9 @@ class Form(Enum):
     FIXED_BYTES = "binary of one length"
 
 
+WORDS = (Form.BYTES, Form.FIXED_BYTES)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Leaf:
     """The innermost values of a column.

@@ -75,9 +75,11 @@ def numbers_of(array: pa.Array, leaf: Leaf, valid: Array | None, place: Place) -
         values = buffer_of(array, leaf.storage)
     if valid is not None:
         values = np.where(valid, values, values.dtype.type(0))
-    if leaf.form is Form.BOOL8:
-        return values != 0
-    return values.view(np.bool_) if leaf.form is Form.BOOL else values
+    if leaf.form is Form.BOOL:
+        values = values.view(np.bool_)
+    elif leaf.form is Form.BOOL8:
+        values = values != 0
+    return values
 
 
 def unscaled_of(array: pa.Array, leaf: Leaf, valid: Array | None, place: Place) -> Array:
