@@ -1,0 +1,240 @@
+"""Arrow arrays to NumPy arrays, as planned: views where Arrow's layout allows, never a Python object per row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stoker.errors import FieldError
+from stoker.source.columns.borders import decoded, offsets_of, split_lists, without_encoding
+from stoker.source.columns.column import ColumnPlan
+from stoker.source.columns.kinds import Form, Level, is_bytes
+from stoker.source.columns.nulls import null_error
+from stoker.source.columns.numeric import Place, buffer_of, cast_numbers, numbers_of, unscaled_of, validity
+from stoker.source.columns.words import (
+    MISSING,
+    Buckets,
+    FixedBytes,
+    Vocabulary,
+    bytes_as_binary,
+    number_integers,
+    number_words,
+    take_words,
+)
+from stoker.spec import Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """Some rows of a column as arrays.
+
+    Attributes:
+        values: Shape [rows, ...], or of all innermost values together where `offsets` are given.
+        offsets: int64 [n + 1] for each ragged level, outermost first; each begins at 0.
+        valid: Which rows had a value, bool [rows]; None where all had.
+    """
+
+    values: Array
+    offsets: tuple[Array, ...] = ()
+    valid: Array | None = None
+
+
+def unfold(array: pa.Array, column: ColumnPlan, depth: int, place: Place) -> Piece:
+    """Return an array of the column's level `depth` as arrays."""
+    array = without_encoding(array)
+    if depth == len(column.levels):
+        return _unfold_leaf(array, column, depth, place)
+    array = decoded(array)
+    level = column.levels[depth]
+    valid = validity(array)
+    if valid is not None:
+        _check_fill(valid, column, depth, place)
+    there = valid
+    if is_bytes(array.type):
+        array = bytes_as_binary(array)
+        if there is not None and (isinstance(column.fill, bytes)):
+            array, there = array.fill_null(column.fill), None
+    if level.size is None:
+        offsets, child = split_lists(array, there)
+        inner = unfold(child, column, depth + 1, replace(place, row_of=_row_in_lists(place, offsets)))
+        return Piece(values=inner.values, offsets=(offsets, *inner.offsets), valid=valid)
+    return _unfold_sized(array, column, depth, place, valid=valid, there=there)
+
+
+def _unfold_sized(
+    array: pa.Array, column: ColumnPlan, depth: int, place: Place, *, valid: Array | None, there: Array | None
+) -> Piece:
+    """Return lists that all have one length: as dimensions where nothing ragged is inside, else as lists.
+
+    `valid` is what the mask shows; `there` which lists really hold values, None for all.
+    """
+    level = column.levels[depth]
+    size = level.size or 0
+    if pa.types.is_fixed_size_list(array.type) or isinstance(array.type, pa.FixedShapeTensorType):
+        storage = array.storage if isinstance(array.type, pa.FixedShapeTensorType) else array
+        child = storage.flatten()  # without what stands under null lists
+    else:
+        offsets, child = split_lists(array, there)
+        lengths = np.diff(offsets)
+        wrong = lengths != size if there is None else (lengths != size) & there
+        if wrong.any():
+            i = int(np.argmax(wrong))
+            raise place.error(
+                f"a list of length {lengths[i]}, but shape= asks for {size} values",
+                index=i,
+                advice="Leave shape= out to have ragged lists, or pad or cut them in a transform.",
+            )
+    num_there = len(array) if there is None else int(np.count_nonzero(there))
+    alive = None if there is None else np.flatnonzero(there)
+    row_of = _row_in_sized(place, size, alive)
+    inner = unfold(child, column, depth + 1, replace(place, row_of=row_of))
+    if depth < column.num_levels:
+        lengths = np.full(len(array), size, np.int64) if there is None else np.where(there, size, 0)
+        return Piece(values=inner.values, offsets=(offsets_of(lengths), *inner.offsets), valid=valid)
+    values = _shape_level(inner.values, level, num_there)
+    if alive is not None:
+        spread = np.full((len(array), *values.shape[1:]), _fill_or_zero(column), values.dtype)
+        spread[alive] = values
+        values = spread
+    return Piece(values=values, valid=valid)
+
+
+def _shape_level(values: Array, level: Level, num_rows: int) -> Array:
+    """Return the values of lists of one length with the lists' dimensions in front, [num_rows, ...]."""
+    rest = values.shape[1:]
+    if level.permutation is None or level.physical is None:
+        return values.reshape(num_rows, *level.shape, *rest)
+    stored = values.reshape(num_rows, *level.physical, *rest)
+    behind = range(1 + len(level.physical), stored.ndim)
+    return np.ascontiguousarray(stored.transpose(0, *(axis + 1 for axis in level.permutation), *behind))
+
+
+def _unfold_leaf(array: pa.Array, column: ColumnPlan, depth: int, place: Place) -> Piece:
+    """Return innermost values in the dtype planned, nulls filled, [n, *value_shape]."""
+    if isinstance(column.way, Vocabulary | Buckets):
+        values, valid = _codes(array, column, place)
+    else:
+        array = decoded(array)
+        valid = validity(array)
+        values = _plain_values(array, column, valid, place)
+    if valid is None:
+        # The copy into a stacked array casts and checks as it goes.
+        return Piece(values=values if column.casts_late else cast_numbers(values, column.dtype, place))
+    _check_fill(valid, column, depth, place)
+    values = cast_numbers(values, column.dtype, place)
+    if column.fill is not None and not isinstance(column.fill, bytes):
+        values = np.where(valid, values, values.dtype.type(column.fill))
+    return Piece(values=values, valid=valid)
+
+
+def _plain_values(array: pa.Array, column: ColumnPlan, valid: Array | None, place: Place) -> Array:
+    leaf = column.leaf
+    if leaf.form in (Form.BYTES, Form.FIXED_BYTES):
+        if isinstance(column.way, FixedBytes) or leaf.form is Form.FIXED_BYTES:
+            return _fixed_bytes(array, column, valid, place)
+        return buffer_of(array, leaf.storage)  # the bytes of strings, split into lists above
+    if leaf.form is Form.DECIMAL and column.dtype.kind in "iu":
+        return unscaled_of(array, leaf, valid, place)
+    return numbers_of(array, leaf, valid, place)
+
+
+def _codes(array: pa.Array, column: ColumnPlan, place: Place) -> tuple[Array, Array | None]:
+    """Return the code or bucket of each value, int64 [n], zeros at nulls, and which are there."""
+    way = column.way
+    if not isinstance(way, Vocabulary | Buckets):
+        raise TypeError(f"{way!r} gives no codes")
+    if column.leaf.form not in (Form.BYTES, Form.FIXED_BYTES):
+        array = decoded(array)
+        valid = validity(array)
+        codes = number_integers(numbers_of(array, column.leaf, valid, place), way)
+    elif pa.types.is_dictionary(array.type) and len(array.dictionary) <= len(array):
+        # On the words of the dictionary, not on the rows; what no row uses may be outside the vocabulary.
+        words = bytes_as_binary(decoded(without_encoding(array.dictionary)))
+        codes = take_words(number_words(words, way), array.indices)
+        valid = validity(array.indices)
+        if words.null_count:
+            word_valid = take_words(np.asarray(pc.is_valid(words).to_numpy(zero_copy_only=False)), array.indices)
+            valid = word_valid.astype(np.bool_) if valid is None else valid & word_valid.astype(np.bool_)
+    else:
+        array = bytes_as_binary(decoded(array))
+        valid = validity(array)
+        codes = number_words(array, way)
+    missing = codes == MISSING
+    if valid is not None:
+        missing &= valid
+        codes = np.where(valid, codes, 0)
+    if isinstance(way, Vocabulary) and missing.any():
+        if way.unknown is None:
+            i = int(np.argmax(missing))
+            raise _unknown_word(array, way, i, place)
+        codes = np.where(missing, way.unknown, codes)
+    return codes, valid
+
+
+def _unknown_word(array: pa.Array, way: Vocabulary, index: int, place: Place) -> FieldError:
+    word = array[index].as_py()
+    if isinstance(word, bytes):
+        word = word.decode("utf-8", errors="backslashreplace")
+    return place.error(
+        f"{word!r} is not among the {len(way.words)} values of its vocabulary",
+        index=index,
+        advice="Add it, or give unknown= a code for such values.",
+    )
+
+
+def _fixed_bytes(array: pa.Array, column: ColumnPlan, valid: Array | None, place: Place) -> Array:
+    """Return each value's bytes with zeros behind, uint8 [n, num_bytes]."""
+    (num_bytes,) = column.value_shape
+    octet = np.dtype(np.uint8)
+    fill = column.fill if isinstance(column.fill, bytes) else b""
+    if pa.types.is_fixed_size_binary(array.type):
+        width = array.type.byte_width
+        values = buffer_of(array, octet, width=width).reshape(len(array), width)
+        if valid is None and width == num_bytes:
+            return values
+        out = np.zeros((len(array), num_bytes), octet)
+        out[:, :width] = values
+        if valid is not None:
+            out[~valid] = np.frombuffer(fill.ljust(num_bytes, b"\0"), octet)
+        return out
+    array = bytes_as_binary(array)
+    if valid is not None:
+        array = array.fill_null(fill)
+    offsets, child = split_lists(array, None)
+    lengths = np.diff(offsets)
+    if lengths.size and int(lengths.max()) > num_bytes:
+        i = int(np.argmax(lengths > num_bytes))
+        raise place.error(
+            f"a value of {lengths[i]} bytes, more than num_bytes={num_bytes}",
+            index=i,
+            advice="Give more bytes, cut such values in a transform, or use hash_buckets=.",
+        )
+    data = buffer_of(child, octet)
+    if len(data) == len(array) * num_bytes:
+        return data.reshape(len(array), num_bytes)
+    out = np.zeros((len(array), num_bytes), octet)
+    # The bytes lie in the order in which the places below are visited: row after row, first byte first.
+    out[np.arange(num_bytes) < lengths[:, None]] = data
+    return out
+
+
+def _check_fill(valid: Array, column: ColumnPlan, depth: int, place: Place) -> None:
+    """Raise where nulls have no answer: a fill anywhere, a mask only for whole samples."""
+    if column.fill is None and (depth > 0 or not column.has_mask):
+        raise null_error({column.name: int(np.count_nonzero(~valid))}, where=place.where, inside=depth > 0)
+
+
+def _fill_or_zero(column: ColumnPlan) -> bool | int | float:
+    return 0 if column.fill is None or isinstance(column.fill, bytes) else column.fill
+
+
+def _row_in_lists(place: Place, offsets: Array) -> Callable[[int], int]:
+    return lambda i: place.row_of(int(np.searchsorted(offsets, i, side="right")) - 1)
+
+
+def _row_in_sized(place: Place, size: int, alive: Array | None) -> Callable[[int], int]:
+    return lambda i: place.row_of(i // size if alive is None else int(alive[i // size]))
