@@ -117,7 +117,8 @@ def _no_rows(column: ColumnPlan) -> Piece:
 def _join_offsets(parts: Sequence[Array]) -> Array:
     if len(parts) == 1:
         return parts[0]
-    joined = [parts[0]]
+    joined, total = [parts[0]], int(parts[0][-1])
     for part in parts[1:]:
-        joined.append(part[1:] + joined[-1][-1])
+        joined.append(part[1:] + total)
+        total += int(part[-1])
     return np.concatenate(joined)
