@@ -1,0 +1,101 @@
+"""Positions: saved, read, checked, moved."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from stoker.errors import ResumeError
+from stoker.order import Position, Steps
+
+POSITION = Position(fingerprint="abc", seed=7, shuffle=True, window=8, lanes=2, epoch=3, num_consumed=40)
+
+
+def test_a_position_survives_json():
+    assert Position.from_json(json.loads(json.dumps(POSITION.to_json()))) == POSITION
+
+
+def test_epoch_and_progress_are_no_part_of_what_is_checked():
+    POSITION.check(replace(POSITION, epoch=0, num_consumed=0))
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"fingerprint": "def"}, "the data set was 'abc' and is 'def'"),
+        ({"seed": 8}, "the seed was 7 and is 8"),
+        ({"shuffle": False}, "shuffle was True and is False"),
+        ({"window": None}, "the window was 8 and is None"),
+        ({"lanes": 1}, "the number of lanes was 2 and is 1"),
+        ({"order_version": "v2"}, "the order version was 'v1' and is 'v2'"),
+    ],
+)
+def test_another_order_is_an_error_that_says_what_differs(changed, words):
+    with pytest.raises(ResumeError, match=words) as caught:
+        POSITION.check(replace(POSITION, **changed))
+    (name,) = changed
+    assert caught.value.saved == {name: getattr(POSITION, name)}
+    assert caught.value.current == changed
+
+
+def test_all_differences_are_named_at_once():
+    with pytest.raises(ResumeError, match="the seed was 7 and is 8; the number of lanes was 2 and is 4"):
+        POSITION.check(replace(POSITION, seed=8, lanes=4))
+
+
+def test_without_shuffling_another_window_is_the_same_order():
+    replace(POSITION, shuffle=False).check(replace(POSITION, shuffle=False, window=99))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {},
+        [],
+        None,
+        POSITION.to_json() | {"format_version": 2},
+        {"format_version": 1},
+        POSITION.to_json() | {"seed": "7"},
+        POSITION.to_json() | {"epoch": 1.5},
+        POSITION.to_json() | {"epoch": True},
+        POSITION.to_json() | {"num_consumed": -1},
+        POSITION.to_json() | {"more": 1},
+    ],
+)
+def test_what_is_no_saved_position_is_a_resume_error(data):
+    with pytest.raises(ResumeError, match="the saved position"):
+        Position.from_json(data)
+
+
+def test_a_step_moves_on_and_the_last_one_begins_the_next_epoch():
+    position = Position(fingerprint="abc", seed=7, shuffle=True, window=None)
+    for remainder in ("keep", "pad", "drop"):
+        steps = Steps(lane_sizes=(11, 11), global_batch_size=8, remainder=remainder)
+        assert position.after(0, steps).num_consumed == 8
+        end = position.after(steps.num_steps - 1, steps)
+        assert (end.epoch, end.num_consumed) == (1, 0)
+
+
+def test_a_step_that_was_handed_over_before_is_refused():
+    steps = Steps(lane_sizes=(22, 22), global_batch_size=8)
+    with pytest.raises(ValueError, match="fewer than 40"):
+        POSITION.after(0, steps)
+
+
+def test_a_grown_batch_that_nothing_fills_any_more_goes_on_with_the_next_epoch():
+    saved = Position(fingerprint="abc", seed=7, shuffle=True, window=None, num_consumed=18)
+    none_left = Steps(lane_sizes=(22,), global_batch_size=8, remainder="drop", start=18)
+    assert saved.settled(none_left) == replace(saved, epoch=1, num_consumed=0)
+    assert saved.settled(Steps(lane_sizes=(22,), global_batch_size=8, start=18)) == saved
+
+
+def test_an_epoch_too_small_for_a_batch_is_an_epoch_without_steps():
+    fresh = Position(fingerprint="abc", seed=7, shuffle=True, window=None)
+    assert fresh.settled(Steps(lane_sizes=(3,), global_batch_size=8, remainder="drop")) == fresh
+
+
+def test_a_negative_epoch_is_a_value_error():
+    with pytest.raises(ValueError, match="epoch"):
+        replace(POSITION, epoch=-1)

@@ -1,0 +1,137 @@
+"""Steps and shards: what the drawings say, and wrong arguments."""
+
+from __future__ import annotations
+
+import pytest
+
+from stoker.order import Shard, Slice, Steps, shard_from_env
+
+
+def _taken(steps, step, world_size):
+    return [[tuple(s)[:3] for s in steps.slices(step, Shard(rank, world_size))] for rank in range(world_size)]
+
+
+def test_ranks_cut_the_lanes_as_drawn():
+    steps = Steps(lane_sizes=(40, 40), global_batch_size=8)
+    assert _taken(steps, 1, 3) == [[(0, 4, 6)], [(0, 6, 8), (1, 4, 5)], [(1, 5, 8)]]
+
+
+def test_the_remainder_is_kept_dropped_or_padded_as_drawn():
+    keep, drop, pad = (
+        Steps(lane_sizes=(22,), global_batch_size=8, remainder=remainder) for remainder in ("keep", "drop", "pad")
+    )
+    assert (keep.num_steps, drop.num_steps, pad.num_steps) == (3, 2, 3)
+    assert _taken(keep, 2, 3) == [[(0, 16, 18)], [(0, 18, 20)], [(0, 20, 22)]]
+    assert (keep.num_dropped, drop.num_dropped, pad.num_dropped) == (0, 6, 0)
+    assert pad.slices(2) == (Slice(0, 16, 22), Slice(0, 0, 2, is_padding=True))
+    assert [pad.num_padded(2, Shard(rank, 3)) for rank in range(3)] == [0, 0, 2]
+
+
+def test_a_batch_larger_than_the_epoch_repeats_it_as_often_as_needed():
+    steps = Steps(lane_sizes=(3,), global_batch_size=8, remainder="pad")
+    assert steps.slices(0) == (Slice(0, 0, 3), Slice(0, 0, 3, is_padding=True), Slice(0, 0, 2, is_padding=True))
+    assert steps.num_padded(0) == 5
+
+
+def test_an_empty_lane_is_padded_from_one_that_is_not():
+    steps = Steps(lane_sizes=(0, 1), global_batch_size=4, remainder="pad")
+    assert steps.num_steps == 1
+    assert steps.batch_size(0) == sum(s.num_samples for s in steps.slices(0)) == 4
+    assert {s.lane for s in steps.slices(0)} == {1}
+
+
+def test_a_rank_without_samples_still_has_the_step():
+    steps = Steps(lane_sizes=(9,), global_batch_size=8)
+    assert steps.num_steps == 2
+    assert _taken(steps, 1, 4) == [[], [], [], [(0, 8, 9)]]
+
+
+def test_steps_that_begin_at_the_end_are_none():
+    for remainder in ("keep", "drop", "pad"):
+        assert Steps(lane_sizes=(3, 4), global_batch_size=2, remainder=remainder, start=7).num_steps == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [
+        ({"global_batch_size": 0}, "at least 1"),
+        ({"global_batch_size": 5, "lane_sizes": (4, 4)}, "no multiple of 2"),
+        ({"remainder": "fill"}, "'keep', 'drop' or 'pad'"),
+        ({"lane_sizes": ()}, "equal size"),
+        ({"lane_sizes": (1, 3)}, "equal size"),
+        ({"start": -1}, "outside"),
+        ({"start": 11}, "outside"),
+        ({"start": 1, "lane_sizes": (4, 4)}, "no multiple of 2 lanes"),
+    ],
+)
+def test_a_wrong_setting_is_a_value_error(settings, error):
+    with pytest.raises(ValueError, match=error):
+        Steps(**{"lane_sizes": (10,), "global_batch_size": 4} | settings)
+
+
+def test_a_batch_size_that_is_no_integer_is_a_type_error():
+    with pytest.raises(TypeError, match="global_batch_size"):
+        Steps(lane_sizes=(10,), global_batch_size=2.5)
+
+
+def test_a_step_that_does_not_exist_is_a_value_error():
+    steps = Steps(lane_sizes=(10,), global_batch_size=4)
+    for step in (-1, 3):
+        with pytest.raises(ValueError, match="outside"):
+            steps.slices(step)
+    with pytest.raises(ValueError, match="outside"):
+        steps.consumed_before(4)
+
+
+@pytest.mark.parametrize(("rank", "world_size"), [(-1, 2), (2, 2), (0, 0)])
+def test_a_rank_outside_its_world_is_a_value_error(rank, world_size):
+    with pytest.raises(ValueError, match="outside"):
+        Shard(rank, world_size)
+
+
+@pytest.mark.parametrize("rank", ["0", 0.0, True])
+def test_a_rank_that_is_no_integer_is_a_type_error(rank):
+    with pytest.raises(TypeError, match="rank must be an integer"):
+        Shard(rank, 2)
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"RANK": "3", "WORLD_SIZE": "8"},
+        {"SLURM_PROCID": "3", "SLURM_NTASKS": "8"},
+        {
+            "SLURM_PROCID": "3",
+            "SLURM_NTASKS": "16",
+            "SLURM_STEP_NUM_TASKS": "8",
+            "SLURM_JOB_ID": "1",
+            "SLURM_STEP_ID": "0",
+        },
+        {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "8", "SLURM_PROCID": "0", "SLURM_NTASKS": "2"},
+        {"PMI_RANK": "3", "PMI_SIZE": "8"},
+        {"MV2_COMM_WORLD_RANK": "3", "MV2_COMM_WORLD_SIZE": "8"},
+        {"RANK": "3", "WORLD_SIZE": "8", "SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_JOB_ID": "1"},
+    ],
+    ids=lambda environ: "+".join(environ),
+)
+def test_the_shard_comes_from_what_the_launcher_wrote(environ):
+    assert shard_from_env(environ) == Shard(3, 8)
+
+
+def test_without_a_launcher_there_is_one_rank():
+    assert shard_from_env({"SLURM_NTASKS": "4", "PATH": "/bin"}) == Shard(0, 1)
+    assert shard_from_env({"SLURM_PROCID": "0", "SLURM_JOB_ID": "1"}) == Shard(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("environ", "error"),
+    [
+        ({"RANK": "3"}, "RANK but not WORLD_SIZE"),
+        ({"RANK": "x", "WORLD_SIZE": "8"}, "RANK in the environment must be an integer, not 'x'"),
+        ({"RANK": "8", "WORLD_SIZE": "8"}, "contradict"),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "1"}, "not started by srun"),
+    ],
+)
+def test_an_environment_that_would_lose_samples_is_refused(environ, error):
+    with pytest.raises(ValueError, match=error):
+        shard_from_env(environ)
