@@ -19,6 +19,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -366,9 +367,9 @@ class FsspecStorage:
         return str(self._filesystem._strip_protocol(url))
 
     def _info(self, path: str, about: Mapping[str, Any]) -> ObjectInfo:
-        version = next((str(about[name]) for name in self._VERSIONS if about.get(name) is not None), None)
-        if version is None:
-            version = str(about.get("created", "unknown"))
+        value = next((about[name] for name in self._VERSIONS if about.get(name) is not None), "unknown")
+        # Some file systems give a time as datetime in one call and as seconds in another.
+        version = repr(value.timestamp()) if isinstance(value, datetime) else str(value)
         return ObjectInfo(url=self._url(path), size_bytes=int(about["size"] or 0), version=version)
 
     def _url(self, path: str) -> str:

@@ -1,0 +1,399 @@
+"""An opened data set: what its fragments are, and their rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple, overload
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stoker.errors import SourceError
+from stoker.identity import fingerprint
+from stoker.source.decode import Stopwatch, decode_parts, decode_row_groups, decoding
+from stoker.source.fetch import (
+    OnStage,
+    Span,
+    Stream,
+    check_unchanged,
+    column_chunk,
+    fetch,
+    ignore_stage,
+    plan_ranges,
+)
+from stoker.source.filters import passes
+from stoker.source.footers import Footer, Footers, for_each
+from stoker.source.fragments import Fragment
+from stoker.source.listing import Listed, partition_value
+from stoker.source.schema import align, flat_fields, flatten, restrict
+from stoker.source.storage import ObjectInfo, Storage
+from stoker.source.survey import Cut, Survey, survivors
+
+if TYPE_CHECKING:
+    from stoker.source.dataset import Dataset
+
+# A part of every key: raise it when the rows made from the same source and recipe become other rows.
+_KEY_VERSION = 1
+# Threads that fetch the windows of one huge row group from a remote store.
+_STREAM_THREADS = 8
+
+
+class Want(NamedTuple):
+    """What one pass over fragments reads.
+
+    Attributes:
+        columns: Columns it gives, flat.
+        read: Columns it reads, structs as structs, without partition columns.
+        names: Dotted names of what it reads.
+        partitions: Partition columns that it needs.
+    """
+
+    columns: pa.Schema
+    read: pa.Schema
+    names: tuple[str, ...]
+    partitions: pa.Schema
+
+
+class Catalogue:
+    """Everything about a data set that is known before any row is decoded, and the way to its rows.
+
+    Made by `Dataset.open`. Safe to use from several threads. K is the number of fragments.
+
+    Attributes:
+        dataset: What was opened.
+        files: Its files, by URL.
+        schema: The columns the transform sees: chosen, structs taken apart, partition columns last unless `columns`
+            names them elsewhere.
+        fragments: In their fixed order: file, row group, row.
+        num_rows: Rows in each source fragment, without row groups that no row of which can pass. int64, shape [K].
+        num_samples: Rows that pass the filter. int64, shape [K].
+        null_counts: Column -> nulls in each fragment as the footers say, -1 where they do not. int64, shape [K] each.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        known: Survey,
+        *,
+        cut: Cut,
+        columns: pa.Schema,
+        filter_columns: pa.Schema,
+        storage: Storage,
+        is_local: bool,
+        footers: Footers,
+    ) -> None:
+        self.dataset = dataset
+        self.files: tuple[ObjectInfo, ...] = tuple(file.info for file in known.files)
+        self.schema = columns
+        self.fragments: Sequence[Fragment] = _Fragments(known)
+        self.num_rows: npt.NDArray[np.int64] = known.num_rows
+        self.num_samples: npt.NDArray[np.int64] = known.num_samples
+        self.null_counts: Mapping[str, npt.NDArray[np.int64]] = known.null_counts
+        self._known = known
+        self._cut = cut
+        self._storage = storage
+        self._is_local = is_local
+        self._footers = footers
+        self._filter_columns = filter_columns
+        self._rows = self._want(columns)
+
+    def __len__(self) -> int:
+        return len(self.fragments)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Catalogue of {self.dataset!r}: {len(self.files):,} files, {len(self):,} fragments, "
+            f"{int(self.num_samples.sum()):,} samples>"
+        )
+
+    @cached_property
+    def _recipe(self) -> str:
+        """Everything but the source itself that decides what chunk comes from a fragment."""
+        return fingerprint(
+            "recipe",
+            {
+                "version": _KEY_VERSION,
+                "schema": [[field.name, str(field.type)] for field in self.schema],
+                **self.dataset.recipe(),
+            },
+        )
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """32 hex digits that stand for the data set: every file as it is now, and everything made of it."""
+        return fingerprint(
+            "dataset",
+            {
+                "recipe": self._recipe,
+                "chunk_bytes": self.dataset.chunk_bytes,
+                "files": [[info.url, info.size_bytes, info.version] for info in self.files],
+            },
+        )
+
+    def key(self, i: int) -> str:
+        """Return 32 hex digits that stand for the chunk made of fragment i: everything that decides its content.
+
+        The source object (URL, size, version), its row groups and rows, columns, filter, fields, transform. Another
+        data set with a fragment of the same key may use the same chunk.
+        """
+        known = self._known
+        file = known.files[int(known.file[i])]
+        return fingerprint(
+            "chunk",
+            {
+                "recipe": self._recipe,
+                "source": [file.info.url, file.info.size_bytes, file.info.version],
+                "partition": file.partition,
+                "row_groups": [int(known.start[i]), int(known.stop[i])],
+                "rows": [int(known.row_start[i]), int(known.row_stop[i])],
+            },
+        )
+
+    def unit(self, i: int) -> range:
+        """Return the fragments that are read in one go with i: all parts of its row group, or i alone."""
+        known = self._known
+        if known.row_start[i] < 0:
+            return range(i, i + 1)
+
+        def is_same(k: int) -> bool:
+            return bool(known.file[k] == known.file[i] and known.start[k] == known.start[i])
+
+        first = last = i
+        while first > 0 and is_same(first - 1):
+            first -= 1
+        while last + 1 < len(self) and is_same(last + 1):
+            last += 1
+        return range(first, last + 1)
+
+    def read(self, i: int, *, on_stage: OnStage = ignore_stage) -> Iterator[tuple[int, pa.Table]]:
+        """Yield (j, rows of fragment j) for every j of `unit(i)`, in order, filtered exactly.
+
+        Decodes in the calling thread. A huge row group streams: a window of each column and one part are in memory,
+        not the row group. Close the iterator to leave early.
+
+        Args:
+            i: Number of a fragment.
+            on_stage: Called with a stage ("fetch", "decode"), its start and stop in ns of `time.perf_counter_ns`, and
+                the bytes it gave.
+
+        Raises:
+            SourceError: The rows cannot be fetched or decoded.
+            SourceChangedError: The file is no longer the one that was listed.
+        """
+        for j, table in self._read(i, self._rows, on_stage):
+            start = time.perf_counter_ns()
+            if self._cut.expression is not None:
+                table = table.filter(self._mask(table), null_selection_behavior="drop")
+                if table.num_rows != self.num_samples[j]:
+                    raise SourceError(
+                        f"{self.fragments[j]}: {table.num_rows:,} rows pass the filter where {self.num_samples[j]:,} "
+                        "did when they were counted: open the data set again with refresh=True",
+                        url=self.fragments[j].url,
+                    )
+            table = flatten(table).select(self.schema.names)
+            if self._cut.expression is not None:
+                on_stage("decode", start, time.perf_counter_ns(), 0)
+            yield j, table
+            del table
+
+    def check_unchanged(self, i: int) -> None:
+        """Look up the file of fragment i in the storage.
+
+        Raises:
+            SourceChangedError: It is no longer the one that was listed.
+            SourceMissingError: It is gone.
+        """
+        check_unchanged(self.files[int(self._known.file[i])], self._storage)
+
+    def count(self, *, num_threads: int) -> npt.NDArray[np.int64]:
+        """Return how many rows of each fragment pass the filter, by reading the filter's columns alone. Shape [K].
+
+        Raises:
+            SourceError: They cannot be read.
+        """
+        counts = self.num_rows.copy()
+        if self._cut.expression is None:
+            return counts
+        want = self._want(pa.schema([]))
+        units = sorted({self.unit(i)[0] for i in range(len(self))})
+        same: dict[object, bool] = {}
+
+        def work(u: int) -> None:
+            i = units[u]
+            if not want.names:  # decided by the path alone
+                file = self._file(i)
+                if file.partition not in same:
+                    table = self._finished(_rows_without_columns(1), file, want, where="")
+                    same[file.partition] = pc.sum(self._mask(table)).as_py() == 1
+                for j in self.unit(i):
+                    counts[j] = self.num_rows[j] if same[file.partition] else 0
+                return
+            for j, table in self._read(i, want, ignore_stage):
+                counts[j] = pc.sum(self._mask(table)).as_py() or 0
+
+        for_each(len(units), work, num_threads=num_threads)
+        return counts
+
+    def _want(self, columns: pa.Schema) -> Want:
+        """Return what must be read for `columns` and the filter."""
+        filter_names = [name for name, _ in flat_fields(self._filter_columns)]
+        every = {*columns.names, *filter_names}
+        partitions = pa.schema([field for field in self._known.partitions if field.name in every])
+        names = tuple(sorted(every - set(partitions.names)))
+        return Want(columns=columns, read=restrict(self._known.schema, names), names=names, partitions=partitions)
+
+    def _file(self, i: int) -> Listed:
+        return self._known.files[int(self._known.file[i])]
+
+    def _mask(self, table: pa.Table) -> pa.ChunkedArray:
+        """Return which rows pass; a filter may name members of structs by their dotted names too."""
+        fields = []
+        columns = []
+        flat = None
+        for field in self._filter_columns:
+            if table.schema.get_field_index(field.name) < 0:
+                flat = flatten(table) if flat is None else flat
+                columns.append(flat.column(field.name))
+            else:
+                columns.append(table.column(field.name))
+            fields.append(pa.field(field.name, columns[-1].type))
+        with decoding("", where="the filter"):
+            return passes(pa.Table.from_arrays(columns, schema=pa.schema(fields)), self._cut.expression)
+
+    def _read(self, i: int, want: Want, on_stage: OnStage) -> Iterator[tuple[int, pa.Table]]:
+        """Yield the rows of the unit of i, before the filter, structs as structs."""
+        file = self._file(i)
+        unit = self.unit(i)
+        footer = self._footers.get(file.info)
+        leaves = footer.layout.leaves(want.names)
+        if not leaves:
+            for j in unit:
+                table = _rows_without_columns(int(self.num_rows[j]))
+                yield j, self._finished(table, file, want, where=str(self.fragments[j]))
+        elif self._known.row_start[i] >= 0:
+            yield from self._read_parts(unit, file, footer, leaves, want, on_stage)
+        else:
+            yield i, self._read_whole(i, file, footer, leaves, want, on_stage)
+
+    def _read_whole(
+        self, i: int, file: Listed, footer: Footer, leaves: Sequence[int], want: Want, on_stage: OnStage
+    ) -> pa.Table:
+        where = str(self.fragments[i])
+        needed = survivors(footer, file, self._cut)
+        groups = [g for g in range(int(self._known.start[i]), int(self._known.stop[i])) if g in needed]
+        start = time.perf_counter_ns()
+        chunks = self._chunks(footer, groups, leaves, file.info, where)
+        spans = plan_ranges(chunks, size_bytes=file.info.size_bytes)
+        ranges = fetch(file.info, self._storage, spans, is_local=self._is_local)
+        fetched = time.perf_counter_ns()
+        on_stage("fetch", start, fetched, ranges.num_bytes)
+        table = decode_row_groups(
+            ranges,
+            footer.metadata,
+            row_groups=groups,
+            paths=[footer.layout.paths[leaf] for leaf in leaves],
+            num_rows=int(self.num_rows[i]),
+            where=where,
+            url=file.info.url,
+        )
+        table = self._finished(table, file, want, where=where)
+        on_stage("decode", fetched, time.perf_counter_ns(), table.nbytes)
+        return table
+
+    def _read_parts(
+        self, unit: range, file: Listed, footer: Footer, leaves: Sequence[int], want: Want, on_stage: OnStage
+    ) -> Iterator[tuple[int, pa.Table]]:
+        group = int(self._known.start[unit[0]])
+        where = f"{file.info.url} row group {group}"
+        chunks = self._chunks(footer, [group], leaves, file.info, where)
+        check_unchanged(file.info, self._storage)
+        watch = Stopwatch()
+        stream = Stream(
+            file.info,
+            self._storage,
+            chunks,
+            window_bytes=self._cut.chunk_bytes,
+            num_threads=0 if self._is_local else _STREAM_THREADS,
+            on_wait=watch.wait,
+        )
+        reported = 0
+        try:
+            parts = decode_parts(
+                stream,
+                footer.metadata,
+                row_group=group,
+                paths=[footer.layout.paths[leaf] for leaf in leaves],
+                part_rows=[int(self.num_rows[j]) for j in unit],
+                where=where,
+                url=file.info.url,
+            )
+            for j in unit:
+                watch.start()
+                table = next(parts, None)
+                if table is None:
+                    raise SourceError(f"{where} ends before its last part", url=file.info.url)
+                table = self._finished(table, file, want, where=str(self.fragments[j]))
+                watch.stop(on_stage, fetched_bytes=stream.num_bytes - reported, decoded_bytes=table.nbytes)
+                reported = stream.num_bytes
+                # What was read so far is from the version that was listed, or it is not handed over.
+                check_unchanged(file.info, self._storage)
+                yield j, table
+                del table
+            for _ in parts:  # runs the check for surplus rows
+                pass
+        finally:
+            stream.close()
+
+    def _chunks(
+        self, footer: Footer, groups: Sequence[int], leaves: Sequence[int], info: ObjectInfo, where: str
+    ) -> list[Span]:
+        with decoding(info.url, where=where):
+            return [
+                column_chunk(footer.metadata, g, leaf, size_bytes=info.size_bytes, url=info.url)
+                for g in groups
+                for leaf in leaves
+            ]
+
+    def _finished(self, table: pa.Table, file: Listed, want: Want, *, where: str) -> pa.Table:
+        """Return `table` with the columns all files share and those of its partition."""
+        num_rows = table.num_rows
+        table = align(table, want.read, where=where, url=file.info.url) if len(want.read) else table
+        for field in want.partitions:
+            value = partition_value(file, field)
+            column = pa.nulls(num_rows, field.type) if not value.is_valid else pa.repeat(value, num_rows)
+            table = table.append_column(field, column)
+        return table
+
+
+def _rows_without_columns(num_rows: int) -> pa.Table:
+    """Return a table of rows whose one column nobody asks for: Arrow tables without columns have no rows."""
+    return pa.table({"": pa.nulls(num_rows)})
+
+
+class _Fragments(Sequence[Fragment]):
+    """The fragments of a catalogue, each made when it is asked for: there may be millions."""
+
+    def __init__(self, known: Survey) -> None:
+        self._known = known
+
+    def __len__(self) -> int:
+        return len(self._known.file)
+
+    @overload
+    def __getitem__(self, i: int) -> Fragment: ...
+    @overload
+    def __getitem__(self, i: slice) -> list[Fragment]: ...
+    def __getitem__(self, i: int | slice) -> Fragment | list[Fragment]:
+        if isinstance(i, slice):
+            return [self[k] for k in range(*i.indices(len(self)))]
+        known = self._known
+        row_start = int(known.row_start[i])
+        return Fragment(
+            url=known.files[int(known.file[i])].info.url,
+            row_groups=range(int(known.start[i]), int(known.stop[i])),
+            rows=None if row_start < 0 else (row_start, int(known.row_stop[i])),
+        )

@@ -1,0 +1,358 @@
+"""What the user wants to load: a description, checked at once, opened later."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stoker.errors import SourceMissingError
+from stoker.identity import fingerprint
+from stoker.source.catalogue import Catalogue
+from stoker.source.filters import needed_columns, parse_filter
+from stoker.source.footers import Footers
+from stoker.source.listing import Listed, list_sources
+from stoker.source.retry import RetryingStorage, Wait
+from stoker.source.schema import choose, flat_fields
+from stoker.source.storage import LocalStorage, Storage, common_scheme, local_path, scheme_of, storage_for
+from stoker.source.survey import Cut, Survey, keep_survey, kept_survey, read_layouts, survey
+from stoker.spec import Field, parse_size
+
+_log = logging.getLogger("stoker")
+
+Transform: TypeAlias = "Callable[[pa.Table], Mapping[str, np.ndarray[Any, Any]] | pa.Table]"
+
+# Footers of a remote store are waits, not work: this many times more of them at once than threads were asked for.
+_REMOTE_FACTOR = 8
+# Options that say which store is meant, not who asks: the same URL elsewhere is another data set.
+_PLACE_OPTIONS = ("endpoint_override", "endpoint_url", "scheme", "region", "account_name", "host", "port")
+
+
+class Dataset:
+    """Rows of Parquet files, as the user wants them: which files, columns and rows, and what becomes of them.
+
+    A description: making one reads nothing. What is wrong with it by itself is said at once; what only the files can
+    tell, when it is opened.
+
+    Args:
+        source: A path or URL of a file, a folder (every *.parquet, *.parq, *.pq or *.pqt below; `key=value` folders
+            become columns), a glob with `*`, `**`, `?` and `[]`, or a list of these. Files are taken in the order of
+            their URLs, each once.
+        columns: Columns to read, structs and their members by dotted names; None reads all.
+        filters: Which rows: a pyarrow expression, or tuples as in `pyarrow.parquet.read_table`. Row groups whose
+            statistics rule them out are not read; every row that is delivered passes.
+        fields: Name of a field -> what to make of columns, as `Field` or the name of a dtype. Other columns come as
+            they are.
+        transform: Called once for each fragment, with an Arrow table; gives named arrays, or a table, of as many rows.
+        version: Identity of what `transform` does: change it whenever the result changes.
+        chunk_size: Bytes of decoded columns that one chunk is made of, about.
+        storage: Where the objects are; None finds it by the URL.
+        storage_options: Options for the store's client: credentials, endpoint.
+        refresh: Whether to look at every file again, though a remote data set has been opened before.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: Two arguments contradict each other, or a value makes no sense.
+
+    Example:
+        >>> Dataset("lake/ranking", columns=["dense", "label"], filters=[("country", "in", ["DE", "FR"])])
+        Dataset('lake/ranking', columns=['dense', 'label'], filters="country in ('DE', 'FR')")
+    """
+
+    def __init__(
+        self,
+        source: str | Path | Sequence[str | Path],
+        *,
+        columns: Sequence[str] | None = None,
+        filters: pc.Expression | Sequence[Any] | None = None,
+        fields: Mapping[str, Field | str] | None = None,
+        transform: Transform | None = None,
+        version: str | None = None,
+        chunk_size: int | str = "32MiB",
+        storage: Storage | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        refresh: bool = False,
+    ) -> None:
+        self.sources = _checked_sources(source)
+        self.columns = _checked_columns(columns)
+        self.filter = parse_filter(filters)
+        self.fields = _checked_fields(fields)
+        self.transform = transform
+        self.version = version
+        self.chunk_bytes = parse_size(chunk_size, name="chunk_size")
+        self.storage = storage
+        self.storage_options = None if storage_options is None else dict(storage_options)
+        self.refresh = refresh
+        self._chunk_size = chunk_size
+        if self.chunk_bytes == 0:
+            raise ValueError("chunk_size must be positive")
+        if not isinstance(refresh, bool):
+            raise TypeError(f"refresh must be True or False, not {refresh!r}")
+        self._check_transform()
+        if storage is not None:
+            if not isinstance(storage, Storage):
+                raise TypeError(f"storage must have list, stat and read (stoker.Storage), not {type(storage).__name__}")
+            if storage_options is not None:
+                raise ValueError("storage_options are for the storage that Stoker makes; give them to your own storage")
+        else:
+            scheme = common_scheme(self.sources)
+            if scheme == "file" and storage_options:
+                raise ValueError(f"storage_options mean nothing for local files, got {sorted(storage_options)}")
+
+    def _check_transform(self) -> None:
+        if self.transform is None:
+            if self.version is not None:
+                raise ValueError("version is the version of a transform: give both, or neither")
+            return
+        if not callable(self.transform):
+            raise TypeError(f"transform must be a function of an Arrow table, not {type(self.transform).__name__}")
+        if self.version is None:
+            raise ValueError(
+                'transform needs a version, such as version="1": chunks on disk are found by it, '
+                "and a changed function with the old version would be served old chunks"
+            )
+        if not isinstance(self.version, str) or not self.version:
+            raise TypeError(f"version must be a text that is not empty, not {self.version!r}")
+
+    def __repr__(self) -> str:
+        sources = self.sources[0] if len(self.sources) == 1 else list(self.sources)
+        parts = [repr(sources)]
+        if self.columns is not None:
+            parts.append(f"columns={list(self.columns)}")
+        if self.filter is not None:
+            parts.append(f"filters={str(self.filter)!r}")
+        if self.fields:
+            parts.append(f"fields={self.fields}")
+        if self.transform is not None:
+            parts.append(f"transform={transform_name(self.transform)}, version={self.version!r}")
+        if self._chunk_size != "32MiB":
+            parts.append(f"chunk_size={self._chunk_size!r}")
+        if self.storage is not None:
+            parts.append(f"storage={self.storage!r}")
+        return f"Dataset({', '.join(parts)})"
+
+    def recipe(self) -> dict[str, object]:
+        """Return everything but the source that decides what its rows become, as JSON can write it."""
+        return {
+            "columns": self.columns,
+            "filter": None if self.filter is None else self.filter.to_json(),
+            "fields": {name: field.to_json() for name, field in self.fields.items()},
+            "transform": None if self.transform is None else [transform_name(self.transform), self.version],
+        }
+
+    def open(self, folder: Path | str | None = None, *, num_threads: int = 8, wait: Wait = time.sleep) -> Catalogue:
+        """Find out which files, row groups and rows there are.
+
+        Local files are looked up at every start, and read again where they changed. A remote data set that was opened
+        with this folder before is taken as it was, without any call to its store, unless `refresh` says otherwise.
+
+        Args:
+            folder: Where footers, row counts and the finished catalogue are kept for the next start; None keeps
+                nothing.
+            num_threads: Footers read at once; eight times as many from a remote store.
+            wait: Waits so many seconds before a failed read is tried again; returns True to give up.
+
+        Blocks:
+            On listing the source and reading every footer (the first time), and on reading the filter's columns where
+            there is a filter.
+
+        Raises:
+            SourceMissingError: A source names nothing.
+            SourceError: A file cannot be read.
+            FieldError: A column is not there, or has types that do not go together.
+            ValueError: A filter does not fit the columns.
+        """
+        if num_threads < 1:
+            raise ValueError(f"num_threads must be at least 1, got {num_threads}")
+        is_local = self.storage is None and scheme_of(self.sources[0]) == "file"
+        # Connecting to a store may take requests of its own: a kept catalogue does without.
+        storage = RetryingStorage(_Lazy(self), wait=wait)
+        kept_at, footers_at = self._kept_paths(folder)
+        known = None if kept_at is None or self.refresh else kept_survey(kept_at)
+        footers = Footers(storage, path=footers_at)
+        if known is not None and not is_local:
+            return self._catalogue(known, storage, footers, is_local=is_local)
+        sources = self._places()
+        try:
+            files = list_sources(sources, storage)
+        except SourceMissingError:
+            if known is None or any(Path(file.info.url).exists() for file in known.files):
+                raise
+            _log.warning("%s is gone; going on with what was kept of it in %s", ", ".join(sources), folder)
+            return self._catalogue(known, storage, footers, is_local=is_local)
+        if known is not None and known.files == tuple(files):
+            return self._catalogue(known, storage, footers, is_local=is_local)
+        num_threads = num_threads if is_local else num_threads * _REMOTE_FACTOR
+        known, catalogue = self._look_through(files, storage, footers, is_local=is_local, num_threads=num_threads)
+        if kept_at is not None:
+            footers.keep([file.info for file in files])
+            keep_survey(kept_at, known)
+        return catalogue
+
+    def _look_through(
+        self, files: list[Listed], storage: Storage, footers: Footers, *, is_local: bool, num_threads: int
+    ) -> tuple[Survey, Catalogue]:
+        schema, partitions = read_layouts(files, footers, num_threads=num_threads)
+        cut, _, _ = self._cut(schema, partitions)
+        known = survey(files, schema, cut, footers, num_threads=num_threads)
+        catalogue = self._catalogue(known, storage, footers, is_local=is_local)
+        if self.filter is not None:
+            known = dataclasses.replace(known, num_samples=catalogue.count(num_threads=num_threads))
+            catalogue = self._catalogue(known, storage, footers, is_local=is_local)
+        return known, catalogue
+
+    def _catalogue(self, known: Survey, storage: Storage, footers: Footers, *, is_local: bool) -> Catalogue:
+        cut, columns, filter_columns = self._cut(known.schema, known.partitions)
+        return Catalogue(
+            self,
+            known,
+            cut=cut,
+            columns=columns,
+            filter_columns=filter_columns,
+            storage=storage,
+            is_local=is_local,
+            footers=footers,
+        )
+
+    def _cut(self, schema: pa.Schema, partitions: pa.Schema) -> tuple[Cut, pa.Schema, pa.Schema]:
+        """Return how files are cut, the columns that come out, and what the filter needs."""
+        columns = choose(flat_fields([*schema, *partitions]), self.columns)
+        # Members of structs may be named by their dotted names in an expression too.
+        tops = set(schema.names) | set(partitions.names)
+        dotted = [pa.field(name, type_) for name, type_ in flat_fields(schema) if name not in tops]
+        filter_schema = pa.schema([*schema, *partitions, *dotted])
+        expression = None if self.filter is None else self.filter.bind(filter_schema)
+        cut = Cut(
+            columns=pa.schema([field for field in columns if field.name not in partitions.names]),
+            chunk_bytes=self.chunk_bytes,
+            expression=expression,
+            filter_schema=filter_schema,
+            partitions=partitions,
+        )
+        needed = pa.schema([]) if expression is None else needed_columns(filter_schema, expression)
+        return cut, columns, needed
+
+    def _places(self) -> list[str]:
+        """Return the sources as the storage knows them: local ones as absolute paths."""
+        if self.storage is None and scheme_of(self.sources[0]) == "file":
+            return [local_path(source) for source in self.sources]
+        return list(self.sources)
+
+    def _kept_paths(self, folder: Path | str | None) -> tuple[Path | None, Path | None]:
+        """Return the files that keep the catalogue and the footers."""
+        if folder is None:
+            return None, None
+        options = self.storage_options or {}
+        place = {name: str(options[name]) for name in _PLACE_OPTIONS if name in options}
+        source = {"sources": self._places(), "place": place}
+        footers = fingerprint("footers", source)
+        catalogue = fingerprint(
+            "catalogue",
+            {
+                **source,
+                "columns": self.columns,
+                "filter": None if self.filter is None else self.filter.to_json(),
+                "chunk_bytes": self.chunk_bytes,
+            },
+        )
+        where = Path(folder) / "source"
+        return where / f"catalogue-{catalogue}.stoker", where / f"footers-{footers}.arrow"
+
+
+class _Lazy:
+    """The storage of a data set, made when it is first called."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+
+    @functools.cached_property
+    def _storage(self) -> Storage:
+        dataset = self._dataset
+        if dataset.storage is not None:
+            return dataset.storage
+        if scheme_of(dataset.sources[0]) == "file":
+            return LocalStorage()
+        return storage_for(dataset.sources[0], storage_options=dataset.storage_options)
+
+    def list(self, url: str) -> Any:
+        return self._storage.list(url)
+
+    def stat(self, url: str) -> Any:
+        return self._storage.stat(url)
+
+    def read(self, url: str, offset: int, num_bytes: int) -> Any:
+        return self._storage.read(url, offset, num_bytes)
+
+
+def transform_name(transform: Callable[..., Any]) -> str:
+    """Return the name that stands for a transform: module and qualified name.
+
+    A script has the same name whether it is run or imported: `train.py` is "train" both times.
+    """
+    function = transform
+    while isinstance(function, functools.partial):
+        function = function.func
+    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    module = getattr(function, "__module__", None) or type(function).__module__
+    if module == "__main__":
+        main = sys.modules["__main__"]
+        spec = getattr(main, "__spec__", None)
+        file = getattr(main, "__file__", None)
+        module = spec.name if spec is not None else Path(file).stem if file else "__main__"
+    return f"{module}.{name}"
+
+
+def _checked_sources(source: object) -> tuple[str, ...]:
+    if isinstance(source, str | Path):
+        sources: list[object] = [source]
+    elif isinstance(source, Sequence) and not isinstance(source, bytes | bytearray):
+        sources = list(source)
+    else:
+        raise TypeError(f"source must be a path, a URL, or a list of them, not {type(source).__name__}")
+    if not sources:
+        raise ValueError("source is an empty list")
+    for one in sources:
+        if not isinstance(one, str | Path):
+            raise TypeError(f"source must hold paths and URLs, not {one!r}")
+        if not str(one):
+            raise ValueError("source is an empty text")
+    return tuple(str(one) for one in sources)
+
+
+def _checked_columns(columns: object) -> tuple[str, ...] | None:
+    if columns is None:
+        return None
+    if isinstance(columns, str | bytes) or not isinstance(columns, Sequence):
+        raise TypeError(f"columns must be a list of names, not {columns!r}")
+    for name in columns:
+        if not isinstance(name, str):
+            raise TypeError(f"columns must be a list of names, but holds {name!r}")
+    if not columns:
+        raise ValueError("columns is empty; leave it out to read every column")
+    if twice := sorted({name for name in columns if columns.count(name) > 1}):
+        raise ValueError(f"columns names {twice[0]!r} twice")
+    return tuple(columns)
+
+
+def _checked_fields(fields: object) -> dict[str, Field]:
+    if fields is None:
+        return {}
+    if not isinstance(fields, Mapping):
+        raise TypeError(f"fields must be a mapping of names to stoker.Field, not {type(fields).__name__}")
+    found = {}
+    for name, field in fields.items():
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"fields: a field is named by a text, not {name!r}")
+        if not isinstance(field, Field | str):
+            raise TypeError(f"fields[{name!r}] must be a stoker.Field or the name of a dtype, not {field!r}")
+        found[name] = Field(field) if isinstance(field, str) else field
+    return found

@@ -1,0 +1,179 @@
+"""From bytes to Arrow: pyarrow decodes what was fetched, and whatever it finds wrong names the file.
+
+Checksums of pages are verified where a writer left them: without, pyarrow gives wrong values without a word.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from stoker.errors import SourceError
+from stoker.source.fetch import Ranges
+
+# What pyarrow reads at once of each column of a streamed row group; a page is decoded as a whole in any case.
+STREAM_BUFFER_BYTES = 1 << 18
+
+
+@contextmanager
+def decoding(url: str, *, where: str) -> Iterator[None]:
+    """Turn whatever pyarrow raises on a bad file into a `SourceError` that says where."""
+    try:
+        yield
+    except SourceError:
+        raise
+    except Exception as error:
+        # pyarrow raises OSError, ValueError, TypeError, NotImplementedError and its own on broken files.
+        lines = str(error).strip().splitlines()
+        reason = lines[0] if lines else type(error).__name__
+        if "crypt" in reason:
+            reason += " (the file is encrypted: Stoker has no keys; decrypt it, or leave the encrypted columns out)"
+        elif isinstance(error, MemoryError):
+            reason += " (the memory asked for is not there: too large for this machine, or a corrupt length)"
+        raise SourceError(f"{where} cannot be decoded: {reason}", url=url) from error
+
+
+def _opened(ranges: Ranges, metadata: pq.FileMetaData, *, buffer_size: int = 0) -> pq.ParquetFile:
+    return pq.ParquetFile(
+        pa.PythonFile(ranges, mode="r"),
+        metadata=metadata,
+        pre_buffer=False,  # the bytes are here, or come through windows
+        buffer_size=buffer_size,
+        page_checksum_verification=True,
+    )
+
+
+def decode_row_groups(
+    ranges: Ranges,
+    metadata: pq.FileMetaData,
+    *,
+    row_groups: Sequence[int],
+    paths: Sequence[str],
+    num_rows: int,
+    where: str,
+    url: str,
+) -> pa.Table:
+    """Return columns of whole row groups, in the calling thread.
+
+    Args:
+        ranges: The file, with the columns in memory.
+        metadata: Its footer.
+        row_groups: Numbers of the row groups.
+        paths: Paths of the Parquet leaf columns.
+        num_rows: How many rows the footer promises.
+        where: The fragment, for errors.
+        url: The file, for errors.
+
+    Raises:
+        SourceError: The bytes are not what the footer says.
+    """
+    with decoding(url, where=where):
+        file = _opened(ranges, metadata)
+        table = file.read_row_groups(list(row_groups), columns=list(paths), use_threads=False)
+        table.validate()
+    _check_num_rows(table.num_rows, num_rows, where=where, url=url)
+    return table
+
+
+def decode_parts(
+    ranges: Ranges,
+    metadata: pq.FileMetaData,
+    *,
+    row_group: int,
+    paths: Sequence[str],
+    part_rows: Sequence[int],
+    where: str,
+    url: str,
+) -> Iterator[pa.Table]:
+    """Yield consecutive parts of one row group while it is read from its beginning to its end.
+
+    Args:
+        ranges: The file, whose columns come in as they are asked for.
+        metadata: Its footer.
+        row_group: The row group.
+        paths: Paths of the Parquet leaf columns.
+        part_rows: Rows of each part.
+        where: The row group, for errors.
+        url: The file, for errors.
+
+    Raises:
+        SourceError: The bytes are not what the footer says.
+    """
+    with decoding(url, where=where):
+        file = _opened(ranges, metadata, buffer_size=STREAM_BUFFER_BYTES)
+        batches = file.iter_batches(
+            batch_size=max(part_rows), row_groups=[row_group], columns=list(paths), use_threads=False
+        )
+    have: list[pa.RecordBatch] = []
+    num_have = 0
+    num_total = 0
+    for num_rows in part_rows:
+        while num_have < num_rows:
+            with decoding(url, where=where):
+                batch = next(batches, None)
+            if batch is None:
+                _check_num_rows(num_total, sum(part_rows), where=where, url=url)
+                return
+            have.append(batch)
+            num_have += batch.num_rows
+            num_total += batch.num_rows
+        with decoding(url, where=where):
+            table = pa.Table.from_batches(have)
+            table.validate()
+        rest = table.slice(num_rows)
+        have = rest.to_batches() if rest.num_rows else []
+        num_have = rest.num_rows
+        part = table.slice(0, num_rows)
+        del table, rest
+        yield part
+        del part
+    with decoding(url, where=where):
+        surplus = next(batches, None)
+    if num_have or (surplus is not None and surplus.num_rows):
+        _check_num_rows(num_total + num_have, sum(part_rows), where=where, url=url)
+
+
+def _check_num_rows(decoded: int, promised: int, *, where: str, url: str) -> None:
+    if decoded != promised:
+        raise SourceError(
+            f"{where} holds {decoded:,} rows, its footer promises {promised:,}: the file is corrupt", url=url
+        )
+
+
+class Stopwatch:
+    """Tells a stage from the waits inside it: what is not waiting for bytes is decoding.
+
+    part    |··········decode··········|
+    waits       |fetch|      |fetch|
+    spans   |dec|fetch|decode|fetch|dec|
+    """
+
+    def __init__(self) -> None:
+        self._waits: list[tuple[int, int]] = []
+        self._start = time.perf_counter_ns()
+
+    def start(self) -> None:
+        """Begin a part."""
+        self._waits.clear()
+        self._start = time.perf_counter_ns()
+
+    def wait(self, start_ns: int, stop_ns: int) -> None:
+        """Note a wait inside the part."""
+        self._waits.append((start_ns, stop_ns))
+
+    def stop(self, on_stage: Any, *, fetched_bytes: int, decoded_bytes: int) -> None:
+        """Report the spans of the part; all bytes of a kind go to its first span."""
+        at = self._start
+        for start, stop in self._waits:
+            on_stage("decode", at, start, 0)
+            on_stage("fetch", start, stop, fetched_bytes)
+            fetched_bytes = 0
+            at = stop
+        if fetched_bytes:
+            on_stage("fetch", at, at, fetched_bytes)
+        on_stage("decode", at, time.perf_counter_ns(), decoded_bytes)

@@ -1,0 +1,317 @@
+"""Bytes of the columns that are needed, and only these: plan (pure), then fetch.
+
+    file        |A A A|b|C C|.......big hole.......|D D D D D D|
+    wanted       A A A   C C                        D D D D D D
+    ranges      [A A A b C C]                      [D D D][D D D]
+                 b is cheaper fetched than skipped   asked for at once
+
+`Ranges` then looks like a file to pyarrow, which sees the very buffers that were fetched.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from stoker.errors import SourceChangedError, SourceError
+from stoker.source.storage import BytesLike, ObjectInfo, Storage
+
+# A remote read waits 10 to 50 ms before its first byte, in which 1 MiB would have come: a smaller hole is read over.
+MAX_HOLE_BYTES = 1 << 20
+# One request of an object store gives 50 to 100 MB/s; several at once fill the link.
+MAX_REQUEST_BYTES = 16 << 20
+_MAX_REQUESTS_AT_ONCE = 8
+# Some writers (PARQUET-816) give column chunks up to 100 bytes too short; readers read so much more.
+_SLACK_BYTES = 128
+
+# Called with a stage ("fetch", "decode"), when it began and ended in ns of time.perf_counter_ns, and its bytes.
+OnStage: TypeAlias = Callable[[str, int, int, int], None]
+
+
+def ignore_stage(name: str, start_ns: int, stop_ns: int, num_bytes: int) -> None:
+    """Do nothing: the stage of somebody who does not ask."""
+
+
+class Span(NamedTuple):
+    """Bytes [start, stop) of a file."""
+
+    start: int
+    stop: int
+
+
+def column_chunk(metadata: pq.FileMetaData, group: int, leaf: int, *, size_bytes: int, url: str) -> Span:
+    """Return where one column chunk lies.
+
+    Raises:
+        SourceError: It would lie outside of the file.
+    """
+    chunk = metadata.row_group(group).column(leaf)
+    start = chunk.data_page_offset
+    dictionary = chunk.dictionary_page_offset
+    # An offset of 0 is what some writers put where there is no dictionary page.
+    if dictionary is not None and 0 < dictionary < start:
+        start = dictionary
+    length = chunk.total_compressed_size
+    if start < 0 or length < 0 or start + length > size_bytes:
+        raise SourceError(
+            f"{url} row group {group}: column {chunk.path_in_schema} is said to lie at bytes {start:,} to "
+            f"{start + length:,} of a file of {size_bytes:,}: the footer is corrupt",
+            url=url,
+        )
+    return Span(start, start + length)
+
+
+def plan_ranges(
+    chunks: Iterable[Span], *, size_bytes: int, max_hole_bytes: int = MAX_HOLE_BYTES, slack_bytes: int = _SLACK_BYTES
+) -> list[Span]:
+    """Return the ranges to fetch, ascending and apart: every chunk lies in one of them."""
+    spans: list[Span] = []
+    for start, stop in sorted(chunks):
+        stop = min(stop + slack_bytes, size_bytes)
+        if stop <= start:
+            continue
+        if spans and start - spans[-1].stop <= max_hole_bytes:
+            spans[-1] = Span(spans[-1].start, max(spans[-1].stop, stop))
+        else:
+            spans.append(Span(start, stop))
+    return spans
+
+
+def plan_requests(span: Span, *, max_request_bytes: int = MAX_REQUEST_BYTES) -> list[Span]:
+    """Return `span` cut into requests of about one size, none larger than `max_request_bytes`."""
+    size = span.stop - span.start
+    num_requests = max(1, -(-size // max_request_bytes))
+    each = -(-size // num_requests)
+    return [Span(start, min(start + each, span.stop)) for start in range(span.start, span.stop, each)]
+
+
+def check_unchanged(info: ObjectInfo, storage: Storage) -> None:
+    """Look the object up again.
+
+    Raises:
+        SourceChangedError: It is not the one that `info` describes.
+        SourceMissingError: It is gone.
+    """
+    now = storage.stat(info.url)
+    if now.size_bytes != info.size_bytes or now.version != info.version:
+        what = (
+            f"{info.size_bytes:,} bytes then, {now.size_bytes:,} now"
+            if now.size_bytes != info.size_bytes
+            else f"version {info.version} then, {now.version} now"
+        )
+        raise SourceChangedError(
+            f"{info.url} has changed since the data set was opened ({what}): open it again with refresh=True",
+            url=info.url,
+        )
+
+
+def fetch(info: ObjectInfo, storage: Storage, spans: Sequence[Span], *, is_local: bool) -> Ranges:
+    """Read `spans` of one object, several requests at once where it is remote, and check that it is still the same.
+
+    The check comes along with the reads, so it costs no time of its own. A local file is looked up after reading: what
+    was read is then surely from the version that was listed.
+
+    Raises:
+        SourceError: A read fails, also when tried again.
+        SourceChangedError: The object is another one by now.
+    """
+    requests = [(span, request) for span in spans for request in plan_requests(span)]
+    if is_local:
+        parts: list[BytesLike] = [storage.read(info.url, r.start, r.stop - r.start) for _, r in requests]
+        check_unchanged(info, storage)
+    else:
+        # Threads for this one fetch: starting them takes microseconds, a remote read milliseconds.
+        num_threads = min(len(requests) + 1, _MAX_REQUESTS_AT_ONCE)
+        with ThreadPoolExecutor(num_threads, thread_name_prefix="stoker-fetch") as pool:
+            check = pool.submit(check_unchanged, info, storage)
+            reads = [pool.submit(storage.read, info.url, r.start, r.stop - r.start) for _, r in requests]
+            try:
+                check.result()
+                parts = [read.result() for read in reads]
+            except BaseException:
+                for read in reads:
+                    read.cancel()
+                raise
+    buffers: list[tuple[Span, memoryview]] = []
+    done = 0
+    for span in spans:
+        num_requests = len(plan_requests(span))
+        buffers.append((span, _joined(span, parts[done : done + num_requests])))
+        done += num_requests
+    return Ranges(info, storage, buffers)
+
+
+def _joined(span: Span, parts: Sequence[BytesLike]) -> memoryview:
+    if len(parts) == 1:
+        return memoryview(parts[0]).cast("B")
+    whole = np.empty(span.stop - span.start, np.uint8).data  # unlike a bytearray not zeroed first
+    at = 0
+    for part in parts:
+        view = memoryview(part).cast("B")
+        whole[at : at + len(view)] = view
+        at += len(view)
+    return whole
+
+
+class Ranges:
+    """A file of which some ranges are in memory; what pyarrow asks for beyond them is read from the storage.
+
+    Only the methods that `pyarrow.PythonFile` calls. Not for several threads at once.
+    """
+
+    closed = False
+
+    def __init__(self, info: ObjectInfo, storage: Storage, buffers: Sequence[tuple[Span, memoryview]]) -> None:
+        self._info = info
+        self._storage = storage
+        self._buffers = buffers
+        self._at = 0
+        self.num_bytes = sum(span.stop - span.start for span, _ in buffers)
+
+    def read(self, num_bytes: int = -1) -> BytesLike:
+        """Return the next bytes: a view of what was fetched, wherever that is enough."""
+        start = self._at
+        stop = self._info.size_bytes if num_bytes < 0 else min(start + num_bytes, self._info.size_bytes)
+        self._at = max(start, stop)
+        return self._get(start, stop) if stop > start else b""
+
+    def _get(self, start: int, stop: int) -> BytesLike:
+        for span, buffer in self._buffers:
+            if span.start <= start and stop <= span.stop:
+                return buffer[start - span.start : stop - span.start]
+        self.num_bytes += stop - start
+        return self._storage.read(self._info.url, start, stop - start)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Go to an offset, as files do."""
+        self._at = offset + (0, self._at, self._info.size_bytes)[whence]
+        return self._at
+
+    def tell(self) -> int:
+        """Return the offset."""
+        return self._at
+
+    def size(self) -> int:
+        """Return the size of the object."""
+        return self._info.size_bytes
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def writable(self) -> bool:
+        """Return False."""
+        return False
+
+    def flush(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Let go of the buffers."""
+        self._buffers = ()
+
+
+class Stream(Ranges):
+    """A file whose wanted column chunks are fetched window by window, ahead of a reader that goes through all of them.
+
+        column A   |window 0|window 1|window 2|         being read: 0   being fetched: 1
+        column B   |window 0|window 1|window 2|
+
+    For a row group too large to be in memory: a window of each column is there, and the next one is on its way.
+
+    Args:
+        info: The object.
+        storage: Where it is.
+        spans: Its column chunks, each read from its beginning to its end.
+        window_bytes: Bytes of all columns together that make one step.
+        num_threads: Reads at once; 0 reads in the caller's thread, when asked.
+        on_wait: Called with start and stop in ns whenever the reader had to wait.
+    """
+
+    def __init__(
+        self,
+        info: ObjectInfo,
+        storage: Storage,
+        spans: Sequence[Span],
+        *,
+        window_bytes: int,
+        num_threads: int,
+        on_wait: Callable[[int, int], None],
+    ) -> None:
+        super().__init__(info, storage, ())
+        total = sum(stop - start for start, stop in spans) or 1
+        self._columns = [
+            _Column(span, max(1 << 18, window_bytes * (span.stop - span.start) // total)) for span in spans
+        ]
+        self._on_wait = on_wait
+        self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="stoker-fetch") if num_threads else None
+        if self._pool is not None:
+            for column in self._columns:
+                self._ask(column, 0)
+
+    def _get(self, start: int, stop: int) -> BytesLike:
+        for column in self._columns:
+            if column.span.start <= start < column.span.stop:
+                return self._from_column(column, start, stop)
+        return self._timed(start, stop)
+
+    def _from_column(self, column: _Column, start: int, stop: int) -> BytesLike:
+        if self._pool is None:
+            return self._timed(start, stop)
+        inside = min(stop, column.span.stop)
+        first = (start - column.span.start) // column.window_bytes
+        last = (inside - 1 - column.span.start) // column.window_bytes
+        for window in [window for window in column.parts if window < first]:
+            del column.parts[window]
+        for window in range(first, last + 2):
+            self._ask(column, window)
+        begin = time.perf_counter_ns()
+        waits = any(not column.parts[window].done() for window in range(first, last + 1))
+        views = [memoryview(column.parts[window].result()).cast("B") for window in range(first, last + 1)]
+        if waits:
+            self._on_wait(begin, time.perf_counter_ns())
+        at = start - column.span.start - first * column.window_bytes
+        if len(views) == 1 and inside == stop:
+            return views[0][at : at + stop - start]
+        joined = b"".join(views)[at : at + inside - start]
+        return joined if inside == stop else joined + bytes(memoryview(self._timed(inside, stop)).cast("B"))
+
+    def _ask(self, column: _Column, window: int) -> None:
+        start = column.span.start + window * column.window_bytes
+        stop = min(start + column.window_bytes, column.span.stop)
+        if self._pool is None or window in column.parts or start >= stop:
+            return
+        self.num_bytes += stop - start
+        column.parts[window] = self._pool.submit(self._storage.read, self._info.url, start, stop - start)
+
+    def _timed(self, start: int, stop: int) -> BytesLike:
+        begin = time.perf_counter_ns()
+        self.num_bytes += stop - start
+        data = self._storage.read(self._info.url, start, stop - start)
+        self._on_wait(begin, time.perf_counter_ns())
+        return data
+
+    def close(self) -> None:
+        """Wait for the reads under way and let go of everything."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool = None
+        self._columns = []
+
+
+class _Column:
+    """One column chunk of a stream, and its windows in memory or on their way."""
+
+    def __init__(self, span: Span, window_bytes: int) -> None:
+        self.span = span
+        self.window_bytes = window_bytes
+        self.parts: dict[int, Any] = {}

@@ -1,0 +1,271 @@
+"""Parquet footers: read in parallel, each once, and kept for the next start.
+
+A footer is handled as a Parquet file without its data, `PAR1 footer length PAR1`: pyarrow reads it like any other file.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.ipc as ipc
+import pyarrow.parquet as pq
+
+from stoker.errors import SourceError
+from stoker.source.decode import decoding
+from stoker.source.files import write_aside
+from stoker.source.schema import Layout
+from stoker.source.storage import ObjectInfo, Storage
+
+# One read gets the whole footer of nearly every file: footers take about 100 bytes a column and row group.
+TAIL_BYTES = 64 * 1024
+_MAGIC = b"PAR1"
+_MAGIC_ENCRYPTED = b"PARE"
+# Compressed footers that stay in memory where no folder keeps them; what is beyond is read again when needed.
+_MEMORY_BYTES = 256 << 20
+# Parsed footers that stay: threads work on neighbouring fragments, which share few files.
+_MAX_PARSED = 32
+_BATCH_FILES = 1024
+
+_log = logging.getLogger("stoker")
+
+_KEPT = pa.schema(
+    [
+        ("url", pa.string()),
+        ("size_bytes", pa.int64()),
+        ("version", pa.string()),
+        ("footer", pa.large_binary()),
+        ("footer_bytes", pa.int64()),
+    ]
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Footer:
+    """A parsed footer.
+
+    Attributes:
+        buffer: The footer as a Parquet file without data.
+        metadata: What pyarrow reads from it.
+        layout: How the file lays out its columns.
+        survivors: Row groups that pass a filter, filled in by whoever asks.
+    """
+
+    buffer: pa.Buffer
+    metadata: pq.FileMetaData
+    layout: Layout
+    survivors: dict[str, frozenset[int]] = field(default_factory=dict)
+
+
+def read_footer(info: ObjectInfo, storage: Storage) -> pa.Buffer:
+    """Return the footer of one file; one read for footers up to 64 KiB, two beyond.
+
+    Raises:
+        SourceError: It is no Parquet file, is cut off, or is encrypted.
+    """
+    url, size = info.url, info.size_bytes
+    if size < 12:
+        raise SourceError(f"{url} is no Parquet file: it has {size} bytes", url=url)
+    tail_bytes = min(TAIL_BYTES, size)
+    tail = bytes(memoryview(storage.read(url, size - tail_bytes, tail_bytes)).cast("B"))
+    magic = tail[-4:]
+    if magic == _MAGIC_ENCRYPTED:
+        raise SourceError(f"{url} is encrypted, footer and all: Stoker has no keys; decrypt it first", url=url)
+    if magic != _MAGIC:
+        raise SourceError(f"{url} is no Parquet file, or is cut off: it ends in {magic!r}, not {_MAGIC!r}", url=url)
+    length = int.from_bytes(tail[-8:-4], "little")
+    if length + 12 > size:
+        raise SourceError(f"{url} is corrupt: a footer of {length:,} bytes in a file of {size:,}", url=url)
+    if length + 8 > tail_bytes:
+        missing = length + 8 - tail_bytes
+        tail = bytes(memoryview(storage.read(url, size - length - 8, missing)).cast("B")) + tail
+    return pa.py_buffer(_MAGIC + tail[-(length + 8) :])
+
+
+def parse_footer(buffer: pa.Buffer, url: str) -> pq.FileMetaData:
+    """Return what a footer says.
+
+    Raises:
+        SourceError: It is corrupt.
+    """
+    with decoding(url, where=f"the footer of {url}"):
+        return pq.read_metadata(pa.BufferReader(buffer))
+
+
+class Footers:
+    """The footers of a data set, wherever they are: parsed, in memory, in a kept file, or in the source.
+
+    Safe to use from several threads.
+
+    Args:
+        storage: Where the files are.
+        path: File that keeps the footers, or None.
+    """
+
+    def __init__(self, storage: Storage, *, path: Path | None) -> None:
+        self._storage = storage
+        self._path = path
+        self._lock = threading.Lock()
+        self._packed: dict[ObjectInfo, tuple[pa.Buffer, int]] = {}
+        self._packed_bytes = 0
+        self._parsed: OrderedDict[ObjectInfo, Footer] = OrderedDict()
+        self._layouts: list[tuple[pq.ParquetSchema, bytes, Layout]] = []
+        self._index: dict[ObjectInfo, tuple[int, int]] | None = None
+
+    def get(self, info: ObjectInfo) -> Footer:
+        """Return the footer of one file.
+
+        Blocks: on one or two reads of the source where it was not kept.
+
+        Raises:
+            SourceError: It cannot be read, or is corrupt.
+        """
+        with self._lock:
+            found = self._parsed.get(info)
+            if found is not None:
+                self._parsed.move_to_end(info)
+                return found
+        footer = self.parse(self.bytes_of(info), info.url)
+        with self._lock:
+            footer = self._parsed.setdefault(info, footer)
+            while len(self._parsed) > _MAX_PARSED:
+                self._parsed.popitem(last=False)
+        return footer
+
+    def parse(self, buffer: pa.Buffer, url: str) -> Footer:
+        """Return a footer parsed; files of one layout share it."""
+        metadata = parse_footer(buffer, url)
+        with decoding(url, where=f"the schema of {url}"):
+            arrow = (metadata.metadata or {}).get(b"ARROW:schema", b"")
+            for schema, known, layout in self._layouts:
+                if known == arrow and schema.equals(metadata.schema):
+                    return Footer(buffer=buffer, metadata=metadata, layout=layout)
+            layout = Layout.of(metadata)
+        with self._lock:
+            for schema, known, same in self._layouts:
+                if known == arrow and schema.equals(metadata.schema):
+                    return Footer(buffer=buffer, metadata=metadata, layout=same)
+            self._layouts.append((metadata.schema, arrow, layout))
+        return Footer(buffer=buffer, metadata=metadata, layout=layout)
+
+    def bytes_of(self, info: ObjectInfo) -> pa.Buffer:
+        """Return the footer of one file, unparsed."""
+        packed = self._packed.get(info) or self._kept(info)
+        if packed is not None:
+            return pa.Codec("zstd").decompress(packed[0], decompressed_size=packed[1])
+        buffer = read_footer(info, self._storage)
+        packed = (pa.Codec("zstd", 1).compress(buffer), buffer.size)
+        with self._lock:
+            if self._path is not None or self._packed_bytes + packed[0].size <= _MEMORY_BYTES:
+                self._packed[info] = packed
+                self._packed_bytes += packed[0].size
+        return buffer
+
+    def _kept(self, info: ObjectInfo) -> tuple[pa.Buffer, int] | None:
+        if self._path is None:
+            return None
+        with self._lock:
+            if self._index is None:
+                self._index = self._read_index(self._path)
+            place = self._index.get(info)
+        if place is None:
+            return None
+        try:
+            with pa.memory_map(str(self._path)) as file:
+                batch = ipc.open_file(file).get_batch(place[0])
+                row = place[1]
+                known = (batch["url"][row].as_py(), batch["size_bytes"][row].as_py(), batch["version"][row].as_py())
+                if known != (info.url, info.size_bytes, info.version):
+                    return None  # replaced meanwhile by another process
+                packed = pa.py_buffer(batch["footer"][row].as_buffer().to_pybytes())
+                return packed, batch["footer_bytes"][row].as_py()
+        except (OSError, pa.ArrowInvalid, IndexError, KeyError):
+            return None
+
+    @staticmethod
+    def _read_index(path: Path) -> dict[ObjectInfo, tuple[int, int]]:
+        index: dict[ObjectInfo, tuple[int, int]] = {}
+        try:
+            with pa.memory_map(str(path)) as file:
+                reader = ipc.open_file(file)
+                for b in range(reader.num_record_batches):
+                    batch = reader.get_batch(b)
+                    columns = (batch[name].to_pylist() for name in ("url", "size_bytes", "version"))
+                    for row, (url, size, version) in enumerate(zip(*columns, strict=True)):
+                        index[ObjectInfo(url=url, size_bytes=size, version=version)] = (b, row)
+        except FileNotFoundError:
+            pass
+        except (OSError, pa.ArrowInvalid, KeyError) as error:
+            _log.warning("the kept footers in %s cannot be read (%s): they are read from the source again", path, error)
+            return {}
+        return index
+
+    def keep(self, infos: Sequence[ObjectInfo]) -> None:
+        """Write the footers of `infos` to the kept file, in place of what it held, and free their memory."""
+        if self._path is None:
+            return
+
+        def write(path: Path) -> None:
+            with ipc.new_file(str(path), _KEPT) as writer:
+                for start in range(0, len(infos), _BATCH_FILES):
+                    some = infos[start : start + _BATCH_FILES]
+                    packed = [self._packed.get(info) or self._kept(info) for info in some]
+                    rows = [(info, p) for info, p in zip(some, packed, strict=True) if p is not None]
+                    writer.write_batch(
+                        pa.record_batch(
+                            [
+                                pa.array([info.url for info, _ in rows], pa.string()),
+                                pa.array([info.size_bytes for info, _ in rows], pa.int64()),
+                                pa.array([info.version for info, _ in rows], pa.string()),
+                                pa.array([footer.to_pybytes() for _, (footer, _) in rows], pa.large_binary()),
+                                pa.array([size for _, (_, size) in rows], pa.int64()),
+                            ],
+                            schema=_KEPT,
+                        )
+                    )
+
+        if write_aside(self._path, write):
+            with self._lock:
+                self._packed.clear()
+                self._packed_bytes = 0
+                self._index = None
+
+
+def for_each(num_items: int, work: Callable[[int], None], *, num_threads: int) -> None:
+    """Call `work` with every number below `num_items`, in threads; the error of the lowest number is raised.
+
+    After an error no new work is begun, so that a wrong URL among thousands shows at once.
+    """
+    numbers = iter(range(num_items))
+    lock = threading.Lock()
+    errors: list[tuple[int, BaseException]] = []
+
+    def run() -> None:
+        while not errors:
+            with lock:
+                i = next(numbers, None)
+            if i is None:
+                return
+            try:
+                work(i)
+            except BaseException as error:
+                errors.append((i, error))
+
+    threads = [
+        threading.Thread(target=run, name=f"stoker-open-{t}", daemon=True)
+        for t in range(min(num_threads, num_items) - 1)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        run()
+    finally:
+        for thread in threads:
+            thread.join()
+    if errors:
+        raise min(errors, key=lambda pair: pair[0])[1]

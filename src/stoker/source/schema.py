@@ -1,0 +1,268 @@
+"""One schema for many files: unify, choose columns, and bring each file's columns into its form.
+
+files      user: struct<age: int32>, clicks: list<int64>       one file of an older schema
+           user: struct<age: int64, city: string>              a newer one without clicks
+unified    user: struct<age: int64, city: string>, clicks: list<int64>
+columns    user.age: int64, user.city: string, clicks          what the transform sees
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from stoker.errors import FieldError, SourceError
+
+_NUM_HINTS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """How one file lays out its columns; most files of a data set share one.
+
+    Attributes:
+        schema: What pyarrow makes of it, without metadata.
+        paths: Path of each Parquet leaf column, by its number: "clicks.list.element".
+        can_be_null: Whether each leaf may hold nulls at all.
+        is_repeated: Whether each leaf lies in a list.
+    """
+
+    schema: pa.Schema
+    paths: tuple[str, ...]
+    can_be_null: tuple[bool, ...]
+    is_repeated: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, metadata: pq.FileMetaData) -> Layout:
+        """Return the layout that a footer describes."""
+        parquet = metadata.schema
+        leaves = [parquet.column(i) for i in range(len(parquet.names))]
+        return cls(
+            schema=_plain(parquet.to_arrow_schema()),
+            paths=tuple(leaf.path for leaf in leaves),
+            can_be_null=tuple(leaf.max_definition_level > 0 for leaf in leaves),
+            is_repeated=tuple(leaf.max_repetition_level > 0 for leaf in leaves),
+        )
+
+    def leaves(self, names: Iterable[str]) -> list[int]:
+        """Return the numbers of the Parquet leaves that the columns `names` (dotted) are made of, ascending."""
+        found = {i for name in names for i in self._by_prefix.get(name, ())}
+        return sorted(found)
+
+    @cached_property
+    def _by_prefix(self) -> Mapping[str, Sequence[int]]:
+        found: dict[str, list[int]] = {}
+        for i, path in enumerate(self.paths):
+            end = len(path)
+            while end > 0:
+                found.setdefault(path[:end], []).append(i)
+                end = path.rfind(".", 0, end)
+        return found
+
+
+def _plain(schema: pa.Schema) -> pa.Schema:
+    """Return `schema` with names and types only: writers differ in metadata and in what they call nullable."""
+    return pa.schema([pa.field(field.name, field.type) for field in schema])
+
+
+def unify(layouts: Sequence[tuple[Layout, str]]) -> pa.Schema:
+    """Return the schema that every file's columns fit in: all columns, in types wide enough for each file.
+
+    Args:
+        layouts: Distinct layouts, each with the URL of a file that has it.
+
+    Raises:
+        FieldError: Two files disagree on a column so that no common type exists, or a file has a name twice.
+    """
+    schemas = [layout.schema for layout, _ in layouts]
+    for layout, url in layouts:
+        names = [name for name, _ in flat_fields(layout.schema)]
+        if len(set(names)) != len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise FieldError(f"{url} has two columns named {twice!r}: rename one", columns=[twice])
+    if len(schemas) == 1:
+        return schemas[0]
+    types: dict[str, set[pa.DataType]] = {}
+    for schema in schemas:
+        for field in schema:
+            types.setdefault(field.name, set()).add(field.type)
+    unified = pa.schema([])
+    for schema, (_, url) in zip(schemas, layouts, strict=True):
+        # pyarrow does not merge a dictionary with anything else: files that differ are read as plain values.
+        fields = [
+            field.with_type(field.type.value_type)
+            if len(types[field.name]) > 1 and pa.types.is_dictionary(field.type)
+            else field
+            for field in schema
+        ]
+        try:
+            unified = pa.unify_schemas([unified, pa.schema(fields)], promote_options="permissive")
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            name, known, new = _disagreement(unified, pa.schema(fields))
+            raise FieldError(
+                f"column {name!r} is {new} in {url} and {known} in {layouts[0][1]}: no type holds both; "
+                "rewrite one of them, or leave the column out with columns=[...]",
+                columns=[name],
+            ) from error
+    return _plain(unified)
+
+
+def _disagreement(known: pa.Schema, new: pa.Schema) -> tuple[str, pa.DataType, pa.DataType]:
+    for field in new:
+        if known.get_field_index(field.name) < 0:
+            continue
+        before = known.field(field.name)
+        try:
+            pa.unify_schemas([pa.schema([before]), pa.schema([field])], promote_options="permissive")
+        except (pa.ArrowInvalid, pa.ArrowTypeError):
+            return field.name, before.type, field.type
+    raise AssertionError("the schemas agree")
+
+
+def flat_fields(fields: Iterable[pa.Field]) -> list[tuple[str, pa.DataType]]:
+    """Return dotted name and type of every column once structs are taken apart, in order."""
+    found: list[tuple[str, pa.DataType]] = []
+    for field in fields:
+        if _is_open_struct(field.type):
+            members = [field.type.field(i) for i in range(field.type.num_fields)]
+            found += [(f"{field.name}.{name}", type_) for name, type_ in flat_fields(members)]
+        else:
+            found.append((field.name, field.type))
+    return found
+
+
+def _is_open_struct(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_struct(type_)) and type_.num_fields > 0
+
+
+def choose(available: Sequence[tuple[str, pa.DataType]], columns: Sequence[str] | None) -> pa.Schema:
+    """Return the columns that `columns` names, in its order; a struct's name means all its members.
+
+    Raises:
+        FieldError: A name is not there; the message lists each such name with the nearest ones that are.
+    """
+    if columns is None:
+        return pa.schema(available)
+    types = dict(available)
+    chosen: dict[str, pa.DataType] = {}
+    missing = []
+    for name in columns:
+        if name in types:
+            chosen[name] = types[name]
+            continue
+        members = [flat for flat in types if flat.startswith(name + ".")]
+        if not members:
+            missing.append(name)
+        chosen.update((member, types[member]) for member in members)
+    if missing:
+        raise unknown_columns(missing, list(types))
+    return pa.schema(list(chosen.items()))
+
+
+def unknown_columns(missing: Sequence[str], available: Sequence[str]) -> FieldError:
+    """Return the error for columns that no file has."""
+    lines = []
+    for name in missing:
+        folded = {other.casefold(): other for other in available}
+        near = difflib.get_close_matches(name.casefold(), list(folded), n=_NUM_HINTS, cutoff=0.6)
+        lines.append(f"{name!r}" + (f" (near: {', '.join(folded[other] for other in near)})" if near else ""))
+    few = ", ".join(available[:12]) + (f", ... ({len(available)} columns)" if len(available) > 12 else "")
+    return FieldError(f"no file has the column {'; '.join(lines)}. There are: {few}", columns=missing)
+
+
+def restrict(schema: pa.Schema, names: Iterable[str]) -> pa.Schema:
+    """Return the part of `schema` (structs as structs) that the dotted `names` need."""
+    wanted = set(names)
+    kept = (_restricted(field, field.name, wanted) for field in schema)
+    return pa.schema([field for field in kept if field is not None])
+
+
+def _restricted(field: pa.Field, name: str, wanted: set[str]) -> pa.Field | None:
+    if not _is_open_struct(field.type):
+        return field if name in wanted else None
+    members = [field.type.field(i) for i in range(field.type.num_fields)]
+    kept = [part for m in members if (part := _restricted(m, f"{name}.{m.name}", wanted)) is not None]
+    return field.with_type(pa.struct(kept)) if kept else None
+
+
+def align(table: pa.Table, schema: pa.Schema, *, where: str, url: str) -> pa.Table:
+    """Return the columns of `schema` from `table`: widened where types differ, null where it has no such column.
+
+    Nothing is copied where a type is already right.
+
+    Raises:
+        SourceError: A value does not fit the type that all files share.
+    """
+    columns = []
+    for field in schema:
+        index = table.schema.get_field_index(field.name)
+        if index < 0:
+            columns.append(pa.chunked_array([pa.nulls(table.num_rows, field.type)], field.type))
+            continue
+        column = table.column(index)
+        try:
+            columns.append(_aligned(column, field.type))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+            raise SourceError(
+                f"{where}: column {field.name!r} is {column.type} here and cannot become the {field.type} that all "
+                f"files share: {str(error).splitlines()[0]}",
+                url=url,
+            ) from error
+    if not columns:
+        return table.select([])
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _aligned(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
+    if column.type.equals(type_):
+        return column
+    return pa.chunked_array([_aligned_array(chunk, type_) for chunk in column.chunks], type_)
+
+
+def _aligned_array(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    if array.type.equals(type_):
+        return array
+    if pa.types.is_struct(array.type) and pa.types.is_struct(type_):
+        members = []
+        for i in range(type_.num_fields):
+            member = type_.field(i)
+            index = array.type.get_field_index(member.name)
+            members.append(
+                pa.nulls(len(array), member.type)
+                if index < 0
+                else _aligned_array(array.field(index), member.type)  # field: without the struct's own nulls
+            )
+        fields = [type_.field(i).with_nullable(True) for i in range(type_.num_fields)]
+        made = pa.StructArray.from_arrays(members, fields=fields, mask=array.is_null())
+        return made if made.type.equals(type_) else made.cast(type_)
+    if pa.types.is_dictionary(array.type) and not pa.types.is_dictionary(type_):
+        return _aligned_array(array.dictionary_decode(), type_)
+    return array.cast(type_)
+
+
+def flatten(table: pa.Table) -> pa.Table:
+    """Return `table` with structs taken apart into dotted columns; a null struct gives nulls."""
+    while any(_is_open_struct(field.type) for field in table.schema):
+        table = table.flatten()
+    return table
+
+
+def fixed_width_bytes(type_: pa.DataType) -> int:
+    """Return the bytes one value surely takes in memory; 0 where that depends on the value."""
+    if pa.types.is_fixed_size_list(type_):
+        return int(type_.list_size) * fixed_width_bytes(type_.value_type)
+    if isinstance(type_, pa.BaseExtensionType):
+        return fixed_width_bytes(type_.storage_type)
+    if pa.types.is_dictionary(type_):
+        return fixed_width_bytes(type_.index_type)
+    if pa.types.is_struct(type_):
+        return sum(fixed_width_bytes(type_.field(i).type) for i in range(type_.num_fields))
+    try:
+        return max(1, int(type_.bit_width) // 8)
+    except ValueError:
+        return 0

@@ -1,0 +1,310 @@
+"""What opening a data set finds out: files, their common schema, fragments and counts; and keeping it for next time.
+
+list      ── files ──► read footers ── layouts ──► unify ──► cut into fragments ──► count what passes
+the storage           in parallel                            (pruned by statistics)   (with a filter only)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.ipc as ipc
+
+from stoker.errors import SourceError
+from stoker.source.decode import decoding
+from stoker.source.files import write_aside
+from stoker.source.filters import surviving_row_groups
+from stoker.source.footers import Footer, Footers, for_each
+from stoker.source.fragments import Piece, RowGroup, plan_fragments
+from stoker.source.listing import Listed, partition_fields, partition_value
+from stoker.source.schema import Layout, fixed_width_bytes, unify
+from stoker.source.storage import ObjectInfo
+
+_log = logging.getLogger("stoker")
+_MAGIC = b"STKCAT01"
+UNKNOWN = -1
+
+Counts = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Survey:
+    """Everything about a data set that is known before any row is read. K is the number of fragments.
+
+    Attributes:
+        files: The files, by URL.
+        schema: Columns that the files share, structs as structs, without partition columns.
+        partitions: Partition columns.
+        file: Number of the file of each fragment. Shape [K].
+        start: Its first row group. Shape [K].
+        stop: Its last row group + 1. Shape [K].
+        row_start: First row, where it is part of a row group, else -1. Shape [K].
+        row_stop: Last row + 1, else -1. Shape [K].
+        num_rows: Rows that are read for it. Shape [K].
+        num_samples: Rows that pass the filter. Shape [K].
+        null_counts: Column -> nulls among its rows, -1 where that is not known. Shape [K] each.
+    """
+
+    files: tuple[Listed, ...]
+    schema: pa.Schema
+    partitions: pa.Schema
+    file: Counts
+    start: Counts
+    stop: Counts
+    row_start: Counts
+    row_stop: Counts
+    num_rows: Counts
+    num_samples: Counts
+    null_counts: Mapping[str, Counts]
+
+
+_ARRAYS = ("file", "start", "stop", "row_start", "row_stop", "num_rows", "num_samples")
+
+
+def read_layouts(files: Sequence[Listed], footers: Footers, *, num_threads: int) -> tuple[pa.Schema, pa.Schema]:
+    """Read every footer and return the schema that all files share, and that of the partition columns.
+
+    A partition column takes the place of a column of that name in the files, as in Spark.
+
+    Raises:
+        SourceError: A footer cannot be read.
+        FieldError: The files' schemas contradict each other.
+    """
+    layouts: list[Layout | None] = [None] * len(files)
+
+    def work(i: int) -> None:
+        info = files[i].info
+        layouts[i] = footers.parse(footers.bytes_of(info), info.url).layout
+
+    for_each(len(files), work, num_threads=num_threads)
+    distinct: dict[int, tuple[Layout, str]] = {}
+    for layout, file in zip(layouts, files, strict=True):
+        assert layout is not None
+        distinct.setdefault(id(layout), (layout, file.info.url))
+    partitions = pa.schema(partition_fields(files))
+    unified = unify(list(distinct.values()))
+    return pa.schema([field for field in unified if field.name not in partitions.names]), partitions
+
+
+def partition_expression(file: Listed, partitions: pa.Schema) -> pc.Expression | None:
+    """Return what is true of every row of `file` because of its path."""
+    expression = None
+    for field in partitions:
+        value = partition_value(file, field)
+        is_so = pc.field(field.name) == value if value.is_valid else pc.field(field.name).is_null()
+        expression = is_so if expression is None else expression & is_so
+    return expression
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """How files are cut into fragments.
+
+    Attributes:
+        columns: The columns the transform sees, without partition columns.
+        chunk_bytes: Size of a chunk aimed at.
+        expression: Filter on rows, or None; on `filter_schema`.
+        filter_schema: What the filter may name.
+        partitions: Partition columns.
+    """
+
+    columns: pa.Schema
+    chunk_bytes: int
+    expression: pc.Expression | None
+    filter_schema: pa.Schema
+    partitions: pa.Schema
+
+
+def survivors(footer: Footer, file: Listed, cut: Cut) -> frozenset[int]:
+    """Return the row groups of a file that may hold a row that passes the filter."""
+    groups = frozenset(range(footer.metadata.num_row_groups))
+    if cut.expression is None:
+        return groups
+    key = repr(file.partition)
+    if key not in footer.survivors:
+        try:
+            found = surviving_row_groups(
+                footer.buffer,
+                expression=cut.expression,
+                schema=cut.filter_schema,
+                partition=partition_expression(file, cut.partitions),
+            )
+        except (pa.ArrowException, OSError, ValueError, TypeError) as error:
+            # Statistics that pyarrow cannot use prove nothing: every row group is read and filtered.
+            _log.debug("no pruning of %s: %s", file.info.url, error)
+            found = set(groups)
+        footer.survivors[key] = frozenset(found) & groups
+    return footer.survivors[key]
+
+
+def cut_file(footer: Footer, file: Listed, cut: Cut) -> tuple[list[Piece], dict[str, list[int]]]:
+    """Return the fragments of one file, and the nulls of each column in each of them.
+
+    Raises:
+        SourceError: The footer contradicts itself.
+    """
+    metadata, layout, url = footer.metadata, footer.layout, file.info.url
+    leaves = layout.leaves(cut.columns.names)
+    is_everything = len(leaves) == len(layout.paths)
+    row_bytes = sum(fixed_width_bytes(field.type) for field in cut.columns)
+    needed = survivors(footer, file, cut)
+    groups = []
+    with decoding(url, where=f"the footer of {url}"):
+        for g in range(metadata.num_row_groups):
+            group = metadata.row_group(g)
+            if g not in needed:
+                groups.append(RowGroup(group.num_rows, 0, False))
+                continue
+            size = (
+                group.total_byte_size
+                if is_everything
+                else sum(group.column(leaf).total_uncompressed_size for leaf in leaves)
+            )
+            groups.append(RowGroup(group.num_rows, max(size, group.num_rows * row_bytes)))
+    try:
+        pieces = plan_fragments(groups, chunk_bytes=cut.chunk_bytes)
+    except ValueError as error:
+        raise SourceError(f"the footer of {url} is corrupt: {error}", url=url) from error
+    nulls: dict[str, list[int]] = {}
+    with decoding(url, where=f"the footer of {url}"):
+        counted: dict[tuple[int, int], int] = {}
+        for name in cut.columns.names:
+            own = layout.leaves([name])
+            nulls[name] = [_nulls(footer, piece, own, groups, counted, cut) for piece in pieces]
+    return pieces, nulls
+
+
+def _nulls(
+    footer: Footer,
+    piece: Piece,
+    leaves: Sequence[int],
+    groups: Sequence[RowGroup],
+    counted: dict[tuple[int, int], int],
+    cut: Cut,
+) -> int:
+    """Return the nulls of a column in a fragment, as far as the footer's statistics say."""
+    if not leaves:  # the file has no such column: all null, though a filter may leave no row of it
+        return piece.num_rows if cut.expression is None else UNKNOWN
+    total = 0
+    layout = footer.layout
+    for leaf in leaves:
+        if not layout.can_be_null[leaf]:
+            continue
+        for g in range(piece.start, piece.stop):
+            if not groups[g].is_needed:
+                continue
+            if (g, leaf) not in counted:
+                statistics = footer.metadata.row_group(g).column(leaf).statistics
+                known = statistics is not None and statistics.has_null_count
+                counted[g, leaf] = int(statistics.null_count) if known else UNKNOWN
+            count = counted[g, leaf]
+            if count == 0:
+                continue
+            # In lists a null may be an empty list; of a part, or behind a filter, nobody knows which rows are null.
+            if count < 0 or layout.is_repeated[leaf] or piece.row_start >= 0 or cut.expression is not None:
+                return UNKNOWN
+            total += count
+    return total if len(leaves) == 1 or total == 0 else UNKNOWN
+
+
+def survey(files: Sequence[Listed], schema: pa.Schema, cut: Cut, footers: Footers, *, num_threads: int) -> Survey:
+    """Cut every file into fragments; `num_samples` is `num_rows` still.
+
+    Raises:
+        SourceError: A footer contradicts itself.
+    """
+    found: list[tuple[list[Piece], dict[str, list[int]]] | None] = [None] * len(files)
+
+    def work(i: int) -> None:
+        info = files[i].info
+        found[i] = cut_file(footers.parse(footers.bytes_of(info), info.url), files[i], cut)
+
+    for_each(len(files), work, num_threads=num_threads)
+    pieces: list[tuple[int, Piece]] = []
+    nulls: dict[str, list[int]] = {name: [] for name in cut.columns.names}
+    for i, result in enumerate(found):
+        assert result is not None
+        pieces += [(i, piece) for piece in result[0]]
+        for name, counts in result[1].items():
+            nulls[name] += counts
+    columns = np.array([piece for _, piece in pieces], np.int64).reshape(-1, 5).T.copy()
+    start, stop, row_start, row_stop, num_rows = columns
+    return Survey(
+        files=tuple(files),
+        schema=schema,
+        partitions=cut.partitions,
+        file=np.array([i for i, _ in pieces], np.int64),
+        start=start,
+        stop=stop,
+        row_start=row_start,
+        row_stop=row_stop,
+        num_rows=num_rows,
+        num_samples=num_rows.copy(),
+        null_counts={name: np.array(counts, np.int64) for name, counts in nulls.items()},
+    )
+
+
+def keep_survey(path: Path, known: Survey) -> None:
+    """Write `known` to one small file; a disk that does not take it is a warning."""
+    sink = pa.BufferOutputStream()
+    files = pa.table(
+        {
+            "url": pa.array([file.info.url for file in known.files], pa.string()),
+            "size_bytes": pa.array([file.info.size_bytes for file in known.files], pa.int64()),
+            "version": pa.array([file.info.version for file in known.files], pa.string()),
+            "partition": pa.array([json.dumps(file.partition) for file in known.files], pa.string()),
+        }
+    )
+    fragments = pa.table({name: getattr(known, name) for name in _ARRAYS})
+    nulls = pa.table(dict(known.null_counts))
+    options = ipc.IpcWriteOptions(compression="zstd")
+    for table in (files, fragments, nulls, known.schema.empty_table(), known.partitions.empty_table()):
+        with ipc.new_stream(sink, table.schema, options=options) as writer:
+            writer.write_table(table)
+    content = sink.getvalue().to_pybytes()
+    digest = hashlib.blake2b(content, digest_size=16).digest()
+    write_aside(path, lambda draft: _write(draft, _MAGIC + digest + content))
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+
+def kept_survey(path: Path) -> Survey | None:
+    """Return what `keep_survey` wrote; None where nothing is kept, or what is kept is damaged."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        _log.warning("the kept catalogue %s cannot be read (%s): the data set is looked through again", path, error)
+        return None
+    if content[:8] != _MAGIC or content[8:24] != hashlib.blake2b(content[24:], digest_size=16).digest():
+        _log.warning("the kept catalogue %s is damaged: the data set is looked through again", path)
+        return None
+    source = pa.BufferReader(pa.py_buffer(content).slice(24))
+    files, fragments, nulls, schema, partitions = (ipc.open_stream(source).read_all() for _ in range(5))
+    columns = (files[name].to_pylist() for name in ("url", "size_bytes", "version", "partition"))
+    partition_of: dict[str, tuple[tuple[str, str | None], ...]] = {}
+    listed = []
+    for url, size, version, text in zip(*columns, strict=True):
+        if text not in partition_of:
+            partition_of[text] = tuple((key, value) for key, value in json.loads(text))
+        info = ObjectInfo(url=url, size_bytes=size, version=version)
+        listed.append(Listed(info=info, partition=partition_of[text]))
+    return Survey(
+        files=tuple(listed),
+        schema=schema.schema,
+        partitions=partitions.schema,
+        null_counts={name: nulls[name].to_numpy() for name in nulls.column_names},
+        **{name: fragments[name].to_numpy() for name in _ARRAYS},
+    )
