@@ -1,0 +1,191 @@
+"""Where everything lies in a chunk file: decided by the spec, the number of samples and the lengths of ragged fields.
+
+    0        8                    P               P·m                    64·n
+    ┆ length ┆ JSON header, blanks ┆ records, zeros ┆ offsets, zeros ┆ values ┆
+               a whole number of pages P; so are the records
+
+docs/chunk-format.md is the description for readers of other programs; a change here is another FORMAT_VERSION.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from stoker.errors import FieldError
+from stoker.spec import CACHE_LINE_BYTES, Array, Arrays, Entry, Ragged, Spec
+
+FORMAT_VERSION = 1
+RECORDS = "records"
+# Records are mapped at page borders. Larger pages (16 KiB on Apple's processors, 64 KiB on some ARM servers) are
+# taken where the file is written, which is where it is read.
+PAGE_BYTES = max(4096, mmap.PAGESIZE)
+
+DTYPES = {
+    "bool": "BOOL",
+    "int8": "I8",
+    "int16": "I16",
+    "int32": "I32",
+    "int64": "I64",
+    "uint8": "U8",
+    "uint16": "U16",
+    "uint32": "U32",
+    "uint64": "U64",
+    "float16": "F16",
+    "float32": "F32",
+    "float64": "F64",
+}
+"""NumPy's names and those of safetensors."""
+
+_NO_CHECKSUM = "0" * 16
+# The header's own checksum stands first, at a place that is known before the JSON is read.
+_HEAD = b'{"__metadata__":{"checksum":"'
+CHECKSUM_AT = 8 + len(_HEAD)
+
+
+@dataclass(frozen=True)
+class PlannedArray:
+    """One array of a chunk file.
+
+    Attributes:
+        name: Its name there.
+        dtype: Of its items.
+        shape: Of the whole array.
+        offset_bytes: Where it begins, counted from the end of the header.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    offset_bytes: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its items."""
+        return self.dtype.itemsize * math.prod(self.shape)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Where everything lies.
+
+    Attributes:
+        arrays: In the order of the file.
+        padding: The gaps between them: names and borders, counted from the end of the header.
+        data_bytes: From the end of the header to the end of the file.
+        page_bytes: What the header is rounded up to.
+    """
+
+    arrays: tuple[PlannedArray, ...]
+    padding: tuple[tuple[str, int, int], ...]
+    data_bytes: int
+    page_bytes: int
+
+    def header(self, metadata: Mapping[str, str], checksums: Mapping[str, str] | None = None) -> bytes:
+        """Return the bytes before the data: length, JSON and blanks; as long without checksums as with them.
+
+        Args:
+            metadata: What else to keep, as texts.
+            checksums: Of each array by name; without them the header only has the right length.
+        """
+        kept = checksums or dict.fromkeys((array.name for array in self.arrays), _NO_CHECKSUM)
+        content: dict[str, object] = {
+            "__metadata__": {"checksum": _NO_CHECKSUM, **metadata, "checksums": _dumps(kept)},
+        }
+        for array in self.arrays:
+            content[array.name] = {
+                "dtype": DTYPES[array.dtype.name],
+                "shape": array.shape,
+                "data_offsets": [array.offset_bytes, array.offset_bytes + array.size_bytes],
+            }
+        for name, begin, end in self.padding:
+            content[name] = {"dtype": "U8", "shape": [end - begin], "data_offsets": [begin, end]}
+        text = _dumps(content).encode()
+        assert text.startswith(_HEAD)
+        size = round_up(8 + len(text), self.page_bytes)
+        whole = (size - 8).to_bytes(8, "little") + text.ljust(size - 8)
+        return whole[:CHECKSUM_AT] + xxhash.xxh3_64_hexdigest(whole).encode() + whole[CHECKSUM_AT + 16 :]
+
+
+def header_checksum(header: bytes) -> bytes:
+    """Return the checksum that a header, from its length to its last blank, should carry at CHECKSUM_AT."""
+    digest = xxhash.xxh3_64(header[:CHECKSUM_AT])
+    digest.update(_NO_CHECKSUM.encode())
+    digest.update(memoryview(header)[CHECKSUM_AT + 16 :])
+    return digest.hexdigest().encode()
+
+
+def _dumps(content: object) -> str:
+    return json.dumps(content, separators=(",", ":"), ensure_ascii=True)
+
+
+def round_up(size: int, step: int) -> int:
+    """Return the first multiple of `step` that is not below `size`."""
+    return -(-size // step) * step
+
+
+def array_names(entry: Entry) -> list[str]:
+    """Return the names of a ragged field's arrays: offsets from the outermost on, then values."""
+    prefixes = [entry.name + ".values" * level for level in range(entry.num_levels)]
+    return [f"{prefix}.offsets" for prefix in prefixes] + [f"{prefixes[-1]}.values"]
+
+
+def ragged_arrays(entry: Entry, ragged: Ragged) -> list[Array]:
+    """Return the arrays of a ragged field in the order of `array_names`."""
+    arrays = []
+    for _ in range(entry.num_levels):
+        arrays.append(ragged.offsets)
+        ragged = ragged.values
+    return [*arrays, ragged]
+
+
+def check_names(spec: Spec) -> None:
+    """Raise where two fields would share the name of an array.
+
+    Raises:
+        FieldError: As "a", a list of lists, and "a.values", a list, do.
+    """
+    owners: dict[str, str] = {}
+    for entry in spec.ragged:
+        for name in array_names(entry):
+            if name in owners:
+                raise FieldError(
+                    f"the fields {owners[name]!r} and {entry.name!r} would both be kept as {name!r}; rename one",
+                    columns=[owners[name], entry.name],
+                )
+            owners[name] = entry.name
+
+
+def plan_layout(spec: Spec, arrays: Arrays, *, num_samples: int, page_bytes: int = PAGE_BYTES) -> Layout:
+    """Return where everything of a chunk lies; nothing is looked at but shapes.
+
+    Raises:
+        FieldError: Two fields would share the name of an array.
+    """
+    check_names(spec)
+    shapes: list[tuple[str, np.dtype[Any], Sequence[int]]] = []
+    if spec.record_bytes:
+        shapes.append((RECORDS, np.dtype(np.uint8), (num_samples, spec.record_bytes)))
+    for entry in spec.ragged:
+        ragged = arrays[entry.name]
+        assert isinstance(ragged, Ragged)
+        for name, array in zip(array_names(entry), ragged_arrays(entry, ragged), strict=True):
+            shapes.append((name, array.dtype, array.shape))
+    planned: list[PlannedArray] = []
+    padding: list[tuple[str, int, int]] = []
+    end = 0
+    for name, dtype, shape in shapes:
+        item = PlannedArray(name, dtype, tuple(int(k) for k in shape), end)
+        planned.append(item)
+        stop = end + item.size_bytes
+        end = round_up(stop, page_bytes if name == RECORDS else CACHE_LINE_BYTES)
+        if end > stop:
+            padding.append((f"padding.{len(padding)}", stop, end))
+    return Layout(arrays=tuple(planned), padding=tuple(padding), data_bytes=end, page_bytes=page_bytes)

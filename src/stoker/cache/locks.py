@@ -1,0 +1,244 @@
+"""Locks that the operating system drops when their holder dies: byte ranges of one file, which stays empty.
+
+A lock is one byte of the file, at a place that a hash of its name decides. Nothing has to be cleaned up after a
+process that was killed, and no lock file is ever left, because there is only the one.
+
+    Linux      open-file-description locks: closing some other descriptor of the file does not drop them
+    elsewhere  POSIX record locks, which that would drop; so the file is opened once a process
+
+Threads, and stores that share a folder in one process, share one descriptor, so a table tells who of them holds what.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import errno
+import fcntl
+import hashlib
+import os
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+from stoker.errors import CacheError
+
+_SET = getattr(fcntl, "F_OFD_SETLK", fcntl.F_SETLK)
+_SET_AND_WAIT = getattr(fcntl, "F_OFD_SETLKW", fcntl.F_SETLKW)
+_GET = getattr(fcntl, "F_OFD_GETLK", fcntl.F_GETLK)
+_IS_LINUX_LAYOUT = hasattr(fcntl, "F_OFD_SETLK")
+
+# Places are below 2**63; five kinds times 2**58 names. Two names that share a place only wait for each other.
+_PLACE_BITS = 58
+_BUSY = (errno.EAGAIN, errno.EACCES)
+
+
+class Kind(enum.IntEnum):
+    """What is locked; the same name may be locked once as each kind."""
+
+    LEDGER = 0
+    """Deciding what is kept, held for moments."""
+    BUILD = 1
+    """Making a chunk."""
+    PIN = 2
+    """Needing a chunk, shared."""
+    DATASET = 3
+    """Having a data set in use, shared."""
+    TEMPORARY = 4
+    """Writing a temporary file."""
+
+
+def _flock(kind: int, place: int) -> bytes:
+    """Return `struct flock` for one byte at `place`."""
+    if _IS_LINUX_LAYOUT:
+        return struct.pack("@hhqqi4x", kind, os.SEEK_SET, place, 1, 0)
+    return struct.pack("@qqihh", place, 1, 0, kind, os.SEEK_SET)  # macOS and the BSDs
+
+
+def _place(kind: Kind, name: str) -> int:
+    digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
+    return (kind << _PLACE_BITS) | (int.from_bytes(digest, "little") >> (64 - _PLACE_BITS))
+
+
+class _LockFile:
+    """The one descriptor of a lock file in this process, and the table of who holds what."""
+
+    _open: dict[tuple[int, int, int], _LockFile] = {}  # noqa: RUF012  (the processes' own registry, by pid and inode)
+    _registry = threading.Lock()
+
+    def __init__(self, fd: int, identity: tuple[int, int, int], *, is_writable: bool) -> None:
+        self.fd = fd
+        self.is_writable = is_writable
+        self.mutex = threading.Lock()
+        self.ledger = threading.Lock()
+        self.held: dict[int, int] = {}  # place -> number of shared holders, or -1
+        self._identity = identity
+        self._num_users = 0
+
+    @classmethod
+    def open(cls, path: Path) -> _LockFile:
+        with cls._registry:
+            with contextlib.suppress(FileNotFoundError):
+                # Looked up before it is opened: a second descriptor, once closed, would drop POSIX locks.
+                known = cls._open.get(cls._identity_of(path.stat()))
+                if known is not None:
+                    known._num_users += 1
+                    return known
+            try:
+                fd, is_writable = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), True
+            except OSError:
+                fd, is_writable = os.open(path, os.O_RDONLY | os.O_CLOEXEC), False
+            identity = cls._identity_of(os.fstat(fd))
+            file = cls._open[identity] = cls(fd, identity, is_writable=is_writable)
+            file._num_users += 1
+            return file
+
+    @staticmethod
+    def _identity_of(about: os.stat_result) -> tuple[int, int, int]:
+        # A forked child has its parent's table in memory but must not take part in its locks.
+        return os.getpid(), about.st_dev, about.st_ino
+
+    def close(self) -> None:
+        with self._registry:
+            self._num_users -= 1
+            if self._num_users == 0:
+                self._open.pop(self._identity, None)
+                os.close(self.fd)
+
+    def set(self, kind: int, place: int, *, waits: bool = False) -> bool:
+        try:
+            fcntl.fcntl(self.fd, _SET_AND_WAIT if waits else _SET, _flock(kind, place))
+        except OSError as error:
+            if error.errno in _BUSY:
+                return False
+            raise
+        return True
+
+    def is_free_elsewhere(self, place: int) -> bool:
+        answer = fcntl.fcntl(self.fd, _GET, _flock(fcntl.F_WRLCK, place))
+        kind: int = struct.unpack_from("@h", answer, 0 if _IS_LINUX_LAYOUT else 20)[0]
+        return kind == fcntl.F_UNLCK
+
+
+class Lock:
+    """A lock that is held until `release`, or until its process ends."""
+
+    def __init__(self, locks: Locks, place: int, *, is_shared: bool) -> None:
+        self._locks = locks
+        self._place = place
+        self._is_shared = is_shared
+        self._is_held = True
+
+    def release(self) -> None:
+        """Give the lock back. Harmless when called again."""
+        self._locks._release(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class Locks:
+    """The locks that one store holds; `close` gives them all back.
+
+    Args:
+        path: The lock file; made if it is not there. On a disk that is read-only, shared locks still work.
+
+    Raises:
+        OSError: It can neither be made nor opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = _LockFile.open(path)
+        self._mine: set[Lock] = set()
+        self._is_closed = False
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether exclusive locks can be had."""
+        return self._file.is_writable
+
+    def try_lock(self, kind: Kind, name: str, *, is_shared: bool = False) -> Lock | None:
+        """Return the lock, or None where another thread or process holds it. Never waits.
+
+        Raises:
+            CacheError: The file system knows no locks.
+        """
+        if not is_shared and not self.is_writable:
+            return None
+        place = _place(kind, name)
+        file = self._file
+        with file.mutex:
+            if self._is_closed:
+                raise CacheError(f"the cache {self._path.parent} was closed", path=self._path.parent)
+            num_shared = file.held.get(place, 0)
+            if num_shared < 0 or (num_shared and not is_shared):
+                return None
+            if not num_shared:
+                try:
+                    if not file.set(fcntl.F_RDLCK if is_shared else fcntl.F_WRLCK, place):
+                        return None
+                except OSError as error:
+                    raise self._refused(error) from error
+            file.held[place] = num_shared + 1 if is_shared else -1
+            lock = Lock(self, place, is_shared=is_shared)
+            self._mine.add(lock)
+            return lock
+
+    def is_held(self, kind: Kind, name: str) -> bool:
+        """Return whether anyone, this store included, holds the lock."""
+        place = _place(kind, name)
+        with self._file.mutex:
+            return place in self._file.held or not self._file.is_free_elsewhere(place)
+
+    @contextlib.contextmanager
+    def ledger(self) -> Iterator[None]:
+        """Hold the one lock under which it is decided what is kept.
+
+        Blocks: while another thread or process holds it; nobody holds it while anything large is read or written.
+        """
+        place = _place(Kind.LEDGER, "")
+        with self._file.ledger:
+            try:
+                self._file.set(fcntl.F_WRLCK, place, waits=True)
+            except OSError as error:
+                raise self._refused(error) from error
+            try:
+                yield
+            finally:
+                self._file.set(fcntl.F_UNLCK, place)
+
+    def close(self) -> None:
+        """Give all locks back. Harmless when called again."""
+        with self._file.mutex:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            mine = list(self._mine)
+        for lock in mine:
+            lock.release()
+        self._file.close()
+
+    def _release(self, lock: Lock) -> None:
+        file = self._file
+        with file.mutex:
+            if not lock._is_held:
+                return
+            lock._is_held = False
+            self._mine.discard(lock)
+            num_left = file.held[lock._place] - 1 if lock._is_shared else 0
+            if num_left > 0:
+                file.held[lock._place] = num_left
+                return
+            del file.held[lock._place]
+            file.set(fcntl.F_UNLCK, lock._place)
+
+    def _refused(self, error: OSError) -> CacheError:
+        return CacheError(
+            f"{self._path} cannot be locked ({error.strerror}); put the cache on a local disk", path=self._path
+        )

@@ -1,0 +1,599 @@
+"""The cache folder: chunks published whole or not at all, found by key, shared by any number of processes.
+
+    publish   room is made ─► written to tmp/ ─► renamed into chunks/ or overflow/
+    open      header and length checked; all checksums the first time in a process ─► descriptor to map
+
+Nothing is synced to disk. A killed process cannot harm a chunk: what it had written is in the kernel's hands, and the
+rename comes last. A power failure can: the name may survive where the bytes did not. Length and checksums find that
+when the chunk is first opened, and it is built again; syncing every chunk would cost every build what a power failure
+costs once.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+from stoker.cache.chunk import ChunkHeader, check_arrays, read_header
+from stoker.cache.files import Files
+from stoker.cache.folder import ChunkFile, Folder
+from stoker.cache.locks import Kind, Lock, Locks
+from stoker.cache.manifest import Manifest, Manifests
+from stoker.cache.room import Ledger, Room
+from stoker.cache.write import PreparedChunk, prepare_chunk
+from stoker.errors import CacheError, CacheFullError, ChunkCorruptError
+from stoker.spec import Arrays, Spec
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+# Checked files by folder and key: inode, time and size. By process, not by store: a second loader need not check again.
+_checked: dict[tuple[int, int, str], tuple[int, int, int]] = {}
+_temporary_numbers = itertools.count()
+
+
+class Chunk:
+    """An open chunk: a descriptor to map or read, and what the file says about itself.
+
+    Until it is closed, a chunk in overflow is pinned. Maps of the file outlive it.
+
+    Attributes:
+        fd: Open for reading.
+        header: What lies where.
+        path: Of the file.
+        is_kept: Whether it stays in the cache.
+    """
+
+    def __init__(self, fd: int, header: ChunkHeader, path: Path, pin: Lock | None) -> None:
+        self.fd = fd
+        self.header = header
+        self.path = path
+        self.is_kept = pin is None
+        self._pin = pin
+
+    def close(self) -> None:
+        """Close the descriptor and give the pin back. Harmless when called again."""
+        if self.fd >= 0:
+            fd, self.fd = self.fd, -1
+            os.close(fd)
+            if self._pin is not None:
+                self._pin.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreCounts:
+    """What a store has done since it was opened.
+
+    Attributes:
+        num_built: Chunks published.
+        num_reused: Different chunks opened that it had not published.
+        num_mended: Chunks published in place of corrupt ones.
+        num_corrupt: Chunks found corrupt and discarded.
+        num_evicted: Chunks removed to make room.
+        bytes_built: Bytes published.
+    """
+
+    num_built: int = 0
+    num_reused: int = 0
+    num_mended: int = 0
+    num_corrupt: int = 0
+    num_evicted: int = 0
+    bytes_built: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetEntry:
+    """A data set in the cache.
+
+    Attributes:
+        manifest: What is known of it; None for chunks that no data set claims.
+        chunks: Its chunks that are there. One that several data sets share is in each.
+        is_in_use: Whether a living process uses it.
+    """
+
+    manifest: Manifest | None
+    chunks: tuple[ChunkFile, ...]
+    is_in_use: bool
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its chunks."""
+        return sum(chunk.size_bytes for chunk in self.chunks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyReport:
+    """What a check of a whole cache found.
+
+    Attributes:
+        num_chunks: Chunks checked.
+        num_bytes: Their bytes.
+        corrupt: Paths and reasons.
+        strays: Files among the chunks that are none.
+        is_fixed: Whether what was found was also removed.
+    """
+
+    num_chunks: int
+    num_bytes: int
+    corrupt: tuple[tuple[Path, str], ...]
+    strays: tuple[Path, ...]
+    is_fixed: bool
+
+
+class Store:
+    """Chunks by key, in a folder on a local disk.
+
+    Any number of threads and processes may use the folder at once; each has its own store. On a disk that is
+    read-only, chunks can be opened and nothing else.
+
+    Args:
+        path: The folder; made if it is not there.
+        limit_bytes: Of everything in it; None is what the disk has. A process with a lower limit evicts for all.
+        files: What changes the disk; for tests.
+
+    Raises:
+        CacheError: The folder holds something else, is of another version, or cannot be used.
+    """
+
+    def __init__(self, path: Path | str, *, limit_bytes: int | None = None, files: Files | None = None) -> None:
+        self._files = Files() if files is None else files
+        self._folder = Folder(Path(path), self._files)
+        self.path = self._folder.path
+        try:
+            self._locks = Locks(self._folder.locks)
+        except OSError as error:
+            raise CacheError(
+                f"{self.path} cannot be used as a cache: {error.strerror}; give a folder this user may write to",
+                path=self.path,
+            ) from error
+        self._manifests = Manifests(self._folder.datasets, self._files)
+        self._ledger = Ledger(self._folder, self._files, self._locks)
+        self._room = Room(self._folder, self._files, self._locks, self._manifests, limit_bytes=limit_bytes)
+        self._device = self._folder.path.stat().st_dev
+        self._mutex = threading.Lock()
+        self._counts = StoreCounts()
+        self._published: set[str] = set()
+        self._opened: set[str] = set()
+        self._corrupt: set[str] = set()
+        self._in_use: dict[str, Lock] = {}
+        self._is_closed = False
+        try:
+            if self._locks.is_writable:
+                self._sweep()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def limit_bytes(self) -> int | None:
+        """The limit of the whole folder, None for what the disk has."""
+        return self._room.limit_bytes
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether chunks can be published; False on a disk that is read-only."""
+        return self._locks.is_writable
+
+    # ------------------------------------------------------------------ finding
+
+    def path_of(self, key: str) -> Path:
+        """Return where the chunk lies, or would if it were kept."""
+        overflow = self._folder.overflow_path(key)
+        kept = self._folder.kept_path(key)
+        return overflow if overflow.exists() and not kept.exists() else kept
+
+    def has(self, key: str) -> bool:
+        """Return whether the chunk is there. Costs a file lookup or two, and does not look inside."""
+        return os.path.exists(self._folder.kept_path(key)) or os.path.exists(self._folder.overflow_path(key))  # noqa: PTH110  (twice as fast)
+
+    def open(self, key: str) -> Chunk:
+        """Return the chunk, open for reading.
+
+        The first time this process meets the file, every checksum is compared. A corrupt chunk is discarded, so that
+        it is missing from then on.
+
+        Raises:
+            KeyError: It is not there; perhaps not any more, because it was evicted.
+            ChunkCorruptError: It was not what had been published. It has been discarded: build it again.
+        """
+        chunk = self._open(key)
+        with self._mutex:
+            if key not in self._opened:
+                self._opened.add(key)
+                if key not in self._published:
+                    self._counts = replace(self._counts, num_reused=self._counts.num_reused + 1)
+        return chunk
+
+    def _open(self, key: str) -> Chunk:
+        kept = self._folder.kept_path(key)
+        try:
+            fd = os.open(kept, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise self._unreadable(kept, error) from error
+        else:
+            return self._checked_chunk(key, fd, kept, None)
+        # Pinned before it is opened: between the two it could be evicted.
+        pin = self.pin(key)
+        overflow = self._folder.overflow_path(key)
+        try:
+            fd = os.open(overflow, os.O_RDONLY | os.O_CLOEXEC)
+            return self._checked_chunk(key, fd, overflow, pin)
+        except FileNotFoundError:
+            pin.release()
+            raise KeyError(key) from None
+        except OSError as error:
+            pin.release()
+            raise self._unreadable(overflow, error) from error
+        except BaseException:
+            pin.release()
+            raise
+
+    def _checked_chunk(self, key: str, fd: int, path: Path, pin: Lock | None) -> Chunk:
+        try:
+            try:
+                header = read_header(fd)
+                about = os.fstat(fd)
+                version = (about.st_ino, about.st_mtime_ns, about.st_size)
+                place = (self._device, self._folder.path.stat().st_ino, key)
+                if _checked.get(place) != version:
+                    check_arrays(fd, header, path=path)
+                    _checked[place] = version
+            except (ChunkCorruptError, OSError) as error:
+                self._discard_corrupt(key, fd, path)
+                raise ChunkCorruptError(f"{path} is corrupt and was discarded: {error}", path=path) from error
+        except BaseException:
+            os.close(fd)
+            raise
+        return Chunk(fd, header, path, pin)
+
+    def _discard_corrupt(self, key: str, fd: int, path: Path) -> None:
+        if not self.is_writable:
+            return
+        with self._ledger.open() as account:
+            # Another process may have mended it meanwhile: then this name is another file.
+            if path.exists() and os.path.samestat(path.stat(), os.fstat(fd)):
+                self._room.discard(account, path)
+        with self._mutex:
+            self._corrupt.add(key)
+            self._counts = replace(self._counts, num_corrupt=self._counts.num_corrupt + 1)
+
+    def _unreadable(self, path: Path, error: OSError) -> CacheError:
+        return CacheError(f"{path} cannot be opened: {error.strerror}", path=path)
+
+    # ------------------------------------------------------------------ locks and pins
+
+    def try_lock(self, key: str) -> Lock | None:
+        """Return the lock under which the chunk is built, or None where another thread or process has it.
+
+        Never waits. The system drops the lock when the process dies.
+        """
+        return self._locks.try_lock(Kind.BUILD, key)
+
+    def pin(self, key: str) -> Lock:
+        """Keep the chunk from being evicted, from now on or from when it is there, until the pin is released.
+
+        Who asks for a chunk to be built pins it first and releases it behind the last use: pins of several processes
+        add up, so that none takes from another what it is about to need. Chunks that are kept need none.
+        """
+        pin = self._locks.try_lock(Kind.PIN, key, is_shared=True)
+        assert pin is not None, "nobody locks a pin exclusively"
+        return pin
+
+    def is_pinned(self, key: str) -> bool:
+        """Return whether any process has the chunk pinned."""
+        return self._locks.is_held(Kind.PIN, key)
+
+    # ------------------------------------------------------------------ publishing
+
+    def publish(
+        self,
+        key: str,
+        arrays: Arrays,
+        spec: Spec,
+        *,
+        num_samples: int,
+        about: Mapping[str, object] | None = None,
+        may_overflow: bool = True,
+    ) -> int:
+        """Write a chunk, whole or not at all, and return its size in bytes.
+
+        Args:
+            key: Its name; everything that made it.
+            arrays: The fields, each with N rows.
+            spec: What a sample is.
+            num_samples: N.
+            about: What made it, for people: url, row groups, rows.
+            may_overflow: Whether it is wanted even where it cannot be kept.
+
+        Raises:
+            CacheFullError: There is no room, within the limit or on the disk, and nothing may be evicted for it.
+            CacheError: The folder cannot be written to.
+            ValueError: The arrays do not fit the spec.
+            FieldError: Two fields would share the name of an array.
+        """
+        prepared = prepare_chunk(arrays, spec, num_samples=num_samples, about={**(about or {}), "key": key})
+        try:
+            self._publish(key, prepared, may_overflow=may_overflow)
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise self._unwritable(error) from error
+            self._publish_on_full_disk(key, prepared, may_overflow=may_overflow)
+        with self._mutex:
+            self._published.add(key)
+            counts = self._counts
+            self._counts = replace(
+                counts,
+                num_built=counts.num_built + 1,
+                num_mended=counts.num_mended + (key in self._corrupt),
+                bytes_built=counts.bytes_built + prepared.size_bytes,
+            )
+            self._corrupt.discard(key)
+        return prepared.size_bytes
+
+    def _publish_on_full_disk(self, key: str, prepared: PreparedChunk, *, may_overflow: bool) -> None:
+        """Make room on the disk and try once more."""
+        with self._ledger.open() as account:
+            num_free = self._room.clear_disk(account, prepared.size_bytes)
+        try:
+            self._publish(key, prepared, may_overflow=may_overflow)
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise self._unwritable(error) from error
+            raise CacheFullError(
+                f"the disk of {self.path} is full: a chunk needs {prepared.size_bytes:,} bytes, {num_free:,} are free, "
+                f"and no chunk may be evicted; free the disk, or give a cache_limit that leaves room",
+                path=self.path,
+            ) from error
+
+    def _publish(self, key: str, prepared: PreparedChunk, *, may_overflow: bool) -> None:
+        with self._temporary_name(key) as name:
+            with self._ledger.open() as account:
+                is_kept = self._room.admit(account, prepared.size_bytes, may_overflow=may_overflow)
+                # Made at its full length, so that it counts for whoever comes next.
+                aside = self._folder.tmp / f"{name}{'.kept' if is_kept else '.overflow'}"
+                fd = self._files.create(aside, size_bytes=prepared.size_bytes)
+            try:
+                try:
+                    prepared.write(fd, self._files)
+                    read_header(fd)
+                finally:
+                    os.close(fd)
+                self._place(key, aside, prepared.size_bytes, is_kept=is_kept)
+            except BaseException:
+                self._files.remove(aside)
+                raise
+
+    def _place(self, key: str, aside: Path, size_bytes: int, *, is_kept: bool) -> None:
+        with self._ledger.open() as account:
+            if not is_kept:
+                self._files.replace(aside, self._folder.overflow_path(key))
+                return
+            target = self._folder.kept_path(key)
+            target.parent.mkdir(exist_ok=True)
+            replaced = target.stat().st_size if target.exists() else 0
+            with account.changing(size_bytes - replaced):
+                self._files.replace(aside, target)
+            self._files.remove(self._folder.overflow_path(key))
+
+    @contextmanager
+    def _temporary_name(self, key: str) -> Iterator[str]:
+        """Give a name nobody else has, locked: who finds the file without its lock knows that its writer is dead."""
+        if not self.is_writable:
+            raise CacheError(
+                f"{self.path} is not writable and lacks a chunk; use a folder this user may write to, or fill it first",
+                path=self.path,
+            )
+        name = f"{key}.{os.getpid()}-{next(_temporary_numbers)}"
+        lock = self._locks.try_lock(Kind.TEMPORARY, name)
+        assert lock is not None, "the name is new"
+        with lock:
+            yield name
+
+    def _unwritable(self, error: OSError) -> CacheError:
+        return CacheError(f"{self.path} cannot be written to: {error.strerror}", path=self.path)
+
+    def _sweep(self) -> None:
+        """Remove what killed processes left, and count what is kept."""
+        with self._ledger.open() as account:
+            for path in self._folder.tmp.iterdir():
+                lock = self._locks.try_lock(Kind.TEMPORARY, path.stem)
+                if lock is not None:
+                    with lock:
+                        self._files.remove(path)
+            account.recount(self._folder)
+
+    # ------------------------------------------------------------------ data sets
+
+    def register(
+        self,
+        fingerprint: str,
+        *,
+        name: str,
+        urls: Sequence[str],
+        keys: Sequence[str],
+        spec: Spec | None = None,
+        reserve_bytes: int = 0,
+    ) -> None:
+        """Say that this store uses a data set, until it is closed.
+
+        While any process uses it, its kept chunks stay. Call it again to change the spec or the reserve.
+
+        Args:
+            fingerprint: Of the data set.
+            name: What people call it.
+            urls: Where it comes from.
+            keys: Of its chunks, in order.
+            spec: What a sample is; None keeps what is known.
+            reserve_bytes: Room that must be left for chunks that are needed but not kept: those of all windows open
+                or about to be. Processes that share a data set share it.
+
+        Raises:
+            CacheError: The manifest cannot be written.
+        """
+        lock = self._locks.try_lock(Kind.DATASET, fingerprint, is_shared=True)
+        assert lock is not None, "nobody locks a data set exclusively"
+        with self._mutex:
+            held = self._in_use.setdefault(fingerprint, lock)
+        if held is not lock:
+            lock.release()
+        if not self.is_writable:
+            return
+        try:
+            with self._ledger.open() as account:
+                known = self._manifests.get(fingerprint)
+                has_keys = known is not None and self._manifests.keys(fingerprint) == list(keys)
+                manifest = Manifest(
+                    fingerprint=fingerprint,
+                    name=name,
+                    urls=tuple(urls),
+                    num_chunks=len(keys),
+                    reserve_bytes=reserve_bytes,
+                    spec=spec if spec is not None or known is None else known.spec,
+                )
+                self._manifests.write(manifest, None if has_keys else keys)
+                self._room.trim(account, last=fingerprint)
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def spec_of(self, fingerprint: str) -> Spec | None:
+        """Return what a sample of a registered data set is, None where that is not known."""
+        manifest = self._manifests.get(fingerprint)
+        return None if manifest is None else manifest.spec
+
+    # ------------------------------------------------------------------ looking after it
+
+    @property
+    def usage_bytes(self) -> int:
+        """Bytes of all chunks, those being written included."""
+        chunks = (*self._folder.kept_chunks(), *self._folder.overflow_chunks(), *self._folder.temporary())
+        return sum(chunk.size_bytes for chunk in chunks)
+
+    def counts(self) -> StoreCounts:
+        """Return what this store has done so far."""
+        with self._mutex:
+            return replace(self._counts, num_evicted=self._room.num_evicted)
+
+    def entries(self) -> list[DatasetEntry]:
+        """Return the data sets and their chunks, the most recently opened first; chunks of none come last."""
+        chunks = {chunk.key: chunk for chunk in (*self._folder.overflow_chunks(), *self._folder.kept_chunks())}
+        in_use = self._room.in_use()
+        unclaimed = dict(chunks)
+        entries = []
+        for manifest in sorted(self._manifests, key=lambda manifest: -manifest.opened_ns):
+            keys = self._manifests.keys(manifest.fingerprint)
+            mine = tuple(chunks[key] for key in keys if key in chunks)
+            for key in keys:
+                unclaimed.pop(key, None)
+            entries.append(DatasetEntry(manifest=manifest, chunks=mine, is_in_use=manifest.fingerprint in in_use))
+        if unclaimed:
+            entries.append(DatasetEntry(manifest=None, chunks=tuple(unclaimed.values()), is_in_use=False))
+        return entries
+
+    def discard(self, key: str) -> bool:
+        """Remove a chunk, and return whether it was there. Maps of it stay readable."""
+        with self._ledger.open() as account:
+            was_kept = self._room.discard(account, self._folder.kept_path(key))
+            return self._room.discard(account, self._folder.overflow_path(key)) or was_kept
+
+    def verify(self, *, fix: bool = False, on_chunk: Callable[[ChunkFile], object] | None = None) -> VerifyReport:
+        """Compare the checksums of every chunk.
+
+        Args:
+            fix: Whether to remove what is corrupt or stray, so that it is built again.
+            on_chunk: Told of each chunk checked.
+        """
+        corrupt: list[tuple[Path, str]] = []
+        num_chunks = num_bytes = 0
+        for chunk in (*self._folder.kept_chunks(), *self._folder.overflow_chunks()):
+            reason = _find_damage(chunk.path)
+            num_chunks, num_bytes = num_chunks + 1, num_bytes + chunk.size_bytes
+            if reason is not None:
+                corrupt.append((chunk.path, reason))
+                if fix:
+                    with self._ledger.open() as account:
+                        self._room.discard(account, chunk.path)
+            if on_chunk is not None:
+                on_chunk(chunk)
+        strays = self._folder.strays()
+        if fix:
+            for path in strays:
+                self._files.remove(path)
+        return VerifyReport(
+            num_chunks=num_chunks,
+            num_bytes=num_bytes,
+            corrupt=tuple(corrupt),
+            strays=tuple(strays),
+            is_fixed=fix,
+        )
+
+    def remove(self, fingerprints: Collection[str] | None = None) -> int:
+        """Remove data sets with their chunks, and return how many bytes that freed.
+
+        A chunk that another data set in the cache has too stays.
+
+        Args:
+            fingerprints: Which; None removes everything, chunks of no data set included.
+
+        Raises:
+            CacheError: One of them is in use by a process, this one included; nothing was removed.
+        """
+        with self._ledger.open() as account:
+            known = self._manifests.fingerprints()
+            chosen = set(known if fingerprints is None else fingerprints)
+            busy = sorted(chosen & self._room.in_use())
+            if busy:
+                raise CacheError(
+                    f"the data set {busy[0]} in {self.path} is in use; end the processes that load from it first",
+                    path=self.path,
+                )
+            stays = {key for name in known if name not in chosen for key in self._manifests.keys(name)}
+            goes = {key for name in chosen for key in self._manifests.keys(name)}
+            freed = 0
+            for chunk in (*self._folder.kept_chunks(), *self._folder.overflow_chunks()):
+                if chunk.key not in stays and (fingerprints is None or chunk.key in goes):
+                    freed += chunk.size_bytes * self._room.discard(account, chunk.path)
+            for name in chosen:
+                self._manifests.remove(name)
+        return freed
+
+    def close(self) -> None:
+        """Give all locks and pins back. Harmless when called again."""
+        self._locks.close()
+        self._in_use.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Store({str(self.path)!r}, limit_bytes={self.limit_bytes})"
+
+
+def _find_damage(path: Path) -> str | None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:  # evicted since it was listed
+        return None
+    try:
+        check_arrays(fd, read_header(fd), path=path)
+    except (ChunkCorruptError, OSError) as error:
+        return str(error)
+    finally:
+        os.close(fd)
+    return None

@@ -1,0 +1,217 @@
+"""Writing a chunk file: fields packed into records, a block of rows at a time, each byte checked and written once."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import xxhash
+
+from stoker.cache.files import Files
+from stoker.cache.layout import FORMAT_VERSION, PAGE_BYTES, RECORDS, Layout, array_names, plan_layout, ragged_arrays
+from stoker.spec import Array, Arrays, Entry, Ragged, Spec
+
+# Each column of a block is written before the next column, so a block must stay in the processor's own cache between
+# two columns. Measured with records of 640 bytes: 512 rows 2.0 GB/s, 2048 3.3, 4096 3.4, 8192 3.35, 32768 1.4.
+_BLOCK_BYTES = 4096 * 640
+# Values of ragged fields are checked and written in pieces of this size, while they are in the cache.
+_PIECE_BYTES = 1 << 20
+
+
+def write_chunk(
+    target: Path | str | int,
+    arrays: Arrays,
+    spec: Spec,
+    *,
+    num_samples: int,
+    about: Mapping[str, object] | None = None,
+    page_bytes: int = PAGE_BYTES,
+) -> int:
+    """Write a chunk file and return its size in bytes.
+
+    The header is written last: a file that was cut off while being written has none.
+
+    Args:
+        target: Path of a file that is not there yet, or a descriptor open for writing.
+        arrays: The fields, each with N rows.
+        spec: What a sample is; the arrays must fit it exactly.
+        num_samples: N.
+        about: What made the chunk, as JSON can write it.
+        page_bytes: Records begin at a multiple of it and fill a multiple of it.
+
+    Raises:
+        ValueError: The arrays do not fit the spec.
+        FieldError: Two fields would share the name of an array.
+        OSError: The disk refused.
+    """
+    prepared = prepare_chunk(arrays, spec, num_samples=num_samples, about=about, page_bytes=page_bytes)
+    files = Files()
+    if isinstance(target, int):
+        prepared.write(target, files)
+        return prepared.size_bytes
+    with Path(target).open("xb") as file:
+        prepared.write(file.fileno(), files)
+    return prepared.size_bytes
+
+
+def prepare_chunk(
+    arrays: Arrays,
+    spec: Spec,
+    *,
+    num_samples: int,
+    about: Mapping[str, object] | None = None,
+    page_bytes: int = PAGE_BYTES,
+) -> PreparedChunk:
+    """Return a chunk whose size is known and which can be written; see `write_chunk`."""
+    reason = find_mismatch(arrays, spec, num_samples=num_samples)
+    if reason is not None:
+        raise ValueError(reason)
+    layout = plan_layout(spec, arrays, num_samples=num_samples, page_bytes=page_bytes)
+    metadata = {
+        "format": "stoker-chunk",
+        "format_version": str(FORMAT_VERSION),
+        "num_samples": str(num_samples),
+        "spec": json.dumps(spec.to_json(), separators=(",", ":")),
+        "about": json.dumps(dict(about or {}), separators=(",", ":")),
+    }
+    header_bytes = len(layout.header(metadata))
+    return PreparedChunk(arrays, spec, num_samples, layout, metadata, header_bytes)
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedChunk:
+    """A chunk that is about to be written."""
+
+    arrays: Arrays
+    spec: Spec
+    num_samples: int
+    layout: Layout
+    metadata: Mapping[str, str]
+    header_bytes: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the whole file."""
+        return self.header_bytes + self.layout.data_bytes
+
+    def write(self, fd: int, files: Files) -> None:
+        """Write the file, the header last."""
+        content = {
+            name: array
+            for entry in self.spec.ragged
+            for name, array in zip(array_names(entry), ragged_arrays(entry, _ragged(self.arrays, entry)), strict=True)
+        }
+        checksums: dict[str, str] = {}
+        end = self.header_bytes
+        for planned in self.layout.arrays:
+            at = self.header_bytes + planned.offset_bytes
+            if at > end:
+                files.write(fd, bytes(at - end), offset=end)
+            if planned.name == RECORDS:
+                checksums[planned.name] = self._write_records(fd, files, at)
+            else:
+                checksums[planned.name] = _write_array(fd, files, content[planned.name], at)
+            end = at + planned.size_bytes
+        if self.size_bytes > end:
+            files.write(fd, bytes(self.size_bytes - end), offset=end)
+        files.write(fd, self.layout.header(self.metadata, checksums), offset=0)
+
+    def _write_records(self, fd: int, files: Files, at: int) -> str:
+        width = self.spec.record_bytes
+        rows = max(1, _BLOCK_BYTES // width)
+        block = _block(self.spec, min(rows, max(1, self.num_samples)))
+        digest = xxhash.xxh3_64()
+        for start in range(0, self.num_samples, rows):
+            stop = min(start + rows, self.num_samples)
+            pack_records(self.arrays, self.spec, block, start, stop)
+            packed = block.data[: (stop - start) * width]
+            digest.update(packed)
+            files.write(fd, packed, offset=at + start * width)
+        return digest.hexdigest()
+
+
+def pack_records(arrays: Arrays, spec: Spec, block: Array, start: int, stop: int) -> None:
+    """Lay rows [start, stop) of the fixed-width fields side by side at the beginning of `block`, uint8.
+
+    Bytes between fields are left as they are.
+    """
+    for entry in spec.fixed:
+        if entry.value_bytes == 0:
+            continue
+        array = arrays[entry.name]
+        assert not isinstance(array, Ragged)
+        inner = np.empty(entry.shape, dtype=entry.dtype).strides
+        target: Array = np.ndarray(
+            (stop - start, *entry.shape),
+            entry.dtype,
+            buffer=block,
+            offset=spec.record_offsets[entry.name],
+            strides=(spec.record_bytes, *inner),
+        )
+        target[...] = array[start:stop]
+
+
+_blocks = threading.local()
+
+
+def _block(spec: Spec, rows: int) -> Array:
+    """Return this thread's block, with zeros where no field lies: fresh memory costs more than packing into it."""
+    size = rows * spec.record_bytes
+    kept: tuple[Array, Spec] | None = getattr(_blocks, "kept", None)
+    if kept is None or len(kept[0]) < size or kept[1] != spec:
+        kept = _blocks.kept = (np.zeros(size, dtype=np.uint8), spec)
+    return kept[0]
+
+
+def _write_array(fd: int, files: Files, array: Array, at: int) -> str:
+    digest = xxhash.xxh3_64()
+    if array.nbytes:
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+        for start in range(0, len(data), _PIECE_BYTES):
+            piece = data[start : start + _PIECE_BYTES]
+            digest.update(piece)
+            files.write(fd, piece, offset=at + start)
+    return digest.hexdigest()
+
+
+def _ragged(arrays: Arrays, entry: Entry) -> Ragged:
+    ragged = arrays[entry.name]
+    assert isinstance(ragged, Ragged)
+    return ragged
+
+
+def find_mismatch(arrays: Arrays, spec: Spec, *, num_samples: int) -> str | None:
+    """Return where `arrays` do not fit `spec`, as a sentence that names the field; None where they do."""
+    for entry in spec:
+        if entry.name not in arrays:
+            return f"the field {entry.name!r} is missing"
+        reason = _mismatch(arrays[entry.name], entry, num_samples)
+        if reason is not None:
+            return f"the field {entry.name!r} should be {entry}, but {reason}"
+    extra = sorted(arrays.keys() - {entry.name for entry in spec})
+    return f"the field {extra[0]!r} is none of the data set's" if extra else None
+
+
+def _mismatch(array: Array | Ragged, entry: Entry, num_rows: int, level: int = 0) -> str | None:
+    if level < entry.num_levels:
+        if not isinstance(array, Ragged):
+            return "it is not ragged" if level == 0 else f"it has {level} level of lists"
+        offsets = array.offsets
+        if offsets.dtype != np.int64 or offsets.shape != (num_rows + 1,):
+            return f"its offsets are {offsets.dtype}{list(offsets.shape)} for {num_rows} rows"
+        inner = array.values
+        num_values = len(inner.offsets) - 1 if isinstance(inner, Ragged) else len(inner)
+        if offsets[0] != 0 or offsets[-1] != num_values or (np.diff(offsets) < 0).any():
+            return f"its offsets do not rise from 0 to its {num_values} values"
+        return _mismatch(inner, entry, num_values, level + 1)
+    if isinstance(array, Ragged):
+        return "it is ragged" if level == 0 else f"it has more than {level} level of lists"
+    if array.dtype != entry.dtype:
+        return f"its dtype is {array.dtype}"
+    if array.shape != (num_rows, *entry.shape):
+        return f"it has the shape {list(array.shape)} for {num_rows} rows"
+    return None
