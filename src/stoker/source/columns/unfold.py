@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from stoker.errors import FieldError
 from stoker.source.columns.borders import decoded, offsets_of, split_lists, without_encoding
 from stoker.source.columns.column import ColumnPlan
-from stoker.source.columns.kinds import Form, Level, is_bytes
+from stoker.source.columns.kinds import WORDS, Form, Level, is_bytes
 from stoker.source.columns.nulls import null_error
 from stoker.source.columns.numeric import Place, buffer_of, cast_numbers, numbers_of, unscaled_of, validity
 from stoker.source.columns.words import (
@@ -133,7 +133,7 @@ def _unfold_leaf(array: pa.Array, column: ColumnPlan, depth: int, place: Place) 
 
 def _plain_values(array: pa.Array, column: ColumnPlan, valid: Array | None, place: Place) -> Array:
     leaf = column.leaf
-    if leaf.form in (Form.BYTES, Form.FIXED_BYTES):
+    if leaf.form in WORDS:
         if isinstance(column.way, FixedBytes) or leaf.form is Form.FIXED_BYTES:
             return _fixed_bytes(array, column, valid, place)
         return buffer_of(array, leaf.storage)  # the bytes of strings, split into lists above
@@ -147,7 +147,7 @@ def _codes(array: pa.Array, column: ColumnPlan, place: Place) -> tuple[Array, Ar
     way = column.way
     if not isinstance(way, Vocabulary | Buckets):
         raise TypeError(f"{way!r} gives no codes")
-    if column.leaf.form not in (Form.BYTES, Form.FIXED_BYTES):
+    if column.leaf.form not in WORDS:
         array = decoded(array)
         valid = validity(array)
         codes = number_integers(numbers_of(array, column.leaf, valid, place), way)
