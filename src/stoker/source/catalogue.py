@@ -286,7 +286,7 @@ class Catalogue:
         needed = survivors(footer, file, self._cut)
         groups = [g for g in range(int(self._known.start[i]), int(self._known.stop[i])) if g in needed]
         start = time.perf_counter_ns()
-        chunks = self._chunks(footer, groups, leaves, file.info, where)
+        chunks = self._chunks(footer, groups, leaves, file.info)
         spans = plan_ranges(chunks, size_bytes=file.info.size_bytes)
         ranges = fetch(file.info, self._storage, spans, is_local=self._is_local)
         fetched = time.perf_counter_ns()
@@ -309,7 +309,7 @@ class Catalogue:
     ) -> Iterator[tuple[int, pa.Table]]:
         group = int(self._known.start[unit[0]])
         where = f"{file.info.url} row group {group}"
-        chunks = self._chunks(footer, [group], leaves, file.info, where)
+        chunks = self._chunks(footer, [group], leaves, file.info)
         check_unchanged(file.info, self._storage)
         watch = Stopwatch()
         stream = Stream(
@@ -348,15 +348,18 @@ class Catalogue:
         finally:
             stream.close()
 
-    def _chunks(
-        self, footer: Footer, groups: Sequence[int], leaves: Sequence[int], info: ObjectInfo, where: str
-    ) -> list[Span]:
-        with decoding(info.url, where=where):
-            return [
-                column_chunk(footer.metadata, g, leaf, size_bytes=info.size_bytes, url=info.url)
-                for g in groups
-                for leaf in leaves
-            ]
+    @staticmethod
+    def _chunks(footer: Footer, groups: Sequence[int], leaves: Sequence[int], info: ObjectInfo) -> list[Span]:
+        return [
+            column_chunk(
+                footer.numbers.chunks[g, leaf].tolist(),
+                size_bytes=info.size_bytes,
+                where=f"{info.url} row group {g}: column {footer.layout.paths[leaf]}",
+                url=info.url,
+            )
+            for g in groups
+            for leaf in leaves
+        ]
 
     def _finished(self, table: pa.Table, file: Listed, want: Want, *, where: str) -> pa.Table:
         """Return `table` with the columns all files share and those of its partition."""

@@ -201,9 +201,9 @@ class Dataset:
     def _look_through(
         self, files: list[Listed], storage: Storage, footers: Footers, *, is_local: bool, num_threads: int
     ) -> tuple[Survey, Catalogue]:
-        schema, partitions = read_layouts(files, footers, num_threads=num_threads)
+        schema, partitions, num_chunks = read_layouts(files, footers, num_threads=num_threads)
         cut, _, _ = self._cut(schema, partitions)
-        known = survey(files, schema, cut, footers, num_threads=num_threads)
+        known = survey(files, schema, cut, footers, num_threads=num_threads, num_chunks=num_chunks)
         catalogue = self._catalogue(known, storage, footers, is_local=is_local)
         if self.filter is not None:
             known = dataclasses.replace(known, num_samples=catalogue.count(num_threads=num_threads))

@@ -16,9 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from stoker.errors import SourceChangedError, SourceError
+from stoker.source import thrift
 from stoker.source.storage import BytesLike, ObjectInfo, Storage
 
 # A remote read waits 10 to 50 ms before its first byte, in which 1 MiB would have come: a smaller hole is read over.
@@ -44,23 +44,27 @@ class Span(NamedTuple):
     stop: int
 
 
-def column_chunk(metadata: pq.FileMetaData, group: int, leaf: int, *, size_bytes: int, url: str) -> Span:
+def column_chunk(numbers: Sequence[int], *, size_bytes: int, where: str, url: str) -> Span:
     """Return where one column chunk lies.
+
+    Args:
+        numbers: What the footer says of it, in columns of `thrift`.
+        size_bytes: Size of the file.
+        where: Row group and column, for errors.
+        url: The file, for errors.
 
     Raises:
         SourceError: It would lie outside of the file.
     """
-    chunk = metadata.row_group(group).column(leaf)
-    start = chunk.data_page_offset
-    dictionary = chunk.dictionary_page_offset
+    start = numbers[thrift.DATA_OFFSET]
     # An offset of 0 is what some writers put where there is no dictionary page.
-    if dictionary is not None and 0 < dictionary < start:
-        start = dictionary
-    length = chunk.total_compressed_size
+    if 0 < numbers[thrift.DICTIONARY_OFFSET] < start:
+        start = numbers[thrift.DICTIONARY_OFFSET]
+    length = numbers[thrift.COMPRESSED]
     if start < 0 or length < 0 or start + length > size_bytes:
         raise SourceError(
-            f"{url} row group {group}: column {chunk.path_in_schema} is said to lie at bytes {start:,} to "
-            f"{start + length:,} of a file of {size_bytes:,}: the footer is corrupt",
+            f"{where} is said to lie at bytes {start:,} to {start + length:,} of a file of {size_bytes:,}: "
+            "the footer is corrupt",
             url=url,
         )
     return Span(start, start + length)

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from stoker.errors import SourceError
 from stoker.source.decode import decoding
 from stoker.source.files import write_aside
+from stoker.source.numbers import Numbers, read_numbers
 from stoker.source.schema import Layout
 from stoker.source.storage import ObjectInfo, Storage
 
@@ -26,6 +27,7 @@ from stoker.source.storage import ObjectInfo, Storage
 TAIL_BYTES = 64 * 1024
 _MAGIC = b"PAR1"
 _MAGIC_ENCRYPTED = b"PARE"
+_SIGNATURE_BYTES = 28
 # Compressed footers that stay in memory where no folder keeps them; what is beyond is read again when needed.
 _MEMORY_BYTES = 256 << 20
 # Parsed footers that stay: threads work on neighbouring fragments, which share few files.
@@ -53,12 +55,14 @@ class Footer:
         buffer: The footer as a Parquet file without data.
         metadata: What pyarrow reads from it.
         layout: How the file lays out its columns.
+        numbers: Sizes, places and counts, checked.
         survivors: Row groups that pass a filter, filled in by whoever asks.
     """
 
     buffer: pa.Buffer
     metadata: pq.FileMetaData
     layout: Layout
+    numbers: Numbers
     survivors: dict[str, frozenset[int]] = field(default_factory=dict)
 
 
@@ -94,7 +98,12 @@ def parse_footer(buffer: pa.Buffer, url: str) -> pq.FileMetaData:
         SourceError: It is corrupt.
     """
     with decoding(url, where=f"the footer of {url}"):
-        return pq.read_metadata(pa.BufferReader(buffer))
+        metadata = pq.read_metadata(pa.BufferReader(buffer))
+    # A footer in plain text that is signed belongs to a file with encrypted columns. Asking pyarrow about such a
+    # column does not raise but ends the process.
+    if metadata.serialized_size == buffer.size - 12 - _SIGNATURE_BYTES:
+        raise SourceError(f"{url} is encrypted, in its columns: Stoker has no keys; decrypt it first", url=url)
+    return metadata
 
 
 class Footers:
@@ -137,21 +146,32 @@ class Footers:
                 self._parsed.popitem(last=False)
         return footer
 
-    def parse(self, buffer: pa.Buffer, url: str) -> Footer:
-        """Return a footer parsed; files of one layout share it."""
+    def parse(self, buffer: pa.Buffer, url: str, *, is_compiled: bool = False) -> Footer:
+        """Return a footer parsed and checked; files of one layout share it."""
         metadata = parse_footer(buffer, url)
         with decoding(url, where=f"the schema of {url}"):
-            arrow = (metadata.metadata or {}).get(b"ARROW:schema", b"")
-            for schema, known, layout in self._layouts:
-                if known == arrow and schema.equals(metadata.schema):
-                    return Footer(buffer=buffer, metadata=metadata, layout=layout)
-            layout = Layout.of(metadata)
+            layout = self._layout(metadata)
+        numbers = read_numbers(buffer, metadata, layout, url=url, is_compiled=is_compiled)
+        return Footer(buffer=buffer, metadata=metadata, layout=layout, numbers=numbers)
+
+    def layout(self, info: ObjectInfo) -> tuple[Layout, int]:
+        """Return the layout of one file, and its number of row groups."""
+        metadata = parse_footer(self.bytes_of(info), info.url)
+        with decoding(info.url, where=f"the schema of {info.url}"):
+            return self._layout(metadata), metadata.num_row_groups
+
+    def _layout(self, metadata: pq.FileMetaData) -> Layout:
+        arrow = (metadata.metadata or {}).get(b"ARROW:schema", b"")
+        for schema, known, layout in tuple(self._layouts):
+            if known == arrow and schema.equals(metadata.schema):
+                return layout
+        layout = Layout.of(metadata)
         with self._lock:
             for schema, known, same in self._layouts:
                 if known == arrow and schema.equals(metadata.schema):
-                    return Footer(buffer=buffer, metadata=metadata, layout=same)
+                    return same
             self._layouts.append((metadata.schema, arrow, layout))
-        return Footer(buffer=buffer, metadata=metadata, layout=layout)
+        return layout
 
     def bytes_of(self, info: ObjectInfo) -> pa.Buffer:
         """Return the footer of one file, unparsed."""

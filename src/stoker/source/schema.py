@@ -13,29 +13,47 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stoker.errors import FieldError, SourceError
 
 _NUM_HINTS = 4
+# Numbers of the types in the format.
+_PHYSICAL = {
+    "BOOLEAN": 0,
+    "INT32": 1,
+    "INT64": 2,
+    "INT96": 3,
+    "FLOAT": 4,
+    "DOUBLE": 5,
+    "BYTE_ARRAY": 6,
+    "FIXED_LEN_BYTE_ARRAY": 7,
+}
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Layout:
     """How one file lays out its columns; most files of a data set share one.
 
     Attributes:
         schema: What pyarrow makes of it, without metadata.
-        paths: Path of each Parquet leaf column, by its number: "clicks.list.element".
-        can_be_null: Whether each leaf may hold nulls at all.
-        is_repeated: Whether each leaf lies in a list.
+        paths: Path of each Parquet leaf column, by its number: "clicks.list.element". L leaves.
+        physical_types: Parquet type of each, by its number in the format; -1 for an unknown one. Shape [L].
+        widths: Bytes of one value; 0 where they differ. Shape [L].
+        max_definition_levels: 0 where a leaf cannot be null. Shape [L].
+        max_repetition_levels: 0 where a leaf lies in no list. Shape [L].
     """
 
     schema: pa.Schema
     paths: tuple[str, ...]
-    can_be_null: tuple[bool, ...]
-    is_repeated: tuple[bool, ...]
+    physical_types: npt.NDArray[np.int64]
+    widths: npt.NDArray[np.int64]
+    max_definition_levels: npt.NDArray[np.int64]
+    max_repetition_levels: npt.NDArray[np.int64]
 
     @classmethod
     def of(cls, metadata: pq.FileMetaData) -> Layout:
@@ -45,8 +63,10 @@ class Layout:
         return cls(
             schema=_plain(parquet.to_arrow_schema()),
             paths=tuple(leaf.path for leaf in leaves),
-            can_be_null=tuple(leaf.max_definition_level > 0 for leaf in leaves),
-            is_repeated=tuple(leaf.max_repetition_level > 0 for leaf in leaves),
+            physical_types=np.array([_PHYSICAL.get(leaf.physical_type, -1) for leaf in leaves], np.int64),
+            widths=np.array([_WIDTHS.get(leaf.physical_type) or leaf.length or 0 for leaf in leaves], np.int64),
+            max_definition_levels=np.array([leaf.max_definition_level for leaf in leaves], np.int64),
+            max_repetition_levels=np.array([leaf.max_repetition_level for leaf in leaves], np.int64),
         )
 
     def leaves(self, names: Iterable[str]) -> list[int]:

@@ -20,12 +20,13 @@ import pyarrow.compute as pc
 import pyarrow.ipc as ipc
 
 from stoker.errors import SourceError
-from stoker.source.decode import decoding
+from stoker.source import thrift
 from stoker.source.files import write_aside
 from stoker.source.filters import surviving_row_groups
 from stoker.source.footers import Footer, Footers, for_each
 from stoker.source.fragments import Piece, RowGroup, plan_fragments
 from stoker.source.listing import Listed, partition_fields, partition_value
+from stoker.source.numbers import COMPILE_FROM_CHUNKS
 from stoker.source.schema import Layout, fixed_width_bytes, unify
 from stoker.source.storage import ObjectInfo
 
@@ -70,8 +71,8 @@ class Survey:
 _ARRAYS = ("file", "start", "stop", "row_start", "row_stop", "num_rows", "num_samples")
 
 
-def read_layouts(files: Sequence[Listed], footers: Footers, *, num_threads: int) -> tuple[pa.Schema, pa.Schema]:
-    """Read every footer and return the schema that all files share, and that of the partition columns.
+def read_layouts(files: Sequence[Listed], footers: Footers, *, num_threads: int) -> tuple[pa.Schema, pa.Schema, int]:
+    """Read every footer; return the schema all files share, the partition columns, and the number of column chunks.
 
     A partition column takes the place of a column of that name in the files, as in Spark.
 
@@ -80,19 +81,22 @@ def read_layouts(files: Sequence[Listed], footers: Footers, *, num_threads: int)
         FieldError: The files' schemas contradict each other.
     """
     layouts: list[Layout | None] = [None] * len(files)
+    num_groups = [0] * len(files)
 
     def work(i: int) -> None:
-        info = files[i].info
-        layouts[i] = footers.parse(footers.bytes_of(info), info.url).layout
+        layouts[i], num_groups[i] = footers.layout(files[i].info)
 
     for_each(len(files), work, num_threads=num_threads)
     distinct: dict[int, tuple[Layout, str]] = {}
-    for layout, file in zip(layouts, files, strict=True):
+    num_chunks = 0
+    for i, layout in enumerate(layouts):
         assert layout is not None
-        distinct.setdefault(id(layout), (layout, file.info.url))
+        distinct.setdefault(id(layout), (layout, files[i].info.url))
+        num_chunks += num_groups[i] * len(layout.paths)
     partitions = pa.schema(partition_fields(files))
     unified = unify(list(distinct.values()))
-    return pa.schema([field for field in unified if field.name not in partitions.names]), partitions
+    schema = pa.schema([field for field in unified if field.name not in partitions.names])
+    return schema, partitions, num_chunks
 
 
 def partition_expression(file: Listed, partitions: pa.Schema) -> pc.Expression | None:
@@ -152,81 +156,77 @@ def cut_file(footer: Footer, file: Listed, cut: Cut) -> tuple[list[Piece], dict[
     Raises:
         SourceError: The footer contradicts itself.
     """
-    metadata, layout, url = footer.metadata, footer.layout, file.info.url
+    layout, url = footer.layout, file.info.url
     leaves = layout.leaves(cut.columns.names)
     is_everything = len(leaves) == len(layout.paths)
     row_bytes = sum(fixed_width_bytes(field.type) for field in cut.columns)
     needed = survivors(footer, file, cut)
-    groups = []
-    with decoding(url, where=f"the footer of {url}"):
-        for g in range(metadata.num_row_groups):
-            group = metadata.row_group(g)
-            if g not in needed:
-                groups.append(RowGroup(group.num_rows, 0, False))
-                continue
-            size = (
-                group.total_byte_size
-                if is_everything
-                else sum(group.column(leaf).total_uncompressed_size for leaf in leaves)
-            )
-            groups.append(RowGroup(group.num_rows, max(size, group.num_rows * row_bytes)))
+    sizes = (
+        footer.numbers.groups[:, thrift.TOTAL_BYTES]
+        if is_everything
+        else footer.numbers.chunks[:, leaves, thrift.UNCOMPRESSED].sum(axis=1)
+    )
+    groups = [
+        RowGroup(num_rows, max(size, num_rows * row_bytes), g in needed)
+        for g, (num_rows, size) in enumerate(
+            zip(footer.numbers.groups[:, thrift.NUM_ROWS].tolist(), sizes.tolist(), strict=True)
+        )
+    ]
     try:
         pieces = plan_fragments(groups, chunk_bytes=cut.chunk_bytes)
     except ValueError as error:
         raise SourceError(f"the footer of {url} is corrupt: {error}", url=url) from error
-    nulls: dict[str, list[int]] = {}
-    with decoding(url, where=f"the footer of {url}"):
-        counted: dict[tuple[int, int], int] = {}
-        for name in cut.columns.names:
-            own = layout.leaves([name])
-            nulls[name] = [_nulls(footer, piece, own, groups, counted, cut) for piece in pieces]
+    counts = footer.numbers.chunks[:, :, thrift.NULL_COUNT].tolist()
+    nulls = {}
+    for name in cut.columns.names:
+        own = layout.leaves([name])
+        nulls[name] = [_nulls(layout, piece, own, groups, counts, cut) for piece in pieces]
     return pieces, nulls
 
 
 def _nulls(
-    footer: Footer,
+    layout: Layout,
     piece: Piece,
     leaves: Sequence[int],
     groups: Sequence[RowGroup],
-    counted: dict[tuple[int, int], int],
+    counts: Sequence[Sequence[int]],
     cut: Cut,
 ) -> int:
     """Return the nulls of a column in a fragment, as far as the footer's statistics say."""
     if not leaves:  # the file has no such column: all null, though a filter may leave no row of it
         return piece.num_rows if cut.expression is None else UNKNOWN
     total = 0
-    layout = footer.layout
     for leaf in leaves:
-        if not layout.can_be_null[leaf]:
+        if layout.max_definition_levels[leaf] == 0:
             continue
+        count = 0
         for g in range(piece.start, piece.stop):
-            if not groups[g].is_needed:
-                continue
-            if (g, leaf) not in counted:
-                statistics = footer.metadata.row_group(g).column(leaf).statistics
-                known = statistics is not None and statistics.has_null_count
-                counted[g, leaf] = int(statistics.null_count) if known else UNKNOWN
-            count = counted[g, leaf]
-            if count == 0:
-                continue
-            # In lists a null may be an empty list; of a part, or behind a filter, nobody knows which rows are null.
-            if count < 0 or layout.is_repeated[leaf] or piece.row_start >= 0 or cut.expression is not None:
-                return UNKNOWN
-            total += count
+            if groups[g].is_needed:
+                if counts[g][leaf] < 0:
+                    return UNKNOWN
+                count += counts[g][leaf]
+        # In lists a null may be an empty list; of a part, or behind a filter, nobody knows which rows are null.
+        if count and (layout.max_repetition_levels[leaf] or piece.row_start >= 0 or cut.expression is not None):
+            return UNKNOWN
+        total += count
     return total if len(leaves) == 1 or total == 0 else UNKNOWN
 
 
-def survey(files: Sequence[Listed], schema: pa.Schema, cut: Cut, footers: Footers, *, num_threads: int) -> Survey:
+def survey(
+    files: Sequence[Listed], schema: pa.Schema, cut: Cut, footers: Footers, *, num_threads: int, num_chunks: int
+) -> Survey:
     """Cut every file into fragments; `num_samples` is `num_rows` still.
 
     Raises:
         SourceError: A footer contradicts itself.
     """
+    is_compiled = num_chunks >= COMPILE_FROM_CHUNKS
     found: list[tuple[list[Piece], dict[str, list[int]]] | None] = [None] * len(files)
 
     def work(i: int) -> None:
         info = files[i].info
-        found[i] = cut_file(footers.parse(footers.bytes_of(info), info.url), files[i], cut)
+        footer = footers.parse(footers.bytes_of(info), info.url, is_compiled=is_compiled)
+        found[i] = cut_file(footer, files[i], cut)
 
     for_each(len(files), work, num_threads=num_threads)
     pieces: list[tuple[int, Piece]] = []

@@ -1,0 +1,260 @@
+"""The few numbers of a Parquet footer that planning needs, read without pyarrow's column accessors.
+
+Those accessors end the process on some corrupt footers (a C++ exception that nobody catches), and are slower than the
+compiled form of these loops. pyarrow has parsed the footer before, so it is well-formed Thrift; what its numbers say is
+checked by `numbers.py`. Everything here works on `bytes` in plain Python and, compiled, on NumPy arrays.
+
+Source:
+    Thrift compact protocol specification; parquet.thrift of parquet-format 2.11.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+# bytes, or an array of uint8; a row is int64.
+Bytes: TypeAlias = Any
+Row: TypeAlias = Any
+
+# Columns of the array of column chunks.
+TYPE = 0
+DATA_OFFSET = 1
+DICTIONARY_OFFSET = 2
+COMPRESSED = 3
+UNCOMPRESSED = 4
+NULL_COUNT = 5
+IS_ENCRYPTED = 6
+NUM_REPETITION_LEVELS = 7
+NUM_DEFINITION_LEVELS = 8
+HAS_METADATA = 9
+MIN_BYTES = 10
+MAX_BYTES = 11
+CODEC = 12
+NUM_CHUNK_NUMBERS = 13
+
+# Columns of the array of row groups.
+TOTAL_BYTES = 0
+NUM_ROWS = 1
+NUM_GROUP_NUMBERS = 2
+
+_STOP, _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = 0, 1, 2, 3, 7, 8, 9, 10, 11, 12
+_MAX_DEPTH = 32
+
+
+def varint(b: Bytes, at: int) -> tuple[int, int]:
+    """Return an unsigned number and where it ends."""
+    result = 0
+    shift = 0
+    while True:
+        byte = int(b[at])
+        at += 1
+        result |= (byte & 127) << shift
+        if byte < 128:
+            return result, at
+        shift += 7
+        if shift > 63:
+            raise ValueError("corrupt footer")
+
+
+def zigzag(b: Bytes, at: int) -> tuple[int, int]:
+    """Return a signed number and where it ends."""
+    n, at = varint(b, at)
+    return ((n >> 1) & 0x7FFFFFFFFFFFFFFF) ^ -(n & 1), at
+
+
+def field(b: Bytes, at: int, last: int) -> tuple[int, int, int]:
+    """Return number, kind and content of the next field of a struct; kind 0 where the struct ends."""
+    byte = int(b[at])
+    at += 1
+    kind = byte & 15
+    if kind == _STOP:
+        return last, kind, at
+    if byte >> 4:
+        return last + (byte >> 4), kind, at
+    number, at = zigzag(b, at)
+    return number, kind, at
+
+
+def items(b: Bytes, at: int) -> tuple[int, int, int]:
+    """Return how many elements a list has, their kind, and where they begin."""
+    byte = int(b[at])
+    at += 1
+    num = byte >> 4
+    if num == 15:
+        num, at = varint(b, at)
+    return num, byte & 15, at
+
+
+def skip(b: Bytes, at: int, kind: int, depth: int) -> int:
+    """Return where a value ends."""
+    if depth > _MAX_DEPTH:
+        raise ValueError("corrupt footer")
+    if kind in (_TRUE, _FALSE):
+        return at
+    if kind == _BYTE:
+        return at + 1
+    if kind == _DOUBLE:
+        return at + 8
+    if kind == _BINARY:
+        size, at = varint(b, at)
+        return at + size
+    if kind in (_LIST, _SET):
+        num, of, at = items(b, at)
+        for _ in range(num):
+            at = at + 1 if of <= _FALSE else skip(b, at, of, depth + 1)
+            if at > len(b):
+                raise ValueError("corrupt footer")
+        return at
+    if kind == _MAP:
+        num, at = varint(b, at)
+        if num:
+            kinds = int(b[at])
+            at += 1
+            for _ in range(num):
+                at = skip(b, at, kinds >> 4, depth + 1)
+                at = skip(b, at, kinds & 15, depth + 1)
+                if at > len(b):
+                    raise ValueError("corrupt footer")
+        return at
+    if kind == _STRUCT:
+        number = 0
+        while True:
+            number, of, at = field(b, at, number)
+            if of == _STOP:
+                return at
+            at = skip(b, at, of, depth + 1)
+            if at > len(b):
+                raise ValueError("corrupt footer")
+    return varint(b, at)[1]
+
+
+def binary_bytes(b: Bytes, at: int) -> tuple[int, int]:
+    """Return the length of a binary value and where it ends."""
+    size, at = varint(b, at)
+    return size, at + size
+
+
+def statistics(b: Bytes, at: int, row: Row) -> int:
+    """Read a Statistics struct into `row`."""
+    number = 0
+    while True:
+        number, kind, at = field(b, at, number)
+        if kind == _STOP:
+            return at
+        if number == 3:
+            row[NULL_COUNT], at = zigzag(b, at)
+        elif number == 5 and kind == _BINARY:
+            row[MAX_BYTES], at = binary_bytes(b, at)
+        elif number == 6 and kind == _BINARY:
+            row[MIN_BYTES], at = binary_bytes(b, at)
+        else:
+            at = skip(b, at, kind, 0)
+
+
+def sizes(b: Bytes, at: int, row: Row) -> int:
+    """Read a SizeStatistics struct into `row`."""
+    number = 0
+    while True:
+        number, kind, at = field(b, at, number)
+        if kind == _STOP:
+            return at
+        if number == 2 and kind == _LIST:
+            row[NUM_REPETITION_LEVELS], _, _ = items(b, at)
+        elif number == 3 and kind == _LIST:
+            row[NUM_DEFINITION_LEVELS], _, _ = items(b, at)
+        at = skip(b, at, kind, 0)
+
+
+def column_metadata(b: Bytes, at: int, row: Row) -> int:
+    """Read a ColumnMetaData struct into `row`."""
+    number = 0
+    while True:
+        number, kind, at = field(b, at, number)
+        if kind == _STOP:
+            return at
+        if number == 1:
+            row[TYPE], at = zigzag(b, at)
+        elif number == 4:
+            row[CODEC], at = zigzag(b, at)
+        elif number == 6:
+            row[UNCOMPRESSED], at = zigzag(b, at)
+        elif number == 7:
+            row[COMPRESSED], at = zigzag(b, at)
+        elif number == 9:
+            row[DATA_OFFSET], at = zigzag(b, at)
+        elif number == 11:
+            row[DICTIONARY_OFFSET], at = zigzag(b, at)
+        elif number == 12 and kind == _STRUCT:
+            at = statistics(b, at, row)
+        elif number == 16 and kind == _STRUCT:
+            at = sizes(b, at, row)
+        else:
+            at = skip(b, at, kind, 0)
+
+
+def column_chunk(b: Bytes, at: int, row: Row) -> int:
+    """Read a ColumnChunk struct into `row`."""
+    row[:] = -1
+    row[IS_ENCRYPTED] = 0
+    row[HAS_METADATA] = 0
+    number = 0
+    while True:
+        number, kind, at = field(b, at, number)
+        if kind == _STOP:
+            return at
+        if number == 3 and kind == _STRUCT:
+            row[HAS_METADATA] = 1
+            at = column_metadata(b, at, row)
+        else:
+            if number == 8 or number == 9:
+                row[IS_ENCRYPTED] = 1
+            at = skip(b, at, kind, 0)
+
+
+def row_group(b: Bytes, at: int, group: Row, chunks: Any) -> int:
+    """Read a RowGroup struct into `group`, and its column chunks into the rows of `chunks`."""
+    number = 0
+    while True:
+        number, kind, at = field(b, at, number)
+        if kind == _STOP:
+            return at
+        if number == 1 and kind == _LIST:
+            num, _, at = items(b, at)
+            if num != len(chunks):
+                raise ValueError("corrupt footer")
+            for i in range(num):
+                at = column_chunk(b, at, chunks[i])
+        elif number == 2:
+            group[TOTAL_BYTES], at = zigzag(b, at)
+        elif number == 3:
+            group[NUM_ROWS], at = zigzag(b, at)
+        else:
+            at = skip(b, at, kind, 0)
+
+
+def footer(b: Bytes, groups: Any, chunks: Any) -> None:
+    """Read the FileMetaData at the beginning of `b`.
+
+    Args:
+        b: The footer.
+        groups: int64, shape [row groups, NUM_GROUP_NUMBERS]; filled.
+        chunks: int64, shape [row groups, columns, NUM_CHUNK_NUMBERS]; filled, -1 for what is not there.
+
+    Raises:
+        ValueError: It does not hold so many row groups, or columns in each.
+        IndexError: It ends early.
+    """
+    at = 0
+    number = 0
+    while True:
+        number, kind, at = field(b, at, number)
+        if kind == _STOP:
+            return
+        if number == 4 and kind == _LIST:
+            num, _, at = items(b, at)
+            if num != len(groups):
+                raise ValueError("corrupt footer")
+            for i in range(num):
+                at = row_group(b, at, groups[i], chunks[i])
+        else:
+            at = skip(b, at, kind, 0)
