@@ -29,7 +29,7 @@ SUFFIX = ".safetensors"
 _MARKER = "stoker-cache.json"
 _FOLDERS = ("chunks", "overflow", "tmp", "datasets", "failed")
 # What the source keeps beside the chunks may be there before the cache itself.
-_ALSO_OURS = (*_FOLDERS, "catalogue", "catalogues", "footers", "usage", "locks")
+_ALSO_OURS = (*_FOLDERS, "source", "usage", "locks")
 
 
 @dataclass(frozen=True)

@@ -196,6 +196,13 @@ class Locks:
         with self._file.mutex:
             return place in self._file.held or not self._file.is_free_elsewhere(place)
 
+    def is_held_elsewhere(self, kind: Kind, name: str) -> bool:
+        """Return whether another process, or another store of this one, holds the lock."""
+        place = _place(kind, name)
+        with self._file.mutex:
+            mine = sum(lock._place == place for lock in self._mine)
+            return self._file.held.get(place, 0) not in (0, mine) or not self._file.is_free_elsewhere(place)
+
     @contextlib.contextmanager
     def ledger(self) -> Iterator[None]:
         """Hold the one lock under which it is decided what is kept.

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Self
 
 from stoker.cache.chunk import ChunkHeader, check_arrays, read_header
+from stoker.cache.failures import sweep_failures
 from stoker.cache.files import Files
 from stoker.cache.folder import ChunkFile, Folder
 from stoker.cache.locks import Kind, Lock, Locks
@@ -186,6 +187,11 @@ class Store:
         """Whether chunks can be published; False on a disk that is read-only."""
         return self._locks.is_writable
 
+    @property
+    def failed(self) -> Path:
+        """Folder in which build processes say why they failed."""
+        return self._folder.failed
+
     # ------------------------------------------------------------------ finding
 
     def path_of(self, key: str) -> Path:
@@ -283,6 +289,10 @@ class Store:
         """
         return self._locks.try_lock(Kind.BUILD, key)
 
+    def is_locked(self, key: str) -> bool:
+        """Return whether anyone has the lock under which the chunk is built."""
+        return self._locks.is_held(Kind.BUILD, key)
+
     def pin(self, key: str) -> Lock:
         """Keep the chunk from being evicted, from now on or from when it is there, until the pin is released.
 
@@ -332,6 +342,11 @@ class Store:
             if error.errno not in _NO_ROOM:
                 raise self._unwritable(error) from error
             self._publish_on_full_disk(key, prepared, may_overflow=may_overflow)
+        self.count_built(key, prepared.size_bytes)
+        return prepared.size_bytes
+
+    def count_built(self, key: str, size_bytes: int) -> None:
+        """Count a chunk as built by this store: `publish` does, and who has a process of its own do it."""
         with self._mutex:
             self._published.add(key)
             counts = self._counts
@@ -339,10 +354,9 @@ class Store:
                 counts,
                 num_built=counts.num_built + 1,
                 num_mended=counts.num_mended + (key in self._corrupt),
-                bytes_built=counts.bytes_built + prepared.size_bytes,
+                bytes_built=counts.bytes_built + size_bytes,
             )
             self._corrupt.discard(key)
-        return prepared.size_bytes
 
     def _publish_on_full_disk(self, key: str, prepared: PreparedChunk, *, may_overflow: bool) -> None:
         """Make room on the disk and try once more."""
@@ -414,6 +428,7 @@ class Store:
                 if lock is not None:
                     with lock:
                         self._files.remove(path)
+            sweep_failures(self._folder.failed, self._files)
             account.recount(self._folder)
 
     # ------------------------------------------------------------------ data sets
@@ -424,49 +439,78 @@ class Store:
         *,
         name: str,
         urls: Sequence[str],
-        keys: Sequence[str],
+        num_chunks: int,
+        keys: Callable[[], Sequence[str]],
         spec: Spec | None = None,
         reserve_bytes: int = 0,
     ) -> None:
         """Say that this store uses a data set, until it is closed.
 
-        While any process uses it, its kept chunks stay. Call it again to change the spec or the reserve.
+        While any process uses it, its kept chunks stay. Call it again to change the reserve.
 
         Args:
-            fingerprint: Of the data set.
+            fingerprint: Of the data set; two with the same one have the same keys.
             name: What people call it.
             urls: Where it comes from.
-            keys: Of its chunks, in order.
+            num_chunks: Number of its chunks.
+            keys: Gives the keys of its chunks, in order; called only where the folder does not know them.
             spec: What a sample is; None keeps what is known.
             reserve_bytes: Room that must be left for chunks that are needed but not kept: those of all windows open
-                or about to be. Processes that share a data set share it.
+                or about to be. Processes that share a data set share it: the largest counts.
 
         Raises:
+            CacheFullError: The manifest does not fit on the disk, or the reserve is more than the limit.
             CacheError: The manifest cannot be written.
         """
+        limit = self.limit_bytes
+        if limit is not None and reserve_bytes > limit:
+            raise CacheFullError(
+                f"{self.path} is limited to {limit:,} bytes, but {reserve_bytes:,} are needed for the chunks that are "
+                f"in use at one time; raise cache_limit, or use a smaller window",
+                path=self.path,
+            )
         lock = self._locks.try_lock(Kind.DATASET, fingerprint, is_shared=True)
         assert lock is not None, "nobody locks a data set exclusively"
         with self._mutex:
+            is_mine = fingerprint in self._in_use
             held = self._in_use.setdefault(fingerprint, lock)
         if held is not lock:
             lock.release()
         if not self.is_writable:
             return
-        try:
-            with self._ledger.open() as account:
+        with self._writing(), self._ledger.open() as account:
+            known = self._manifests.get(fingerprint)
+            has_keys = known is not None and len(self._manifests.keys(fingerprint)) == num_chunks
+            others = known is not None and self._locks.is_held_elsewhere(Kind.DATASET, fingerprint)
+            if known is not None and others and not is_mine:
+                reserve_bytes = max(reserve_bytes, known.reserve_bytes)
+            manifest = Manifest(
+                fingerprint=fingerprint,
+                name=name,
+                urls=tuple(urls),
+                num_chunks=num_chunks,
+                reserve_bytes=reserve_bytes,
+                spec=spec if spec is not None or known is None else known.spec,
+            )
+            self._manifests.write(manifest, None if has_keys else keys())
+            self._room.trim(account, last=fingerprint)
+
+    def keep_spec(self, fingerprint: str, spec: Spec) -> None:
+        """Keep what a sample of a registered data set is, for `spec_of` of later runs."""
+        if self.is_writable:
+            with self._writing(), self._ledger.open():
                 known = self._manifests.get(fingerprint)
-                has_keys = known is not None and self._manifests.keys(fingerprint) == list(keys)
-                manifest = Manifest(
-                    fingerprint=fingerprint,
-                    name=name,
-                    urls=tuple(urls),
-                    num_chunks=len(keys),
-                    reserve_bytes=reserve_bytes,
-                    spec=spec if spec is not None or known is None else known.spec,
-                )
-                self._manifests.write(manifest, None if has_keys else keys)
-                self._room.trim(account, last=fingerprint)
+                if known is not None and known.spec != spec:
+                    self._manifests.write(replace(known, spec=spec), None)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Translate what the disk refuses."""
+        try:
+            yield
         except OSError as error:
+            if error.errno in _NO_ROOM:
+                raise CacheFullError(f"the disk of {self.path} is full; free it", path=self.path) from error
             raise self._unwritable(error) from error
 
     def spec_of(self, fingerprint: str) -> Spec | None:

@@ -1,0 +1,294 @@
+"""From a fragment to a published chunk, once, whoever wants it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection, Generator, Iterator, Mapping
+from contextlib import closing, contextmanager
+from typing import Protocol, cast
+
+import numpy as np
+import pyarrow as pa
+
+from stoker.cache.store import Store
+from stoker.cache.write import find_mismatch
+from stoker.errors import (
+    CacheFullError,
+    ChunkCorruptError,
+    FieldMismatchError,
+    SourceChangedError,
+    StokerError,
+    TransformError,
+)
+from stoker.source.catalogue import Catalogue
+from stoker.source.columns import Columns, num_rows, plan_spec, spec_of, to_arrays
+from stoker.source.fragments import Fragment
+from stoker.spec import Array, Arrays, Entry, Ragged, Spec
+from stoker.trace.stages import OnStage, ignore_stage, timed
+
+# How long to leave a chunk alone that another process builds. Short against building one, long against a file lookup.
+_POLL_S = 0.01
+# What a transform may return; anything else is refused, with the way out, when it is converted.
+_MANY = (pa.Table, pa.RecordBatch, Mapping)
+
+
+class ChunkBuilder(Protocol):
+    """What builds chunks: here, or in other processes."""
+
+    def build(self, i: int, *, may_overflow: bool = True) -> bool:
+        """Have chunk i built; False where another process is at it."""
+
+    def find_spec(self) -> Spec:
+        """Return what a sample is."""
+
+    def close(self) -> None:
+        """End what was started."""
+
+
+class Builder:
+    """Builds the chunks of a data set that are missing from a store, in the calling thread.
+
+        read ─► transform ─► convert ─► publish        for each missing fragment of what is read in one go
+
+    Safe to use from several threads. A chunk is built under its lock, so that of all threads and processes one does.
+
+    Args:
+        catalogue: The opened data set.
+        store: Where chunks go. It is told that the data set is in use.
+        on_stage: Told of each piece of work.
+        reserve_bytes: See `Store.register`.
+    """
+
+    def __init__(
+        self, catalogue: Catalogue, store: Store, *, on_stage: OnStage = ignore_stage, reserve_bytes: int = 0
+    ) -> None:
+        self._catalogue = catalogue
+        self._store = store
+        self._on_stage = on_stage
+        self._dataset = catalogue.dataset
+        self._spec: Spec | None = None
+        if self._dataset.transform is None:
+            self._spec = plan_spec(catalogue.schema, self._dataset.fields)
+        self._finding = threading.Lock()
+        self._register(reserve_bytes)
+
+    def reserve(self, num_bytes: int) -> None:
+        """Leave so much room in the store for chunks that are needed but not kept: those of all open windows."""
+        self._register(num_bytes)
+
+    def _register(self, reserve_bytes: int) -> None:
+        catalogue = self._catalogue
+        self._store.register(
+            catalogue.fingerprint,
+            name=repr(self._dataset),
+            urls=self._dataset.sources,
+            num_chunks=len(catalogue.fragments),
+            keys=lambda: [catalogue.key(i) for i in range(len(catalogue.fragments))],
+            spec=self._spec if self._dataset.transform is not None else None,
+            reserve_bytes=reserve_bytes,
+        )
+
+    # ------------------------------------------------------------------ what a sample is
+
+    def find_spec(self, first: int | None = None) -> Spec:
+        """Return what a sample is: from the columns' types, or, with a transform, from the first chunk.
+
+        Blocks: with a transform, until the first chunk with samples is built, unless the cache knows.
+
+        Args:
+            first: Chunk to look at; the first with samples unless told. All processes must look at the same one.
+
+        Raises:
+            StokerError: As `build`.
+        """
+        with self._finding:
+            if self._spec is None:
+                self._spec = self._store.spec_of(self._catalogue.fingerprint)
+            if self._spec is None:
+                filled = np.flatnonzero(self._catalogue.num_samples)
+                if first is not None or len(filled):
+                    self._spec = self._spec_of_chunk(int(filled[0]) if first is None else first)
+                else:
+                    result = self._transformed(self._catalogue.schema.empty_table(), "an empty table")
+                    self._spec = spec_of(result, self._dataset.fields)
+                self._store.keep_spec(self._catalogue.fingerprint, self._spec)
+            return self._spec
+
+    def _spec_of_chunk(self, i: int) -> Spec:
+        wait = threading.Event().wait
+        key = self._catalogue.key(i)
+        with self._store.pin(key):
+            while True:
+                try:
+                    with self._store.open(key) as chunk:
+                        return chunk.header.spec
+                except (KeyError, ChunkCorruptError):
+                    if not self._build(i, None, may_overflow=True):
+                        wait(_POLL_S)
+
+    # ------------------------------------------------------------------ chunks
+
+    def build(self, i: int, *, may_overflow: bool = True) -> bool:
+        """Build chunk i, and what is read in one go with it; return False where somebody else is at it.
+
+        Never decodes what is there: looks before and after it has the lock.
+
+        Args:
+            i: Number of a fragment.
+            may_overflow: Whether it is wanted even where it cannot be kept.
+
+        Raises:
+            SourceError: The rows cannot be read; SourceChangedError where they are not those that were listed.
+            TransformError: The transform failed, or returned another number of rows.
+            FieldMismatchError: Its result does not fit the spec.
+            FieldError: A value cannot become what its field asks for.
+            CacheError: The chunk cannot be published; CacheFullError where there is no room.
+        """
+        if self._store.has(self._catalogue.key(i)):
+            return True
+        return self._build(i, self.find_spec(), may_overflow=may_overflow)
+
+    def close(self) -> None:
+        """Do nothing: threads are the caller's."""
+
+    def _build(self, i: int, spec: Spec | None, *, may_overflow: bool) -> bool:
+        keys = {j: self._catalogue.key(j) for j in self._catalogue.unit(i)}
+        lock = self._store.try_lock(next(iter(keys.values())))
+        if lock is None:
+            return False
+        with lock:
+            missing = {j for j, key in keys.items() if not self._store.has(key)}
+            is_full = False
+            if i in missing:
+                for j, table in self._read(i, missing, spec):
+                    arrays, found = self._convert(j, table, spec)
+                    spec = spec or found
+                    # Parts that came along are wanted where they can stay, or where somebody waits for them.
+                    is_wanted = may_overflow and (j == i or self._store.is_pinned(keys[j]))
+                    try:
+                        self._publish(j, keys[j], arrays, found, may_overflow=is_wanted)
+                    except CacheFullError:
+                        if j == i:
+                            raise
+                        is_full = True
+                    if is_full and j >= i and not any(self._store.is_pinned(keys[k]) for k in missing if k > j):
+                        break  # nothing that is still to come could stay
+        return True
+
+    def _read(self, i: int, missing: Collection[int], spec: Spec | None) -> Iterator[tuple[int, pa.Table | None]]:
+        """Yield the rows of each missing fragment of a unit; None for those known to have no samples."""
+        catalogue = self._catalogue
+        is_empty = {j for j in missing if spec is not None and catalogue.num_samples[j] == 0}
+        for j in sorted(is_empty):
+            yield j, None
+        left = set(missing) - is_empty
+        if not left:
+            return
+        # Closing the generator frees what it has read ahead.
+        reading = cast("Generator[tuple[int, pa.Table]]", catalogue.read(i, on_stage=self._on_stage))
+        with closing(reading) as tables:
+            for j, table in self._noting(tables, "reading", catalogue.fragments[i]):
+                if j in left:
+                    fragment = catalogue.fragments[j]
+                    if table.num_rows != catalogue.num_samples[j]:
+                        raise SourceChangedError(
+                            f"{fragment} has {table.num_rows:,} rows where {catalogue.num_samples[j]:,} were counted; "
+                            f"open the data set again with refresh=True",
+                            url=fragment.url,
+                        )
+                    yield j, table
+                    left.discard(j)
+                if not left:
+                    return
+
+    def _noting(
+        self, tables: Iterator[tuple[int, pa.Table]], stage: str, fragment: Fragment
+    ) -> Iterator[tuple[int, pa.Table]]:
+        while True:
+            with noted(stage, fragment):
+                item = next(tables, None)
+            if item is None:
+                return
+            yield item
+
+    def _convert(self, j: int, table: pa.Table | None, spec: Spec | None) -> tuple[Arrays, Spec]:
+        """Return the arrays of fragment j, and the spec that they fit."""
+        fragment = self._catalogue.fragments[j]
+        if table is None:
+            assert spec is not None
+            return empty_arrays(spec), spec
+        columns = self._transformed(table, str(fragment))
+        with noted("converting", fragment), timed(self._on_stage, "convert", table.nbytes):
+            arrays = to_arrays(columns, self._dataset.fields, where=str(fragment))
+            if spec is None:
+                spec = spec_of(columns, self._dataset.fields, where=str(fragment))
+        reason = find_mismatch(arrays, spec, num_samples=table.num_rows)
+        if reason is not None:
+            raise FieldMismatchError(
+                f"{fragment}: {reason}. The first chunk with samples decides what every sample is; make the transform "
+                f"return the same names, dtypes and shapes for every table",
+                fragment=str(fragment),
+            )
+        return arrays, spec
+
+    def _transformed(self, table: pa.Table, where: str) -> Columns:
+        transform = self._dataset.transform
+        if transform is None:
+            return table
+        try:
+            with timed(self._on_stage, "transform", table.nbytes):
+                columns: Columns = transform(table)
+        except Exception as error:
+            failed = TransformError(f"the transform failed on {where}: {type(error).__name__}: {error}", fragment=where)
+            failed.add_note(f"while transforming {where}")
+            raise failed from error
+        with noted("transforming", where):
+            returned = num_rows(columns, where=where) if isinstance(columns, _MANY) else None
+            if returned is not None and returned != table.num_rows:
+                raise TransformError(
+                    f"the transform made {returned:,} rows of the {table.num_rows:,} of {where}; it must keep their "
+                    f"number: drop rows with filters=",
+                    fragment=where,
+                )
+        return columns
+
+    def _publish(self, j: int, key: str, arrays: Arrays, spec: Spec, *, may_overflow: bool) -> None:
+        fragment = self._catalogue.fragments[j]
+        about = {
+            "url": fragment.url,
+            "row_groups": [fragment.row_groups[0], fragment.row_groups[-1]],
+            "rows": fragment.rows,
+        }
+        start_ns = time.perf_counter_ns()
+        with noted("publishing", fragment):
+            size_bytes = self._store.publish(
+                key,
+                arrays,
+                spec,
+                num_samples=int(self._catalogue.num_samples[j]),
+                about=about,
+                may_overflow=may_overflow,
+            )
+        self._on_stage("publish", start_ns, time.perf_counter_ns(), size_bytes)
+
+
+@contextmanager
+def noted(stage: str, where: Fragment | str) -> Iterator[None]:
+    """Add the stage and the fragment to an error of ours that passes."""
+    try:
+        yield
+    except StokerError as error:
+        error.add_note(f"while {stage} {where}")
+        raise
+
+
+def empty_arrays(spec: Spec) -> Arrays:
+    """Return the arrays of a chunk without samples."""
+    return {entry.name: _empty(entry, entry.num_levels) for entry in spec}
+
+
+def _empty(entry: Entry, num_levels: int) -> Array | Ragged:
+    if num_levels:
+        return Ragged(_empty(entry, num_levels - 1), np.zeros(1, dtype=np.int64))
+    return np.empty((0, *entry.shape), dtype=entry.dtype)

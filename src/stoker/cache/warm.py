@@ -1,0 +1,170 @@
+"""Filling a cache before training: everything that is missing, by any number of threads."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from stoker.cache.build import Builder, ChunkBuilder
+from stoker.cache.store import Store
+from stoker.errors import CacheFullError
+from stoker.source.catalogue import Catalogue
+
+# How long to leave a chunk alone that another process builds.
+_POLL_S = 0.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarmProgress:
+    """How far a cache is filled.
+
+    Attributes:
+        num_chunks: Chunks of the data set.
+        num_done: Those in the cache by now.
+        num_found: Those of them that were there already.
+        num_samples: Samples in chunks built since.
+        size_bytes: Bytes of chunks built since.
+        is_full: Whether the rest does not fit: it is built while training, each time it is needed.
+    """
+
+    num_chunks: int
+    num_done: int
+    num_found: int
+    num_samples: int = 0
+    size_bytes: int = 0
+    is_full: bool = False
+
+
+OnProgress = Callable[[WarmProgress], object]
+
+
+def warm(
+    catalogue: Catalogue,
+    store: Store,
+    *,
+    num_threads: int,
+    on_progress: OnProgress | None = None,
+    stop_event: threading.Event | None = None,
+    builder: ChunkBuilder | None = None,
+) -> WarmProgress:
+    """Build every chunk that is missing, and return how far that got.
+
+    What is there is not looked at again, so a second call goes on where the first was stopped; several processes at
+    once share the work.
+
+    Args:
+        catalogue: The opened data set.
+        store: Where chunks go. Where they do not all fit, as many as fit are built.
+        num_threads: Threads that build.
+        on_progress: Told once at the beginning and after each chunk, by one thread at a time.
+        stop_event: When set, chunks in the making are finished and no further one is begun.
+        builder: What builds; a `Builder` unless told.
+
+    Raises:
+        StokerError: A chunk cannot be built. Chunks in the making are finished first.
+    """
+    work = _Warming(
+        catalogue,
+        store,
+        builder=Builder(catalogue, store) if builder is None else builder,
+        on_progress=on_progress,
+        stop_event=threading.Event() if stop_event is None else stop_event,
+    )
+    threads = [
+        threading.Thread(target=work.run, name=f"stoker-warm-{i}", daemon=True)
+        for i in range(max(1, min(num_threads, work.num_missing)))
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        for thread in threads:
+            thread.join()
+    except BaseException:  # Ctrl-C: finish what is begun, so that nothing runs on behind the caller's back
+        work.stop()
+        for thread in threads:
+            thread.join()
+        raise
+    if work.error is not None:
+        raise work.error
+    return work.progress
+
+
+class _Warming:
+    """The work that the threads share."""
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        store: Store,
+        *,
+        builder: ChunkBuilder,
+        on_progress: OnProgress | None,
+        stop_event: threading.Event,
+    ) -> None:
+        self._catalogue = catalogue
+        self._store = store
+        self._builder = builder
+        self._on_progress = on_progress
+        self._stop_event = stop_event
+        self._mutex = threading.Lock()
+        self._is_over = threading.Event()
+        num_chunks = len(catalogue.fragments)
+        self._queue = deque(i for i in range(num_chunks) if not store.has(catalogue.key(i)))
+        self.num_missing = len(self._queue)
+        self.error: BaseException | None = None
+        num_found = num_chunks - self.num_missing
+        self.progress = WarmProgress(num_chunks=num_chunks, num_done=num_found, num_found=num_found)
+        self._tell()
+
+    def stop(self) -> None:
+        """Begin no further chunk."""
+        self._is_over.set()
+
+    def run(self) -> None:
+        """Build until there is nothing left to do."""
+        try:
+            while not self._stop_event.is_set() and not self._is_over.is_set():
+                try:
+                    i = self._queue.popleft()
+                except IndexError:
+                    return
+                if self._builder.build(i, may_overflow=False):
+                    self._done(i)
+                else:
+                    self._queue.append(i)
+                    self._is_over.wait(_POLL_S)
+        except CacheFullError as error:
+            self._full(error)
+        except BaseException as error:  # belongs to whoever asked for the cache to be filled
+            with self._mutex:
+                self.error = self.error or error
+            self.stop()
+
+    def _done(self, i: int) -> None:
+        try:
+            size_bytes = self._store.path_of(self._catalogue.key(i)).stat().st_size
+        except FileNotFoundError:  # evicted already
+            size_bytes = 0
+        with self._mutex:
+            self.progress = replace(
+                self.progress,
+                num_done=self.progress.num_done + 1,
+                num_samples=self.progress.num_samples + int(self._catalogue.num_samples[i]),
+                size_bytes=self.progress.size_bytes + size_bytes,
+            )
+            self._tell()
+
+    def _full(self, error: CacheFullError) -> None:
+        with self._mutex:
+            if self.progress.num_done == 0:  # not one chunk fits: nothing could be trained from it
+                self.error = self.error or error
+            elif not self.progress.is_full:
+                self.progress = replace(self.progress, is_full=True)
+                self._tell()
+        self.stop()
+
+    def _tell(self) -> None:
+        if self._on_progress is not None:
+            self._on_progress(self.progress)
