@@ -22,7 +22,7 @@ WHERE = "lake/a.parquet row groups 0-1"
 
 
 def integers(kind: pa.DataType) -> st.SearchStrategy[int]:
-    info = np.iinfo(kind.to_pandas_dtype())
+    info = np.iinfo(str(kind))
     return st.integers(int(info.min), int(info.max))
 
 

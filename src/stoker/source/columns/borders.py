@@ -35,7 +35,8 @@ def split_lists(array: pa.Array, valid: Array | None) -> tuple[Array, pa.Array]:
     """
     if is_list_view(array.type):
         # Views may overlap and lie in any order: Arrow brings the values in order.
-        return offsets_of(np.asarray(array.value_lengths().fill_null(0)).astype(np.int64)), array.flatten()
+        sizes = np.asarray(array.sizes).astype(np.int64)
+        return offsets_of(sizes if valid is None else np.where(valid, sizes, 0)), array.flatten()
     if is_any_list(array.type):
         stored = np.asarray(array.offsets) if len(array) else np.zeros(1, np.int64)
         values = array.values

@@ -68,12 +68,11 @@ def _fill_code(fill: float | str, leaf: Leaf, way: Vocabulary | Buckets, dtype: 
             return _fill_number(fill, dtype)
         code = int(number_words(bytes_as_binary(pa.array([fill])), way)[0])
     else:
-        if isinstance(fill, str) or fill != int(fill):
+        if isinstance(fill, str) or not np.isfinite(fill) or fill != int(fill):
             return f"fill={fill!r} must be an integer here: the value that stands for null"
-        try:
-            code = int(number_integers(np.array([int(fill)], leaf.storage), way)[0])
-        except OverflowError:
+        if not integer_fits(int(fill), leaf.storage):
             return f"fill={fill!r} does not fit {leaf.storage.name}"
+        code = int(number_integers(np.array([int(fill)], leaf.storage), way)[0])
     if code != MISSING:
         return code
     unknown = way.unknown if isinstance(way, Vocabulary) else None

@@ -166,6 +166,12 @@ def is_bytes_view(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string_view(kind) or pa.types.is_binary_view(kind))
 
 
+def dtype_of(kind: pa.DataType) -> DType:
+    """Return the dtype of Arrow's integers or floats, which Arrow itself only tells beside an installed pandas."""
+    letter = "f" if pa.types.is_floating(kind) else "i" if pa.types.is_signed_integer(kind) else "u"
+    return np.dtype(f"{letter}{kind.bit_width // 8}")
+
+
 def _leaf_of(kind: pa.DataType) -> Leaf | Refusal:
     types = pa.types
     if types.is_boolean(kind):
@@ -173,9 +179,9 @@ def _leaf_of(kind: pa.DataType) -> Leaf | Refusal:
     if is_bool8(kind):
         return Leaf(form=Form.BOOL8, dtype=np.dtype(np.bool_), storage=np.dtype(np.int8))
     if types.is_integer(kind):
-        return _number(Form.INTEGER, kind.to_pandas_dtype())
+        return _number(Form.INTEGER, dtype_of(kind))
     if types.is_floating(kind):
-        return _number(Form.FLOAT, kind.to_pandas_dtype())
+        return _number(Form.FLOAT, dtype_of(kind))
     if types.is_timestamp(kind):
         return _number(Form.TIME, np.int64, f"{kind.unit} since 1970{'' if kind.tz is None else ' UTC'}")
     if types.is_date32(kind):

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from stoker.source.columns.kinds import is_bytes_view
+from stoker.source.columns.kinds import dtype_of, is_bytes_view
 from stoker.spec import Array
 
 MISSING = -1  # no code and no bucket is negative
@@ -173,6 +173,6 @@ def _vocabulary_array(words: Sequence[str | int], kind: pa.DataType) -> pa.Array
     if not pa.types.is_integer(kind):
         return pa.array([str(word).encode() for word in words], type=kind)
     # A word outside the type's range can never be met; a null keeps the places of those behind it.
-    info = np.iinfo(kind.to_pandas_dtype())
+    info = np.iinfo(dtype_of(kind))
     inside: list[Any] = [word if info.min <= int(word) <= info.max else None for word in words]
     return pa.array(inside, type=kind)
