@@ -43,7 +43,7 @@ def nothing_is_left_behind(tmp_path):
         thread.join(timeout=10)
     left = [t.name for t in threads if t.is_alive()]
     assert not left, f"threads left behind: {left}"
-    if os.path.exists("/proc/self/maps"):
+    if Path("/proc/self/maps").exists():
         open_now = {name for name in _open_files() if str(tmp_path) in name or "/dev/shm/stoker-" in name}
         assert not open_now, f"files left open or mapped: {sorted(open_now)}"
     if shm.exists():

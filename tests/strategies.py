@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ def sample_table(num_rows: int, *, first: int = 0) -> pa.Table:
             "flag": ids % 3 == 0,
             "vector": pa.FixedSizeListArray.from_arrays(pa.array(np.repeat(ids, 3).astype(np.float32)), 3),
             "history": history,
-            "word": pa.array([f"w{i % 7}" * (i % 3) for i in ids]),
+            "word": pa.array([f"w{i % 7}" * (i % 3) for i in ids], type=pa.string()),
         }
     )
 
@@ -39,7 +40,7 @@ def check_samples(batch) -> None:
     np.testing.assert_array_equal(values, np.repeat(ids, ids % 5) * 10)
     words, borders = (np.asarray(part) for part in batch["word"])
     expected = [f"w{i % 7}" * (i % 3) for i in ids]
-    assert [words[a:b].tobytes().decode() for a, b in zip(borders, borders[1:], strict=False)] == expected
+    assert [words[a:b].tobytes().decode() for a, b in itertools.pairwise(borders)] == expected
 
 
 def write_files(folder: Path, sizes: list[int], *, row_group_size: int = 64) -> Path:

@@ -1,1 +1,41 @@
-"""Stoker keeps GPUs fed."""
+"""Stoker keeps GPUs fed: Parquet read once, turned into tensors once, kept on the training host's SSD."""
+
+from stoker.errors import (
+    CacheError,
+    CacheFullError,
+    ChunkCorruptError,
+    FieldError,
+    FieldMismatchError,
+    ResumeError,
+    SourceChangedError,
+    SourceError,
+    SourceMissingError,
+    StokerError,
+    TransformError,
+)
+from stoker.feed.loader import Loader, LoaderStats
+from stoker.order.shard import Shard
+from stoker.source.dataset import Dataset
+from stoker.spec import Entry, Field, Ragged, Spec
+
+__all__ = [
+    "CacheError",
+    "CacheFullError",
+    "ChunkCorruptError",
+    "Dataset",
+    "Entry",
+    "Field",
+    "FieldError",
+    "FieldMismatchError",
+    "Loader",
+    "LoaderStats",
+    "Ragged",
+    "ResumeError",
+    "Shard",
+    "SourceChangedError",
+    "SourceError",
+    "SourceMissingError",
+    "Spec",
+    "StokerError",
+    "TransformError",
+]

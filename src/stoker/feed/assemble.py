@@ -64,7 +64,7 @@ class Assembled:
 
 
 def _field_view(records: Array, entry: Entry, offset: int) -> Array:
-    if entry.value_bytes == 0:
+    if entry.value_bytes == 0 or len(records) == 0:
         return np.empty((len(records), *entry.shape), dtype=entry.dtype)
     inner = np.empty(entry.shape, dtype=entry.dtype).strides
     return np.ndarray(

@@ -14,7 +14,7 @@ class Filler:
     """Build missing chunks in the order in which they are asked for.
 
     A chunk that another process is building is not built again: it goes to the end of the queue and is looked for
-    later, while others get built. An exception of `build` is raised by `wait` for that chunk.
+    later, while others get built. An exception of `build` is raised by `wait` for that chunk, which is not tried again.
 
     Args:
         is_there: Whether a chunk is in the cache.
@@ -40,8 +40,7 @@ class Filler:
             return
         with self._changed:
             for chunk in missing:
-                if chunk not in self._pending:
-                    self._failed.pop(chunk, None)
+                if chunk not in self._pending and chunk not in self._failed:
                     self._pending.add(chunk)
                     self._queue.append(chunk)
             while len(self._threads) < min(self._num_threads, len(self._pending)) and not self._stopped.is_set():

@@ -112,7 +112,12 @@ class Run:
         def request(number: int) -> None:
             self._filler.request(order.window_chunks(number).tolist())
 
-        return Windows(open_window=open_window, request=request, num_windows=order.num_windows)
+        return Windows(
+            open_window=open_window,
+            request=request,
+            num_windows=order.num_windows,
+            builds_ahead=not self._chunks.is_tight,
+        )
 
     @property
     def is_over(self) -> bool:

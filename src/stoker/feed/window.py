@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from stoker.cache.chunk import ChunkHeader
+from stoker.cache.layout import RECORDS, array_names
 from stoker.feed.region import PAGE_BYTES, Region
 from stoker.spec import Array, Entry, Spec
-
-if TYPE_CHECKING:
-    from stoker.cache.chunk import ChunkHeader
 
 Index = npt.NDArray[np.int64]
 
@@ -87,7 +85,7 @@ class Window:
             OSError: The system could not map or read it.
         """
         if self.spec.record_bytes:
-            records = header.arrays["records"]
+            records = header.arrays[RECORDS]
             num_bytes = header.num_samples * self.spec.record_bytes
             self._region.place(fd, offset=records.offset_bytes, num_bytes=num_bytes, at=self._records_at[slot])
         if not self.spec.ragged:
@@ -121,9 +119,3 @@ class Window:
     def close(self) -> None:
         """Give the addresses back; nobody may gather from the window any more."""
         self._region.close()
-
-
-def array_names(entry: Entry) -> list[str]:
-    """Return the names of a ragged field's arrays in a chunk: offsets from the outermost on, then values."""
-    prefixes = [entry.name + ".values" * level for level in range(entry.num_levels)]
-    return [f"{prefix}.offsets" for prefix in prefixes] + [f"{prefixes[-1]}.values"]

@@ -36,14 +36,21 @@ class Windows:
         open_window: Maps a window; waits for its chunks.
         request: Asks for a window's chunks to be built; must not wait.
         num_windows: Of the epoch.
+        builds_ahead: Whether the chunks of the window after the next are asked for, too.
     """
 
     def __init__(
-        self, *, open_window: Callable[[int], Window], request: Callable[[int], None], num_windows: int
+        self,
+        *,
+        open_window: Callable[[int], Window],
+        request: Callable[[int], None],
+        num_windows: int,
+        builds_ahead: bool = True,
     ) -> None:
         self._open_window = open_window
         self._request = request
         self._num_windows = num_windows
+        self._builds_ahead = builds_ahead
         self._changed = threading.Condition()
         self._slots: dict[int, _Slot] = {}
         self._queue: deque[int] = deque()
@@ -62,10 +69,20 @@ class Windows:
         """
         with self._changed:
             slot = self._ask(number)
+            # Counted from here on, not from when it is open: a window that is passed meanwhile must not be closed.
+            slot.num_users += 1
             if number + 1 < self._num_windows:
                 self._ask(number + 1)
-        if number + 2 < self._num_windows:
-            self._ask_for_chunks(number + 2)
+        try:
+            if self._builds_ahead and number + 2 < self._num_windows:
+                self._ask_for_chunks(number + 2)
+            yield self._opened(slot)
+        finally:
+            with self._changed:
+                slot.num_users -= 1
+                self._close_if_done(number, slot)
+
+    def _opened(self, slot: _Slot) -> Window:
         with self._changed:
             while slot.is_opening and not self._is_closed:
                 self._changed.wait()
@@ -73,13 +90,7 @@ class Windows:
                 raise slot.error
             if slot.window is None:
                 raise InterruptedError("the loader was closed")
-            slot.num_users += 1
-        try:
-            yield slot.window
-        finally:
-            with self._changed:
-                slot.num_users -= 1
-                self._close_if_done(number, slot)
+            return slot.window
 
     def pass_by(self, number: int) -> None:
         """Say that no step to come needs a window before `number`, except by asking again."""

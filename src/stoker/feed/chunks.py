@@ -1,0 +1,278 @@
+"""The chunks of an opened data set: where they are, how many samples each has, and how to have one that is missing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from stoker.cache.build import Builder, ChunkBuilder
+from stoker.cache.chunk import read_header
+from stoker.cache.store import Store
+from stoker.cache.workers import ProcessBuilder
+from stoker.errors import CacheError, ChunkCorruptError
+from stoker.feed.fill import Filler
+from stoker.feed.temporary import TemporaryFolder
+from stoker.feed.window import Window
+from stoker.source.catalogue import Catalogue
+from stoker.source.columns import check_nulls
+from stoker.source.dataset import Dataset
+from stoker.spec import Spec
+from stoker.trace.stages import OnStage
+
+# A chunk that was found corrupt, or was evicted between being built and being opened, is built again this often before
+# it counts as a fault of the disk.
+_TRIES = 5
+# Files that a window may hold open while its chunks come in; the usual limit of a process is 1,024.
+_MAX_HELD = 256
+# Of the free memory that a cache without a folder may take: the model's process needs some, too.
+_TEMPORARY_SHARE = 0.5
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChunkCounts:
+    """What became of the chunks so far.
+
+    Attributes:
+        num_built: Built by this process.
+        num_reused: Found in the cache.
+        num_mended: Built again because they were corrupt.
+        num_evicted: Removed to make room for others.
+    """
+
+    num_built: int
+    num_reused: int
+    num_mended: int
+    num_evicted: int
+
+
+class Chunks:
+    """Every chunk of a data set, by its number in the fixed order.
+
+    Args:
+        catalogue: The opened data set.
+        store: The cache; closed with this.
+        builder: Builds what is missing; closed with this.
+        spec: What a sample is.
+        temporary: Folder to remove at the end, where the cache is this loader's alone.
+    """
+
+    def __init__(
+        self,
+        *,
+        catalogue: Catalogue,
+        store: Store,
+        builder: ChunkBuilder,
+        spec: Spec,
+        temporary: TemporaryFolder | None,
+    ) -> None:
+        self.catalogue = catalogue
+        self.spec = spec
+        self.num_samples: npt.NDArray[np.int64] = catalogue.num_samples
+        self.fingerprint = catalogue.fingerprint
+        self._store = store
+        self._builder = builder
+        self._temporary = temporary
+        self._keys: dict[int, str] = {}
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether chunks may have to leave the cache again: then none is built long before it is used."""
+        limit_bytes = self._store.limit_bytes
+        if limit_bytes is None:
+            return False
+        num_samples = int(self.num_samples.sum())
+        expected = max(num_samples * self.spec.record_bytes, len(self.num_samples) * self.catalogue.dataset.chunk_bytes)
+        return 2 * expected > limit_bytes
+
+    def is_there(self, chunk: int) -> bool:
+        """Return whether a chunk is in the cache."""
+        return self._store.has(self._key(chunk))
+
+    def build(self, chunk: int) -> bool:
+        """Build a chunk, and what is read in one go with it; False where another process is at it."""
+        return self._builder.build(chunk)
+
+    def open_window(self, chunks: Sequence[int] | npt.NDArray[np.int64], filler: Filler) -> Window:
+        """Return a window of these chunks, in this order.
+
+        Blocks: until all of them are there.
+
+        Args:
+            chunks: Numbers of chunks, shape [K].
+            filler: Has been or will be asked for them.
+        """
+        numbers = [int(chunk) for chunk in chunks]
+        filler.request(numbers)
+        if len(numbers) <= _MAX_HELD:
+            return self._open_held(numbers, filler)
+        # Too many to hold open: looked up twice, and built again where one was evicted in between.
+        sizes = [self._held(chunk, filler, os.fstat).st_size for chunk in numbers]
+        window = self._window(numbers, sizes)
+        try:
+            for slot, chunk in enumerate(numbers):
+                self._held(chunk, filler, partial(_place, window, slot))
+        except BaseException:
+            window.close()
+            raise
+        return window
+
+    def _open_held(self, numbers: Sequence[int], filler: Filler) -> Window:
+        """Open each chunk as soon as it is there: an open file may be evicted and is still read."""
+        with ExitStack() as stack:
+            fds = []
+            for chunk in numbers:
+                fds.append(self._held(chunk, filler, os.dup))
+                stack.callback(os.close, fds[-1])
+            window = self._window(numbers, [os.fstat(fd).st_size for fd in fds])
+            try:
+                for slot, fd in enumerate(fds):
+                    _place(window, slot, fd)
+            except BaseException:
+                window.close()
+                raise
+        return window
+
+    def _window(self, numbers: Sequence[int], sizes: Sequence[int]) -> Window:
+        return Window(self.spec, num_samples=[int(self.num_samples[i]) for i in numbers], size_bytes=sizes)
+
+    def _held(self, chunk: int, filler: Filler, use: Callable[[int], T]) -> T:
+        """Return what `use` makes of the chunk's descriptor, once the chunk is there and found sound."""
+        for _ in range(_TRIES):
+            filler.wait(chunk)
+            try:
+                with self._store.open(self._key(chunk)) as opened:
+                    return use(opened.fd)
+            except (KeyError, ChunkCorruptError):  # evicted, or discarded as corrupt: made again from the source
+                filler.request([chunk])
+        raise CacheError(
+            f"the chunk of {self.catalogue.fragments[chunk]} was built {_TRIES} times and never stayed in "
+            f"{self._store.path}: check the disk, or give the cache more room",
+            path=self._store.path,
+        )
+
+    def _key(self, chunk: int) -> str:
+        key = self._keys.get(chunk)
+        if key is None:
+            key = self._keys[chunk] = self.catalogue.key(chunk)
+        return key
+
+    def counts(self) -> ChunkCounts:
+        """Return what became of the chunks so far."""
+        counts = self._store.counts()
+        return ChunkCounts(
+            num_built=counts.num_built,
+            num_reused=counts.num_reused,
+            num_mended=counts.num_mended,
+            num_evicted=counts.num_evicted,
+        )
+
+    def close(self) -> None:
+        """Give locks and temporary folders back. Harmless when called again."""
+        self._builder.close()
+        self._store.close()
+        if self._temporary is not None:
+            self._temporary.close()
+
+
+def _place(window: Window, slot: int, fd: int) -> None:
+    window.place(slot, fd, read_header(fd))
+
+
+def open_chunks(
+    dataset: Dataset,
+    *,
+    cache: Path | None,
+    limit_bytes: int | None,
+    num_threads: int,
+    transform_in: Literal["threads", "processes"],
+    on_stage: OnStage,
+) -> Chunks:
+    """Open a data set and its cache, and find out what a sample is.
+
+    Args:
+        dataset: What to open.
+        cache: Folder of the cache; None makes one in memory that lives as long as the chunks are open.
+        limit_bytes: Size of the cache, None for what the disk has.
+        num_threads: Threads that read footers, and processes where the transform runs in some.
+        transform_in: Where the transform runs.
+        on_stage: Told of the work that building does.
+
+    Raises:
+        StokerError: As `Loader` says.
+    """
+    with ExitStack() as stack:
+        temporary = None
+        if cache is None:
+            temporary = TemporaryFolder()
+            stack.callback(temporary.close)
+            cache = temporary.cache
+            if limit_bytes is None:
+                limit_bytes = int(temporary.free_bytes * _TEMPORARY_SHARE)
+        store = Store(cache, limit_bytes=limit_bytes)
+        stack.callback(store.close)
+        catalogue = dataset.open(store.path if temporary is None else None, num_threads=num_threads)
+        builder: ChunkBuilder
+        if transform_in == "processes":
+            builder = ProcessBuilder(
+                catalogue,
+                store,
+                num_processes=num_threads,
+                keeps_catalogue=temporary is None,
+                on_stage=on_stage,
+                reserve_bytes=_reserve_bytes(catalogue, limit_bytes, num_threads),
+            )
+        else:
+            builder = Builder(
+                catalogue,
+                store,
+                on_stage=on_stage,
+                reserve_bytes=_reserve_bytes(catalogue, limit_bytes, num_threads),
+            )
+        stack.callback(builder.close)
+        if dataset.transform is None and dataset.filter is None:
+            _check_known_nulls(catalogue)
+        spec = builder.find_spec()
+        _try_first_chunk(catalogue, store, builder)
+        stack.pop_all()
+        return Chunks(catalogue=catalogue, store=store, builder=builder, spec=spec, temporary=temporary)
+
+
+def _reserve_bytes(catalogue: Catalogue, limit_bytes: int | None, num_threads: int) -> int:
+    """Return the room for chunks that cannot stay: what is being built and opened, however small the cache."""
+    wanted = (2 * num_threads + 2) * 2 * catalogue.dataset.chunk_bytes
+    return wanted if limit_bytes is None else min(wanted, limit_bytes // 4)
+
+
+def _try_first_chunk(catalogue: Catalogue, store: Store, builder: ChunkBuilder) -> None:
+    """Build the first chunk now, so that values or a transform that cannot work show before training begins.
+
+    One that is read together with many others is left for later: that could take minutes.
+    """
+    filled = np.flatnonzero(catalogue.num_samples)
+    if len(filled) and len(catalogue.unit(int(filled[0]))) == 1 and store.is_writable:
+        builder.build(int(filled[0]))
+
+
+def _check_known_nulls(catalogue: Catalogue) -> None:
+    """Raise where the footers already say that there are nulls without an answer; the first fragment is named."""
+    # Lists are left out: in a footer, an empty list counts as a null.
+    flat = [field.name for field in catalogue.schema if not pa.types.is_nested(field.type)]
+    counts = {name: catalogue.null_counts[name] for name in flat if name in catalogue.null_counts}
+    suspects = {int(np.argmax(nulls > 0)) for nulls in counts.values() if (nulls > 0).any()}
+    for i in sorted(suspects):
+        check_nulls(
+            {name: int(max(nulls[i], 0)) for name, nulls in counts.items()},
+            catalogue.dataset.fields,
+            where=str(catalogue.fragments[i]),
+        )

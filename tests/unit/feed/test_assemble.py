@@ -1,0 +1,85 @@
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.strategies import check_samples, sample_table
+
+from stoker.cache.chunk import opened, read_header
+from stoker.cache.write import write_chunk
+from stoker.feed.assemble import Part, assemble
+from stoker.feed.buffers import BufferPool
+from stoker.feed.window import Window
+from stoker.source.columns import plan_spec, to_arrays
+from stoker.spec import Ragged
+
+NESTED = "nested"
+
+
+def table_of(num_rows, first):
+    table = sample_table(num_rows, first=first)
+    nested = [[[int(i)] * (i % 3) for _ in range(i % 4)] for i in table["id"].to_pylist()]
+    return table.append_column(NESTED, pa.array(nested, type=pa.list_(pa.list_(pa.int16()))))
+
+
+def window_of(folder, sizes, *, first, columns=None, is_mapped=None):
+    paths, spec = [], None
+    for i, size in enumerate(sizes):
+        table = table_of(size, first)
+        table = table if columns is None else table.select(columns)
+        first += size
+        spec = plan_spec(table.schema, {})
+        paths.append(folder / f"{first}-{i}.safetensors")
+        paths[-1].unlink(missing_ok=True)
+        write_chunk(paths[-1], to_arrays(table, {}, where=""), spec, num_samples=size)
+    window = Window(spec, num_samples=sizes, size_bytes=[path.stat().st_size for path in paths], is_mapped=is_mapped)
+    for slot, path in enumerate(paths):
+        with opened(path) as fd:
+            window.place(slot, fd, read_header(fd))
+    return window
+
+
+@given(
+    sizes=st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=5), min_size=1, max_size=3),
+    seed=st.integers(0, 99),
+    is_mapped=st.booleans(),
+)
+def test_a_batch_is_the_rows_asked_for_from_all_windows_in_their_order(tmp_path_factory, sizes, seed, is_mapped):
+    rng = np.random.default_rng(seed)
+    first, parts, expected = 0, [], []
+    for window_sizes in sizes:
+        starts = first + np.concatenate([[0], np.cumsum(window_sizes)])
+        window = window_of(tmp_path_factory.mktemp("window"), window_sizes, first=first, is_mapped=is_mapped)
+        first = int(starts[-1])
+        slot = rng.integers(0, len(window_sizes), 20)
+        row = np.array([rng.integers(0, window_sizes[s]) for s in slot], dtype=np.int64)
+        parts.append(Part(window, slot, row))
+        expected += (starts[slot] + row).tolist()
+    spec = parts[0].window.spec
+    batch = assemble(spec, parts, BufferPool()).views()
+    assert list(batch) == [entry.name for entry in spec]
+    assert batch["id"].tolist() == expected
+    check_samples(batch)
+    outer = batch[NESTED]
+    assert isinstance(outer.values, Ragged)
+    assert np.diff(outer.offsets).tolist() == [i % 4 for i in expected]
+    assert np.diff(outer.values.offsets).tolist() == [i % 3 for i in expected for _ in range(i % 4)]
+    assert outer.values.values.tolist() == [i for i in expected for _ in range((i % 4) * (i % 3))]
+    assert outer.values.values.dtype == np.int16
+    for part in parts:
+        part.window.close()
+
+
+@pytest.mark.parametrize("columns", [["id"], ["history"], ["flag"], ["vector", NESTED], ["flag", "half"]])
+@pytest.mark.parametrize("is_mapped", [True, False])
+def test_any_set_of_fields_is_assembled(tmp_path, columns, is_mapped):
+    window = window_of(tmp_path, [10, 3], first=0, columns=columns, is_mapped=is_mapped)
+    part = Part(window, np.array([1, 0, 1]), np.array([2, 9, 0]))
+    whole = assemble(window.spec, [part], BufferPool())
+    assert whole.num_samples == 3
+    assert list(whole.views()) == columns
+    empty = assemble(window.spec, [], BufferPool())
+    assert empty.num_samples == 0
+    for array in empty.views().values():
+        assert len(array.offsets if isinstance(array, Ragged) else array) == (1 if isinstance(array, Ragged) else 0)
+    window.close()
