@@ -357,6 +357,20 @@ def test_a_null_list_is_empty_where_there_is_a_fill():
     assert bytes(words.values.values) == b"abz"
 
 
+@pytest.mark.parametrize(
+    ("array", "options"),
+    [
+        (pa.array([None, [b"abc"]], pa.list_(pa.binary(3), 1)), {}),
+        (pa.array([None, ["abc"]]), {"shape": (1, 3)}),
+        (pa.array([None, ["abc"]]), {"shape": (1, 3), "num_bytes": 3}),
+        (pa.array([None, ["abc"]], pa.list_(pa.string(), 1)), {"num_bytes": 3}),
+    ],
+)
+def test_a_null_list_of_fixed_bytes_is_filled_with_the_word(array, options):
+    assert one(array, fill="xyz", **options).tobytes() == b"xyzabc"
+    assert one(array, mask=True, **options).tobytes() == b"\0\0\0abc"
+
+
 def test_a_fill_may_need_the_dtype_that_the_field_asks_for():
     filled = one(pa.array([1, None]), dtype="float32", fill=float("nan"))
     assert filled[0] == 1

@@ -97,9 +97,7 @@ def _unfold_sized(
         return Piece(values=inner.values, offsets=(offsets_of(lengths), *inner.offsets), valid=valid)
     values = _shape_level(inner.values, level, num_there)
     if alive is not None:
-        spread = np.full((len(array), *values.shape[1:]), _fill_or_zero(column), values.dtype)
-        spread[alive] = values
-        values = spread
+        values = _spread(values, alive, len(array), column)
     return Piece(values=values, valid=valid)
 
 
@@ -228,8 +226,15 @@ def _check_fill(valid: Array, column: ColumnPlan, depth: int, place: Place) -> N
         raise null_error({column.name: int(np.count_nonzero(~valid))}, where=place.where, inside=depth > 0)
 
 
-def _fill_or_zero(column: ColumnPlan) -> bool | int | float:
-    return 0 if column.fill is None or isinstance(column.fill, bytes) else column.fill
+def _spread(values: Array, places: Array, num_rows: int, column: ColumnPlan) -> Array:
+    """Return `values` at their places among `num_rows`, and the fill throughout, or zeros, everywhere else."""
+    spread = np.zeros((num_rows, *values.shape[1:]), values.dtype)
+    if isinstance(column.fill, bytes):
+        spread[...] = np.frombuffer(column.fill.ljust(values.shape[-1], b"\0"), values.dtype)
+    elif column.fill:
+        spread[...] = column.fill
+    spread[places] = values
+    return spread
 
 
 def _row_in_lists(place: Place, offsets: Array) -> Callable[[int], int]:
