@@ -162,6 +162,8 @@ class Builder:
             is_full = False
             if i in missing:
                 for j, table in self._read(i, missing, spec):
+                    if spec is None and j != i:
+                        continue  # perhaps without samples: chunk i says what a sample is
                     arrays, found = self._convert(j, table, spec)
                     spec = spec or found
                     # Parts that came along are wanted where they can stay, or where somebody waits for them.

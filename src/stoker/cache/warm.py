@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -164,6 +165,11 @@ class _Warming:
                 self.progress = replace(self.progress, is_full=True)
                 self._tell()
         self.stop()
+        while self._queue:  # parts of a row group that came along
+            with contextlib.suppress(IndexError):  # another thread has taken it
+                i = self._queue.popleft()
+                if self._store.has(self._catalogue.key(i)):
+                    self._done(i)
 
     def _tell(self) -> None:
         if self._on_progress is not None:

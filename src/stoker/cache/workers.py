@@ -151,12 +151,12 @@ class ProcessBuilder:
             InterruptedError: The builder was closed.
             StokerError: As `Builder.build`; the worker's traceback is a note.
         """
+        self.find_spec()
         key = self._catalogue.key(i)
         if self._store.has(key):
             return True
         if self._store.is_locked(self._catalogue.key(self._catalogue.unit(i)[0])):
             return False
-        self.find_spec()
         worker = self._idle.get()
         try:
             with self._store.pin(key), timed(self._on_stage, "build"):

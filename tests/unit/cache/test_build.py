@@ -1,0 +1,341 @@
+import threading
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import stoker
+from stoker.cache.build import Builder, empty_arrays
+from stoker.cache.chunk import read_arrays
+from stoker.cache.store import Store
+from stoker.cache.warm import warm
+from stoker.errors import (
+    CacheFullError,
+    FieldError,
+    FieldMismatchError,
+    SourceChangedError,
+    SourceError,
+    TransformError,
+)
+from stoker.spec import Ragged
+from stoker.testing import FlakyStorage, MemoryStorage, write_parquet
+from tests.strategies import check_samples, sample_table
+from tests.unit.cache.samples import SPEC
+
+
+def lake(sizes=(100, 0, 64, 30), row_group_size=50):
+    storage = MemoryStorage()
+    first = 0
+    for i, size in enumerate(sizes):
+        write_parquet(storage, sample_table(size, first=first), url=f"lake/{i}.parquet", row_group_size=row_group_size)
+        first += size
+    return storage
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store(tmp_path / "cache") as store:
+        yield store
+
+
+def opened(storage, **options):
+    return stoker.Dataset("lake/", storage=storage, **{"chunk_size": 4000, **options}).open()
+
+
+def read(store, catalogue, i):
+    return read_arrays(store.path_of(catalogue.key(i)))
+
+
+class CountingTransform:
+    """Notes the first id of every table that it sees."""
+
+    def __init__(self, make=lambda table: {"x": table["id"].to_numpy() * 2}):
+        self.make = make
+        self.seen = []
+
+    def __call__(self, table):
+        self.seen.append(table["id"][0].as_py() if table.num_rows else None)
+        return self.make(table)
+
+
+def test_every_fragment_becomes_a_chunk_with_its_rows(store):
+    catalogue = opened(lake())
+    builder = Builder(catalogue, store)
+    ids = []
+    for i in range(len(catalogue)):
+        assert builder.build(i)
+        arrays = read(store, catalogue, i)
+        check_samples(arrays)
+        ids += arrays["id"].tolist()
+    assert ids == list(range(194))
+    with store.open(catalogue.key(0)) as chunk:
+        fragment = catalogue.fragments[0]
+        assert chunk.header.about["url"] == fragment.url
+        assert chunk.header.about["row_groups"] == [fragment.row_groups[0], fragment.row_groups[-1]]
+        assert chunk.header.spec == builder.find_spec()
+
+
+def test_what_is_there_is_neither_read_nor_transformed_again(store):
+    storage = lake()
+    transform = CountingTransform()
+    catalogue = opened(storage, transform=transform, version="1")
+    builder = Builder(catalogue, store)
+    for i in range(len(catalogue)):
+        assert builder.build(i)
+    assert sorted(transform.seen) == sorted(set(transform.seen))
+    assert len(transform.seen) == len(catalogue)
+    storage.reset_counts()
+    again = Builder(catalogue, store)
+    assert all(again.build(i) for i in range(len(catalogue)))
+    assert storage.num_calls == 0
+
+
+def test_the_parts_of_one_huge_row_group_are_read_once(store):
+    storage = lake(sizes=(3000,), row_group_size=3000)
+    transform = CountingTransform()
+    catalogue = opened(storage, chunk_size=20_000, transform=transform, version="1")
+    assert len(catalogue.unit(0)) == len(catalogue) > 2
+    builder = Builder(catalogue, store)
+    assert builder.build(len(catalogue) - 1)
+    assert all(store.has(catalogue.key(i)) for i in range(len(catalogue)))
+    assert len(transform.seen) == len(catalogue)
+    gone = catalogue.key(1)
+    store.discard(gone)
+    assert builder.build(1)
+    assert store.has(gone)
+    assert len(transform.seen) == len(catalogue) + 1
+
+
+def test_a_part_that_only_came_along_does_not_push_out_what_is_needed(tmp_path):
+    catalogue = opened(lake(sizes=(3000,), row_group_size=3000), chunk_size=20_000)
+    with Store(tmp_path / "other") as store:
+        Builder(catalogue, store).build(0)
+        size = max(store.path_of(catalogue.key(i)).stat().st_size for i in range(len(catalogue)))
+    with Store(tmp_path / "cache", limit_bytes=3 * size) as store:
+        builder = Builder(catalogue, store, reserve_bytes=2 * size)
+        last = len(catalogue) - 1
+        with store.pin(catalogue.key(last)), store.pin(catalogue.key(last - 1)):
+            assert builder.build(last)
+            assert store.has(catalogue.key(last - 1))
+            with pytest.raises(CacheFullError):
+                builder.build(1)
+            assert builder.build(last)
+
+
+def test_a_chunk_somebody_else_builds_is_left_to_them(store):
+    catalogue = opened(lake())
+    builder = Builder(catalogue, store)
+    with store.try_lock(catalogue.key(1)):
+        assert not builder.build(1)
+        assert builder.build(0)
+    assert builder.build(1)
+
+
+def test_threads_build_each_chunk_once(store):
+    transform = CountingTransform()
+    catalogue = opened(lake(sizes=(100,) * 8), transform=transform, version="1")
+    builder = Builder(catalogue, store)
+    errors = []
+
+    def work():
+        try:
+            while not all([builder.build(i) for i in range(len(catalogue))]):
+                pass
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert len(transform.seen) == len(set(transform.seen)) == len(catalogue)
+
+
+def test_with_a_transform_the_first_chunk_with_samples_says_what_a_sample_is(store, tmp_path):
+    transform = CountingTransform()
+    options = {"filters": [("id", ">=", 120)], "transform": transform, "version": "1"}
+    catalogue = opened(lake(), **options)
+    spec = Builder(catalogue, store).find_spec()
+    assert [str(entry) for entry in spec] == ["x: int64"]
+    assert transform.seen == [120]
+    with Store(store.path) as other:
+        assert Builder(catalogue, other).find_spec() == spec
+    assert transform.seen == [120]
+
+
+def test_a_fragment_without_samples_is_neither_read_nor_transformed(store):
+    transform = CountingTransform()
+    nowhere = (pc.field("half") == 10.25) | (
+        pc.field("id") == 160
+    )  # 10.25 lies between halves, so no footer excludes it
+    catalogue = opened(lake(), filters=nowhere, transform=transform, version="1")
+    empty = [i for i in range(len(catalogue)) if catalogue.num_samples[i] == 0]
+    assert empty
+    builder = Builder(catalogue, store)
+    assert all(builder.build(i) for i in range(len(catalogue)))
+    assert transform.seen == [160]
+    for i in empty:
+        assert [len(array) for array in read(store, catalogue, i).values()] == [0]
+
+
+def test_empty_arrays_fit_every_kind_of_field():
+    arrays = empty_arrays(SPEC)
+    assert arrays["dense"].shape == (0, 5)
+    assert isinstance(arrays["words"].values, Ragged)
+    assert arrays["words"].values.offsets.tolist() == [0]
+
+
+def test_a_data_set_without_any_sample_still_says_what_one_would_be(store):
+    catalogue = opened(
+        lake(),
+        filters=[("id", "<", 0)],
+        transform=CountingTransform(lambda t: {"x": t["half"].to_numpy()}),
+        version="1",
+    )
+    assert [str(entry) for entry in Builder(catalogue, store).find_spec()] == ["x: float32"]
+
+
+# ---------------------------------------------------------------------- errors
+
+
+def failing(make, storage=None):
+    return opened(storage or lake(), transform=CountingTransform(make), version="1")
+
+
+def test_an_exception_of_the_transform_names_the_fragment_and_keeps_its_cause(store):
+    def make(table):
+        raise ZeroDivisionError("no such row")
+
+    catalogue = failing(make)
+    with pytest.raises(TransformError, match=r"lake/0\.parquet row group 0.*ZeroDivisionError: no such row") as caught:
+        Builder(catalogue, store).build(0)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert caught.value.fragment == str(catalogue.fragments[0])
+    assert any("while transforming" in note for note in caught.value.__notes__)
+    assert list((store.path / "tmp").iterdir()) == []
+    assert store.try_lock(catalogue.key(0)) is not None
+
+
+def test_another_number_of_rows_names_both(store):
+    catalogue = failing(lambda table: {"x": np.zeros(7)})
+    rows = int(catalogue.num_samples[0])
+    with pytest.raises(TransformError, match=rf"7 rows of the {rows} "):
+        Builder(catalogue, store).build(0)
+
+
+def test_a_table_with_fewer_rows_is_refused_too(store):
+    with pytest.raises(TransformError, match="must keep their number"):
+        Builder(failing(lambda table: table.slice(1)), store).build(0)
+
+
+def test_a_result_that_is_no_array_is_refused(store):
+    with pytest.raises(FieldMismatchError, match="list"):
+        Builder(failing(lambda table: [1, 2]), store).build(0)
+
+
+def test_a_result_that_differs_from_the_first_names_fragment_and_field(store):
+    def make(table):
+        return {"x": table["id"].to_numpy().astype(np.float32 if table["id"][0].as_py() else np.float64)}
+
+    catalogue = failing(make)
+    builder = Builder(catalogue, store)
+    assert builder.build(0)
+    with pytest.raises(FieldMismatchError, match=r"row group 1.*'x' should be x: float64, but its dtype is float32"):
+        builder.build(1)
+    assert not store.has(catalogue.key(1))
+
+
+def test_nulls_without_an_answer_name_the_fragment(store):
+    storage = MemoryStorage()
+    write_parquet(storage, {"id": pa.array([1, None])}, url="lake/a.parquet")
+    with pytest.raises(FieldError, match=r"null") as caught:
+        Builder(opened(storage), store).build(0)
+    assert any("lake/a.parquet row group 0" in note for note in caught.value.__notes__)
+
+
+def test_a_changed_object_is_never_built_from(store):
+    storage = lake()
+    catalogue = opened(storage)
+    write_parquet(storage, sample_table(100, first=500), url="lake/0.parquet", row_group_size=50)
+    with pytest.raises(SourceChangedError):
+        Builder(catalogue, store).build(0)
+    assert not store.has(catalogue.key(0))
+
+
+def test_a_source_that_fails_names_stage_and_fragment(store):
+    storage = lake()
+    opened(storage)
+    flaky = FlakyStorage(storage, error=lambda: PermissionError("not today"))
+    catalogue = opened(flaky)
+    flaky._every = 1
+    with pytest.raises(SourceError, match="not today") as caught:
+        Builder(catalogue, store).build(0)
+    assert f"while reading {catalogue.fragments[0]}" in caught.value.__notes__
+
+
+def test_stages_are_told_with_their_bytes(store):
+    told = []
+    catalogue = opened(lake(), transform=CountingTransform(), version="1")
+    Builder(catalogue, store, on_stage=lambda *stage: told.append(stage)).build(0)
+    names = [stage for stage, *_ in told]
+    assert list(dict.fromkeys(names)) == ["fetch", "decode", "transform", "convert", "publish"]
+    assert all(start <= stop for _, start, stop, _ in told)
+    assert {stage: size for stage, _, _, size in told}["publish"] == store.usage_bytes
+
+
+# ---------------------------------------------------------------------- warm
+
+
+def test_warming_builds_everything_and_a_second_time_nothing(store):
+    storage = lake()
+    catalogue = opened(storage)
+    told = []
+    progress = warm(catalogue, store, num_threads=3, on_progress=told.append)
+    assert (progress.num_done, progress.num_found, progress.num_samples) == (len(catalogue), 0, 194)
+    assert progress.size_bytes == store.usage_bytes
+    assert [step.num_done for step in told] == list(range(len(catalogue) + 1))
+    storage.reset_counts()
+    assert warm(catalogue, store, num_threads=3).num_found == len(catalogue)
+    assert storage.num_calls == 0
+
+
+def test_warming_that_was_stopped_goes_on_where_it_was(store):
+    transform = CountingTransform()
+    catalogue = opened(lake(), transform=transform, version="1")
+    stop = threading.Event()
+
+    def stop_at_two(progress):
+        if progress.num_done == 2:
+            stop.set()
+
+    assert warm(catalogue, store, num_threads=1, on_progress=stop_at_two, stop_event=stop).num_done == 2
+    assert warm(catalogue, store, num_threads=1).num_done == len(catalogue)
+    assert len(transform.seen) == len(catalogue)
+
+
+def test_warming_a_cache_that_is_too_small_keeps_what_fits_and_says_so(tmp_path):
+    catalogue = opened(lake(sizes=(50,) * 8))
+    with Store(tmp_path / "other") as store:
+        Builder(catalogue, store).build(0)
+        size = store.usage_bytes
+    with Store(tmp_path / "cache", limit_bytes=int(3.5 * size)) as store:
+        progress = warm(catalogue, store, num_threads=2)
+        assert progress.is_full
+        assert progress.num_done == sum(store.has(catalogue.key(i)) for i in range(len(catalogue))) == 3
+        assert warm(catalogue, store, num_threads=2).num_done == 3
+    with Store(tmp_path / "none", limit_bytes=100) as store, pytest.raises(CacheFullError, match="never fit"):
+        warm(catalogue, store, num_threads=2)
+
+
+def test_an_error_while_warming_is_raised_when_the_others_are_done(store):
+    def make(table):
+        if table["id"][0].as_py() >= 100:
+            raise ValueError("bad luck")
+        return {"x": table["id"].to_numpy()}
+
+    with pytest.raises(TransformError, match="bad luck"):
+        warm(failing(make), store, num_threads=3)
+    assert list((store.path / "tmp").iterdir()) == []

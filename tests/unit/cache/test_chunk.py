@@ -1,0 +1,183 @@
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xxhash
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load_file
+
+from stoker.cache.chunk import check_arrays, opened, read_arrays, read_header
+from stoker.cache.layout import PAGE_BYTES, array_names
+from stoker.cache.write import write_chunk
+from stoker.errors import ChunkCorruptError, FieldError
+from stoker.spec import Ragged, Spec
+from tests.unit.cache.samples import SPEC, arrays_of, entry, same_fields, specs
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "chunk.safetensors"
+    write_chunk(path, arrays_of(SPEC, 50), SPEC, num_samples=50, about={"url": "lake/a.parquet"}, page_bytes=4096)
+    return path
+
+
+@settings(max_examples=60)
+@given(spec=specs(), num_samples=st.integers(0, 40), seed=st.integers(0, 5))
+def test_what_was_written_is_read_by_us_and_by_safetensors(spec, num_samples, seed):
+    arrays = arrays_of(spec, num_samples, seed)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "chunk.safetensors"
+        size_bytes = write_chunk(path, arrays, spec, num_samples=num_samples)
+        header = read_header(path)
+        assert header.size_bytes == size_bytes == path.stat().st_size
+        assert header.spec == spec
+        assert header.num_samples == num_samples
+        assert same_fields(read_arrays(path), arrays)
+        theirs = load_file(path)
+        for name, place in header.arrays.items():
+            assert theirs[name].shape == place.shape
+            assert theirs[name].dtype == place.dtype
+            assert xxhash.xxh3_64_hexdigest(theirs[name].tobytes()) == place.checksum
+        assert all(not filler.any() for name, filler in theirs.items() if name not in header.arrays)
+
+
+@given(spec=specs(), num_samples=st.integers(0, 40))
+def test_records_fill_whole_pages_and_other_arrays_begin_at_cache_lines(spec, num_samples):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "chunk.safetensors"
+        write_chunk(path, arrays_of(spec, num_samples), spec, num_samples=num_samples)
+        header = read_header(path)
+    assert ("records" in header.arrays) == (spec.record_bytes > 0)
+    rest = [name for item in spec.ragged for name in array_names(item)]
+    assert sorted(header.arrays) == sorted(rest + ["records"] * (spec.record_bytes > 0))
+    for name, place in header.arrays.items():
+        assert place.offset_bytes % (PAGE_BYTES if name == "records" else 64) == 0
+    if rest and "records" in header.arrays:
+        records = header.arrays["records"]
+        assert header.arrays[rest[0]].offset_bytes % PAGE_BYTES == 0
+        assert all(header.arrays[name].offset_bytes >= records.offset_bytes + records.size_bytes for name in rest)
+
+
+def test_a_chunk_of_many_blocks_has_every_row_in_its_place(tmp_path):
+    spec = Spec((entry("a", "float32", shape=(100,)), entry("b", "int8")))
+    arrays = arrays_of(spec, 20_000)
+    write_chunk(tmp_path / "chunk", arrays, spec, num_samples=20_000)
+    assert same_fields(read_arrays(tmp_path / "chunk"), arrays)
+
+
+def test_bytes_between_fields_are_zero_whatever_was_packed_before(tmp_path):
+    wide = Spec((entry("a", "int64", shape=(8,)),))
+    write_chunk(tmp_path / "wide", {"a": np.full((9, 8), -1)}, wide, num_samples=9)
+    narrow = Spec((entry("a", "int8"), entry("b", "int16", shape=(17,))))
+    write_chunk(
+        tmp_path / "narrow", {"a": np.full(9, 1, np.int8), "b": np.full((9, 17), 2, np.int16)}, narrow, num_samples=9
+    )
+    place = read_header(tmp_path / "narrow").arrays["records"]
+    records = np.fromfile(tmp_path / "narrow", np.uint8, place.size_bytes, offset=place.offset_bytes)
+    records = records.reshape(place.shape)
+    assert narrow.record_bytes == 64
+    assert not records[:, 35:].any()
+    assert records[:, :35].any(axis=0)[::2].all()
+
+
+def test_arrays_of_any_strides_are_written_in_order(tmp_path):
+    spec = Spec((entry("a", "int64", shape=(3,)), entry("r", "int32", shape=(2,), num_levels=1)))
+    a = np.arange(30).reshape(3, 10).T
+    values = np.arange(40, dtype=np.int32).reshape(2, 20).T
+    arrays = {"a": a, "r": Ragged(values[::2], np.arange(11, dtype=np.int64))}
+    write_chunk(tmp_path / "chunk", arrays, spec, num_samples=10)
+    back = read_arrays(tmp_path / "chunk")
+    np.testing.assert_array_equal(back["a"], a)
+    np.testing.assert_array_equal(back["r"].values, values[::2])
+
+
+def test_a_header_says_what_made_the_chunk(path):
+    assert read_header(path).about == {"url": "lake/a.parquet"}
+
+
+def test_the_same_chunk_is_the_same_bytes_today_as_when_the_format_was_frozen(tmp_path):
+    offsets = np.arange(51) * np.arange(51)
+    arrays = {
+        "id": np.arange(50),
+        "dense": np.arange(250, dtype=np.float32).reshape(50, 5),
+        "flag": np.arange(50) % 3 == 0,
+        "history": Ragged(np.arange(2500), offsets),
+        "words": Ragged(Ragged(np.arange(5000).astype(np.uint8), np.arange(2501) * 2), offsets),
+    }
+    write_chunk(tmp_path / "chunk", arrays, SPEC, num_samples=50, about={"url": "lake/a"}, page_bytes=4096)
+    digest = xxhash.xxh3_64_hexdigest((tmp_path / "chunk").read_bytes())
+    assert digest == "5f609e885dc89c47", "another format needs another FORMAT_VERSION"
+
+
+def test_a_file_cut_off_anywhere_is_corrupt(path, tmp_path):
+    data = path.read_bytes()
+    for length in [*range(0, len(data), 97), len(data) - 1]:
+        (tmp_path / "cut").write_bytes(data[:length])
+        with pytest.raises(ChunkCorruptError, match="cut"):
+            read_header(tmp_path / "cut")
+    (tmp_path / "longer").write_bytes(data + b"\0")
+    with pytest.raises(ChunkCorruptError, match="its header says"):
+        read_header(tmp_path / "longer")
+
+
+def test_a_file_whose_blocks_were_never_written_is_corrupt(path, tmp_path):
+    (tmp_path / "zeros").write_bytes(bytes(path.stat().st_size))
+    with pytest.raises(ChunkCorruptError, match="zeros"):
+        read_header(tmp_path / "zeros")
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"\x10" + bytes(7) + b'{"a":1}', b"{" * 40_000])
+def test_what_is_no_chunk_is_corrupt(content, tmp_path):
+    (tmp_path / "other").write_bytes(content)
+    with pytest.raises(ChunkCorruptError, match="other"):
+        read_header(tmp_path / "other")
+
+
+def test_a_damaged_array_is_named(path):
+    place = read_header(path).arrays["history.values"]
+    data = bytearray(path.read_bytes())
+    data[place.offset_bytes + 3] ^= 4
+    path.write_bytes(data)
+    header = read_header(path)
+    with opened(path) as fd, pytest.raises(ChunkCorruptError, match=r"history\.values"):
+        check_arrays(fd, header, path=path)
+    with pytest.raises(ChunkCorruptError):
+        read_arrays(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"id": None}, "'id' is missing"),
+        ({"id": np.zeros(50, np.int32)}, "'id' should be id: int64, but its dtype is int32"),
+        ({"id": np.zeros(49, np.int64)}, "shape"),
+        ({"dense": np.zeros((50, 4), np.float32)}, "shape"),
+        ({"dense": Ragged(np.zeros(0, np.float32), np.zeros(51, np.int64))}, "it is ragged"),
+        ({"history": np.zeros(50, np.int64)}, "it is not ragged"),
+        ({"history": Ragged(np.zeros(3, np.int64), np.zeros(51, np.int64))}, "offsets do not rise"),
+        ({"history": Ragged(np.zeros(0, np.int64), np.zeros(51, np.int32))}, "offsets are int32"),
+        ({"history": Ragged(Ragged(np.zeros(0, np.int64), np.zeros(1, np.int64)), np.zeros(51, np.int64))}, "more"),
+        ({"words": Ragged(np.zeros(0, np.uint8), np.zeros(51, np.int64))}, "1 level"),
+        ({"more": np.zeros(50)}, "'more' is none"),
+    ],
+)
+def test_arrays_that_do_not_fit_the_spec_are_refused_before_anything_is_written(change, reason, tmp_path):
+    arrays = {name: array for name, array in (arrays_of(SPEC, 50) | change).items() if array is not None}
+    with pytest.raises(ValueError, match=reason):
+        write_chunk(tmp_path / "chunk", arrays, SPEC, num_samples=50)
+    assert not (tmp_path / "chunk").exists()
+
+
+def test_fields_that_would_share_an_array_are_refused(tmp_path):
+    spec = Spec((entry("a", "int64", num_levels=2), entry("a.values", "int64", num_levels=1)))
+    with pytest.raises(FieldError, match="rename one"):
+        write_chunk(tmp_path / "chunk", arrays_of(spec, 3), spec, num_samples=3)
+
+
+def test_the_page_of_another_machine_is_read_too(tmp_path):
+    arrays = arrays_of(SPEC, 50)
+    write_chunk(tmp_path / "chunk", arrays, SPEC, num_samples=50, page_bytes=65536)
+    assert read_header(tmp_path / "chunk").arrays["records"].offset_bytes == 65536
+    assert same_fields(read_arrays(tmp_path / "chunk"), arrays)

@@ -1,0 +1,128 @@
+import multiprocessing
+import threading
+
+import pytest
+
+from stoker.cache.locks import Kind, Locks
+from stoker.errors import CacheError
+
+
+@pytest.fixture
+def locks(tmp_path):
+    with_locks = Locks(tmp_path / "locks")
+    yield with_locks
+    with_locks.close()
+
+
+def hold(path, connection):
+    locks = Locks(path)
+    exclusive = locks.try_lock(Kind.BUILD, "a")
+    shared = locks.try_lock(Kind.PIN, "a", is_shared=True)
+    connection.send_bytes(b"held" if exclusive and shared else b"refused")
+    connection.recv_bytes()
+
+
+@pytest.fixture
+def other_process(locks, tmp_path):
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=hold, args=(tmp_path / "locks", theirs))
+    process.start()
+    theirs.close()
+    assert ours.recv_bytes() == b"held"
+    yield process
+    process.kill()
+    process.join()
+    process.close()
+    ours.close()
+
+
+def test_a_lock_is_had_once_at_a_time(locks):
+    lock = locks.try_lock(Kind.BUILD, "a")
+    assert lock is not None
+    assert locks.try_lock(Kind.BUILD, "a") is None
+    assert locks.is_held(Kind.BUILD, "a")
+    lock.release()
+    lock.release()
+    assert not locks.is_held(Kind.BUILD, "a")
+    with locks.try_lock(Kind.BUILD, "a"):
+        pass
+
+
+def test_names_and_kinds_do_not_get_in_each_others_way(locks):
+    assert all(locks.try_lock(kind, name) for kind in (Kind.BUILD, Kind.PIN, Kind.DATASET) for name in "abc")
+
+
+def test_threads_exclude_each_other_too(locks):
+    got = []
+    with locks.try_lock(Kind.BUILD, "a"):
+        thread = threading.Thread(target=lambda: got.append(locks.try_lock(Kind.BUILD, "a")))
+        thread.start()
+        thread.join()
+    assert got == [None]
+
+
+def test_a_shared_lock_is_held_until_the_last_one_lets_go(locks, tmp_path):
+    other = Locks(tmp_path / "locks")
+    first = locks.try_lock(Kind.PIN, "a", is_shared=True)
+    second = other.try_lock(Kind.PIN, "a", is_shared=True)
+    assert other.try_lock(Kind.PIN, "a") is None
+    assert locks.is_held_elsewhere(Kind.PIN, "a")
+    first.release()
+    assert locks.is_held(Kind.PIN, "a")
+    assert not other.is_held_elsewhere(Kind.PIN, "a")
+    second.release()
+    assert not locks.is_held(Kind.PIN, "a")
+    other.close()
+
+
+def test_closing_gives_everything_back_and_takes_nothing_from_others(locks, tmp_path):
+    other = Locks(tmp_path / "locks")
+    kept = locks.try_lock(Kind.BUILD, "mine")
+    assert other.try_lock(Kind.BUILD, "theirs")
+    other.close()
+    other.close()
+    assert locks.try_lock(Kind.BUILD, "theirs")
+    assert locks.try_lock(Kind.BUILD, "mine") is None
+    assert kept is not None
+    with pytest.raises(CacheError, match="closed"):
+        other.try_lock(Kind.BUILD, "theirs")
+
+
+def test_another_process_excludes_us_until_it_dies(locks, other_process):
+    assert locks.try_lock(Kind.BUILD, "a") is None
+    assert locks.is_held(Kind.BUILD, "a")
+    assert locks.is_held_elsewhere(Kind.PIN, "a")
+    assert locks.try_lock(Kind.PIN, "a") is None
+    shared = locks.try_lock(Kind.PIN, "a", is_shared=True)
+    assert shared is not None
+    shared.release()
+    other_process.kill()
+    other_process.join()
+    assert locks.try_lock(Kind.BUILD, "a") is not None
+    assert locks.try_lock(Kind.PIN, "a") is not None
+
+
+def test_the_ledger_is_held_by_one_at_a_time(locks, tmp_path):
+    other = Locks(tmp_path / "locks")
+    inside, most = [], []
+
+    def work(held):
+        for _ in range(50):
+            with held.ledger():
+                inside.append(1)
+                most.append(len(inside))
+                inside.pop()
+
+    threads = [threading.Thread(target=work, args=(held,)) for held in (locks, locks, other, other)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    other.close()
+    assert set(most) == {1}
+
+
+def test_the_file_stays_empty_and_alone(locks, tmp_path):
+    assert all(locks.try_lock(Kind.BUILD, str(i)) for i in range(100))
+    assert [(path.name, path.stat().st_size) for path in tmp_path.iterdir()] == [("locks", 0)]

@@ -1,0 +1,510 @@
+import errno
+import json
+import os
+import threading
+
+import pytest
+
+import stoker.cache.store
+from stoker.cache.chunk import read_arrays
+from stoker.cache.files import Files
+from stoker.cache.store import Store
+from stoker.errors import CacheError, CacheFullError, ChunkCorruptError
+from tests.unit.cache.samples import SPEC, arrays_of, key, same_fields
+
+N = 20
+
+
+def put(store, i, *, seed=0, **options):
+    return store.publish(key(i), arrays_of(SPEC, N, seed), SPEC, num_samples=N, about={"row": i}, **options)
+
+
+def use(store, name, numbers, **options):
+    numbers = list(numbers)
+    store.register(
+        name, name=f"Dataset({name})", urls=[f"lake/{name}"], num_chunks=len(numbers),
+        keys=lambda: [key(i) for i in numbers], **options,
+    )  # fmt: skip
+
+
+def there(store):
+    return {i for i in range(64) if store.has(key(i))}
+
+
+def kept(store):
+    return {chunk.key for entry in store.entries() for chunk in entry.chunks if chunk.is_kept}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def store(folder):
+    with Store(folder) as store:
+        yield store
+
+
+def damage(path, offset=-40):
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 1
+    path.write_bytes(data)
+
+
+# ---------------------------------------------------------------------- chunks
+
+
+def test_a_published_chunk_is_found_and_opened(store):
+    assert not store.has(key(1))
+    size_bytes = put(store, 1)
+    assert store.has(key(1))
+    assert store.path_of(key(1)).is_relative_to(store.path / "chunks" / key(1)[:2])
+    with store.open(key(1)) as chunk:
+        assert chunk.header.num_samples == N
+        assert chunk.header.about == {"row": 1, "key": key(1)}
+        assert chunk.header.size_bytes == size_bytes == store.usage_bytes
+        assert chunk.is_kept
+        assert os.fstat(chunk.fd).st_size == size_bytes
+    assert same_fields(read_arrays(store.path_of(key(1))), arrays_of(SPEC, N))
+    assert list((store.path / "tmp").iterdir()) == []
+
+
+def test_opening_what_is_not_there_is_a_key_error(store):
+    with pytest.raises(KeyError, match=key(9)):
+        store.open(key(9))
+
+
+def test_a_discarded_chunk_is_gone_but_readable_where_it_is_open(store):
+    put(store, 1)
+    with store.open(key(1)) as chunk:
+        assert store.discard(key(1))
+        assert not store.has(key(1))
+        assert len(os.pread(chunk.fd, 10, 0)) == 10
+    assert not store.discard(key(1))
+    assert store.usage_bytes == 0
+
+
+def test_a_second_store_of_the_same_folder_sees_everything(store, folder):
+    put(store, 1)
+    with Store(folder) as other:
+        assert other.has(key(1))
+        put(other, 2)
+    assert store.has(key(2))
+
+
+@pytest.mark.parametrize("offset", [100, 4200, -40])
+def test_a_corrupt_chunk_is_reported_once_and_then_missing(store, offset):
+    put(store, 1)
+    damage(store.path_of(key(1)), offset)
+    with pytest.raises(ChunkCorruptError, match="discarded"):
+        store.open(key(1))
+    assert not store.has(key(1))
+    put(store, 1)
+    store.open(key(1)).close()
+    counts = store.counts()
+    assert (counts.num_built, counts.num_corrupt, counts.num_mended, counts.num_reused) == (2, 1, 1, 0)
+
+
+def test_checksums_are_compared_once_a_process_and_again_for_another_file(store, folder):
+    put(store, 1)
+    with Store(folder) as other:
+        other.open(key(1)).close()
+    path = store.path_of(key(1))
+    about = path.stat()
+    damage(path)
+    os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
+    store.open(key(1)).close()  # the same inode, time and size: not looked into again
+    os.utime(path)
+    with pytest.raises(ChunkCorruptError):
+        store.open(key(1))
+
+
+def test_a_corrupt_chunk_that_another_process_has_mended_is_not_discarded(store, folder):
+    put(store, 1)
+    path = store.path_of(key(1))
+    damage(path)
+    fd = os.open(path, os.O_RDONLY)
+    with Store(folder) as other:
+        other.discard(key(1))
+        put(other, 1)
+    store._discard_corrupt(key(1), fd, path)
+    os.close(fd)
+    assert store.has(key(1))
+
+
+def test_counts_tell_built_from_reused(store, folder):
+    put(store, 1)
+    with Store(folder) as other:
+        put(other, 2)
+        for _ in range(3):
+            for i in (1, 2):
+                other.open(key(i)).close()
+        counts = other.counts()
+        assert (counts.num_built, counts.num_reused, counts.num_mended) == (1, 1, 0)
+        assert counts.bytes_built == other.path_of(key(2)).stat().st_size
+
+
+def test_publishing_again_replaces_the_file_and_counts_it_once(store):
+    put(store, 1)
+    put(store, 1, seed=1)
+    assert same_fields(read_arrays(store.path_of(key(1))), arrays_of(SPEC, N, 1))
+    with store._ledger.open() as account:
+        assert account.kept_bytes == store.usage_bytes
+
+
+def test_threads_that_publish_at_once_lose_nothing(store):
+    threads = [threading.Thread(target=put, args=(store, i)) for i in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert there(store) == set(range(16))
+    assert store.verify().corrupt == ()
+    with store._ledger.open() as account:
+        assert account.kept_bytes == store.usage_bytes
+
+
+# ---------------------------------------------------------------------- the limit
+
+
+def test_what_fits_is_kept_and_stays_whatever_comes(folder):
+    with Store(folder) as store:
+        size = put(store, 63)
+        store.discard(key(63))
+    with Store(folder, limit_bytes=6 * size) as store:
+        use(store, "a", range(20), reserve_bytes=2 * size)
+        for i in range(20):
+            put(store, i)
+            assert store.usage_bytes <= store.limit_bytes
+        assert kept(store) >= {key(i) for i in range(4)}
+        assert there(store) == {0, 1, 2, 3, 18, 19}
+        for i in (5, 6, 7, 8):  # a second epoch in another order
+            put(store, i)
+        assert there(store) == {0, 1, 2, 3, 7, 8}
+        assert store.counts().num_evicted == 18
+
+
+@pytest.fixture
+def size(tmp_path):
+    with Store(tmp_path / "other") as store:
+        return put(store, 0)
+
+
+def test_overflow_that_someone_has_pinned_is_not_evicted(folder, size):
+    with Store(folder, limit_bytes=5 * size) as store, Store(folder, limit_bytes=5 * size) as other:
+        use(store, "a", range(20), reserve_bytes=3 * size)
+        use(other, "a", range(20), reserve_bytes=3 * size)
+        for i in range(2):
+            put(store, i)
+        pin = other.pin(key(2))
+        put(store, 2)
+        put(store, 3)
+        chunk = other.open(key(3))
+        assert not chunk.is_kept
+        for i in range(4, 10):
+            put(store, i)
+            assert {0, 1, 2, 3, i} == there(store)
+        pin.release()
+        put(store, 10)
+        assert there(store) == {0, 1, 3, 9, 10}
+        chunk.close()
+        put(store, 11)
+        assert there(store) == {0, 1, 9, 10, 11}
+
+
+def test_where_everything_is_needed_the_cache_is_full_and_nothing_is_left_aside(folder, size):
+    with Store(folder, limit_bytes=3 * size) as store:
+        use(store, "a", range(20), reserve_bytes=2 * size)
+        pins = [store.pin(key(i)) for i in range(1, 3)]
+        for i in range(3):
+            put(store, i)
+        with pytest.raises(CacheFullError, match=r"raise cache_limit.*smaller\s+window") as caught:
+            put(store, 3)
+        assert caught.value.path == store.path
+        assert f"{size:,}" in str(caught.value)
+        assert list((folder / "tmp").iterdir()) == []
+        pins[0].release()
+        put(store, 3)
+        assert there(store) == {0, 2, 3}
+
+
+def test_a_chunk_that_is_not_wanted_in_the_overflow_is_refused_when_the_kept_ones_are_full(folder, size):
+    with Store(folder, limit_bytes=3 * size) as store:
+        use(store, "a", range(20), reserve_bytes=size)
+        put(store, 0, may_overflow=False)
+        put(store, 1, may_overflow=False)
+        with pytest.raises(CacheFullError):
+            put(store, 2, may_overflow=False)
+        assert there(store) == {0, 1}
+
+
+def test_a_chunk_larger_than_the_limit_can_never_fit(folder, size):
+    with Store(folder, limit_bytes=size - 1) as store, pytest.raises(CacheFullError, match="can never fit"):
+        put(store, 0)
+
+
+def test_a_reserve_larger_than_the_limit_is_refused_at_once(folder):
+    with Store(folder, limit_bytes=1000) as store, pytest.raises(CacheFullError, match="smaller window"):
+        use(store, "a", range(3), reserve_bytes=1001)
+
+
+def test_data_sets_that_nobody_uses_go_first_the_least_recently_opened_before(folder, size):
+    for name, numbers in (("a", (0, 1)), ("b", (2, 3)), ("c", (4, 5))):
+        with Store(folder) as store:
+            use(store, name, numbers)
+            for i in numbers:
+                put(store, i)
+    os.utime(folder / "datasets" / "a.json")  # opened again since
+    with Store(folder, limit_bytes=7 * size) as store:
+        use(store, "d", range(10, 20), reserve_bytes=0)
+        put(store, 10)
+        assert there(store) == {0, 1, 2, 3, 4, 5, 10}
+        put(store, 11)
+        assert there(store) == {0, 1, 3, 4, 5, 10, 11}
+        for i in (12, 13, 14, 15, 16):
+            put(store, i)
+        assert there(store) == {10, 11, 12, 13, 14, 15, 16}
+
+
+def test_a_data_set_in_use_keeps_its_chunks_when_another_one_comes(folder, size):
+    with Store(folder, limit_bytes=4 * size) as store, Store(folder, limit_bytes=4 * size) as other:
+        use(store, "a", range(10))
+        for i in range(4):
+            put(store, i)
+        use(other, "b", range(10, 20), reserve_bytes=2 * size)  # needs room to train at all
+        assert len(there(store)) == 2
+        for i in range(10, 20):
+            put(other, i)
+            assert len(there(store) & set(range(4))) == 2
+
+
+def test_a_shared_chunk_stays_while_one_of_its_data_sets_is_in_use(folder, size):
+    with Store(folder) as store:
+        use(store, "a", (0, 1))
+        put(store, 0)
+        put(store, 1)
+    with Store(folder, limit_bytes=2 * size) as store:
+        use(store, "b", (1, 2, 3))
+        put(store, 2)
+        assert there(store) == {1, 2}
+
+
+def test_a_lower_limit_takes_effect_when_the_data_set_is_opened(folder, size):
+    with Store(folder) as store:
+        use(store, "a", range(6))
+        for i in range(6):
+            put(store, i)
+    with Store(folder, limit_bytes=4 * size) as store:
+        use(store, "a", range(6), reserve_bytes=size)
+        assert len(there(store)) == 3
+        assert store.usage_bytes == 3 * size
+
+
+# ---------------------------------------------------------------------- the disk
+
+
+class FullDisk(Files):
+    """A disk that refuses the n-th writes."""
+
+    def __init__(self, refused):
+        self.refused = refused
+        self.num_writes = 0
+
+    def write(self, fd, data, *, offset):
+        self.num_writes += 1
+        if self.num_writes in self.refused:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().write(fd, data, offset=offset)
+
+
+def test_a_full_disk_is_tried_twice(folder):
+    with Store(folder) as store:
+        put(store, 0)
+    files = FullDisk(refused=())
+    with Store(folder, files=files) as store:
+        files.num_writes, files.refused = 0, {2}
+        put(store, 1)
+        assert there(store) == {0, 1}
+        files.num_writes, files.refused = 0, range(1000)
+        with pytest.raises(CacheFullError, match=r"disk.*full.*needs.*free") as caught:
+            put(store, 2)
+        assert isinstance(caught.value.__cause__, OSError)
+        files.refused = ()
+        assert list((folder / "tmp").iterdir()) == []
+        assert not store.has(key(2))
+        put(store, 2)
+
+
+def test_a_full_disk_while_a_manifest_is_written_is_a_full_cache(folder):
+    files = FullDisk(refused=())
+    with Store(folder, files=files) as store:
+        files.refused = range(1000)
+        with pytest.raises(CacheFullError, match="full"):
+            use(store, "a", range(3))
+        files.refused = ()
+
+
+# ---------------------------------------------------------------------- the folder
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path):
+    (tmp_path / "holiday.jpg").touch()
+    with pytest.raises(CacheError, match=r"no Stoker cache.*holiday\.jpg"):
+        Store(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["holiday.jpg"]
+
+
+def test_a_file_is_no_folder(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(CacheError, match="cannot be used"):
+        Store(tmp_path / "file")
+
+
+@pytest.mark.parametrize("content", ['{"format": "stoker-cache", "version": 99}', "{", "[]"])
+def test_a_cache_of_another_version_is_refused(store, folder, content):
+    (folder / "stoker-cache.json").write_text(content)
+    with pytest.raises(CacheError, match="another folder"):
+        Store(folder)
+
+
+def test_many_threads_may_open_a_new_folder_at_once(folder):
+    stores, errors = [], []
+
+    def work():
+        try:
+            stores.append(Store(folder))
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for store in stores:
+        store.close()
+    assert errors == []
+    assert json.loads((folder / "stoker-cache.json").read_text())["version"] == 1
+    assert [path.name for path in folder.iterdir() if path.name.count(".json.")] == []
+
+
+def test_what_a_killed_writer_left_is_swept_and_what_a_living_one_writes_is_not(store, folder):
+    dead = folder / "tmp" / f"{key(1)}.99-0.kept"
+    dead.write_bytes(b"half")
+    with store._temporary_name(key(2)) as name:
+        living = folder / "tmp" / f"{name}.kept"
+        living.write_bytes(b"half")
+        Store(folder).close()
+        assert not dead.exists()
+        assert living.exists()
+    Store(folder).close()
+    assert not living.exists()
+
+
+def test_a_ledger_that_a_crash_left_wrong_is_counted_anew(store, folder):
+    put(store, 1)
+    with store._ledger.open() as account:
+        account._write(is_wrong=True)
+        account.kept_bytes = 0
+    put(store, 2)
+    with store._ledger.open() as account:
+        assert account.kept_bytes == store.usage_bytes
+
+
+# ---------------------------------------------------------------------- looking after it
+
+
+def test_entries_show_data_sets_and_chunks_of_none(store, folder):
+    use(store, "a", (0, 1, 2), spec=SPEC)
+    put(store, 0)
+    put(store, 2)
+    put(store, 9)
+    with Store(folder) as other:
+        use(other, "b", (2, 3))
+    entries = {entry.manifest.fingerprint if entry.manifest else None: entry for entry in store.entries()}
+    assert [chunk.key for chunk in entries["a"].chunks] == [key(0), key(2)]
+    assert entries["a"].is_in_use
+    assert entries["a"].manifest.urls == ("lake/a",)
+    assert entries["a"].manifest.num_chunks == 3
+    assert entries["a"].size_bytes == sum(store.path_of(key(i)).stat().st_size for i in (0, 2))
+    assert not entries["b"].is_in_use
+    assert [chunk.key for chunk in entries["b"].chunks] == [key(2)]
+    assert [chunk.key for chunk in entries[None].chunks] == [key(9)]
+
+
+def test_a_spec_is_kept_with_its_data_set(store, folder):
+    use(store, "a", (0, 1))
+    assert store.spec_of("a") is None
+    store.keep_spec("a", SPEC)
+    use(store, "a", (0, 1))
+    with Store(folder) as other:
+        assert other.spec_of("a") == SPEC
+        assert other.spec_of("b") is None
+
+
+def test_keys_are_asked_for_once(store, folder):
+    use(store, "a", (0, 1))
+    with Store(folder) as other:
+        other.register("a", name="a", urls=[], num_chunks=2, keys=lambda: pytest.fail("known already"))
+
+
+def test_an_unreadable_manifest_is_written_anew(store, folder):
+    use(store, "a", (0, 1))
+    (folder / "datasets" / "a.json").write_text("{")
+    assert store.entries() == []
+    use(store, "a", (0, 1))
+    assert [entry.manifest.fingerprint for entry in store.entries()] == ["a"]
+
+
+def test_verify_names_what_is_wrong_and_removes_it_when_asked(store):
+    for i in range(3):
+        put(store, i)
+    damage(store.path_of(key(1)))
+    stray = store.path / "chunks" / key(1)[:2] / "notes.txt"
+    stray.touch()
+    seen = []
+    report = store.verify(on_chunk=seen.append)
+    assert (report.num_chunks, len(seen)) == (3, 3)
+    assert [path for path, _ in report.corrupt] == [store.path_of(key(1))]
+    assert "history" in report.corrupt[0][1] or "words" in report.corrupt[0][1]
+    assert report.strays == (stray,)
+    assert store.has(key(1))
+    store.verify(fix=True)
+    assert there(store) == {0, 2}
+    report = store.verify()
+    assert (report.corrupt, report.strays) == ((), ())
+
+
+def test_remove_takes_a_data_set_but_not_what_others_share(store, folder):
+    with Store(folder) as other:
+        use(other, "a", (0, 1))
+        use(other, "b", (1, 2))
+        for i in (0, 1, 2, 3):
+            put(other, i)
+        with pytest.raises(CacheError, match="in use"):
+            store.remove(["a"])
+    freed = store.remove(["a"])
+    assert there(store) == {1, 2, 3}
+    assert freed > 0
+    store.remove()
+    assert there(store) == set()
+    assert store.entries() == []
+    assert store.usage_bytes == 0
+
+
+def test_closing_twice_is_harmless_and_using_after_it_is_an_error(folder):
+    store = Store(folder)
+    put(store, 1)
+    store.close()
+    store.close()
+    with pytest.raises(CacheError, match="closed"):
+        store.try_lock(key(1))
+
+
+def test_checked_files_are_remembered_by_key_not_by_file(store):
+    before = len(stoker.cache.store._checked)
+    for seed in range(5):
+        put(store, 1, seed=seed)
+        store.open(key(1)).close()
+    assert len(stoker.cache.store._checked) == before + 1
