@@ -269,7 +269,7 @@ class Catalogue:
         file = self._file(i)
         unit = self.unit(i)
         footer = self._footers.get(file.info)
-        leaves = footer.layout.leaves(want.names)
+        leaves = footer.checked.layout.leaves(want.names)
         if not leaves:
             for j in unit:
                 table = _rows_without_columns(int(self.num_rows[j]))
@@ -283,7 +283,7 @@ class Catalogue:
         self, i: int, file: Listed, footer: Footer, leaves: Sequence[int], want: Want, on_stage: OnStage
     ) -> pa.Table:
         where = str(self.fragments[i])
-        needed = survivors(footer, file, self._cut)
+        needed = survivors(footer.checked, file, self._cut, self._footers)
         groups = [g for g in range(int(self._known.start[i]), int(self._known.stop[i])) if g in needed]
         start = time.perf_counter_ns()
         chunks = self._chunks(footer, groups, leaves, file.info)
@@ -295,7 +295,7 @@ class Catalogue:
             ranges,
             footer.metadata,
             row_groups=groups,
-            paths=[footer.layout.paths[leaf] for leaf in leaves],
+            paths=[footer.checked.layout.paths[leaf] for leaf in leaves],
             num_rows=int(self.num_rows[i]),
             where=where,
             url=file.info.url,
@@ -326,7 +326,7 @@ class Catalogue:
                 stream,
                 footer.metadata,
                 row_group=group,
-                paths=[footer.layout.paths[leaf] for leaf in leaves],
+                paths=[footer.checked.layout.paths[leaf] for leaf in leaves],
                 part_rows=[int(self.num_rows[j]) for j in unit],
                 where=where,
                 url=file.info.url,
@@ -352,9 +352,9 @@ class Catalogue:
     def _chunks(footer: Footer, groups: Sequence[int], leaves: Sequence[int], info: ObjectInfo) -> list[Span]:
         return [
             column_chunk(
-                footer.numbers.chunks[g, leaf].tolist(),
+                footer.checked.numbers.chunks[g, leaf].tolist(),
                 size_bytes=info.size_bytes,
-                where=f"{info.url} row group {g}: column {footer.layout.paths[leaf]}",
+                where=f"{info.url} row group {g}: column {footer.checked.layout.paths[leaf]}",
                 url=info.url,
             )
             for g in groups

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +34,8 @@ Transform: TypeAlias = "Callable[[pa.Table], Mapping[str, np.ndarray[Any, Any]] 
 
 # Footers of a remote store are waits, not work: this many times more of them at once than threads were asked for.
 _REMOTE_FACTOR = 8
+# Those of local files are mostly work, and many threads take the GIL from each other.
+_LOCAL_THREADS_A_CORE = 2
 # Options that say which store is meant, not who asks: the same URL elsewhere is another data set.
 _PLACE_OPTIONS = ("endpoint_override", "endpoint_url", "scheme", "region", "account_name", "host", "port")
 
@@ -191,7 +194,8 @@ class Dataset:
             return self._catalogue(known, storage, footers, is_local=is_local)
         if known is not None and known.files == tuple(files):
             return self._catalogue(known, storage, footers, is_local=is_local)
-        num_threads = num_threads if is_local else num_threads * _REMOTE_FACTOR
+        cores = os.cpu_count() or 1
+        num_threads = min(num_threads, _LOCAL_THREADS_A_CORE * cores) if is_local else num_threads * _REMOTE_FACTOR
         known, catalogue = self._look_through(files, storage, footers, is_local=is_local, num_threads=num_threads)
         if kept_at is not None:
             footers.keep([file.info for file in files])
@@ -201,13 +205,15 @@ class Dataset:
     def _look_through(
         self, files: list[Listed], storage: Storage, footers: Footers, *, is_local: bool, num_threads: int
     ) -> tuple[Survey, Catalogue]:
-        schema, partitions, num_chunks = read_layouts(files, footers, num_threads=num_threads)
+        footers.load([file.info for file in files])
+        schema, partitions = read_layouts(files, footers, num_threads=num_threads)
         cut, _, _ = self._cut(schema, partitions)
-        known = survey(files, schema, cut, footers, num_threads=num_threads, num_chunks=num_chunks)
+        known = survey(files, schema, cut, footers, num_threads=num_threads)
         catalogue = self._catalogue(known, storage, footers, is_local=is_local)
         if self.filter is not None:
             known = dataclasses.replace(known, num_samples=catalogue.count(num_threads=num_threads))
             catalogue = self._catalogue(known, storage, footers, is_local=is_local)
+        footers.forget()
         return known, catalogue
 
     def _catalogue(self, known: Survey, storage: Storage, footers: Footers, *, is_local: bool) -> Catalogue:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
@@ -18,9 +19,9 @@ from stoker.errors import SourceError
 from stoker.source import thrift
 from stoker.source.schema import Layout
 
-# Compiling the reader takes 4 seconds once a machine, importing numba half a second: what plain Python reads in about
-# two seconds (22 us a column chunk) it reads.
-COMPILE_FROM_CHUNKS = 100_000
+# Compiling the reader takes 2.5 s once a machine, loading it 0.4 s; plain Python takes 25 us or more for each column
+# chunk, and holds the GIL. This many are half a second to a second of plain Python.
+COMPILE_FROM_CHUNKS = 20_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +95,17 @@ def _is_wrong_width(found: npt.NDArray[np.int64], width: npt.NDArray[np.int64]) 
     return (found >= 0) & (width > 0) & (found != width)
 
 
+def compile_reader() -> bool:
+    """Make the compiled reader ready; return whether there is one. Call it from one thread, before many use it."""
+    try:
+        read = _compiled()
+    except ImportError:
+        return False
+    # The types of the real calls; two threads that come first at once would each compile, and trip over each other.
+    read(np.frombuffer(b"\0", np.uint8), np.empty((0, 2), np.int64), np.empty((0, 0, 13), np.int64))
+    return True
+
+
 @functools.cache
 def _compiled() -> Callable[[Any, Any, Any], None]:
     """Return `thrift.footer` compiled: the same functions in a second copy of their module."""
@@ -103,10 +115,11 @@ def _compiled() -> Callable[[Any, Any, Any], None]:
     assert spec is not None
     assert spec.loader is not None
     module: ModuleType = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # the compiler's cache finds the functions again by their module's name
     spec.loader.exec_module(module)
     for name, function in list(vars(module).items()):
         if callable(function) and getattr(function, "__module__", None) == module.__name__:
             # Bounds are checked: a footer that lies about a length must not be read beyond its end.
-            setattr(module, name, numba.njit(nogil=True, boundscheck=True)(function))
+            setattr(module, name, numba.njit(nogil=True, boundscheck=True, cache=True)(function))
     compiled: Callable[[Any, Any, Any], None] = module.footer
     return compiled

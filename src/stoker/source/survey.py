@@ -11,6 +11,7 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -23,10 +24,9 @@ from stoker.errors import SourceError
 from stoker.source import thrift
 from stoker.source.files import write_aside
 from stoker.source.filters import surviving_row_groups
-from stoker.source.footers import Footer, Footers, for_each
+from stoker.source.footers import Checked, Footers, for_each
 from stoker.source.fragments import Piece, RowGroup, plan_fragments
 from stoker.source.listing import Listed, partition_fields, partition_value
-from stoker.source.numbers import COMPILE_FROM_CHUNKS
 from stoker.source.schema import Layout, fixed_width_bytes, unify
 from stoker.source.storage import ObjectInfo
 
@@ -71,8 +71,8 @@ class Survey:
 _ARRAYS = ("file", "start", "stop", "row_start", "row_stop", "num_rows", "num_samples")
 
 
-def read_layouts(files: Sequence[Listed], footers: Footers, *, num_threads: int) -> tuple[pa.Schema, pa.Schema, int]:
-    """Read every footer; return the schema all files share, the partition columns, and the number of column chunks.
+def read_layouts(files: Sequence[Listed], footers: Footers, *, num_threads: int) -> tuple[pa.Schema, pa.Schema]:
+    """Read every footer; return the schema that all files share, and the partition columns.
 
     A partition column takes the place of a column of that name in the files, as in Spark.
 
@@ -81,22 +81,22 @@ def read_layouts(files: Sequence[Listed], footers: Footers, *, num_threads: int)
         FieldError: The files' schemas contradict each other.
     """
     layouts: list[Layout | None] = [None] * len(files)
-    num_groups = [0] * len(files)
 
     def work(i: int) -> None:
-        layouts[i], num_groups[i] = footers.layout(files[i].info)
+        layouts[i] = footers.check(files[i].info).layout
 
+    work(0)
+    first = footers.check(files[0].info).numbers.chunks
+    footers.expect(len(files) * first.shape[0] * first.shape[1])
     for_each(len(files), work, num_threads=num_threads)
     distinct: dict[int, tuple[Layout, str]] = {}
-    num_chunks = 0
-    for i, layout in enumerate(layouts):
+    for layout, file in zip(layouts, files, strict=True):
         assert layout is not None
-        distinct.setdefault(id(layout), (layout, files[i].info.url))
-        num_chunks += num_groups[i] * len(layout.paths)
+        distinct.setdefault(id(layout), (layout, file.info.url))
     partitions = pa.schema(partition_fields(files))
     unified = unify(list(distinct.values()))
     schema = pa.schema([field for field in unified if field.name not in partitions.names])
-    return schema, partitions, num_chunks
+    return schema, partitions
 
 
 def partition_expression(file: Listed, partitions: pa.Schema) -> pc.Expression | None:
@@ -127,17 +127,21 @@ class Cut:
     filter_schema: pa.Schema
     partitions: pa.Schema
 
+    @cached_property
+    def row_bytes(self) -> int:
+        """Bytes that a row surely takes once decoded."""
+        return sum(fixed_width_bytes(field.type) for field in self.columns)
 
-def survivors(footer: Footer, file: Listed, cut: Cut) -> frozenset[int]:
+
+def survivors(checked: Checked, file: Listed, cut: Cut, footers: Footers) -> frozenset[int]:
     """Return the row groups of a file that may hold a row that passes the filter."""
-    groups = frozenset(range(footer.metadata.num_row_groups))
+    groups = frozenset(range(len(checked.numbers.groups)))
     if cut.expression is None:
         return groups
-    key = repr(file.partition)
-    if key not in footer.survivors:
+    if file.partition not in checked.survivors:
         try:
             found = surviving_row_groups(
-                footer.buffer,
+                footers.bytes_of(file.info),
                 expression=cut.expression,
                 schema=cut.filter_schema,
                 partition=partition_expression(file, cut.partitions),
@@ -146,37 +150,41 @@ def survivors(footer: Footer, file: Listed, cut: Cut) -> frozenset[int]:
             # Statistics that pyarrow cannot use prove nothing: every row group is read and filtered.
             _log.debug("no pruning of %s: %s", file.info.url, error)
             found = set(groups)
-        footer.survivors[key] = frozenset(found) & groups
-    return footer.survivors[key]
+        checked.survivors[file.partition] = frozenset(found) & groups
+    return checked.survivors[file.partition]
 
 
-def cut_file(footer: Footer, file: Listed, cut: Cut) -> tuple[list[Piece], dict[str, list[int]]]:
+def cut_file(
+    checked: Checked, file: Listed, cut: Cut, needed: frozenset[int]
+) -> tuple[list[Piece], dict[str, list[int]]]:
     """Return the fragments of one file, and the nulls of each column in each of them.
+
+    Args:
+        checked: Its footer.
+        file: The file.
+        cut: How to cut it.
+        needed: Row groups that may hold a row that passes the filter.
 
     Raises:
         SourceError: The footer contradicts itself.
     """
-    layout, url = footer.layout, file.info.url
+    layout, numbers, url = checked.layout, checked.numbers, file.info.url
     leaves = layout.leaves(cut.columns.names)
-    is_everything = len(leaves) == len(layout.paths)
-    row_bytes = sum(fixed_width_bytes(field.type) for field in cut.columns)
-    needed = survivors(footer, file, cut)
     sizes = (
-        footer.numbers.groups[:, thrift.TOTAL_BYTES]
-        if is_everything
-        else footer.numbers.chunks[:, leaves, thrift.UNCOMPRESSED].sum(axis=1)
+        numbers.groups[:, thrift.TOTAL_BYTES]
+        if len(leaves) == len(layout.paths)
+        else numbers.chunks[:, leaves, thrift.UNCOMPRESSED].sum(axis=1)
     )
+    rows = numbers.groups[:, thrift.NUM_ROWS].tolist()
     groups = [
-        RowGroup(num_rows, max(size, num_rows * row_bytes), g in needed)
-        for g, (num_rows, size) in enumerate(
-            zip(footer.numbers.groups[:, thrift.NUM_ROWS].tolist(), sizes.tolist(), strict=True)
-        )
+        RowGroup(num_rows, max(size, num_rows * cut.row_bytes), g in needed)
+        for g, (num_rows, size) in enumerate(zip(rows, sizes.tolist(), strict=True))
     ]
     try:
         pieces = plan_fragments(groups, chunk_bytes=cut.chunk_bytes)
     except ValueError as error:
         raise SourceError(f"the footer of {url} is corrupt: {error}", url=url) from error
-    counts = footer.numbers.chunks[:, :, thrift.NULL_COUNT].tolist()
+    counts = numbers.chunks[:, :, thrift.NULL_COUNT].tolist()
     nulls = {}
     for name in cut.columns.names:
         own = layout.leaves([name])
@@ -212,21 +220,17 @@ def _nulls(
     return total if len(leaves) == 1 or total == 0 else UNKNOWN
 
 
-def survey(
-    files: Sequence[Listed], schema: pa.Schema, cut: Cut, footers: Footers, *, num_threads: int, num_chunks: int
-) -> Survey:
+def survey(files: Sequence[Listed], schema: pa.Schema, cut: Cut, footers: Footers, *, num_threads: int) -> Survey:
     """Cut every file into fragments; `num_samples` is `num_rows` still.
 
     Raises:
         SourceError: A footer contradicts itself.
     """
-    is_compiled = num_chunks >= COMPILE_FROM_CHUNKS
     found: list[tuple[list[Piece], dict[str, list[int]]] | None] = [None] * len(files)
 
     def work(i: int) -> None:
-        info = files[i].info
-        footer = footers.parse(footers.bytes_of(info), info.url, is_compiled=is_compiled)
-        found[i] = cut_file(footer, files[i], cut)
+        checked = footers.check(files[i].info)
+        found[i] = cut_file(checked, files[i], cut, survivors(checked, files[i], cut, footers))
 
     for_each(len(files), work, num_threads=num_threads)
     pieces: list[tuple[int, Piece]] = []

@@ -37,7 +37,8 @@ TOTAL_BYTES = 0
 NUM_ROWS = 1
 NUM_GROUP_NUMBERS = 2
 
-_STOP, _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = 0, 1, 2, 3, 7, 8, 9, 10, 11, 12
+_STOP, _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _STRUCT = 0, 1, 2, 3, 7, 8, 9, 10, 12
+_VARINT_FIRST, _VARINT_LAST = 4, 6  # i16, i32, i64
 _MAX_DEPTH = 32
 
 
@@ -85,47 +86,53 @@ def items(b: Bytes, at: int) -> tuple[int, int, int]:
     return num, byte & 15, at
 
 
-def skip(b: Bytes, at: int, kind: int, depth: int) -> int:
-    """Return where a value ends."""
-    if depth > _MAX_DEPTH:
-        raise ValueError("corrupt footer")
-    if kind in (_TRUE, _FALSE):
-        return at
-    if kind == _BYTE:
-        return at + 1
-    if kind == _DOUBLE:
-        return at + 8
+def skip(b: Bytes, at: int, kind: int) -> int:
+    """Return where a value ends. A stack instead of recursion: compiled recursive functions cannot be kept on disk."""
+    if _VARINT_FIRST <= kind <= _VARINT_LAST:
+        return varint(b, at)[1]
     if kind == _BINARY:
         size, at = varint(b, at)
         return at + size
-    if kind in (_LIST, _SET):
-        num, of, at = items(b, at)
-        for _ in range(num):
-            at = at + 1 if of <= _FALSE else skip(b, at, of, depth + 1)
-            if at > len(b):
-                raise ValueError("corrupt footer")
+    if kind in (_TRUE, _FALSE):
         return at
-    if kind == _MAP:
-        num, at = varint(b, at)
-        if num:
-            kinds = int(b[at])
+    kinds = [0] * _MAX_DEPTH
+    left = [0] * _MAX_DEPTH  # elements to come; -1 in a struct, which says itself where it ends
+    depth = 0
+    while True:
+        if _VARINT_FIRST <= kind <= _VARINT_LAST:
+            at = varint(b, at)[1]
+        elif kind == _BINARY:
+            size, at = varint(b, at)
+            at += size
+        elif kind in (_LIST, _SET):
+            depth += 1
+            left[depth], kinds[depth], at = items(b, at)
+            if kinds[depth] == _STOP:
+                raise ValueError("corrupt footer")
+        elif kind == _STRUCT:
+            depth += 1
+            left[depth] = -1
+        elif kind == _BYTE:
             at += 1
-            for _ in range(num):
-                at = skip(b, at, kinds >> 4, depth + 1)
-                at = skip(b, at, kinds & 15, depth + 1)
-                if at > len(b):
-                    raise ValueError("corrupt footer")
-        return at
-    if kind == _STRUCT:
-        number = 0
-        while True:
-            number, of, at = field(b, at, number)
-            if of == _STOP:
-                return at
-            at = skip(b, at, of, depth + 1)
-            if at > len(b):
-                raise ValueError("corrupt footer")
-    return varint(b, at)[1]
+        elif kind == _DOUBLE:
+            at += 8
+        elif kind not in (_TRUE, _FALSE):
+            raise ValueError("corrupt footer")
+        if at > len(b) or depth > _MAX_DEPTH - 2:
+            raise ValueError("corrupt footer")
+        kind = _STOP
+        while depth > 0 and kind == _STOP:
+            if left[depth] < 0:
+                _, kind, at = field(b, at, 0)
+            elif left[depth] > 0:
+                left[depth] -= 1
+                # true and false take a byte in a list, and none as a field
+                kind = _BYTE if kinds[depth] in (_TRUE, _FALSE) else kinds[depth]
+                continue
+            if kind == _STOP:
+                depth -= 1
+        if kind == _STOP:
+            return at
 
 
 def binary_bytes(b: Bytes, at: int) -> tuple[int, int]:
@@ -148,7 +155,7 @@ def statistics(b: Bytes, at: int, row: Row) -> int:
         elif number == 6 and kind == _BINARY:
             row[MIN_BYTES], at = binary_bytes(b, at)
         else:
-            at = skip(b, at, kind, 0)
+            at = skip(b, at, kind)
 
 
 def sizes(b: Bytes, at: int, row: Row) -> int:
@@ -162,7 +169,7 @@ def sizes(b: Bytes, at: int, row: Row) -> int:
             row[NUM_REPETITION_LEVELS], _, _ = items(b, at)
         elif number == 3 and kind == _LIST:
             row[NUM_DEFINITION_LEVELS], _, _ = items(b, at)
-        at = skip(b, at, kind, 0)
+        at = skip(b, at, kind)
 
 
 def column_metadata(b: Bytes, at: int, row: Row) -> int:
@@ -189,7 +196,7 @@ def column_metadata(b: Bytes, at: int, row: Row) -> int:
         elif number == 16 and kind == _STRUCT:
             at = sizes(b, at, row)
         else:
-            at = skip(b, at, kind, 0)
+            at = skip(b, at, kind)
 
 
 def column_chunk(b: Bytes, at: int, row: Row) -> int:
@@ -208,7 +215,7 @@ def column_chunk(b: Bytes, at: int, row: Row) -> int:
         else:
             if number == 8 or number == 9:
                 row[IS_ENCRYPTED] = 1
-            at = skip(b, at, kind, 0)
+            at = skip(b, at, kind)
 
 
 def row_group(b: Bytes, at: int, group: Row, chunks: Any) -> int:
@@ -229,7 +236,7 @@ def row_group(b: Bytes, at: int, group: Row, chunks: Any) -> int:
         elif number == 3:
             group[NUM_ROWS], at = zigzag(b, at)
         else:
-            at = skip(b, at, kind, 0)
+            at = skip(b, at, kind)
 
 
 def footer(b: Bytes, groups: Any, chunks: Any) -> None:
@@ -257,4 +264,4 @@ def footer(b: Bytes, groups: Any, chunks: Any) -> None:
             for i in range(num):
                 at = row_group(b, at, groups[i], chunks[i])
         else:
-            at = skip(b, at, kind, 0)
+            at = skip(b, at, kind)
