@@ -99,7 +99,12 @@ class Field:
         if isinstance(self.vocabulary, str):
             raise TypeError("Field: vocabulary must be a sequence of values, not one string")
         if self.vocabulary is not None:
-            values = list(self.vocabulary)
+            values = [value.item() if isinstance(value, np.generic) else value for value in self.vocabulary]
+            strange = next(
+                (value for value in values if isinstance(value, bool) or not isinstance(value, str | int)), None
+            )
+            if strange is not None:
+                raise TypeError(f"Field: the vocabulary must hold strings or integers, not {strange!r}")
             if len(set(values)) != len(values):
                 raise ValueError("Field: the vocabulary names a value twice")
             object.__setattr__(self, "vocabulary", tuple(values))
@@ -115,7 +120,7 @@ class Field:
         """Return everything that decides the field's values, for fingerprints."""
         return {
             "dtype": self.dtype,
-            "columns": [self.columns] if isinstance(self.columns, str) else self.columns,
+            "columns": self.columns,  # "x" renames to [N], ["x"] stacks to [N, 1]
             "shape": self.shape,
             "vocabulary": self.vocabulary,
             "unknown": self.unknown,

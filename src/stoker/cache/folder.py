@@ -152,6 +152,11 @@ class Folder:
         return found
 
 
+def is_cache(path: Path) -> bool:
+    """Return whether a folder is a cache, of whatever version; nothing is made."""
+    return (path / _MARKER).is_file()
+
+
 def _scan(folder: Path) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as items:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import pyarrow as pa
 from stoker.cache.build import Builder, ChunkBuilder
 from stoker.cache.chunk import read_header
 from stoker.cache.store import Store
+from stoker.cache.warm import OnProgress, WarmProgress, warm
 from stoker.cache.workers import ProcessBuilder
 from stoker.errors import CacheError, ChunkCorruptError
 from stoker.feed.fill import Filler
@@ -102,6 +104,23 @@ class Chunks:
     def build(self, chunk: int) -> bool:
         """Build a chunk, and what is read in one go with it; False where another process is at it."""
         return self._builder.build(chunk)
+
+    def warm(
+        self,
+        *,
+        num_threads: int,
+        on_progress: OnProgress | None = None,
+        stop_event: threading.Event | None = None,
+    ) -> WarmProgress:
+        """Build every chunk that is missing; see `stoker.cache.warm.warm`."""
+        return warm(
+            self.catalogue,
+            self._store,
+            num_threads=num_threads,
+            on_progress=on_progress,
+            stop_event=stop_event,
+            builder=self._builder,
+        )
 
     def open_window(self, chunks: Sequence[int] | npt.NDArray[np.int64], filler: Filler) -> Window:
         """Return a window of these chunks, in this order.
@@ -241,7 +260,7 @@ def open_chunks(
             )
         stack.callback(builder.close)
         if dataset.transform is None and dataset.filter is None:
-            _check_known_nulls(catalogue)
+            check_known_nulls(catalogue)
         spec = builder.find_spec()
         _try_first_chunk(catalogue, store, builder)
         stack.pop_all()
@@ -264,7 +283,7 @@ def _try_first_chunk(catalogue: Catalogue, store: Store, builder: ChunkBuilder) 
         builder.build(int(filled[0]))
 
 
-def _check_known_nulls(catalogue: Catalogue) -> None:
+def check_known_nulls(catalogue: Catalogue) -> None:
     """Raise where the footers already say that there are nulls without an answer; the first fragment is named."""
     # Lists are left out: in a footer, an empty list counts as a null.
     flat = [field.name for field in catalogue.schema if not pa.types.is_nested(field.type)]

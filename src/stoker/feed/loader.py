@@ -14,6 +14,7 @@ import numpy as np
 from stoker.feed.buffers import BufferPool
 from stoker.feed.chunks import Chunks, open_chunks
 from stoker.feed.handover import Handover, NumpyHandover
+from stoker.feed.mixing import window_chunks
 from stoker.feed.run import Augment, Prepared, Run, RunSettings
 from stoker.order.epoch import Order
 from stoker.order.position import Position
@@ -22,12 +23,6 @@ from stoker.order.steps import Remainder, Steps
 from stoker.source.dataset import Dataset
 from stoker.spec import Spec, parse_size
 from stoker.trace.stages import Stages, StageTotal
-
-# A window must be large enough to mix, small enough to lie in the page cache beside the model's own memory; the next
-# one is opened while this one is used.
-WINDOW_BYTES = 1 << 30
-# Each chunk takes two of the 65,530 maps a process may have by default, and two windows are open at a time.
-MAX_WINDOW_CHUNKS = 12_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +91,7 @@ class Loader:
         shuffle: Mix the samples anew each epoch; otherwise they come as they lie.
         seed: Seed of the shuffle and of `augment`.
         window: Chunks whose samples are mixed together; "all" mixes the whole data set. None takes as many as make
-            about 1 GiB, which depends on the data set alone.
+            about 512 MiB, which depends on the data set alone.
         lanes: Fixed equal shares of the samples, each of which feeds an equal part of every global batch, so that n
             nodes can each cache their own share.
         remainder: What becomes of the samples that do not fill a global batch: "keep" makes the last batch smaller,
@@ -181,7 +176,9 @@ class Loader:
                 self._chunks.num_samples,
                 shuffle=self._shuffle,
                 seed=self._seed,
-                window=_window_chunks(window, self._chunks),
+                window=window_chunks(
+                    window, num_samples=self._chunks.num_samples, record_bytes=self._chunks.spec.record_bytes
+                ),
                 lanes=lanes,
             )
         except BaseException:
@@ -394,15 +391,3 @@ def _global_batch_size(batch_size: int | None, global_batch_size: int | None, sh
     if batch_size is None:
         raise TypeError("give a batch_size (samples a rank) or a global_batch_size")
     return _integer(batch_size, "batch_size") * shard.world_size
-
-
-def _window_chunks(window: int | Literal["all"] | None, chunks: Chunks) -> int | None:
-    """Return the window as a number of chunks, from the data set alone and nothing of the machine."""
-    if window == "all":
-        return None
-    if window is not None:
-        return int(window)
-    num_chunks = int(np.count_nonzero(chunks.num_samples))
-    total_bytes = int(chunks.num_samples.sum()) * max(chunks.spec.record_bytes, 64)
-    mean_bytes = max(1, total_bytes // max(1, num_chunks))
-    return int(min(max(32, WINDOW_BYTES // mean_bytes), MAX_WINDOW_CHUNKS))

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from stoker.errors import SourceError
 from stoker.identity import fingerprint
@@ -152,6 +153,16 @@ class Catalogue:
                 "rows": [int(known.row_start[i]), int(known.row_stop[i])],
             },
         )
+
+    def metadata(self, file: int) -> pq.FileMetaData:
+        """Return what the footer of a file says, by its number in `files`.
+
+        Blocks: on one or two reads of the source where it was not kept.
+
+        Raises:
+            SourceError: It cannot be read.
+        """
+        return self._footers.get(self.files[file]).metadata
 
     def unit(self, i: int) -> range:
         """Return the fragments that are read in one go with i: all parts of its row group, or i alone."""
