@@ -1,0 +1,37 @@
+"""How many chunks are mixed together where the user does not say."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+# A window must be large enough to mix, small enough to lie in the page cache beside the model's own memory; the next
+# one is opened while this one is used.
+WINDOW_BYTES = 1 << 30
+# Each chunk takes two of the 65,530 maps a process may have by default, and two windows are open at a time.
+MAX_WINDOW_CHUNKS = 12_000
+_MIN_WINDOW_CHUNKS = 32
+# What a sample counts at least: one of ragged fields alone has no record.
+_MIN_SAMPLE_BYTES = 64
+
+
+def window_chunks(
+    window: int | Literal["all"] | None, *, num_samples: npt.NDArray[np.int64], record_bytes: int
+) -> int | None:
+    """Return the window as a number of chunks, None for all; from the data set alone and nothing of the machine.
+
+    Args:
+        window: What the user said: chunks, "all", or None for about 1 GiB of samples.
+        num_samples: Samples of each chunk. Shape [K].
+        record_bytes: Bytes of a record.
+    """
+    if window == "all":
+        return None
+    if window is not None:
+        return int(window)
+    num_chunks = int(np.count_nonzero(num_samples))
+    total_bytes = int(num_samples.sum()) * max(record_bytes, _MIN_SAMPLE_BYTES)
+    mean_bytes = max(1, total_bytes // max(1, num_chunks))
+    return int(min(max(_MIN_WINDOW_CHUNKS, WINDOW_BYTES // mean_bytes), MAX_WINDOW_CHUNKS))
