@@ -35,7 +35,7 @@ def test_fields_lie_in_a_record_aligned_and_without_overlap(spec):
 def test_records_stay_aligned_and_straddle_no_cache_line_needlessly(spec):
     size = spec.record_bytes
     assert size % max((e.dtype.itemsize for e in spec.fixed if e.value_bytes), default=1) == 0
-    assert size <= 64 and (size & (size - 1)) == 0 or size % 64 == 0
+    assert (size <= 64 and (size & (size - 1)) == 0) or size % 64 == 0
     if size:
         assert spec.record_dtype.itemsize == size
 
