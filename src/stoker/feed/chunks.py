@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from stoker.cache.chunk import read_header
 from stoker.cache.store import Store
 from stoker.cache.warm import OnProgress, WarmProgress, warm
 from stoker.cache.workers import ProcessBuilder
-from stoker.errors import CacheError, ChunkCorruptError
+from stoker.errors import CacheError, ChunkCorruptError, FieldError
 from stoker.feed.fill import Filler
 from stoker.feed.temporary import TemporaryFolder
 from stoker.feed.window import Window
@@ -241,30 +241,56 @@ def open_chunks(
         store = Store(cache, limit_bytes=limit_bytes)
         stack.callback(store.close)
         catalogue = dataset.open(store.path if temporary is None else None, num_threads=num_threads)
-        builder: ChunkBuilder
-        if transform_in == "processes":
-            builder = ProcessBuilder(
-                catalogue,
-                store,
-                num_processes=num_threads,
-                keeps_catalogue=temporary is None,
-                on_stage=on_stage,
-                reserve_bytes=_reserve_bytes(catalogue, limit_bytes, num_threads),
+        with _sound_source(catalogue):
+            builder = _builder(
+                catalogue, store, num_threads, transform_in, is_alone=temporary is not None, on_stage=on_stage
             )
-        else:
-            builder = Builder(
-                catalogue,
-                store,
-                on_stage=on_stage,
-                reserve_bytes=_reserve_bytes(catalogue, limit_bytes, num_threads),
-            )
-        stack.callback(builder.close)
-        if dataset.transform is None and dataset.filter is None:
-            check_known_nulls(catalogue)
-        spec = builder.find_spec()
-        _try_first_chunk(catalogue, store, builder)
+            stack.callback(builder.close)
+            if dataset.transform is None and dataset.filter is None:
+                check_known_nulls(catalogue)
+            spec = builder.find_spec()
+            _try_first_chunk(catalogue, store, builder)
         stack.pop_all()
         return Chunks(catalogue=catalogue, store=store, builder=builder, spec=spec, temporary=temporary)
+
+
+def _builder(
+    catalogue: Catalogue,
+    store: Store,
+    num_threads: int,
+    transform_in: Literal["threads", "processes"],
+    *,
+    is_alone: bool,
+    on_stage: OnStage,
+) -> ChunkBuilder:
+    reserve_bytes = _reserve_bytes(catalogue, store.limit_bytes, num_threads)
+    if transform_in == "threads":
+        return Builder(catalogue, store, on_stage=on_stage, reserve_bytes=reserve_bytes)
+    return ProcessBuilder(
+        catalogue,
+        store,
+        num_processes=num_threads,
+        keeps_catalogue=not is_alone,
+        on_stage=on_stage,
+        reserve_bytes=reserve_bytes,
+    )
+
+
+@contextmanager
+def _sound_source(catalogue: Catalogue) -> Iterator[None]:
+    """Let a broken file be reported as broken, even where its columns would be refused anyway.
+
+    Raises:
+        SourceError: In place of a `FieldError`, where the first rows cannot even be read.
+    """
+    try:
+        yield
+    except FieldError:
+        filled = np.flatnonzero(catalogue.num_rows)
+        if len(filled) and len(catalogue.unit(int(filled[0]))) == 1:
+            for _ in catalogue.read(int(filled[0])):
+                pass
+        raise
 
 
 def _reserve_bytes(catalogue: Catalogue, limit_bytes: int | None, num_threads: int) -> int:
