@@ -1,0 +1,309 @@
+"""From samples to rows of files and back, without reading any of them: what `explain` and `find` answer.
+
+step ─► positions ─► (chunk, row of the chunk) ─► file, row group, row of the row group
+        order/explain.py                          the catalogue and its footers
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from stoker.order.epoch import Order
+from stoker.order.explain import samples_of, uses_of
+from stoker.order.plain import Int64
+from stoker.order.shard import Shard
+from stoker.order.steps import Steps
+from stoker.source.catalogue import Catalogue
+
+
+class SourceRow(NamedTuple):
+    """Where one sample comes from.
+
+    Attributes:
+        url: Its file.
+        row_group: Its row group; None where that is not known without reading, because of a filter.
+        row: Its row in that row group; where that is not known, None.
+        chunk: Number of its chunk in the fixed order.
+        chunk_row: Its place among the rows of the chunk, those that pass the filter.
+        is_padding: Whether the sample only fills the batch.
+    """
+
+    url: str
+    row_group: int | None
+    row: int | None
+    chunk: int
+    chunk_row: int
+    is_padding: bool
+
+
+class Places(NamedTuple):
+    """Where samples lie. Shape [B] each.
+
+    Attributes:
+        file: Number of the file in `Catalogue.files`.
+        row_group: The row group, -1 where it is not known without reading.
+        row: The row in that row group, -1 where it is not known.
+    """
+
+    file: Int64
+    row_group: Int64
+    row: Int64
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Explanation(Sequence[SourceRow]):
+    """The samples of a step on a rank, in the order in which they are delivered; a sequence of `SourceRow`.
+
+    With a filter, only rows that pass are samples, and which these are is not known without reading: `row_group` and
+    `row` are None then, unless every row of the fragment passes. `chunk_row` = n says that the sample is the row n,
+    counted from 0, of those that pass in its fragment.
+
+    Attributes:
+        epoch: Which epoch.
+        step: Which step of it.
+        shard: Rank and world size.
+        urls: All files of the data set.
+        places: Where each sample lies. Shape [B] each.
+        chunk: Chunk of each sample in the fixed order. Shape [B].
+        chunk_row: Row of each in its chunk. Shape [B].
+        is_padding: Whether it only fills the batch. Shape [B].
+    """
+
+    epoch: int
+    step: int
+    shard: Shard
+    urls: Sequence[str]
+    places: Places
+    chunk: Int64
+    chunk_row: Int64
+    is_padding: npt.NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return self.chunk.size
+
+    @overload
+    def __getitem__(self, i: int) -> SourceRow: ...
+    @overload
+    def __getitem__(self, i: slice) -> list[SourceRow]: ...
+    def __getitem__(self, i: int | slice) -> SourceRow | list[SourceRow]:
+        if isinstance(i, slice):
+            return [self[k] for k in range(*i.indices(len(self)))]
+        row_group, row = int(self.places.row_group[i]), int(self.places.row[i])
+        return SourceRow(
+            url=self.urls[int(self.places.file[i])],
+            row_group=None if row_group < 0 else row_group,
+            row=None if row < 0 else row,
+            chunk=int(self.chunk[i]),
+            chunk_row=int(self.chunk_row[i]),
+            is_padding=bool(self.is_padding[i]),
+        )
+
+    def __iter__(self) -> Iterator[SourceRow]:
+        return (self[i] for i in range(len(self)))
+
+    def __repr__(self) -> str:
+        return (
+            f"<Explanation of epoch {self.epoch}, step {self.step}, rank {self.shard.rank} of "
+            f"{self.shard.world_size}: {len(self):,} samples of {np.unique(self.places.file).size:,} files>"
+        )
+
+
+class Use(NamedTuple):
+    """When a row is used.
+
+    Attributes:
+        epoch: Which epoch.
+        step: The step; None where the epoch leaves the row out, as `remainder="drop"` does.
+        rank: The rank that gets it, None with it.
+        chunk: Number of its chunk in the fixed order.
+        chunk_row: Its row there.
+    """
+
+    epoch: int
+    step: int | None
+    rank: int | None
+    chunk: int
+    chunk_row: int
+
+
+def explain(
+    catalogue: Catalogue,
+    order: Order,
+    steps: Steps,
+    step: int,
+    *,
+    epoch: int,
+    shard: Shard = Shard(),  # noqa: B008  frozen
+) -> Explanation:
+    """Return where every sample of a step on a rank comes from; nothing but footers is read.
+
+    Args:
+        catalogue: The opened data set.
+        order: Its order.
+        steps: The epoch's steps, from its beginning.
+        step: Which step.
+        epoch: Which epoch.
+        shard: Rank and world size.
+
+    Raises:
+        ValueError: There is no such step or epoch.
+        SourceError: A footer cannot be read.
+    """
+    samples = samples_of(order.lanes_of_epoch(epoch), steps, step, shard)
+    return Explanation(
+        epoch=epoch,
+        step=step,
+        shard=shard,
+        urls=[info.url for info in catalogue.files],
+        places=locate_rows(catalogue, samples.chunk, samples.row),
+        chunk=samples.chunk,
+        chunk_row=samples.row,
+        is_padding=samples.is_padding,
+    )
+
+
+def find(
+    catalogue: Catalogue,
+    order: Order,
+    steps: Steps,
+    url: str,
+    row_group: int,
+    row: int,
+    *,
+    epoch: int,
+    world_size: int = 1,
+) -> Use:
+    """Return in which step of an epoch, and on which rank, a row is used: the inverse of `explain`.
+
+    Args:
+        catalogue: The opened data set.
+        order: Its order.
+        steps: The epoch's steps, from its beginning.
+        url: A file, as `Catalogue.files` names it or by an end of that which no other file has.
+        row_group: Number of the row group in the file.
+        row: Row in the row group.
+        epoch: Which epoch.
+        world_size: How many ranks there are.
+
+    Raises:
+        ValueError: There is no such file, row group or row; or a filter leaves open which of its fragment's rows
+            this is.
+        SourceError: The footer cannot be read.
+    """
+    chunk, chunk_row = _chunk_of(catalogue, _file_of(catalogue, url), row_group, row)
+    uses = uses_of(order, order.lanes_of_epoch(epoch), steps, chunk=[chunk], row=[chunk_row], world_size=world_size)
+    step, rank = int(uses.step[0]), int(uses.rank[0])
+    return Use(
+        epoch=epoch,
+        step=None if step < 0 else step,
+        rank=None if step < 0 else rank,
+        chunk=chunk,
+        chunk_row=chunk_row,
+    )
+
+
+def locate_rows(catalogue: Catalogue, chunk: Int64, row: Int64) -> Places:
+    """Return file, row group and row of samples.
+
+    Args:
+        catalogue: The opened data set.
+        chunk: Chunks in fixed order. Shape [B].
+        row: Rows in those chunks. Shape [B].
+
+    Raises:
+        SourceError: A footer cannot be read.
+    """
+    number_of = {info.url: i for i, info in enumerate(catalogue.files)}
+    places = Places(*(np.full(chunk.size, -1, dtype=np.int64) for _ in range(3)))
+    by_chunk = np.argsort(chunk, kind="stable")
+    numbers, begins = np.unique(chunk[by_chunk], return_index=True)
+    for number, members in zip(numbers.tolist(), np.split(by_chunk, begins[1:]), strict=False):
+        file = number_of[catalogue.fragments[number].url]
+        places.file[members] = file
+        borders = _borders(catalogue, number, file)
+        if borders is not None:
+            first_group, first_row, starts = borders
+            inside = np.searchsorted(starts, row[members], side="right") - 1
+            places.row_group[members] = first_group + inside
+            places.row[members] = first_row + row[members] - starts[inside]
+    return places
+
+
+def _borders(catalogue: Catalogue, number: int, file: int) -> tuple[int, int, Int64] | None:
+    """Return the first row group of a chunk, its first row there, and at which row of the chunk each group begins.
+
+    None where a filter leaves open which rows the samples are: it does not where all rows pass.
+    """
+    fragment = catalogue.fragments[number]
+    num_samples = int(catalogue.num_samples[number])
+    first = fragment.row_groups[0]
+    if num_samples != catalogue.num_rows[number]:
+        return None
+    if fragment.rows is not None:
+        return first, fragment.rows[0], np.zeros(1, dtype=np.int64)
+    if len(fragment.row_groups) == 1:
+        return first, 0, np.zeros(1, dtype=np.int64)
+    sizes = _group_sizes(catalogue, file, fragment.row_groups)
+    # Fewer where row groups between the others were ruled out by their statistics.
+    return (first, 0, np.cumsum(sizes) - sizes) if int(sizes.sum()) == num_samples else None
+
+
+def _group_sizes(catalogue: Catalogue, file: int, groups: Sequence[int]) -> Int64:
+    metadata = catalogue.metadata(file)
+    return np.array([metadata.row_group(group).num_rows for group in groups], dtype=np.int64)
+
+
+def _file_of(catalogue: Catalogue, url: str) -> int:
+    """Return the number of the file with this URL, or of the one file whose URL ends in it at a folder's border."""
+    tail = "/" + url.removeprefix("./").lstrip("/")
+    found = [i for i, info in enumerate(catalogue.files) if info.url == url]
+    found = found or [i for i, info in enumerate(catalogue.files) if info.url.endswith(tail)]
+    if len(found) == 1:
+        return found[0]
+    example = catalogue.files[found[0] if found else 0].url if catalogue.files else "none at all"
+    if found:
+        raise ValueError(f"{len(found)} files of the data set end in {url!r}, such as {example}; give more of the path")
+    raise ValueError(f"the data set has no file {url!r}; it has {len(catalogue.files):,}, such as {example}")
+
+
+def _chunk_of(catalogue: Catalogue, file: int, row_group: int, row: int) -> tuple[int, int]:
+    """Return chunk and row of the chunk of a row of a file."""
+    url = catalogue.files[file].url
+    num_groups = catalogue.metadata(file).num_row_groups
+    if not 0 <= row_group < num_groups:
+        raise ValueError(f"{url} has {num_groups:,} row groups, and none with the number {row_group}")
+    num_rows = int(_group_sizes(catalogue, file, [row_group])[0])
+    if not 0 <= row < num_rows:
+        raise ValueError(f"row group {row_group} of {url} has {num_rows:,} rows, and none with the number {row}")
+    for number in _chunks_of_file(catalogue, url):
+        fragment = catalogue.fragments[number]
+        if row_group not in fragment.row_groups or not (
+            fragment.rows is None or fragment.rows[0] <= row < fragment.rows[1]
+        ):
+            continue
+        borders = _borders(catalogue, number, file)
+        if borders is None:
+            raise ValueError(
+                f"a filter picks {int(catalogue.num_samples[number]):,} of the {int(catalogue.num_rows[number]):,} "
+                f"rows of {fragment}; which ones is not known without reading them"
+            )
+        first_group, first_row, starts = borders
+        return number, int(starts[row_group - first_group]) + row - first_row
+    raise ValueError(f"the filter rules out all rows of row group {row_group} of {url}")
+
+
+def _chunks_of_file(catalogue: Catalogue, url: str) -> range:
+    """Return the numbers of a file's chunks: they lie side by side, in the order of the files' URLs."""
+    low, high = 0, len(catalogue.fragments)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if catalogue.fragments[middle].url < url else (low, middle)
+    stop = low
+    while stop < len(catalogue.fragments) and catalogue.fragments[stop].url == url:
+        stop += 1
+    return range(low, stop)

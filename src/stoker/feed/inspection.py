@@ -1,0 +1,148 @@
+"""What a loader would make of a data set, without making it: for `stoker inspect`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from stoker.cache.build import empty_arrays
+from stoker.cache.folder import is_cache
+from stoker.cache.layout import PAGE_BYTES
+from stoker.cache.store import Store
+from stoker.cache.write import prepare_chunk
+from stoker.errors import FieldError
+from stoker.feed.chunks import check_known_nulls
+from stoker.feed.mixing import window_chunks
+from stoker.source.catalogue import Catalogue
+from stoker.source.columns import ColumnAnswer, plan_spec, plan_table
+from stoker.source.dataset import Dataset
+from stoker.source.overview import SourceOverview, overview
+from stoker.spec import Spec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inspection:
+    """What is known of a data set before any row is read. K is the number of chunks.
+
+    Attributes:
+        catalogue: The opened data set.
+        source: What its footers say.
+        columns: What becomes of each column; with a transform, what it would be without one.
+        spec: What a sample is; None where columns are refused, or only a transform that has not run yet knows.
+        problems: Why a loader would refuse it, each with the way out; none if it would not.
+        num_samples: Samples: rows that pass the filter.
+        sample_bytes: Mean bytes of a sample, None where that is not known.
+        is_exact: Whether every sample has so many bytes.
+        size_bytes: Size of all chunks on disk, None where that is not known.
+        window: Chunks that are mixed together where nobody says otherwise, None where that is not known; K at most.
+        num_present: Chunks in the cache that was looked into, None without one.
+    """
+
+    catalogue: Catalogue
+    source: SourceOverview
+    columns: tuple[ColumnAnswer, ...]
+    spec: Spec | None
+    problems: tuple[str, ...]
+    num_samples: int
+    sample_bytes: float | None
+    is_exact: bool
+    size_bytes: int | None
+    window: int | None
+    num_present: int | None
+
+
+def inspect(dataset: Dataset, *, cache: Path | None = None, num_threads: int = 8) -> Inspection:
+    """Return what a loader would make of a data set; only footers are read, and a filter's columns.
+
+    Args:
+        dataset: What to look at.
+        cache: A cache to look into; one that is not there yet is not made.
+        num_threads: Threads that read footers.
+
+    Raises:
+        SourceError: The data set cannot be listed or a footer cannot be read.
+        FieldError: A column that was asked for is not there, or files contradict each other.
+        CacheError: The cache cannot be used.
+    """
+    if cache is None or not is_cache(cache):
+        if cache is not None and cache.exists() and (not cache.is_dir() or any(cache.iterdir())):
+            Store(cache).close()  # says what is wrong with it
+        catalogue = dataset.open(None, num_threads=num_threads)
+        num_present = None if cache is None else 0
+        known_spec = None
+    else:
+        with Store(cache) as store:
+            catalogue = dataset.open(store.path, num_threads=num_threads)
+            num_present = sum(store.has(catalogue.key(i)) for i in range(len(catalogue)))
+            known_spec = store.spec_of(catalogue.fingerprint)
+    source = overview(catalogue, num_threads=num_threads)
+    columns = tuple(plan_table(catalogue.schema, dataset.fields, values_per_sample=source.values_a_row))
+    spec = known_spec
+    problems: tuple[str, ...] = ()
+    if dataset.transform is None:
+        spec, problems = _planned(catalogue, columns)
+    num_samples = int(catalogue.num_samples.sum())
+    sample_bytes, is_exact = _sample_bytes(spec, columns)
+    return Inspection(
+        catalogue=catalogue,
+        source=source,
+        columns=columns,
+        spec=spec,
+        problems=problems,
+        num_samples=num_samples,
+        sample_bytes=sample_bytes,
+        is_exact=is_exact,
+        size_bytes=None if spec is None or sample_bytes is None else _size_bytes(catalogue, spec, sample_bytes),
+        window=None if spec is None else _window(catalogue, spec),
+        num_present=num_present,
+    )
+
+
+def _planned(catalogue: Catalogue, columns: tuple[ColumnAnswer, ...]) -> tuple[Spec | None, tuple[str, ...]]:
+    """Return what a sample is without a transform, and why a loader would refuse it."""
+    refused = tuple(answer.problem for answer in columns if answer.problem is not None)
+    if refused:
+        return None, refused
+    try:
+        spec = plan_spec(catalogue.schema, catalogue.dataset.fields)
+        if catalogue.dataset.filter is None:
+            check_known_nulls(catalogue)
+    except FieldError as error:
+        return None, (str(error),)
+    return spec, ()
+
+
+def _sample_bytes(spec: Spec | None, columns: tuple[ColumnAnswer, ...]) -> tuple[float | None, bool]:
+    """Return the mean bytes of a sample's record and lists, and whether they are the same for all."""
+    if spec is None:
+        return None, False
+    if not spec.ragged:
+        return float(spec.record_bytes), True
+    ragged = {entry.name for entry in spec.ragged}
+    lists = [answer.sample_bytes for answer in columns if answer.field in ragged]
+    known = {answer.field for answer in columns if answer.sample_bytes is not None}
+    if not ragged <= known:
+        return None, False
+    return spec.record_bytes + sum(size for size in lists if size is not None), False
+
+
+def _size_bytes(catalogue: Catalogue, spec: Spec, sample_bytes: float) -> int:
+    """Return what the chunks take on disk: the header, whole pages of records, and the lists."""
+    counts = catalogue.num_samples
+    records = -(-(counts * spec.record_bytes) // PAGE_BYTES) * PAGE_BYTES
+    lists = counts.sum() * (sample_bytes - spec.record_bytes)
+    return int(records.sum() + lists) + (_header_bytes(catalogue, spec) * len(counts) if len(counts) else 0)
+
+
+def _header_bytes(catalogue: Catalogue, spec: Spec) -> int:
+    """Return the header of a chunk: whole pages, so that what differs between chunks seldom counts."""
+    about = {"url": catalogue.fragments[0].url, "row_groups": [0, 0], "rows": None, "key": catalogue.key(0)}
+    return prepare_chunk(empty_arrays(spec), spec, num_samples=0, about=about).header_bytes
+
+
+def _window(catalogue: Catalogue, spec: Spec) -> int:
+    window = window_chunks(None, num_samples=catalogue.num_samples, record_bytes=spec.record_bytes)
+    num_filled = int(np.count_nonzero(catalogue.num_samples))
+    return num_filled if window is None else min(window, num_filled)

@@ -1,0 +1,204 @@
+"""A column's values as labels, for measuring how well an order mixes: that column alone is read."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stoker.errors import FieldError
+from stoker.order.epoch import Order
+from stoker.order.plain import Int64
+from stoker.order.quality import Quality, quality
+from stoker.source.catalogue import Catalogue
+from stoker.source.dataset import Dataset
+from stoker.source.footers import for_each
+
+# Up to so many different values, each is a class of its own; beyond, they are cut into so many classes of equal size:
+# chi-square wants a few samples of each class in a batch.
+MAX_CLASSES = 64
+# Words are counted in memory while they are read.
+_MAX_WORDS = 1_000_000
+# Borders of ranges come from so many values, evenly spread.
+_SAMPLED_VALUES = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Labels:
+    """The class of every sample.
+
+    Attributes:
+        codes: Class of each sample in the fixed order. Shape [samples].
+        counts: Samples of each class. Shape [C].
+        are_values: Whether each class is one value, not a range of them.
+    """
+
+    codes: npt.NDArray[np.uint8]
+    counts: Int64
+    are_values: bool
+
+
+def read_labels(dataset: Dataset, column: str, *, num_threads: int = 8) -> Labels:
+    """Return the class of every sample by a column's value; nulls are a class of their own.
+
+    Up to 64 different values are classes; more numbers, dates or words are cut into 64 ranges of about equal size, in
+    their own order.
+
+    Args:
+        dataset: The samples; its filter counts, its fields and transform do not.
+        column: The column.
+        num_threads: Threads that read it.
+
+    Raises:
+        FieldError: There is no such column, or its values cannot be sorted into classes.
+        SourceError: It cannot be read.
+    """
+    # As few columns make larger fragments, but the samples and their order are the same.
+    catalogue = Dataset(
+        list(dataset.sources),
+        columns=[column],
+        filters=None if dataset.filter is None else dataset.filter.conditions or dataset.filter.expression,
+        chunk_size=dataset.chunk_bytes,
+        storage=dataset.storage,
+        storage_options=dataset.storage_options,
+    ).open(None, num_threads=num_threads)
+    if catalogue.schema.names != [column]:
+        raise FieldError(
+            f"column {column!r} is a struct of {len(catalogue.schema)} columns; name one: "
+            f"{', '.join(catalogue.schema.names)}",
+            columns=[column],
+        )
+    kind = catalogue.schema.field(0).type
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if pa.types.is_nested(kind) or pa.types.is_null(kind):
+        raise FieldError(
+            f"column {column!r} ({kind}) has no classes to count; choose one of numbers, dates or words",
+            columns=[column],
+        )
+    reader = _Numbers() if _is_number(kind) else _Words(column)
+    starts = np.concatenate([[0], np.cumsum(catalogue.num_samples)])
+    values = np.empty(int(starts[-1]), dtype=reader.dtype)
+    units = sorted({catalogue.unit(i)[0] for i in range(len(catalogue))})
+
+    def work(u: int) -> None:
+        for j, table in catalogue.read(units[u]):
+            values[starts[j] : starts[j + 1]] = reader.convert(table.column(0))
+
+    for_each(len(units), work, num_threads=num_threads)
+    return _classes(reader.ranked(values))
+
+
+def label_quality(
+    order: Order, labels: Labels, *, batch_size: int, epoch: int, num_batches: int, files: npt.ArrayLike
+) -> Quality:
+    """Return how well an order mixes these labels; see `stoker.order.quality.quality`.
+
+    Raises:
+        ValueError: The order is of another number of samples, or as `quality` says.
+    """
+    if labels.codes.size != order.num_samples:
+        raise ValueError(f"{labels.codes.size:,} labels for an order of {order.num_samples:,} samples")
+
+    def label_of(chunk: Int64, row: Int64) -> npt.NDArray[np.uint8]:
+        codes: npt.NDArray[np.uint8] = labels.codes[order.chunk_starts[chunk] + row]
+        return codes
+
+    return quality(
+        order,
+        batch_size=batch_size,
+        epoch=epoch,
+        num_batches=num_batches,
+        label_of=label_of,
+        label_counts=labels.counts,
+        files=files,
+    )
+
+
+def file_numbers(catalogue: Catalogue) -> Int64:
+    """Return the number of each chunk's file. Shape [K]."""
+    number_of = {info.url: i for i, info in enumerate(catalogue.files)}
+    return np.array([number_of[fragment.url] for fragment in catalogue.fragments], dtype=np.int64)
+
+
+_Numeric: TypeAlias = "npt.NDArray[np.float64] | npt.NDArray[np.int32]"
+
+
+class _Numbers:
+    """Numbers and times as floats, NaN for null."""
+
+    dtype = np.dtype(np.float64)
+
+    def convert(self, column: pa.ChunkedArray) -> _Numeric:
+        kind = column.type
+        if pa.types.is_temporal(kind):
+            column = column.cast(pa.int32() if kind.bit_width == 32 else pa.int64())
+        values: npt.NDArray[np.float64] = column.cast(pa.float64(), safe=False).to_numpy()
+        return values
+
+    def ranked(self, values: _Numeric) -> _Numeric:
+        """Return the values in a form whose order is theirs."""
+        return values
+
+
+class _Words:
+    """Words as numbers in the order in which they come, -1 for null."""
+
+    dtype = np.dtype(np.int32)
+
+    def __init__(self, column: str) -> None:
+        self._column = column
+        self._mutex = threading.Lock()
+        self._number_of: dict[Any, int] = {}
+
+    def convert(self, column: pa.ChunkedArray) -> _Numeric:
+        encoded = column.unify_dictionaries() if pa.types.is_dictionary(column.type) else pc.dictionary_encode(column)
+        if not encoded.num_chunks:
+            return np.empty(0, np.int32)
+        words = encoded.chunk(0).dictionary.to_pylist()
+        with self._mutex:
+            numbers = [self._number_of.setdefault(word, len(self._number_of)) for word in words]
+            if len(self._number_of) > _MAX_WORDS:
+                raise FieldError(
+                    f"column {self._column!r} has more than {_MAX_WORDS:,} different words, too many to be a label; "
+                    f"choose a column such as a label, a day or a country",
+                    columns=[self._column],
+                )
+        table = np.array([*numbers, -1], dtype=np.int32)
+        indices = [chunk.indices.fill_null(len(numbers)).to_numpy(zero_copy_only=False) for chunk in encoded.chunks]
+        return table[np.concatenate(indices)]
+
+    def ranked(self, values: _Numeric) -> _Numeric:
+        """Return the numbers of words in alphabetical order, NaN for null."""
+        words = sorted(self._number_of)
+        place = np.empty(len(words) + 1)
+        place[[self._number_of[word] for word in words]] = np.arange(len(words))
+        place[-1] = np.nan
+        return place[values]
+
+
+def _classes(values: _Numeric) -> Labels:
+    """Return values as classes: one each while they are few, else ranges with as many samples each as can be."""
+    looked_at = values[:: max(1, values.size // _SAMPLED_VALUES)]
+    borders = np.unique(looked_at[~np.isnan(looked_at)])
+    is_null = np.isnan(values)
+    are_values = borders.size <= MAX_CLASSES and bool(np.isin(values[~is_null], borders).all())
+    if not are_values:
+        borders = np.unique(np.quantile(looked_at[~np.isnan(looked_at)], np.arange(MAX_CLASSES) / MAX_CLASSES))
+    codes = np.maximum(np.searchsorted(borders, values, side="right") - 1, 0)
+    codes[is_null] = borders.size
+    counts = np.bincount(codes, minlength=borders.size + 1)
+    return Labels(
+        codes=codes.astype(np.uint8),
+        counts=counts.astype(np.int64) if counts[-1] else counts[:-1].astype(np.int64),
+        are_values=are_values,
+    )
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return any(check(kind) for check in (pa.types.is_primitive, pa.types.is_decimal))
