@@ -309,7 +309,7 @@ def transform_name(transform: Callable[..., Any]) -> str:
         function = function.func
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
     module = getattr(function, "__module__", None) or type(function).__module__
-    if module == "__main__":
+    if module in ("__main__", "__mp_main__"):  # the latter: the same script in a spawned process
         main = sys.modules["__main__"]
         spec = getattr(main, "__spec__", None)
         file = getattr(main, "__file__", None)
