@@ -393,10 +393,10 @@ class Store:
 
     def _place(self, key: str, aside: Path, size_bytes: int, *, is_kept: bool) -> None:
         with self._ledger.open() as account:
-            if not is_kept:
+            target = self._folder.kept_path(key)
+            if not is_kept and not target.exists():
                 self._files.replace(aside, self._folder.overflow_path(key))
                 return
-            target = self._folder.kept_path(key)
             target.parent.mkdir(exist_ok=True)
             replaced = target.stat().st_size if target.exists() else 0
             with account.changing(size_bytes - replaced):
@@ -428,6 +428,9 @@ class Store:
                 if lock is not None:
                     with lock:
                         self._files.remove(path)
+            for chunk in self._folder.overflow_chunks():
+                if self._folder.kept_path(chunk.key).exists():  # killed between keeping it and this
+                    self._files.remove(chunk.path)
             sweep_failures(self._folder.failed, self._files)
             account.recount(self._folder)
 

@@ -27,6 +27,7 @@ class WarmProgress:
         num_found: Those of them that were there already.
         num_samples: Samples in chunks built since.
         size_bytes: Bytes of chunks built since.
+        found_bytes: Bytes of chunks that were there already.
         is_full: Whether the rest does not fit: it is built while training, each time it is needed.
     """
 
@@ -35,7 +36,13 @@ class WarmProgress:
     num_found: int
     num_samples: int = 0
     size_bytes: int = 0
+    found_bytes: int = 0
     is_full: bool = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every chunk is in the cache."""
+        return self.num_done == self.num_chunks
 
 
 OnProgress = Callable[[WarmProgress], object]

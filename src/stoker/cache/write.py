@@ -75,11 +75,33 @@ def prepare_chunk(
         "format": "stoker-chunk",
         "format_version": str(FORMAT_VERSION),
         "num_samples": str(num_samples),
-        "spec": json.dumps(spec.to_json(), separators=(",", ":")),
-        "about": json.dumps(dict(about or {}), separators=(",", ":")),
+        "spec": _dumps(spec.to_json()),
+        "record": _dumps(describe_record(spec)),
+        "about": _dumps(dict(about or {})),
     }
     header_bytes = len(layout.header(metadata))
     return PreparedChunk(arrays, spec, num_samples, layout, metadata, header_bytes)
+
+
+def describe_record(spec: Spec) -> dict[str, object]:
+    """Return what `numpy.dtype` makes the dtype of a record of, as JSON can write it; empty without records."""
+    if not spec.record_bytes:
+        return {}
+    return {
+        "names": [entry.name for entry in spec.fixed],
+        "formats": [_format(entry) for entry in spec.fixed],
+        "offsets": [spec.record_offsets[entry.name] for entry in spec.fixed],
+        "itemsize": spec.record_bytes,
+    }
+
+
+def _format(entry: Entry) -> str:
+    shape = f"({','.join(map(str, entry.shape))},)" if entry.shape else ""
+    return shape + entry.dtype.newbyteorder("<").str
+
+
+def _dumps(content: object) -> str:
+    return json.dumps(content, separators=(",", ":"))
 
 
 @dataclass(frozen=True, eq=False)

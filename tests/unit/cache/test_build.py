@@ -4,6 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from tests.strategies import check_samples, sample_table
+from tests.unit.cache.samples import SPEC
 
 import stoker
 from stoker.cache.build import Builder, empty_arrays
@@ -20,8 +22,6 @@ from stoker.errors import (
 )
 from stoker.spec import Ragged
 from stoker.testing import FlakyStorage, MemoryStorage, write_parquet
-from tests.strategies import check_samples, sample_table
-from tests.unit.cache.samples import SPEC
 
 
 def lake(sizes=(100, 0, 64, 30), row_group_size=50):
@@ -140,8 +140,9 @@ def test_threads_build_each_chunk_once(store):
 
     def work():
         try:
-            while not all([builder.build(i) for i in range(len(catalogue))]):
-                pass
+            left = set(range(len(catalogue)))
+            while left:
+                left -= {i for i in left if builder.build(i)}
         except Exception as error:
             errors.append(error)
 
@@ -168,9 +169,8 @@ def test_with_a_transform_the_first_chunk_with_samples_says_what_a_sample_is(sto
 
 def test_a_fragment_without_samples_is_neither_read_nor_transformed(store):
     transform = CountingTransform()
-    nowhere = (pc.field("half") == 10.25) | (
-        pc.field("id") == 160
-    )  # 10.25 lies between halves, so no footer excludes it
+    # No footer excludes 10.25, which lies between two halves.
+    nowhere = (pc.field("half") == 10.25) | (pc.field("id") == 160)
     catalogue = opened(lake(), filters=nowhere, transform=transform, version="1")
     empty = [i for i in range(len(catalogue)) if catalogue.num_samples[i] == 0]
     assert empty
@@ -189,12 +189,8 @@ def test_empty_arrays_fit_every_kind_of_field():
 
 
 def test_a_data_set_without_any_sample_still_says_what_one_would_be(store):
-    catalogue = opened(
-        lake(),
-        filters=[("id", "<", 0)],
-        transform=CountingTransform(lambda t: {"x": t["half"].to_numpy()}),
-        version="1",
-    )
+    transform = CountingTransform(lambda table: {"x": table["half"].to_numpy()})
+    catalogue = opened(lake(), filters=[("id", "<", 0)], transform=transform, version="1")
     assert [str(entry) for entry in Builder(catalogue, store).find_spec()] == ["x: float32"]
 
 

@@ -1,3 +1,4 @@
+import json
 import tempfile
 from pathlib import Path
 
@@ -7,13 +8,13 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
+from tests.unit.cache.samples import SPEC, arrays_of, entry, same_fields, specs
 
 from stoker.cache.chunk import check_arrays, opened, read_arrays, read_header
 from stoker.cache.layout import PAGE_BYTES, array_names
-from stoker.cache.write import write_chunk
+from stoker.cache.write import describe_record, write_chunk
 from stoker.errors import ChunkCorruptError, FieldError
 from stoker.spec import Ragged, Spec
-from tests.unit.cache.samples import SPEC, arrays_of, entry, same_fields, specs
 
 
 @pytest.fixture
@@ -93,6 +94,15 @@ def test_arrays_of_any_strides_are_written_in_order(tmp_path):
     np.testing.assert_array_equal(back["r"].values, values[::2])
 
 
+@given(spec=specs())
+def test_the_record_is_described_as_numpy_takes_it(spec):
+    described = describe_record(spec)
+    if spec.record_bytes:
+        assert np.dtype(json.loads(json.dumps(described))) == spec.record_dtype
+    else:
+        assert described == {}
+
+
 def test_a_header_says_what_made_the_chunk(path):
     assert read_header(path).about == {"url": "lake/a.parquet"}
 
@@ -108,7 +118,7 @@ def test_the_same_chunk_is_the_same_bytes_today_as_when_the_format_was_frozen(tm
     }
     write_chunk(tmp_path / "chunk", arrays, SPEC, num_samples=50, about={"url": "lake/a"}, page_bytes=4096)
     digest = xxhash.xxh3_64_hexdigest((tmp_path / "chunk").read_bytes())
-    assert digest == "5f609e885dc89c47", "another format needs another FORMAT_VERSION"
+    assert digest == "498bc071d1be8b2a", "another format needs another FORMAT_VERSION"
 
 
 def test_a_file_cut_off_anywhere_is_corrupt(path, tmp_path):
@@ -181,3 +191,12 @@ def test_the_page_of_another_machine_is_read_too(tmp_path):
     write_chunk(tmp_path / "chunk", arrays, SPEC, num_samples=50, page_bytes=65536)
     assert read_header(tmp_path / "chunk").arrays["records"].offset_bytes == 65536
     assert same_fields(read_arrays(tmp_path / "chunk"), arrays)
+
+
+def test_the_checksum_of_the_header_stands_where_the_documentation_says(path):
+    data = path.read_bytes()
+    page = Path(__file__).parents[3] / "docs" / "chunk-format.md"
+    assert "stands at bytes 37 to 52" in page.read_text()
+    start = 8 + int.from_bytes(data[:8], "little")
+    header = data[:37] + b"0" * 16 + data[53:start]
+    assert data[37:53].decode() == xxhash.xxh3_64_hexdigest(header)

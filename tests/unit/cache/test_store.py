@@ -4,13 +4,13 @@ import os
 import threading
 
 import pytest
+from tests.unit.cache.samples import SPEC, arrays_of, key, same_fields
 
 import stoker.cache.store
 from stoker.cache.chunk import read_arrays
 from stoker.cache.files import Files
 from stoker.cache.store import Store
 from stoker.errors import CacheError, CacheFullError, ChunkCorruptError
-from tests.unit.cache.samples import SPEC, arrays_of, key, same_fields
 
 N = 20
 

@@ -1,0 +1,72 @@
+"""What the crash tests run in processes of their own."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import numpy as np
+
+import stoker
+from stoker.cache.build import Builder
+from stoker.cache.chunk import read_arrays
+from stoker.cache.store import Store
+from stoker.spec import Ragged
+
+_MARKS = "STOKER_TEST_MARKS"
+
+
+def marked(table):
+    """A transform that leaves one line in a file for every table it sees; appending is atomic."""
+    with Path(os.environ[_MARKS]).open("ab", buffering=0) as marks:
+        marks.write(f"{table['id'][0].as_py()}\n".encode())
+    ids = table["id"].to_numpy()
+    words = table["history"].combine_chunks()
+    return {
+        "x": np.repeat(ids, 32).reshape(-1, 32),
+        "history": Ragged(words.values.to_numpy(), words.offsets.to_numpy().astype(np.int64)),
+    }
+
+
+def dataset_of(data: Path) -> stoker.Dataset:
+    return stoker.Dataset(data, chunk_size=4000, transform=marked, version="1")
+
+
+def fill(data: Path, cache: Path, marks: Path, *, digest: bool = False, limit_bytes: int | None = None, go=None) -> str:
+    """Build every chunk that is missing, and return a digest of all of them."""
+    os.environ[_MARKS] = str(marks)
+    if go is not None:
+        go.wait()
+    with Store(cache, limit_bytes=limit_bytes) as store:
+        catalogue = dataset_of(data).open(store.path)
+        builder = Builder(catalogue, store)
+        left = list(range(len(catalogue)))
+        while left:
+            left = [i for i in left if not builder.build(i)]
+        if not digest:
+            return ""
+        total = hashlib.blake2b()
+        for i in range(len(catalogue)):
+            with store.open(catalogue.key(i)) as chunk:
+                arrays = read_arrays(chunk.path)
+            total.update(arrays["x"].tobytes())
+            total.update(arrays["history"].values.tobytes())
+        return total.hexdigest()
+
+
+def fill_and_report(connection, data, cache, marks, go):
+    connection.send_bytes(fill(data, cache, marks, digest=True, go=go).encode())
+
+
+def fill_for_ever(data, cache, marks):
+    """Build, throw a chunk away, build again: until killed."""
+    os.environ[_MARKS] = str(marks)
+    with Store(cache) as store:
+        catalogue = dataset_of(data).open(store.path)
+        builder = Builder(catalogue, store)
+        while True:
+            for i in range(len(catalogue)):
+                builder.build(i)
+            for i in range(0, len(catalogue), 2):
+                store.discard(catalogue.key(i))

@@ -1,0 +1,106 @@
+"""Real disks that are full or read-only; skipped where this user may not mount one."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import pytest
+from tests.unit.cache.samples import SPEC, arrays_of, key, same_fields
+
+from stoker.cache.chunk import read_arrays
+from stoker.cache.store import Store
+from stoker.errors import CacheError, CacheFullError
+
+N = 3000
+
+
+def put(store, i, **options):
+    return store.publish(key(i), arrays_of(SPEC, N, i), SPEC, num_samples=N, **options)
+
+
+def use(store, name, numbers, **options):
+    store.register(name, name=name, urls=[], num_chunks=len(numbers), keys=lambda: [key(i) for i in numbers], **options)
+
+
+def run(*command):
+    return subprocess.run(command, capture_output=True, text=True, check=False).returncode == 0
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A tmpfs of one megabyte."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if shutil.which("mount") is None or not run("mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)):
+        pytest.skip("this user may not mount a disk")
+    yield folder
+    assert run("umount", str(folder)), "something on the disk is still open"
+
+
+def fill_up(store, name, numbers):
+    use(store, name, numbers)
+    for done, i in enumerate(numbers):
+        try:
+            put(store, i)
+        except CacheFullError:
+            return done
+    raise AssertionError("the disk is larger than that")
+
+
+def test_a_full_disk_names_path_need_and_rest_and_keeps_every_chunk(disk):
+    with Store(disk / "cache") as store:
+        done = fill_up(store, "a", range(20))
+        assert done == 4
+        with pytest.raises(CacheFullError, match=rf"disk of {store.path} is full.*needs.*bytes.*are free.*cache_limit"):
+            put(store, 19)
+        assert list((disk / "cache" / "tmp").iterdir()) == []
+        assert store.verify().corrupt == ()
+        for i in range(done):
+            assert same_fields(read_arrays(store.path_of(key(i))), arrays_of(SPEC, N, i))
+
+
+def test_a_full_disk_makes_room_from_data_sets_that_nobody_uses(disk):
+    with Store(disk / "cache") as store:
+        done = fill_up(store, "a", range(20))
+    with Store(disk / "cache") as store:
+        use(store, "b", range(30, 40))
+        for i in range(30, 30 + done):
+            put(store, i)
+        assert sum(store.has(key(i)) for i in range(30, 40)) == done
+        assert store.counts().num_evicted == done
+
+
+def test_on_a_full_disk_training_goes_on_in_the_reserve(disk):
+    with Store(disk / "cache") as store:
+        size = put(store, 0)
+        use(store, "a", range(40), reserve_bytes=2 * size)
+        for _ in range(2):
+            for i in range(40):
+                if not store.has(key(i)):
+                    put(store, i)
+                with store.open(key(i)) as chunk:
+                    assert chunk.header.num_samples == N
+        kept = [chunk for entry in store.entries() for chunk in entry.chunks if chunk.is_kept]
+        assert len(kept) == 2  # of the four that the disk holds
+        assert store.verify().corrupt == ()
+
+
+def test_a_cache_on_a_disk_that_became_read_only_is_still_read(disk):
+    with Store(disk / "cache") as store:
+        use(store, "a", range(2), spec=SPEC)
+        put(store, 0)
+        put(store, 1)
+    assert run("mount", "-o", "remount,ro", str(disk))
+    with Store(disk / "cache") as store:
+        assert not store.is_writable
+        use(store, "a", range(2))
+        assert store.spec_of("a") == SPEC
+        with store.open(key(0)) as chunk:
+            assert same_fields(read_arrays(chunk.path), arrays_of(SPEC, N, 0))
+        assert store.try_lock(key(2)) is None
+        with pytest.raises(CacheError, match="not writable"):
+            put(store, 2)
+        assert store.verify().num_chunks == 2
+    with pytest.raises(CacheError, match="this user may write to"):
+        Store(disk / "another")

@@ -1,0 +1,71 @@
+"""Every bit of a chunk file, one after the other, is protected or padding."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.cache.samples import SPEC, arrays_of, key, same_fields
+
+from stoker.cache.chunk import read_arrays, read_header
+from stoker.cache.store import Store
+from stoker.cache.write import write_chunk
+from stoker.errors import ChunkCorruptError
+
+ARRAYS = arrays_of(SPEC, 30)
+
+
+@pytest.fixture(scope="module")
+def chunk(tmp_path_factory):
+    path = tmp_path_factory.mktemp("bits") / "chunk.safetensors"
+    write_chunk(path, ARRAYS, SPEC, num_samples=30, page_bytes=4096)
+    return path, path.read_bytes(), read_header(path)
+
+
+def is_padding(header, offset):
+    start = min(place.offset_bytes for place in header.arrays.values())
+    return offset >= start and not any(
+        place.offset_bytes <= offset < place.offset_bytes + place.size_bytes for place in header.arrays.values()
+    )
+
+
+def check_flip(chunk, path, offset, bit):
+    _, data, header = chunk
+    flipped = bytearray(data)
+    flipped[offset] ^= 1 << bit
+    path.write_bytes(flipped)
+    if is_padding(header, offset):
+        assert same_fields(read_arrays(path), ARRAYS)
+    else:
+        with pytest.raises(ChunkCorruptError):
+            read_arrays(path)
+
+
+def test_a_flipped_bit_in_any_byte_is_found_or_harmless(chunk, tmp_path):
+    for offset in range(len(chunk[1])):
+        check_flip(chunk, tmp_path / "flipped", offset, offset % 8)
+
+
+@given(st.data())
+def test_any_flipped_bit_is_found_or_harmless(chunk, tmp_path_factory, data):
+    offset = data.draw(st.integers(0, len(chunk[1]) - 1))
+    check_flip(chunk, tmp_path_factory.getbasetemp() / "flipped", offset, data.draw(st.integers(0, 7)))
+
+
+@pytest.mark.parametrize("region", ["length", "header", "records", "history.offsets", "words.values.values"])
+def test_a_store_discards_a_chunk_with_a_flipped_bit_and_takes_a_new_one(region, tmp_path):
+    with Store(tmp_path / "cache") as store:
+        store.publish(key(1), ARRAYS, SPEC, num_samples=30)
+        path = store.path_of(key(1))
+        place = read_header(path).arrays.get(region)
+        offset = {"length": 1, "header": 300}[region] if place is None else place.offset_bytes + place.size_bytes // 2
+        data = bytearray(path.read_bytes())
+        data[offset] ^= 0x20
+        path.write_bytes(data)
+        with pytest.raises(ChunkCorruptError):
+            store.open(key(1))
+        assert not store.has(key(1))
+        store.publish(key(1), ARRAYS, SPEC, num_samples=30)
+        with store.open(key(1)) as opened:
+            assert same_fields(read_arrays(opened.path), ARRAYS)
+        assert store.counts().num_mended == 1

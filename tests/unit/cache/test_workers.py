@@ -1,0 +1,173 @@
+import functools
+import multiprocessing
+import os
+import threading
+
+import numpy as np
+import pytest
+from tests.strategies import write_files
+
+import stoker
+from stoker.cache.build import Builder
+from stoker.cache.chunk import read_arrays
+from stoker.cache.store import Store
+from stoker.cache.warm import warm
+from stoker.cache.workers import ProcessBuilder
+from stoker.errors import FieldMismatchError, TransformError
+from stoker.testing import MemoryStorage
+
+
+def doubled(table):
+    return {"x": table["id"].to_numpy() * 2, "pid": np.full(table.num_rows, os.getpid())}
+
+
+def failing(table, *, at):
+    if at in table["id"].to_pylist():
+        raise KeyError("no such crossing")
+    return {"x": table["id"].to_numpy()}
+
+
+def dying(table):
+    if 300 in table["id"].to_pylist():
+        os._exit(7)
+    return {"x": table["id"].to_numpy()}
+
+
+def gated(table, *, gate, at):
+    if at in table["id"].to_pylist():
+        gate.read_text()  # blocks until the test lets go of the other end
+    return {"x": table["id"].to_numpy()}
+
+
+def changing(table):
+    return {"x": table["id"].to_numpy().astype(np.int64 if table["id"][0].as_py() == 0 else np.int32)}
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store(tmp_path / "cache") as store:
+        yield store
+
+
+@pytest.fixture
+def made(tmp_path, store):
+    """Open the data set with a transform, and give catalogue and builder."""
+    builders = []
+
+    def make(transform, *, num_processes=2):
+        folder = write_files(tmp_path / "data", [100, 257, 64])
+        dataset = stoker.Dataset(folder, chunk_size=4000, transform=transform, version="1")
+        catalogue = dataset.open(store.path)
+        builder = ProcessBuilder(catalogue, store, num_processes=num_processes)
+        builders.append(builder)
+        return catalogue, builder
+
+    yield make
+    for builder in builders:
+        builder.close()
+        builder.close()
+    assert multiprocessing.active_children() == []
+    assert list(store.failed.iterdir()) == []
+
+
+def test_processes_build_what_threads_would(made, store, tmp_path):
+    catalogue, builder = made(doubled)
+    assert warm(catalogue, store, num_threads=2, builder=builder).num_done == len(catalogue)
+    pids, ids = set(), []
+    for i in range(1, len(catalogue)):
+        arrays = read_arrays(store.path_of(catalogue.key(i)))
+        pids |= set(arrays["pid"].tolist())
+        ids += arrays["x"].tolist()
+    assert os.getpid() not in pids
+    assert len(pids) <= 2
+    assert ids == [2 * i for i in range(421 - len(ids), 421)]
+    assert store.counts().num_built == len(catalogue)
+
+
+def test_an_exception_in_a_process_is_raised_here_with_its_traceback(made, store):
+    catalogue, builder = made(functools.partial(failing, at=200), num_processes=1)
+    i = next(i for i, f in enumerate(catalogue.fragments) if "part-00001" in f.url and f.row_groups.start == 1)
+    for _ in range(2):
+        with pytest.raises(TransformError, match="no such crossing") as caught:
+            builder.build(i)
+        assert caught.value.fragment == str(catalogue.fragments[i])
+        assert any("in failing" in note for note in caught.value.__notes__)
+    assert builder.build(0)
+    assert builder.build(len(catalogue) - 1)
+
+
+def test_the_kind_of_an_error_survives_the_way_back(made):
+    _, builder = made(changing, num_processes=1)
+    with pytest.raises(FieldMismatchError, match="its dtype is int32"):
+        builder.build(1)
+
+
+def test_a_process_that_dies_is_an_error_of_its_chunk_and_is_replaced(made):
+    catalogue, builder = made(dying, num_processes=1)
+    results = {}
+    for i in range(len(catalogue)):
+        try:
+            results[i] = builder.build(i)
+        except TransformError as error:
+            results[i] = str(error)
+    errors = [result for result in results.values() if result is not True]
+    assert len(errors) == 1
+    assert "exit code 7" in errors[0]
+
+
+def test_a_chunk_another_process_builds_is_left_to_it(made, store):
+    catalogue, builder = made(doubled, num_processes=1)
+    builder.find_spec()
+    with store.try_lock(catalogue.key(1)):
+        assert not builder.build(1)
+    assert builder.build(1)
+
+
+def test_closing_frees_whoever_waits_for_a_process(made, store, tmp_path):
+    os.mkfifo(tmp_path / "gate")
+    catalogue, builder = made(functools.partial(gated, gate=tmp_path / "gate", at=100), num_processes=1)
+    i = next(i for i, f in enumerate(catalogue.fragments) if "part-00001" in f.url)
+    caught = []
+
+    def work():
+        try:
+            builder.build(i)
+        except InterruptedError as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    with (tmp_path / "gate").open("w"):  # returns when the process is in the transform
+        closing = threading.Thread(target=builder.close)
+        closing.start()
+        thread.join()
+    closing.join()
+    assert len(caught) == 1
+    assert store.has(catalogue.key(i))  # what was begun was finished
+
+
+def test_what_cannot_be_sent_to_a_process_is_a_value_error_with_the_way_out(tmp_path, store):
+    folder = write_files(tmp_path / "data", [10])
+    dataset = stoker.Dataset(folder, transform=lambda table: table, version="1")
+    with pytest.raises(ValueError, match="module-level function"):
+        ProcessBuilder(dataset.open(), store, num_processes=1)
+    storage = MemoryStorage({"lake/a.parquet": (folder / "part-00000.parquet").read_bytes()})
+    dataset = stoker.Dataset("lake/", storage=storage, transform=doubled, version="1")
+    with pytest.raises(ValueError, match="storage that can be pickled"):
+        ProcessBuilder(dataset.open(), store, num_processes=1)
+
+
+def test_no_process_is_started_where_nothing_is_missing(made, store):
+    catalogue, builder = made(doubled)
+    here = Builder(catalogue, store)
+    assert all(here.build(i) for i in range(len(catalogue)))
+    assert all(builder.build(i) for i in range(len(catalogue)))
+    assert multiprocessing.active_children() == []
+
+
+def test_what_a_killed_parents_worker_left_is_swept(store):
+    (store.failed / "abc.999999999.json").write_text("{}")
+    (store.failed / f"abc.{os.getpid()}.json").write_text("{}")
+    Store(store.path).close()
+    assert [path.name for path in store.failed.iterdir()] == [f"abc.{os.getpid()}.json"]
+    (store.failed / f"abc.{os.getpid()}.json").unlink()
