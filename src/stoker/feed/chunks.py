@@ -295,8 +295,8 @@ def _sound_source(catalogue: Catalogue) -> Iterator[None]:
 
 def _reserve_bytes(catalogue: Catalogue, limit_bytes: int | None, num_threads: int) -> int:
     """Return the room for chunks that cannot stay: what is being built and opened, however small the cache."""
-    wanted = (2 * num_threads + 2) * 2 * catalogue.dataset.chunk_bytes
-    return wanted if limit_bytes is None else min(wanted, limit_bytes // 4)
+    wanted = (2 * num_threads + 2) * catalogue.dataset.chunk_bytes
+    return wanted if limit_bytes is None else min(wanted, limit_bytes // 2)
 
 
 def _try_first_chunk(catalogue: Catalogue, store: Store, builder: ChunkBuilder) -> None:

@@ -6,6 +6,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from stoker.errors import CacheFullError
+
 # How long to leave a chunk alone that another process builds. Short against building one, long against a file lookup.
 _POLL_S = 0.01
 
@@ -20,16 +22,29 @@ class Filler:
         is_there: Whether a chunk is in the cache.
         build: Builds a chunk; False means that another process has its lock.
         num_threads: Threads that build. None is started before a chunk is missing.
+        max_ahead: Chunks that may be built and not yet waited for; None for any number. Where the cache is small, a
+            chunk built too early is evicted before it is used.
     """
 
-    def __init__(self, *, is_there: Callable[[int], bool], build: Callable[[int], bool], num_threads: int) -> None:
+    def __init__(
+        self,
+        *,
+        is_there: Callable[[int], bool],
+        build: Callable[[int], bool],
+        num_threads: int,
+        max_ahead: int | None = None,
+    ) -> None:
         self._is_there = is_there
         self._build = build
         self._num_threads = num_threads
+        self._max_ahead = max_ahead
         self._changed = threading.Condition()
         self._stopped = threading.Event()
         self._queue: deque[int] = deque()
         self._pending: set[int] = set()
+        self._ahead: set[int] = set()  # built, and nobody has waited for them yet
+        self._awaited: set[int] = set()
+        self._num_building = 0
         self._failed: dict[int, BaseException] = {}
         self._threads: list[threading.Thread] = []
 
@@ -58,10 +73,14 @@ class Filler:
             InterruptedError: The filler was closed.
         """
         with self._changed:
-            while chunk in self._pending and chunk not in self._failed:
+            self._ahead.discard(chunk)
+            self._awaited.add(chunk)
+            self._changed.notify_all()
+            while chunk in self._pending:
                 if self._stopped.is_set():
                     raise InterruptedError("the loader was closed")
                 self._changed.wait()
+            self._awaited.discard(chunk)
             if chunk in self._failed:
                 raise self._failed[chunk]
 
@@ -94,11 +113,16 @@ class Filler:
             except BaseException as raised:  # it belongs to the step that needs this chunk
                 error = raised
             with self._changed:
+                self._num_building -= 1
+                if isinstance(error, CacheFullError) and self._num_building:
+                    error = None  # others are being written: there may be room when they are done
                 if error is not None:
                     self._failed[chunk] = error
                     self._pending.discard(chunk)
                 elif is_done:
                     self._pending.discard(chunk)
+                    if chunk not in self._awaited:
+                        self._ahead.add(chunk)
                 else:
                     self._queue.append(chunk)
                 self._changed.notify_all()
@@ -106,9 +130,23 @@ class Filler:
                 self._stopped.wait(_POLL_S)
 
     def _claim(self) -> int | None:
+        """Return the chunk to build next."""
         with self._changed:
             while not self._stopped.is_set():
-                if self._queue:
-                    return self._queue.popleft()
+                chunk = self._next()
+                if chunk is not None:
+                    self._num_building += 1
+                    return chunk
                 self._changed.wait()
             return None
+
+    def _next(self) -> int | None:
+        """Take a chunk from the queue: in order, or, where no more may be built ahead, one that is waited for."""
+        if not self._queue:
+            return None
+        if self._max_ahead is None or len(self._ahead) < self._max_ahead:
+            return self._queue.popleft()
+        chunk = next((chunk for chunk in self._queue if chunk in self._awaited), None)
+        if chunk is not None:
+            self._queue.remove(chunk)
+        return chunk

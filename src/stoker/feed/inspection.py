@@ -8,13 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from stoker.cache.build import empty_arrays
-from stoker.cache.folder import is_cache
 from stoker.cache.layout import PAGE_BYTES
-from stoker.cache.store import Store
 from stoker.cache.write import prepare_chunk
 from stoker.errors import FieldError
 from stoker.feed.chunks import check_known_nulls
 from stoker.feed.mixing import window_chunks
+from stoker.feed.planning import open_known
 from stoker.source.catalogue import Catalogue
 from stoker.source.columns import ColumnAnswer, plan_spec, plan_table
 from stoker.source.dataset import Dataset
@@ -66,20 +65,11 @@ def inspect(dataset: Dataset, *, cache: Path | None = None, num_threads: int = 8
         FieldError: A column that was asked for is not there, or files contradict each other.
         CacheError: The cache cannot be used.
     """
-    if cache is None or not is_cache(cache):
-        if cache is not None and cache.exists() and (not cache.is_dir() or any(cache.iterdir())):
-            Store(cache).close()  # says what is wrong with it
-        catalogue = dataset.open(None, num_threads=num_threads)
-        num_present = None if cache is None else 0
-        known_spec = None
-    else:
-        with Store(cache) as store:
-            catalogue = dataset.open(store.path, num_threads=num_threads)
-            num_present = sum(store.has(catalogue.key(i)) for i in range(len(catalogue)))
-            known_spec = store.spec_of(catalogue.fingerprint)
+    known = open_known(dataset, cache=cache, num_threads=num_threads)
+    catalogue = known.catalogue
     source = overview(catalogue, num_threads=num_threads)
     columns = tuple(plan_table(catalogue.schema, dataset.fields, values_per_sample=source.values_a_row))
-    spec = known_spec
+    spec = known.spec
     problems: tuple[str, ...] = ()
     if dataset.transform is None:
         spec, problems = _planned(catalogue, columns)
@@ -96,7 +86,7 @@ def inspect(dataset: Dataset, *, cache: Path | None = None, num_threads: int = 8
         is_exact=is_exact,
         size_bytes=None if spec is None or sample_bytes is None else _size_bytes(catalogue, spec, sample_bytes),
         window=None if spec is None else _window(catalogue, spec),
-        num_present=num_present,
+        num_present=known.num_present,
     )
 
 

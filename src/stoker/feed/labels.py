@@ -157,7 +157,8 @@ class _Words:
         self._number_of: dict[Any, int] = {}
 
     def convert(self, column: pa.ChunkedArray) -> _Numeric:
-        encoded = column.unify_dictionaries() if pa.types.is_dictionary(column.type) else pc.dictionary_encode(column)
+        encoded = column if pa.types.is_dictionary(column.type) else pc.dictionary_encode(column)
+        encoded = encoded.unify_dictionaries()
         if not encoded.num_chunks:
             return np.empty(0, np.int32)
         words = encoded.chunk(0).dictionary.to_pylist()
@@ -171,7 +172,8 @@ class _Words:
                 )
         table = np.array([*numbers, -1], dtype=np.int32)
         indices = [chunk.indices.fill_null(len(numbers)).to_numpy(zero_copy_only=False) for chunk in encoded.chunks]
-        return table[np.concatenate(indices)]
+        codes: npt.NDArray[np.int32] = table[np.concatenate(indices)]
+        return codes
 
     def ranked(self, values: _Numeric) -> _Numeric:
         """Return the numbers of words in alphabetical order, NaN for null."""
@@ -179,7 +181,8 @@ class _Words:
         place = np.empty(len(words) + 1)
         place[[self._number_of[word] for word in words]] = np.arange(len(words))
         place[-1] = np.nan
-        return place[values]
+        ranks: npt.NDArray[np.float64] = place.take(values.astype(np.int64), mode="wrap")
+        return ranks
 
 
 def _classes(values: _Numeric) -> Labels:

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self, TypedDict
 
 import numpy as np
 
+from stoker.errors import ResumeError
 from stoker.feed.buffers import BufferPool
 from stoker.feed.chunks import Chunks, open_chunks
 from stoker.feed.handover import Handover, NumpyHandover
 from stoker.feed.mixing import window_chunks
-from stoker.feed.run import Augment, Prepared, Run, RunSettings
+from stoker.feed.run import Augment, Prepared, Run, RunSettings, Turn, let_go
+from stoker.feed.shard import Shard
 from stoker.order.epoch import Order
 from stoker.order.position import Position
-from stoker.order.shard import Shard
 from stoker.order.steps import Remainder, Steps
 from stoker.source.dataset import Dataset
 from stoker.spec import Spec, parse_size
@@ -59,8 +60,9 @@ class LoaderOptions(TypedDict, total=False):
     window: int | Literal["all"] | None
     lanes: int
     remainder: Remainder
-    rank: int
-    world_size: int
+    rank: int | None
+    world_size: int | None
+    shard: Shard | None
     global_batch_size: int | None
     cache: str | Path | None
     cache_limit: int | str | None
@@ -97,8 +99,9 @@ class Loader:
         remainder: What becomes of the samples that do not fill a global batch: "keep" makes the last batch smaller,
             "drop" leaves them out, "pad" fills it up with samples of the epoch's beginning and adds the bool field
             `sample_mask`, False on those.
-        rank: Number of this process among those that train together.
+        rank: Number of this process among those that train together; 0 unless told.
         world_size: How many there are. Any number works; all take the same number of steps.
+        shard: Both in one, such as `Shard.from_env()`, in place of `rank` and `world_size`.
         global_batch_size: Samples a step over all ranks; default batch_size x world_size.
         cache: Folder on a fast local disk that keeps the transformed chunks; it may be shared by any number of
             processes and data sets. None keeps them in memory (tmpfs) for this loader alone.
@@ -128,8 +131,9 @@ class Loader:
         window: int | Literal["all"] | None = None,
         lanes: int = 1,
         remainder: Remainder = "keep",
-        rank: int = 0,
-        world_size: int = 1,
+        rank: int | None = None,
+        world_size: int | None = None,
+        shard: Shard | None = None,
         global_batch_size: int | None = None,
         cache: str | Path | None = None,
         cache_limit: int | str | None = None,
@@ -140,8 +144,10 @@ class Loader:
     ) -> None:
         if not isinstance(dataset, Dataset):
             raise TypeError(f"dataset must be a stoker.Dataset, not {type(dataset).__name__}; wrap it: Dataset(...)")
-        self._shard = Shard(rank=_integer(rank, "rank", at_least=0), world_size=_integer(world_size, "world_size"))
+        self._shard = _shard(rank, world_size, shard)
         self._global_batch_size = _global_batch_size(batch_size, global_batch_size, self._shard)
+        if not isinstance(shuffle, bool | np.bool_):
+            raise TypeError(f"shuffle must be True or False, not {shuffle!r}")
         self._shuffle = bool(shuffle)
         self._seed = _integer(seed, "seed", at_least=None)
         if window is not None and window != "all":
@@ -158,6 +164,9 @@ class Loader:
             raise ValueError(f"transform_in must be 'threads' or 'processes', not {transform_in!r}")
         if augment is not None and not callable(augment):
             raise TypeError("augment must be a function of (batch, generator)")
+        if cache is not None and not isinstance(cache, str | os.PathLike):
+            raise TypeError(f"cache must be the path of a folder, not {cache!r}")
+        prefetch = _integer(prefetch, "prefetch")
         limit_bytes = None if cache_limit is None else parse_size(cache_limit, name="cache_limit")
         num_threads = default_num_threads() if num_threads is None else _integer(num_threads, "num_threads")
 
@@ -170,7 +179,8 @@ class Loader:
             transform_in=transform_in,
             on_stage=self._stages,
         )
-        self._close_all = weakref.finalize(self, self._chunks.close)
+        self._runs: weakref.WeakSet[Run] = weakref.WeakSet()
+        self._close_all = weakref.finalize(self, let_go, _closing(self._runs, self._chunks))
         try:
             self._order = Order(
                 self._chunks.num_samples,
@@ -188,14 +198,12 @@ class Loader:
             seed=self._seed,
             shard=self._shard,
             num_threads=num_threads,
-            prefetch=_integer(prefetch, "prefetch"),
+            prefetch=prefetch,
             augment=augment,
             marks_padding=remainder == "pad",
             handover=self._make_handover(),
         )
         self._pool = BufferPool(self._settings.handover.allocate, max_unused=prefetch + 4)
-        self._runs: weakref.WeakSet[Run] = weakref.WeakSet()
-        self._newest: weakref.ref[BatchIterator] | None = None
         self._num_steps = 0
         self._num_samples = 0
         beginning = Position(
@@ -213,7 +221,7 @@ class Loader:
 
     def __iter__(self) -> Iterator[Any]:
         """Return the batches from the current position to the end of its epoch."""
-        return BatchIterator(self, self._begin_run())
+        return BatchIterator(self, self._begin_run(self._start))
 
     def __len__(self) -> int:
         """Return the steps of a whole epoch, the same on every rank."""
@@ -230,8 +238,6 @@ class Loader:
 
         Blocks: until work in the making is done.
         """
-        for run in list(getattr(self, "_runs", ())):
-            run.close()
         self._close_all()
 
     def __enter__(self) -> Self:
@@ -259,8 +265,13 @@ class Loader:
         """
         saved = Position.from_json(state)
         saved.check(self._at)
+        try:
+            self._start = saved.settled(self._steps(saved.num_consumed))
+        except ValueError as error:  # no step of this data set begins there
+            raise ResumeError(
+                f"the saved position is not sound: {error}", saved=saved.num_consumed, current=self.num_samples
+            ) from error
         self._at = saved
-        self._start = saved.settled(self._steps(saved.num_consumed))
         self._is_restored = True
 
     @property
@@ -306,8 +317,9 @@ class Loader:
         """Return how batches leave; a loader for another framework brings its own."""
         return NumpyHandover()
 
-    def _begin_run(self) -> Run:
-        start = self._start
+    def _begin_run(self, start: Position, turn: Turn = Turn()) -> Run:  # noqa: B008  frozen
+        if not self._close_all.alive:
+            raise RuntimeError("the loader is closed; make a new one")
         run = Run(
             position=start,
             orders=[self._order.epoch(start.epoch, lane=lane) for lane in range(self._order.lanes)],
@@ -316,6 +328,7 @@ class Loader:
             pool=self._pool,
             settings=self._settings,
             stages=self._stages,
+            turn=turn,
         )
         self._runs.add(run)
         self._at = start
@@ -347,7 +360,7 @@ class BatchIterator:
     def __init__(self, loader: Loader, run: Run) -> None:
         self._loader = loader
         self._run = run
-        self._close = weakref.finalize(self, run.close)
+        self._close = weakref.finalize(self, let_go, run.close)
         self._is_over = False
 
     def __iter__(self) -> BatchIterator:
@@ -372,6 +385,28 @@ def default_num_threads() -> int:
     return os.cpu_count() or 1
 
 
+def _closing(runs: weakref.WeakSet[Run], chunks: Chunks) -> Callable[[], None]:
+    """Return what ends everything a loader has begun, without referring to the loader."""
+
+    def close() -> None:
+        for run in list(runs):
+            run.close()
+        chunks.close()
+
+    return close
+
+
+def _shard(rank: int | None, world_size: int | None, shard: Shard | None) -> Shard:
+    if shard is None:
+        rank = 0 if rank is None else _integer(rank, "rank", at_least=0)
+        return Shard(rank, 1 if world_size is None else _integer(world_size, "world_size"))
+    if rank is not None or world_size is not None:
+        raise ValueError("shard says both rank and world_size; give either that or these")
+    if not isinstance(shard, Shard):
+        raise TypeError(f"shard must be a stoker.Shard, not {shard!r}")
+    return shard
+
+
 def _integer(value: object, name: str, *, at_least: int | None = 1) -> int:
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name} must be an integer, not {value!r}")
@@ -383,7 +418,7 @@ def _integer(value: object, name: str, *, at_least: int | None = 1) -> int:
 def _global_batch_size(batch_size: int | None, global_batch_size: int | None, shard: Shard) -> int:
     if global_batch_size is not None:
         size = _integer(global_batch_size, "global_batch_size")
-        if batch_size is not None and batch_size * shard.world_size != size:
+        if batch_size is not None and _integer(batch_size, "batch_size") * shard.world_size != size:
             raise ValueError(
                 f"batch_size {batch_size} on {shard.world_size} ranks is no global batch of {size}; give one of the two"
             )

@@ -57,13 +57,16 @@ class Prefetch(Generic[T]):
         Blocks: until it is made.
 
         Raises:
-            StopIteration: All have been handed over, or the sequence was closed.
+            StopIteration: All have been handed over.
+            InterruptedError: The sequence was closed before.
         """
         with self._changed:
             number = self._next_to_hand
             while number not in self._ready and number not in self._failed:
-                if self._is_closed or number >= self._num_results:
+                if number >= self._num_results:
                     raise StopIteration
+                if self._is_closed:
+                    raise InterruptedError("closed before all results were handed over")
                 self._changed.wait()
             if number in self._failed:
                 error = self._failed[number]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -52,6 +53,22 @@ class RunSettings:
     handover: Handover
 
 
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """Which steps of a pass a run makes: every `every`-th, from `first` on; all of them unless told.
+
+    For several processes that make the batches of one rank in turn: 7 steps, `every=3`
+
+        step        0   1   2   3   4   5   6
+        first=0     █           █           █
+        first=1         █           █
+        first=2             █           █
+    """
+
+    first: int = 0
+    every: int = 1
+
+
 @dataclass(frozen=True)
 class Prepared:
     """What the threads have made ready for a step.
@@ -76,6 +93,7 @@ class Run:
         pool: Memory for batches.
         settings: See `RunSettings`.
         stages: Told of waiting, gathering and opening.
+        turn: Which of the steps it makes.
     """
 
     def __init__(
@@ -88,6 +106,7 @@ class Run:
         pool: BufferPool,
         settings: RunSettings,
         stages: Stages,
+        turn: Turn = Turn(),
     ) -> None:
         self.position = position
         self.steps = steps
@@ -97,11 +116,19 @@ class Run:
         self._settings = settings
         self._stages = stages
         self._epoch = position.epoch
+        self._numbers = range(turn.first, steps.num_steps, turn.every)
         self._num_handed = 0
-        self._filler = Filler(is_there=chunks.is_there, build=chunks.build, num_threads=settings.num_threads)
+        self._is_closed = False
+        self._closing = threading.RLock()
+        self._filler = Filler(
+            is_there=chunks.is_there,
+            build=chunks.build,
+            num_threads=settings.num_threads,
+            max_ahead=settings.num_threads if chunks.is_tight else None,
+        )
         self._windows = [self._windows_of(order) for order in orders]
         self._prefetch: Prefetch[Prepared] = Prefetch(
-            self._make, num_results=steps.num_steps, depth=settings.prefetch, num_threads=settings.num_threads
+            self._make, num_results=len(self._numbers), depth=settings.prefetch, num_threads=settings.num_threads
         )
 
     def _windows_of(self, order: EpochOrder) -> Windows:
@@ -121,8 +148,8 @@ class Run:
 
     @property
     def is_over(self) -> bool:
-        """Whether all steps have been handed over."""
-        return self._num_handed == self.steps.num_steps
+        """Whether all its steps have been handed over."""
+        return self._num_handed == len(self._numbers)
 
     @property
     def num_ready(self) -> int:
@@ -136,17 +163,23 @@ class Run:
 
         Raises:
             StopIteration: The epoch is over.
+            RuntimeError: The run was closed before.
         """
         start_ns = time.perf_counter_ns()
         try:
             prepared = self._prefetch.get()
         except StopIteration:
             raise
-        except BaseException as error:
-            error.add_note(f"needed by step {self._num_handed} of this pass over epoch {self.position.epoch}")
+        except InterruptedError:
+            if self._is_closed:
+                raise RuntimeError("the loader was closed before the epoch was over") from None
+            raise
+        except Exception as error:
+            step = self._numbers[self._num_handed]
+            error.add_note(f"needed by step {step} of this pass over epoch {self._epoch}")
             raise
         self._stages("wait", start_ns, time.perf_counter_ns(), 0)
-        self.position = self.position.after(self._num_handed, self.steps)
+        self.position = self.position.after(self._numbers[self._num_handed], self.steps)
         self._num_handed += 1
         self._pass_windows()
         return prepared
@@ -156,16 +189,19 @@ class Run:
 
         Blocks: until batches in the making are done.
         """
+        self._is_closed = True
         # First everyone is told, then joined: a thread that waits for another one's work is freed by that one's stop.
         self._filler.stop()
         for windows in self._windows:
             windows.stop()
-        self._prefetch.close()
-        for windows in self._windows:
-            windows.close()
-        self._filler.close()
+        with self._closing:
+            self._prefetch.close()
+            for windows in self._windows:
+                windows.close()
+            self._filler.close()
 
-    def _make(self, step: int) -> Prepared:
+    def _make(self, number: int) -> Prepared:
+        step = self._numbers[number]
         slices = self.steps.slices(step, self._settings.shard)
         with ExitStack() as stack:
             parts = [part for piece in slices for part in self._parts(piece, stack)]
@@ -202,9 +238,20 @@ class Run:
         """Close the windows that only steps already handed over needed."""
         if self.is_over:
             return
-        for piece in self.steps.slices(self._num_handed, self._settings.shard):
+        for piece in self.steps.slices(self._numbers[self._num_handed], self._settings.shard):
             if not piece.is_padding:  # that goes back to the epoch's beginning
                 self._windows[piece.lane].pass_by(self._window_at(piece.lane, piece.start))
 
     def _window_at(self, lane: int, position: int) -> int:
         return int(np.searchsorted(self._orders[lane].window_starts, position, side="right")) - 1
+
+
+def let_go(close: Callable[[], None]) -> None:
+    """Close what nobody refers to any more, from whatever thread found that out.
+
+    Garbage in cycles is found in any thread that runs Python, so perhaps in one of those that `close` waits for.
+    """
+    if threading.current_thread().name.startswith("stoker-"):
+        threading.Thread(target=close, name="stoker-close", daemon=True).start()
+    else:
+        close()

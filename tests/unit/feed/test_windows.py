@@ -154,3 +154,29 @@ def test_no_thread_is_started_where_nothing_is_missing():
     filler.wait(50)
     assert not any(t.name.startswith("stoker-build") for t in threading.enumerate())
     filler.close()
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_no_more_chunks_are_built_ahead_than_may_be_and_evicted_ones_are_built_again(num_threads):
+    there, lock, highest = set(), threading.Lock(), []
+
+    def build(chunk):
+        with lock:
+            there.add(chunk)
+            highest.append(len(there))
+        return True
+
+    filler = Filler(is_there=there.__contains__, build=build, num_threads=num_threads, max_ahead=2)
+    filler.request(range(30))
+    for chunk in range(30):
+        filler.wait(chunk)
+        with lock:
+            assert chunk in there
+            there.discard(chunk)  # evicted right away
+        if chunk % 7 == 0:
+            filler.request([chunk])
+            filler.wait(chunk)
+            with lock:
+                there.remove(chunk)
+    filler.close()
+    assert max(highest) <= 2 + num_threads

@@ -1,0 +1,86 @@
+"""Opening a data set to plan with it, not to load from it: footers, and what a cache already knows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from stoker.cache.folder import is_cache
+from stoker.cache.store import Store
+from stoker.feed.mixing import window_chunks
+from stoker.order.epoch import Order
+from stoker.source.catalogue import Catalogue
+from stoker.source.columns import plan_spec
+from stoker.source.dataset import Dataset
+from stoker.spec import Spec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """A data set as it can be known without reading rows.
+
+    Attributes:
+        catalogue: The opened data set.
+        spec: What a sample is, as the cache knows it from loading; None where it does not.
+        num_present: Chunks in the cache, None where none was named.
+    """
+
+    catalogue: Catalogue
+    spec: Spec | None
+    num_present: int | None
+
+
+def open_known(dataset: Dataset, *, cache: Path | None, num_threads: int = 8) -> Known:
+    """Open a data set, with the help of a cache that may know it; a cache that is not there is not made.
+
+    Raises:
+        SourceError: The data set cannot be listed or a footer cannot be read.
+        FieldError: A column that was asked for is not there, or files contradict each other.
+        CacheError: The folder is no cache, or cannot be used.
+    """
+    if cache is None or not is_cache(cache):
+        if cache is not None and cache.exists() and (not cache.is_dir() or any(cache.iterdir())):
+            Store(cache).close()  # says what is wrong with it
+        catalogue = dataset.open(None, num_threads=num_threads)
+        return Known(catalogue=catalogue, spec=None, num_present=None if cache is None else 0)
+    with Store(cache) as store:
+        catalogue = dataset.open(store.path, num_threads=num_threads)
+        return Known(
+            catalogue=catalogue,
+            spec=store.spec_of(catalogue.fingerprint),
+            num_present=sum(store.has(catalogue.key(i)) for i in range(len(catalogue))),
+        )
+
+
+def plan_order(
+    known: Known, *, shuffle: bool, seed: int = 0, window: int | Literal["all"] | None = None, lanes: int = 1
+) -> Order:
+    """Return the order that a loader with these arguments has.
+
+    Raises:
+        ValueError: The size of a sample, which decides the default window, is not known: the transform never ran.
+        FieldError: A column cannot become a tensor, so that no loader can be made.
+    """
+    record_bytes = 0
+    if window is None and shuffle:
+        record_bytes = _spec(known).record_bytes
+    return Order(
+        known.catalogue.num_samples,
+        shuffle=shuffle,
+        seed=seed,
+        window=window_chunks(window, num_samples=known.catalogue.num_samples, record_bytes=record_bytes),
+        lanes=lanes,
+    )
+
+
+def _spec(known: Known) -> Spec:
+    dataset = known.catalogue.dataset
+    if dataset.transform is None:
+        return plan_spec(known.catalogue.schema, dataset.fields)
+    if known.spec is None:
+        raise ValueError(
+            "the default window depends on the size of a sample, which only the transform's result tells: give a "
+            "window, or the cache of a loader that has run"
+        )
+    return known.spec

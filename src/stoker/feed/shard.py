@@ -1,0 +1,83 @@
+"""Which rank of how many, asked of whoever started the processes."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from typing import Any, Self
+
+from stoker.order import shard as order
+
+
+class Shard(order.Shard):
+    """The rank's share of every global batch.
+
+    Args:
+        rank: This process, from 0.
+        world_size: How many processes share a global batch.
+
+    Raises:
+        TypeError: One of them is no integer.
+        ValueError: `rank` lies outside [0, world_size).
+
+    Example:
+        >>> Shard(1, 4)
+        Shard(rank=1, world_size=4)
+    """
+
+    @classmethod
+    def from_env(cls) -> Self:
+        """Return the shard that a launcher wrote into the environment; one rank of one where none did.
+
+        Known are torchrun, Open MPI, MVAPICH, everything with PMI (MPICH, Intel MPI) and SLURM's srun, in this order.
+
+        Raises:
+            ValueError: The variables contradict each other, or SLURM gave several tasks and only one was started.
+        """
+        found = order.shard_from_env(os.environ)
+        return cls(found.rank, found.world_size)
+
+    @classmethod
+    def from_mesh(cls, device_mesh: Any, *, data_dims: Sequence[str | int]) -> Self:
+        """Return the shard of this process in a torch `DeviceMesh`: ranks of one model replica get the same batch.
+
+        Ranks are counted along the dimensions that share the data out, in the mesh's order. Eight GPUs, a mesh of
+        (dp=2, shard=2, tp=2), `data_dims=("dp", "shard")`:
+
+            GPU      0   1 │ 2   3 │ 4   5 │ 6   7
+            dp       0   0 │ 0   0 │ 1   1 │ 1   1
+            shard    0   0 │ 1   1 │ 0   0 │ 1   1
+            tp       0   1 │ 0   1 │ 0   1 │ 0   1
+            Shard    0     │ 1     │ 2     │ 3       of 4: the two of a tensor-parallel pair read the same
+
+        Args:
+            device_mesh: As `torch.distributed.device_mesh.init_device_mesh` makes it.
+            data_dims: Names (or numbers) of the dimensions along which batches differ: data parallel, sharded data
+                parallel. Those left out (tensor, pipeline, expert parallel) get the same batch.
+
+        Raises:
+            ValueError: The mesh has no such dimension, one is named twice, or this process is not in the mesh.
+        """
+        names = tuple(device_mesh.mesh_dim_names or ())
+        shape = tuple(int(size) for size in device_mesh.mesh.shape)
+        coordinate = device_mesh.get_coordinate()
+        if coordinate is None:
+            raise ValueError("this process is not in the mesh, so it has no share of the data")
+        if isinstance(data_dims, str):
+            data_dims = (data_dims,)
+        dims = [_dim(dim, names, len(shape)) for dim in data_dims]
+        if len(set(dims)) != len(dims):
+            raise ValueError(f"data_dims names a dimension of the mesh twice: {tuple(data_dims)}")
+        rank = 0
+        for dim in sorted(dims):
+            rank = rank * shape[dim] + int(coordinate[dim])
+        return cls(rank, math.prod(shape[dim] for dim in dims))
+
+
+def _dim(dim: str | int, names: tuple[str, ...], num_dims: int) -> int:
+    if dim in names:
+        return names.index(str(dim))
+    if isinstance(dim, int) and not isinstance(dim, bool) and 0 <= dim < num_dims:
+        return dim
+    raise ValueError(f"the mesh has no dimension {dim!r}; it has {names or tuple(range(num_dims))}")
