@@ -14,7 +14,7 @@ from stoker.errors import (
     TransformError,
 )
 from stoker.feed.loader import Loader, LoaderStats
-from stoker.order.shard import Shard
+from stoker.feed.shard import Shard
 from stoker.source.dataset import Dataset
 from stoker.spec import Entry, Field, Ragged, Spec
 
