@@ -119,11 +119,13 @@ class _Warming:
         self._mutex = threading.Lock()
         self._is_over = threading.Event()
         num_chunks = len(catalogue.fragments)
-        self._queue = deque(i for i in range(num_chunks) if not store.has(catalogue.key(i)))
+        found = {i: size for i in range(num_chunks) if (size := self._size_of(i)) is not None}
+        self._queue = deque(i for i in range(num_chunks) if i not in found)
         self.num_missing = len(self._queue)
         self.error: BaseException | None = None
-        num_found = num_chunks - self.num_missing
-        self.progress = WarmProgress(num_chunks=num_chunks, num_done=num_found, num_found=num_found)
+        self.progress = WarmProgress(
+            num_chunks=num_chunks, num_done=len(found), num_found=len(found), found_bytes=sum(found.values())
+        )
         self._tell()
 
     def stop(self) -> None:
@@ -151,10 +153,7 @@ class _Warming:
             self.stop()
 
     def _done(self, i: int) -> None:
-        try:
-            size_bytes = self._store.path_of(self._catalogue.key(i)).stat().st_size
-        except FileNotFoundError:  # evicted already
-            size_bytes = 0
+        size_bytes = self._size_of(i) or 0  # none where it was evicted already
         with self._mutex:
             self.progress = replace(
                 self.progress,
@@ -163,6 +162,13 @@ class _Warming:
                 size_bytes=self.progress.size_bytes + size_bytes,
             )
             self._tell()
+
+    def _size_of(self, i: int) -> int | None:
+        """Return the size of a chunk that is in the cache, None where it is not."""
+        try:
+            return self._store.path_of(self._catalogue.key(i)).stat().st_size
+        except FileNotFoundError:
+            return None
 
     def _full(self, error: CacheFullError) -> None:
         with self._mutex:

@@ -1,0 +1,107 @@
+"""The `stoker` command: parses, calls, prints. What it does is done elsewhere."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from stoker.cli.codes import FAILED, INTERRUPTED, OK, WRONG_USAGE
+from stoker.cli.paint import make_console
+from stoker.errors import StokerError
+
+_EPILOG = """\
+TARGET is a Parquet file, folder, glob or URL (s3://, gs://, abfss://,
+hdfs://, ...), or the name of a stoker.Dataset in your own code, so that
+its filter, fields and transform are used:
+
+  stoker inspect s3://lake/ranking/2026-11/
+  stoker inspect train.py:dataset
+  stoker warm package.module:dataset --cache /nvme/stoker
+
+exit codes: 0 done · 1 it failed, the message says why · 2 wrong usage
+            3 damaged chunks were found · 130 interrupted
+
+`stoker COMMAND --help` has the options and examples of a command.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code: OK, FAILED, WRONG_USAGE, DAMAGED or INTERRUPTED."""
+    from stoker.cli import cache, demo, explain, inspect, order, warm
+
+    _survive_narrow_encodings()
+    parser = argparse.ArgumentParser(
+        prog="stoker",
+        description="Keeps GPUs fed: Parquet is read once, turned into tensors once, and kept on this host's SSD.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    commands = parser.add_subparsers(metavar="COMMAND", title="commands")
+    for module in (demo, inspect, warm, cache, explain, order):
+        module.add_to(commands)
+    errors = make_console(stderr=True)
+    try:
+        options = parser.parse_args(arguments)
+        if options.version:
+            print_version()
+            return OK
+        if not hasattr(options, "run"):
+            parser.print_help(sys.stderr)
+            return WRONG_USAGE
+        code = int(options.run(options, make_console()))
+        sys.stdout.flush()  # a reader that has gone shows here, not at exit, where nobody can catch it
+        return code
+    except SystemExit as leaving:  # argparse has said what is wrong, or printed its help
+        return leaving.code if isinstance(leaving.code, int) else WRONG_USAGE
+    except KeyboardInterrupt:
+        errors.print("interrupted", style="yellow")
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output has gone (`| head`): nothing is wrong, and nobody is left to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    except (StokerError, OSError) as error:
+        _print_error(errors, error)
+        return FAILED
+    except (ValueError, TypeError) as error:  # an argument that makes no sense: the library's own words
+        _print_error(errors, error)
+        return WRONG_USAGE
+
+
+def print_version() -> None:
+    """Print name and version."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        number = version("stoker")
+    except PackageNotFoundError:  # run from a source tree that was never installed
+        number = "(not installed)"
+    sys.stdout.write(f"stoker {number}\n")
+
+
+def _print_error(console: Console, error: BaseException) -> None:
+    # Soft wrap: the terminal folds it, so that a path can be copied whole.
+    console.print(Text.assemble(("error ", "bold red"), _first_paragraph(error)), soft_wrap=True)
+    for note in getattr(error, "__notes__", ()):
+        if not note.startswith("in a build process"):  # a traceback, for people who debug
+            console.print(Text(f"  {note}", style="dim"), soft_wrap=True)
+
+
+def _first_paragraph(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error) or type(error).__name__
+
+
+def _survive_narrow_encodings() -> None:
+    """Print a question mark, not a traceback, where a terminal's encoding lacks a character."""
+    for stream in (sys.stdout, sys.stderr):
+        encoding = (getattr(stream, "encoding", "") or "").lower().replace("-", "")
+        if encoding != "utf8" and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")

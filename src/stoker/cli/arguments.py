@@ -1,0 +1,72 @@
+"""Arguments that several commands share, checked while they are parsed."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Literal
+
+_RAW = argparse.RawDescriptionHelpFormatter
+
+
+def add_command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, *, summary: str, text: str, examples: str
+) -> argparse.ArgumentParser:
+    """Add a command with its help: a line in the list, some sentences and examples of its own."""
+    lines = "\n".join(f"  {line}" for line in examples.strip().splitlines())
+    return commands.add_parser(
+        name, help=summary, description=text.strip(), epilog=f"examples:\n{lines}", formatter_class=_RAW
+    )
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add --json."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object, for scripts")
+
+
+def add_cache(parser: argparse.ArgumentParser, text: str) -> None:
+    """Add --cache where it is optional."""
+    parser.add_argument("--cache", metavar="DIR", help=text)
+
+
+def add_order(parser: argparse.ArgumentParser, *, shuffle: bool) -> None:
+    """Add what decides the order: the arguments of `Loader`, under their names."""
+    group = parser.add_argument_group("the order, as your Loader has it")
+    group.add_argument("--batch-size", metavar="B", type=at_least_1, required=True, help="samples a batch, on one rank")
+    group.add_argument(
+        "--shuffle",
+        action=argparse.BooleanOptionalAction,
+        default=shuffle,
+        help=f"whether it shuffles (default: {'yes' if shuffle else 'no'})",
+    )
+    group.add_argument("--seed", metavar="N", type=int, default=0, help="seed of the shuffle (default: 0)")
+    group.add_argument(
+        "--window", metavar="K", type=window, help='chunks that are mixed together, or "all" (default: about 1 GiB)'
+    )
+    group.add_argument("--lanes", metavar="N", type=at_least_1, default=1, help="lanes (default: 1)")
+    group.add_argument("--epoch", metavar="E", type=at_least_0, default=0, help="which epoch (default: 0, the first)")
+    group.add_argument("--world-size", metavar="W", type=at_least_1, default=1, help="number of ranks (default: 1)")
+
+
+def at_least_0(text: str) -> int:
+    """Return an integer from 0 on."""
+    return _integer(text, 0)
+
+
+def at_least_1(text: str) -> int:
+    """Return an integer from 1 on."""
+    return _integer(text, 1)
+
+
+def window(text: str) -> int | Literal["all"]:
+    """Return a number of chunks, or "all"."""
+    return "all" if text == "all" else _integer(text, 1, 'a number of chunks, or "all"')
+
+
+def _integer(text: str, least: int, what: str = "a whole number") -> int:
+    try:
+        number = int(text.replace(",", "").replace("_", ""))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what}") from None
+    if number < least:
+        raise argparse.ArgumentTypeError(f"{number} is less than {least}")
+    return number

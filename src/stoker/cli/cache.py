@@ -1,0 +1,297 @@
+"""`stoker cache`: what a cache folder holds, whether it is sound, and making room in it."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from stoker.cli.arguments import add_command, add_json
+from stoker.cli.codes import DAMAGED, OK, WRONG_USAGE
+from stoker.cli.paint import cells, make_console, print_json, print_line, table
+from stoker.cli.words import age_text, bytes_text, count_text
+
+if TYPE_CHECKING:
+    from stoker.cache.folder import ChunkFile
+    from stoker.cache.store import DatasetEntry, Store
+
+# As `Dataset` writes itself: the name under which a cache knows it.
+_TRANSFORM = re.compile(r"transform=(?P<name>[^,]+), version='(?P<version>[^']*)'")
+_SHORT = 8
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the commands."""
+    parser = add_command(
+        commands,
+        "cache",
+        summary="look into a cache folder, check it, remove data sets from it",
+        text="Looks after a cache folder: what it holds, whether it is sound, what can go.",
+        examples="""
+stoker cache ls /nvme/stoker
+stoker cache verify /nvme/stoker --fix
+stoker cache rm /nvme/stoker s3://lake/ranking/2026-10/""",
+    )
+    parser.set_defaults(run=lambda *_: _no_command(parser))
+    inner = parser.add_subparsers(metavar="ls | verify | rm", title="commands")
+    _add_ls(inner)
+    _add_verify(inner)
+    _add_rm(inner)
+
+
+def _no_command(parser: argparse.ArgumentParser) -> int:
+    parser.print_help(sys.stderr)
+    return WRONG_USAGE
+
+
+def _add_ls(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = add_command(
+        commands,
+        "ls",
+        summary="the data sets in it: chunks, sizes, who uses them",
+        text="Lists the data sets in a cache, the most recently opened first.",
+        examples="stoker cache ls /nvme/stoker",
+    )
+    parser.add_argument("folder", metavar="DIR", help="the cache folder")
+    add_json(parser)
+    parser.set_defaults(run=run_ls)
+
+
+def _add_verify(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = add_command(
+        commands,
+        "verify",
+        summary="compare the checksums of every chunk",
+        text="""
+Reads every chunk and compares its checksums. Exits with 3 if one is damaged.
+Training notices damage by itself and builds such a chunk again: this command
+is for finding out whether a disk can be trusted.""",
+        examples="""
+stoker cache verify /nvme/stoker
+stoker cache verify /nvme/stoker --fix""",
+    )
+    parser.add_argument("folder", metavar="DIR", help="the cache folder")
+    parser.add_argument("--fix", action="store_true", help="remove what is damaged, so that it is built again")
+    add_json(parser)
+    parser.set_defaults(run=run_verify)
+
+
+def _add_rm(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = add_command(
+        commands,
+        "rm",
+        summary="remove data sets from it",
+        text="""
+Removes data sets with their chunks, named by their source or by the beginning
+of their fingerprint, as `stoker cache ls` shows them. Chunks that another data
+set has too stay. A data set that a process has open is refused.""",
+        examples="""
+stoker cache rm /nvme/stoker 3f9a
+stoker cache rm /nvme/stoker s3://lake/ranking/2026-10/ --yes
+stoker cache rm /nvme/stoker --all""",
+    )
+    parser.add_argument("folder", metavar="DIR", help="the cache folder")
+    parser.add_argument("names", metavar="NAME", nargs="*", help="source, or beginning of a fingerprint")
+    parser.add_argument("--all", action="store_true", help="everything")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    add_json(parser)
+    parser.set_defaults(run=run_rm)
+
+
+def run_ls(options: argparse.Namespace, console: Console) -> int:
+    """List the data sets."""
+    with _existing_store(options.folder) as store:
+        entries, usage_bytes, path = store.entries(), store.usage_bytes, store.path
+    if options.json:
+        print_json(
+            {
+                "cache": str(path),
+                "size_bytes": usage_bytes,
+                "datasets": [_as_json(entry) for entry in entries if entry.manifest is not None],
+                "unclaimed": next(
+                    (
+                        {"num_chunks": len(entry.chunks), "size_bytes": entry.size_bytes}
+                        for entry in entries
+                        if entry.manifest is None
+                    ),
+                    {"num_chunks": 0, "size_bytes": 0},
+                ),
+            }
+        )
+        return 0
+    num_datasets = sum(entry.manifest is not None for entry in entries)
+    print_line(console, f"{path}: {count_text(num_datasets, 'data set')}, {bytes_text(usage_bytes)}", "bold")
+    if entries:
+        console.print()
+        _print_entries(entries, console)
+    return 0
+
+
+def _print_entries(entries: Sequence[DatasetEntry], console: Console) -> None:
+    made = table(
+        "", "data set", "chunks", "size", "opened", "in use", numbers=("chunks", "size", "opened"), folds=("data set",)
+    )
+    now = time.time()
+    for entry in entries:
+        manifest = entry.manifest
+        size = bytes_text(entry.size_bytes)
+        if manifest is None:
+            made.add_row(*cells("", "chunks of no data set", count_text(len(entry.chunks)), size, "", ""))
+            continue
+        num_missing = manifest.num_chunks - len(entry.chunks)
+        made.add_row(
+            *cells(
+                Text(manifest.fingerprint[:_SHORT], style="cyan"),
+                _name(entry),
+                Text(
+                    f"{count_text(len(entry.chunks))}/{count_text(manifest.num_chunks)}",
+                    style="yellow" if num_missing else "",
+                ),
+                size,
+                age_text(now - manifest.opened_ns / 1e9),
+                Text("yes", style="green") if entry.is_in_use else "",
+            )
+        )
+    console.print(made)
+
+
+def _name(entry: DatasetEntry) -> Text:
+    """Return the sources, and beneath, dim, what else makes the data set what it is."""
+    assert entry.manifest is not None
+    urls = entry.manifest.urls
+    name = Text(urls[0] if len(urls) == 1 else f"{urls[0]} and {len(urls) - 1} more")
+    _, comma, rest = entry.manifest.name.removesuffix(")").partition(", " if len(urls) == 1 else "], ")
+    return name.append(f"\n{rest}", style="dim") if comma else name
+
+
+def _as_json(entry: DatasetEntry) -> dict[str, object]:
+    manifest = entry.manifest
+    assert manifest is not None
+    transform = _TRANSFORM.search(manifest.name)
+    return {
+        "fingerprint": manifest.fingerprint,
+        "name": manifest.name,
+        "urls": list(manifest.urls),
+        "transform": transform["name"] if transform else None,
+        "version": transform["version"] if transform else None,
+        "num_chunks": manifest.num_chunks,
+        "num_present": len(entry.chunks),
+        "size_bytes": entry.size_bytes,
+        "opened": manifest.opened_ns / 1e9,
+        "is_in_use": entry.is_in_use,
+    }
+
+
+def run_verify(options: argparse.Namespace, console: Console) -> int:
+    """Check every chunk."""
+    with _existing_store(options.folder) as store:
+        chunks = {chunk.path: chunk.size_bytes for entry in store.entries() for chunk in entry.chunks}
+        with _checking(sum(chunks.values())) as on_chunk:
+            report = store.verify(fix=options.fix, on_chunk=on_chunk)
+    if options.json:
+        print_json(
+            {
+                "cache": str(store.path),
+                "num_chunks": report.num_chunks,
+                "size_bytes": report.num_bytes,
+                "damaged": [{"path": str(path), "reason": reason} for path, reason in report.corrupt],
+                "strays": [str(path) for path in report.strays],
+                "is_fixed": report.is_fixed,
+            }
+        )
+        return DAMAGED if report.corrupt else OK
+    for path, reason in report.corrupt:
+        print_line(console, reason if str(path) in reason else f"{path}: {reason}", "red")
+    for path in report.strays:
+        print_line(console, f"{path} is no chunk", "yellow")
+    checked = f"{count_text(report.num_chunks, 'chunk')}, {bytes_text(report.num_bytes)}"
+    if not report.corrupt and not report.strays:
+        print_line(console, f"{checked}: all sound", "green")
+        return OK
+    found = [count_text(len(report.corrupt), "damaged chunk")] if report.corrupt else []
+    found += [count_text(len(report.strays), "file that is none", plural="files that are none")] * bool(report.strays)
+    if report.is_fixed:
+        after = "removed; what is needed is built again"
+    else:
+        after = "left as it is; --fix removes it, and what is needed is built again"
+    print_line(console, f"{checked}: {' and '.join(found)}, {after}", "bold")
+    return DAMAGED if report.corrupt else OK
+
+
+@contextmanager
+def _checking(num_bytes: int) -> Iterator[Callable[[ChunkFile], object]]:
+    bar = Progress(
+        BarColumn(bar_width=None),
+        TextColumn("{task.fields[size]}"),
+        TimeRemainingColumn(),
+        console=make_console(stderr=True),
+        transient=True,
+        expand=True,
+    )
+    if not bar.console.is_terminal:
+        yield lambda _: None
+        return
+    with bar:
+        task = bar.add_task("", total=num_bytes, size="")
+        done = 0
+
+        def on_chunk(chunk: ChunkFile) -> None:
+            nonlocal done
+            done += chunk.size_bytes
+            bar.update(task, completed=done, size=f"{bytes_text(done)} of {bytes_text(num_bytes)}")
+
+        yield on_chunk
+
+
+def run_rm(options: argparse.Namespace, console: Console) -> int:
+    """Remove data sets, after asking."""
+    from stoker.cache.choose import choose
+
+    if bool(options.names) == options.all:
+        raise ValueError("name the data sets to remove, or give --all; `stoker cache ls` shows what there is")
+    with _existing_store(options.folder) as store:
+        entries = store.entries()
+        chosen = entries if options.all else choose(entries, options.names)
+        if chosen and not options.yes and not _may_remove(chosen, make_console(stderr=True)):
+            print_line(console, "nothing was removed")
+            return 1
+        fingerprints = None if options.all else [e.manifest.fingerprint for e in chosen if e.manifest is not None]
+        freed = store.remove(fingerprints)
+    names = [entry.manifest.fingerprint for entry in chosen if entry.manifest is not None]
+    if options.json:
+        print_json({"cache": str(store.path), "removed": names, "freed_bytes": freed})
+    else:
+        print_line(console, f"{count_text(len(names), 'data set')} removed, {bytes_text(freed)} freed", "green")
+    return 0
+
+
+def _may_remove(chosen: Sequence[DatasetEntry], messages: Console) -> bool:
+    if not sys.stdin.isatty():
+        raise ValueError("there is no terminal to ask on: give --yes to remove without asking")
+    _print_entries(chosen, messages)
+    what = "this data set" if len(chosen) == 1 else f"these {len(chosen)} data sets"
+    return messages.input(f"\nRemove {what} with its chunks? [y/N] ", markup=False).strip().lower() in ("y", "yes")
+
+
+def _existing_store(folder: str) -> Store:
+    """Return the store of a folder that is a cache already: looking must not make one."""
+    from stoker.cache.folder import is_cache
+    from stoker.cache.store import Store
+    from stoker.errors import CacheError
+
+    path = Path(folder).expanduser()
+    if not is_cache(path):
+        what = "is not there" if not path.exists() else "is a file" if path.is_file() else "is a folder without a cache"
+        raise CacheError(
+            f"{path} {what}: name the folder that Loader(cache=...) or `stoker warm --cache` uses", path=path
+        )
+    return Store(path)

@@ -1,0 +1,203 @@
+"""`stoker explain`: where the samples of a step come from, and when a row is used."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.text import Text
+
+from stoker.cli.arguments import add_cache, add_command, add_json, add_order, at_least_0
+from stoker.cli.paint import cells, make_console, print_json, print_line, table
+from stoker.cli.target import add_target, dataset_of
+from stoker.cli.words import count_text
+
+if TYPE_CHECKING:
+    from stoker.feed.explain import Explanation, SourceRow
+    from stoker.order import Order, Steps
+    from stoker.source.catalogue import Catalogue
+
+_SHOWN = 20
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = add_command(
+        commands,
+        "explain",
+        summary="file, row group and row of every sample of a step, or the step of a row",
+        text="""
+Names file, row group and row of every sample of any step, on any rank, without
+reading data; with --find, the other way round: the step that uses a row.
+The order is computed from the same arguments that your Loader has: give the
+same ones here.
+
+With a filter, samples are the rows that pass. Which these are is not known
+without reading; a sample is then named as the n-th passing row of its row
+groups, counted from 0.""",
+        examples="""
+stoker explain data/ --step 17 --batch-size 4096 --shuffle --seed 7
+stoker explain data/ --step 17 --batch-size 512 --rank 3 --world-size 8
+stoker explain data/ --find part-00012.parquet 0 4711 --batch-size 4096""",
+    )
+    add_target(parser)
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--step", metavar="N", type=at_least_0, help="the step, counted from 0 in its epoch")
+    which.add_argument(
+        "--find",
+        nargs=3,
+        metavar=("FILE", "ROW_GROUP", "ROW"),
+        help="a row, by the end of its file's path, row group and row, counted from 0",
+    )
+    add_order(parser, shuffle=False)
+    parser.add_argument("--rank", metavar="R", type=at_least_0, default=0, help="the rank (default: 0)")
+    parser.add_argument(
+        "--remainder", choices=("keep", "drop", "pad"), default="keep", help="as your Loader has it (default: keep)"
+    )
+    add_cache(parser, "the cache of a loader that has run: needed with a transform and no --window")
+    parser.add_argument("--all", action="store_true", help=f"print all samples, not {_SHOWN}; a pipe gets them anyhow")
+    add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace, console: Console) -> int:
+    """Explain a step, or find a row."""
+    from stoker.feed.explain import explain
+    from stoker.feed.planning import open_known, plan_order
+    from stoker.order import Shard, Steps
+
+    shard = Shard(options.rank, options.world_size)
+    dataset = dataset_of(options)
+    with make_console(stderr=True).status("reading footers …"):
+        known = open_known(dataset, cache=Path(options.cache).expanduser() if options.cache else None)
+        order = plan_order(
+            known, shuffle=options.shuffle, seed=options.seed, window=options.window, lanes=options.lanes
+        )
+    steps = Steps(
+        lane_sizes=order.lane_sizes,
+        global_batch_size=options.batch_size * options.world_size,
+        remainder=options.remainder,
+    )
+    if options.find:
+        return _find(options, known.catalogue, order, steps, console)
+    if options.step >= steps.num_steps:
+        raise ValueError(
+            f"an epoch has {count_text(steps.num_steps, 'step')} of this size, 0 to {steps.num_steps - 1}; "
+            f"there is no step {options.step}"
+            if steps.num_steps
+            else "an epoch of this data set has no step of this size"
+        )
+    found = explain(known.catalogue, order, steps, options.step, epoch=options.epoch, shard=shard)
+    if options.json:
+        print_json(_as_json(found, known.catalogue, steps))
+    else:
+        _print(found, known.catalogue, steps, console, shows_all=options.all)
+    return 0
+
+
+def _print(found: Explanation, catalogue: Catalogue, steps: Steps, console: Console, *, shows_all: bool) -> None:
+    if not console.is_terminal:
+        sys.stdout.write("sample\tfile\trow_group\trow\n")
+        for i, row in enumerate(found):
+            sys.stdout.write("\t".join((str(i), row.url, *_place(row, catalogue))) + "\n")
+        return
+    num_files = len({int(file) for file in found.places.file})
+    title = (
+        f"epoch {found.epoch}, step {found.step:,} of {steps.num_steps:,}, rank {found.shard.rank} of "
+        f"{found.shard.world_size}: {count_text(len(found), 'sample')} of {count_text(num_files, 'file')}"
+    )
+    print_line(console, title, "bold")
+    shown = found[:] if shows_all else found[:_SHOWN]
+    folder = _common_folder(found)
+    if folder:
+        print_line(console, f"in {folder}", "dim")
+    console.print()
+    made = table("sample", "file", "row group", "row", numbers=("sample", "row group", "row"), folds=("file",))
+    for i, row in enumerate(shown):
+        group, place = _place(row, catalogue)
+        name = Text(row.url.removeprefix(folder))
+        made.add_row(*cells(f"{i:,}", name.append(" (padding)", "yellow") if row.is_padding else name, group, place))
+    console.print(made)
+    if len(shown) < len(found):
+        print_line(
+            console, f"… and {count_text(len(found) - len(shown))} more: --all, --json or a pipe has them", "dim"
+        )
+
+
+def _place(row: SourceRow, catalogue: Catalogue) -> tuple[str, str]:
+    """Return row group and row as texts: of a filtered fragment, its row groups and which passing row it is."""
+    if row.row_group is not None:
+        return str(row.row_group), str(row.row)
+    fragment = catalogue.fragments[row.chunk]
+    first, last = fragment.row_groups[0], fragment.row_groups[-1]
+    part = "" if fragment.rows is None else f" rows {fragment.rows[0]}-{fragment.rows[1] - 1}"
+    return (str(first) if first == last else f"{first}-{last}") + part, f"passing row {row.chunk_row}"
+
+
+def _common_folder(found: Explanation) -> str:
+    """Return the folder that all files of a step lie in, with its slash; of URLs too, which `os.path` does not know."""
+    folders = [found.urls[int(file)].split("/")[:-1] for file in set(found.places.file)]
+    common = [parts[0] for parts in takewhile(lambda parts: len(set(parts)) == 1, zip(*folders, strict=False))]
+    return "".join(f"{part}/" for part in common)
+
+
+def _as_json(found: Explanation, catalogue: Catalogue, steps: Steps) -> dict[str, object]:
+    return {
+        "fingerprint": catalogue.fingerprint,
+        "epoch": found.epoch,
+        "step": found.step,
+        "num_steps": steps.num_steps,
+        "rank": found.shard.rank,
+        "world_size": found.shard.world_size,
+        "samples": [_sample_json(row, catalogue) for row in found],
+    }
+
+
+def _sample_json(row: SourceRow, catalogue: Catalogue) -> dict[str, Any]:
+    fragment = catalogue.fragments[row.chunk]
+    return {
+        "file": row.url,
+        "row_group": row.row_group,
+        "row": row.row,
+        "chunk": row.chunk,
+        "chunk_row": row.chunk_row,
+        "chunk_row_groups": [fragment.row_groups[0], fragment.row_groups[-1]],
+        "is_padding": row.is_padding,
+    }
+
+
+def _find(options: argparse.Namespace, catalogue: Catalogue, order: Order, steps: Steps, console: Console) -> int:
+    from stoker.feed.explain import find
+
+    url, row_group, row = options.find
+    use = find(
+        catalogue,
+        order,
+        steps,
+        url,
+        _number(row_group, "ROW_GROUP"),
+        _number(row, "ROW"),
+        epoch=options.epoch,
+        world_size=options.world_size,
+    )
+    if options.json:
+        print_json({**use._asdict(), "num_steps": steps.num_steps, "world_size": options.world_size})
+        return 0
+    what = f"row {row} of row group {row_group} of {url}"
+    if use.step is None:
+        print_line(console, f"{what} is left out of epoch {use.epoch}: the remainder is dropped")
+    else:
+        on = f" on rank {use.rank}" if options.world_size > 1 else ""
+        print_line(console, f"{what} is used in epoch {use.epoch}, step {use.step:,} of {steps.num_steps:,}{on}")
+    return 0
+
+
+def _number(text: str, name: str) -> int:
+    try:
+        return at_least_0(text)
+    except argparse.ArgumentTypeError as error:
+        raise ValueError(f"--find {name}: {error}") from None

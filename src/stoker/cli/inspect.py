@@ -1,0 +1,250 @@
+"""`stoker inspect`: what a data set is, and what a loader would make of it."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.text import Text
+
+from stoker.cli.arguments import add_cache, add_command, add_json
+from stoker.cli.paint import cells, make_console, print_facts, print_json, print_line, table
+from stoker.cli.target import add_target, dataset_of
+from stoker.cli.words import bytes_text, count_text, plain_number
+
+if TYPE_CHECKING:
+    from stoker.feed.inspection import Inspection
+    from stoker.source.columns import ColumnAnswer
+    from stoker.source.overview import Spread
+
+# So many columns of one kind, numbered in their names, are shown as one line.
+_MIN_RUN = 3
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = add_command(
+        commands,
+        "inspect",
+        summary="what a data set is, and what each of its columns becomes",
+        text="""
+Shows what lies at TARGET (files, row groups, rows) and what a loader would
+make of it: the tensor each column becomes, bytes a sample, size on SSD.
+Reads footers only. Exits with 1 if a loader would refuse a column, and says
+what to do about it.""",
+        examples="""
+stoker inspect s3://lake/ranking/2026-11/
+stoker inspect data/ --columns label,dense_0,user.age
+stoker inspect train.py:dataset --cache /nvme/stoker""",
+    )
+    add_target(parser)
+    add_cache(parser, "a cache folder: says how much of the data set it holds")
+    add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace, console: Console) -> int:
+    """Inspect and print."""
+    from stoker.feed.inspection import inspect
+
+    dataset = dataset_of(options)
+    with make_console(stderr=True).status("reading footers …"):
+        found = inspect(dataset, cache=Path(options.cache).expanduser() if options.cache else None)
+    if options.json:
+        print_json(_as_json(found))
+    else:
+        _print(found, console)
+    return 1 if found.problems else 0
+
+
+def _print(found: Inspection, console: Console) -> None:
+    source, catalogue = found.source, found.catalogue
+    print_line(console, _title(found), "bold")
+    rows = count_text(source.num_rows, "row")
+    if found.num_samples != source.num_rows:
+        rows += f", {count_text(found.num_samples)} pass the filter"
+    print_facts(
+        console,
+        [
+            ("files", f"{count_text(source.num_files)}, {bytes_text(source.size_bytes)}"),
+            ("rows", rows),
+            ("row groups", f"{count_text(source.num_row_groups)}{_group_text(source.num_row_groups, found)}"),
+            ("chunks", f"{count_text(len(catalogue))} of about {bytes_text(catalogue.dataset.chunk_bytes)}"),
+        ],
+    )
+    console.print()
+    if found.columns:
+        _print_columns(found, console)
+        console.print()
+    if catalogue.dataset.transform is not None:
+        _print_transform(found, console)
+    if found.problems:
+        num = len(found.problems)
+        print_line(console, f"A loader would refuse this{'' if num == 1 else f', for {num} reasons'}:", "bold red")
+        for problem in found.problems:
+            print_line(console, f"  {problem}")
+        return
+    print_facts(console, _sizes(found))
+
+
+def _title(found: Inspection) -> str:
+    dataset = found.catalogue.dataset
+    first = dataset.sources[0]
+    return first if len(dataset.sources) == 1 else f"{first} and {len(dataset.sources) - 1} more"
+
+
+def _group_text(num_groups: int, found: Inspection) -> str:
+    if not num_groups:
+        return ""
+    rows, sizes = found.source.rows_a_group, found.source.bytes_a_group
+    if num_groups == 1:
+        return f", {count_text(rows.median, 'row')}, {bytes_text(sizes.median)} before compression"
+    return (
+        f", {count_text(rows.minimum)} to {count_text(rows.maximum)} rows (median {count_text(rows.median)}), "
+        f"{bytes_text(sizes.minimum)} to {bytes_text(sizes.maximum)} before compression"
+        if rows.minimum != rows.maximum
+        else f" of {count_text(rows.median)} rows, {bytes_text(sizes.median)} before compression"
+    )
+
+
+def _print_columns(found: Inspection, console: Console) -> None:
+    becomes = "becomes" if found.catalogue.dataset.transform is None else "becomes without the transform"
+    made = table("column", "Arrow type", becomes, "bytes", "nulls", numbers=("bytes", "nulls"), folds=("Arrow type",))
+    nulls = found.source.nulls
+    for run_of_columns in _runs(found):
+        first, last, num = run_of_columns[0], run_of_columns[-1], len(run_of_columns)
+        name = first.column if num == 1 else f"{first.column} … {last.column} ({num})"
+        made.add_row(
+            *cells(
+                name,
+                Text(first.arrow_type, style="dim"),
+                _becomes(first, num),
+                "" if first.sample_bytes is None else _mean_text(first),
+                _null_text(first.column, nulls),
+            )
+        )
+    console.print(made)
+
+
+def _runs(found: Inspection) -> list[list[ColumnAnswer]]:
+    """Return columns that differ only by a number in their names together, others alone."""
+    runs: list[list[ColumnAnswer]] = []
+    for _, group in groupby(found.columns, key=lambda answer: _kind(answer, found)):
+        members = list(group)
+        runs += [members] if len(members) >= _MIN_RUN else [[member] for member in members]
+    return runs
+
+
+def _kind(answer: ColumnAnswer, found: Inspection) -> tuple[object, ...]:
+    return (
+        re.sub(r"\d+", "#", answer.column),
+        re.sub(r"\d+", "#", answer.field or ""),
+        answer.arrow_type,
+        answer.becomes,
+        answer.sample_bytes,
+        answer.problem is None,
+        found.source.nulls.get(answer.column, 0),
+    )
+
+
+def _becomes(answer: ColumnAnswer, num: int) -> Text:
+    if answer.becomes is None:
+        return Text("refused", style="red")
+    if answer.field == answer.column or (num > 1 and re.search(r"\d", answer.field or "")):
+        return Text(answer.becomes, style="green")
+    return Text.assemble((answer.becomes, "green"), f" in {answer.field}")
+
+
+def _mean_text(answer: ColumnAnswer) -> str:
+    assert answer.sample_bytes is not None
+    return plain_number(answer.sample_bytes) if answer.is_exact else f"≈ {plain_number(round(answer.sample_bytes))}"
+
+
+def _null_text(column: str, nulls: dict[str, int | None]) -> Text:
+    known = nulls.get(column, 0)
+    if known is None:
+        return Text("?", style="dim")
+    return Text(count_text(known), style="dim" if known == 0 else "yellow")
+
+
+def _print_transform(found: Inspection, console: Console) -> None:
+    if found.spec is None:
+        print_line(
+            console,
+            "What the transform makes of them is known once a chunk is built: name a cache that a loader or "
+            "`stoker warm` has used.",
+        )
+        return
+    made = table("field", "after the transform", "bytes", numbers=("bytes",))
+    for entry in found.spec:
+        text = str(entry).removeprefix(f"{entry.name}: ")
+        made.add_row(*cells(entry.name, Text(text, style="green"), "" if entry.is_ragged else f"{entry.value_bytes:,}"))
+    console.print(made)
+    console.print()
+
+
+def _sizes(found: Inspection) -> list[tuple[str, str]]:
+    about = "" if found.is_exact else "about "
+    facts: list[tuple[str, str]] = []
+    if found.spec is not None:
+        record = f"record of {count_text(found.spec.record_bytes, 'byte')}"
+        lists = f", {count_text(len(found.spec.ragged), 'ragged field')} beside it" if found.spec.ragged else ""
+        size = "" if found.sample_bytes is None else f"{about}{count_text(found.sample_bytes, 'byte')}: "
+        facts.append(("a sample", f"{size}{record}{lists}"))
+    if found.size_bytes is not None:
+        facts.append(
+            ("on SSD", f"{about}{bytes_text(found.size_bytes)} in {count_text(len(found.catalogue), 'chunk')}")
+        )
+    if found.window is not None:
+        mixed = "all of them" if found.window >= len(found.catalogue) else count_text(found.window, "chunk")
+        facts.append(("default window", f"{mixed} mixed together"))
+    if found.num_present is not None:
+        facts.append(
+            ("in the cache", f"{count_text(found.num_present)} of {count_text(len(found.catalogue), 'chunk')}")
+        )
+    return facts
+
+
+def _as_json(found: Inspection) -> dict[str, object]:
+    source, dataset = found.source, found.catalogue.dataset
+    return {
+        "sources": list(dataset.sources),
+        "fingerprint": found.catalogue.fingerprint,
+        "num_files": source.num_files,
+        "size_bytes": source.size_bytes,
+        "num_rows": source.num_rows,
+        "num_samples": found.num_samples,
+        "num_row_groups": source.num_row_groups,
+        "rows_a_row_group": _spread(source.rows_a_group),
+        "bytes_a_row_group": _spread(source.bytes_a_group),
+        "num_chunks": len(found.catalogue),
+        "columns": [
+            {
+                "column": answer.column,
+                "arrow_type": answer.arrow_type,
+                "field": answer.field,
+                "becomes": answer.becomes,
+                "sample_bytes": answer.sample_bytes,
+                "is_exact": answer.is_exact,
+                "num_nulls": source.nulls.get(answer.column, 0),
+                "problem": answer.problem,
+            }
+            for answer in found.columns
+        ],
+        "spec": None if found.spec is None else found.spec.to_json(),
+        "problems": list(found.problems),
+        "record_bytes": None if found.spec is None else found.spec.record_bytes,
+        "sample_bytes": found.sample_bytes,
+        "is_exact": found.is_exact,
+        "cache_bytes": found.size_bytes,
+        "default_window": found.window,
+        "num_present": found.num_present,
+    }
+
+
+def _spread(spread: Spread) -> dict[str, int]:
+    return {"min": spread.minimum, "median": spread.median, "max": spread.maximum}

@@ -1,0 +1,129 @@
+"""`stoker order quality`: is this window large enough for data that lie so?"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from stoker.cli.arguments import add_cache, add_command, add_json, add_order, at_least_1
+from stoker.cli.codes import WRONG_USAGE
+from stoker.cli.paint import make_console, print_facts, print_json, print_line
+from stoker.cli.target import add_target, dataset_of
+from stoker.cli.words import count_text, plain_number
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the commands."""
+    parser = add_command(
+        commands,
+        "order",
+        summary="how well an order mixes the samples",
+        text="Measures the order of samples before anything is trained with it.",
+        examples="stoker order quality data/ --column day --batch-size 4096",
+    )
+    parser.set_defaults(run=lambda *_: _no_command(parser))
+    inner = parser.add_subparsers(metavar="quality", title="commands")
+    _add_quality(inner)
+
+
+def _no_command(parser: argparse.ArgumentParser) -> int:
+    parser.print_help(sys.stderr)
+    return WRONG_USAGE
+
+
+def _add_quality(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = add_command(
+        commands,
+        "quality",
+        summary="is the window large enough? compares batches with those of a random permutation",
+        text="""
+Reads one column (a label, a day, a country), and compares how much it varies
+from batch to batch with how much it would in a random permutation: chi-square
+per degree of freedom, 1 where the order mixes perfectly, more where the window
+is too small for data that are sorted by this column.""",
+        examples="""
+stoker order quality data/ --column label --batch-size 4096
+stoker order quality data/ --column day --batch-size 4096 --window 64
+stoker order quality train.py:dataset --column label --batch-size 512 \\
+    --world-size 8 --cache /nvme/stoker""",
+    )
+    add_target(parser)
+    parser.add_argument("--column", metavar="NAME", required=True, help="the column to measure by; a source column")
+    add_order(parser, shuffle=True)
+    parser.add_argument(
+        "--batches", metavar="N", type=at_least_1, default=256, help="how many batches to look at (default: 256)"
+    )
+    add_cache(parser, "the cache of a loader that has run: needed with a transform and no --window")
+    add_json(parser)
+    parser.set_defaults(run=run_quality)
+
+
+def run_quality(options: argparse.Namespace, console: Console) -> int:
+    """Measure and print."""
+    from stoker.feed.labels import file_numbers, label_quality, read_labels
+    from stoker.feed.planning import open_known, plan_order
+
+    dataset = dataset_of(options)
+    with make_console(stderr=True).status("reading footers …") as status:
+        known = open_known(dataset, cache=Path(options.cache).expanduser() if options.cache else None)
+        order = plan_order(
+            known, shuffle=options.shuffle, seed=options.seed, window=options.window, lanes=options.lanes
+        )
+        status.update(f"reading column {options.column} …")
+        labels = read_labels(dataset, options.column)
+        status.update("measuring …")
+        found = label_quality(
+            order,
+            labels,
+            batch_size=options.batch_size * options.world_size,
+            epoch=options.epoch,
+            num_batches=options.batches,
+            files=file_numbers(known.catalogue),
+        )
+    if options.json:
+        print_json(
+            {
+                "column": options.column,
+                "num_classes": int((labels.counts > 0).sum()),
+                "num_samples": order.num_samples,
+                "num_batches": found.num_batches,
+                "chi_square": found.chi_square,
+                "lag_correlations": {str(lag): value for lag, value in found.lag_correlations.items()},
+                "num_chunks_a_batch": found.num_chunks,
+                "num_files_a_batch": found.num_files,
+                "chunks_per_window": found.chunks_per_window,
+                "chunks_per_lane": found.chunks_per_lane,
+                "window_for_weak": found.window_for_weak,
+                "sentence": found.sentence,
+            }
+        )
+        return 0
+    print_line(console, found.sentence, "bold")
+    console.print()
+    kinds = "values" if labels.are_values else "ranges of values"
+    farthest = max(found.lag_correlations, key=lambda lag: abs(found.lag_correlations[lag]), default=None)
+    facts = [
+        ("measured by", f"{options.column}, {count_text(int((labels.counts > 0).sum()))} {kinds}"),
+        (
+            "looked at",
+            f"{count_text(found.num_batches)} batches of {count_text(options.batch_size * options.world_size)}",
+        ),
+        ("chi-square", f"{found.chi_square:.3f} per degree of freedom (1 in a random permutation)"),
+    ]
+    if farthest is not None:
+        facts.append(
+            (
+                "lag correlation",
+                f"{found.lag_correlations[farthest]:+.4f} at most, at lag {farthest} (0 in a random one)",
+            )
+        )
+    facts += [
+        ("chunks a batch", f"{plain_number(round(found.num_chunks, 1))}"),
+        ("files a batch", "" if found.num_files is None else plain_number(round(found.num_files, 1))),
+        ("window", f"{plain_number(round(found.chunks_per_window, 1))} of {count_text(found.chunks_per_lane)} chunks"),
+    ]
+    print_facts(console, facts)
+    return 0

@@ -1,0 +1,67 @@
+"""How everything looks: one kind of table, one kind of list of facts, one place that opens consoles."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TextIO
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+# In a file or a pipe nothing is cut or folded: who reads it is a program, or a person with a wide screen.
+_PIPE_WIDTH = 4000
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """Return a console on stdout or stderr, as wide as the terminal, or without borders in a pipe."""
+    stream: TextIO = sys.stderr if stderr else sys.stdout
+    is_narrow = stream.isatty() or "COLUMNS" in os.environ
+    return Console(file=stream, highlight=False, width=None if is_narrow else _PIPE_WIDTH, soft_wrap=False, emoji=False)
+
+
+def print_json(content: Mapping[str, object]) -> None:
+    """Print one JSON object on stdout, indented, never coloured or folded."""
+    sys.stdout.write(json.dumps(content, indent=2) + "\n")
+
+
+def table(*columns: str, numbers: Sequence[str] = (), folds: Sequence[str] = ()) -> Table:
+    """Return an empty table.
+
+    Args:
+        *columns: Its heads.
+        numbers: Columns whose numbers stand under each other.
+        folds: Columns that give way where the terminal is narrow.
+    """
+    made = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 3, 0, 0), show_edge=False)
+    for column in columns:
+        made.add_column(
+            column,
+            justify="right" if column in numbers else "left",
+            no_wrap=column not in folds,
+            overflow="fold" if column in folds else "ellipsis",
+        )
+    return made
+
+
+def cells(*values: str | Text) -> list[Text]:
+    """Return cells that are shown as they are, square brackets included."""
+    return [value if isinstance(value, Text) else Text(value) for value in values]
+
+
+def print_facts(console: Console, facts: Iterable[tuple[str, str | Text]]) -> None:
+    """Print names and values under each other."""
+    made = Table.grid(padding=(0, 2, 0, 0))
+    made.add_column(style="dim", no_wrap=True)
+    made.add_column(overflow="fold")
+    for name, value in facts:
+        made.add_row(name, value if isinstance(value, Text) else Text(value))
+    console.print(made)
+
+
+def print_line(console: Console, text: str, style: str = "") -> None:
+    """Print text that may hold square brackets; the terminal folds it between words."""
+    console.print(Text(text, style=style))

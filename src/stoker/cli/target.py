@@ -1,0 +1,120 @@
+"""What a command works on: a URL, or a data set named in the user's code."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import re
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, TypedDict
+
+from stoker.errors import StokerError
+
+if TYPE_CHECKING:
+    from stoker.source.dataset import Dataset
+
+# A module or a .py file, a colon, a name. A URL has "//" behind its colon.
+_NAMED = re.compile(r"(?P<module>[^:]+):(?P<name>[A-Za-z_]\w*)")
+
+
+class _Options(TypedDict, total=False):
+    columns: list[str]
+    chunk_size: str
+
+
+def add_target(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that say which data set is meant."""
+    parser.add_argument(
+        "target", metavar="TARGET", help="Parquet file, folder, glob or URL; or a Dataset in code: train.py:dataset"
+    )
+    parser.add_argument("--columns", metavar="A,B,...", help="only these columns, nested ones with dots")
+    parser.add_argument("--chunk-size", metavar="SIZE", help="bytes that one chunk aims at (default: 32MiB)")
+    parser.add_argument(
+        "--refresh", action="store_true", help="list a remote source anew instead of trusting what the cache kept"
+    )
+
+
+def dataset_of(options: argparse.Namespace) -> Dataset:
+    """Return the data set that the arguments name.
+
+    Raises:
+        ValueError: There is no such name, it is no Dataset, or options contradict it.
+        StokerError: The user's module cannot be imported.
+    """
+    from stoker.source.dataset import Dataset
+
+    match = _NAMED.fullmatch(options.target)
+    if match is None or Path(options.target).exists():
+        given: _Options = {}
+        if options.columns:
+            given["columns"] = [name.strip() for name in options.columns.split(",")]
+        if options.chunk_size:
+            given["chunk_size"] = options.chunk_size
+        return Dataset(options.target, refresh=options.refresh, **given)
+    if options.columns or options.chunk_size:
+        raise ValueError(
+            f"{options.target} says itself which columns and chunk size it has; leave --columns and --chunk-size out"
+        )
+    module = _load(match["module"])
+    dataset = getattr(module, match["name"], None)
+    if not isinstance(dataset, Dataset):
+        names = sorted(name for name, value in vars(module).items() if isinstance(value, Dataset))
+        has = f"it has {', '.join(names)}" if names else "it has none at the top level"
+        raise ValueError(f"{match['module']} has no stoker.Dataset with the name {match['name']!r}; {has}")
+    dataset.refresh = dataset.refresh or options.refresh
+    return dataset
+
+
+def _load(name: str) -> ModuleType:
+    if name.endswith(".py"):
+        return _load_file(Path(name))
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        if importlib.util.find_spec(name) is None:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+    except (ModuleNotFoundError, ValueError) as error:
+        raise ValueError(
+            f"there is no module {name!r} to take the data set from ({error}); a script is named with its ending: "
+            f"train.py:dataset"
+        ) from None
+    with _Importing(name):
+        return importlib.import_module(name)
+
+
+def _load_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise ValueError(f"there is no file {path} to take the data set from")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"cannot import {path}")
+    module = importlib.util.module_from_spec(spec)
+    # A transform is known by its module's name, in the cache and in build processes.
+    sys.modules[path.stem] = module
+    sys.path.insert(0, str(path.resolve().parent))
+    with _Importing(str(path)):
+        spec.loader.exec_module(module)
+    return module
+
+
+class _Importing:
+    """Turns what the user's code raises while it is imported into one line that names the place."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is None or isinstance(error, StokerError | KeyboardInterrupt):
+            return
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        what = "left" if isinstance(error, SystemExit) else f"failed: {type(error).__name__}: {error}"
+        raise StokerError(
+            f"importing {self._name} {what} ({last.filename}, line {last.lineno}); what trains belongs behind "
+            f'if __name__ == "__main__":'
+        ) from error

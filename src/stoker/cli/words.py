@@ -1,0 +1,43 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+
+def bytes_text(num_bytes: float) -> str:
+    """Return a size: "1.5 GB"."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if abs(num_bytes) < 999.95 or unit == "TB":
+            return f"{num_bytes:,.0f} {unit}" if unit == "B" else f"{num_bytes:,.1f} {unit}"
+        num_bytes /= 1000
+    raise AssertionError("unreachable")
+
+
+def count_text(num: float, noun: str = "", *, plural: str = "") -> str:
+    """Return a count: "2,000,000", or "1 file", "3 files"."""
+    if not noun:
+        return f"{num:,.0f}"
+    return f"{num:,.0f} {noun if num == 1 else plural or noun + 's'}"
+
+
+def duration_text(seconds: float) -> str:
+    """Return a duration: "3 min 20 s"."""
+    if seconds < 59.5:
+        return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min"
+
+
+def age_text(seconds: float) -> str:
+    """Return how long ago something was, in its largest unit: "3 h ago"."""
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= size:
+            return f"{int(seconds // size):,} {unit} ago"
+    return "just now"
+
+
+def plain_number(num: float) -> str:
+    """Return a mean as a count where it is one: "640", "12.5"."""
+    return f"{num:,.0f}" if num == int(num) or num >= 1000 else f"{num:,.1f}"
