@@ -15,9 +15,10 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-# Rows whose memory is asked for ahead of their turn. Far enough that a row is there when it is its turn (about 100 ns),
-# near enough that it has not been thrown out of the cache again.
-_AHEAD = 8
+# Rows whose memory is asked for ahead of their turn: far enough that a row is there when it is its turn, near enough
+# that it has not been thrown out of the cache again. Lists of 25 int64: 4 ahead 8.3 million rows/s, 8 9.8, 16 10.6, 24
+# 10.7, on a busy machine; an element-wise loop instead of memcpy 7.5.
+_AHEAD = 16
 _LINE_BYTES = 64
 
 
@@ -34,6 +35,28 @@ def _prefetch(_typing_context: Any, array: Any, index: Any) -> Any:
             builder.module, ir.FunctionType(ir.VoidType(), [byte, word, word, word]), "llvm.prefetch.p0"
         )
         builder.call(function, [builder.bitcast(pointer, byte), word(0), word(3), word(1)])
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+@intrinsic  # type: ignore[untyped-decorator,unused-ignore]
+def _memcpy(_typing_context: Any, target: Any, at: Any, source: Any, begin: Any, num: Any) -> Any:
+    """Copy `source[begin:begin + num]` to `target[at:at + num]`; both hold items of one size and do not overlap."""
+    signature = types.void(target, at, source, begin, num)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        target_type, _, source_type, _, _ = signature.args
+        targets = context.make_array(target_type)(context, builder, arguments[0])
+        sources = context.make_array(source_type)(context, builder, arguments[2])
+        item_bytes = context.get_abi_sizeof(context.get_data_type(target_type.dtype))
+        cgutils.raw_memcpy(
+            builder,
+            builder.gep(targets.data, [arguments[1]]),
+            builder.gep(sources.data, [arguments[3]]),
+            arguments[4],
+            ir.Constant(arguments[4].type, item_bytes),
+        )
         return context.get_dummy_value()
 
     return signature, generate
@@ -65,7 +88,5 @@ def copy_values(units, first, units_per_value, slot, starts, offsets, out):
             length = (offsets[i + _AHEAD + 1] - offsets[i + _AHEAD]) * units_per_value
             for unit in range(0, length, units_per_line):
                 _prefetch(units, ahead + unit)
-        source = first[slot[i]] + starts[i] * units_per_value
-        target = offsets[i] * units_per_value
-        for unit in range((offsets[i + 1] - offsets[i]) * units_per_value):
-            out[target + unit] = units[source + unit]
+        num_units = (offsets[i + 1] - offsets[i]) * units_per_value
+        _memcpy(out, offsets[i] * units_per_value, units, first[slot[i]] + starts[i] * units_per_value, num_units)
