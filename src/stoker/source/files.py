@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -30,7 +31,8 @@ def write_aside(path: Path, write: Callable[[Path], None]) -> bool:
         _log.warning("%s cannot be written (%s): the next start will take longer", path, error)
         return False
     finally:
-        draft.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
     return True
 
 

@@ -59,8 +59,8 @@ def _find(source: str, storage: Storage) -> list[Listed]:
         pattern = source[len(folder) :].rstrip("/")
         file = re.compile(translate_glob(pattern), re.DOTALL)
         below = re.compile(translate_glob(pattern) + "/(?P<rest>.+)", re.DOTALL)
-        names_hidden = any(part[:1] in "_." for part in pattern.split("/"))
-        infos = storage.list(folder or ".")
+        names_hidden = any(part[:1] in ("_", ".") for part in pattern.split("/"))
+        infos = storage.list(folder)
         found = []
         for info in infos:
             path = info.url[len(folder) :]

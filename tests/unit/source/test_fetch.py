@@ -1,0 +1,137 @@
+"""Planning and fetching of byte ranges."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.errors import SourceChangedError, SourceError
+from stoker.source.fetch import Span, Stream, check_unchanged, fetch, plan_ranges, plan_requests
+from stoker.source.retry import RetryingStorage
+from stoker.testing import FlakyStorage, MemoryStorage
+
+CONTENT = bytes(range(256)) * 64
+
+
+def spans():
+    limit = len(CONTENT)
+    return st.lists(
+        st.tuples(st.integers(0, limit), st.integers(0, limit)).map(sorted).map(lambda p: Span(*p)), max_size=8
+    )
+
+
+@given(spans(), st.integers(0, 300), st.integers(0, 50))
+def test_ranges_cover_every_chunk_and_lie_apart(chunks, hole, slack):
+    ranges = plan_ranges(chunks, size_bytes=len(CONTENT), max_hole_bytes=hole, slack_bytes=slack)
+    for start, stop in chunks:
+        if start < stop:
+            assert any(r.start <= start and min(stop + slack, len(CONTENT)) <= r.stop for r in ranges)
+    for before, after in itertools.pairwise(ranges):
+        assert after.start - before.stop > hole
+    assert all(0 <= r.start < r.stop <= len(CONTENT) for r in ranges)
+
+
+@given(st.integers(0, 10**9), st.integers(1, 10**8), st.integers(10**6, 10**7))
+def test_requests_cut_a_range_evenly(start, length, limit):
+    requests = plan_requests(Span(start, start + length), max_request_bytes=limit)
+    assert requests[0].start == start
+    assert requests[-1].stop == start + length
+    assert all(a.stop == b.start for a, b in itertools.pairwise(requests))
+    assert max(r.stop - r.start for r in requests) <= limit
+    assert len(requests) == max(1, -(-length // limit))
+
+
+def memory():
+    storage = MemoryStorage({"a": CONTENT})
+    return storage, storage.stat("a")
+
+
+@pytest.mark.parametrize("is_local", [False, True])
+@given(wanted=spans(), asked=spans())
+def test_what_was_fetched_reads_like_the_file(is_local, wanted, asked):
+    storage, info = memory()
+    ranges = fetch(info, storage, plan_ranges(wanted, size_bytes=len(CONTENT), max_hole_bytes=100), is_local=is_local)
+    for start, stop in asked:
+        assert ranges.seek(start) == start
+        assert bytes(memoryview(ranges.read(stop - start))) == CONTENT[start:stop]
+        assert ranges.tell() == stop
+    ranges.seek(-8, 2)
+    assert bytes(memoryview(ranges.read())) == CONTENT[-8:]
+
+
+def test_a_large_range_comes_in_several_requests_at_once():
+    content = bytes(40 << 20)
+    storage = MemoryStorage({"a": content})
+    ranges = fetch(storage.stat("a"), storage, [Span(0, len(content))], is_local=False)
+    assert storage.num_reads == 3
+    assert ranges.num_bytes == len(content)
+    assert len(ranges.read(len(content))) == len(content)
+    assert storage.num_reads == 3
+
+
+@pytest.mark.parametrize("is_local", [False, True])
+def test_an_object_that_changed_is_not_read(is_local):
+    storage, info = memory()
+    storage.put("a", bytes(len(CONTENT)))
+    with pytest.raises(SourceChangedError, match=r"a has changed.*refresh=True"):
+        fetch(info, storage, [Span(0, 10)], is_local=is_local)
+    storage.put("a", b"shorter")
+    with pytest.raises(SourceChangedError, match="16,384 bytes then, 7 now"):
+        check_unchanged(info, storage)
+
+
+def test_a_fetch_survives_reads_that_fail_now_and_then():
+    storage, info = memory()
+    retrying = RetryingStorage(FlakyStorage(storage, every=2), wait=lambda s: None)
+    for _ in range(4):
+        ranges = fetch(info, retrying, [Span(100, 200), Span(5000, 6000)], is_local=False)
+        ranges.seek(5000)
+        assert bytes(memoryview(ranges.read(1000))) == CONTENT[5000:6000]
+
+
+def test_a_fetch_that_fails_leaves_no_thread_and_names_the_object():
+    storage, info = memory()
+    dead = RetryingStorage(FlakyStorage(storage, every=1), wait=lambda s: None)
+    with pytest.raises(SourceError, match="a failed"):
+        fetch(info, dead, [Span(100, 200), Span(5000, 6000)], is_local=False)
+
+
+@pytest.mark.parametrize("num_threads", [0, 3])
+def test_a_stream_reads_like_the_file(num_threads):
+    content = bytes(i * 7 % 256 for i in range(3_000_000))
+    storage = MemoryStorage({"a": content})
+    columns = [Span(100, 1_400_000), Span(1_400_000, 2_900_000)]
+    waits = []
+    stream = Stream(
+        storage.stat("a"),
+        storage,
+        columns,
+        window_bytes=600_000,
+        num_threads=num_threads,
+        on_wait=lambda a, b: waits.append((a, b)),
+    )
+    at = [span.start for span in columns]
+    while any(at[k] < columns[k].stop for k in range(2)):
+        for k in range(2):
+            stop = min(at[k] + 70_001, columns[k].stop)
+            stream.seek(at[k])
+            assert bytes(memoryview(stream.read(stop - at[k]))) == content[at[k] : stop]
+            at[k] = stop
+    stream.seek(2_950_000)
+    assert bytes(memoryview(stream.read(10))) == content[2_950_000:2_950_010]
+    stream.close()
+    assert storage.bytes_read == sum(span.stop - span.start for span in columns) + 10
+    assert all(start <= stop for start, stop in waits)
+
+
+def test_a_stream_left_early_leaves_no_thread():
+    storage = MemoryStorage({"a": bytes(3_000_000)})
+    stream = Stream(
+        storage.stat("a"), storage, [Span(0, 3_000_000)], window_bytes=300_000, num_threads=4, on_wait=lambda a, b: None
+    )
+    stream.read(10)
+    stream.close()
+    stream.close()
