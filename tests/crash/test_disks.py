@@ -98,7 +98,8 @@ def test_a_cache_on_a_disk_that_became_read_only_is_still_read(disk):
         assert store.spec_of("a") == SPEC
         with store.open(key(0)) as chunk:
             assert same_fields(read_arrays(chunk.path), arrays_of(SPEC, N, 0))
-        assert store.try_lock(key(2)) is None
+        with pytest.raises(CacheError, match="not writable"):
+            store.try_lock(key(2))
         with pytest.raises(CacheError, match="not writable"):
             put(store, 2)
         assert store.verify().num_chunks == 2

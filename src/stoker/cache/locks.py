@@ -74,6 +74,7 @@ class _LockFile:
         self.mutex = threading.Lock()
         self.ledger = threading.Lock()
         self.held: dict[int, int] = {}  # place -> number of shared holders, or -1
+        self.pid = identity[0]
         self._identity = identity
         self._num_users = 0
 
@@ -129,7 +130,6 @@ class Lock:
         self._locks = locks
         self._place = place
         self._is_shared = is_shared
-        self._is_held = True
 
     def release(self) -> None:
         """Give the lock back. Harmless when called again."""
@@ -154,9 +154,17 @@ class Locks:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = _LockFile.open(path)
+        self._opened = _LockFile.open(path)
         self._mine: set[Lock] = set()
         self._is_closed = False
+
+    @property
+    def _file(self) -> _LockFile:
+        """The lock file of this process: a forked child must neither take nor drop the locks of its parent."""
+        if self._opened.pid != os.getpid():
+            self._opened = _LockFile.open(self._path)
+            self._mine = set()
+        return self._opened
 
     @property
     def is_writable(self) -> bool:
@@ -193,15 +201,17 @@ class Locks:
     def is_held(self, kind: Kind, name: str) -> bool:
         """Return whether anyone, this store included, holds the lock."""
         place = _place(kind, name)
-        with self._file.mutex:
-            return place in self._file.held or not self._file.is_free_elsewhere(place)
+        file = self._file
+        with file.mutex:
+            return place in file.held or not file.is_free_elsewhere(place)
 
     def is_held_elsewhere(self, kind: Kind, name: str) -> bool:
         """Return whether another process, or another store of this one, holds the lock."""
         place = _place(kind, name)
-        with self._file.mutex:
+        file = self._file
+        with file.mutex:
             mine = sum(lock._place == place for lock in self._mine)
-            return self._file.held.get(place, 0) not in (0, mine) or not self._file.is_free_elsewhere(place)
+            return file.held.get(place, 0) not in (0, mine) or not file.is_free_elsewhere(place)
 
     @contextlib.contextmanager
     def ledger(self) -> Iterator[None]:
@@ -210,33 +220,34 @@ class Locks:
         Blocks: while another thread or process holds it; nobody holds it while anything large is read or written.
         """
         place = _place(Kind.LEDGER, "")
-        with self._file.ledger:
+        file = self._file
+        with file.ledger:
             try:
-                self._file.set(fcntl.F_WRLCK, place, waits=True)
+                file.set(fcntl.F_WRLCK, place, waits=True)
             except OSError as error:
                 raise self._refused(error) from error
             try:
                 yield
             finally:
-                self._file.set(fcntl.F_UNLCK, place)
+                file.set(fcntl.F_UNLCK, place)
 
     def close(self) -> None:
         """Give all locks back. Harmless when called again."""
-        with self._file.mutex:
+        file = self._file
+        with file.mutex:
             if self._is_closed:
                 return
             self._is_closed = True
             mine = list(self._mine)
         for lock in mine:
             lock.release()
-        self._file.close()
+        file.close()
 
     def _release(self, lock: Lock) -> None:
         file = self._file
         with file.mutex:
-            if not lock._is_held:
+            if lock not in self._mine:
                 return
-            lock._is_held = False
             self._mine.discard(lock)
             num_left = file.held[lock._place] - 1 if lock._is_shared else 0
             if num_left > 0:

@@ -286,7 +286,11 @@ class Store:
         """Return the lock under which the chunk is built, or None where another thread or process has it.
 
         Never waits. The system drops the lock when the process dies.
+
+        Raises:
+            CacheError: The folder cannot be written to, so nothing can be built in it.
         """
+        self.check_writable()
         return self._locks.try_lock(Kind.BUILD, key)
 
     def is_locked(self, key: str) -> bool:
@@ -406,16 +410,24 @@ class Store:
     @contextmanager
     def _temporary_name(self, key: str) -> Iterator[str]:
         """Give a name nobody else has, locked: who finds the file without its lock knows that its writer is dead."""
-        if not self.is_writable:
-            raise CacheError(
-                f"{self.path} is not writable and lacks a chunk; use a folder this user may write to, or fill it first",
-                path=self.path,
-            )
+        self.check_writable()
         name = f"{key}.{os.getpid()}-{next(_temporary_numbers)}"
         lock = self._locks.try_lock(Kind.TEMPORARY, name)
         assert lock is not None, "the name is new"
         with lock:
             yield name
+
+    def check_writable(self) -> None:
+        """Raise where chunks cannot be published.
+
+        Raises:
+            CacheError: The folder is read-only.
+        """
+        if not self.is_writable:
+            raise CacheError(
+                f"{self.path} is not writable and lacks a chunk; use a folder this user may write to, or fill it first",
+                path=self.path,
+            )
 
     def _unwritable(self, error: OSError) -> CacheError:
         return CacheError(f"{self.path} cannot be written to: {error.strerror}", path=self.path)

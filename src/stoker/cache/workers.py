@@ -155,6 +155,7 @@ class ProcessBuilder:
         key = self._catalogue.key(i)
         if self._store.has(key):
             return True
+        self._store.check_writable()
         if self._store.is_locked(self._catalogue.key(self._catalogue.unit(i)[0])):
             return False
         worker = self._idle.get()

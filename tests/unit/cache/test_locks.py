@@ -1,8 +1,13 @@
 import multiprocessing
+import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
+import stoker
 from stoker.cache.locks import Kind, Locks
 from stoker.errors import CacheError
 
@@ -126,3 +131,30 @@ def test_the_ledger_is_held_by_one_at_a_time(locks, tmp_path):
 def test_the_file_stays_empty_and_alone(locks, tmp_path):
     assert all(locks.try_lock(Kind.BUILD, str(i)) for i in range(100))
     assert [(path.name, path.stat().st_size) for path in tmp_path.iterdir()] == [("locks", 0)]
+
+
+FORK = """
+import os, subprocess, sys
+from pathlib import Path
+from stoker.cache.locks import Kind, Locks
+
+locks = Locks(Path(sys.argv[1]))
+lock = locks.try_lock(Kind.BUILD, "a")
+pid = os.fork()
+if pid == 0:
+    child_sees = locks.is_held(Kind.BUILD, "a"), locks.try_lock(Kind.BUILD, "a")
+    lock.release()
+    locks.close()
+    os._exit(0 if child_sees == (True, None) else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+ask = "import sys; from pathlib import Path; from stoker.cache.locks import Kind, Locks; "
+ask += "sys.exit(Locks(Path(sys.argv[1])).is_held(Kind.BUILD, 'a'))"
+assert subprocess.run([sys.executable, "-c", ask, sys.argv[1]]).returncode == 1
+"""
+
+
+def test_a_forked_child_neither_shares_nor_drops_the_locks_of_its_parent(tmp_path):
+    script = [sys.executable, "-W", "ignore", "-c", FORK, str(tmp_path / "locks")]
+    environment = os.environ | {"PYTHONPATH": str(Path(stoker.__file__).parents[1])}
+    done = subprocess.run(script, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
