@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
@@ -19,6 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 CACHE_LINE_BYTES = 64
+# Messages and listings show a field in full; its vocabulary only while it is short.
+_SHOWN_WORDS = 8
 
 
 class Ragged(NamedTuple):
@@ -115,6 +117,17 @@ class Field:
             if any(not isinstance(k, int) or k < 0 for k in shape):
                 raise ValueError(f"Field: shape must be non-negative integers, not {self.shape!r}")
             object.__setattr__(self, "shape", shape)
+
+    def __repr__(self) -> str:
+        """Return what was given, a long vocabulary by its length."""
+        parts = [] if self.dtype is None else [repr(self.dtype)]
+        for one in fields(self)[1:]:
+            value = getattr(self, one.name)
+            if value == one.default:
+                continue
+            is_long = one.name == "vocabulary" and len(value) > _SHOWN_WORDS
+            parts.append(f"{one.name}=<{len(value):,} values>" if is_long else f"{one.name}={value!r}")
+        return f"Field({', '.join(parts)})"
 
     def to_json(self) -> dict[str, object]:
         """Return everything that decides the field's values, for fingerprints."""

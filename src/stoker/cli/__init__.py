@@ -8,10 +8,10 @@ import sys
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.text import Text
 
+from stoker.cli.arguments import Parser
 from stoker.cli.codes import FAILED, INTERRUPTED, OK, WRONG_USAGE
-from stoker.cli.paint import make_console
+from stoker.cli.paint import make_console, print_error
 from stoker.errors import StokerError
 
 _EPILOG = """\
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from stoker.cli import cache, demo, explain, inspect, order, warm
 
     _survive_narrow_encodings()
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="stoker",
         description="Keeps GPUs fed: Parquet is read once, turned into tensors once, and kept on this host's SSD.",
         epilog=_EPILOG,
@@ -86,14 +86,12 @@ def print_version() -> None:
 
 
 def _print_error(console: Console, error: BaseException) -> None:
-    # Soft wrap: the terminal folds it, so that a path can be copied whole.
-    console.print(Text.assemble(("error ", "bold red"), _first_paragraph(error)), soft_wrap=True)
-    for note in getattr(error, "__notes__", ()):
-        if not note.startswith("in a build process"):  # a traceback, for people who debug
-            console.print(Text(f"  {note}", style="dim"), soft_wrap=True)
+    # What a build process adds is a traceback, for people who debug.
+    notes = [note for note in getattr(error, "__notes__", ()) if not note.startswith("in a build process")]
+    print_error(console, _text(error), notes=notes)
 
 
-def _first_paragraph(error: BaseException) -> str:
+def _text(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error) or type(error).__name__

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import argparse
-from typing import Literal
+from typing import Literal, NoReturn, TypeAlias
+
+from stoker.cli.codes import WRONG_USAGE
+from stoker.cli.paint import make_console, print_error
 
 _RAW = argparse.RawDescriptionHelpFormatter
 
 
-def add_command(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, *, summary: str, text: str, examples: str
-) -> argparse.ArgumentParser:
+Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that says in one line what is wrong, as every other error here."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the error and the way out, and leave with the code for wrong usage."""
+        errors = make_console(stderr=True)
+        print_error(errors, message, notes=[f"`{self.prog} --help` shows how"])
+        raise SystemExit(WRONG_USAGE)
+
+
+def add_command(commands: Commands, name: str, *, summary: str, text: str, examples: str) -> Parser:
     """Add a command with its help: a line in the list, some sentences and examples of its own."""
     lines = "\n".join(f"  {line}" for line in examples.strip().splitlines())
     return commands.add_parser(

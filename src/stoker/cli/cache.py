@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from stoker.cli.arguments import add_command, add_json
+from stoker.cli.arguments import Commands, add_command, add_json
 from stoker.cli.codes import DAMAGED, OK, WRONG_USAGE
 from stoker.cli.paint import cells, make_console, print_json, print_line, table
 from stoker.cli.words import age_text, bytes_text, count_text
@@ -27,9 +27,11 @@ if TYPE_CHECKING:
 # As `Dataset` writes itself: the name under which a cache knows it.
 _TRANSFORM = re.compile(r"transform=(?P<name>[^,]+), version='(?P<version>[^']*)'")
 _SHORT = 8
+# Characters of columns, filter, fields and transform that a listing shows; --json has all.
+_DETAILS = 240
 
 
-def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_to(commands: Commands) -> None:
     """Add the commands."""
     parser = add_command(
         commands,
@@ -53,7 +55,7 @@ def _no_command(parser: argparse.ArgumentParser) -> int:
     return WRONG_USAGE
 
 
-def _add_ls(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_ls(commands: Commands) -> None:
     parser = add_command(
         commands,
         "ls",
@@ -66,7 +68,7 @@ def _add_ls(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser.set_defaults(run=run_ls)
 
 
-def _add_verify(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_verify(commands: Commands) -> None:
     parser = add_command(
         commands,
         "verify",
@@ -85,7 +87,7 @@ stoker cache verify /nvme/stoker --fix""",
     parser.set_defaults(run=run_verify)
 
 
-def _add_rm(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_rm(commands: Commands) -> None:
     parser = add_command(
         commands,
         "rm",
@@ -151,7 +153,7 @@ def _print_entries(entries: Sequence[DatasetEntry], console: Console) -> None:
         made.add_row(
             *cells(
                 Text(manifest.fingerprint[:_SHORT], style="cyan"),
-                _name(entry),
+                _name(entry, with_details=console.is_terminal),
                 Text(
                     f"{count_text(len(entry.chunks))}/{count_text(manifest.num_chunks)}",
                     style="yellow" if num_missing else "",
@@ -164,13 +166,15 @@ def _print_entries(entries: Sequence[DatasetEntry], console: Console) -> None:
     console.print(made)
 
 
-def _name(entry: DatasetEntry) -> Text:
-    """Return the sources, and beneath, dim, what else makes the data set what it is."""
+def _name(entry: DatasetEntry, *, with_details: bool) -> Text:
+    """Return the sources, and beneath, dim, what else makes the data set what it is; in a pipe, one line."""
     assert entry.manifest is not None
     urls = entry.manifest.urls
     name = Text(urls[0] if len(urls) == 1 else f"{urls[0]} and {len(urls) - 1} more")
     _, comma, rest = entry.manifest.name.removesuffix(")").partition(", " if len(urls) == 1 else "], ")
-    return name.append(f"\n{rest}", style="dim") if comma else name
+    if comma and with_details:
+        name.append(f"\n{rest if len(rest) <= _DETAILS else rest[:_DETAILS] + ' …'}", style="dim")
+    return name
 
 
 def _as_json(entry: DatasetEntry) -> dict[str, object]:

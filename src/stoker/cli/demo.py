@@ -7,14 +7,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from stoker.cli.arguments import add_command, add_json, at_least_1
+from stoker.cli.arguments import Commands, add_command, add_json, at_least_1
 from stoker.cli.codes import FAILED, OK
 from stoker.cli.paint import make_console, print_json
 
 _PAGE = "stoker-demo.html"
 
 
-def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_to(commands: Commands) -> None:
     """Add the command."""
     parser = add_command(
         commands,

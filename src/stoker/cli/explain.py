@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
-from stoker.cli.arguments import add_cache, add_command, add_json, add_order, at_least_0
+from stoker.cli.arguments import Commands, add_cache, add_command, add_json, add_order, at_least_0
 from stoker.cli.paint import cells, make_console, print_json, print_line, table
 from stoker.cli.target import add_target, dataset_of
 from stoker.cli.words import count_text
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _SHOWN = 20
 
 
-def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_to(commands: Commands) -> None:
     """Add the command."""
     parser = add_command(
         commands,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from stoker.cli.arguments import add_cache, add_command, add_json
+from stoker.cli.arguments import Commands, add_cache, add_command, add_json
 from stoker.cli.paint import cells, make_console, print_facts, print_json, print_line, table
 from stoker.cli.target import add_target, dataset_of
 from stoker.cli.words import bytes_text, count_text, plain_number
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
 # So many columns of one kind, numbered in their names, are shown as one line.
 _MIN_RUN = 3
+_WIDE = 76
 
 
-def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_to(commands: Commands) -> None:
     """Add the command."""
     parser = add_command(
         commands,
@@ -112,8 +113,11 @@ def _group_text(num_groups: int, found: Inspection) -> str:
 
 
 def _print_columns(found: Inspection, console: Console) -> None:
-    becomes = "becomes" if found.catalogue.dataset.transform is None else "becomes without the transform"
-    made = table("column", "Arrow type", becomes, "bytes", "nulls", numbers=("bytes", "nulls"), folds=("Arrow type",))
+    becomes = "becomes" if found.catalogue.dataset.transform is None else "without the transform"
+    # A narrow terminal shows what columns become rather than what they were.
+    is_wide = console.width >= _WIDE
+    heads = ("column", *(["Arrow type"] if is_wide else []), becomes, "bytes", "nulls")
+    made = table(*heads, numbers=("bytes", "nulls"), folds=("column", "Arrow type", becomes))
     nulls = found.source.nulls
     for run_of_columns in _runs(found):
         first, last, num = run_of_columns[0], run_of_columns[-1], len(run_of_columns)
@@ -121,9 +125,9 @@ def _print_columns(found: Inspection, console: Console) -> None:
         made.add_row(
             *cells(
                 name,
-                Text(first.arrow_type, style="dim"),
+                *([Text(first.arrow_type, style="dim")] if is_wide else []),
                 _becomes(first, num),
-                "" if first.sample_bytes is None else _mean_text(first),
+                "" if first.sample_bytes is None else _mean_text(first, num),
                 _null_text(first.column, nulls),
             )
         )
@@ -156,12 +160,13 @@ def _becomes(answer: ColumnAnswer, num: int) -> Text:
         return Text("refused", style="red")
     if answer.field == answer.column or (num > 1 and re.search(r"\d", answer.field or "")):
         return Text(answer.becomes, style="green")
-    return Text.assemble((answer.becomes, "green"), f" in {answer.field}")
+    return Text.assemble(f"{answer.field}: ", (answer.becomes, "green"))
 
 
-def _mean_text(answer: ColumnAnswer) -> str:
+def _mean_text(answer: ColumnAnswer, num: int) -> str:
     assert answer.sample_bytes is not None
-    return plain_number(answer.sample_bytes) if answer.is_exact else f"≈ {plain_number(round(answer.sample_bytes))}"
+    each = plain_number(answer.sample_bytes) if answer.is_exact else f"≈ {plain_number(round(answer.sample_bytes))}"
+    return each if num == 1 else f"{num} x {each}"
 
 
 def _null_text(column: str, nulls: dict[str, int | None]) -> Text:

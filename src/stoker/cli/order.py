@@ -8,14 +8,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from stoker.cli.arguments import add_cache, add_command, add_json, add_order, at_least_1
+from stoker.cli.arguments import Commands, add_cache, add_command, add_json, add_order, at_least_1
 from stoker.cli.codes import WRONG_USAGE
 from stoker.cli.paint import make_console, print_facts, print_json, print_line
 from stoker.cli.target import add_target, dataset_of
 from stoker.cli.words import count_text, plain_number
 
 
-def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_to(commands: Commands) -> None:
     """Add the commands."""
     parser = add_command(
         commands,
@@ -34,7 +34,7 @@ def _no_command(parser: argparse.ArgumentParser) -> int:
     return WRONG_USAGE
 
 
-def _add_quality(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_quality(commands: Commands) -> None:
     parser = add_command(
         commands,
         "quality",

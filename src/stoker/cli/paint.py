@@ -36,7 +36,7 @@ def table(*columns: str, numbers: Sequence[str] = (), folds: Sequence[str] = ())
         numbers: Columns whose numbers stand under each other.
         folds: Columns that give way where the terminal is narrow.
     """
-    made = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 3, 0, 0), show_edge=False)
+    made = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0), show_edge=False)
     for column in columns:
         made.add_column(
             column,
@@ -60,6 +60,13 @@ def print_facts(console: Console, facts: Iterable[tuple[str, str | Text]]) -> No
     for name, value in facts:
         made.add_row(name, value if isinstance(value, Text) else Text(value))
     console.print(made)
+
+
+def print_error(console: Console, message: str, *, notes: Iterable[str] = ()) -> None:
+    """Print an error and what is known beside it; the terminal folds it, so that a path can be copied whole."""
+    console.print(Text.assemble(("error ", "bold red"), message), soft_wrap=True)
+    for note in notes:
+        console.print(Text(f"  {note}", style="dim"), soft_wrap=True)
 
 
 def print_line(console: Console, text: str, style: str = "") -> None:

@@ -47,6 +47,8 @@ def dataset_of(options: argparse.Namespace) -> Dataset:
     """
     from stoker.source.dataset import Dataset
 
+    if options.target.endswith(".py") and Path(options.target).is_file():
+        raise ValueError(f"{options.target} is Python: name the Dataset in it, such as {options.target}:dataset")
     match = _NAMED.fullmatch(options.target)
     if match is None or Path(options.target).exists():
         given: _Options = {}

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
-from stoker.cli.arguments import add_command, add_json, at_least_1
+from stoker.cli.arguments import Commands, add_command, add_json, at_least_1
 from stoker.cli.codes import INTERRUPTED, OK
 from stoker.cli.paint import make_console, print_json, print_line
 from stoker.cli.target import add_target, dataset_of
@@ -24,12 +24,13 @@ from stoker.cli.words import bytes_text, count_text, duration_text
 if TYPE_CHECKING:
     from stoker.cache.warm import WarmProgress
 
-# Without a terminal, a line whenever so much more is done, or so many seconds have passed.
+# Without a terminal: a line when so much more is done, but not before so many seconds, and always after so many.
 _LINE_SHARE = 0.1
-_LINE_S = 30.0
+_MIN_LINE_S = 2.0
+_MAX_LINE_S = 30.0
 
 
-def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_to(commands: Commands) -> None:
     """Add the command."""
     parser = add_command(
         commands,
@@ -136,11 +137,10 @@ def _print_end(
             console, "Training works; the others are built each time they are needed, unless the limit is raised."
         )
     elif num_built == 0:
-        text = f"{cache} is warm: all {count_text(progress.num_chunks)} chunks were there ({bytes_text(size_bytes)})."
-        print_line(console, text, "green")
+        print_line(console, f"{cache} was warm already: {held}, {bytes_text(size_bytes)}.", "green")
     else:
-        print_line(console, f"{cache} is warm: {bytes_text(size_bytes)}, in {duration_text(seconds)}.", "green")
-        print_line(console, f"{built}.")
+        print_line(console, f"{cache} is warm: {held}, {bytes_text(size_bytes)}.", "green")
+        print_line(console, f"{built}, in {duration_text(seconds)}.")
 
 
 @contextmanager
@@ -216,17 +216,22 @@ class _Lines:
     def __init__(self, messages: Console, num_samples: int) -> None:
         self._messages = messages
         self._rates = _Rates(num_samples)
-        self._next_share = 0.0
-        self._next_s = 0.0
+        self._share: float | None = None
+        self._said_s = time.monotonic()
 
     def __call__(self, progress: WarmProgress) -> None:
         self._rates.update(progress)
         share = progress.num_done / max(1, progress.num_chunks)
-        now = time.monotonic()
-        if share < self._next_share and now < self._next_s:
+        if self._share is None:
+            self._share = share
+            if not progress.is_complete:
+                there = f"{count_text(progress.num_done)} of {count_text(progress.num_chunks, 'chunk')} are there"
+                self._messages.print(f"{there}, the others are built now")
             return
-        self._next_share = min(share + _LINE_SHARE, 1.0) if share < 1 else 2.0
-        self._next_s = now + _LINE_S
+        waited_s = time.monotonic() - self._said_s
+        if waited_s < _MIN_LINE_S or (share < self._share + _LINE_SHARE and waited_s < _MAX_LINE_S):
+            return
+        self._share, self._said_s = share, time.monotonic()
         words = [
             f"{count_text(progress.num_done)}/{count_text(progress.num_chunks)} chunks",
             bytes_text(progress.size_bytes),

@@ -80,7 +80,7 @@ class Quality:
         if self.chunks_per_window >= self.chunks_per_lane:
             return f"Badly mixed: {figure}, although all chunks are mixed together."
         window = self.window_for_weak
-        remedy = "only window=None" if window is None else f"window={window}"
+        remedy = 'only window="all"' if window is None else f"window={window}"
         return (
             f"Badly mixed: {figure}, because {self.chunks_per_window:.0f} chunks are too few for data that lie so; "
             f"{remedy} would bring it to {WEAK_CHI_SQUARE:.0f}."

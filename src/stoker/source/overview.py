@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
+from urllib.parse import quote, unquote
 
 import numpy as np
 import numpy.typing as npt
@@ -105,7 +107,16 @@ def _values_a_row(catalogue: Catalogue, num_groups: Sequence[int]) -> dict[str, 
                 name = next((n for n in wanted if column.path_in_schema == n or _is_below(column, n)), None)
                 if name is not None and (mean := _mean_values(column, is_text=wanted[name])) is not None:
                     found[name].append(mean / row_group.num_rows)
+    for name in wanted:
+        if not found[name] and (sizes := _partition_sizes(catalogue, name)):
+            found[name] = sizes
     return {name: sum(means) / len(means) for name, means in found.items() if means}
+
+
+def _partition_sizes(catalogue: Catalogue, name: str) -> list[float]:
+    """Return the bytes of a column's value in the path of each file: `.../name=value/...`."""
+    value = re.compile(f"/{re.escape(quote(name))}=([^/]*)/")
+    return [float(len(unquote(found[1]).encode())) for info in catalogue.files if (found := value.search(info.url))]
 
 
 def _is_below(column: pq.ColumnChunkMetaData, name: str) -> bool:
