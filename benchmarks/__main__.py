@@ -1,0 +1,105 @@
+"""`python -m benchmarks`: ours against the machine's ceilings. `--write` keeps the result in benchmarks/results."""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import re
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import first_epoch, warm_gather
+from benchmarks.measure import Answer
+from stoker.demo.data import make_data
+from stoker.demo.machine import machine, versions
+
+RESULTS = Path(__file__).parent / "results"
+QUESTIONS = {"warm-gather": warm_gather.run, "first-epoch": first_epoch.run}
+
+
+def main() -> int:
+    """Ask the questions and print the answers; 1 where a promise is not kept."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("questions", nargs="*", metavar="QUESTION", help=f"of {', '.join(QUESTIONS)}; all unless told")
+    parser.add_argument("--rows", type=int, default=2_097_152, help="rows of the data set")
+    parser.add_argument("--rounds", type=int, default=5, help="times each is measured")
+    parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
+    options = parser.parse_args()
+    unknown = set(options.questions) - set(QUESTIONS)
+    if unknown:
+        parser.error(f"there is no question {sorted(unknown)[0]!r}; there are {', '.join(QUESTIONS)}")
+    console = Console(highlight=False)
+    folder = Path(tempfile.mkdtemp(prefix="stoker-bench-"))
+    try:
+        with console.status("writing the demo's data"):
+            data = make_data(folder / "data", num_rows=options.rows)
+        answers = {}
+        for name in options.questions or QUESTIONS:
+            with console.status(f"measuring {name}"):
+                answers[name] = QUESTIONS[name](data, folder, num_rounds=options.rounds)
+    finally:
+        shutil.rmtree(folder)
+    _print(console, answers)
+    if options.write:
+        for name, answer in answers.items():
+            console.print(f"written to {_write(name, answer, options.rows)}")
+    return int(any(answer.promise is not None and answer.ratio < answer.promise for answer in answers.values()))
+
+
+def _print(console: Console, answers: dict[str, Answer]) -> None:
+    table = Table(box=None, pad_edge=False)
+    for heading in ("question", "ours", "ceiling", "ratio", "from", "to", "promised"):
+        table.add_column(heading, justify="left" if heading == "question" else "right")
+    for answer in answers.values():
+        promise = "" if answer.promise is None else f"{answer.promise:.2f}"
+        is_kept = answer.promise is None or answer.ratio >= answer.promise
+        table.add_row(
+            answer.question,
+            f"{answer.ours:.2f}",
+            f"{answer.ceiling:.2f}",
+            f"[bold {'green' if is_kept else 'red'}]{answer.ratio:.2f}[/]",
+            f"{min(answer.ratios):.2f}",
+            f"{max(answer.ratios):.2f}",
+            promise,
+        )
+    console.print(table)
+    for answer in answers.values():
+        for remark in answer.remarks:
+            console.print(f"  {remark}", style="dim")
+    console.print(
+        "  rates in million rows/s, medians; ratios are taken a round each, their median is printed", style="dim"
+    )
+
+
+def _write(name: str, answer: Answer, num_rows: int) -> Path:
+    where = machine()
+    date = dt.datetime.now(tz=dt.UTC).date()
+    short = re.sub(r"[^a-z0-9]+", "-", f"{where['processor']} {where['cores']} cores".lower()).strip("-")
+    path = RESULTS / f"{name}_{short}_{date}.md"
+    lines = [
+        f"# {answer.question}",
+        "",
+        f"| ours | ceiling | ratio, median | from | to | promised |\n|---|---|---|---|---|---|\n"
+        f"| {answer.ours:.2f} | {answer.ceiling:.2f} | **{answer.ratio:.2f}** | {min(answer.ratios):.2f} "
+        f"| {max(answer.ratios):.2f} | {answer.promise} |",
+        "",
+        f"Rates in {answer.unit}; {len(answer.ratios)} rounds, ours and ceiling in turn in one process.",
+        *(f"{remark[0].upper()}{remark[1:]}." for remark in answer.remarks),
+        "",
+        f"Data: the demo's ranking rows, {num_rows:,}. Again: `python -m benchmarks {name} --write`.",
+        "",
+        *(f"- {key}: {value}" for key, value in (where | versions()).items()),
+        "",
+    ]
+    RESULTS.mkdir(exist_ok=True)
+    path.write_text("\n".join(lines))
+    return path
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""How the benchmarks measure: ours and its ceiling in turn, in one run, and the median of their ratios."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a benchmark found.
+
+    Attributes:
+        question: What was asked.
+        ours: Our rate, median over the rounds.
+        ceiling: The ceiling's rate, median over the rounds.
+        unit: Of both.
+        ratios: Ours over ceiling, a round each.
+        promise: The ratio that is promised, None where there is none.
+        remarks: Where the time went, and what else the reader should know.
+    """
+
+    question: str
+    ours: float
+    ceiling: float
+    unit: str
+    ratios: tuple[float, ...]
+    promise: float | None
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def ratio(self) -> float:
+        """The median ratio: machines are noisy, and two things measured at the same time are slowed alike."""
+        return statistics.median(self.ratios)
+
+
+def compare(
+    question: str,
+    *,
+    ours: Callable[[], float],
+    ceiling: Callable[[], float],
+    unit: str,
+    num_rounds: int,
+    promise: float | None,
+    remarks: Callable[[], tuple[str, ...]] = tuple,
+) -> Answer:
+    """Measure both in turn.
+
+    Args:
+        question: What is asked.
+        ours: Does our work once and returns its rate.
+        ceiling: Does the work of the ceiling once and returns its rate.
+        unit: Of both rates.
+        num_rounds: Times both are measured; one more round before is not counted.
+        promise: The ratio that is promised.
+        remarks: Asked for at the end.
+    """
+    rates = []
+    for _ in range(num_rounds + 1):
+        top = ceiling()
+        rates.append((ours(), top))
+    counted = rates[1:]
+    return Answer(
+        question=question,
+        ours=statistics.median(rate for rate, _ in counted),
+        ceiling=statistics.median(top for _, top in counted),
+        unit=unit,
+        ratios=tuple(rate / top for rate, top in counted),
+        promise=promise,
+        remarks=remarks(),
+    )
+
+
+def rate_of(num: int, work: Callable[[], object]) -> float:
+    """Return how many of `num` things a second `work` does."""
+    start = time.perf_counter()
+    work()
+    return num / (time.perf_counter() - start)
