@@ -63,9 +63,7 @@ class Filter:
             expression = reduce(lambda a, b: a | b, alternatives)
         try:
             passes(schema.empty_table(), expression)
-        except ValueError:
-            raise
-        except (pa.ArrowException, TypeError, KeyError) as error:
+        except (pa.ArrowException, TypeError, KeyError) as error:  # before ValueError: pyarrow's own are such, too
             raise ValueError(f"filters: {str(error).splitlines()[0]} in {self}") from error
         return expression
 

@@ -123,6 +123,12 @@ def test_a_filter_that_does_not_fit_the_columns_is_a_value_error(wrong):
         parse_filter(wrong).bind(SCHEMA)
 
 
+def test_a_filter_that_does_not_fit_the_columns_is_named_beside_the_reason():
+    with pytest.raises(ValueError, match=r"^filters: .*nowhere.*is_valid\(nowhere\)") as caught:
+        parse_filter(pc.field("nowhere").is_valid()).bind(pa.schema([("here", pa.int32())]))
+    assert "\n" not in str(caught.value)
+
+
 def test_rows_keep_their_order():
     table = pa.table({"a": np.arange(3_000_000)})
     mask = passes(table, pc.bit_wise_and(pc.field("a"), 1) == 0)
