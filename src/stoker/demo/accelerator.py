@@ -1,0 +1,101 @@
+"""What the batches are for: an accelerator whose steps take a known time."""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from stoker.demo.timeline import Stretch
+from stoker.spec import Arrays
+
+
+class Accelerator(Protocol):
+    """Something that trains on one batch after the other."""
+
+    @property
+    def description(self) -> str:
+        """What it is, for the screen."""
+        ...
+
+    @property
+    def step_s(self) -> float:
+        """Seconds that one step takes."""
+        ...
+
+    def step(self, batch: Arrays, /) -> None:
+        """Begin a step, and return while it runs: the loop fetches the next batch meanwhile, as with CUDA.
+
+        Blocks: until the step before is done.
+        """
+        ...
+
+    def finish(self) -> Sequence[Stretch]:
+        """Return when each step since the last call ran, by `time.perf_counter`.
+
+        Blocks: until the last one is done.
+        """
+        ...
+
+
+class SimulatedAccelerator:
+    """An accelerator that only takes time: a step is a wait, in which other threads have the machine.
+
+        loop    fetch 0 │ fetch 1 ·· wait │ fetch 2 ·· wait
+        steps           │█ step 0 ████████│█ step 1 ████████     a fetch shorter than a step costs nothing
+
+    Args:
+        step_s: Seconds that a step takes.
+        clock: Gives the time in seconds.
+        wait: Waits for a number of seconds.
+    """
+
+    def __init__(
+        self,
+        step_s: float,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+        wait: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self.step_s = step_s
+        self._clock = clock
+        self._wait = wait
+        self._free_at = 0.0
+        self._steps: list[Stretch] = []
+
+    @property
+    def description(self) -> str:
+        """What it is, for the screen."""
+        return f"simulated: each step is a timed wait of {self.step_s * 1e3:.2f} ms"
+
+    def step(self, _: Arrays, /) -> None:
+        """Begin a step, behind the one before."""
+        self._wait_until_free()
+        # Who comes before the last step has ended begins right behind it, however late a wait returns: the step was
+        # in the accelerator's queue. Who comes later begins now.
+        self._free_at = max(self._free_at, self._arrived) + self.step_s
+        self._steps.append(Stretch(self._free_at - self.step_s, self._free_at))
+
+    def finish(self) -> Sequence[Stretch]:
+        """Return when the steps ran."""
+        self._wait_until_free()
+        steps, self._steps = self._steps, []
+        return steps
+
+    def _wait_until_free(self) -> None:
+        self._arrived = self._clock()
+        now = self._arrived
+        while now < self._free_at:
+            self._wait(self._free_at - now)
+            now = self._clock()
+
+
+def accelerator_for(step_s: float) -> Accelerator:
+    """Return a CUDA device training a real model with steps of about `step_s` where there is one, else a simulation."""
+    if importlib.util.find_spec("torch") is not None:
+        from stoker.demo.cuda import CudaAccelerator, has_cuda
+
+        if has_cuda():
+            return CudaAccelerator(step_s)
+    return SimulatedAccelerator(step_s)

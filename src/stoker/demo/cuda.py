@@ -1,0 +1,119 @@
+"""A real model on a real GPU, in place of the simulated accelerator. Needs torch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import nn
+
+from stoker.demo.timeline import Stretch
+from stoker.demo.ways.way import BATCH_SIZE
+from stoker.spec import Array, Arrays, Ragged
+
+_WIDTH = 2_048
+_MAX_DEPTH = 4_096
+_INPUTS = ("dense", "context", "query_embedding")
+
+
+def has_cuda() -> bool:
+    """Whether torch sees a GPU here."""
+    return torch.cuda.is_available()
+
+
+class CudaAccelerator:
+    """A deep MLP that trains on the batches; it is made as deep as a step of `step_s` seconds needs.
+
+    The copy to the GPU is the loop's, from ordinary memory, and the same for every way.
+
+    Args:
+        step_s: Seconds that a step should take; `step_s` of the object is what it does take.
+    """
+
+    def __init__(self, step_s: float) -> None:
+        self._device = torch.device("cuda")
+        self._steps: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        batch = _empty_batch()
+        self._make(depth=4)
+        shallow_s = self._time(batch)
+        self._make(depth=min(_MAX_DEPTH, max(1, round(4 * step_s / shallow_s))))
+        self.step_s = self._time(batch)
+        self._begin()
+
+    @property
+    def description(self) -> str:
+        """What it is, for the screen."""
+        name = torch.cuda.get_device_name(self._device)
+        return f"{name}: an MLP of {self._depth} layers trains, {self.step_s * 1e3:.2f} ms a step"
+
+    def step(self, batch: Arrays) -> None:
+        """Copy the batch to the GPU and begin a training step on it."""
+        inputs = torch.cat([self._on_device(batch[name]) for name in _INPUTS], dim=1)
+        label = self._on_device(batch["label"]).float()
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        start.record()
+        self._optimizer.zero_grad()
+        loss = nn.functional.binary_cross_entropy_with_logits(self._model(inputs).squeeze(1), label)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._optimizer.step()
+        stop.record()
+        if self._steps:
+            # One step in the making, one running: a loop further ahead would only fill the GPU's queue.
+            self._steps[-1][1].synchronize()
+        self._steps.append((start, stop))
+
+    def finish(self) -> Sequence[Stretch]:
+        """Return when the steps ran, by the GPU's own clock set to the host's."""
+        torch.cuda.synchronize()
+        steps = [
+            Stretch(
+                self._began_at + self._began.elapsed_time(start) / 1e3,
+                self._began_at + self._began.elapsed_time(stop) / 1e3,
+            )
+            for start, stop in self._steps
+        ]
+        self._steps = []
+        self._begin()
+        return steps
+
+    def _begin(self) -> None:
+        self._began = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize()
+        self._began.record()
+        torch.cuda.synchronize()
+        self._began_at = time.perf_counter()
+
+    def _make(self, depth: int) -> None:
+        torch.manual_seed(0)
+        num_inputs = sum(array.shape[1] for name, array in _empty_batch().items() if name in _INPUTS)
+        hidden = [module for _ in range(depth) for module in (nn.Linear(_WIDTH, _WIDTH), nn.ReLU())]
+        model = nn.Sequential(nn.Linear(num_inputs, _WIDTH), nn.ReLU(), *hidden, nn.Linear(_WIDTH, 1))
+        self._depth = depth + 2
+        self._model = model.to(self._device)
+        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=1e-3)
+
+    def _time(self, batch: dict[str, Array]) -> float:
+        """Return the seconds of a step once the GPU is warm."""
+        for _ in range(5):
+            self.step(dict(batch))
+        torch.cuda.synchronize()
+        self._steps = []
+        for _ in range(20):
+            self.step(dict(batch))
+        torch.cuda.synchronize()
+        times_ms: list[float] = sorted(start.elapsed_time(stop) for start, stop in self._steps)
+        self._steps = []
+        return times_ms[len(times_ms) // 2] / 1e3
+
+    def _on_device(self, array: Array | Ragged) -> torch.Tensor:
+        assert not isinstance(array, Ragged)
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device, non_blocking=True)
+
+
+def _empty_batch() -> dict[str, Array]:
+    widths = {"dense": 40, "context": 6, "query_embedding": 64}
+    batch: dict[str, Array] = {name: np.zeros((BATCH_SIZE, k), dtype=np.float32) for name, k in widths.items()}
+    batch["label"] = np.zeros(BATCH_SIZE, dtype=np.uint8)
+    return batch

@@ -1,0 +1,176 @@
+"""What the demo found, as numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from stoker.demo.measure import EpochResult
+
+PLAIN, THREADS, ARROW, STOKER, RAM = "plain", "threads", "arrow", "stoker", "ram"
+"""The keys of the ways, in the order they are shown."""
+
+# Stoker has done its work when the accelerator is this busy, measured against batches in RAM.
+GOAL = 0.95
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """Several epochs taken together, as shares of their time.
+
+    Attributes:
+        busy: The accelerator computed.
+        waited: It had nothing to do, for want of a batch.
+        other: It had nothing to do for another reason: the loop's own work.
+        rows_per_s: Rows trained a second.
+        cores: Processor cores that worked on average.
+        remote_bytes: Bytes an epoch that came over the link.
+    """
+
+    busy: float
+    waited: float
+    other: float
+    rows_per_s: float
+    cores: float
+    remote_bytes: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class WayResult:
+    """One way's epochs.
+
+    Attributes:
+        key: Which way.
+        name: What it is called on the screen.
+        how: What it does, in a sentence.
+        epochs: Its epochs, in order.
+    """
+
+    key: str
+    name: str
+    how: str
+    epochs: tuple[EpochResult, ...]
+
+    @property
+    def first(self) -> Share:
+        """The first epoch."""
+        return share_of(self.epochs[:1])
+
+    @property
+    def later(self) -> Share:
+        """The epochs behind the first; the first itself where there is no other."""
+        return share_of(self.epochs[1:] or self.epochs)
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds of all epochs."""
+        return sum(epoch.wall_s for epoch in self.epochs)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all epochs were measured to their end."""
+        return all(epoch.is_whole for epoch in self.epochs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """Something the demo made sure of.
+
+    Attributes:
+        text: What was checked, as a statement.
+        holds: Whether it is so.
+        detail: On which evidence.
+    """
+
+    text: str
+    holds: bool
+    detail: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoResult:
+    """All that the demo found.
+
+    Attributes:
+        ways: The ways, in the order they are shown.
+        checks: What was made sure of.
+        num_rows: Rows of the data set.
+        num_files: Its files.
+        size_bytes: Its size as Parquet.
+        num_epochs: Epochs of each way.
+        accelerator: What trained.
+        step_s: Seconds a step.
+        calibration: How the length of a step was chosen.
+        link: What stood between the files and the reader.
+        machine: What it ran on, by name.
+        versions: Version of each part.
+        command: How to do it again.
+        wall_s: Seconds of everything.
+        when: Date of the run.
+        notes: What a reader should know beside the numbers.
+    """
+
+    ways: tuple[WayResult, ...]
+    checks: tuple[Check, ...]
+    num_rows: int
+    num_files: int
+    size_bytes: int
+    num_epochs: int
+    accelerator: str
+    step_s: float
+    calibration: str
+    link: str
+    machine: dict[str, str]
+    versions: dict[str, str]
+    command: str
+    wall_s: float
+    when: str
+    notes: tuple[str, ...]
+
+    def way(self, key: str) -> WayResult:
+        """Return one way's result."""
+        return next(way for way in self.ways if way.key == key)
+
+    @property
+    def of_ceiling(self) -> float:
+        """How busy Stoker's later epochs keep the accelerator, as a share of what batches in RAM do."""
+        return self.way(STOKER).later.busy / self.way(RAM).later.busy
+
+    @property
+    def times_plain(self) -> float:
+        """Rows a second of Stoker's later epochs over those of plain reads."""
+        return self.way(STOKER).later.rows_per_s / self.way(PLAIN).later.rows_per_s
+
+    @property
+    def checks_hold(self) -> bool:
+        """Whether all that was checked is so."""
+        return all(check.holds for check in self.checks)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as JSON can write it, the figures that are worked out included."""
+        data: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        for way, described in zip(self.ways, data["ways"], strict=True):
+            described["first"] = asdict(way.first)
+            described["later"] = asdict(way.later)
+        return data | {
+            "of_ceiling": self.of_ceiling,
+            "times_plain": self.times_plain,
+            "checks_hold": self.checks_hold,
+        }
+
+
+def share_of(epochs: Sequence[EpochResult]) -> Share:
+    """Return epochs as shares of the time they took together."""
+    wall_s = sum(epoch.wall_s for epoch in epochs)
+    busy = sum(epoch.busy_s for epoch in epochs) / wall_s
+    waited = sum(epoch.waited_s for epoch in epochs) / wall_s
+    return Share(
+        busy=busy,
+        waited=waited,
+        other=max(0.0, 1 - busy - waited),
+        rows_per_s=sum(epoch.num_rows for epoch in epochs) / wall_s,
+        cores=sum(epoch.cpu_s for epoch in epochs) / wall_s,
+        remote_bytes=sum(epoch.remote_bytes for epoch in epochs) / len(epochs),
+    )
