@@ -18,11 +18,13 @@ from stoker.identity import fingerprint
 from stoker.source.decode import Stopwatch, decode_parts, decode_row_groups, decoding
 from stoker.source.fetch import (
     OnStage,
+    Ranges,
     Span,
     Stream,
     check_unchanged,
     column_chunk,
     fetch,
+    fetch_local,
     ignore_stage,
     plan_ranges,
 )
@@ -41,6 +43,9 @@ if TYPE_CHECKING:
 _KEY_VERSION = 1
 # Threads that fetch the windows of one huge row group from a remote store.
 _STREAM_THREADS = 8
+# Local column chunks of at least this size are read one by one when their turn comes, into memory that the last one
+# has just left: 1.3 times as fast as all at once. Smaller ones cost more in calls than they save.
+_BY_AND_BY_BYTES = 64 * 1024
 
 
 class Want(NamedTuple):
@@ -296,12 +301,9 @@ class Catalogue:
         where = str(self.fragments[i])
         needed = survivors(footer.checked, file, self._cut, self._footers)
         groups = [g for g in range(int(self._known.start[i]), int(self._known.stop[i])) if g in needed]
-        start = time.perf_counter_ns()
         chunks = self._chunks(footer, groups, leaves, file.info)
-        spans = plan_ranges(chunks, size_bytes=file.info.size_bytes)
-        ranges = fetch(file.info, self._storage, spans, is_local=self._is_local)
-        fetched = time.perf_counter_ns()
-        on_stage("fetch", start, fetched, ranges.num_bytes)
+        watch = Stopwatch()
+        ranges = self._ranges(file.info, chunks, watch)
         table = decode_row_groups(
             ranges,
             footer.metadata,
@@ -311,9 +313,23 @@ class Catalogue:
             where=where,
             url=file.info.url,
         )
+        if self._is_local:
+            # After reading: what was read is then from the version that was listed, or it is not handed over.
+            check_unchanged(file.info, self._storage)
         table = self._finished(table, file, want, where=where)
-        on_stage("decode", fetched, time.perf_counter_ns(), table.nbytes)
+        watch.stop(on_stage, fetched_bytes=ranges.num_bytes, decoded_bytes=table.nbytes)
         return table
+
+    def _ranges(self, info: ObjectInfo, chunks: Sequence[Span], watch: Stopwatch) -> Ranges:
+        """Return the file with what is needed of it: fetched, or to be read by and by where it is local."""
+        num_bytes = sum(stop - start for start, stop in chunks)
+        if self._is_local and num_bytes >= _BY_AND_BY_BYTES * len(chunks):
+            return Ranges(info, self._storage, (), on_wait=watch.wait)
+        start = time.perf_counter_ns()
+        spans = plan_ranges(chunks, size_bytes=info.size_bytes)
+        ranges = (fetch_local if self._is_local else fetch)(info, self._storage, spans)
+        watch.wait(start, time.perf_counter_ns())
+        return ranges
 
     def _read_parts(
         self, unit: range, file: Listed, footer: Footer, leaves: Sequence[int], want: Want, on_stage: OnStage

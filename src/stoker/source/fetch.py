@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeAlias
 
-import numpy as np
-
 from stoker.errors import SourceChangedError, SourceError
 from stoker.source import thrift
 from stoker.source.storage import BytesLike, ObjectInfo, Storage
@@ -114,66 +112,73 @@ def check_unchanged(info: ObjectInfo, storage: Storage) -> None:
         )
 
 
-def fetch(info: ObjectInfo, storage: Storage, spans: Sequence[Span], *, is_local: bool) -> Ranges:
-    """Read `spans` of one object, several requests at once where it is remote, and check that it is still the same.
+def fetch_local(info: ObjectInfo, storage: Storage, spans: Sequence[Span]) -> Ranges:
+    """Read `spans` of one local file, in the calling thread; look the file up afterwards, with `check_unchanged`.
 
-    The check comes along with the reads, so it costs no time of its own. A local file is looked up after reading: what
-    was read is then surely from the version that was listed.
+    Raises:
+        SourceError: A read fails.
+    """
+    return Ranges(info, storage, [(span, _read(info, storage, span)) for span in spans])
+
+
+def fetch(info: ObjectInfo, storage: Storage, spans: Sequence[Span]) -> Ranges:
+    """Read `spans` of one remote object, several requests at once, and check that it is still the same.
+
+    The check comes along with the reads, so it costs no time of its own.
 
     Raises:
         SourceError: A read fails, also when tried again.
         SourceChangedError: The object is another one by now.
     """
-    requests = [(span, request) for span in spans for request in plan_requests(span)]
-    if is_local:
-        parts: list[BytesLike] = [storage.read(info.url, r.start, r.stop - r.start) for _, r in requests]
-        check_unchanged(info, storage)
-    else:
-        # Threads for this one fetch: starting them takes microseconds, a remote read milliseconds.
-        num_threads = min(len(requests) + 1, _MAX_REQUESTS_AT_ONCE)
-        with ThreadPoolExecutor(num_threads, thread_name_prefix="stoker-fetch") as pool:
-            check = pool.submit(check_unchanged, info, storage)
-            reads = [pool.submit(storage.read, info.url, r.start, r.stop - r.start) for _, r in requests]
-            try:
-                check.result()
-                parts = [read.result() for read in reads]
-            except BaseException:
-                for read in reads:
-                    read.cancel()
-                raise
-    buffers: list[tuple[Span, memoryview]] = []
-    done = 0
-    for span in spans:
-        num_requests = len(plan_requests(span))
-        buffers.append((span, _joined(span, parts[done : done + num_requests])))
-        done += num_requests
-    return Ranges(info, storage, buffers)
+    requests = [request for span in spans for request in plan_requests(span)]
+    # Threads for this one fetch: starting them takes microseconds, a remote read milliseconds.
+    num_threads = min(len(requests) + 1, _MAX_REQUESTS_AT_ONCE)
+    with ThreadPoolExecutor(num_threads, thread_name_prefix="stoker-fetch") as pool:
+        check = pool.submit(check_unchanged, info, storage)
+        reads = [pool.submit(_read, info, storage, request) for request in requests]
+        try:
+            check.result()
+            parts = [read.result() for read in reads]
+        except BaseException:
+            for read in reads:
+                read.cancel()
+            raise
+    return Ranges(info, storage, list(zip(requests, parts, strict=True)))
 
 
-def _joined(span: Span, parts: Sequence[BytesLike]) -> memoryview:
-    if len(parts) == 1:
-        return memoryview(parts[0]).cast("B")
-    whole = np.empty(span.stop - span.start, np.uint8).data  # unlike a bytearray not zeroed first
-    at = 0
-    for part in parts:
-        view = memoryview(part).cast("B")
-        whole[at : at + len(view)] = view
-        at += len(view)
-    return whole
+def _read(info: ObjectInfo, storage: Storage, span: Span) -> memoryview:
+    return memoryview(storage.read(info.url, span.start, span.stop - span.start)).cast("B")
 
 
 class Ranges:
     """A file of which some ranges are in memory; what pyarrow asks for beyond them is read from the storage.
 
     Only the methods that `pyarrow.PythonFile` calls. Not for several threads at once.
+
+    Args:
+        info: The object.
+        storage: Where it is.
+        buffers: What is in memory, ascending.
+        on_wait: Called with start and stop in ns whenever the reader had to wait.
+
+    Attributes:
+        num_bytes: Bytes read so far.
     """
 
     closed = False
 
-    def __init__(self, info: ObjectInfo, storage: Storage, buffers: Sequence[tuple[Span, memoryview]]) -> None:
+    def __init__(
+        self,
+        info: ObjectInfo,
+        storage: Storage,
+        buffers: Sequence[tuple[Span, memoryview]],
+        *,
+        on_wait: Callable[[int, int], None] | None = None,
+    ) -> None:
         self._info = info
         self._storage = storage
         self._buffers = buffers
+        self._on_wait = on_wait
         self._at = 0
         self.num_bytes = sum(span.stop - span.start for span, _ in buffers)
 
@@ -185,11 +190,25 @@ class Ranges:
         return self._get(start, stop) if stop > start else b""
 
     def _get(self, start: int, stop: int) -> BytesLike:
+        parts: list[memoryview] = []
+        at = start
         for span, buffer in self._buffers:
-            if span.start <= start and stop <= span.stop:
-                return buffer[start - span.start : stop - span.start]
+            if span.start <= at < span.stop:
+                if stop <= span.stop and not parts:
+                    return buffer[start - span.start : stop - span.start]
+                end = min(stop, span.stop)
+                parts.append(buffer[at - span.start : end - span.start])
+                at = end
+        # A column chunk that lies in two requests is joined; what lies in none is read.
+        return b"".join(parts) if at == stop else self._read_now(start, stop)
+
+    def _read_now(self, start: int, stop: int) -> BytesLike:
+        begin = time.perf_counter_ns()
         self.num_bytes += stop - start
-        return self._storage.read(self._info.url, start, stop - start)
+        data = self._storage.read(self._info.url, start, stop - start)
+        if self._on_wait is not None:
+            self._on_wait(begin, time.perf_counter_ns())
+        return data
 
     def seek(self, offset: int, whence: int = 0) -> int:
         """Go to an offset, as files do."""
@@ -251,12 +270,11 @@ class Stream(Ranges):
         num_threads: int,
         on_wait: Callable[[int, int], None],
     ) -> None:
-        super().__init__(info, storage, ())
+        super().__init__(info, storage, (), on_wait=on_wait)
         total = sum(stop - start for start, stop in spans) or 1
         self._columns = [
             _Column(span, max(1 << 18, window_bytes * (span.stop - span.start) // total)) for span in spans
         ]
-        self._on_wait = on_wait
         self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="stoker-fetch") if num_threads else None
         if self._pool is not None:
             for column in self._columns:
@@ -266,11 +284,11 @@ class Stream(Ranges):
         for column in self._columns:
             if column.span.start <= start < column.span.stop:
                 return self._from_column(column, start, stop)
-        return self._timed(start, stop)
+        return self._read_now(start, stop)
 
     def _from_column(self, column: _Column, start: int, stop: int) -> BytesLike:
         if self._pool is None:
-            return self._timed(start, stop)
+            return self._read_now(start, stop)
         inside = min(stop, column.span.stop)
         first = (start - column.span.start) // column.window_bytes
         last = (inside - 1 - column.span.start) // column.window_bytes
@@ -281,13 +299,13 @@ class Stream(Ranges):
         begin = time.perf_counter_ns()
         waits = any(not column.parts[window].done() for window in range(first, last + 1))
         views = [memoryview(column.parts[window].result()).cast("B") for window in range(first, last + 1)]
-        if waits:
+        if waits and self._on_wait is not None:
             self._on_wait(begin, time.perf_counter_ns())
         at = start - column.span.start - first * column.window_bytes
         if len(views) == 1 and inside == stop:
             return views[0][at : at + stop - start]
         joined = b"".join(views)[at : at + inside - start]
-        return joined if inside == stop else joined + bytes(memoryview(self._timed(inside, stop)).cast("B"))
+        return joined if inside == stop else joined + bytes(memoryview(self._read_now(inside, stop)).cast("B"))
 
     def _ask(self, column: _Column, window: int) -> None:
         start = column.span.start + window * column.window_bytes
@@ -296,13 +314,6 @@ class Stream(Ranges):
             return
         self.num_bytes += stop - start
         column.parts[window] = self._pool.submit(self._storage.read, self._info.url, start, stop - start)
-
-    def _timed(self, start: int, stop: int) -> BytesLike:
-        begin = time.perf_counter_ns()
-        self.num_bytes += stop - start
-        data = self._storage.read(self._info.url, start, stop - start)
-        self._on_wait(begin, time.perf_counter_ns())
-        return data
 
     def close(self) -> None:
         """Wait for the reads under way and let go of everything."""

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.errors import SourceChangedError, SourceError
-from stoker.source.fetch import Span, Stream, check_unchanged, fetch, plan_ranges, plan_requests
+from stoker.source.fetch import Span, Stream, check_unchanged, fetch, fetch_local, plan_ranges, plan_requests
 from stoker.source.retry import RetryingStorage
 from stoker.testing import FlakyStorage, MemoryStorage
 
@@ -49,11 +49,11 @@ def memory():
     return storage, storage.stat("a")
 
 
-@pytest.mark.parametrize("is_local", [False, True])
+@pytest.mark.parametrize("how", [fetch, fetch_local])
 @given(wanted=spans(), asked=spans())
-def test_what_was_fetched_reads_like_the_file(is_local, wanted, asked):
+def test_what_was_fetched_reads_like_the_file(how, wanted, asked):
     storage, info = memory()
-    ranges = fetch(info, storage, plan_ranges(wanted, size_bytes=len(CONTENT), max_hole_bytes=100), is_local=is_local)
+    ranges = how(info, storage, plan_ranges(wanted, size_bytes=len(CONTENT), max_hole_bytes=100))
     for start, stop in asked:
         assert ranges.seek(start) == start
         assert bytes(memoryview(ranges.read(stop - start))) == CONTENT[start:stop]
@@ -65,19 +65,18 @@ def test_what_was_fetched_reads_like_the_file(is_local, wanted, asked):
 def test_a_large_range_comes_in_several_requests_at_once():
     content = bytes(40 << 20)
     storage = MemoryStorage({"a": content})
-    ranges = fetch(storage.stat("a"), storage, [Span(0, len(content))], is_local=False)
+    ranges = fetch(storage.stat("a"), storage, [Span(0, len(content))])
     assert storage.num_reads == 3
     assert ranges.num_bytes == len(content)
     assert len(ranges.read(len(content))) == len(content)
     assert storage.num_reads == 3
 
 
-@pytest.mark.parametrize("is_local", [False, True])
-def test_an_object_that_changed_is_not_read(is_local):
+def test_an_object_that_changed_is_not_read():
     storage, info = memory()
     storage.put("a", bytes(len(CONTENT)))
     with pytest.raises(SourceChangedError, match=r"a has changed.*refresh=True"):
-        fetch(info, storage, [Span(0, 10)], is_local=is_local)
+        fetch(info, storage, [Span(0, 10)])
     storage.put("a", b"shorter")
     with pytest.raises(SourceChangedError, match="16,384 bytes then, 7 now"):
         check_unchanged(info, storage)
@@ -87,7 +86,7 @@ def test_a_fetch_survives_reads_that_fail_now_and_then():
     storage, info = memory()
     retrying = RetryingStorage(FlakyStorage(storage, every=2), wait=lambda s: None)
     for _ in range(4):
-        ranges = fetch(info, retrying, [Span(100, 200), Span(5000, 6000)], is_local=False)
+        ranges = fetch(info, retrying, [Span(100, 200), Span(5000, 6000)])
         ranges.seek(5000)
         assert bytes(memoryview(ranges.read(1000))) == CONTENT[5000:6000]
 
@@ -96,7 +95,7 @@ def test_a_fetch_that_fails_leaves_no_thread_and_names_the_object():
     storage, info = memory()
     dead = RetryingStorage(FlakyStorage(storage, every=1), wait=lambda s: None)
     with pytest.raises(SourceError, match="a failed"):
-        fetch(info, dead, [Span(100, 200), Span(5000, 6000)], is_local=False)
+        fetch(info, dead, [Span(100, 200), Span(5000, 6000)])
 
 
 @pytest.mark.parametrize("num_threads", [0, 3])
