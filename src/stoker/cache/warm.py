@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -15,6 +14,8 @@ from stoker.source.catalogue import Catalogue
 
 # How long to leave a chunk alone that another process builds.
 _POLL_S = 0.01
+# How often to look how far the parts of a huge row group are, which are built in one go.
+_LOOK_S = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +89,9 @@ def warm(
         thread.start()
     try:
         for thread in threads:
-            thread.join()
+            while thread.is_alive():
+                thread.join(_LOOK_S)
+                work.look()
     except BaseException:  # Ctrl-C: finish what is begun, so that nothing runs on behind the caller's back
         work.stop()
         for thread in threads:
@@ -121,6 +124,8 @@ class _Warming:
         num_chunks = len(catalogue.fragments)
         found = {i: size for i in range(num_chunks) if (size := self._size_of(i)) is not None}
         self._queue = deque(i for i in range(num_chunks) if i not in found)
+        self._missing = set(self._queue)
+        self._in_work: dict[int, deque[int]] = {}  # a chunk being built -> what is read in one go with it
         self.num_missing = len(self._queue)
         self.error: BaseException | None = None
         self.progress = WarmProgress(
@@ -140,9 +145,9 @@ class _Warming:
                     i = self._queue.popleft()
                 except IndexError:
                     return
-                if self._builder.build(i, may_overflow=False):
-                    self._done(i)
-                else:
+                if i not in self._missing:
+                    continue  # it came along with another
+                if not self._build(i):
                     self._queue.append(i)
                     self._is_over.wait(_POLL_S)
         except CacheFullError as error:
@@ -152,16 +157,43 @@ class _Warming:
                 self.error = self.error or error
             self.stop()
 
-    def _done(self, i: int) -> None:
-        size_bytes = self._size_of(i) or 0  # none where it was evicted already
+    def look(self) -> None:
+        """Count the chunks that have come since; parts of a row group come one by one, long before all are there."""
         with self._mutex:
-            self.progress = replace(
-                self.progress,
-                num_done=self.progress.num_done + 1,
-                num_samples=self.progress.num_samples + int(self._catalogue.num_samples[i]),
-                size_bytes=self.progress.size_bytes + size_bytes,
-            )
-            self._tell()
+            for chunks in self._in_work.values():
+                while chunks and self._count(chunks[0]):
+                    chunks.popleft()
+
+    def _build(self, i: int) -> bool:
+        """Have a chunk built, and count it and what came with it; False where somebody else is at it."""
+        with self._mutex:
+            if any(i in chunks for chunks in self._in_work.values()):
+                return False
+            chunks = self._in_work[i] = deque(j for j in self._catalogue.unit(i) if j in self._missing)
+        try:
+            return self._builder.build(i, may_overflow=False)
+        finally:
+            with self._mutex:
+                for j in chunks:  # one that found no room is asked for again by itself, to find out why
+                    self._count(j)
+                del self._in_work[i]
+
+    def _count(self, i: int) -> bool:
+        """Count a chunk as done once it is there, and return whether it is."""
+        if i not in self._missing:
+            return True
+        size_bytes = self._size_of(i)
+        if size_bytes is None:
+            return False
+        self._missing.discard(i)
+        self.progress = replace(
+            self.progress,
+            num_done=self.progress.num_done + 1,
+            num_samples=self.progress.num_samples + int(self._catalogue.num_samples[i]),
+            size_bytes=self.progress.size_bytes + size_bytes,
+        )
+        self._tell()
+        return True
 
     def _size_of(self, i: int) -> int | None:
         """Return the size of a chunk that is in the cache, None where it is not."""
@@ -178,11 +210,6 @@ class _Warming:
                 self.progress = replace(self.progress, is_full=True)
                 self._tell()
         self.stop()
-        while self._queue:  # parts of a row group that came along
-            with contextlib.suppress(IndexError):  # another thread has taken it
-                i = self._queue.popleft()
-                if self._store.has(self._catalogue.key(i)):
-                    self._done(i)
 
     def _tell(self) -> None:
         if self._on_progress is not None:

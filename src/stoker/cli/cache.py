@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 # As `Dataset` writes itself: the name under which a cache knows it.
 _TRANSFORM = re.compile(r"transform=(?P<name>[^,]+), version='(?P<version>[^']*)'")
 _SHORT = 8
+_WIDE = 76
 # Characters of columns, filter, fields and transform that a listing shows; --json has all.
 _DETAILS = 240
 
@@ -153,7 +154,7 @@ def _print_entries(entries: Sequence[DatasetEntry], console: Console) -> None:
         made.add_row(
             *cells(
                 Text(manifest.fingerprint[:_SHORT], style="cyan"),
-                _name(entry, with_details=console.is_terminal),
+                _name(entry, with_details=console.is_terminal and console.width >= _WIDE),
                 Text(
                     f"{count_text(len(entry.chunks))}/{count_text(manifest.num_chunks)}",
                     style="yellow" if num_missing else "",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.table import Column
 from rich.text import Text
 
 from stoker.cli.arguments import Commands, add_command, add_json, at_least_1
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 _LINE_SHARE = 0.1
 _MIN_LINE_S = 2.0
 _MAX_LINE_S = 30.0
+# A narrower terminal shows rows a second, but not bytes.
+_WIDE = 96
 
 
 def add_to(commands: Commands) -> None:
@@ -76,7 +79,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     num_threads = options.threads or default_num_threads()
     messages = make_console(stderr=True)
     started = time.monotonic()
-    with messages.status("reading footers …"):
+    with messages.status("opening the data set …"):
         chunks = open_chunks(
             dataset,
             cache=Path(options.cache).expanduser(),
@@ -180,11 +183,11 @@ def _display(messages: Console, num_samples: int) -> Iterator[_Display]:
 
 def _bar(messages: Console) -> Progress:
     return Progress(
-        BarColumn(bar_width=None),
-        TextColumn("{task.fields[chunks]} chunks"),
-        TextColumn("[green]{task.fields[size]}", justify="right"),
-        _Rate(),
-        _Left(),
+        BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=8)),
+        TextColumn("{task.fields[chunks]} chunks", table_column=Column(no_wrap=True)),
+        TextColumn("[green]{task.fields[size]}", table_column=Column(no_wrap=True)),
+        _Rate(is_short=messages.width < _WIDE, table_column=Column(no_wrap=True)),
+        _Left(table_column=Column(no_wrap=True)),
         console=messages,
         transient=True,
         expand=True,
@@ -271,8 +274,13 @@ class _Rates:
 
 
 class _Rate(ProgressColumn):
+    def __init__(self, *, is_short: bool, table_column: Column) -> None:
+        super().__init__(table_column=table_column)
+        self._is_short = is_short
+
     def render(self, task: Task) -> Text:
-        return Text(task.fields["rates"].rate_text(), style="cyan")
+        text: str = task.fields["rates"].rate_text()
+        return Text(text.partition(" · ")[0] if self._is_short else text, style="cyan")
 
 
 class _Left(ProgressColumn):
