@@ -252,9 +252,7 @@ class Store:
         try:
             try:
                 header = read_header(fd)
-                about = os.fstat(fd)
-                version = (about.st_ino, about.st_mtime_ns, about.st_size)
-                place = (self._device, self._folder.path.stat().st_ino, key)
+                place, version = self._identity(key, fd)
                 if _checked.get(place) != version:
                     check_arrays(fd, header, path=path)
                     _checked[place] = version
@@ -265,6 +263,12 @@ class Store:
             os.close(fd)
             raise
         return Chunk(fd, header, path, pin)
+
+    def _identity(self, key: str, fd: int) -> tuple[tuple[int, int, str], tuple[int, int, int]]:
+        """Return where in `_checked` a chunk file stands, and as which version of it."""
+        about = os.fstat(fd)
+        place = (self._device, self._folder.path.stat().st_ino, key)
+        return place, (about.st_ino, about.st_mtime_ns, about.st_size)
 
     def _discard_corrupt(self, key: str, fd: int, path: Path) -> None:
         if not self.is_writable:
@@ -388,6 +392,9 @@ class Store:
                 try:
                     prepared.write(fd, self._files)
                     read_header(fd)
+                    # Its checksums were taken from what was written a moment ago: nothing to compare them with.
+                    place, version = self._identity(key, fd)
+                    _checked[place] = version
                 finally:
                     os.close(fd)
                 self._place(key, aside, prepared.size_bytes, is_kept=is_kept)
