@@ -58,8 +58,7 @@ def test_an_error_in_the_transform_reaches_the_step_that_needs_its_rows(folder, 
     options = {"cache": tmp_path / "cache", "transform_in": transform_in}
     with stoker.Loader(dataset, batch_size=30, window=1, **options) as loader:
         with pytest.raises(stoker.TransformError) as caught:
-            for batch in loader:
-                seen.append(batch)
+            seen.extend(loader)
         assert ids_of(seen) == list(range(450))
         assert loader.state_dict()["num_consumed"] == 450
     text = told(caught.value)
@@ -73,8 +72,7 @@ def test_after_an_error_the_next_for_begins_the_epoch_again(folder):
         for _ in range(2):
             seen = []
             with pytest.raises(stoker.TransformError):
-                for batch in loader:
-                    seen.append(batch)
+                seen.extend(loader)
             assert ids_of(seen) == list(range(450))
 
 
@@ -88,8 +86,7 @@ def test_a_corrupt_page_is_a_source_error_that_names_file_and_row_group(folder):
     with stoker.Loader(dataset_of(folder), batch_size=50, window=1) as loader:
         seen = []
         with pytest.raises(stoker.SourceError) as caught:
-            for batch in loader:
-                seen.append(batch)
+            seen.extend(loader)
     assert ids_of(seen) == list(range(300))
     assert caught.value.url.endswith("part-00001.parquet")
     assert "row group 2" in told(caught.value)
@@ -102,12 +99,11 @@ def test_a_file_that_is_removed_in_mid_epoch_is_a_missing_source(tmp_path):
         write_parquet(storage, sample_table(200, first=200 * i), url=f"lake/{i}.parquet", row_group_size=50)
     dataset = stoker.Dataset("lake", storage=storage, chunk_size=4000)
     with stoker.Loader(dataset, batch_size=50, window=1, prefetch=1, num_threads=1) as loader:
-        seen = []
+        iterator = iter(loader)
+        seen = [next(iterator)]
+        storage.delete("lake/2.parquet")
         with pytest.raises(stoker.SourceMissingError, match=r"lake/2\.parquet"):
-            for batch in loader:
-                seen.append(batch)
-                if len(seen) == 1:
-                    storage.delete("lake/2.parquet")
+            seen.extend(iterator)
     assert ids_of(seen) == list(range(400))
 
 
@@ -184,8 +180,7 @@ def test_garbage_that_is_collected_in_a_thread_of_its_own_run_ends_its_threads(f
         del cycle, loader
         is_let_go.set()
         with pytest.raises(RuntimeError, match="closed"):
-            while True:
-                run.next()
+            list(iter(run.next, None))
         assert collected.is_set()
         del run
     finally:
@@ -197,9 +192,13 @@ def test_garbage_that_is_collected_in_a_thread_of_its_own_run_ends_its_threads(f
 
 
 def test_an_exception_in_the_body_closes_the_loader_and_is_the_one_that_comes_out(folder):
-    with pytest.raises(KeyError, match="the body"), stoker.Loader(dataset_of(folder), batch_size=10) as loader:
-        for _ in loader:
-            raise KeyError("the body's own")
+    def train():
+        with stoker.Loader(dataset_of(folder), batch_size=10) as loader:
+            for _ in loader:
+                raise KeyError("the body's own")
+
+    with pytest.raises(KeyError, match="the body"):
+        train()
     gc.collect()
     assert stoker_threads() == []
 

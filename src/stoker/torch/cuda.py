@@ -1,0 +1,53 @@
+"""The side stream of a CUDA device."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import cast
+
+import torch
+
+from stoker.spec import Array
+from stoker.torch.handover import Mark
+from stoker.torch.tensors import as_tensor
+
+
+class CudaStream:
+    """Copies to a GPU on a stream of its own.
+
+    Args:
+        device: A CUDA device with its index: threads that assemble batches have a current device of their own, which
+            would be GPU 0 whatever the training loop has chosen.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        assert device.index is not None
+        self._device = device
+        self._stream = torch.cuda.Stream(device)
+
+    def allocate(self, num_bytes: int) -> Array:
+        """Return pinned memory, from which the GPU copies by itself."""
+        with torch.cuda.device(self._device):  # otherwise the thread makes a context on GPU 0, half a gigabyte each
+            buffer: Array = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True).numpy()
+        return buffer
+
+    def copies(self) -> AbstractContextManager[object]:
+        """Return a block inside which work goes to this stream."""
+        return cast("AbstractContextManager[object]", torch.cuda.stream(self._stream))
+
+    def copy(self, array: Array) -> torch.Tensor:
+        """Begin to copy; from memory that is not pinned, CUDA takes a copy of its own before it returns."""
+        return as_tensor(array).to(self._device, non_blocking=True)
+
+    def mark(self) -> Mark:
+        """Return an event behind what this stream was given so far."""
+        event = torch.cuda.Event()
+        event.record(self._stream)
+        return event
+
+    def wait(self, mark: Mark, tensors: list[torch.Tensor]) -> None:
+        """Let the loop's stream wait, and tell the allocator that it uses the tensors."""
+        stream = torch.cuda.current_stream(self._device)
+        stream.wait_event(cast("torch.cuda.Event", mark))
+        for tensor in tensors:
+            tensor.record_stream(stream)

@@ -1,0 +1,145 @@
+"""How batches become tensors: on the CPU at once, on a device by one copy ahead of the step."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from stoker.feed.buffers import plain_buffer
+from stoker.feed.handover import Batch
+from stoker.spec import Array, Ragged
+from stoker.torch.tensors import Tensors, as_tensors, fields_of
+
+
+class CpuHandover:
+    """Tensors that share the batch's memory.
+
+    Args:
+        in_one_storage: Whether the fixed-width fields are views of one storage. A tensor that goes to another process
+            takes its whole storage along, so tensors of their own would each carry the whole batch.
+    """
+
+    def __init__(self, *, in_one_storage: bool = False) -> None:
+        self._in_one_storage = in_one_storage
+
+    def allocate(self, num_bytes: int) -> Array:
+        """Return ordinary memory."""
+        return plain_buffer(num_bytes)
+
+    def prepare(self, batch: Batch) -> Tensors:
+        """Return the fields as tensors."""
+        together: Tensors = {}
+        if self._in_one_storage and _has_records(batch):
+            together = dict(fields_of(torch.from_numpy(batch.assembled.records), batch.assembled.spec))
+        return {name: together[name] if name in together else as_tensors(a) for name, a in batch.arrays.items()}
+
+    def hand_over(self, prepared: Tensors) -> Tensors:
+        """Return the tensors."""
+        return prepared
+
+
+class Mark(Protocol):
+    """A place in a side stream's work."""
+
+    def query(self) -> bool:
+        """Whether all work before it is done."""
+
+
+class SideStream(Protocol):
+    """Copies to a device while the device does something else. Safe to use from several threads."""
+
+    def allocate(self, num_bytes: int) -> Array:
+        """Return host memory that the device copies from by itself, uint8, shape [num_bytes]."""
+
+    def copies(self) -> AbstractContextManager[object]:
+        """Return a block inside which `copy` puts its work on this stream."""
+
+    def copy(self, array: Array) -> torch.Tensor:
+        """Begin to copy a contiguous array and return where it will be; the array must stay until that is done."""
+
+    def mark(self) -> Mark:
+        """Return a mark behind all work begun so far."""
+
+    def wait(self, mark: Mark, tensors: list[torch.Tensor]) -> None:
+        """Let the caller's work on the device wait for `mark`, and the tensors' memory for that work."""
+
+
+@dataclass(frozen=True)
+class OnDevice:
+    """A batch whose copy is under way.
+
+    Attributes:
+        tensors: Its fields on the device, valid once `copied` is done.
+        memory: Every tensor that owns device memory among them or behind them.
+        copied: Behind the copy.
+        batch: The host memory that is being read until then.
+    """
+
+    tensors: Tensors
+    memory: list[torch.Tensor]
+    copied: Mark
+    batch: Batch
+
+
+class DeviceHandover:
+    """Tensors on a device: one copy a batch from pinned memory, on a stream of its own.
+
+        assemble thread    gather ─► pinned buffer ─► copy ─► mark
+        training loop                                          └─► waits for the mark alone ─► views of the record
+
+    Two memories must outlive their readers. The pinned buffer goes back to the pool only when the copy has happened:
+    `_in_flight` holds it until then. The device memory is allocated on the copy stream but used on the loop's, so
+    the stream tells torch's allocator, which otherwise would give it to the next copy too early.
+    """
+
+    def __init__(self, stream: SideStream) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
+        self._in_flight: list[OnDevice] = []
+
+    def allocate(self, num_bytes: int) -> Array:
+        """Return pinned memory."""
+        return self._stream.allocate(num_bytes)
+
+    def prepare(self, batch: Batch) -> OnDevice:
+        """Begin the copy."""
+        memory: list[torch.Tensor] = []
+        with self._stream.copies():
+            together: Tensors = {}
+            if _has_records(batch):
+                records = self._copy(batch.assembled.records, memory)
+                together = dict(fields_of(records, batch.assembled.spec))
+            # The spec's order, then what was added; what the record copy has brought is not copied again.
+            tensors: Tensors = {
+                name: together[name] if name in together else self._copy_field(array, memory)
+                for name, array in batch.arrays.items()
+            }
+            copied = self._stream.mark()
+        return OnDevice(tensors, memory, copied, batch)
+
+    def hand_over(self, prepared: OnDevice) -> Tensors:
+        """Return the tensors; what the loop does with them on its stream waits for the copy."""
+        self._stream.wait(prepared.copied, prepared.memory)
+        with self._lock:
+            self._in_flight = [batch for batch in (*self._in_flight, prepared) if not batch.copied.query()]
+        return prepared.tensors
+
+    def _copy_field(self, array: Any, memory: list[torch.Tensor]) -> Any:
+        if isinstance(array, Ragged):
+            return Ragged(self._copy_field(array.values, memory), self._copy_field(array.offsets, memory))
+        return self._copy(np.asarray(array), memory)
+
+    def _copy(self, array: Array, memory: list[torch.Tensor]) -> torch.Tensor:
+        # Not ascontiguousarray, which gives an array without dimensions one.
+        tensor = self._stream.copy(np.asarray(array, order="C"))
+        memory.append(tensor)
+        return tensor
+
+
+def _has_records(batch: Batch) -> bool:
+    return not batch.is_augmented and batch.assembled.spec.record_bytes > 0

@@ -1,0 +1,81 @@
+"""The loader whose batches are torch tensors."""
+
+from __future__ import annotations
+
+import os
+from typing import Unpack, cast
+
+import torch
+import torch.distributed as dist
+
+from stoker.feed.loader import Loader, LoaderOptions
+from stoker.feed.shard import Shard
+from stoker.source.dataset import Dataset
+from stoker.torch.cuda import CudaStream
+from stoker.torch.handover import CpuHandover, DeviceHandover
+
+
+class TorchLoader(Loader):
+    """A `stoker.Loader` whose batches are dicts of torch tensors.
+
+        assemble threads    gather ──► pinned buffer ──► copy on a side stream ─┐
+        training loop                              step waits for that copy alone ──► views on the device
+
+    On the CPU, tensors share the batch's memory and nothing is copied. On a GPU, all fixed-width fields of a batch
+    cross in one copy, while earlier steps compute, and the fields are views of it there; `prefetch` batches lie on the
+    GPU ahead of their step.
+
+    Ragged fields are `Ragged(values, offsets)` of tensors; `to_nested` makes torch's own nested tensors of them.
+
+    Args:
+        dataset: What to load.
+        device: Where the tensors are wanted: "cpu", "cuda" (the current one), "cuda:1", ...
+        options: Those of `stoker.Loader`. Without `rank`, `world_size` and `shard` they are those of an initialised
+            `torch.distributed`, else those that torchrun gave this process, else one rank of one.
+
+    Raises:
+        ValueError: The device does not exist here, or torchrun's variables contradict each other.
+        TypeError: The device is none.
+    """
+
+    def __init__(
+        self, dataset: Dataset, *, device: str | torch.device = "cpu", **options: Unpack[LoaderOptions]
+    ) -> None:
+        self._handover = _handover_to(device)
+        super().__init__(dataset, **with_shard(options))
+
+    def _make_handover(self) -> CpuHandover | DeviceHandover:
+        return self._handover
+
+
+def with_shard(options: LoaderOptions) -> LoaderOptions:
+    """Return the options with the shard that torch or torchrun knows of, where they do not say themselves."""
+    if any(options.get(name) is not None for name in ("rank", "world_size", "shard")):
+        return options
+    return cast("LoaderOptions", {**options, "shard": _known_shard()})
+
+
+def _known_shard() -> Shard | None:
+    if dist.is_available() and dist.is_initialized():
+        return Shard(dist.get_rank(), dist.get_world_size())
+    # A lone WORLD_SIZE, or one of 1, is what images and notebooks leave lying about: it says nothing.
+    if "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1":
+        return Shard.from_env()
+    return None
+
+
+def _handover_to(device: str | torch.device) -> CpuHandover | DeviceHandover:
+    if not isinstance(device, str | torch.device):
+        raise TypeError(f"device must be a text like 'cuda:0' or a torch.device, not {device!r}")
+    try:
+        device = torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(f"device {device!r} is none that torch knows: 'cpu', 'cuda', 'cuda:1', ...") from error
+    if device.type == "cpu":
+        return CpuHandover()
+    if device.type != "cuda":
+        raise ValueError(f"device {device} is not supported: 'cpu' or 'cuda'; move the tensors yourself")
+    if not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"there is no device {device} here; torch sees {torch.cuda.device_count()} GPUs")
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return DeviceHandover(CudaStream(torch.device("cuda", index)))

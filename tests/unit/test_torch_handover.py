@@ -1,0 +1,210 @@
+"""Handing batches to a device, with a device that copies as late as it may."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from tests.strategies import check_samples, write_files
+
+torch = pytest.importorskip("torch")
+
+import stoker
+from stoker.feed.loader import Loader
+from stoker.spec import Ragged
+from stoker.torch import TorchLoader
+from stoker.torch.handover import DeviceHandover
+
+pytestmark = pytest.mark.torch
+
+
+class LateMark:
+    def __init__(self, stream, number):
+        self._stream, self._number = stream, number
+
+    def query(self):
+        return self._stream.num_done >= self._number
+
+
+class LateStream:
+    """A side stream whose copies happen when the test says so.
+
+    What is read from host memory is what lies there at that moment: a buffer that was used again too early shows.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._pending = []
+        self._num_begun = 0
+        self._inside = 0
+        self.num_done = 0
+        self.num_waits = 0
+        self.copies_per_wait = []
+        self.num_buffers = 0
+        self.recorded = []
+
+    def allocate(self, num_bytes):
+        self.num_buffers += 1
+        return torch.empty(num_bytes, dtype=torch.uint8).numpy()
+
+    @contextmanager
+    def copies(self):
+        with self._lock:
+            self._inside += 1
+        yield
+        with self._lock:
+            self._inside -= 1
+
+    def copy(self, array):
+        assert self._inside
+        assert array.flags.c_contiguous
+        source = torch.from_numpy(array)
+        target = torch.full_like(source, 1)
+        with self._lock:
+            self._num_begun += 1
+            self._pending.append((self._num_begun, array, target))
+        return target
+
+    def mark(self):
+        assert self._inside
+        return LateMark(self, self._num_begun)
+
+    def wait(self, mark, tensors):
+        self.num_waits += 1
+        self.recorded += tensors
+        self.copies_per_wait.append(len(tensors))
+
+    def run(self):
+        """Do all copies that were begun."""
+        with self._lock:
+            for number, array, target in self._pending:
+                target.copy_(torch.from_numpy(array))
+                self.num_done = number
+            self._pending.clear()
+
+
+class DeviceLoader(Loader):
+    """A loader to a device of the test's own."""
+
+    def __init__(self, dataset, *, stream, **options):
+        self.stream = stream
+        super().__init__(dataset, **options)
+
+    def _make_handover(self):
+        return DeviceHandover(self.stream)
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    return stoker.Dataset(write_files(tmp_path / "data", [300, 0, 211]), chunk_size=4000)
+
+
+def to_numpy(field):
+    return Ragged(*map(to_numpy, field)) if isinstance(field, Ragged) else field.numpy()
+
+
+def test_a_buffer_is_not_used_again_before_its_copy_has_happened(dataset):
+    stream = LateStream()
+    with DeviceLoader(dataset, stream=stream, batch_size=20, shuffle=True, num_threads=1, prefetch=2) as loader:
+        on_device, ids = [], []
+        for batch in loader:
+            on_device.append(dict(batch))
+            del batch
+            if len(on_device) % 7 == 0:
+                stream.run()
+        stream.run()
+        for batch in on_device:
+            arrays = {name: to_numpy(field) for name, field in batch.items()}
+            check_samples(arrays)
+            ids += arrays["id"].tolist()
+    assert sorted(ids) == list(range(511))
+
+
+def test_buffers_come_back_once_their_copies_have_happened(dataset):
+    stream = LateStream()
+    with DeviceLoader(dataset, stream=stream, batch_size=10, num_threads=1, prefetch=1) as loader:
+        for batch in loader:
+            stream.run()
+            del batch
+    assert stream.num_waits == 52
+    assert stream.num_buffers < 26  # three buffers a batch: records, and the values of two ragged fields
+
+
+def test_all_fixed_width_fields_cross_in_one_copy(dataset):
+    stream = LateStream()
+    with DeviceLoader(dataset, stream=stream, batch_size=100) as loader:
+        batch = next(iter(loader))
+    fixed = [field for field in batch.values() if not isinstance(field, Ragged)]
+    assert len(fixed) == 4
+    assert len({field.untyped_storage().data_ptr() for field in fixed}) == 1
+    assert stream.copies_per_wait == [1 + 2 * 2]  # the records; values and offsets of two ragged fields
+    assert len(stream.recorded) == 5
+
+
+def test_what_augment_returns_is_copied_field_by_field(dataset):
+    def augment(batch, rng):
+        return {
+            "back": batch["half"][::-1],
+            "constant": np.broadcast_to(np.float32(3), (2,)),
+            "scalar": np.float32(4),
+            "history": batch["history"],
+            "new": rng.random(3),
+        }
+
+    stream = LateStream()
+    with DeviceLoader(dataset, stream=stream, batch_size=8, augment=augment) as loader:
+        batch = next(iter(loader))
+        stream.run()
+    assert list(batch) == ["back", "constant", "scalar", "history", "new"]
+    assert batch["back"].tolist() == [i / 2 for i in range(7, -1, -1)]
+    assert batch["constant"].tolist() == [3, 3]
+    assert batch["scalar"].shape == ()
+    assert batch["new"].dtype == torch.float64
+    assert batch["history"].offsets.tolist()[-1] == len(batch["history"].values)
+
+
+def test_padding_marks_and_batches_without_samples_cross_too(dataset):
+    stream = LateStream()
+    options = {"batch_size": 100, "remainder": "pad", "world_size": 2, "rank": 1}
+    with DeviceLoader(dataset, stream=stream, **options) as loader:
+        batches = list(loader)
+        stream.run()
+    assert [int(batch["sample_mask"].sum()) for batch in batches] == [100, 100, 11]
+
+    stream = LateStream()
+    with DeviceLoader(dataset, stream=stream, global_batch_size=510, rank=0, world_size=2) as loader:
+        batches = list(loader)
+        stream.run()
+    assert [len(batch["id"]) for batch in batches] == [255, 0]
+    assert batches[1]["vector"].shape == (0, 3)
+
+
+def test_an_error_while_copying_reaches_the_step(dataset):
+    class Broken(LateStream):
+        def copy(self, array):
+            if self._num_begun == 10:
+                raise torch.OutOfMemoryError("no room on the device")
+            return super().copy(array)
+
+    with DeviceLoader(dataset, stream=Broken(), batch_size=50, num_threads=1) as loader:
+        iterator = iter(loader)
+        next(iterator), next(iterator)
+        with pytest.raises(torch.OutOfMemoryError) as caught:
+            next(iterator)
+        assert "needed by step 2" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize(
+    ("device", "error", "words"),
+    [
+        ("gpu", ValueError, "none that torch knows"),
+        ("meta", ValueError, "not supported"),
+        ("cuda:99", ValueError, "no device cuda:99"),
+        (0, TypeError, "device"),
+    ],
+)
+def test_a_wrong_device_is_said_before_anything_is_read(device, error, words):
+    with pytest.raises(error, match=words):
+        TorchLoader(stoker.Dataset("nowhere"), batch_size=8, device=device)
