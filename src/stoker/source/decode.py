@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from stoker.errors import SourceError
 from stoker.source.fetch import Ranges
+from stoker.source.instants import check_instants, int96_paths
 
 # What pyarrow reads at once of each column of a streamed row group; a page is decoded as a whole in any case.
 STREAM_BUFFER_BYTES = 1 << 18
@@ -38,13 +39,16 @@ def decoding(url: str, *, where: str) -> Iterator[None]:
         raise SourceError(f"{where} cannot be decoded: {reason}", url=url) from error
 
 
-def _opened(ranges: Ranges, metadata: pq.FileMetaData, *, buffer_size: int = 0) -> pq.ParquetFile:
+def _opened(
+    ranges: Ranges, metadata: pq.FileMetaData, *, buffer_size: int = 0, in_seconds: bool = False
+) -> pq.ParquetFile:
     return pq.ParquetFile(
         pa.PythonFile(ranges, mode="r"),
         metadata=metadata,
         pre_buffer=False,  # the bytes are here, or come through windows
         buffer_size=buffer_size,
         page_checksum_verification=True,
+        coerce_int96_timestamp_unit="s" if in_seconds else None,
     )
 
 
@@ -71,12 +75,20 @@ def decode_row_groups(
 
     Raises:
         SourceError: The bytes are not what the footer says.
+        FieldError: INT96 timestamps would wrap around.
     """
     with decoding(url, where=where):
+        int96 = int96_paths(metadata, paths)
         file = _opened(ranges, metadata)
         table = file.read_row_groups(list(row_groups), columns=list(paths), use_threads=False)
         table.validate()
     _check_num_rows(table.num_rows, num_rows, where=where, url=url)
+    if int96:
+        with decoding(url, where=where):
+            seconds = _opened(ranges, metadata, in_seconds=True).read_row_groups(
+                list(row_groups), columns=int96, use_threads=False
+            )
+        check_instants(table, seconds, where=where)
     return table
 
 
@@ -103,9 +115,45 @@ def decode_parts(
 
     Raises:
         SourceError: The bytes are not what the footer says.
+        FieldError: INT96 timestamps would wrap around.
     """
     with decoding(url, where=where):
-        file = _opened(ranges, metadata, buffer_size=STREAM_BUFFER_BYTES)
+        int96 = int96_paths(metadata, paths)
+
+    def parts(paths: Sequence[str], *, in_seconds: bool) -> Iterator[pa.Table]:
+        return _parts(
+            ranges,
+            metadata,
+            row_group=row_group,
+            paths=paths,
+            part_rows=part_rows,
+            where=where,
+            url=url,
+            in_seconds=in_seconds,
+        )
+
+    if not int96:
+        yield from parts(paths, in_seconds=False)
+        return
+    # The second reader follows a part behind the first: what it needs was fetched a moment ago.
+    for part, seconds in zip(parts(paths, in_seconds=False), parts(int96, in_seconds=True), strict=True):
+        check_instants(part, seconds, where=where)
+        yield part
+
+
+def _parts(
+    ranges: Ranges,
+    metadata: pq.FileMetaData,
+    *,
+    row_group: int,
+    paths: Sequence[str],
+    part_rows: Sequence[int],
+    where: str,
+    url: str,
+    in_seconds: bool,
+) -> Iterator[pa.Table]:
+    with decoding(url, where=where):
+        file = _opened(ranges, metadata, buffer_size=STREAM_BUFFER_BYTES, in_seconds=in_seconds)
         batches = file.iter_batches(
             batch_size=max(part_rows), row_groups=[row_group], columns=list(paths), use_threads=False
         )
