@@ -74,7 +74,7 @@ def _print(found: Inspection, console: Console) -> None:
             ("files", f"{count_text(source.num_files)}, {bytes_text(source.size_bytes)}"),
             ("rows", rows),
             ("row groups", f"{count_text(source.num_row_groups)}{_group_text(source.num_row_groups, found)}"),
-            ("chunks", f"{count_text(len(catalogue))} of about {bytes_text(catalogue.dataset.chunk_bytes)}"),
+            ("chunks", f"{count_text(len(catalogue))}, each of up to about {bytes_text(catalogue.dataset.chunk_bytes)} decoded"),
         ],
     )
     console.print()

@@ -14,6 +14,7 @@ import numpy as np
 from stoker.errors import ResumeError
 from stoker.feed.buffers import BufferPool
 from stoker.feed.chunks import Chunks, open_chunks
+from stoker.feed.explain import Explanation, Use, explain, find
 from stoker.feed.handover import Handover, NumpyHandover
 from stoker.feed.mixing import window_chunks
 from stoker.feed.run import Augment, Prepared, Run, RunSettings, Turn, let_go
@@ -303,6 +304,37 @@ class Loader:
             num_mended=counts.num_mended,
             stages=totals,
         )
+
+    def explain(self, step: int, *, epoch: int | None = None) -> Explanation:
+        """Return file, row group and row of every sample of a step on this rank, without reading data.
+
+        Args:
+            step: Counted from the epoch's beginning.
+            epoch: Which epoch; the one that the next batch belongs to unless told.
+
+        Raises:
+            ValueError: There is no such step or epoch.
+        """
+        epoch = self.epoch if epoch is None else epoch
+        steps = self._steps(consumed=0)
+        return explain(self._chunks.catalogue, self._order, steps, step, epoch=epoch, shard=self._shard)
+
+    def find(self, url: str, row_group: int, row: int, *, epoch: int | None = None) -> Use:
+        """Return in which step of an epoch, and on which rank, a row is used: the inverse of `explain`.
+
+        Args:
+            url: A file, by its whole path or URL or an end of it.
+            row_group: Its row group.
+            row: The row in it.
+            epoch: Which epoch; the one that the next batch belongs to unless told.
+
+        Raises:
+            ValueError: There is no such file, row group or row; or a filter leaves open which sample it is.
+        """
+        epoch = self.epoch if epoch is None else epoch
+        steps, world_size = self._steps(consumed=0), self._shard.world_size
+        catalogue, order = self._chunks.catalogue, self._order
+        return find(catalogue, order, steps, url, row_group, row, epoch=epoch, world_size=world_size)
 
     def __repr__(self) -> str:
         return (
