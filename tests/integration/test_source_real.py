@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from stoker.errors import SourceError
+from stoker import Loader
+from stoker.errors import SourceError, StokerError
 from stoker.source.dataset import Dataset
 from stoker.source.schema import flatten
+from stoker.spec import Ragged
 
 # Good files whose bytes are not what they should be, or that no reader without keys or against the rules can read.
 REFUSED = {
@@ -105,3 +110,36 @@ def test_a_petastorm_folder_is_read_as_plain_parquet(shared_data):
         assert cells(rows(one).drop(["partition_key"])) == cells(
             flatten(pq.read_table(next((folder / "partition_key=p_3").glob("*.parquet")), partitioning=None))
         )
+
+
+def answers():
+    """The table of the docs: file -> answer."""
+    page = Path(__file__).resolve().parents[2] / "docs" / "data-sets.md"
+    rows = re.findall(r"^\| ((?:data|bad_data)/\S+) \| (.*) \|$", page.read_text(), re.MULTILINE)
+    return dict(rows)
+
+
+def test_the_docs_name_every_file(shared_data):
+    folder = shared_data / "parquet-testing"
+    assert set(answers()) == {str(path.relative_to(folder)) for path in parquet_files(folder)}
+
+
+def test_every_file_gets_the_answer_that_the_docs_say(shared_data):
+    wrong = []
+    for name, answer in answers().items():
+        try:
+            with Loader(Dataset(shared_data / "parquet-testing" / name), batch_size=64) as loader:
+                num_samples = sum(len(next(iter(batch.values()))) for batch in map(as_lists, loader))
+            found = f"delivered: {num_samples:,} rows"
+        except StokerError as error:
+            # The column is named by its quotes; what pyarrow says of a broken file changes with its version.
+            named = [repr(column) for column in re.findall(r"'([^']+)'", answer)] or [name.rsplit("/", 1)[1]]
+            found = f"`{type(error).__name__}`" if all(one in str(error) for one in named) else str(error)
+        if not answer.startswith(found):
+            wrong.append((name, answer, found))
+    assert not wrong
+
+
+def as_lists(batch):
+    """A batch whose fields have the batch's length."""
+    return {name: field.offsets[1:] if isinstance(field, Ragged) else field for name, field in batch.items()}
