@@ -62,7 +62,7 @@ def read_labels(dataset: Dataset, column: str, *, num_threads: int = 8) -> Label
     catalogue = Dataset(
         list(dataset.sources),
         columns=[column],
-        filters=None if dataset.filter is None else dataset.filter.conditions or dataset.filter.expression,
+        filters=_filters(dataset),
         chunk_size=dataset.chunk_bytes,
         storage=dataset.storage,
         storage_options=dataset.storage_options,
@@ -124,6 +124,13 @@ def file_numbers(catalogue: Catalogue) -> Int64:
     """Return the number of each chunk's file. Shape [K]."""
     number_of = {info.url: i for i, info in enumerate(catalogue.files)}
     return np.array([number_of[fragment.url] for fragment in catalogue.fragments], dtype=np.int64)
+
+
+def _filters(dataset: Dataset) -> Any:
+    """Return the filter as `Dataset` takes it."""
+    if dataset.filter is None or dataset.filter.conditions is None:
+        return dataset.filter and dataset.filter.expression
+    return [list(all_of) for all_of in dataset.filter.conditions]
 
 
 _Numeric: TypeAlias = "npt.NDArray[np.float64] | npt.NDArray[np.int32]"
