@@ -283,8 +283,8 @@ def _may_remove(chosen: Sequence[DatasetEntry], messages: Console) -> bool:
     if not sys.stdin.isatty():
         raise ValueError("there is no terminal to ask on: give --yes to remove without asking")
     _print_entries(chosen, messages)
-    what = "this data set" if len(chosen) == 1 else f"these {len(chosen)} data sets"
-    return messages.input(f"\nRemove {what} with its chunks? [y/N] ", markup=False).strip().lower() in ("y", "yes")
+    what = "this data set with its" if len(chosen) == 1 else f"these {len(chosen)} data sets with their"
+    return messages.input(f"\nRemove {what} chunks? [y/N] ", markup=False).strip().lower() in ("y", "yes")
 
 
 def _existing_store(folder: str) -> Store:

@@ -74,7 +74,7 @@ def _print(found: Inspection, console: Console) -> None:
             ("files", f"{count_text(source.num_files)}, {bytes_text(source.size_bytes)}"),
             ("rows", rows),
             ("row groups", f"{count_text(source.num_row_groups)}{_group_text(source.num_row_groups, found)}"),
-            ("chunks", f"{count_text(len(catalogue))}, each of up to about {bytes_text(catalogue.dataset.chunk_bytes)} decoded"),
+            ("chunks", f"{count_text(len(catalogue))}, each of up to about {_chunk_size(found)} decoded"),
         ],
     )
     console.print()
@@ -90,6 +90,10 @@ def _print(found: Inspection, console: Console) -> None:
             print_line(console, f"  {problem}")
         return
     print_facts(console, _sizes(found))
+
+
+def _chunk_size(found: Inspection) -> str:
+    return bytes_text(found.catalogue.dataset.chunk_bytes)
 
 
 def _title(found: Inspection) -> str:

@@ -70,5 +70,5 @@ def print_error(console: Console, message: str, *, notes: Iterable[str] = ()) ->
 
 
 def print_line(console: Console, text: str, style: str = "") -> None:
-    """Print text that may hold square brackets; the terminal folds it between words."""
-    console.print(Text(text, style=style))
+    """Print text that may hold square brackets: folded between words on a terminal, one line in a pipe."""
+    console.print(Text(text, style=style), soft_wrap=not console.is_terminal)
