@@ -1,6 +1,6 @@
 """INT96, the old timestamps of Spark, Hive and Impala, reach further than the nanoseconds that pyarrow makes of them.
 
-    9999-12-31 as INT96  ──►  1816-03-30 in nanoseconds      wrapped around without a word
+    9999-12-31 as INT96  ──►  1816-03-29 in nanoseconds      wrapped around without a word
 
 In seconds nothing wraps, so such columns are decoded once more in seconds, and the two must agree.
 """

@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-
-from stoker import Field
 from tests.integration.real_files.answers import WHOLE, Source, explore
 
 
@@ -87,20 +85,28 @@ _WAYS: list[Callable[[bytes, int, random.Random], bytes]] = [
 ]
 
 
-def task_for(sound: Path, damaged: Path, *, number: int) -> dict[str, Any]:
-    """Return the task that loads a damaged file: whole, split into many parts, or with a filter, by its number."""
+def probes(sound: Path, folder: Path, *, start: int, stop: int) -> tuple[list[str], list[dict[str, Any]]]:
+    """Write variants `start` to `stop` of a sound file; return their names, and the tasks that load them.
+
+    In turn they are loaded whole, split into parts, and with a filter.
+    """
+    content = sound.read_bytes()
     explored = explore(Source(path=sound))
     assert explored.asked is not None
-    first = next((entry.name for entry in pq.read_schema(sound) if not pa.types.is_nested(entry.type)), None)
-    return {
-        "kind": "probe",
-        "path": str(damaged),
-        "columns": None if explored.asked.columns is None else list(explored.asked.columns),
-        "fills": {name: _fill(field) for name, field in explored.asked.fields.items()},
-        "chunk_size": (WHOLE, max(1, sound.stat().st_size // 5), WHOLE)[number % 3],
-        "filter": first if number % 3 == 2 else None,
-    }
-
-
-def _fill(field: Field) -> float | str | None:
-    return field.fill
+    flat = [entry.name for entry in pq.read_schema(sound) if not pa.types.is_nested(entry.type)]
+    names, tasks = [], []
+    for i, variant in zip(range(start, stop), damaged(content, name=sound.name, start=start, stop=stop), strict=True):
+        path = folder / f"{sound.name}-{i}.parquet"
+        path.write_bytes(variant.content)
+        names.append(variant.name)
+        tasks.append(
+            {
+                "kind": "probe",
+                "path": str(path),
+                "columns": None if explored.asked.columns is None else list(explored.asked.columns),
+                "fills": {name: field.fill for name, field in explored.asked.fields.items()},
+                "chunk_size": max(1, len(content) // 5) if i % 3 == 1 else WHOLE,
+                "filter": flat[0] if i % 3 == 2 and flat else None,
+            }
+        )
+    return names, tasks

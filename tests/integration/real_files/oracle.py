@@ -1,4 +1,4 @@
-"""The values of a column as plain Python objects, from pyarrow and from a batch: slow, and without any code of Stoker's.
+"""The values of a column as plain Python objects, from pyarrow and from a batch: slow, and without Stoker.
 
 Both sides are brought to one form, so that `==` compares them exactly:
 
