@@ -1,0 +1,91 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.demo.accelerator import SimulatedAccelerator
+from stoker.demo.timeline import Stretch, busy_over_time, busy_s, waited_s
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+        self.late_s = 0.0
+
+    def __call__(self):
+        return self.now
+
+    def wait(self, seconds):
+        self.now += seconds + self.late_s
+
+
+def test_steps_follow_each_other_without_a_gap_when_the_loop_is_fast():
+    clock = Clock()
+    accelerator = SimulatedAccelerator(1.0, clock=clock, wait=clock.wait)
+    for _ in range(3):
+        accelerator.step({})
+    assert accelerator.finish() == [Stretch(0, 1), Stretch(1, 2), Stretch(2, 3)]
+    assert clock.now == 3
+
+
+def test_a_wait_that_returns_late_does_not_delay_a_step_that_was_queued():
+    clock = Clock()
+    clock.late_s = 0.25
+    accelerator = SimulatedAccelerator(1.0, clock=clock, wait=clock.wait)
+    accelerator.step({})
+    accelerator.step({})
+    assert accelerator.finish() == [Stretch(0, 1), Stretch(1, 2)]
+
+
+def test_a_step_begins_when_its_batch_comes_if_that_is_later():
+    clock = Clock()
+    accelerator = SimulatedAccelerator(1.0, clock=clock, wait=clock.wait)
+    accelerator.step({})
+    clock.now = 5.0
+    accelerator.step({})
+    assert accelerator.finish() == [Stretch(0, 1), Stretch(5, 6)]
+
+
+def test_the_loop_may_fetch_while_a_step_runs():
+    clock = Clock()
+    accelerator = SimulatedAccelerator(1.0, clock=clock, wait=clock.wait)
+    for _ in range(3):
+        clock.now += 0.75
+        accelerator.step({})
+    assert accelerator.finish() == [Stretch(0.75, 1.75), Stretch(1.75, 2.75), Stretch(2.75, 3.75)]
+
+
+def test_finish_forgets_the_steps_it_returned():
+    clock = Clock()
+    accelerator = SimulatedAccelerator(1.0, clock=clock, wait=clock.wait)
+    accelerator.step({})
+    assert len(accelerator.finish()) == 1
+    assert accelerator.finish() == []
+
+
+def test_only_fetching_while_no_step_runs_is_waiting():
+    steps = [Stretch(2, 5), Stretch(7, 8)]
+    assert waited_s([Stretch(0, 2), Stretch(2, 4)], steps, start=0) == 2
+    assert waited_s([Stretch(0, 2), Stretch(2, 6)], steps, start=0) == 3
+    assert waited_s([Stretch(0, 1), Stretch(6, 7)], steps, start=0) == 2
+
+
+def test_busy_over_time_gives_the_share_of_each_bin():
+    steps = [Stretch(10.0, 10.5), Stretch(11.0, 12.5)]
+    assert busy_over_time(steps, start=10, stop=12.5, bin_s=1) == [0.5, 1.0, 1.0]
+    assert busy_over_time([], start=0, stop=2, bin_s=1) == [0, 0]
+
+
+@given(
+    gaps=st.lists(st.tuples(st.integers(0, 1_000), st.integers(1, 1_000)), min_size=1, max_size=30),
+    bin_ms=st.integers(1, 500),
+)
+def test_bins_add_up_to_the_time_that_was_busy(gaps, bin_ms):
+    steps, now = [], 0.0
+    for gap_ms, step_ms in gaps:
+        steps.append(Stretch(now + gap_ms / 1e3, now + (gap_ms + step_ms) / 1e3))
+        now = steps[-1].stop
+    bin_s = bin_ms / 1e3
+    bins = busy_over_time(steps, start=0, stop=now, bin_s=bin_s)
+    lengths = [min(bin_s, now - i * bin_s) for i in range(len(bins))]
+    total = sum(share * length for share, length in zip(bins, lengths, strict=True))
+    assert total == pytest.approx(busy_s(steps), abs=1e-4 * now + 1e-9)

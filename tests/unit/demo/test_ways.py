@@ -1,0 +1,149 @@
+"""Each way delivers the same rows, whatever their number; what it delivers is what pyarrow reads."""
+
+import threading
+from contextlib import closing
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from stoker.demo.data import make_data
+from stoker.demo.digests import digest_of
+from stoker.demo.ranking import COUNTRIES
+from stoker.demo.ways.arrays import arrays_of, concatenate, num_rows_of, take
+from stoker.demo.ways.arrow import ArrowCache
+from stoker.demo.ways.loader import StokerLoader
+from stoker.demo.ways.plain import PlainReads
+from stoker.demo.ways.ram import RamBatches, num_bytes_of
+from stoker.demo.ways.way import BATCH_SIZE, Source
+from stoker.errors import SourceError
+from stoker.source.storage import storage_for
+from stoker.spec import Ragged
+from stoker.testing import FlakyStorage
+
+NUM_ROWS = 40_000  # neither files nor row groups are a multiple of a batch
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return make_data(tmp_path_factory.mktemp("demo") / "data", num_rows=NUM_ROWS)
+
+
+@pytest.fixture(scope="module")
+def table(data):
+    return pa.concat_tables([pq.read_table(path) for path in data.paths])
+
+
+@pytest.fixture
+def source(data):
+    storage = storage_for(str(data.folder), storage_options=None)
+    return Source(urls=tuple(map(str, data.paths)), storage=storage, seed=7)
+
+
+@pytest.fixture(params=["plain", "threads", "arrow", "ram", "stoker"])
+def way(request, source, tmp_path):
+    made = {
+        "plain": lambda: PlainReads(source, num_threads=2),
+        "threads": lambda: PlainReads(source, num_threads=8),
+        "arrow": lambda: ArrowCache(source, folder=tmp_path / "arrow", num_threads=2),
+        "ram": lambda: RamBatches(source, num_threads=2, limit_bytes=1 << 30),
+        "stoker": lambda: StokerLoader(source, cache=tmp_path / "cache", num_threads=2),
+    }[request.param]()
+    with closing(made):
+        yield made
+
+
+def _by_row(arrays):
+    """Return the arrays with rows in an order that their content decides."""
+    order = np.lexsort([arrays["dense"][:, 0], arrays["dense"][:, 4], arrays["query_id"]])
+    return take(arrays, order)
+
+
+def _batches(way, epoch):
+    with closing(way.epoch(epoch)) as batches:
+        return [concatenate([batch]) for batch in batches]
+
+
+def test_every_epoch_of_every_way_delivers_each_row_exactly_once(way, table):
+    expected = _by_row(arrays_of(table))
+    for epoch in range(2):
+        batches = _batches(way, epoch)
+        assert [num_rows_of(batch) for batch in batches[:-1]] == [BATCH_SIZE] * (NUM_ROWS // BATCH_SIZE) or (
+            # In RAM the small batch may stand anywhere.
+            sorted(map(num_rows_of, batches), reverse=True)[:-1] == [BATCH_SIZE] * (NUM_ROWS // BATCH_SIZE)
+        )
+        found = _by_row(concatenate([{name: batch[name] for name in expected} for batch in batches]))
+        for name, array in expected.items():
+            parts = zip(array, found[name], strict=True) if isinstance(array, Ragged) else [(array, found[name])]
+            assert all(np.array_equal(a, b) for a, b in parts), name
+            assert all(a.dtype == b.dtype for a, b in parts), name
+
+
+def test_epochs_differ_in_their_order(way):
+    first, second = (_batches(way, epoch) for epoch in range(2))
+    assert [digest_of(batch) for batch in first] != [digest_of(batch) for batch in second]
+
+
+def test_an_epoch_can_be_left_early_and_leaves_no_thread(way):
+    before = {thread.ident for thread in threading.enumerate()}
+    with closing(way.epoch(0)) as batches:
+        next(batches)
+    way.close()
+    names = [t.name for t in threading.enumerate() if t.ident not in before and t.name.startswith("stoker-demo")]
+    assert names == []
+
+
+@pytest.mark.parametrize("make", [PlainReads, lambda s, num_threads: None], ids=["plain", "arrow"])
+def test_a_failed_read_reaches_the_loop(make, source, tmp_path):
+    flaky = FlakyStorage(source.storage, every=20)
+    broken = Source(urls=source.urls, storage=flaky, seed=7)
+    way = make(broken, num_threads=2) or ArrowCache(broken, folder=tmp_path / "arrow", num_threads=2)
+    with closing(way.epoch(0)) as batches, pytest.raises((OSError, SourceError)):
+        list(batches)
+
+
+def test_an_arrow_epoch_reads_nothing_once_the_files_are_there(source, tmp_path):
+    way = ArrowCache(source, folder=tmp_path / "arrow", num_threads=2)
+    _batches(way, 0)
+    counted = FlakyStorage(source.storage, every=None)
+    again = ArrowCache(Source(urls=source.urls, storage=counted, seed=7), folder=tmp_path / "arrow", num_threads=2)
+    _batches(again, 1)
+    assert counted.num_reads == len(source.urls)  # the footers alone
+
+
+def test_what_does_not_fit_into_memory_is_left_out(source):
+    whole = RamBatches(source, num_threads=2, limit_bytes=1 << 30)
+    part = RamBatches(source, num_threads=2, limit_bytes=num_bytes_of(_batches(whole, 0)[0]) * 3)
+    assert (whole.is_whole, part.is_whole) == (True, False)
+    assert 1 <= len(_batches(part, 0)) <= 4
+
+
+def test_arrays_hold_what_the_table_holds(table):
+    part = table.slice(777, 100)
+    arrays = arrays_of(part)
+    assert np.array_equal(arrays["dense"][:, 7], part["dense_07"])
+    assert np.array_equal(arrays["ids"][:, 13], part["id_13"])
+    assert arrays["ids"].dtype == np.int64
+    assert [COUNTRIES[code] for code in arrays["country"]] == part["country"].to_pylist()
+    assert arrays["query_embedding"].tolist() == part["query_embedding"].to_pylist()
+    values, offsets = arrays["clicked_items"]
+    assert [values[a:b].tolist() for a, b in pairwise(offsets)] == part["clicked_items"].to_pylist()
+
+
+def test_taken_rows_are_the_rows_asked_for(table):
+    rows = np.array([5, 5, 99, 0, 42])
+    taken = take(arrays_of(table.slice(0, 100)), rows)
+    expected = arrays_of(table.slice(0, 100).take(pa.array(rows)))
+    assert digest_of(taken) == digest_of(expected)
+
+
+def test_a_digest_sees_every_byte_name_and_shape(table):
+    arrays = arrays_of(table.slice(0, 50))
+    again = take(arrays, np.arange(50))
+    assert digest_of(again) == digest_of(arrays)
+    again["viewed_categories"].values[-1] += 1
+    assert digest_of(again) != digest_of(arrays)
+    assert digest_of({"a": arrays["label"]}) != digest_of({"b": arrays["label"]})
+    assert digest_of({"a": arrays["dense"]}) != digest_of({"a": arrays["dense"].reshape(40, 50)})
