@@ -4,9 +4,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.strategies import write_files
 
 from stoker import Dataset, Loader
-from tests.strategies import write_files
 
 
 def ids_of(folder, explanation):
