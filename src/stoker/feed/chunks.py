@@ -35,6 +35,9 @@ from stoker.trace.stages import OnStage
 _TRIES = 5
 # Files that a window may hold open while its chunks come in; the usual limit of a process is 1,024.
 _MAX_HELD = 256
+# Threads that build from a remote source beyond those for the cores: they wait for the network most of the time, and
+# while one decodes, others must keep it busy. Each holds a fragment in memory, so not many.
+_REMOTE_THREADS = 6
 # Of the free memory that a cache without a folder may take: the model's process needs some, too.
 _TEMPORARY_SHARE = 0.5
 
@@ -97,6 +100,10 @@ class Chunks:
         expected = max(num_samples * self.spec.record_bytes, len(self.num_samples) * self.catalogue.dataset.chunk_bytes)
         return 2 * expected > limit_bytes
 
+    def num_builders(self, num_threads: int) -> int:
+        """Return how many threads should build, for `num_threads` cores."""
+        return _num_builders(self.catalogue, num_threads)
+
     def is_there(self, chunk: int) -> bool:
         """Return whether a chunk is in the cache."""
         return self._store.has(self._key(chunk))
@@ -116,7 +123,7 @@ class Chunks:
         return warm(
             self.catalogue,
             self._store,
-            num_threads=num_threads,
+            num_threads=self.num_builders(num_threads),
             on_progress=on_progress,
             stop_event=stop_event,
             builder=self._builder,
@@ -293,9 +300,13 @@ def _sound_source(catalogue: Catalogue) -> Iterator[None]:
         raise
 
 
+def _num_builders(catalogue: Catalogue, num_threads: int) -> int:
+    return num_threads + (_REMOTE_THREADS if catalogue.is_remote else 0)
+
+
 def _reserve_bytes(catalogue: Catalogue, limit_bytes: int | None, num_threads: int) -> int:
     """Return the room for chunks that cannot stay: what is being built and opened, however small the cache."""
-    wanted = (2 * num_threads + 2) * catalogue.dataset.chunk_bytes
+    wanted = (2 * _num_builders(catalogue, num_threads) + 2) * catalogue.dataset.chunk_bytes
     return wanted if limit_bytes is None else min(wanted, limit_bytes // 2)
 
 

@@ -123,7 +123,7 @@ class Run:
         self._filler = Filler(
             is_there=chunks.is_there,
             build=chunks.build,
-            num_threads=settings.num_threads,
+            num_threads=chunks.num_builders(settings.num_threads),
             max_ahead=settings.num_threads if chunks.is_tight else None,
         )
         self._windows = [self._windows_of(order) for order in orders]

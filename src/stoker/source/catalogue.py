@@ -107,6 +107,11 @@ class Catalogue:
         self._filter_columns = filter_columns
         self._rows = self._want(columns)
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether reading waits for a network rather than for a core."""
+        return not self._is_local
+
     def __len__(self) -> int:
         return len(self.fragments)
 
