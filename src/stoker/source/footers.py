@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from stoker.errors import SourceError
 from stoker.source.decode import decoding
 from stoker.source.files import write_aside
-from stoker.source.numbers import COMPILE_FROM_CHUNKS, Numbers, compile_reader, read_numbers
+from stoker.source.footer_numbers import COMPILE_FROM_CHUNKS, Numbers, compile_reader, read_numbers
 from stoker.source.schema import Layout
 from stoker.source.storage import ObjectInfo, Storage
 

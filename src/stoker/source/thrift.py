@@ -2,7 +2,7 @@
 
 Those accessors end the process on some corrupt footers (a C++ exception that nobody catches), and are slower than the
 compiled form of these loops. pyarrow has parsed the footer before, so it is well-formed Thrift; what its numbers say is
-checked by `numbers.py`. Everything here works on `bytes` in plain Python and, compiled, on NumPy arrays.
+checked by `footer_numbers.py`. Everything here works on `bytes` in plain Python and, compiled, on NumPy arrays.
 
 Source:
     Thrift compact protocol specification; parquet.thrift of parquet-format 2.11.

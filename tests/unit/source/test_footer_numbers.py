@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from stoker.errors import SourceError
-from stoker.source import numbers, thrift
+from stoker.source import footer_numbers, thrift
+from stoker.source.footer_numbers import compile_reader, read_numbers
 from stoker.source.footers import parse_footer, read_footer
-from stoker.source.numbers import compile_reader, read_numbers
 from stoker.source.schema import Layout
 from stoker.testing import MemoryStorage
 
@@ -137,4 +137,4 @@ def test_lists_that_never_end_are_refused():
         thrift.skip(b"\xff" * 40, 0, 9)
     with pytest.raises((ValueError, IndexError)):
         thrift.skip(b"\x19" * 4000, 0, 9)
-    assert numbers.COMPILE_FROM_CHUNKS > 0
+    assert footer_numbers.COMPILE_FROM_CHUNKS > 0
