@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
 import itertools
 import shutil
@@ -32,7 +33,7 @@ from stoker import Field
 # A sound file that crashed another reader; docs/real-files.md says what it is.
 SOUND = "ARROW-GH-43605.parquet"
 # Maps beside the broken column would be refused before anything is read in parts.
-COLUMNS = {"ARROW-GH-41317.parquet": ["boolean", "timestamp_us_no_tz"]}
+COLUMNS = {"ARROW-GH-41317.parquet": ["boolean", "timestamp_us_no_tz"], "ARROW-GH-41321.parquet": ["int64"]}
 
 # Small files by many writers, with every encoding and kind of nesting.
 DAMAGED = [
@@ -197,6 +198,27 @@ def test_petastorm_folders_load_as_plain_parquet_without_their_pickled_schema(sh
             values, offsets = batch["partition_key"]
             keys |= {values[a:b].tobytes() for a, b in itertools.pairwise(offsets)}
     assert keys == {f"p_{i}".encode() for i in range(10)}
+
+
+@pytest.mark.parametrize("inside", ["itself", "a list", "a struct"])
+def test_a_time_zone_that_is_no_text_is_a_source_error(tmp_path, inside):
+    times = pa.array([1, 2], pa.timestamp("us", "Zone/Zone"))
+    column = {
+        "itself": times,
+        "a list": pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), times),
+        "a struct": pa.StructArray.from_arrays([times], names=["x"]),
+    }[inside]
+    pq.write_table(pa.table({"t": column}), tmp_path / "a.parquet", store_schema=False)
+    # What Arrow keeps of its schema beside Parquet's own is base64: written by hand with bytes that are no UTF-8.
+    metadata = pa.schema([("t", column.type)]).serialize().to_pybytes().replace(b"Zone/Zone", b"Zone/\xec\xff\xfe\xfd")
+    schema = pq.read_schema(tmp_path / "a.parquet")
+    table = pq.read_table(tmp_path / "a.parquet").cast(schema)
+    with pq.ParquetWriter(tmp_path / "a.parquet", schema, store_schema=False) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata({"ARROW:schema": base64.b64encode(metadata).decode()})
+    with pytest.raises(stoker.SourceError, match=r"the schema of .*a\.parquet") as caught:
+        stoker.Loader(stoker.Dataset(tmp_path / "a.parquet"), batch_size=1)
+    assert caught.value.url == str(tmp_path / "a.parquet")
 
 
 def check_damaged(files: list[Path], folder: Path, *, start: int, stop: int) -> Counter[str]:

@@ -32,6 +32,7 @@ _PHYSICAL = {
     "BYTE_ARRAY": 6,
     "FIXED_LEN_BYTE_ARRAY": 7,
 }
+_WITH_VALUES = (pa.ListType, pa.LargeListType, pa.FixedSizeListType, pa.DictionaryType)
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 
 
@@ -57,11 +58,18 @@ class Layout:
 
     @classmethod
     def of(cls, metadata: pq.FileMetaData) -> Layout:
-        """Return the layout that a footer describes."""
+        """Return the layout that a footer describes.
+
+        Raises:
+            UnicodeDecodeError: A name or a time zone in it is no text.
+        """
         parquet = metadata.schema
         leaves = [parquet.column(i) for i in range(len(parquet.names))]
+        schema = _plain(parquet.to_arrow_schema())
+        for field in schema:
+            _check_zones(field.type)
         return cls(
-            schema=_plain(parquet.to_arrow_schema()),
+            schema=schema,
             paths=tuple(leaf.path for leaf in leaves),
             physical_types=np.array([_PHYSICAL.get(leaf.physical_type, -1) for leaf in leaves], np.int64),
             widths=np.array([_WIDTHS.get(leaf.physical_type) or leaf.length or 0 for leaf in leaves], np.int64),
@@ -88,6 +96,22 @@ class Layout:
 def _plain(schema: pa.Schema) -> pa.Schema:
     """Return `schema` with names and types only: writers differ in metadata and in what they call nullable."""
     return pa.schema([pa.field(field.name, field.type) for field in schema])
+
+
+def _check_zones(type_: pa.DataType) -> None:
+    """Ask every timestamp for its zone: one that is no text would raise wherever it is asked for first."""
+    if pa.types.is_timestamp(type_):
+        _ = type_.tz
+    elif pa.types.is_struct(type_):
+        for i in range(type_.num_fields):
+            _check_zones(type_.field(i).type)
+    elif pa.types.is_map(type_):
+        _check_zones(type_.key_type)
+        _check_zones(type_.item_type)
+    elif isinstance(type_, pa.BaseExtensionType):
+        _check_zones(type_.storage_type)
+    elif isinstance(type_, _WITH_VALUES):
+        _check_zones(type_.value_type)
 
 
 def unify(layouts: Sequence[tuple[Layout, str]]) -> pa.Schema:
