@@ -54,7 +54,7 @@ def add_order(parser: argparse.ArgumentParser, *, shuffle: bool) -> None:
     )
     group.add_argument("--seed", metavar="N", type=int, default=0, help="seed of the shuffle (default: 0)")
     group.add_argument(
-        "--window", metavar="K", type=window, help='chunks that are mixed together, or "all" (default: about 1 GiB)'
+        "--window", metavar="K", type=window, help='chunks that are mixed together, or "all" (default: about 512 MiB)'
     )
     group.add_argument("--lanes", metavar="N", type=at_least_1, default=1, help="lanes (default: 1)")
     group.add_argument("--epoch", metavar="E", type=at_least_0, default=0, help="which epoch (default: 0, the first)")

@@ -7,12 +7,12 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-# A window must be large enough to mix, small enough to lie in the page cache beside the model's own memory; the next
-# one is opened while this one is used.
-WINDOW_BYTES = 1 << 30
-# Each chunk takes two of the 65,530 maps a process may have by default, and two windows are open at a time.
-MAX_WINDOW_CHUNKS = 12_000
-_MIN_WINDOW_CHUNKS = 32
+# A window must be large enough to mix, small enough to lie in the page cache beside the model's own memory: the next
+# one is opened while this one is used. And the first batch of a cold cache waits for the whole first window.
+WINDOW_BYTES = 512 << 20
+_MIN_WINDOW_CHUNKS = 16
+# That wait again: building a chunk of a small file takes 3 ms, and 10,000 of them half a minute.
+MAX_WINDOW_CHUNKS = 512
 # What a sample counts at least: one of ragged fields alone has no record.
 _MIN_SAMPLE_BYTES = 64
 
@@ -23,7 +23,7 @@ def window_chunks(
     """Return the window as a number of chunks, None for all; from the data set alone and nothing of the machine.
 
     Args:
-        window: What the user said: chunks, "all", or None for about 1 GiB of samples.
+        window: What the user said: chunks, "all", or None for about 512 MiB of samples.
         num_samples: Samples of each chunk. Shape [K].
         record_bytes: Bytes of a record.
     """
