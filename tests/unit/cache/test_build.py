@@ -277,7 +277,9 @@ def test_stages_are_told_with_their_bytes(store):
     catalogue = opened(lake(), transform=CountingTransform(), version="1")
     Builder(catalogue, store, on_stage=lambda *stage: told.append(stage)).build(0)
     names = [stage for stage, *_ in told]
-    assert list(dict.fromkeys(names)) == ["fetch", "decode", "transform", "convert", "publish"]
+    # Fetching and decoding take turns; what is made of the rows follows.
+    assert set(names) == {"fetch", "decode", "transform", "convert", "publish"}
+    assert names[-3:] == ["transform", "convert", "publish"]
     assert all(start <= stop for _, start, stop, _ in told)
     assert {stage: size for stage, _, _, size in told}["publish"] == store.usage_bytes
 
