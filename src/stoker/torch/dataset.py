@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 import os
-import warnings
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Self, Unpack, cast
@@ -20,6 +20,8 @@ from stoker.source.dataset import Dataset
 from stoker.torch.handover import CpuHandover
 from stoker.torch.loader import with_shard
 from stoker.torch.tensors import Tensors
+
+_log = logging.getLogger("stoker")
 
 # Places in the memory that all workers share with the process that owns the DataLoader.
 _EPOCH, _NUM_CONSUMED, _IS_RESTORED, _FINISHED = range(4)
@@ -148,9 +150,8 @@ class TorchDataset(IterableDataset[Tensors]):
         start = self._position()
         self._shared[_IS_RESTORED] = 0
         if self._beginning.shuffle and int(self._shared[_FINISHED]) == start.epoch and (not worker or worker.id == 0):
-            warnings.warn(
-                f"epoch {start.epoch} once more, in the same order: call set_epoch before each epoch", stacklevel=2
-            )
+            # Logged, not warned of: a filter that makes warnings errors would end a worker without a word.
+            _log.warning("epoch %d once more, in the same order: call set_epoch before each epoch", start.epoch)
         turn = Turn(first=worker.id, every=worker.num_workers) if worker else Turn()
         return TorchIterator(self, start, turn)
 

@@ -1,0 +1,267 @@
+"""Ready batches inside torch's DataLoader and torchdata's StatefulDataLoader."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import numpy as np
+import pytest
+from tests.strategies import check_samples, write_files
+
+torch = pytest.importorskip("torch")
+
+from torch.utils.data import DataLoader
+
+import stoker
+from stoker.spec import Ragged
+from stoker.torch import TorchDataset, TorchLoader
+
+pytestmark = [
+    pytest.mark.torch,
+    # Newer Pythons warn of any fork beside threads; those of Arrow and torch are theirs to look after.
+    pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),  # more workers than cores
+    pytest.mark.filterwarnings("ignore:.*set_vital:UserWarning"),  # torchdata calls what torch has deprecated
+]
+
+OPTIONS = {"batch_size": 48, "shuffle": True, "seed": 3, "window": 2}
+NUM_SAMPLES = 450
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("torch-dataset")
+    write_files(folder / "data", [200, 0, 150, 100], row_group_size=50)
+    return folder
+
+
+def source_of(place, **options) -> stoker.Dataset:
+    return stoker.Dataset(place / "data", chunk_size=4000, **options)
+
+
+def dataset_of(place, **options) -> TorchDataset:
+    return TorchDataset(source_of(place), **(OPTIONS | {"cache": place / "cache"} | options))
+
+
+def plain(field):
+    return Ragged(*map(plain, field)) if isinstance(field, Ragged) else field.numpy().copy()
+
+
+def arrays_of(batches) -> list[dict]:
+    return [{name: plain(field) for name, field in batch.items()} for batch in batches]
+
+
+def ids_of(batches) -> list[list[int]]:
+    return [batch["id"].tolist() for batch in batches]
+
+
+def flat(lists) -> list[int]:
+    return [i for ids in lists for i in ids]
+
+
+@pytest.fixture(scope="module")
+def epochs(place) -> list[list[list[int]]]:
+    """Ids of every batch of three epochs, from a loop without a DataLoader."""
+    with TorchLoader(source_of(place), cache=place / "cache", **OPTIONS) as loader:
+        return [ids_of(loader) for _ in range(3)]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2, 3, 11])
+def test_batches_are_the_same_and_in_the_same_order_for_any_number_of_workers(place, epochs, num_workers):
+    dataset = dataset_of(place)
+    loader = DataLoader(dataset, batch_size=None, num_workers=num_workers)
+    assert len(loader) == len(epochs[0]) == 10
+    for epoch in (0, 2):
+        dataset.set_epoch(epoch)
+        batches = arrays_of(loader)
+        assert ids_of(batches) == epochs[epoch]
+        for batch in batches:
+            check_samples(batch)
+    assert sorted(flat(epochs[0])) == list(range(NUM_SAMPLES))
+    dataset.close()
+
+
+def test_workers_that_are_spawned_give_the_same_batches(place, epochs):
+    loader = DataLoader(dataset_of(place), batch_size=None, num_workers=2, multiprocessing_context="spawn")
+    assert ids_of(loader) == epochs[0]
+
+
+def test_persistent_workers_hear_of_new_epochs(place, epochs):
+    dataset = dataset_of(place)
+    loader = DataLoader(dataset, batch_size=None, num_workers=2, persistent_workers=True)
+    for epoch in (0, 1, 2, 1):
+        dataset.set_epoch(epoch)
+        assert ids_of(loader) == epochs[epoch]
+    next(iter(loader))  # left early
+    dataset.set_epoch(2)
+    assert ids_of(loader) == epochs[2]
+
+
+def test_batches_that_are_kept_stay_intact(place):
+    kept = list(DataLoader(dataset_of(place), batch_size=None, num_workers=2, prefetch_factor=4))
+    assert sorted(flat(ids_of(kept))) == list(range(NUM_SAMPLES))
+    for batch in arrays_of(kept):
+        check_samples(batch)
+
+
+def test_the_fixed_width_fields_of_a_batch_travel_in_one_storage(place):
+    batch = next(iter(DataLoader(dataset_of(place), batch_size=None, num_workers=1)))
+    fixed = [field for field in batch.values() if not isinstance(field, Ragged)]
+    assert len({field.untyped_storage().data_ptr() for field in fixed}) == 1
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_pass_that_is_not_given_its_epoch_is_the_same_epoch_and_says_so(place, epochs, num_workers, caplog):
+    dataset = dataset_of(place)
+    loader = DataLoader(dataset, batch_size=None, num_workers=num_workers)
+    assert ids_of(loader) == epochs[0]
+    with caplog.at_level(logging.WARNING, logger="stoker"):
+        assert ids_of(loader) == epochs[0]
+    if num_workers == 0:  # a worker logs to its own standard error
+        assert ["call set_epoch" in message for message in caplog.messages] == [True]
+    dataset.close()
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_a_checkpoint_goes_on_with_other_ranks_and_workers(place, epochs, num_workers, world_size):
+    dataset = dataset_of(place)
+    dataset.set_epoch(1)
+    assert dataset.state_after(0)["num_consumed"] == 0
+    seen = flat(ids_of(batch for batch, _ in zip(DataLoader(dataset, batch_size=None), range(4), strict=False)))
+    state = json.loads(json.dumps(dataset.state_after(4)))
+    dataset.close()
+
+    rest = []
+    for rank in range(world_size):
+        resumed = dataset_of(place, rank=rank, world_size=world_size, batch_size=20)
+        resumed.load_state_dict(state)
+        resumed.set_epoch(0)  # a restored position stays
+        assert resumed.epoch == 1
+        rest.append(ids_of(DataLoader(resumed, batch_size=None, num_workers=num_workers)))
+        resumed.set_epoch(2)
+        assert resumed.epoch == 2
+        resumed.close()
+    assert len({len(batches) for batches in rest}) == 1
+    together = [i for step in zip(*rest, strict=True) for ids in step for i in ids]
+    assert seen + together == flat(epochs[1])
+
+
+def test_a_state_is_the_one_of_a_loader_and_ends_in_the_next_epoch(place):
+    dataset = dataset_of(place)
+    with TorchLoader(source_of(place), cache=place / "cache", **OPTIONS) as loader:
+        for step, _ in enumerate(loader):
+            assert dataset.state_after(step + 1) == loader.state_dict()
+    assert dataset.state_after(len(dataset))["epoch"] == 1
+    with pytest.raises(ValueError, match="10 steps, not 11"):
+        dataset.state_after(11)
+    with pytest.raises(stoker.ResumeError, match="the seed"):
+        dataset_of(place, seed=4).load_state_dict(dataset.state_after(3))
+    with pytest.raises(stoker.ResumeError, match="not sound"):
+        dataset.load_state_dict(dataset.state_after(3) | {"num_consumed": 451})
+
+
+def test_an_error_in_a_worker_names_what_failed(place, tmp_path):
+    dataset = TorchDataset(
+        source_of(place, transform=fails_at_300, version="1"), batch_size=50, window=1, cache=tmp_path / "cache"
+    )
+    message = failure_of(DataLoader(dataset, batch_size=None, num_workers=2))
+    for word in ("no three hundred", "part-00002.parquet row group 2", "needed by step 6"):
+        assert word in message, message
+
+
+def failure_of(loader) -> str:
+    """Return what a pass fails with; what torch's iterator began ends with this call, not with the traceback."""
+    try:
+        list(loader)
+    except Exception as error:
+        return str(error)
+    return ""
+
+
+def fails_at_300(table):
+    if 300 in table["id"].to_pylist():
+        raise ZeroDivisionError("no three hundred")
+    return table
+
+
+def test_augment_is_the_same_in_every_worker(place):
+    def noise_of(num_workers):
+        dataset = dataset_of(place, augment=with_noise)
+        batches = arrays_of(DataLoader(dataset, batch_size=None, num_workers=num_workers))
+        dataset.close()
+        return np.concatenate([batch["noise"] for batch in batches])
+
+    expected = noise_of(0)
+    assert len(np.unique(expected)) == NUM_SAMPLES
+    np.testing.assert_array_equal(noise_of(3), expected)
+
+
+def with_noise(batch, rng):
+    return batch | {"noise": rng.random(len(batch["id"]))}
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"cache": None}, TypeError, "cache"),
+        ({"batch_size": 0}, ValueError, "batch_size"),
+        ({"device": "cuda"}, TypeError, "device"),
+    ],
+)
+def test_wrong_arguments_are_said_in_the_process_that_makes_them(place, options, error, words):
+    with pytest.raises(error, match=words):
+        dataset_of(place, **options)
+
+
+def test_an_epoch_must_be_a_number(place):
+    for epoch in (-1, 1.5, True):
+        with pytest.raises(ValueError, match="epoch"):
+            dataset_of(place).set_epoch(epoch)
+
+
+# ---------------------------------------------------------------------- torchdata
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2, 3])
+@pytest.mark.parametrize("num_before", [0, 1, 5, 10])
+def test_a_stateful_data_loader_goes_on_exactly_where_it_was(place, epochs, num_workers, num_before):
+    stateful = pytest.importorskip("torchdata.stateful_dataloader")
+    dataset = dataset_of(place)
+    dataset.set_epoch(1)
+    loader = stateful.StatefulDataLoader(dataset, batch_size=None, num_workers=num_workers)
+    iterator = iter(loader)
+    before = ids_of(next(iterator) for _ in range(num_before))
+    state = json.loads(json.dumps(loader.state_dict()))
+    del iterator, loader
+    dataset.close()
+
+    dataset = dataset_of(place)
+    dataset.set_epoch(1)
+    loader = stateful.StatefulDataLoader(dataset, batch_size=None, num_workers=num_workers)
+    loader.load_state_dict(state)
+    after = ids_of(loader)
+    assert before + after == epochs[1]
+    dataset.set_epoch(2)
+    assert ids_of(loader) == epochs[2]
+    dataset.close()
+
+
+def test_a_stateful_data_loader_with_persistent_workers_goes_on_and_then_hears_of_epochs(place, epochs):
+    stateful = pytest.importorskip("torchdata.stateful_dataloader")
+    options = {"batch_size": None, "num_workers": 2, "persistent_workers": True}
+    dataset = dataset_of(place)
+    loader = stateful.StatefulDataLoader(dataset, **options)
+    iterator = iter(loader)
+    before = ids_of(next(iterator) for _ in range(3))
+    state = loader.state_dict()
+    del iterator, loader
+
+    dataset = dataset_of(place)
+    loader = stateful.StatefulDataLoader(dataset, **options)
+    loader.load_state_dict(state)
+    assert before + ids_of(loader) == epochs[0]
+    for epoch in (1, 2):
+        dataset.set_epoch(epoch)
+        assert ids_of(loader) == epochs[epoch]

@@ -1,0 +1,189 @@
+"""Batches as torch tensors on the CPU, end to end."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.strategies import check_samples, write_files
+
+torch = pytest.importorskip("torch")
+
+import stoker
+from stoker.spec import Ragged
+from stoker.torch import TorchLoader, to_nested
+
+pytestmark = pytest.mark.torch
+
+NUMBERS = [
+    "bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64",
+]  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_files(tmp_path / "data", [100, 0, 33], row_group_size=40)
+
+
+def wide_table(num_rows: int) -> pa.Table:
+    rng = np.random.default_rng(1)
+    columns: dict[str, object] = {}
+    for name in NUMBERS:
+        columns[name] = rng.integers(0, 2, num_rows).astype(name)
+        columns[f"{name}_list"] = pa.FixedSizeListArray.from_arrays(
+            pa.array(rng.integers(0, 2, num_rows * 3).astype(name)), 3
+        )
+    lengths = rng.integers(0, 4, num_rows)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    inner = pa.ListArray.from_arrays(pa.array(np.arange(0, 2 * offsets[-1] + 1, 2, dtype=np.int32)),
+                                     pa.array(np.arange(2 * offsets[-1], dtype=np.float32)))  # fmt: skip
+    columns["ragged"] = pa.ListArray.from_arrays(pa.array(offsets), pa.array(np.arange(offsets[-1], dtype=np.int16)))
+    columns["nested"] = pa.ListArray.from_arrays(pa.array(offsets), inner)
+    return pa.table(columns)
+
+
+def assert_same(tensor, array) -> None:
+    if isinstance(array, Ragged):
+        assert isinstance(tensor, Ragged)
+        assert_same(tensor.values, array.values)
+        assert_same(tensor.offsets, array.offsets)
+        return
+    assert isinstance(tensor, torch.Tensor)
+    assert tensor.numpy().dtype == array.dtype
+    np.testing.assert_array_equal(tensor.numpy(), array)
+
+
+def test_tensors_equal_arrays_for_every_dtype_and_nesting(tmp_path):
+    pq.write_table(wide_table(50), tmp_path / "wide.parquet")
+    dataset = stoker.Dataset(tmp_path / "wide.parquet")
+    options = {"batch_size": 16, "shuffle": True, "seed": 4}
+    with stoker.Loader(dataset, **options) as plain, TorchLoader(dataset, **options) as loader:
+        for arrays, tensors in zip(plain, loader, strict=True):
+            assert list(arrays) == list(tensors)
+            for name in arrays:
+                assert_same(tensors[name], arrays[name])
+            assert [len(part) for part in to_nested(tensors["ragged"]).unbind()] == np.diff(
+                arrays["ragged"].offsets
+            ).tolist()
+
+
+def test_batches_that_are_kept_stay_intact(folder):
+    with TorchLoader(stoker.Dataset(folder, chunk_size=4000), batch_size=10, shuffle=True, num_threads=3) as loader:
+        kept = list(loader)
+        ids = [batch["id"] for batch in loader]  # one field keeps the whole batch's memory
+    for batch in kept:
+        check_samples(batch)
+    assert sorted(torch.cat([batch["id"] for batch in kept]).tolist()) == list(range(133))
+    assert sorted(torch.cat(ids).tolist()) == list(range(133))
+
+
+def test_memory_is_used_again_once_no_tensor_shows_it(folder):
+    with TorchLoader(stoker.Dataset(folder, chunk_size=4000), batch_size=4, num_threads=1, prefetch=1) as loader:
+        for batch in loader:
+            del batch
+        assert loader._pool.num_buffers <= 12
+        assert loader.stats().num_steps == 34
+
+
+def test_fields_are_views_of_the_record_and_can_be_made_contiguous(folder):
+    with TorchLoader(stoker.Dataset(folder), batch_size=8) as loader:
+        batch = next(iter(loader))
+    assert batch["vector"].stride()[0] > 3
+    assert batch["vector"].contiguous().stride() == (3, 1)
+    (batch["vector"] * torch.ones(3, requires_grad=True)).sum().backward()
+
+
+def test_a_rank_without_samples_in_the_last_step_gets_an_empty_batch(folder):
+    dataset = stoker.Dataset(folder)
+    for rank, last in ((0, 0), (1, 1)):
+        with TorchLoader(dataset, global_batch_size=132, rank=rank, world_size=2) as loader:
+            batches = list(loader)
+        assert [len(batch["id"]) for batch in batches] == [66, last]
+        assert batches[1]["vector"].shape == (last, 3)
+        assert batches[1]["history"].offsets.tolist()[0] == 0
+
+
+def test_augment_may_return_arrays_that_torch_cannot_look_at(folder):
+    def augment(batch, rng):
+        return {"back": batch["id"][::-1], "flag": batch["flag"], "tensor": torch.ones(2), "history": batch["history"]}
+
+    with TorchLoader(stoker.Dataset(folder), batch_size=4, augment=augment) as loader:
+        batch = next(iter(loader))
+    assert batch["back"].tolist() == [3, 2, 1, 0]
+    assert batch["tensor"].tolist() == [1, 1]
+
+
+def test_padding_is_marked_by_a_bool_tensor(folder):
+    with TorchLoader(stoker.Dataset(folder), batch_size=50, remainder="pad") as loader:
+        masks = [batch["sample_mask"] for batch in loader]
+    assert [mask.dtype for mask in masks] == [torch.bool] * 3
+    assert [int(mask.sum()) for mask in masks] == [50, 50, 33]
+
+
+# ---------------------------------------------------------------------- which rank
+
+
+def ids_of(loader):
+    with loader:
+        return [i for batch in loader for i in batch["id"].tolist()]
+
+
+def test_torchruns_variables_give_the_rank(folder, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    dataset = stoker.Dataset(folder)
+    assert ids_of(TorchLoader(dataset, batch_size=100)) == list(range(66, 133))
+    assert ids_of(stoker.Loader(dataset, batch_size=200)) == list(range(133))  # plain loaders look at arguments alone
+    assert len(ids_of(TorchLoader(dataset, batch_size=200, rank=0, world_size=1))) == 133
+    assert len(ids_of(TorchLoader(dataset, batch_size=200, shard=stoker.Shard()))) == 133
+    assert ids_of(stoker.Loader(dataset, batch_size=100, shard=stoker.Shard.from_env())) == list(range(66, 133))
+
+
+def test_a_world_of_one_and_a_lone_world_size_say_nothing(folder, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert len(ids_of(TorchLoader(stoker.Dataset(folder), batch_size=200))) == 133
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert len(ids_of(TorchLoader(stoker.Dataset(folder), batch_size=200))) == 133
+
+
+def test_variables_that_contradict_each_other_are_a_value_error(monkeypatch):
+    monkeypatch.setenv("RANK", "2")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="contradict"):
+        TorchLoader(stoker.Dataset("nowhere"), batch_size=8)
+
+
+class Mesh:
+    """What a DeviceMesh says of itself."""
+
+    def __init__(self, shape, names, rank):
+        self.mesh = torch.arange(int(np.prod(shape))).reshape(shape)
+        self.mesh_dim_names = names
+        self._rank = rank
+
+    def get_coordinate(self):
+        found = (self.mesh == self._rank).nonzero()
+        return found[0].tolist() if len(found) else None
+
+
+@pytest.mark.parametrize("data_dims", [("dp", "shard"), ("shard", "dp"), (0, 1)])
+def test_the_ranks_of_one_model_replica_get_the_same_batch(data_dims):
+    shards = [
+        stoker.Shard.from_mesh(Mesh((2, 2, 2), ("dp", "shard", "tp"), rank), data_dims=data_dims) for rank in range(8)
+    ]
+    assert [shard.rank for shard in shards] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert {shard.world_size for shard in shards} == {4}
+    assert stoker.Shard.from_mesh(Mesh((2, 4), ("dp", "tp"), 6), data_dims="dp") == stoker.Shard(1, 2)
+    assert stoker.Shard.from_mesh(Mesh((8,), ("tp",), 6), data_dims=()) == stoker.Shard(0, 1)
+
+
+def test_a_mesh_without_such_a_dimension_or_this_process_is_refused():
+    mesh = Mesh((2, 2), ("dp", "tp"), 0)
+    with pytest.raises(ValueError, match=r"no dimension 'pp'.*'dp', 'tp'"):
+        stoker.Shard.from_mesh(mesh, data_dims=("pp",))
+    with pytest.raises(ValueError, match="twice"):
+        stoker.Shard.from_mesh(mesh, data_dims=("dp", 0))
+    with pytest.raises(ValueError, match="not in the mesh"):
+        stoker.Shard.from_mesh(Mesh((2, 2), None, 9), data_dims=(0,))
