@@ -66,6 +66,15 @@ def test_an_error_in_the_transform_reaches_the_step_that_needs_its_rows(folder, 
         assert word in text, text
 
 
+def test_without_shuffling_the_first_batches_do_not_wait_for_chunks_far_ahead(folder):
+    dataset = dataset_of(folder, transform=fails_at_450, version="1")  # in the last of three windows of four chunks
+    seen = []
+    with stoker.Loader(dataset, batch_size=50, num_threads=1) as loader:
+        with pytest.raises(stoker.TransformError):
+            seen.extend(loader)
+        assert ids_of(seen) == list(range(400))
+
+
 def test_after_an_error_the_next_for_begins_the_epoch_again(folder):
     dataset = dataset_of(folder, transform=fails_at_450, version="1")
     with stoker.Loader(dataset, batch_size=50, window=1) as loader:

@@ -27,6 +27,10 @@ from stoker.spec import Spec, parse_size
 from stoker.trace.stages import Stages, StageTotal
 
 
+# Chunks opened together where the order is that of the files: two at least are read while two are used.
+_MIN_PLAIN_WINDOW = 4
+
+
 @dataclass(frozen=True, kw_only=True)
 class LoaderStats:
     """What a loader has done since it was made.
@@ -170,6 +174,10 @@ class Loader:
         prefetch = _integer(prefetch, "prefetch")
         limit_bytes = None if cache_limit is None else parse_size(cache_limit, name="cache_limit")
         num_threads = default_num_threads() if num_threads is None else _integer(num_threads, "num_threads")
+
+        if window is None and not self._shuffle:
+            # A window then mixes nothing, so the first batch should wait for few chunks: those built at once.
+            window = max(_MIN_PLAIN_WINDOW, num_threads)
 
         self._stages = Stages()
         self._chunks: Chunks = open_chunks(
