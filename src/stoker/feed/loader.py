@@ -26,7 +26,6 @@ from stoker.source.dataset import Dataset
 from stoker.spec import Spec, parse_size
 from stoker.trace.stages import Stages, StageTotal
 
-
 # Chunks opened together where the order is that of the files: two at least are read while two are used.
 _MIN_PLAIN_WINDOW = 4
 

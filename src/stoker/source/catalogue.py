@@ -309,18 +309,21 @@ class Catalogue:
         chunks = self._chunks(footer, groups, leaves, file.info)
         watch = Stopwatch()
         ranges = self._ranges(file.info, chunks, watch)
-        table = decode_row_groups(
-            ranges,
-            footer.metadata,
-            row_groups=groups,
-            paths=[footer.checked.layout.paths[leaf] for leaf in leaves],
-            num_rows=int(self.num_rows[i]),
-            where=where,
-            url=file.info.url,
-        )
-        if self._is_local:
-            # After reading: what was read is then from the version that was listed, or it is not handed over.
-            check_unchanged(file.info, self._storage)
+        try:
+            table = decode_row_groups(
+                ranges,
+                footer.metadata,
+                row_groups=groups,
+                paths=[footer.checked.layout.paths[leaf] for leaf in leaves],
+                num_rows=int(self.num_rows[i]),
+                where=where,
+                url=file.info.url,
+            )
+        finally:
+            if self._is_local:
+                # After reading: what was read is then from the version that was listed, or it is not handed over; and
+                # where it could not be decoded, another version is the reason to tell.
+                check_unchanged(file.info, self._storage)
         table = self._finished(table, file, want, where=where)
         watch.stop(on_stage, fetched_bytes=ranges.num_bytes, decoded_bytes=table.nbytes)
         return table
