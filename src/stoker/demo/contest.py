@@ -25,14 +25,12 @@ from stoker.source.storage import Storage
 from stoker.spec import Arrays
 
 # Plain reads shall keep the accelerator about this busy: 10-20 % is what teams see who read a lake directly.
-PLAIN_BUSY = 0.17
-_CALIBRATION_S = 3.0
-_MIN_CALIBRATION_GROUPS = 8
+PLAIN_BUSY = 0.16
 
-# Seconds that the plain reads may take for all epochs; what would take longer is measured over the first steps of the
-# later ones. Twice this, the two first epochs that fill caches, and the rest stay below four minutes.
-_SLOW_WAY_S = 50.0
-_MIN_STEPS = 64
+# Seconds that a plain way may take. Where all its epochs would take longer, it trains fewer: whole ones, for the first
+# steps alone would count an epoch's start too much. Two plain ways, the epochs that calibrate and fill caches, and the
+# rest stay below four minutes.
+_SLOW_WAY_S = 45.0
 
 # Batches compared without a cache: building the chunks of all of them once more would show nothing new.
 UNCACHED_STEPS = 128
@@ -84,7 +82,8 @@ class Contest:
         name: str,
         how: str,
         accelerator: Accelerator,
-        later_steps: int | None = None,
+        num_epochs: int | None = None,
+        has_all_rows: bool = True,
         on_first: Callable[[Arrays], None] = lambda _: None,
     ) -> WayResult:
         """Train all epochs of one way, close it, and return what it gave."""
@@ -96,44 +95,32 @@ class Contest:
 
         results = []
         with closing(way):
-            for epoch in range(self.settings.num_epochs):
-                max_steps = later_steps if epoch else None
-                self.on_start(name, epoch, max_steps or self.num_steps)
-                result = measure_epoch(
-                    way, epoch=epoch, accelerator=accelerator, link=self.link, max_steps=max_steps, on_batch=on_batch
-                )
+            for epoch in range(num_epochs or self.settings.num_epochs):
+                self.on_start(name, epoch, self.num_steps)
+                result = measure_epoch(way, epoch=epoch, accelerator=accelerator, link=self.link, on_batch=on_batch)
                 results.append(result)
                 self.on_epoch(name, result)
-        return WayResult(key=key, name=name, how=how, epochs=tuple(results))
+        return WayResult(key=key, name=name, how=how, epochs=tuple(results), has_all_rows=has_all_rows)
 
 
 def plain_rate(contest: Contest) -> float:
-    """Return the rows a second that plain reads give through the link to a loop that does nothing with them."""
+    """Return the rows a second of a whole epoch of plain reads through the link, with no accelerator behind them."""
     way = PlainReads(contest.source(contest.link), num_threads=contest.settings.num_threads)
-    way.prepare()
-    num_groups = min(_MIN_CALIBRATION_GROUPS * contest.data.row_group_rows, contest.data.num_rows)
+    contest.on_start("plain reads alone", -1, contest.num_steps)
     start = time.perf_counter()
-    with closing(way.epoch(0)) as batches:
-        for _ in batches:
-            if way.num_rows_read >= num_groups and time.perf_counter() - start >= _CALIBRATION_S:
-                break
-        # Rows read rather than rows delivered: the first rows are read long before the first batch is mixed.
-        return way.num_rows_read / (time.perf_counter() - start)
+    with closing(way), closing(way.epoch(0)) as batches:
+        for batch in batches:
+            contest.on_batch(batch)
+    return contest.data.num_rows / (time.perf_counter() - start)
 
 
-def later_steps(contest: Contest, rate: float) -> int | None:
-    """Return the steps that slow ways take in later epochs; None for all of them."""
+def plain_epochs(contest: Contest, rate: float) -> int:
+    """Return how many epochs the plain ways train: all of them, unless that would take too long."""
     epoch_s = contest.data.num_rows / rate
-    num_later = contest.settings.num_epochs - 1
-    left_s = (_SLOW_WAY_S - epoch_s) / num_later
-    if left_s >= epoch_s:
-        return None
-    return min(contest.num_steps, max(_MIN_STEPS, int(contest.num_steps * left_s / epoch_s)))
+    return max(1, min(contest.settings.num_epochs, int(_SLOW_WAY_S / epoch_s)))
 
 
-def run_ways(
-    contest: Contest, accelerator: Accelerator, *, slow_steps: int | None
-) -> tuple[list[WayResult], list[str]]:
+def run_ways(contest: Contest, accelerator: Accelerator, *, num_plain_epochs: int) -> tuple[list[WayResult], list[str]]:
     """Return each way's result, and the digests of all batches of Stoker's first epoch."""
     num_threads = contest.settings.num_threads
     remote = contest.source(contest.link)
@@ -146,7 +133,7 @@ def run_ways(
             how=f"{_threads(num_threads)} read row groups ahead, decode them and turn each into arrays once; "
             "rows of four row groups are mixed",
             accelerator=accelerator,
-            later_steps=slow_steps,
+            num_epochs=num_plain_epochs,
         ),
         contest.run(
             PlainReads(remote, num_threads=4 * num_threads),
@@ -154,7 +141,7 @@ def run_ways(
             name="4 × the threads",
             how=f"the same with {4 * num_threads} threads",
             accelerator=accelerator,
-            later_steps=slow_steps,
+            num_epochs=num_plain_epochs,
         ),
         contest.run(
             ArrowCache(remote, folder=contest.work / "arrow", num_threads=num_threads),
@@ -185,15 +172,14 @@ def run_ways(
         name="batches in RAM",
         how="all batches lie in memory already: the ceiling",
         accelerator=accelerator,
+        has_all_rows=in_ram.is_whole,
     )
     return [*ways, ceiling], digests
 
 
 def check_rows(contest: Contest, ways: list[WayResult]) -> Check:
-    """Return whether every whole epoch delivered each row exactly once."""
-    whole = [(way, e) for way in ways for e in way.epochs if e.is_whole]
-    if any("ceiling" in note for note in contest.notes):
-        whole = [(way, epoch) for way, epoch in whole if way.key != RAM]
+    """Return whether every epoch delivered each row exactly once."""
+    whole = [(way, epoch) for way in ways if way.has_all_rows for epoch in way.epochs]
     wrong = [
         f"{way.name}, epoch {e.epoch + 1}: {e.num_rows:,} rows"
         for way, e in whole
@@ -203,7 +189,7 @@ def check_rows(contest: Contest, ways: list[WayResult]) -> Check:
         text="every way delivered every row exactly once an epoch",
         holds=not wrong,
         detail="; ".join(wrong)
-        or f"{len(whole)} whole epochs of {contest.data.num_rows:,} rows, each with the checksum of the rows as made",
+        or f"{len(whole)} epochs of {contest.data.num_rows:,} rows, each with the checksum of the rows as made",
     )
 
 

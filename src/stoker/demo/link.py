@@ -7,10 +7,10 @@ import threading
 from stoker.source.storage import BytesLike, ObjectInfo, Storage
 from stoker.testing import SlowStorage
 
-# What a host often gets of a lake that a whole fleet reads: 256 Mbit/s, and the first byte after 30 ms, as from an
+# What a host often gets of a lake that a whole fleet reads: 320 Mbit/s, and the first byte after 30 ms, as from an
 # object store of the same region.
 LATENCY_S = 0.030
-BANDWIDTH_BYTES_S = 32e6
+BANDWIDTH_BYTES_S = 40e6
 
 
 class MeteredLink:

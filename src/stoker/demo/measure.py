@@ -1,4 +1,4 @@
-"""One epoch of one way, measured."""
+"""One whole epoch of one way, measured."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ class EpochResult:
         num_steps: Steps trained.
         num_rows: Rows in them.
         checksum: `checksum_of` those rows.
-        is_whole: Whether the way came to its end; else it was measured over the first steps only.
         wall_s: From asking for the first batch to the end of the last step.
         busy_s: Time in which the accelerator computed.
         waited_s: Time in which it had nothing to do because the loop was waiting for a batch.
@@ -40,7 +39,6 @@ class EpochResult:
     num_steps: int
     num_rows: int
     checksum: int
-    is_whole: bool
     wall_s: float
     busy_s: float
     waited_s: float
@@ -55,7 +53,6 @@ def measure_epoch(
     epoch: int,
     accelerator: Accelerator,
     link: MeteredLink,
-    max_steps: int | None = None,
     on_batch: Callable[[Arrays], None] = lambda _: None,
 ) -> EpochResult:
     """Train one epoch and return what it gave.
@@ -65,12 +62,10 @@ def measure_epoch(
         epoch: Number of the epoch.
         accelerator: What trains.
         link: What the way reads through, for its meter.
-        max_steps: Stop after this many steps; None trains the whole epoch.
         on_batch: Told of each batch, in the time that counts.
     """
     fetches: list[Stretch] = []
     num_rows = checksum = 0
-    is_whole = True
     remote_before = link.bytes_read
     cpu_before = time.process_time()
     start = asked = time.perf_counter()
@@ -81,9 +76,6 @@ def measure_epoch(
             num_rows += num_rows_of(batch)
             checksum += _checksum(batch)
             on_batch(batch)
-            if len(fetches) == max_steps:
-                is_whole = False
-                break
             asked = time.perf_counter()
         steps = accelerator.finish()
         stop = max(step.stop for step in steps) if steps else time.perf_counter()
@@ -93,7 +85,6 @@ def measure_epoch(
         num_steps=len(steps),
         num_rows=num_rows,
         checksum=checksum % 2**64,
-        is_whole=is_whole,
         wall_s=stop - start,
         busy_s=busy_s(steps),
         waited_s=waited_s(fetches, steps, start=start),

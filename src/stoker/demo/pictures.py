@@ -49,15 +49,14 @@ def _bar(share: Share, kind: str, label: str) -> str:
 
 
 def _lane_row(way: WayResult, *, longest_s: float) -> str:
-    whole = "" if way.is_whole else ", in part"
     path, borders = _area(way)
-    num_epochs = len(way.epochs)
+    epochs = f"{len(way.epochs)} epoch{'s' if len(way.epochs) > 1 else ''}"
     return (
         f'<div class="way{_ours(way)}"><div class="name">{escape(way.name)}</div>'
         f'<div class="lane"><svg style="width:{way.wall_s / longest_s:.2%}" viewBox="0 0 {way.wall_s:.3f} 1" '
-        f'preserveAspectRatio="none" role="img" aria-label="{escape(way.name)}: {num_epochs} epochs in '
+        f'preserveAspectRatio="none" role="img" aria-label="{escape(way.name)}: {epochs} in '
         f'{way.wall_s:.1f} seconds">{path}{borders}</svg></div>'
-        f'<div class="value"><b>{way.wall_s:.1f} s</b><small>{num_epochs} epochs{whole}</small></div></div>'
+        f'<div class="value"><b>{way.wall_s:.1f} s</b><small>{epochs}</small></div></div>'
     )
 
 

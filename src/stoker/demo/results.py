@@ -39,19 +39,21 @@ class Share:
 
 @dataclass(frozen=True, kw_only=True)
 class WayResult:
-    """One way's epochs.
+    """One way's epochs, all of them whole.
 
     Attributes:
         key: Which way.
         name: What it is called on the screen.
         how: What it does, in a sentence.
         epochs: Its epochs, in order.
+        has_all_rows: Whether it was given all rows; only the ceiling may lack some, for want of memory.
     """
 
     key: str
     name: str
     how: str
     epochs: tuple[EpochResult, ...]
+    has_all_rows: bool = True
 
     @property
     def first(self) -> Share:
@@ -67,11 +69,6 @@ class WayResult:
     def wall_s(self) -> float:
         """Seconds of all epochs."""
         return sum(epoch.wall_s for epoch in self.epochs)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all epochs were measured to their end."""
-        return all(epoch.is_whole for epoch in self.epochs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +96,7 @@ class DemoResult:
         num_rows: Rows of the data set.
         num_files: Its files.
         size_bytes: Its size as Parquet.
-        num_epochs: Epochs of each way.
+        num_epochs: Epochs of each way, but for slow ones on a slow machine.
         accelerator: What trained.
         step_s: Seconds a step.
         calibration: How the length of a step was chosen.

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Self
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
@@ -16,12 +17,13 @@ from stoker.demo.results import GOAL, RAM, STOKER, DemoResult, WayResult, share_
 from stoker.spec import Arrays
 
 _BAR_CELLS = 16
+_SHORT_BAR_CELLS = 10
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _LABEL_CELLS = 22
 # Waiting for data this much of the time is the case that the bar should make plain.
 _STARVED = 0.5
 # Below this width the table leaves out what it can do without.
-_WIDE_CELLS = 100
+_WIDE_CELLS = 110
 
 
 class Screen:
@@ -96,7 +98,6 @@ class Screen:
             (f"epoch {epoch.epoch + 1}  ", "dim"),
             *_bar(share.busy, waited=share.waited),
             f" {share.busy:>6.1%} busy  {share.rows_per_s:>11,.0f} rows/s  {epoch.wall_s:>5.1f} s",
-            ("" if epoch.is_whole else f"  first {epoch.num_steps} steps", "dim"),
         )
         self._console.print(line, soft_wrap=True)
         self._last_name = name
@@ -105,7 +106,8 @@ class Screen:
         """Print the table, the checks and the conclusion."""
         console = self._console
         console.print()
-        console.print(_table(result, is_wide=console.width >= _WIDE_CELLS))
+        table = _table(result, is_wide=console.width >= _WIDE_CELLS)
+        console.print(Padding(table, (0, 0, 0, 2)))
         for note in result.notes:
             console.print(Text(f"  {note}", style="dim"), soft_wrap=True)
         console.print()
@@ -145,16 +147,16 @@ def size_text(num_bytes: float) -> str:
 def _table(result: DemoResult, *, is_wide: bool) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.add_column("", no_wrap=True)
-    table.add_column("busy:\nfirst epoch", justify="right")
-    table.add_column("\nlater epochs", no_wrap=True)
-    table.add_column("waiting\nfor data", justify="right")
+    table.add_column("busy,\nfirst", justify="right", no_wrap=True)
+    table.add_column("busy,\nlater epochs", no_wrap=True)
+    table.add_column("\nwaits", justify="right", no_wrap=True)
     if is_wide:
-        table.add_column("other\nidle", justify="right")
+        table.add_column("other\nidle", justify="right", no_wrap=True)
     table.add_column("\nrows/s", justify="right", no_wrap=True)
-    table.add_column("times\nplain", justify="right")
+    table.add_column("times\nplain", justify="right", no_wrap=True)
+    table.add_column("cores\nused", justify="right", no_wrap=True)
     if is_wide:
-        table.add_column("cores\nused", justify="right")
-        table.add_column("from remote\nan epoch", justify="right", no_wrap=True)
+        table.add_column("from remote,\nan epoch", justify="right", no_wrap=True)
     plain = result.ways[0].later.rows_per_s
     for way in result.ways:
         table.add_row(*_row(way, plain=plain, is_wide=is_wide), style="bold" if way.key == STOKER else "")
@@ -163,24 +165,20 @@ def _table(result: DemoResult, *, is_wide: bool) -> Table:
 
 def _row(way: WayResult, *, plain: float, is_wide: bool) -> list[str | Text]:
     later = way.later
+    bar = _bar(later.busy, waited=later.waited, num_cells=_BAR_CELLS if is_wide else _SHORT_BAR_CELLS)
     # What lies in RAM has no first epoch: it was loaded before.
     first = "" if way.key == RAM else f"{way.first.busy:.0%}"
-    cells: list[str | Text] = [
-        f"  {way.name}",
-        first,
-        Text.assemble(*_bar(later.busy, waited=later.waited), f" {later.busy:>6.1%}"),
-        f"{later.waited:.0%}",
-    ]
+    cells: list[str | Text] = [way.name, first, Text.assemble(*bar, f" {later.busy:>6.1%}"), f"{later.waited:.0%}"]
     if is_wide:
         cells.append(f"{later.other:.0%}")
-    cells += [f"{later.rows_per_s:,.0f}", f"{later.rows_per_s / plain:.1f}"]
+    cells += [f"{later.rows_per_s:,.0f}", f"{later.rows_per_s / plain:.1f}", f"{later.cores:.1f}"]
     if is_wide:
-        cells += [f"{later.cores:.1f}", size_text(later.remote_bytes)]
+        cells.append(size_text(later.remote_bytes) if later.remote_bytes else "none")
     return cells
 
 
-def _bar(busy: float, *, waited: float) -> list[tuple[str, str]]:
+def _bar(busy: float, *, waited: float, num_cells: int = _BAR_CELLS) -> list[tuple[str, str]]:
     """Return a bar in styled parts: what was computed, and the rest."""
-    eighths = round(max(0.0, min(1.0, busy)) * _BAR_CELLS * 8)
+    eighths = round(max(0.0, min(1.0, busy)) * num_cells * 8)
     full = "█" * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
-    return [(full, "green"), ("░" * (_BAR_CELLS - len(full)), "red" if waited > _STARVED else "dim")]
+    return [(full, "green"), ("░" * (num_cells - len(full)), "red" if waited > _STARVED else "dim")]

@@ -32,30 +32,20 @@ class PlainReads:
         self._source = source
         self._num_threads = num_threads
         self._row_groups = RowGroups(source.urls, source.storage)
-        self._lock = threading.Lock()
-        self.num_rows_read = 0
-
-    def prepare(self) -> None:
-        """Fetch the footers now rather than with the first epoch."""
-        self._row_groups.shuffled(seed=self._source.seed, epoch=0)
 
     def epoch(self, epoch: int) -> Batches:
         """Yield each row once in shuffled batches."""
         todo = iter(self._row_groups.shuffled(seed=self._source.seed, epoch=epoch))
+        lock = threading.Lock()
         rng = np.random.default_rng([self._source.seed, epoch, 1])
         # One row group more than is being read: a reader never waits for the mixer, and memory stays bounded.
         with Channel[Arrays](self._num_threads + 1) as parts, Channel[Arrays](_PREFETCH) as batches:
 
             def read() -> None:
                 while True:
-                    with self._lock:
+                    with lock:
                         group = next(todo, None)
-                    if group is None:
-                        return
-                    arrays = arrays_of(group.read(self._source.storage))
-                    with self._lock:
-                        self.num_rows_read += num_rows_of(arrays)
-                    if not parts.put(arrays):
+                    if group is None or not parts.put(arrays_of(group.read(self._source.storage))):
                         return
 
             def mix() -> None:
