@@ -36,8 +36,12 @@ def as_tensor(array: Any) -> torch.Tensor:
     if isinstance(array, torch.Tensor):
         return array
     array = np.asarray(array)
-    is_odd = any(stride < 0 or stride % array.itemsize for stride in array.strides)
-    return torch.from_numpy(array.copy() if is_odd or not array.flags.writeable else array)
+    if not array.flags.writeable:  # torch would take it, and warn
+        return torch.from_numpy(array.copy())
+    try:
+        return torch.from_numpy(array)
+    except ValueError:  # backwards, or not whole items apart
+        return torch.from_numpy(array.copy())
 
 
 def as_tensors(array: Array | Ragged) -> Any:
