@@ -25,7 +25,7 @@ from stoker.source.storage import Storage
 from stoker.spec import Arrays
 
 # Plain reads shall keep the accelerator about this busy: 10-20 % is what teams see who read a lake directly.
-PLAIN_BUSY = 0.16
+PLAIN_BUSY = 0.17
 
 # Seconds that a plain way may take. Where all its epochs would take longer, it trains fewer: whole ones, for the first
 # steps alone would count an epoch's start too much. Two plain ways, the epochs that calibrate and fill caches, and the

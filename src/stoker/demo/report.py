@@ -8,7 +8,7 @@ from pathlib import Path
 
 from stoker.demo.pictures import bars, lanes
 from stoker.demo.results import PLAIN, RAM, STOKER, DemoResult, WayResult
-from stoker.demo.screen import conclusion, size_text
+from stoker.demo.screen import comparison, conclusion, size_text
 
 
 def write_report(result: DemoResult, path: Path) -> None:
@@ -36,7 +36,7 @@ def report_html(result: DemoResult) -> str:
 <main>
 <p class="brand"><b>stoker</b> demo · {escape(result.when)} · {result.num_rows:,} rows, {result.num_epochs} epochs</p>
 <h1>{_headline(result)}</h1>
-<p class="lead">{escape(conclusion(result))}</p>
+<p class="lead">{escape(conclusion(result))} {escape(comparison(result))}</p>
 <div class="figures">
 <div><b>{plain.later.busy:.0%}</b><span>busy with plain Parquet reads</span></div>
 <div class="is-ours"><b>{stoker.later.busy:.0%}</b><span>busy with Stoker, from the second epoch on</span></div>

@@ -56,7 +56,7 @@ def run_demo(settings: DemoSettings, *, console: Console | None = None) -> DemoR
             num_threads=settings.num_threads,
             on_rows=screen.advance,
         )
-        screen.show_data(data)
+        screen.show_data(data, took_s=time.perf_counter() - start)
 
         local = storage_for(str(data.folder), storage_options=None)
         link = MeteredLink(local, latency_s=settings.latency_s, bandwidth_bytes_s=settings.bandwidth_bytes_s)
