@@ -493,7 +493,7 @@ class UntouchedStorage:
         ({"batch_size": 8, "cache_limit": -1}, ValueError, "cache_limit"),
         ({"batch_size": 8, "cache_limit": 1.5}, TypeError, "cache_limit"),
         ({"batch_size": 8, "num_threads": 0}, ValueError, "num_threads"),
-        ({"batch_size": 8, "prefetch": 0}, ValueError, "prefetch"),
+        ({"batch_size": 8, "prefetch": -1}, ValueError, "prefetch"),
         ({"batch_size": 8, "prefetch": "4"}, TypeError, "prefetch"),
         ({"batch_size": 8, "transform_in": "fibres"}, ValueError, "transform_in"),
         ({"batch_size": 8, "augment": "flip"}, TypeError, "augment"),

@@ -84,6 +84,7 @@ def run(folder, **options):
 def test_cold_warm_and_uncached_runs_give_the_same_bytes_on_any_number_of_threads(folder, tmp_path):
     expected = run(folder, num_threads=1, prefetch=1)
     assert expected[0] != expected[1]
+    assert run(folder, num_threads=1, prefetch=0) == expected  # in the calling thread
     for num_threads in (1, 3, 16):
         cache = tmp_path / f"cache-{num_threads}"
         assert run(folder, num_threads=num_threads, prefetch=num_threads, cache=cache) == expected  # cold, then warm

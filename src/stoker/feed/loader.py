@@ -112,7 +112,8 @@ class Loader:
         cache_limit: Size of that folder, "500GB" or bytes; None is what the disk has.
         num_threads: Threads that build chunks (a few more where they wait for a remote source), and as many that
             assemble batches; default: the cores this process may use. Changes no batch.
-        prefetch: Batches made ahead of the step. Changes no batch.
+        prefetch: Batches made ahead of the step; with 0 each is assembled when it is asked for, in the calling thread.
+            Changes no batch.
         transform_in: "threads", or "processes" for a transform that holds the GIL.
         augment: Function of (batch, generator) that returns the batch to hand over; runs after the cache, on every
             epoch, in threads. Its generator depends on seed, epoch and the samples' places in it alone.
@@ -170,7 +171,7 @@ class Loader:
             raise TypeError("augment must be a function of (batch, generator)")
         if cache is not None and not isinstance(cache, str | os.PathLike):
             raise TypeError(f"cache must be the path of a folder, not {cache!r}")
-        prefetch = _integer(prefetch, "prefetch")
+        prefetch = _integer(prefetch, "prefetch", at_least=0)
         limit_bytes = None if cache_limit is None else parse_size(cache_limit, name="cache_limit")
         num_threads = default_num_threads() if num_threads is None else _integer(num_threads, "num_threads")
 

@@ -21,14 +21,15 @@ class Prefetch(Generic[T]):
     Args:
         make: Called with the number of the result, from several threads at once.
         num_results: How many there are.
-        depth: How many may be made or wait ahead of the caller, at least 1.
+        depth: How many may be made or wait ahead of the caller. With 0 there are no threads: each result is made when
+            it is asked for, by the caller.
         num_threads: Threads that make them.
     """
 
     def __init__(self, make: Callable[[int], T], *, num_results: int, depth: int, num_threads: int) -> None:
         self._make = make
         self._num_results = num_results
-        self._depth = max(1, depth)
+        self._depth = depth
         self._changed = threading.Condition()
         self._ready: dict[int, T] = {}
         self._failed: dict[int, BaseException] = {}
@@ -37,7 +38,7 @@ class Prefetch(Generic[T]):
         self._is_closed = False
         self._threads = [
             threading.Thread(target=self._work, name=f"stoker-batch-{i}", daemon=True)
-            for i in range(max(1, min(num_threads, depth, num_results)))
+            for i in range(min(max(1, num_threads), depth, num_results))
         ]
         for thread in self._threads:
             thread.start()
@@ -60,6 +61,8 @@ class Prefetch(Generic[T]):
             StopIteration: All have been handed over.
             InterruptedError: The sequence was closed before.
         """
+        if self._depth == 0:
+            return self._make_now()
         with self._changed:
             number = self._next_to_hand
             while number not in self._ready and number not in self._failed:
@@ -89,6 +92,16 @@ class Prefetch(Generic[T]):
             if thread is not threading.current_thread():
                 thread.join()
         self._ready.clear()
+
+    def _make_now(self) -> T:
+        number = self._next_to_hand
+        if number >= self._num_results:
+            raise StopIteration
+        if self._is_closed:
+            raise InterruptedError("closed before all results were handed over")
+        result = self._make(number)
+        self._next_to_hand += 1
+        return result
 
     def _work(self) -> None:
         while (number := self._claim()) is not None:

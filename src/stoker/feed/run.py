@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ class RunSettings:
         seed: Seed of the order; also decides `augment`'s randomness.
         shard: This rank.
         num_threads: Threads that assemble batches, and as many that build chunks where some are missing.
-        prefetch: Batches ahead of the step.
+        prefetch: Batches ahead of the step; 0 assembles each in the calling thread when it is asked for.
         augment: The user's function on a batch, or None.
         marks_padding: Whether batches get the bool field `sample_mask`, False where a sample only fills the batch up.
         handover: What batches leave as.
@@ -118,6 +119,9 @@ class Run:
         self._epoch = position.epoch
         self._numbers = range(turn.first, steps.num_steps, turn.every)
         self._num_handed = 0
+        self._passed = [0] * len(orders)
+        # Asked for twice: when a step is assembled, and to see what it leaves behind.
+        self._slices = lru_cache(maxsize=64)(partial(steps.slices, shard=settings.shard))
         self._is_closed = False
         self._closing = threading.RLock()
         self._filler = Filler(
@@ -202,7 +206,7 @@ class Run:
 
     def _make(self, number: int) -> Prepared:
         step = self._numbers[number]
-        slices = self.steps.slices(step, self._settings.shard)
+        slices = self._slices(step)
         with ExitStack() as stack:
             parts = [part for piece in slices for part in self._parts(piece, stack)]
             start_ns = time.perf_counter_ns()
@@ -238,9 +242,11 @@ class Run:
         """Close the windows that only steps already handed over needed."""
         if self.is_over:
             return
-        for piece in self.steps.slices(self._numbers[self._num_handed], self._settings.shard):
-            if not piece.is_padding:  # that goes back to the epoch's beginning
-                self._windows[piece.lane].pass_by(self._window_at(piece.lane, piece.start))
+        for piece in self._slices(self._numbers[self._num_handed]):
+            number = self._window_at(piece.lane, piece.start)
+            if not piece.is_padding and number > self._passed[piece.lane]:  # padding goes back to the beginning
+                self._passed[piece.lane] = number
+                self._windows[piece.lane].pass_by(number)
 
     def _window_at(self, lane: int, position: int) -> int:
         return int(np.searchsorted(self._orders[lane].window_starts, position, side="right")) - 1

@@ -15,7 +15,7 @@ def drain(prefetch):
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 7])
-@pytest.mark.parametrize("depth", [1, 3, 100])
+@pytest.mark.parametrize("depth", [0, 1, 3, 100])
 def test_results_come_in_order(num_threads, depth):
     prefetch = Prefetch(lambda i: i * i, num_results=50, depth=depth, num_threads=num_threads)
     assert drain(prefetch) == [i * i for i in range(50)]
@@ -69,3 +69,14 @@ def test_nothing_to_make_ends_at_once():
     prefetch = Prefetch(lambda i: i, num_results=0, depth=5, num_threads=3)
     assert drain(prefetch) == []
     prefetch.close()
+
+
+def test_without_depth_each_result_is_made_by_the_caller_when_it_is_asked_for():
+    made = []
+    prefetch = Prefetch(lambda i: made.append((i, threading.current_thread())), num_results=3, depth=0, num_threads=4)
+    assert made == []
+    prefetch.get()
+    assert made == [(0, threading.current_thread())]
+    prefetch.close()
+    with pytest.raises(InterruptedError):
+        prefetch.get()
