@@ -19,7 +19,11 @@ from stoker.demo.data import make_data
 from stoker.demo.machine import machine, versions
 
 RESULTS = Path(__file__).parent / "results"
-QUESTIONS = {"warm-gather": warm_gather.run, "first-epoch": first_epoch.run}
+QUESTIONS = {
+    "warm-gather": warm_gather.run,
+    "first-epoch": first_epoch.run,
+    "first-epoch-all-cores": first_epoch.run_on_all,
+}
 
 
 def main() -> int:

@@ -48,7 +48,7 @@ def run(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
             num_rounds=num_rounds,
             promise=0.7,
             remarks=lambda: (
-                f"records of {loader.spec.record_bytes} bytes, batches of {BATCH_SIZE:,} rows, assembled in the calling "
-                "thread (prefetch=0)",
+                f"records of {loader.spec.record_bytes} bytes, batches of {BATCH_SIZE:,} rows, assembled in the "
+                "calling thread (prefetch=0)",
             ),
         )
