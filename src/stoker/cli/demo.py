@@ -12,6 +12,8 @@ from stoker.cli.codes import FAILED, OK
 from stoker.cli.paint import make_console, print_json
 
 _PAGE = "stoker-demo.html"
+# Wide enough for its tables; what is padded to the width of a page reads in a log as well.
+_LOG_CELLS = 120
 
 
 def add_to(commands: Commands) -> None:
@@ -38,7 +40,7 @@ stoker demo --rows 500000 --html demo.html""",
     parser.set_defaults(run=run)
 
 
-def run(options: argparse.Namespace, console: Console) -> int:
+def run(options: argparse.Namespace, _: Console) -> int:
     """Run the demo."""
     from stoker.demo.data import NUM_ROWS
     from stoker.demo.run import default_folder, run_demo
@@ -49,7 +51,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         num_rows=options.rows or NUM_ROWS,
         html=Path(options.html).expanduser(),
     )
-    result = run_demo(settings, console=make_console(stderr=True) if options.json else console)
+    result = run_demo(settings, console=make_console(stderr=options.json, pipe_width=_LOG_CELLS))
     if options.json:
         print_json(result.to_json())
     return OK if result.checks_hold else FAILED

@@ -16,11 +16,11 @@ from rich.text import Text
 _PIPE_WIDTH = 4000
 
 
-def make_console(*, stderr: bool = False) -> Console:
-    """Return a console on stdout or stderr, as wide as the terminal, or without borders in a pipe."""
+def make_console(*, stderr: bool = False, pipe_width: int = _PIPE_WIDTH) -> Console:
+    """Return a console on stdout or stderr, as wide as the terminal, or `pipe_width` in a pipe."""
     stream: TextIO = sys.stderr if stderr else sys.stdout
     is_narrow = stream.isatty() or "COLUMNS" in os.environ
-    return Console(file=stream, highlight=False, width=None if is_narrow else _PIPE_WIDTH, soft_wrap=False, emoji=False)
+    return Console(file=stream, highlight=False, width=None if is_narrow else pipe_width, soft_wrap=False, emoji=False)
 
 
 def print_json(content: Mapping[str, object]) -> None:
