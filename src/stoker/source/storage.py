@@ -27,10 +27,10 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from stoker.errors import SourceError, SourceMissingError
+from stoker.source.clients import ARROW_SCHEMES, WrongArgumentError, filesystem_for
 
 BytesLike: TypeAlias = "bytes | bytearray | memoryview | pa.Buffer"
 
-_ARROW_SCHEMES = frozenset({"s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs"})
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
 # pyarrow's own way to give options in a URL, s3://bucket/key?endpoint_override=...; a "?" without "name=" is a glob.
 _QUERY = re.compile(r"\?(?=[A-Za-z_]\w*=)")
@@ -38,7 +38,31 @@ _QUERY = re.compile(r"\?(?=[A-Za-z_]\w*=)")
 # Opened objects that one ArrowStorage remembers: opening one again asks a remote store for its size each time.
 _MAX_OPEN_OBJECTS = 64
 
+# Asked for when a read was refused: enough for the store's words, which are a few hundred bytes.
+_REFUSAL_BYTES = 4096
+
 _HOPELESS = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
+# What stores say, in the words of pyarrow's clients and of their own.
+_MISSING = re.compile(r"NO_SUCH_KEY|NO_SUCH_BUCKET|NoSuchKey|NoSuchBucket|HTTP status 404\b")
+_WAYS_OUT = (
+    (
+        re.compile(
+            r"ACCESS_DENIED|AccessDenied|INVALID_ACCESS_KEY_ID|InvalidAccessKeyId|SIGNATURE_DOES_NOT_MATCH|"
+            r"SignatureDoesNotMatch|INVALID_CLIENT_TOKEN_ID|ExpiredToken|InvalidToken|Forbidden|HTTP status 40[13]\b"
+        ),
+        "check the credentials or storage_options",
+    ),
+    (
+        re.compile(r"PermanentRedirect|AuthorizationHeaderMalformed|HTTP status 301\b"),
+        "the bucket is in another region: name it in storage_options, as region",
+    ),
+    (
+        # An answer to HEAD has no words, only a number.
+        re.compile(r"HTTP status 400\b.*No response body"),
+        "check the credentials, which may have expired, and the region, in storage_options",
+    ),
+)
+_UNREACHABLE = re.compile(r"NETWORK_CONNECTION")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,7 +114,7 @@ def translated(url: str, *, doing: str) -> Iterator[None]:
     """Turn whatever a file system raises inside the block into a `SourceError` that names `url` and a way out."""
     try:
         yield
-    except SourceError:
+    except (SourceError, WrongArgumentError):
         raise
     except (FileNotFoundError, NotADirectoryError) as error:
         raise SourceMissingError(f"nothing is stored at {url}: check the name", url=url) from error
@@ -104,9 +128,20 @@ def translated(url: str, *, doing: str) -> Iterator[None]:
     except Exception as error:
         # Clients of stores raise whatever they like, from botocore's own trees to bare Exception.
         reason = _first_line(error)
-        if "ACCESS_DENIED" in reason or "AccessDenied" in reason or "403" in reason:
-            reason += "; check the credentials or storage_options"
-        raise SourceError(f"{doing} {url} failed: {reason}", url=url) from error
+        if _MISSING.search(reason):
+            raise SourceMissingError(f"nothing is stored at {url} ({reason}): check the name", url=url) from error
+        way_out = _way_out(error)
+        if way_out is None and _UNREACHABLE.search(reason):
+            way_out = "check the network, and endpoint_override in storage_options"
+        raise SourceError(f"{doing} {url} failed: {reason}{'; ' + way_out if way_out else ''}", url=url) from error
+
+
+def _way_out(error: BaseException) -> str | None:
+    """Return what the user can do about a store that refuses for good; None where it does not, or says no more."""
+    if getattr(error, "status", None) in (401, 403):
+        return _WAYS_OUT[0][1]
+    text = str(error)
+    return next((way_out for pattern, way_out in _WAYS_OUT if pattern.search(text)), None)
 
 
 def is_transient(error: BaseException) -> bool:
@@ -114,8 +149,7 @@ def is_transient(error: BaseException) -> bool:
     seen = error.__cause__ if isinstance(error, SourceError) else error
     if seen is None or isinstance(error, SourceMissingError) or isinstance(seen, _HOPELESS):
         return False
-    text = str(seen)
-    if "ACCESS_DENIED" in text or "AccessDenied" in text:
+    if _way_out(seen) is not None or _MISSING.search(str(seen)):
         return False
     if isinstance(seen, OSError):
         return seen.errno not in (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.EINVAL, errno.EMFILE)
@@ -146,7 +180,7 @@ def local_path(url: str) -> str:
 
 def split_query(url: str) -> tuple[str, str]:
     """Split `url` into the place and the options pyarrow reads from it: ("s3://b/k", "endpoint_override=...")."""
-    if scheme_of(url) not in _ARROW_SCHEMES:
+    if scheme_of(url) not in ARROW_SCHEMES:
         return url, ""
     parts = _QUERY.split(url, maxsplit=1)
     return parts[0], parts[1] if len(parts) == 2 else ""
@@ -280,9 +314,27 @@ class ArrowStorage:
 
     def read(self, url: str, offset: int, num_bytes: int) -> BytesLike:
         """Return `num_bytes` of the object `url` from `offset` on."""
+        data: BytesLike = b""
         with translated(url, doing="reading"):
-            data: BytesLike = self._opened(url).read_at(num_bytes, offset)
+            file = self._opened(url)
+            if offset + num_bytes > file.size():
+                # It may have been opened before a larger object took its place.
+                self._forget(url)
+                file = self._opened(url)
+            try:
+                if offset < file.size():
+                    data = file.read_at(num_bytes, offset)
+            except OSError as error:
+                self._forget(url)
+                if "Failed to flush response stream" in str(error):
+                    # The store refused in more bytes than were asked for: its words had no room and are lost.
+                    self._opened(url).read_at(_REFUSAL_BYTES, 0)
+                raise
         return exactly(data, num_bytes, url=url, offset=offset)
+
+    def _forget(self, url: str) -> None:
+        with self._lock:
+            self._open.pop(url, None)
 
     def _opened(self, url: str) -> Any:
         with self._lock:
@@ -302,10 +354,14 @@ class ArrowStorage:
         return (self._root_path + url.removeprefix(self._root_url)).rstrip("/")
 
     def _info(self, info: pafs.FileInfo) -> ObjectInfo:
+        modified_ns = info.mtime_ns
+        if self._filesystem.type_name == "s3" and modified_ns is not None:
+            # MinIO and Ceph give milliseconds in a listing, and seconds when one object is looked up.
+            modified_ns -= modified_ns % 1_000_000_000
         return ObjectInfo(
             url=self._root_url + info.path.removeprefix(self._root_path),
             size_bytes=info.size or 0,
-            version=str(info.mtime_ns),
+            version=str(modified_ns),
         )
 
     def __repr__(self) -> str:
@@ -330,6 +386,7 @@ class FsspecStorage:
         "checksum",
         "mtime",
         "LastModified",
+        "Last-Modified",
         "last_modified",
     )
 
@@ -345,6 +402,9 @@ class FsspecStorage:
                 found = self._filesystem.find(self._path(url), detail=True)
             except FileNotFoundError:
                 found = {}
+            for path, about in found.items():
+                if about.get("size") is None:  # a web server lists names alone
+                    found[path] = self._filesystem.info(path)
         infos = [self._info(path, about) for path, about in found.items()]
         return sorted(infos, key=lambda info: info.url)
 
@@ -361,6 +421,10 @@ class FsspecStorage:
         """Return `num_bytes` of the object `url` from `offset` on."""
         with translated(url, doing="reading"):
             data: bytes = self._filesystem.cat_file(self._path(url), start=offset, end=offset + num_bytes)
+        if len(data) > num_bytes:
+            raise SourceError(
+                f"{url}: the server gives whole objects where ranges are asked for: copy them to another place", url=url
+            )
         return exactly(data, num_bytes, url=url, offset=offset)
 
     def _path(self, url: str) -> str:
@@ -388,8 +452,9 @@ def storage_for(url: str, *, storage_options: Mapping[str, Any] | None = None) -
             `GcsFileSystem` and `AzureFileSystem`, or those of the fsspec file system.
 
     Raises:
-        ValueError: No installed client knows the scheme; the message says what to install.
-        TypeError: The client does not take these options.
+        ValueError: No installed client knows the scheme, and the message says what to install; or the client does not
+            take these options, and it names those that exist.
+        SourceMissingError: There is no such bucket.
         SourceError: The client could not be set up.
     """
     scheme = scheme_of(url)
@@ -398,18 +463,18 @@ def storage_for(url: str, *, storage_options: Mapping[str, Any] | None = None) -
         if options:
             raise ValueError(f"storage_options mean nothing for local files, got {sorted(options)}")
         return LocalStorage()
-    if scheme in _ARROW_SCHEMES:
+    if scheme in ARROW_SCHEMES:
         return _arrow_storage(url, scheme, options)
     try:
         import fsspec.core
     except ImportError:
-        raise ValueError(
+        raise WrongArgumentError(
             f"{url}: the scheme {scheme!r} is opened through fsspec, which is not installed: pip install stoker[fsspec]"
         ) from None
     try:
         filesystem, path = fsspec.core.url_to_fs(url, **options)
     except (ValueError, ImportError) as error:
-        raise ValueError(f"{url}: no client for the scheme {scheme!r}: {error}") from error
+        raise WrongArgumentError(f"{url}: no client for the scheme {scheme!r}: {error}") from error
     place = url.rstrip("/")
     path = str(path).rstrip("/")
     return FsspecStorage(filesystem, root_url=place.removesuffix(path) if place.endswith(path) else f"{scheme}://")
@@ -423,24 +488,8 @@ def _arrow_storage(url: str, scheme: str, options: Mapping[str, Any]) -> ArrowSt
         root_url += authority
     elif scheme in ("abfs", "abfss") and "@" in authority:
         root_url, root_path = root_url + authority, authority.split("@", 1)[0]
-    refused = None
     with translated(place, doing="connecting to"):
-        try:
-            if not options:
-                filesystem, _ = pafs.FileSystem.from_uri(f"{place}?{query}" if query else place)
-            elif scheme == "s3":
-                filesystem = pafs.S3FileSystem(**options)
-            elif scheme in ("gs", "gcs"):
-                filesystem = pafs.GcsFileSystem(**options)
-            elif scheme in ("abfs", "abfss"):
-                filesystem = pafs.AzureFileSystem(**options)
-            else:
-                name, _, port = authority.partition(":")
-                filesystem = pafs.HadoopFileSystem(**{"host": name or "default", "port": int(port or 0), **options})
-        except TypeError as error:
-            refused = error
-    if refused is not None:
-        raise TypeError(f"storage_options for {scheme}: {refused}") from refused
+        filesystem = filesystem_for(scheme, authority=authority, query=query, options=options, environment=os.environ)
     return ArrowStorage(filesystem, root_url=root_url, root_path=root_path)
 
 

@@ -118,11 +118,26 @@ def test_without_fsspec_the_error_says_what_to_install(monkeypatch):
         storage_for("memory://a")
 
 
-def test_options_a_client_does_not_take_are_a_type_error():
-    with pytest.raises(TypeError, match="no_such_option"):
-        storage_for("s3://bucket/a", storage_options={"no_such_option": 1})
+@pytest.mark.parametrize(
+    ("url", "option"), [("s3://b/a", "region"), ("gs://b/a", "project_id"), ("abfss://b@c.d/a", "account_name")]
+)
+def test_options_a_client_does_not_take_are_an_error_that_names_those_it_takes(url, option):
+    with pytest.raises(ValueError, match=f"'no_such_option'.*{option}"):
+        storage_for(url, storage_options={"no_such_option": 1})
+    with pytest.raises(ValueError, match="storage_options"):
+        storage_for(url, storage_options={option: 7.5})
+
+
+def test_local_files_take_no_options():
     with pytest.raises(ValueError, match="local"):
         storage_for("/a", storage_options={"key": "x"})
+
+
+def test_options_in_a_url_have_the_types_of_the_client():
+    options = "?connect_timeout=60&load_frequency=9&background_writes=false&access_key=1&secret_key=2&region=r"
+    assert isinstance(storage_for("s3://bucket/a" + options), ArrowStorage)
+    with pytest.raises(ValueError, match=r"connect_timeout.*'soon'"):
+        storage_for("s3://bucket/a?connect_timeout=soon&region=r")
 
 
 def test_an_azure_url_names_container_and_account():
@@ -173,7 +188,11 @@ def test_sources_of_two_stores_are_refused():
         (RuntimeError("throttled"), True),
         (FileNotFoundError(), False),
         (PermissionError(), False),
+        (OSError("AWS Error NETWORK_CONNECTION when reading part-00403.parquet"), True),
         (OSError("AWS Error ACCESS_DENIED"), False),
+        (OSError("AWS Error UNKNOWN (HTTP status 301) during HeadObject operation: No response body."), False),
+        (RuntimeError("403 Client Error: Forbidden for url"), False),
+        (OSError("AWS Error NO_SUCH_KEY during GetObject operation"), False),
         (ValueError(), False),
     ],
 )

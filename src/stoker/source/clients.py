@@ -1,0 +1,159 @@
+"""The clients of stores that pyarrow.fs has: made of a URL, of options and of what is good for a training run.
+
+Left to themselves they try for minutes before they say that a store is gone, in which the step that waits for the batch
+says nothing. Here each gives up in seconds, and trying again is done in one place, `source/retry.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+from urllib.parse import parse_qsl
+
+import pyarrow.fs as pafs
+
+# A packet that was lost on the way to the store is sent again after 1 and 3 s: less would give up before.
+_CONNECT_TIMEOUT_S = 3.0
+# Without a single byte, on any system: the client measures its flow. With 4 tries a store that accepts connections and
+# says nothing is given up after 25 s, one that stops in the midst of an answer after 50 s.
+_REQUEST_TIMEOUT_S = 5.0
+# Google's client tries for 15 minutes by itself.
+_GCS_RETRY_LIMIT = timedelta(seconds=10)
+
+_CLIENTS = {
+    "s3": "S3FileSystem",
+    "gs": "GcsFileSystem",
+    "gcs": "GcsFileSystem",
+    "abfs": "AzureFileSystem",
+    "abfss": "AzureFileSystem",
+    "hdfs": "HadoopFileSystem",
+    "viewfs": "HadoopFileSystem",
+}
+ARROW_SCHEMES = frozenset(_CLIENTS)
+
+
+class WrongArgumentError(ValueError):
+    """An argument that only making the client shows to be wrong: a plain `ValueError` to the user."""
+
+
+def filesystem_for(
+    scheme: str, *, authority: str, query: str, options: Mapping[str, Any], environment: Mapping[str, str]
+) -> pafs.FileSystem:
+    """Return the file system that opens URLs of a scheme of `ARROW_SCHEMES`.
+
+    Args:
+        scheme: Such as "s3".
+        authority: What stands behind it: the bucket, "container@account.host", or host and port.
+        query: Options from the URL, "endpoint_override=localhost:9000&scheme=http".
+        options: The arguments of the client; they count more than those from the URL.
+        environment: The variables of the environment.
+
+    Blocks:
+        For a bucket of Amazon's without a region among the options: on one request that asks for it.
+
+    Raises:
+        WrongArgumentError: The client does not know an option or take its value, or this pyarrow lacks the client.
+        FileNotFoundError: There is no such bucket.
+    """
+    if "@" in authority and scheme in ("s3", "gs", "gcs"):
+        # Error messages and logs show URLs.
+        raise WrongArgumentError(
+            f"{scheme}://...@{authority.rsplit('@', 1)[1]}: credentials do not belong into a URL, "
+            "give them in storage_options"
+        )
+    client = getattr(pafs, _CLIENTS[scheme], None)
+    if client is None:
+        raise WrongArgumentError(f"this pyarrow was built without {_CLIENTS[scheme]}, which {scheme}:// needs")
+    names = option_names(client)
+    given = checked({**_from_query(query), **options}, names=names, scheme=scheme)
+    try:
+        if scheme == "s3":
+            arguments = s3_arguments(given, environment=environment)
+            if "region" not in arguments and "endpoint_override" not in arguments:
+                arguments.update(_region_of(authority))
+            return client(**arguments)
+        if scheme in ("gs", "gcs"):
+            return client(**{"retry_time_limit": _GCS_RETRY_LIMIT, **given})
+        if not given:
+            return pafs.FileSystem.from_uri(f"{scheme}://{authority}/")[0]
+        if scheme in ("abfs", "abfss"):
+            account = authority.rpartition("@")[2].partition(".")[0]
+            return client(**{**({"account_name": account} if "@" in authority else {}), **given})
+        host, _, port = authority.partition(":")
+        return client(**{"host": host or "default", "port": int(port or 0), **given})
+    except (TypeError, ValueError) as error:
+        raise WrongArgumentError(f"storage_options for {scheme}: {error}") from error
+
+
+def option_names(client: type) -> tuple[str, ...]:
+    """Return the arguments of one of pyarrow's clients, which are known from its first line of help alone."""
+    line = (client.__doc__ or "").strip().partition("\n")[0]
+    inside = re.sub(r"\([^()]*\)", "", line.partition("(")[2].rpartition(")")[0])
+    parts = (part.partition("=")[0].partition(":")[0].split() for part in inside.split(","))
+    return tuple(part[-1] for part in parts if part and part[-1] != "*")
+
+
+def checked(given: Mapping[str, Any], *, names: tuple[str, ...], scheme: str) -> dict[str, Any]:
+    """Return `given` as it is.
+
+    Raises:
+        WrongArgumentError: A name is not among `names`.
+    """
+    if names and (unknown := sorted(set(given) - set(names))):
+        raise WrongArgumentError(
+            f"storage_options for {scheme} do not have {', '.join(map(repr, unknown))}; they are {', '.join(names)}"
+        )
+    return dict(given)
+
+
+def s3_arguments(given: Mapping[str, Any], *, environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return the arguments for S3: what is given, the endpoint of the environment, and time limits.
+
+    Args:
+        given: Arguments of `pyarrow.fs.S3FileSystem`; an endpoint may have its scheme, "http://localhost:9000".
+        environment: AWS_ENDPOINT_URL_S3 and AWS_ENDPOINT_URL are looked for, as Amazon's own clients do.
+    """
+    arguments = dict(given)
+    endpoint = (
+        arguments.pop("endpoint_override", None)
+        or environment.get("AWS_ENDPOINT_URL_S3")
+        or environment.get("AWS_ENDPOINT_URL")
+    )
+    if endpoint:
+        scheme, _, host = str(endpoint).rpartition("://")
+        arguments["endpoint_override"] = host.rstrip("/")
+        if scheme:
+            arguments.setdefault("scheme", scheme)
+    arguments.setdefault("connect_timeout", _CONNECT_TIMEOUT_S)
+    arguments.setdefault("request_timeout", _REQUEST_TIMEOUT_S)
+    if "retry_strategy" not in arguments:
+        arguments["retry_strategy"] = pafs.AwsStandardS3RetryStrategy(max_attempts=1)
+    return arguments
+
+
+def _region_of(bucket: str) -> dict[str, str]:
+    """Return the region of a bucket of Amazon's as an argument; nothing where it cannot be told."""
+    try:
+        return {"region": pafs.resolve_s3_region(bucket)}
+    except OSError as error:
+        if f"'{bucket}' not found" in str(error):
+            raise FileNotFoundError(f"no bucket {bucket}") from error
+        return {}  # behind a proxy or an endpoint of a private network: environment and profile name it then
+
+
+def _from_query(query: str) -> dict[str, Any]:
+    """Return the options of a URL's query, with the types that the clients want."""
+    return {name: _value(name, text) for name, text in parse_qsl(query, keep_blank_values=True)}
+
+
+def _value(name: str, text: str) -> bool | float | str:
+    try:
+        if name in ("connect_timeout", "request_timeout"):
+            return float(text)
+        if name in ("load_frequency", "replication", "buffer_size", "default_block_size"):
+            return int(text)
+    except ValueError:
+        raise WrongArgumentError(f"{name} in a URL must be a number, not {text!r}") from None
+    return text.lower() == "true" if text.lower() in ("true", "false") else text

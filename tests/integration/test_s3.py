@@ -1,0 +1,449 @@
+"""s3:// end to end, against a server on loopback: what is found, what is asked for, and what goes wrong."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import sys
+import threading
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+import pytest
+
+for _module in ("moto", "flask", "flask_cors"):
+    pytest.importorskip(_module, reason="needs an S3 server: pip install 'moto[s3]' flask flask-cors")
+
+from tests.integration.s3_server import S3Server, refusal
+from tests.strategies import check_samples, sample_table, write_files
+
+from stoker import Dataset, Loader
+from stoker.errors import SourceChangedError, SourceError, SourceMissingError
+from stoker.source.clients import s3_arguments
+from stoker.source.retry import NUM_TRIES
+from stoker.source.storage import storage_for
+
+pytestmark = pytest.mark.timeout(60)
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def door():
+    server = S3Server()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def server(door):
+    yield door
+    door.fault = door.rewrite = None
+    door.requests.clear()
+
+
+@pytest.fixture
+def bucket(server):
+    return server.make_bucket(f"bucket-{next(_numbers)}")
+
+
+@pytest.fixture
+def lake(server, bucket):
+    """Two days of three files of 100 rows."""
+    for i in range(6):
+        server.put_table(f"{bucket}/lake/day={i // 3}/part-{i}.parquet", sample_table(100, first=100 * i))
+    server.put(f"{bucket}/lake/_SUCCESS", b"")
+    server.put(f"{bucket}/lake/day=0/", b"")  # what a console leaves for a folder
+    return f"{bucket}/lake"
+
+
+def again_at_once(seconds: float) -> None:
+    """A pause that is none."""
+
+
+def rows(source, server, **options):
+    """Open the data set and read it all; the ids, in order."""
+    catalogue = Dataset(source, storage_options=server.options(**options)).open(wait=again_at_once)
+    return [int(i) for k in range(len(catalogue)) for _, t in catalogue.read(k) for i in t["id"].to_numpy()]
+
+
+def failure(source, server, **options):
+    """The error of opening the data set."""
+    with pytest.raises(SourceError) as caught:
+        Dataset(source, storage_options=server.options(**options)).open(wait=again_at_once)
+    return caught.value
+
+
+def test_partitions_below_a_folder_become_columns(server, lake):
+    catalogue = Dataset(lake, storage_options=server.options()).open()
+    assert len(catalogue.files) == 6
+    assert catalogue.schema.names[-1] == "day"
+    (_, table), *_ = catalogue.read(len(catalogue) - 1)
+    assert set(table["day"].to_pylist()) == {1}
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ([""], 600),
+        (["/"], 600),
+        (["/day=1/part-4.parquet"], 100),
+        (["/**/part-[02].parquet"], 200),
+        (["/day=*"], 600),
+        (["/day=1/*.parquet"], 300),
+        (["/day=0/part-0.parquet", "/day=1"], 400),
+    ],
+)
+def test_a_folder_an_object_a_glob_and_a_list_are_found(server, lake, names, expected):
+    found = rows([lake + name for name in names], server)
+    assert len(found) == len(set(found)) == expected
+
+
+def test_a_filter_on_a_partition_reads_its_objects_alone(server, lake):
+    dataset = Dataset(lake, filters=[("day", "=", 1)], storage_options=server.options())
+    with Loader(dataset, batch_size=64) as loader:
+        ids = [int(i) for batch in loader for i in batch["id"]]
+    assert sorted(ids) == list(range(300, 600))
+
+
+def test_epochs_are_the_same_from_a_cold_and_a_warm_cache_and_the_second_start_asks_for_nothing(server, lake, tmp_path):
+    def epochs():
+        dataset = Dataset(lake, storage_options=server.options())
+        with Loader(dataset, batch_size=64, shuffle=True, seed=7, cache=tmp_path / "cache") as loader:
+            found = []
+            for _ in range(2):
+                for batch in loader:
+                    check_samples(batch)
+                    found.append(np.array(batch["id"]))
+            return np.concatenate(found), loader.stats().num_built
+
+    first, num_built = epochs()
+    assert sorted(first) == sorted([*range(600), *range(600)])
+    assert num_built == 6
+    assert server.requests
+    server.requests.clear()
+    second, num_built = epochs()
+    np.testing.assert_array_equal(first, second)
+    assert num_built == 0
+    assert server.requests == []
+
+
+def test_the_first_start_lists_once_and_reads_each_footer_once(server, lake):
+    Dataset(lake + "/", storage_options=server.options()).open()
+    assert sum("list-type" in request for request in server.requests) == 1
+    reads = [request for request in server.requests if request.startswith("GET") and "list-type" not in request]
+    assert len(reads) == len(set(reads)) == 6
+
+
+@pytest.mark.parametrize(
+    "key", ["a b/c d.parquet", "ü/日本.parquet", "a+b/c&d=e.parquet", "100%/a%20b.parquet", "a#b/c'(d)!.parquet"]
+)
+def test_keys_stand_in_urls_as_they_are(server, bucket, key):
+    server.put_table(f"{bucket}/{key}", sample_table(10))
+    server.put_table(f"{bucket}/a b.parquet", sample_table(10, first=10))
+    assert rows(f"{bucket}/{key}", server) == list(range(10))
+    assert rows(f"{bucket}/{key.split('/')[0]}", server) == list(range(10))
+    (info,) = storage_for(bucket, storage_options=server.options()).list(f"{bucket}/{key.split('/')[0]}")
+    assert info.url == f"{bucket}/{key}"
+
+
+def test_more_objects_than_one_page_are_all_found(server, bucket):
+    for i in range(1_100):
+        server.put(f"{bucket}/many/{i:05}.parquet", b"")
+    found = storage_for(bucket, storage_options=server.options()).list(f"{bucket}/many")
+    assert [info.url for info in found] == [f"{bucket}/many/{i:05}.parquet" for i in range(1_100)]
+    assert len(server.requests) == 2
+
+
+def test_where_listings_have_milliseconds_and_headers_seconds_nothing_has_changed(server, lake):
+    # So do MinIO and Ceph.
+    server.rewrite = lambda body: body.replace(b".000Z<", b".123Z<")
+    assert len(rows(lake, server)) == 600
+
+
+def test_an_object_overwritten_after_listing_is_an_error_that_names_it(server, lake):
+    catalogue = Dataset(lake, storage_options=server.options()).open()
+    url = catalogue.files[0].url
+    server.put_table(url, sample_table(99))
+    with pytest.raises(SourceChangedError, match="refresh=True") as caught:
+        list(catalogue.read(0))
+    assert caught.value.url == url
+
+
+def test_an_object_deleted_after_listing_is_missing(server, lake):
+    catalogue = Dataset(lake, storage_options=server.options()).open(wait=again_at_once)
+    path = catalogue.files[0].url.removeprefix("s3:/")
+    server.fault = lambda environ: refusal(404, "NoSuchKey") if environ["PATH_INFO"] == path else None
+    with pytest.raises(SourceMissingError) as caught:
+        list(catalogue.read(0))
+    assert caught.value.url == catalogue.files[0].url
+
+
+def test_a_storage_reads_what_was_put_in_place_of_an_object_it_has_open(server, bucket):
+    storage = storage_for(bucket, storage_options=server.options())
+    url = f"{bucket}/a"
+    server.put(url, b"12")
+    assert bytes(memoryview(storage.read(url, 0, 2))) == b"12"
+    server.put(url, b"123456")
+    assert bytes(memoryview(storage.read(url, 3, 3))) == b"456"
+
+
+@pytest.mark.parametrize("name", ["/nothing.parquet", "/nothing", "/no*.parquet", "-nosuch/a.parquet", "-nosuch"])
+def test_a_missing_bucket_or_key_is_named_at_once(server, bucket, name):
+    error = failure(bucket + name, server)
+    assert isinstance(error, SourceMissingError)
+    assert error.url == bucket + name
+    assert bucket + name in str(error)
+    assert len(server.requests) <= 4
+
+
+def test_unknown_credentials_are_refused_with_the_way_out(server, lake):
+    server.require_users(True)
+    try:
+        error = failure(lake, server, access_key="nobody", secret_key="nothing")
+    finally:
+        server.require_users(False)
+    assert error.url == lake
+    assert "credentials" in str(error)
+    assert len(server.requests) <= 2
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "way_out"),
+    [
+        (403, "AccessDenied", "credentials"),
+        (403, "InvalidAccessKeyId", "credentials"),
+        (403, "SignatureDoesNotMatch", "credentials"),
+        (400, "ExpiredToken", "credentials"),
+        (301, "PermanentRedirect", "region"),
+        (400, "AuthorizationHeaderMalformed", "region"),
+    ],
+)
+def test_what_a_store_refuses_is_not_asked_for_again(server, lake, status, code, way_out):
+    server.fault = lambda environ: refusal(status, code)
+    for url in (lake + "/", lake + "/day=0/part-0.parquet"):  # listed, and looked up
+        server.requests.clear()
+        error = failure(url, server)
+        assert error.url == url
+        assert way_out in str(error)
+        assert "storage_options" in str(error)
+        assert len(server.requests) <= 2
+
+
+@pytest.mark.parametrize("num_bytes", [10, 2_000])
+def test_a_refused_read_says_why_however_short_it_is(server, bucket, num_bytes):
+    # The client has nowhere to put an answer that is longer than what was asked for, and forgets it.
+    storage = storage_for(bucket, storage_options=server.options())
+    server.put(f"{bucket}/a", bytes(4_000))
+    storage.read(f"{bucket}/a", 0, 1)
+    server.fault = lambda environ: refusal(403, "AccessDenied") if environ["REQUEST_METHOD"] == "GET" else None
+    with pytest.raises(SourceError, match=r"ACCESS_DENIED.*credentials"):
+        storage.read(f"{bucket}/a", 0, num_bytes)
+
+
+def test_a_throttling_store_is_asked_again(server, lake):
+    answers = itertools.chain([refusal(503, "SlowDown")] * (NUM_TRIES - 1), itertools.repeat(None))
+    lock = threading.Lock()
+
+    def fault(environ):
+        with lock:
+            return next(answers)
+
+    server.fault = fault
+    assert len(rows(lake, server)) == 600
+
+
+def test_a_store_that_stays_down_is_given_up_with_its_name(server, lake):
+    server.fault = lambda environ: refusal(503, "SlowDown")
+    error = failure(lake + "/", server)
+    assert "SLOW_DOWN" in str(error)
+    assert error.__notes__ == [f"given up after {NUM_TRIES} tries"]
+    assert len(server.requests) == NUM_TRIES  # the client below does not try again by itself
+
+
+def test_a_server_that_never_answers_is_given_up(server, lake):
+    over = threading.Event()
+
+    def fault(environ):
+        over.wait(50)
+        return refusal(500, "InternalError")
+
+    server.fault = fault
+    dataset = Dataset(lake, storage_options=server.options(request_timeout=1))
+    try:
+        with pytest.raises(SourceError, match="Timeout") as caught:
+            dataset.open(wait=lambda seconds: True)
+    finally:
+        over.set()
+    assert caught.value.url == lake
+
+
+def test_a_server_that_goes_away_in_mid_epoch_ends_the_epoch_with_the_object(lake, tmp_path):
+    server = S3Server()
+    dataset = Dataset(lake, storage_options=server.options(), chunk_size="2KB")
+    found = []
+    try:
+        with Loader(dataset, batch_size=10, window=1, prefetch=1, cache=tmp_path) as loader:
+            with pytest.raises(SourceError) as caught:  # noqa: PT012
+                for batch in loader:
+                    found.extend(batch["id"])
+                    if len(found) == 10:
+                        server.stop()
+            assert caught.value.url.startswith(lake)
+            assert "endpoint_override" in str(caught.value)
+        assert found == list(range(len(found)))
+        assert 10 <= len(found) < 600
+    finally:
+        if len(found) < 10:
+            server.stop()
+
+
+def test_nobody_listens_at_the_endpoint(server, lake):
+    gone = S3Server()
+    gone.stop()
+    error = failure(lake, gone)
+    assert error.url == lake
+    assert "endpoint_override" in str(error)
+
+
+def test_public_objects_are_read_without_credentials_and_private_ones_are_refused(server, bucket, monkeypatch):
+    server.put_table(f"{bucket}/public.parquet", sample_table(10), acl="public-read")
+    server.put_table(f"{bucket}/private.parquet", sample_table(10))
+    options = {"access_key": None, "secret_key": None, "anonymous": True}
+    assert rows(f"{bucket}/public.parquet", server, **options) == list(range(10))
+    assert "credentials" in str(failure(f"{bucket}/private.parquet", server, **options))
+
+
+def test_options_that_do_not_exist_are_named_with_those_that_do(server, lake):
+    with pytest.raises(ValueError, match=r"'endpoint_url'.*access_key.*anonymous.*region.*endpoint_override"):
+        Dataset(lake, storage_options={"endpoint_url": server.endpoint}).open()
+    assert server.requests == []
+
+
+def test_options_may_stand_in_the_url_and_beside_it(server, lake):
+    query = f"?endpoint_override={server.endpoint}&scheme=http"
+    keys = {"access_key": "test", "secret_key": "test", "region": "us-east-1"}
+    assert len(Dataset(lake + query, storage_options=keys).open().files) == 6
+    with pytest.raises(ValueError, match=r"'nosuch'.*endpoint_override"):
+        Dataset(lake + query + "&nosuch=1").open()
+
+
+def test_the_environment_names_endpoint_and_credentials(server, bucket, monkeypatch):
+    server.put_table(f"{bucket}/a b.parquet", sample_table(10))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{server.endpoint}")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    for options in (None, {"region": "us-east-1"}):
+        catalogue = Dataset(f"{bucket}/a b.parquet", storage_options=options).open()
+        assert catalogue.num_samples.sum() == 10
+
+
+def test_a_client_gives_up_in_seconds_unless_told_otherwise():
+    ours = s3_arguments({}, environment={})
+    assert ours["request_timeout"] <= 5
+    assert ours["connect_timeout"] <= 3
+    assert s3_arguments({"request_timeout": 60}, environment={})["request_timeout"] == 60
+    strategy = pafs.AwsDefaultS3RetryStrategy(max_attempts=9)
+    assert s3_arguments({"retry_strategy": strategy}, environment={})["retry_strategy"] is strategy
+
+
+def test_an_endpoint_may_have_its_scheme():
+    for given, environment in (
+        ({"endpoint_override": "http://h:1/"}, {"AWS_ENDPOINT_URL": "https://other"}),
+        ({}, {"AWS_ENDPOINT_URL": "http://h:1"}),
+        ({}, {"AWS_ENDPOINT_URL_S3": "http://h:1", "AWS_ENDPOINT_URL": "https://other"}),
+    ):
+        found = s3_arguments(given, environment=environment)
+        assert (found["endpoint_override"], found["scheme"]) == ("h:1", "http")
+
+
+def test_credentials_in_a_url_are_refused_since_urls_are_shown():
+    with pytest.raises(ValueError, match="storage_options") as caught:
+        Dataset("s3://me:hush@bucket/a").open()
+    assert "hush" not in str(caught.value)
+
+
+class _Handler(SimpleHTTPRequestHandler):
+    """Files of a folder, whole or in ranges."""
+
+    gives_ranges = True
+
+    def do_GET(self):
+        path = Path(self.translate_path(self.path))
+        wanted = self.headers.get("Range")
+        if wanted is None or not self.gives_ranges or not path.is_file():
+            super().do_GET()
+            return
+        first, last = (int(part) for part in wanted.removeprefix("bytes=").split("-"))
+        content = path.read_bytes()
+        self.send_response(206)
+        self.send_header("Content-Range", f"bytes {first}-{min(last, len(content) - 1)}/{len(content)}")
+        self.send_header("Content-Length", str(len(content[first : last + 1])))
+        self.end_headers()
+        self.wfile.write(content[first : last + 1])
+
+    def log_message(self, *args):
+        pass
+
+
+class _WholeHandler(_Handler):
+    gives_ranges = False
+
+
+@pytest.fixture
+def web(request, tmp_path):
+    pytest.importorskip("fsspec", reason="http:// is opened through fsspec: pip install 'stoker[fsspec]'")
+    pytest.importorskip("aiohttp", reason="http:// through fsspec needs aiohttp")
+    handler = functools.partial(getattr(request, "param", _Handler), directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, name="web")
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_http_is_read_through_fsspec(web, tmp_path):
+    write_files(tmp_path / "lake", [50, 70])
+    for source, expected in (
+        (f"{web}/lake/part-00001.parquet", 70),
+        (f"{web}/lake/", 120),
+        (f"{web}/lake/*.parquet", 120),
+    ):
+        with Loader(Dataset(source), batch_size=16) as loader:
+            num_samples = 0
+            for batch in loader:
+                check_samples(batch)
+                num_samples += len(batch["id"])
+        assert num_samples == expected
+    with pytest.raises(SourceMissingError, match=r"nothing\.parquet"):
+        Dataset(f"{web}/lake/nothing.parquet").open()
+
+
+@pytest.mark.parametrize("web", [_WholeHandler], indirect=True)
+def test_a_web_server_that_knows_no_ranges_is_told_by_name(web, tmp_path):
+    write_files(tmp_path, [5_000])
+    with pytest.raises(SourceError, match="ranges"):
+        Dataset(f"{web}/part-00000.parquet").open(wait=again_at_once)
+
+
+def test_memory_is_read_through_fsspec():
+    fsspec = pytest.importorskip("fsspec", reason="memory:// is opened through fsspec: pip install 'stoker[fsspec]'")
+
+    filesystem = fsspec.filesystem("memory")
+    for i in range(2):
+        with filesystem.open(f"/stoker-s3-test/day={i}/a b.parquet", "wb") as file:
+            pq.write_table(sample_table(50, first=50 * i), file)
+    with Loader(Dataset("memory://stoker-s3-test"), batch_size=16) as loader:
+        ids = [int(i) for batch in loader for i in batch["id"]]
+    assert sorted(ids) == list(range(100))
+
+
+def test_without_fsspec_a_data_set_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    monkeypatch.setitem(sys.modules, "fsspec.core", None)
+    with pytest.raises(ValueError, match=r"pip install stoker\[fsspec\]"):
+        Dataset("memory://a").open()
