@@ -122,9 +122,9 @@ def fetch_local(info: ObjectInfo, storage: Storage, spans: Sequence[Span]) -> Ra
 
 
 def fetch(info: ObjectInfo, storage: Storage, spans: Sequence[Span]) -> Ranges:
-    """Read `spans` of one remote object, several requests at once, and check that it is still the same.
+    """Read `spans` of one remote object, several requests at once, then check that it is still the same.
 
-    The check comes along with the reads, so it costs no time of its own.
+    The check comes after the reads: an object overwritten between a check and a read would be kept as the old one.
 
     Raises:
         SourceError: A read fails, also when tried again.
@@ -132,17 +132,18 @@ def fetch(info: ObjectInfo, storage: Storage, spans: Sequence[Span]) -> Ranges:
     """
     requests = [request for span in spans for request in plan_requests(span)]
     # Threads for this one fetch: starting them takes microseconds, a remote read milliseconds.
-    num_threads = min(len(requests) + 1, _MAX_REQUESTS_AT_ONCE)
+    num_threads = max(1, min(len(requests), _MAX_REQUESTS_AT_ONCE))
     with ThreadPoolExecutor(num_threads, thread_name_prefix="stoker-fetch") as pool:
-        check = pool.submit(check_unchanged, info, storage)
         reads = [pool.submit(_read, info, storage, request) for request in requests]
         try:
-            check.result()
             parts = [read.result() for read in reads]
-        except BaseException:
+        except BaseException as error:
             for read in reads:
                 read.cancel()
+            if isinstance(error, SourceError):
+                check_unchanged(info, storage)  # another object by now: that is what is wrong, not the read
             raise
+    check_unchanged(info, storage)
     return Ranges(info, storage, list(zip(requests, parts, strict=True)))
 
 

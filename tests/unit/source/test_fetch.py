@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.errors import SourceChangedError, SourceError
+from stoker.source.dataset import Dataset
 from stoker.source.fetch import Span, Stream, check_unchanged, fetch, fetch_local, plan_ranges, plan_requests
 from stoker.source.retry import RetryingStorage
 from stoker.testing import FlakyStorage, MemoryStorage
@@ -134,3 +138,28 @@ def test_a_stream_left_early_leaves_no_thread():
     stream.read(10)
     stream.close()
     stream.close()
+
+
+def test_an_object_overwritten_between_look_up_and_read_is_never_taken_for_the_old_one():
+    def content(value):
+        target = io.BytesIO()
+        table = pa.table({"a": pa.array([value] * 1000)})
+        pq.write_table(table, target, compression="none", use_dictionary=False, write_statistics=False)
+        return target.getvalue()
+
+    class Overwritten(MemoryStorage):
+        """Overwritten right before a read, whatever was looked up before."""
+
+        is_armed = False
+
+        def read(self, url, offset, num_bytes):
+            if self.is_armed:
+                self.is_armed = False
+                self.put(url, content(2))
+            return super().read(url, offset, num_bytes)
+
+    storage = Overwritten({"lake://a.parquet": content(1)})
+    catalogue = Dataset("lake://a.parquet", storage=storage).open()
+    storage.is_armed = True
+    with pytest.raises(SourceChangedError, match=r"a\.parquet"):
+        list(catalogue.read(0))
