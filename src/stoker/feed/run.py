@@ -174,11 +174,10 @@ class Run:
             prepared = self._prefetch.get()
         except StopIteration:
             raise
-        except InterruptedError:
-            if self._is_closed:
-                raise RuntimeError("the loader was closed before the epoch was over") from None
-            raise
         except Exception as error:
+            if self._is_closed:
+                # Whatever failed then failed because its cache, windows or threads were being closed.
+                raise RuntimeError("the loader was closed before the epoch was over") from None
             step = self._numbers[self._num_handed]
             error.add_note(f"needed by step {step} of this pass over epoch {self._epoch}")
             raise
