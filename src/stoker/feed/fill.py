@@ -84,11 +84,6 @@ class Filler:
             if chunk in self._failed:
                 raise self._failed[chunk]
 
-    @property
-    def num_pending(self) -> int:
-        """Chunks asked for and not there yet."""
-        return len(self._pending)
-
     def stop(self) -> None:
         """Begin no further chunk, and free whoever waits for one with an `InterruptedError`."""
         self._stopped.set()

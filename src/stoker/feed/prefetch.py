@@ -48,10 +48,6 @@ class Prefetch(Generic[T]):
         """Results that wait to be handed over."""
         return len(self._ready)
 
-    def is_next_ready(self) -> bool:
-        """Whether the caller would not have to wait."""
-        return self._next_to_hand in self._ready
-
     def get(self) -> T:
         """Return the next result.
 
