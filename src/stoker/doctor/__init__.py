@@ -1,0 +1,1 @@
+"""Why the accelerator waits, and what a fix would give."""
