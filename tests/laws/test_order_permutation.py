@@ -80,13 +80,16 @@ def test_numpy_and_compiled_locate_the_same_samples(counts, shuffle, window, see
     compiled = pytest.importorskip("stoker.order.compiled")
     order = Order(counts, shuffle=shuffle, seed=seed, window=window).epoch(0)
     for number in range(order.num_windows):
-        positions, arguments = order._window_arguments(
-            number, np.arange(order.window_starts[number], order.window_starts[number + 1])
-        )
-        for ours, theirs in zip(
-            plain.locate(positions, *arguments), compiled.locate(positions, *arguments), strict=True
+        tables = order.tables(number)
+        positions = np.arange(tables.start, tables.stop)
+        expected = plain.locate(positions, tables)
+        for found in (
+            compiled.locate(positions, tables),
+            plain.locate_range(tables.start, tables.stop, tables),
+            compiled.locate_range(tables.start, tables.stop, tables),
+            order.locate_in_window(number, positions),
         ):
-            assert np.array_equal(ours, theirs)
+            assert np.array_equal(found, expected)
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])

@@ -13,7 +13,7 @@ import numba
 import numpy as np
 from numba import types
 
-from stoker.order.plain import GOLDEN, MIX_1, MIX_2, NUM_ROUNDS, TABLE_SIZE, Int32, Int64, UInt64
+from stoker.order.plain import GOLDEN, MIX_1, MIX_2, NUM_ROUNDS, TABLE_SIZE, Int32, Int64, Tables, UInt64
 
 if numba.config.DISABLE_JIT:
     raise ImportError("numba is told not to compile; the NumPy version is the faster one then")
@@ -139,14 +139,30 @@ def _permute_source(index: Int64, start: int, size: np.uint64, key: np.uint64, o
     keys = _round_keys(key)
     right_bits = _right_bits(size)
     left_shift, right_shift = _64 - _left_bits(size), _64 - right_bits
-    # Two loops: without the walk's unforeseeable branches the first one is vectorised.
-    for i in range(index.shape[0]):
-        out[i] = np.int64(_encipher(np.uint64(index[i] - start), keys, right_bits, left_shift, right_shift))
-    for i in range(index.shape[0]):
-        value = np.uint64(out[i])
-        while value >= size:
-            value = _encipher(value, keys, right_bits, left_shift, right_shift)
-        out[i] = np.int64(value) + start
+    # First all of them, then those that fell outside, packed side by side, again and again: loops without a branch
+    # that nobody can foresee are vectorised. 4,096 indices: 20 microseconds instead of 65 with a walk of each alone.
+    num = index.shape[0]
+    outside = np.empty(num, dtype=np.int64)
+    values = np.empty(num, dtype=np.uint64)
+    for i in range(num):
+        values[i] = _encipher(np.uint64(index[i] - start), keys, right_bits, left_shift, right_shift)
+    num_outside = 0
+    for i in range(num):
+        out[i] = np.int64(values[i]) + start
+        outside[num_outside] = i
+        num_outside += values[i] >= size
+    for j in range(num_outside):
+        values[j] = values[outside[j]]
+    while num_outside:
+        for j in range(num_outside):
+            values[j] = _encipher(values[j], keys, right_bits, left_shift, right_shift)
+        num_left = 0
+        for j in range(num_outside):
+            i, value = outside[j], values[j]
+            out[i] = np.int64(value) + start
+            outside[num_left], values[num_left] = i, value
+            num_left += value >= size
+        num_outside = num_left
 
 
 _permute_into = _compile(_permute_source, _READ, types.int64, types.uint64, types.uint64, _WRITE)
@@ -176,25 +192,10 @@ def _unpermute_source(index: Int64, size: np.uint64, key: np.uint64, out: Int64)
 _unpermute_into = _compile(_unpermute_source, _READ, types.uint64, types.uint64, _WRITE)
 
 
-def _locate_source(
-    position: Int64,
-    start: int,
-    stop: int,
-    key: np.uint64,
-    shuffle: bool,
-    slot_starts: Int64,
-    row_shifts: Int64,
-    guide: Int32,
-    guide_shift: int,
-    slot: Int64,
-    row: Int64,
+def _find_source(
+    slot_starts: Int64, shifts: Int64, guide: Int32, guide_shift: int, first_slot: int, slot: Int64, row: Int64
 ) -> None:
-    if shuffle:
-        _permute_into(position, start, np.uint64(stop - start), key, row)
-    else:
-        for i in range(position.shape[0]):
-            row[i] = position[i]
-    for i in range(position.shape[0]):
+    for i in range(row.shape[0]):
         place = row[i]
         bucket = place >> guide_shift
         low, high = np.int64(guide[bucket]), np.int64(guide[bucket + 1])
@@ -204,24 +205,60 @@ def _locate_source(
                 low = middle
             else:
                 high = middle - 1
-        slot[i] = low
-        row[i] = place + row_shifts[low]
+        slot[i] = low - first_slot
+        row[i] = place + shifts[low - first_slot]
 
 
-_locate_into = _compile(
-    _locate_source,
-    _READ,
-    types.int64,
-    types.int64,
-    types.uint64,
-    types.boolean,
-    _READ,
-    _READ,
-    _READ_32,
-    types.int64,
-    _WRITE,
-    _WRITE,
-)
+_find = _inline(_find_source)
+
+
+def _locate_source(
+    position: Int64,
+    start: int,
+    stop: int,
+    key: np.uint64,
+    shuffle: bool,
+    slot_starts: Int64,
+    shifts: Int64,
+    guide: Int32,
+    guide_shift: int,
+    first_slot: int,
+    slot: Int64,
+    row: Int64,
+) -> None:
+    if shuffle:
+        _permute_into(position, start, np.uint64(stop - start), key, row)
+    else:
+        for i in range(position.shape[0]):
+            row[i] = position[i]
+    _find(slot_starts, shifts, guide, guide_shift, first_slot, slot, row)
+
+
+def _locate_range_source(
+    first: int,
+    start: int,
+    stop: int,
+    key: np.uint64,
+    shuffle: bool,
+    slot_starts: Int64,
+    shifts: Int64,
+    guide: Int32,
+    guide_shift: int,
+    first_slot: int,
+    slot: Int64,
+    row: Int64,
+) -> None:
+    target = slot if shuffle else row  # the positions themselves, where their slots will be
+    for i in range(row.shape[0]):
+        target[i] = first + i
+    if shuffle:
+        _permute_into(slot, start, np.uint64(stop - start), key, row)
+    _find(slot_starts, shifts, guide, guide_shift, first_slot, slot, row)
+
+
+_TABLES = (types.int64, types.int64, types.uint64, types.boolean, _READ, _READ, _READ_32, types.int64, types.int64)
+_locate_into = _compile(_locate_source, _READ, *_TABLES, _WRITE, _WRITE)
+_locate_range_into = _compile(_locate_range_source, types.int64, *_TABLES, _WRITE, _WRITE)
 
 
 def permute(index: Int64, size: int, key: int) -> Int64:
@@ -238,18 +275,15 @@ def unpermute(index: Int64, size: int, key: int) -> Int64:
     return out
 
 
-def locate(
-    position: Int64,
-    start: int,
-    stop: int,
-    key: int,
-    shuffle: bool,
-    slot_starts: Int64,
-    row_shifts: Int64,
-    guide: Int32,
-    guide_shift: int,
-) -> tuple[Int64, Int64]:
+def locate(position: Int64, tables: Tables) -> tuple[Int64, Int64]:
     """Return slot and row of positions within a window; see `plain.locate`."""
     slot, row = np.empty_like(position), np.empty_like(position)
-    _locate_into(position, start, stop, np.uint64(key), shuffle, slot_starts, row_shifts, guide, guide_shift, slot, row)
+    _locate_into(position, *tables, slot, row)
+    return slot, row
+
+
+def locate_range(first: int, last: int, tables: Tables) -> tuple[Int64, Int64]:
+    """Return slot and row of consecutive positions within a window; see `plain.locate_range`."""
+    slot, row = np.empty(last - first, dtype=np.int64), np.empty(last - first, dtype=np.int64)
+    _locate_range_into(first, *tables, slot, row)
     return slot, row

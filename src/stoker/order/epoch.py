@@ -12,20 +12,16 @@ from __future__ import annotations
 
 from functools import cached_property
 from itertools import pairwise
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from stoker.identity import order_key
 from stoker.order.permute import MAX_SIZE, arithmetic, as_index, permute
-from stoker.order.plain import Int32, Int64
+from stoker.order.plain import Int64, Tables
 
 # Stretches of the guide per slot: with 4, three positions out of four need no comparison at all.
 _STRETCHES_PER_SLOT = 4
-
-
-_WindowArguments: TypeAlias = tuple[int, int, int, bool, Int64, Int64, Int32, int]
 
 
 class Order:
@@ -233,10 +229,34 @@ class EpochOrder:
         Raises:
             ValueError: There is no such window, or a position lies outside it.
         """
-        positions, arguments = self._window_arguments(window, positions)
-        slot, row = arithmetic().locate(positions, *arguments)
-        slot -= self._window_slots[window]
-        return slot, row
+        tables = self.tables(window)
+        positions = as_index(positions, start=tables.start, stop=tables.stop, name=f"position in window {window}")
+        return arithmetic().locate(positions, tables)
+
+    def tables(self, window: int, first_rows: Int64 | None = None) -> Tables:
+        """Return what `locate_range` needs of a window: made once for many batches.
+
+        Args:
+            window: Which window.
+            first_rows: Number of each slot's row 0 where rows are counted through the whole window, shape [K]; None
+                counts from 0 in each slot.
+
+        Raises:
+            ValueError: There is no such window.
+        """
+        slots = self._slots(window)
+        shifts = self._row_shifts[slots]
+        return Tables(
+            start=int(self.window_starts[window]),
+            stop=int(self.window_starts[window + 1]),
+            key=np.uint64(self._key(f"window:{window}") if self._shuffle else 0),
+            shuffle=self._shuffle,
+            slot_starts=self._slot_starts,
+            shifts=shifts if first_rows is None else shifts + first_rows,
+            guide=self._guide,
+            guide_shift=self._guide_shift,
+            first_slot=slots.start,
+        )
 
     def locate(self, positions: npt.ArrayLike) -> tuple[Int64, Int64]:
         """Return chunk and row of any positions. Shape [B] each.
@@ -297,14 +317,6 @@ class EpochOrder:
         positions = as_index(positions, stop=self._num_samples, name="position")
         return np.searchsorted(self.window_starts, positions, side="right") - 1
 
-    def _window_arguments(self, window: int, positions: npt.ArrayLike) -> tuple[Int64, _WindowArguments]:
-        self._slots(window)  # checks that there is such a window
-        start, stop = int(self.window_starts[window]), int(self.window_starts[window + 1])
-        positions = as_index(positions, start=start, stop=stop, name=f"position in window {window}")
-        key = self._key(f"window:{window}") if self._shuffle else 0
-        tables = self._slot_starts, self._row_shifts, self._guide, self._guide_shift
-        return positions, (start, stop, key, self._shuffle, *tables)
-
     def _key(self, purpose: str) -> int:
         return order_key(seed=self._seed, epoch=self.epoch, purpose=self._purpose + purpose)
 
@@ -320,3 +332,11 @@ class EpochOrder:
         by_window = np.argsort(window, kind="stable")
         found, begins = np.unique(window[by_window], return_index=True)
         return list(zip(found.tolist(), np.split(by_window, begins[1:]), strict=False))
+
+
+def locate_range(first: int, last: int, tables: Tables) -> tuple[Int64, Int64]:
+    """Return slot and row of positions [first, last), which must lie in the window: that is not checked again.
+
+    Slots count from the window's first; rows as `EpochOrder.tables` was told. Shape [last - first] each.
+    """
+    return arithmetic().locate_range(first, last, tables)

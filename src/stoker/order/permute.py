@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker.order import plain
-from stoker.order.plain import Int32, Int64
+from stoker.order.plain import Int64, Tables
 
 # Beyond, the doubled domain of the walk would not fit a signed 64-bit index.
 MAX_SIZE = 1 << 62
@@ -28,19 +28,11 @@ class Arithmetic(Protocol):
     def unpermute(self, index: Int64, size: int, key: int) -> Int64:
         """Return the index that goes to each value."""
 
-    def locate(
-        self,
-        position: Int64,
-        start: int,
-        stop: int,
-        key: int,
-        shuffle: bool,
-        slot_starts: Int64,
-        row_shifts: Int64,
-        guide: Int32,
-        guide_shift: int,
-    ) -> tuple[Int64, Int64]:
+    def locate(self, position: Int64, tables: Tables) -> tuple[Int64, Int64]:
         """Return slot and row of positions within a window."""
+
+    def locate_range(self, first: int, last: int, tables: Tables) -> tuple[Int64, Int64]:
+        """Return slot and row of consecutive positions within a window."""
 
 
 @cache

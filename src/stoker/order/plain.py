@@ -6,6 +6,8 @@ docs/order.md explains the construction, so change nothing here without a new or
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
@@ -97,32 +99,46 @@ def unpermute(index: Int64, size: int, key: int) -> Int64:
     return np.argsort(table(size, key))[index] if size <= TABLE_SIZE else _walk(index, size, key, inverse=True)
 
 
-def locate(
-    position: Int64,
-    start: int,
-    stop: int,
-    key: int,
-    shuffle: bool,
-    slot_starts: Int64,
-    row_shifts: Int64,
-    guide: Int32,
-    guide_shift: int,
-) -> tuple[Int64, Int64]:
-    """Return slot and row of positions within the window [start, stop).
+class Tables(NamedTuple):
+    """One window of an epoch, as the arithmetic wants it.
 
-    Args:
-        position: Shape [B], each in [start, stop).
+    Attributes:
         start: First position of the window.
         stop: One past its last.
         key: Of the window's permutation.
         shuffle: Whether to permute at all.
         slot_starts: Position at which each slot of the epoch begins. Shape [S], increasing.
-        row_shifts: What to add to a position to get its row. Shape [S].
+        shifts: What to add to a position to get its row. Shape [K], a slot of the window each.
         guide: Slot in which each stretch of `1 << guide_shift` positions begins. Used by the compiled twin.
         guide_shift: Logarithm of the stretch.
+        first_slot: Slot of the epoch that is the window's first.
     """
-    del guide, guide_shift
-    if shuffle:
-        position = permute(position - start, stop - start, key) + start
-    slot = np.searchsorted(slot_starts, position, side="right") - 1
-    return slot, position + row_shifts[slot]
+
+    start: int
+    stop: int
+    key: np.uint64
+    shuffle: bool
+    slot_starts: Int64
+    shifts: Int64
+    guide: Int32
+    guide_shift: int
+    first_slot: int
+
+
+def locate(position: Int64, tables: Tables) -> tuple[Int64, Int64]:
+    """Return slot and row of positions within a window; slots count from the window's first.
+
+    Args:
+        position: Shape [B], each in the window.
+        tables: Of the window.
+    """
+    start, stop = tables.start, tables.stop
+    if tables.shuffle:
+        position = permute(position - start, stop - start, int(tables.key)) + start
+    slot = np.searchsorted(tables.slot_starts, position, side="right") - 1 - tables.first_slot
+    return slot, position + tables.shifts[slot]
+
+
+def locate_range(first: int, last: int, tables: Tables) -> tuple[Int64, Int64]:
+    """Return slot and row of positions [first, last) within a window. Shape [last - first] each."""
+    return locate(np.arange(first, last, dtype=np.int64), tables)

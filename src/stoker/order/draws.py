@@ -1,0 +1,80 @@
+"""Sample weights: which sample each draw of an epoch takes, by systematic resampling in exact integers (pure).
+
+    sample        0     1 2             3        4
+    C             │─────│││─────────────│────────│            integer weights added up: C[i] to C[i + 1] is sample i's
+    draws           ↑     ↑     ↑     ↑     ↑                 one comb of N equal steps W / N, thrown once an epoch
+
+Draw t stands at (t * W + u) / N with one u in [0, W) an epoch, so sample i gets the floor or the ceiling of
+N * w[i] / W draws in every epoch, N * w[i] / W of them on average, and an epoch always has N.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stoker.identity import order_key
+from stoker.order.plain import Int64
+
+# Products of a draw's number and a remainder are taken in two halves, which stay below 2**63 up to so many samples.
+_HALF_BITS = 17
+MAX_SAMPLES = 1 << 39
+
+
+class Draws:
+    """The draws of one epoch, chunk by chunk: draw d of a chunk is one of its rows.
+
+    Args:
+        cumulated: Integer weights added up in the fixed order, from 0 to their sum. int64, shape [N + 1].
+        chunk_starts: First sample of each chunk in the fixed order, and N. int64, shape [K + 1].
+        seed: Of the order.
+        epoch: Which epoch.
+
+    Raises:
+        ValueError: The weights add up to nothing, or there are more than 2**39 samples.
+
+    Source:
+        Carpenter, Clifford and Fearnhead, "Improved particle filter for nonlinear problems", 1999: systematic
+        resampling.
+    """
+
+    def __init__(self, cumulated: Int64, chunk_starts: Int64, *, seed: int, epoch: int) -> None:
+        num, total = len(cumulated) - 1, int(cumulated[-1])
+        if num > MAX_SAMPLES:
+            raise ValueError(f"weights can be had for {MAX_SAMPLES:,} samples, not for {num:,}")
+        if num and total < 1:
+            raise ValueError("the weights add up to nothing")
+        self._cumulated = cumulated
+        self._chunk_starts = chunk_starts
+        self._num = num
+        # 64 random bits scaled to [0, W): W is below 2**63, so no value is twice as likely as another.
+        shift = order_key(seed=seed, epoch=epoch, purpose="weights") * total >> 64
+        self._whole, self._rest = divmod(total, max(num, 1))
+        self._shift_whole, self._shift_rest = divmod(shift, max(num, 1))
+        # Draws before each chunk: those t with t * W + u < N * C. In Python's integers, for the product is too long.
+        borders = cumulated[chunk_starts].tolist()
+        before = [(num * border - shift + total - 1) // total for border in borders] if num else [0] * len(borders)
+        self.chunk_draws: Int64 = np.array(before, dtype=np.int64)
+
+    @property
+    def num_draws(self) -> Int64:
+        """Draws of each chunk; N over all of them. Shape [K]."""
+        return np.diff(self.chunk_draws)
+
+    def rows(self, chunk: Int64, draw: Int64) -> Int64:
+        """Return the row of its chunk that each draw takes. Shape [B].
+
+        Args:
+            chunk: Chunks in fixed order. Shape [B].
+            draw: Draws of those chunks, each below `num_draws` of its chunk. Shape [B].
+        """
+        place = self._places(self.chunk_draws[chunk] + draw)
+        sample = np.searchsorted(self._cumulated, place, side="right") - 1
+        return sample - self._chunk_starts[chunk]
+
+    def _places(self, draw: Int64) -> Int64:
+        """Return floor((draw * W + u) / N), exactly. Shape [B]."""
+        num = max(self._num, 1)
+        high, low = draw >> _HALF_BITS, draw & ((1 << _HALF_BITS) - 1)
+        whole, rest = np.divmod(high * self._rest, num)
+        rest = ((rest << _HALF_BITS) + low * self._rest + self._shift_rest) // num
+        return draw * self._whole + self._shift_whole + (whole << _HALF_BITS) + rest

@@ -1,0 +1,416 @@
+"""Several data sets as one order, mixed by weights: which of them gives the sample at each position.
+
+positions     0 1 2 3 4 5 6 7 │ 8 ...                      cut into blocks of about 1,024
+component     a b a a a b a a │ a a b ...                  shares exact at each border, arranged by key "mixture:0"
+web (a)       0   1 2 3   4 5   6 7                        each component is a stream of its own epochs,
+code (b)        0       1           2                      read in its own order, epoch after epoch
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import lru_cache
+from itertools import accumulate
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from stoker.identity import order_key
+from stoker.order.epoch import EpochOrder, Order
+from stoker.order.permute import MAX_SIZE, as_index, permute
+from stoker.order.plain import Int64
+
+Until = Literal["first", "last"]
+
+# Positions between two borders at which the shares are exact. Small against an epoch, so that the shares hold in every
+# stretch of it; large enough that what is done once a block (a hash, a dozen NumPy calls) costs little a position, and
+# that the arrangement inside has no pattern a batch size could meet.
+BLOCK_SIZE = 1024
+
+# Blocks kept while they are in use: a batch's neighbours begin in the block that it ends in.
+_NUM_KEPT = 64
+# Epochs of a component kept: the one in use and the next. Each has 40 bytes a chunk.
+_NUM_EPOCHS_KEPT = 2
+
+
+class Stretch(NamedTuple):
+    """Consecutive positions [start, stop) of one epoch of one component.
+
+    Attributes:
+        component: Number of the component.
+        epoch: Its own epoch, not the mixture's.
+        start: First position there, in the lane.
+        stop: One past the last.
+    """
+
+    component: int
+    epoch: int
+    start: int
+    stop: int
+
+
+def mixture_counts(
+    sizes: Sequence[int],
+    *,
+    weights: Sequence[float | Fraction] | None,
+    until: Until,
+    names: Sequence[str] | None = None,
+) -> tuple[int, ...]:
+    """Return how many samples each component gives to one epoch of the mixture.
+
+    With weights, one component comes exactly once and sets the scale: with "first" the one that the shares use up
+    first, with "last" the one they use up last. Sizes 700, 1,000, weights 7 and 3:
+
+        until="first"    700, 300     the 700 once, 300 of the 1,000; the next epoch goes on with the other 700
+        until="last"    2333, 1000    the 1,000 once, the 700 three times and a third
+
+    Args:
+        sizes: Samples of each component.
+        weights: Shares, in any scale; None takes every sample of every component once.
+        until: Which component ends the epoch.
+        names: Of the components, for messages.
+
+    Raises:
+        ValueError: A weight is not a positive number, a component is empty, its share of an epoch is less than half
+            a sample, or an epoch would have more than 2**62 samples.
+    """
+    if until not in get_args(Until):
+        raise ValueError(f"until must be 'first' or 'last', not {until!r}")
+    names = [str(number) for number in range(len(sizes))] if names is None else names
+    if weights is None:
+        return _checked(tuple(int(size) for size in sizes))
+    if len(weights) != len(sizes):
+        raise ValueError(f"{len(weights)} weights for {len(sizes)} components")
+    for name, size in zip(names, sizes, strict=True):
+        if size < 1:
+            raise ValueError(f"{name!r} has no samples, so it can have no share of a mixture: leave it out")
+    shares = [_fraction(weight) for weight in weights]
+    rounds = [Fraction(int(size)) / share for size, share in zip(sizes, shares, strict=True)]
+    scale = min(rounds) if until == "first" else max(rounds)
+    counts = tuple(int(scale * share + Fraction(1, 2)) for share in shares)
+    for name, count, weight in zip(names, counts, weights, strict=True):
+        if not count:
+            raise ValueError(
+                f"{name!r} with weight {weight} would give no sample to an epoch of {sum(counts):,}: raise its weight "
+                "or leave it out"
+            )
+    return _checked(counts)
+
+
+def _checked(counts: tuple[int, ...]) -> tuple[int, ...]:
+    if sum(counts) > MAX_SIZE:
+        raise ValueError("an epoch of the mixture would have more than 2**62 samples")
+    return counts
+
+
+def _fraction(weight: float | Fraction) -> Fraction:
+    # Through its text: 0.7 shall be 7 / 10, not the binary fraction beside it.
+    fraction = weight if isinstance(weight, Fraction) else Fraction(str(weight))
+    if fraction <= 0:
+        raise ValueError(f"a weight must be a positive number, not {weight}")
+    return fraction
+
+
+class MixtureOrder:
+    """The order of all epochs of a mixture: a function of its components' chunks, the weights and a few settings.
+
+    Each component is a stream: its epoch 0, then its epoch 1, ..., each shuffled anew under keys of its own. An epoch
+    of the mixture takes the same number of samples from each stream and leaves it where it stopped, so a component
+    that is not used up goes on in the next epoch of the mixture, and no sample comes again before its whole component
+    has been through:
+
+        mixture      │ epoch 0             │ epoch 1             │
+        web          │ 0 ········ epoch 0  │ 0 ········ epoch 1  │    700 of 700: sets the length
+        code         │ epoch 0 ············ ····· │ epoch 1 ····· │    300 of 500, then the other 200 and 100 new ones
+
+    Where chunks lie in lanes, every lane is such a mixture of its own. A component's samples that do not share out
+    evenly are dealt to the lanes from the last one on, each component going on where the one before stopped, so that
+    lanes differ by one sample at most, whatever the components.
+
+    Args:
+        num_samples: Of each component, samples of each of its chunks in fixed order. Shapes [K].
+        names: Of the components; a component's keys come from its name, so no two are shuffled alike.
+        weights: Shares in any scale; None takes every sample once an epoch.
+        until: Whether the "first" or the "last" component that is used up ends the epoch. Means nothing without
+            weights, where all end together.
+        shuffle: Whether epochs are permuted; if not, the components are interleaved as evenly as can be.
+        seed: Any integer.
+        window: At most how many chunks of a component are mixed together; None for all.
+        lanes: How many lanes.
+
+    Raises:
+        TypeError: As `Order` says.
+        ValueError: As `Order` and `mixture_counts` say, or a component has fewer samples than there are lanes.
+
+    Example:
+        >>> order = MixtureOrder(
+        ...     [[6], [10]], names=("web", "code"), weights=(2, 1), until="first", shuffle=False, seed=0, window=None
+        ... )
+        >>> order.counts, order.epoch(0).components(0, 9).tolist()
+        ((6, 3), [0, 1, 0, 0, 1, 0, 0, 1, 0])
+    """
+
+    def __init__(
+        self,
+        num_samples: Sequence[npt.ArrayLike],
+        *,
+        names: Sequence[str],
+        weights: Sequence[float | Fraction] | None,
+        until: Until = "first",
+        shuffle: bool,
+        seed: int,
+        window: int | None,
+        lanes: int = 1,
+    ) -> None:
+        if len(names) != len(num_samples) or len(set(names)) != len(names) or not names:
+            raise ValueError(f"a mixture needs one name for each of its {len(num_samples)} components, each another")
+        alone = [
+            Order(
+                counts,
+                shuffle=shuffle,
+                seed=order_key(seed=seed, epoch=0, purpose=f"mixture:{name}"),
+                window=window,
+                lanes=lanes,
+            )
+            for name, counts in zip(names, num_samples, strict=True)
+        ]
+        self.names = tuple(names)
+        self.shuffle, self.window, self.lanes, self.seed = bool(shuffle), alone[0].window, alone[0].lanes, int(seed)
+        sizes = [order.num_samples for order in alone]
+        self.counts = mixture_counts(sizes, weights=weights, until=until, names=self.names)
+        firsts = list(accumulate((count % self.lanes for count in self.counts[:-1]), initial=0))
+        self.components: tuple[Order, ...] = tuple(
+            _Component(order, lane_sizes=_dealt(order.num_samples, self.lanes, first))
+            for order, first in zip(alone, firsts, strict=True)
+        )
+        by_component = [_dealt(count, self.lanes, first) for count, first in zip(self.counts, firsts, strict=True)]
+        # Of each lane, how many samples each component gives to an epoch.
+        self.lane_counts: tuple[tuple[int, ...], ...] = tuple(zip(*by_component, strict=True))
+        for name, order, counts in zip(names, self.components, by_component, strict=True):
+            if any(count and not size for count, size in zip(counts, order.lane_sizes, strict=True)):
+                raise ValueError(
+                    f"{name!r} has {order.num_samples} samples, too few to share out among {lanes} lanes: use fewer "
+                    "lanes"
+                )
+
+    @property
+    def lane_sizes(self) -> tuple[int, ...]:
+        """Samples of each lane in an epoch; they differ by one at most."""
+        return tuple(sum(counts) for counts in self.lane_counts)
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of an epoch, over all lanes: what its steps share out."""
+        return sum(self.counts)
+
+    def epoch(self, epoch: int, *, lane: int = 0) -> MixtureEpoch:
+        """Return the order of one lane in one epoch; that of a component is worked out when it is first needed.
+
+        Raises:
+            ValueError: `epoch` is negative, or there is no such lane.
+        """
+        return MixtureEpoch(self, epoch=epoch, lane=lane)
+
+    def lanes_of_epoch(self, epoch: int) -> tuple[MixtureEpoch, ...]:
+        """Return the orders of all lanes in one epoch, lane 0 first."""
+        return tuple(self.epoch(epoch, lane=lane) for lane in range(self.lanes))
+
+
+class MixtureEpoch:
+    """The order of one lane in one epoch of a mixture: position -> component, and its sample.
+
+    The epoch's m positions are cut into J = ceil(m / 1024) blocks. Before block j, component d with c samples an epoch
+    has given c * j / J of them, rounded to the nearest integer: so its share is exact to half a sample at every border.
+    Which of a block's positions are whose is a permutation under a key of its own. Each component's samples then come
+    in its own order, so a slice of positions is one slice of each component's stream.
+
+    Immutable but for what it remembers; threads may share it. Made by `MixtureOrder.epoch`.
+
+    Attributes:
+        epoch: Which epoch of the mixture.
+        lane: Which lane.
+        num_samples: Positions.
+    """
+
+    def __init__(self, order: MixtureOrder, *, epoch: int, lane: int) -> None:
+        if isinstance(epoch, bool) or not isinstance(epoch, int | np.integer):
+            raise TypeError(f"epoch must be an integer, not {type(epoch).__name__}")
+        if epoch < 0:
+            raise ValueError(f"epoch must not be negative, got {epoch}")
+        if not 0 <= lane < order.lanes:
+            raise ValueError(f"lane {lane} lies outside [0, {order.lanes})")
+        self.epoch, self.lane = int(epoch), int(lane)
+        self._order = order
+        self._counts = order.lane_counts[lane]
+        self._sizes = tuple(component.lane_sizes[lane] for component in order.components)
+        self.num_samples = sum(self._counts)
+        self._num_blocks = -(-self.num_samples // BLOCK_SIZE)
+        self._purpose = f"lane:{lane}:mixture" if order.lanes > 1 else "mixture"
+        self._block = lru_cache(maxsize=_NUM_KEPT)(self._arranged)
+        self._epoch_of = lru_cache(maxsize=_NUM_EPOCHS_KEPT * len(order.components))(self._component_epoch)
+
+    def components(self, start: int, stop: int) -> Int64:
+        """Return the component of each position in [start, stop). Shape [B].
+
+        Raises:
+            ValueError: They are no positions of this epoch.
+        """
+        self._check(start, stop)
+        pieces = [np.empty(0, dtype=np.int64)]
+        block = self._block_of(start) if start < stop else 0
+        while start < stop:
+            border, end = sum(self._before(block)), sum(self._before(block + 1))
+            pieces.append(self._block(block)[start - border : min(stop, end) - border])
+            start, block = end, block + 1
+        return np.concatenate(pieces)
+
+    def stretches(self, start: int, stop: int) -> tuple[Stretch, ...]:
+        """Return what each component gives to positions [start, stop): none is empty, components in order.
+
+        The samples at the positions where `components` says d are those of d's stretches, one after the other.
+
+        Raises:
+            ValueError: They are no positions of this epoch.
+        """
+        self._check(start, stop)
+        found: list[Stretch] = []
+        for component, (first, last) in enumerate(zip(self._delivered(start), self._delivered(stop), strict=True)):
+            size = self._sizes[component]
+            begin = self.epoch * self._counts[component]
+            while first < last:
+                number, at = divmod(begin + first, size)
+                taken = min(last - first, size - at)
+                found.append(Stretch(component, number, at, at + taken))
+                first += taken
+        return tuple(found)
+
+    def component_epoch(self, component: int, epoch: int) -> EpochOrder:
+        """Return the order of this lane of a component in one of its own epochs."""
+        return self._epoch_of(component, epoch)
+
+    def locate(self, positions: npt.ArrayLike) -> tuple[Int64, Int64, Int64]:
+        """Return component, chunk and row of any positions. Shape [B] each.
+
+        Raises:
+            ValueError: A position lies outside [0, num_samples).
+        """
+        positions = as_index(positions, stop=self.num_samples, name="position")
+        component, chunk, row = (np.empty_like(positions) for _ in range(3))
+        ordinal = np.empty_like(positions)
+        blocks = np.array([self._block_of(position) for position in positions.tolist()], dtype=np.int64)
+        for block in np.unique(blocks).tolist():
+            members = np.flatnonzero(blocks == block)
+            before, arranged = self._before(block), self._block(block)
+            inside = positions[members] - sum(before)
+            component[members] = arranged[inside]
+            ordinal[members] = _ranks(arranged)[inside] + np.array(before, dtype=np.int64)[arranged[inside]]
+        for number in np.unique(component).tolist():
+            members = np.flatnonzero(component == number)
+            begin = self.epoch * self._counts[number]
+            epochs, places = np.divmod(ordinal[members] + begin, self._sizes[number])
+            for epoch in np.unique(epochs).tolist():
+                among = epochs == epoch
+                located = self.component_epoch(number, epoch).locate(places[among])
+                chunk[members[among]], row[members[among]] = located
+        return component, chunk, row
+
+    def positions_of(self, component: int, chunk: int, row: int) -> Int64:
+        """Return at which positions of this epoch a sample stands: none, one, or several. Shape [n], ascending.
+
+        Raises:
+            ValueError: The component has no such sample in this lane.
+        """
+        size, count = self._sizes[component], self._counts[component]
+        begin = self.epoch * count
+        found = []
+        for epoch in range(begin // size, -(-(begin + count) // size)) if size else ():
+            place = int(self.component_epoch(component, epoch).positions_of([chunk], [row])[0])
+            ordinal = epoch * size + place - begin
+            if 0 <= ordinal < count:
+                found.append(self._position_of(component, ordinal))
+        return np.array(found, dtype=np.int64)
+
+    def _component_epoch(self, component: int, epoch: int) -> EpochOrder:
+        return self._order.components[component].epoch(epoch, lane=self.lane)
+
+    def _arranged(self, block: int) -> Int64:
+        """Return the component at each place of a block."""
+        counts = [stop - start for start, stop in zip(self._before(block), self._before(block + 1), strict=True)]
+        whose = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
+        if self._order.shuffle:
+            key = order_key(seed=self._order.seed, epoch=self.epoch, purpose=f"{self._purpose}:{block}")
+            arranged: Int64 = whose[permute(np.arange(whose.size), size=whose.size, key=key)]
+        else:
+            # Sample k of n belongs at (k + 1/2) / n of the block. Equal places are equal floats: division is exact to
+            # the last bit everywhere.
+            places = [(2 * np.arange(count) + 1) / count for count in counts if count]
+            arranged = whose[np.argsort(np.concatenate([np.empty(0), *places]), kind="stable")]
+        arranged.setflags(write=False)
+        return arranged
+
+    def _before(self, block: int) -> tuple[int, ...]:
+        """Return how many samples each component has given when a block begins: c * j / J, rounded, halves up."""
+        num_blocks = max(self._num_blocks, 1)
+        return tuple((2 * count * block + num_blocks) // (2 * num_blocks) for count in self._counts)
+
+    def _block_of(self, position: int) -> int:
+        # Borders lie within half a sample a component of j * m / J, so the first guess is right or nearly so.
+        block = position * self._num_blocks // self.num_samples
+        while sum(self._before(block)) > position:
+            block -= 1
+        while sum(self._before(block + 1)) <= position:
+            block += 1
+        return block
+
+    def _delivered(self, position: int) -> tuple[int, ...]:
+        """Return how many samples each component has given before a position, or before the end."""
+        if position == self.num_samples:
+            return self._counts
+        block = self._block_of(position)
+        before = self._before(block)
+        inside = self._block(block)[: position - sum(before)]
+        counts = np.bincount(inside, minlength=len(before)).tolist()
+        return tuple(n + m for n, m in zip(before, counts, strict=True))
+
+    def _position_of(self, component: int, ordinal: int) -> int:
+        count = self._counts[component]
+        block = ordinal * self._num_blocks // count
+        while self._before(block)[component] > ordinal:
+            block -= 1
+        while self._before(block + 1)[component] <= ordinal:
+            block += 1
+        before = self._before(block)
+        return sum(before) + int(np.flatnonzero(self._block(block) == component)[ordinal - before[component]])
+
+    def _check(self, start: int, stop: int) -> None:
+        if not 0 <= start <= stop <= self.num_samples:
+            raise ValueError(f"positions [{start}, {stop}) lie outside [0, {self.num_samples})")
+
+
+class _Component(Order):
+    """An order whose lanes are of given sizes; the sizes are those of an equal share, give or take one."""
+
+    def __init__(self, order: Order, *, lane_sizes: tuple[int, ...]) -> None:
+        super().__init__(
+            np.diff(order.chunk_starts), shuffle=order.shuffle, seed=order.seed, window=order.window, lanes=order.lanes
+        )
+        self.lane_sizes = lane_sizes
+
+
+def _dealt(total: int, lanes: int, first: int) -> tuple[int, ...]:
+    """Return equal shares of `total`, the rest dealt one each from lane `lanes - 1 - first` downwards, around."""
+    sizes = [total // lanes] * lanes
+    for i in range(total % lanes):
+        sizes[(lanes - 1 - first - i) % lanes] += 1
+    return tuple(sizes)
+
+
+def _ranks(arranged: Int64) -> Int64:
+    """Return of each entry how many equal ones come before it."""
+    ranks = np.empty_like(arranged)
+    for value in np.unique(arranged).tolist():
+        members = np.flatnonzero(arranged == value)
+        ranks[members] = np.arange(members.size)
+    return ranks
