@@ -1,15 +1,33 @@
-"""Time and bytes of each stage of the path, added up over all threads."""
+"""Time and bytes of each stage of the path: totals always, single spans where a trace asks for them.
+
+A stage may lie inside another on its thread, so times of stages add up to more than the time that passed:
+
+    loop      wait ┆ step
+    batches   batch [ wait_window ┆ gather ┆ augment ┆ copy ] ┆ wait_room
+    windows   open [ wait_chunk ]
+    builds    build [ fetch ┆ decode ┆ transform ┆ convert ┆ publish ]
+    opening   list ┆ footers
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self, TypeAlias
 
-OnStage = Callable[[str, int, int, int], None]
+from stoker.trace.track import Subject, Track
+
+OnStage: TypeAlias = Callable[[str, int, int, int], None]
 """Told of each piece of work: (stage, start_ns, stop_ns, num_bytes), from any thread."""
+
+# Samples of gauges that a trace keeps: a few a window, so enough for days.
+_MAX_SAMPLES = 65_536
+# Once more time than this has passed, whoever tells of work next also tells the status file.
+NEVER_NS = 1 << 63
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,40 +44,224 @@ class StageTotal:
     busy_s: float = 0.0
     num_bytes: int = 0
 
+    def since(self, earlier: StageTotal) -> StageTotal:
+        """Return what was added after `earlier`."""
+        return StageTotal(
+            num_calls=self.num_calls - earlier.num_calls,
+            busy_s=self.busy_s - earlier.busy_s,
+            num_bytes=self.num_bytes - earlier.num_bytes,
+        )
+
+
+class Ranges(Protocol):
+    """Where spans are shown while they last, such as a GPU profiler's own timeline."""
+
+    def push(self, stage: str, subject: Subject) -> None:
+        """Begin a range on the calling thread."""
+
+    def pop(self) -> None:
+        """End the calling thread's last range."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Values of gauges at one time.
+
+    Attributes:
+        time_ns: When, in ns of `time.perf_counter_ns`.
+        name: What they are about.
+        values: Gauge -> value.
+    """
+
+    time_ns: int
+    name: str
+    values: Mapping[str, float]
+
 
 class Stages:
-    """Totals by stage. An instance is itself an `OnStage`."""
+    """Totals by stage, and spans. An instance is itself an `OnStage`.
 
-    def __init__(self) -> None:
+    Each thread writes to a track of its own, without a lock; the track of a thread that has ended goes to the next
+    one of its name, so that memory is bounded by the threads alive at once.
+
+    Args:
+        max_spans: Spans kept a thread: the latest. 0 keeps totals alone.
+        ranges: Shown every span that is entered and left.
+    """
+
+    def __init__(self, *, max_spans: int = 0, ranges: Ranges | None = None) -> None:
+        self.max_spans = max_spans
+        self.ranges = ranges
+        # Set by whoever wants to be called now and then, without a thread for it.
+        self.due_ns = NEVER_NS
+        self.on_due: Callable[[int], None] | None = None
         self._lock = threading.Lock()
-        self._totals: dict[str, list[int]] = {}
+        self._local = threading.local()
+        self._tracks: list[Track] = []
+        self._samples: deque[Sample] = deque(maxlen=_MAX_SAMPLES if max_spans else 0)
 
-    def __call__(self, stage: str, start_ns: int, stop_ns: int, num_bytes: int) -> None:
-        """Add one piece of work."""
-        with self._lock:
-            total = self._totals.setdefault(stage, [0, 0, 0])
-            total[0] += 1
-            total[1] += stop_ns - start_ns
-            total[2] += num_bytes
+    def __call__(self, stage: str, start_ns: int, stop_ns: int, num_bytes: int, subject: Subject | None = None) -> None:
+        """Add one piece of work; `subject` is that of the span around it unless told."""
+        try:
+            track: Track = self._local.track
+        except AttributeError:
+            track = self._new_track()
+        try:
+            total = track.totals[stage]
+        except KeyError:
+            total = track.totals[stage] = [0, 0, 0]
+        total[0] += 1
+        total[1] += stop_ns - start_ns
+        total[2] += num_bytes
+        if track.spans is not None:
+            track.spans.append((stage, start_ns, stop_ns, num_bytes, subject or track.subject))
+            track.num_spans += 1
+        if stop_ns > self.due_ns and self.on_due is not None:
+            self.on_due(stop_ns)
+
+    def span(self, stage: str, num_bytes: int = 0, subject: Subject | None = None) -> OpenSpan:
+        """Return a block whose time is a piece of work, also when it fails; spans inside it inherit the subject."""
+        return OpenSpan(self, stage, num_bytes, subject)
+
+    def sample(self, name: str, **values: float) -> None:
+        """Note the values of gauges, where there is a trace."""
+        if self.max_spans:
+            self._samples.append(Sample(time.perf_counter_ns(), name, values))
 
     def totals(self) -> dict[str, StageTotal]:
-        """Return the totals so far, in the order in which stages first ran."""
+        """Return the totals so far, added over threads, in the order in which stages first ran on each."""
+        sums: dict[str, list[int]] = {}
+        for track in self.tracks():
+            for stage, total in list(track.totals.items()):
+                found = sums.setdefault(stage, [0, 0, 0])
+                for i, value in enumerate(total):
+                    found[i] += value
+        return {
+            stage: StageTotal(num_calls=calls, busy_s=ns / 1e9, num_bytes=num_bytes)
+            for stage, (calls, ns, num_bytes) in sums.items()
+        }
+
+    def active(self) -> dict[str, int]:
+        """Return how many threads are inside each stage right now, of stages whose spans are entered and left."""
+        counts: dict[str, int] = {}
+        for track in self.tracks():
+            span = track.open_span
+            while span is not None:
+                counts[span.stage] = counts.get(span.stage, 0) + 1
+                span = span.outer
+        return counts
+
+    def tracks(self) -> list[Track]:
+        """Return the tracks of all threads, in the order in which they came."""
         with self._lock:
-            return {
-                stage: StageTotal(num_calls=calls, busy_s=ns / 1e9, num_bytes=num_bytes)
-                for stage, (calls, ns, num_bytes) in self._totals.items()
-            }
+            return list(self._tracks)
+
+    def samples(self) -> list[Sample]:
+        """Return the noted gauges, oldest first."""
+        return list(self._samples.copy())
+
+    @property
+    def num_dropped(self) -> int:
+        """Spans that a full ring has pushed out."""
+        return sum(track.num_dropped for track in self.tracks())
+
+    def track(self) -> Track:
+        """Return the calling thread's track."""
+        try:
+            track: Track = self._local.track
+        except AttributeError:
+            track = self._new_track()
+        return track
+
+    def _new_track(self) -> Track:
+        name = threading.current_thread().name
+        if not name.startswith("stoker-"):
+            # Threads of the user's: numbers in their names would make a track for each that ever lived.
+            name = name.partition("-")[0]
+        with self._lock:
+            track = next((track for track in self._tracks if track.is_free and track.name == name), None)
+            if track is None:
+                track = Track(name, max_spans=self.max_spans)
+                self._tracks.append(track)
+            self._local.owner = track.take()
+            self._local.track = track
+        return track
+
+
+class OpenSpan:
+    """A block that is timed. Use it in one with block, once.
+
+    Attributes:
+        stage: Of which it is a piece of work.
+        num_bytes: Bytes that went through; may be set inside.
+        outer: The span around it on the same thread.
+        start_ns: When it began.
+        stop_ns: When it ended.
+    """
+
+    __slots__ = ("_stages", "_subject", "_track", "num_bytes", "outer", "stage", "start_ns", "stop_ns")
+
+    def __init__(self, stages: Stages, stage: str, num_bytes: int, subject: Subject | None) -> None:
+        self._stages = stages
+        self._subject = subject
+        self.stage = stage
+        self.num_bytes = num_bytes
+
+    def __enter__(self) -> Self:
+        stages = self._stages
+        try:
+            track: Track = stages._local.track
+        except AttributeError:
+            track = stages._new_track()
+        self._track = track
+        self.outer: OpenSpan | None = track.open_span
+        track.open_span = self
+        if self._subject is not None:
+            # Kept here until the block is left: what is told inside is about this.
+            track.subject, self._subject = self._subject, track.subject
+        if stages.ranges is not None:
+            stages.ranges.push(self.stage, track.subject)
+        self.start_ns = time.perf_counter_ns()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop_ns = stop_ns = time.perf_counter_ns()
+        stages, track = self._stages, self._track
+        if stages.ranges is not None:
+            stages.ranges.pop()
+        stages(self.stage, self.start_ns, stop_ns, self.num_bytes)
+        track.open_span = self.outer
+        if self._subject is not None:
+            track.subject = self._subject
 
 
 def ignore_stage(stage: str, start_ns: int, stop_ns: int, num_bytes: int) -> None:
     """Tell nobody."""
 
 
-@contextmanager
-def timed(on_stage: OnStage, stage: str, num_bytes: int = 0) -> Iterator[None]:
+class _Timed:
+    """A block that any `OnStage` is told of."""
+
+    __slots__ = ("_num_bytes", "_on_stage", "_stage", "_start_ns")
+
+    def __init__(self, on_stage: OnStage, stage: str, num_bytes: int) -> None:
+        self._on_stage = on_stage
+        self._stage = stage
+        self._num_bytes = num_bytes
+
+    def __enter__(self) -> None:
+        self._start_ns = time.perf_counter_ns()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._on_stage(self._stage, self._start_ns, time.perf_counter_ns(), self._num_bytes)
+
+
+def timed(on_stage: OnStage, stage: str, num_bytes: int = 0) -> OpenSpan | _Timed:
     """Tell `on_stage` how long the block took, also when it failed."""
-    start_ns = time.perf_counter_ns()
-    try:
-        yield
-    finally:
-        on_stage(stage, start_ns, time.perf_counter_ns(), num_bytes)
+    if isinstance(on_stage, Stages):
+        return OpenSpan(on_stage, stage, num_bytes, None)
+    return _Timed(on_stage, stage, num_bytes)
