@@ -1,0 +1,401 @@
+"""The promise: mixed data sets keep their shares, their own order and every sample, on any lanes, cut anywhere."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, reject, settings
+from hypothesis import strategies as st
+
+from stoker.order import Order, Position, Shard, Steps
+from stoker.order.mixture import BLOCK_SIZE, MixtureOrder, mixture_counts
+
+ROOT = Path(__file__).resolve().parents[2]
+GOLDEN = json.loads((ROOT / "tests" / "golden" / "mixture.json").read_text())["mixtures"]
+
+
+@pytest.fixture(scope="module")
+def specification():
+    """The programs of docs/order.md, run."""
+    names = {}
+    for block in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "order.md").read_text(), re.DOTALL)[:2]:
+        exec(block, names)
+    return names
+
+
+def _sizes(golden):
+    return [[part["of"]] * part["chunks"] if isinstance(part, dict) else part for part in golden["sizes"]]
+
+
+@pytest.mark.parametrize("golden", GOLDEN, ids=lambda golden: f"{golden['names']}-{golden['until']}-{golden['epoch']}")
+def test_mixtures_are_frozen(golden):
+    arguments = {name: golden[name] for name in ("names", "weights", "until", "seed", "window", "lanes")}
+    order = MixtureOrder(_sizes(golden), shuffle=True, **arguments)
+    assert list(order.counts) == golden["counts"]
+    assert list(order.lane_sizes) == golden["lane_sizes"]
+    epoch = order.epoch(golden["epoch"], lane=golden["lane"])
+    component, chunk, row = epoch.locate(golden["position"])
+    assert component.tolist() == golden["component"]
+    assert chunk.tolist() == golden["chunk"]
+    assert row.tolist() == golden["row"]
+
+
+weights = st.one_of(st.integers(1, 6), st.sampled_from([0.3, 0.7, 1.5, 2.25, 9.5]), st.fractions(Fraction(1, 4), 4))
+
+
+@st.composite
+def mixtures(draw, max_lanes=8, max_samples=400):
+    """A mixture of one to five data sets of a few chunks, empty ones among them."""
+    num_components = draw(st.integers(1, 5))
+    lanes = draw(st.integers(1, max_lanes))
+    has_weights = draw(st.booleans())
+    sizes = []
+    for _ in range(num_components):
+        chunks = draw(st.lists(st.integers(0, max_samples // 4), min_size=1, max_size=6))
+        sizes.append([*chunks, lanes] if has_weights else chunks)
+    return MixtureOrder(
+        sizes,
+        names=[f"set {i}" for i in range(num_components)],
+        # Far apart, so that components differ; near enough that none gets nothing.
+        weights=[draw(weights) for _ in sizes] if has_weights else None,
+        until=draw(st.sampled_from(["first", "last"])),
+        shuffle=draw(st.booleans()),
+        seed=draw(st.integers(-3, 3)),
+        window=draw(st.none() | st.integers(1, 4)),
+        lanes=lanes,
+    )
+
+
+def mixtures_that_are_possible(**options):
+    """Draw again where a weight is too small to give a sample."""
+
+    @st.composite
+    def possible(draw):
+        try:
+            return draw(mixtures(**options))
+        except ValueError as error:
+            if "would give no sample" not in str(error):
+                raise
+            return reject()
+
+    return possible()
+
+
+def _all(epoch):
+    return list(zip(*(part.tolist() for part in epoch.locate(np.arange(epoch.num_samples))), strict=True))
+
+
+def _alone(order, component, lane, num_epochs):
+    """Return a component's stream: its own epochs one after the other, as its own `Order` has them."""
+    alone = order.components[component]
+    samples = []
+    for epoch in range(num_epochs):
+        one = alone.epoch(epoch, lane=lane)
+        samples += zip(*(part.tolist() for part in one.locate(np.arange(one.num_samples))), strict=True)
+    return samples
+
+
+@settings(max_examples=40)
+@given(order=mixtures_that_are_possible())
+def test_each_data_set_comes_in_its_own_order_epoch_after_epoch(order):
+    """Which is all one has to know: what holds for an `Order` holds for it inside a mixture."""
+    for lane in range(order.lanes):
+        got = [[] for _ in order.components]
+        for epoch in range(3):
+            for component, chunk, row in _all(order.epoch(epoch, lane=lane)):
+                got[component].append((chunk, row))
+        for component, samples in enumerate(got):
+            size = order.components[component].lane_sizes[lane]
+            rounds = -(-len(samples) // size) if samples else 0
+            assert samples == _alone(order, component, lane, rounds)[: len(samples)]
+
+
+@settings(max_examples=40)
+@given(order=mixtures_that_are_possible(), epoch=st.integers(0, 3))
+def test_an_epoch_gives_each_data_set_its_count_and_the_lanes_are_of_one_size(order, epoch):
+    seen = Counter(component for lane in order.lanes_of_epoch(epoch) for component, _, _ in _all(lane))
+    assert [seen[component] for component in range(len(order.components))] == list(order.counts)
+    assert sum(order.lane_sizes) == order.num_samples == sum(order.counts)
+    assert max(order.lane_sizes) - min(order.lane_sizes) <= 1
+    assert not order.num_samples or order.lane_sizes[-1]  # padding may borrow from the last lane
+    for component in order.components:
+        assert sum(component.lane_sizes) == component.num_samples
+        assert max(component.lane_sizes) - min(component.lane_sizes) <= 1
+
+
+@settings(max_examples=40)
+@given(order=mixtures_that_are_possible())
+def test_without_weights_every_sample_comes_once_an_epoch(order):
+    order = MixtureOrder(
+        [np.diff(component.chunk_starts) for component in order.components],
+        names=order.names,
+        weights=None,
+        shuffle=order.shuffle,
+        seed=order.seed,
+        window=order.window,
+        lanes=order.lanes,
+    )
+    for epoch in range(2):
+        seen = [sample for lane in order.lanes_of_epoch(epoch) for sample in _all(lane)]
+        expected = [
+            (component, chunk, row)
+            for component, one in enumerate(order.components)
+            for chunk, size in enumerate(np.diff(one.chunk_starts).tolist())
+            for row in range(size)
+        ]
+        assert sorted(seen) == expected
+
+
+@settings(max_examples=40)
+@given(order=mixtures_that_are_possible())
+def test_the_data_set_that_sets_the_scale_comes_exactly_once_an_epoch(order):
+    whole = [i for i, one in enumerate(order.components) if one.num_samples == order.counts[i]]
+    assert whole
+    for epoch in range(2):
+        seen = Counter(sample for lane in order.lanes_of_epoch(epoch) for sample in _all(lane))
+        for component in whole:
+            assert [n for (whose, _, _), n in seen.items() if whose == component] == [1] * order.counts[component]
+
+
+@settings(max_examples=200)
+@given(
+    sizes=st.lists(st.integers(1, 10**9), min_size=1, max_size=6),
+    scale=st.integers(1, 1000),
+    data=st.data(),
+    until=st.sampled_from(["first", "last"]),
+)
+def test_counts_are_the_shares_of_the_data_set_that_ends_the_epoch(sizes, scale, data, until):
+    shares = data.draw(st.lists(weights, min_size=len(sizes), max_size=len(sizes)))
+    try:
+        counts = mixture_counts(sizes, weights=shares, until=until)
+    except ValueError as error:
+        if "would give no sample" not in str(error):
+            raise
+        return
+    exact = [Fraction(str(share)) for share in shares]
+    ends = [i for i, size in enumerate(sizes) if counts[i] == size]
+    assert any(
+        all(
+            abs(count - share * counts[i] / exact[i]) <= Fraction(1, 2)
+            for count, share in zip(counts, exact, strict=True)
+        )
+        for i in ends
+    )
+    for count, size in zip(counts, sizes, strict=True):
+        assert count <= size if until == "first" else count >= size
+    # The scale of the weights means nothing.
+    assert counts == mixture_counts(sizes, weights=[share * scale for share in exact], until=until)
+
+
+@settings(max_examples=40)
+@given(order=mixtures_that_are_possible(max_lanes=2, max_samples=12_000), epoch=st.integers(0, 2))
+def test_at_every_border_of_blocks_each_share_is_exact_to_half_a_sample(order, epoch):
+    one = order.epoch(epoch)
+    counts = np.array(order.lane_counts[0], dtype=np.int64)
+    components = one.components(0, one.num_samples)
+    num_blocks = -(-one.num_samples // BLOCK_SIZE)
+    given_before = np.zeros((len(counts), one.num_samples + 1), dtype=np.int64)
+    for number in range(len(counts)):
+        np.cumsum(components == number, out=given_before[number, 1:])
+    for block in range(num_blocks + 1):
+        ideal = [Fraction(int(count) * block, max(num_blocks, 1)) for count in counts]
+        border = sum(int(share + Fraction(1, 2)) for share in ideal)
+        for number, share in enumerate(ideal):
+            assert abs(given_before[number, border] - share) <= Fraction(1, 2)
+    # Between borders no share can be off by more than a block.
+    positions = np.arange(one.num_samples + 1)
+    for number, count in enumerate(counts.tolist()):
+        assert (abs(given_before[number] - positions * (count / max(one.num_samples, 1))) <= BLOCK_SIZE / 2 + 5).all()
+
+
+@settings(max_examples=40)
+@given(order=mixtures_that_are_possible(max_lanes=1, max_samples=12_000))
+def test_unshuffled_no_share_is_ever_off_by_more_than_two_samples(order):
+    order = MixtureOrder(
+        [np.diff(component.chunk_starts) for component in order.components],
+        names=order.names, weights=None, shuffle=False, seed=0, window=None,
+    )  # fmt: skip
+    one = order.epoch(0)
+    components = one.components(0, one.num_samples)
+    positions = np.arange(1, one.num_samples + 1)
+    for number, count in enumerate(order.counts):
+        off = np.cumsum(components == number) - positions * (count / max(one.num_samples, 1))
+        assert (abs(off) <= 1 + len(order.counts) / 2).all()
+
+
+@settings(max_examples=40)
+@given(order=mixtures_that_are_possible(max_samples=3000), data=st.data())
+def test_any_slice_is_one_slice_of_each_stream(order, data):
+    lane = data.draw(st.integers(0, order.lanes - 1))
+    one = order.epoch(data.draw(st.integers(0, 3)), lane=lane)
+    start = data.draw(st.integers(0, one.num_samples))
+    stop = data.draw(st.integers(start, one.num_samples))
+    whole = one.components(0, one.num_samples)
+    components = one.components(start, stop)
+    assert np.array_equal(components, whole[start:stop])
+    located = [[] for _ in order.components]
+    for component, epoch, first, last in one.stretches(start, stop):
+        assert first < last
+        chunk, row = one.component_epoch(component, epoch).locate(np.arange(first, last))
+        located[component] += zip(chunk.tolist(), row.tolist(), strict=True)
+    streams = [iter(samples) for samples in located]
+    got = [(component, *next(streams[component])) for component in components.tolist()]
+    expected = one.locate(np.arange(start, stop))
+    assert got == list(zip(*(part.tolist() for part in expected), strict=True))
+    assert all(next(stream, None) is None for stream in streams)
+
+
+@settings(max_examples=20)
+@given(order=mixtures_that_are_possible(max_lanes=1, max_samples=200))
+def test_the_program_in_the_documentation_gives_the_same_samples(order, specification):
+    order_sizes = {
+        name: np.diff(component.chunk_starts).tolist()
+        for name, component in zip(order.names, order.components, strict=True)
+    }
+    for shares in (None, [Fraction(i + 2, 3) for i in range(len(order_sizes))]):
+        for until in ("first", "last"):
+            if shares and not all(component.num_samples for component in order.components):
+                continue
+            try:
+                mixed = MixtureOrder(
+                    list(order_sizes.values()), names=order.names, weights=shares, until=until, shuffle=True,
+                    seed=order.seed, window=order.window,
+                )  # fmt: skip
+            except ValueError:
+                continue
+            for epoch in (0, 2):
+                got = [(order.names[d], chunk, row) for d, chunk, row in _all(mixed.epoch(epoch))]
+                assert got == specification["mixture_order"](
+                    order_sizes, weights=shares, until=until, seed=order.seed, epoch=epoch, window=order.window
+                )
+
+
+@settings(max_examples=40)
+@given(order=mixtures_that_are_possible(max_samples=200), epoch=st.integers(0, 2))
+def test_finding_a_sample_gives_every_position_where_it_stands(order, epoch):
+    for lane in order.lanes_of_epoch(epoch):
+        expected = {}
+        for position, sample in enumerate(_all(lane)):
+            expected.setdefault(sample, []).append(position)
+        for sample, positions in expected.items():
+            assert lane.positions_of(*sample).tolist() == positions
+        for component, one in enumerate(order.components):
+            if not lane.num_samples or not one.lane_sizes[lane.lane]:
+                continue
+            chunk, row = (int(part[0]) for part in one.epoch(0, lane=lane.lane).locate([0]))
+            assert lane.positions_of(component, chunk, row).tolist() == expected.get((component, chunk, row), [])
+
+
+@settings(max_examples=40)
+@given(order=mixtures_that_are_possible(), data=st.data())
+def test_a_chain_of_resumes_on_other_ranks_and_batches_gives_the_uncut_mixture(order, data):
+    """Five cuts, each going on with another world size, batch size and remainder, through JSON."""
+    current = Position(fingerprint="f", seed=order.seed, shuffle=order.shuffle, window=order.window, lanes=order.lanes)
+    delivered = [[] for _ in range(order.lanes)]
+    state = json.dumps(current.to_json())
+    for cut in range(6):
+        position = Position.from_json(json.loads(state))
+        position.check(current)
+        last = cut == 5
+        steps = Steps(
+            lane_sizes=order.lane_sizes,
+            global_batch_size=data.draw(st.integers(1, 60)) * order.lanes,
+            remainder="keep" if last else data.draw(st.sampled_from(["keep", "drop", "pad"])),
+            start=position.num_consumed,
+        )
+        world_size = data.draw(st.integers(1, 9))
+        num_steps = steps.num_steps if last else data.draw(st.integers(0, min(max(steps.num_steps - 1, 0), 5)))
+        lanes = order.lanes_of_epoch(position.epoch)
+        for step in range(num_steps):
+            for rank in range(world_size):
+                for piece in steps.slices(step, Shard(rank, world_size)):
+                    if not piece.is_padding:
+                        located = lanes[piece.lane].locate(np.arange(piece.start, piece.stop))
+                        delivered[piece.lane] += zip(*(part.tolist() for part in located), strict=True)
+            position = position.after(step, steps)
+        state = json.dumps(position.to_json())
+    assert delivered == [_all(lane) for lane in order.lanes_of_epoch(0)]
+
+
+def test_no_two_data_sets_epochs_or_seeds_are_shuffled_alike():
+    def samples(seed=0, epoch=0, names=("a", "b")):
+        order = MixtureOrder([[3000], [3000]], names=names, weights=None, shuffle=True, seed=seed, window=None).epoch(
+            epoch
+        )
+        component, _, row = order.locate(np.arange(6000))
+        return component, row[component == 0], row[component == 1]
+
+    base = samples()
+    assert np.count_nonzero(base[1] == base[2]) < 12
+    for other in (samples(seed=1), samples(epoch=1), samples(names=("c", "d"))):
+        assert np.count_nonzero(base[1] == other[1]) < 12
+    assert np.count_nonzero(base[0] == samples(epoch=1)[0]) < 3300
+    assert np.array_equal(base[0], samples(names=("c", "d"))[0])
+
+
+def test_batches_of_a_mixture_are_made_up_as_random_draws_are_or_more_evenly():
+    one = MixtureOrder([[10**6], [10**6]], names=("a", "b"), weights=(1, 1), shuffle=True, seed=5, window=None).epoch(0)
+    for batch_size in (64, 256, 1000, 4096):
+        batches = one.components(0, batch_size * 200).reshape(200, batch_size)
+        variance = batches.sum(axis=1).var() / (batch_size / 4)
+        assert variance < 1.35
+        assert abs(batches.mean() - 0.5) < 0.01
+    neighbours = one.components(0, 10**5)
+    assert abs(np.corrcoef(neighbours[:-1], neighbours[1:])[0, 1]) < 0.02
+
+
+def test_a_billion_samples_of_many_data_sets_stay_small():
+    order = MixtureOrder(
+        [np.full(50_000, 10_000), np.full(40_000, 10_000), np.full(10, 10)],
+        names=("web", "books", "tiny"), weights=(5, 4, 0.001), until="last", shuffle=True, seed=1, window=None,
+    )  # fmt: skip
+    one = order.epoch(7)
+    positions = np.arange(one.num_samples - 5000, one.num_samples)
+    component, chunk, row = one.locate(positions)
+    for i in (0, 777, 4999):
+        assert positions[i] in one.positions_of(int(component[i]), int(chunk[i]), int(row[i]))
+    assert one.num_samples == sum(order.counts) == order.num_samples
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"weights": (1, 0)}, "positive"),
+        ({"weights": (1, -1)}, "positive"),
+        ({"weights": (1,)}, "1 weights for 2"),
+        ({"weights": (1, 1e-9)}, "'b' with weight 1e-09 would give no sample"),
+        ({"until": "middle"}, "'first' or 'last'"),
+        ({"num_samples": [[5], [0]]}, "'b' has no samples"),
+        ({"num_samples": [[50], [3]], "lanes": 4, "until": "last"}, "too few to share out among 4 lanes"),
+        ({"num_samples": [[2**62 - 1], [2**62 - 1]], "until": "last"}, r"2\*\*62"),
+        ({"names": ("a", "a")}, "each another"),
+        ({"lanes": 0}, "lanes"),
+    ],
+)
+def test_what_cannot_be_mixed_is_refused(arguments, message):
+    usual = {"num_samples": [[5], [7]], "names": ("a", "b"), "weights": (1, 1), "shuffle": True, "seed": 0}
+    settings = usual | {"window": None} | arguments
+    with pytest.raises(ValueError, match=message):
+        MixtureOrder(settings.pop("num_samples"), **settings)
+
+
+def test_places_that_do_not_exist_are_refused():
+    order = MixtureOrder([[5], [7]], names=("a", "b"), weights=(1, 1), shuffle=True, seed=0, window=None, lanes=2)
+    for call in (
+        lambda: order.epoch(-1),
+        lambda: order.epoch(0, lane=2),
+        lambda: order.epoch(0).components(3, 99),
+        lambda: order.epoch(0).stretches(4, 3),
+        lambda: order.epoch(0).locate([99]),
+    ):
+        with pytest.raises(ValueError, match=r"outside|negative"):
+            call()
+    with pytest.raises(TypeError, match="integer"):
+        order.epoch(True)
+    assert Order([0], shuffle=True, seed=0, window=None).num_samples == 0
