@@ -13,10 +13,12 @@ from stoker.errors import (
     StokerError,
     TransformError,
 )
-from stoker.feed.loader import Loader, LoaderStats
+from stoker.feed.loader import Loader
 from stoker.feed.shard import Shard
 from stoker.source.dataset import Dataset
 from stoker.spec import Entry, Field, Ragged, Spec
+from stoker.trace.record import Trace
+from stoker.trace.stats import LoaderStats
 
 __all__ = [
     "CacheError",
@@ -37,5 +39,6 @@ __all__ = [
     "SourceMissingError",
     "Spec",
     "StokerError",
+    "Trace",
     "TransformError",
 ]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self, TypedDict
 
@@ -24,35 +25,13 @@ from stoker.order.position import Position
 from stoker.order.steps import Remainder, Steps
 from stoker.source.dataset import Dataset
 from stoker.spec import Spec, parse_size
+from stoker.trace import status
+from stoker.trace.record import Trace
 from stoker.trace.stages import Stages, StageTotal
+from stoker.trace.stats import LoaderStats
 
 # Chunks opened together where the order is that of the files: two at least are read while two are used.
 _MIN_PLAIN_WINDOW = 4
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoaderStats:
-    """What a loader has done since it was made.
-
-    Attributes:
-        num_steps: Batches handed over.
-        num_samples: Samples in them.
-        wait_s: Time the training loop waited for batches: the stall.
-        num_ready: Batches that wait for their step right now.
-        num_built: Chunks built by this process.
-        num_reused: Chunks found in the cache.
-        num_mended: Chunks that were corrupt and were built again.
-        stages: Time and bytes of each stage, added over threads.
-    """
-
-    num_steps: int
-    num_samples: int
-    wait_s: float
-    num_ready: int
-    num_built: int
-    num_reused: int
-    num_mended: int
-    stages: Mapping[str, StageTotal]
 
 
 class LoaderOptions(TypedDict, total=False):
@@ -74,6 +53,7 @@ class LoaderOptions(TypedDict, total=False):
     prefetch: int
     transform_in: Literal["threads", "processes"]
     augment: Augment | None
+    trace: Trace | None
 
 
 class Loader:
@@ -117,6 +97,7 @@ class Loader:
         transform_in: "threads", or "processes" for a transform that holds the GIL.
         augment: Function of (batch, generator) that returns the batch to hand over; runs after the cache, on every
             epoch, in threads. Its generator depends on seed, epoch and the samples' places in it alone.
+        trace: Records what every thread does; see `stoker.Trace`. Totals are counted without one.
 
     Raises:
         TypeError: An argument has the wrong type.
@@ -146,6 +127,7 @@ class Loader:
         prefetch: int = 4,
         transform_in: Literal["threads", "processes"] = "threads",
         augment: Augment | None = None,
+        trace: Trace | None = None,
     ) -> None:
         if not isinstance(dataset, Dataset):
             raise TypeError(f"dataset must be a stoker.Dataset, not {type(dataset).__name__}; wrap it: Dataset(...)")
@@ -171,6 +153,8 @@ class Loader:
             raise TypeError("augment must be a function of (batch, generator)")
         if cache is not None and not isinstance(cache, str | os.PathLike):
             raise TypeError(f"cache must be the path of a folder, not {cache!r}")
+        if trace is not None and not isinstance(trace, Trace):
+            raise TypeError(f"trace must be a stoker.Trace, not {trace!r}")
         prefetch = _integer(prefetch, "prefetch", at_least=0)
         limit_bytes = None if cache_limit is None else parse_size(cache_limit, name="cache_limit")
         num_threads = default_num_threads() if num_threads is None else _integer(num_threads, "num_threads")
@@ -179,7 +163,9 @@ class Loader:
             # A window then mixes nothing, so the first batch should wait for few chunks: those built at once.
             window = max(_MIN_PLAIN_WINDOW, num_threads)
 
-        self._stages = Stages()
+        self._made_s = time.monotonic()
+        name = _name(dataset)
+        self._stages = Stages() if trace is None else trace.stages(name)
         self._chunks: Chunks = open_chunks(
             dataset,
             cache=None if cache is None else Path(cache).expanduser(),
@@ -189,7 +175,14 @@ class Loader:
             on_stage=self._stages,
         )
         self._runs: weakref.WeakSet[Run] = weakref.WeakSet()
-        self._close_all = weakref.finalize(self, let_go, _closing(self._runs, self._chunks))
+        about = status.About(
+            dataset=name,
+            rank=self._shard.rank,
+            world_size=self._shard.world_size,
+            global_batch_size=self._global_batch_size,
+        )
+        shown = status.publisher().add(self._stages, about, _look(weakref.ref(self)))
+        self._close_all = weakref.finalize(self, let_go, _closing(self._runs, self._chunks, shown))
         try:
             self._order = Order(
                 self._chunks.num_samples,
@@ -302,15 +295,24 @@ class Loader:
         """Return what the loader has done so far."""
         totals = self._stages.totals()
         counts = self._chunks.counts()
+        at = self._start if self._is_restored else self._at
         return LoaderStats(
             num_steps=self._num_steps,
             num_samples=self._num_samples,
             wait_s=totals.get("wait", StageTotal()).busy_s,
+            step_s=totals.get("step", StageTotal()).busy_s,
+            elapsed_s=time.monotonic() - self._made_s,
             num_ready=sum(run.num_ready for run in list(self._runs)),
             num_built=counts.num_built,
             num_reused=counts.num_reused,
             num_mended=counts.num_mended,
+            num_evicted=counts.num_evicted,
+            epoch=at.epoch,
+            epoch_step=-(-at.num_consumed // self._global_batch_size),
+            epoch_steps=len(self),
             stages=totals,
+            active=self._stages.active(),
+            num_dropped_spans=self._stages.num_dropped,
         )
 
     def explain(self, step: int, *, epoch: int | None = None) -> Explanation:
@@ -425,10 +427,28 @@ def default_num_threads() -> int:
     return os.cpu_count() or 1
 
 
-def _closing(runs: weakref.WeakSet[Run], chunks: Chunks) -> Callable[[], None]:
+def _name(dataset: Dataset) -> str:
+    """Return what people call a data set, in a line."""
+    first, num_more = dataset.sources[0], len(dataset.sources) - 1
+    return f"{first} and {num_more} more" if num_more else first
+
+
+def _look(loader: weakref.ref[Loader]) -> status.Look:
+    """Return what tells how a loader is doing, without referring to it."""
+
+    def look() -> LoaderStats | None:
+        found = loader()
+        # One in the making has no position yet.
+        return found.stats() if found is not None and hasattr(found, "_is_restored") else None
+
+    return look
+
+
+def _closing(runs: weakref.WeakSet[Run], chunks: Chunks, shown: status.Entry) -> Callable[[], None]:
     """Return what ends everything a loader has begun, without referring to the loader."""
 
     def close() -> None:
+        shown.close()
         for run in list(runs):
             run.close()
         chunks.close()

@@ -94,7 +94,7 @@ class Stages:
         self.ranges = ranges
         # Set by whoever wants to be called now and then, without a thread for it.
         self.due_ns = NEVER_NS
-        self.on_due: Callable[[int], None] | None = None
+        self.on_due: Callable[[str, int], None] | None = None
         self._lock = threading.Lock()
         self._local = threading.local()
         self._tracks: list[Track] = []
@@ -117,7 +117,7 @@ class Stages:
             track.spans.append((stage, start_ns, stop_ns, num_bytes, subject or track.subject))
             track.num_spans += 1
         if stop_ns > self.due_ns and self.on_due is not None:
-            self.on_due(stop_ns)
+            self.on_due(stage, stop_ns)
 
     def span(self, stage: str, num_bytes: int = 0, subject: Subject | None = None) -> OpenSpan:
         """Return a block whose time is a piece of work, also when it fails; spans inside it inherit the subject."""
