@@ -28,6 +28,7 @@ from stoker.cache.store import Store
 from stoker.errors import SourceChangedError, TransformError
 from stoker.source.catalogue import Catalogue
 from stoker.source.dataset import Dataset
+from stoker.source.units.rule import RunRule
 from stoker.spec import Spec
 from stoker.trace.stages import OnStage, ignore_stage, timed
 
@@ -49,6 +50,7 @@ class _Task:
     limit_bytes: int | None
     keeps_catalogue: bool
     reserve_bytes: int
+    kept_together: RunRule | None
 
 
 _Connection = multiprocessing.connection.Connection
@@ -125,7 +127,13 @@ class ProcessBuilder:
         self._on_stage = on_stage
         self._here = Builder(catalogue, store, on_stage=on_stage, reserve_bytes=reserve_bytes)
         self._task = _Task(
-            catalogue.dataset, catalogue.fingerprint, store.path, store.limit_bytes, keeps_catalogue, reserve_bytes
+            catalogue.dataset,
+            catalogue.fingerprint,
+            store.path,
+            store.limit_bytes,
+            keeps_catalogue,
+            reserve_bytes,
+            catalogue.kept_together,
         )
         self._mutex = threading.Lock()
         self._is_closed = False
@@ -265,7 +273,7 @@ def _work(task: _Task, numbers: _Connection, parent: int) -> None:
 
 
 def _builder(task: _Task, store: Store) -> Builder:
-    catalogue = task.dataset.open(task.folder if task.keeps_catalogue else None)
+    catalogue = task.dataset.open(task.folder if task.keeps_catalogue else None, runs=task.kept_together)
     if catalogue.fingerprint != task.fingerprint:
         raise SourceChangedError(
             f"{', '.join(task.dataset.sources)} changed since it was opened", url=task.dataset.sources[0]

@@ -77,4 +77,5 @@ class Draws:
         high, low = draw >> _HALF_BITS, draw & ((1 << _HALF_BITS) - 1)
         whole, rest = np.divmod(high * self._rest, num)
         rest = ((rest << _HALF_BITS) + low * self._rest + self._shift_rest) // num
-        return draw * self._whole + self._shift_whole + (whole << _HALF_BITS) + rest
+        place: Int64 = draw * self._whole + self._shift_whole + (whole << _HALF_BITS) + rest
+        return place

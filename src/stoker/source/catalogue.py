@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from stoker.errors import SourceError
 from stoker.identity import fingerprint
+from stoker.source import thrift
 from stoker.source.decode import Stopwatch, decode_parts, decode_row_groups, decoding
 from stoker.source.fetch import (
     OnStage,
@@ -32,12 +33,14 @@ from stoker.source.filters import passes
 from stoker.source.footers import Footer, Footers, for_each
 from stoker.source.fragments import Fragment
 from stoker.source.listing import Listed, partition_value
-from stoker.source.schema import align, flat_fields, flatten, restrict
+from stoker.source.schema import align, choose, flat_fields, flatten, restrict
 from stoker.source.storage import ObjectInfo, Storage
 from stoker.source.survey import Cut, Survey, survivors
 
 if TYPE_CHECKING:
     from stoker.source.dataset import Dataset
+    from stoker.source.units.rule import RunRule
+    from stoker.source.units.runs import Runs
 
 # A part of every key: raise it when the rows made from the same source and recipe become other rows.
 _KEY_VERSION = 1
@@ -78,6 +81,8 @@ class Catalogue:
         num_rows: Rows in each source fragment, without row groups that no row of which can pass. int64, shape [K].
         num_samples: Rows that pass the filter. int64, shape [K].
         null_counts: Column -> nulls in each fragment as the footers say, -1 where they do not. int64, shape [K] each.
+        kept_together: Rows that are in one fragment where row groups allow it, or None.
+        runs: Runs of rows, where fragments were cut between them just now; whoever keeps them elsewhere sets it None.
     """
 
     def __init__(
@@ -91,8 +96,11 @@ class Catalogue:
         storage: Storage,
         is_local: bool,
         footers: Footers,
+        kept_together: RunRule | None = None,
     ) -> None:
         self.dataset = dataset
+        self.runs: Runs | None = None
+        self.kept_together = kept_together
         self.files: tuple[ObjectInfo, ...] = tuple(file.info for file in known.files)
         self.schema = columns
         self.fragments: Sequence[Fragment] = _Fragments(known)
@@ -142,6 +150,7 @@ class Catalogue:
                 "recipe": self._recipe,
                 "chunk_bytes": self.dataset.chunk_bytes,
                 "files": [[info.url, info.size_bytes, info.version] for info in self.files],
+                **({} if self.kept_together is None else {"runs": self.kept_together.to_json()}),
             },
         )
 
@@ -258,6 +267,52 @@ class Catalogue:
 
         for_each(len(units), work, num_threads=num_threads)
         return counts
+
+    def types_of(self, columns: Sequence[str]) -> pa.Schema:
+        """Return the types of columns of the files or their paths, whether or not the data set delivers them.
+
+        Raises:
+            FieldError: There is no such column.
+        """
+        return choose(flat_fields([*self._known.schema, *self._known.partitions]), list(columns))
+
+    def read_columns(self, i: int, columns: pa.Schema) -> Iterator[tuple[int, pa.Table, npt.NDArray[np.int64] | None]]:
+        """Yield (j, rows that pass, which rows of the fragment these are) for every j of `unit(i)`, of a few columns.
+
+        Args:
+            i: Number of a fragment.
+            columns: What `types_of` returned.
+
+        Raises:
+            SourceError: The rows cannot be read.
+        """
+        want = self._want(columns)
+        for j, table in self._read(i, want, ignore_stage):
+            kept = None
+            if self._cut.expression is not None:
+                mask = pc.fill_null(self._mask(table), False)
+                kept = np.flatnonzero(mask.to_numpy())
+                table = table.filter(mask)
+            yield j, flatten(table).select(columns.names) if len(columns) else table, kept
+
+    def group_rows(self, i: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the row groups that fragment i is read from, and the rows that each gives it. Shape [G] each."""
+        known = self._known
+        if known.row_start[i] >= 0:
+            return known.start[i : i + 1], known.num_rows[i : i + 1]
+        file = self._file(i)
+        checked = self._footers.check(file.info)
+        needed = survivors(checked, file, self._cut, self._footers)
+        groups = np.array([g for g in range(int(known.start[i]), int(known.stop[i])) if g in needed], np.int64)
+        return groups, checked.numbers.groups[groups, thrift.NUM_ROWS]
+
+    def place(self, i: int, row: int) -> str:
+        """Return file, row group and row of a row of fragment i, counted before the filter, for messages."""
+        groups, sizes = self.group_rows(i)
+        starts = np.cumsum(sizes) - sizes
+        g = int(np.searchsorted(starts, row, side="right")) - 1
+        row += max(int(self._known.row_start[i]), 0) - int(starts[g])
+        return f"{self.fragments[i].url} row group {groups[g]}, row {row}"
 
     def _want(self, columns: pa.Schema) -> Want:
         """Return what must be read for `columns` and the filter."""

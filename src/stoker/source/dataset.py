@@ -26,6 +26,10 @@ from stoker.source.retry import RetryingStorage, Wait
 from stoker.source.schema import choose, flat_fields
 from stoker.source.storage import LocalStorage, Storage, common_scheme, local_path, scheme_of, storage_for
 from stoker.source.survey import Cut, Survey, keep_survey, kept_survey, read_layouts, survey
+from stoker.source.units.cutting import cut_between_runs
+from stoker.source.units.reading import OnCount
+from stoker.source.units.rule import RunRule
+from stoker.source.units.runs import find_runs
 from stoker.spec import Field, parse_size
 
 _log = logging.getLogger("stoker")
@@ -152,7 +156,15 @@ class Dataset:
             "transform": None if self.transform is None else [transform_name(self.transform), self.version],
         }
 
-    def open(self, folder: Path | str | None = None, *, num_threads: int = 8, wait: Wait = time.sleep) -> Catalogue:
+    def open(
+        self,
+        folder: Path | str | None = None,
+        *,
+        num_threads: int = 8,
+        wait: Wait = time.sleep,
+        runs: RunRule | None = None,
+        on_count: OnCount | None = None,
+    ) -> Catalogue:
         """Find out which files, row groups and rows there are.
 
         Local files are looked up at every start, and read again where they changed. A remote data set that was opened
@@ -163,6 +175,9 @@ class Dataset:
                 nothing.
             num_threads: Footers read at once; eight times as many from a remote store.
             wait: Waits so many seconds before a failed read is tried again; returns True to give up.
+            runs: Rows to keep in one fragment where row groups allow it; their columns are read to know. Other
+                fragments, and so other chunks and another fingerprint.
+            on_count: Told how far reading those columns is.
 
         Blocks:
             On listing the source and reading every footer (the first time), and on reading the filter's columns where
@@ -179,11 +194,11 @@ class Dataset:
         is_local = self.storage is None and scheme_of(self.sources[0]) == "file"
         # Connecting to a store may take requests of its own: a kept catalogue does without.
         storage = RetryingStorage(_Lazy(self), wait=wait)
-        kept_at, footers_at = self._kept_paths(folder)
+        kept_at, footers_at = self._kept_paths(folder, runs)
         known = None if kept_at is None or self.refresh else kept_survey(kept_at)
         footers = Footers(storage, path=footers_at)
         if known is not None and not is_local:
-            return self._catalogue(known, storage, footers, is_local=is_local)
+            return self._catalogue(known, storage, footers, runs, is_local=is_local)
         sources = self._places()
         try:
             files = list_sources(sources, storage)
@@ -191,32 +206,49 @@ class Dataset:
             if known is None or any(Path(file.info.url).exists() for file in known.files):
                 raise
             _log.warning("%s is gone; going on with what was kept of it in %s", ", ".join(sources), folder)
-            return self._catalogue(known, storage, footers, is_local=is_local)
+            return self._catalogue(known, storage, footers, runs, is_local=is_local)
         if known is not None and known.files == tuple(files):
-            return self._catalogue(known, storage, footers, is_local=is_local)
+            return self._catalogue(known, storage, footers, runs, is_local=is_local)
         cores = os.cpu_count() or 1
         num_threads = min(num_threads, _LOCAL_THREADS_A_CORE * cores) if is_local else num_threads * _REMOTE_FACTOR
-        known, catalogue = self._look_through(files, storage, footers, is_local=is_local, num_threads=num_threads)
+        known, catalogue = self._look_through(
+            files, storage, footers, runs, is_local=is_local, num_threads=num_threads, on_count=on_count
+        )
         if kept_at is not None:
             footers.keep([file.info for file in files])
             keep_survey(kept_at, known)
         return catalogue
 
     def _look_through(
-        self, files: list[Listed], storage: Storage, footers: Footers, *, is_local: bool, num_threads: int
+        self,
+        files: list[Listed],
+        storage: Storage,
+        footers: Footers,
+        runs: RunRule | None,
+        *,
+        is_local: bool,
+        num_threads: int,
+        on_count: OnCount | None,
     ) -> tuple[Survey, Catalogue]:
         footers.load([file.info for file in files])
         schema, partitions = read_layouts(files, footers, num_threads=num_threads)
         cut, _, _ = self._cut(schema, partitions)
         known = survey(files, schema, cut, footers, num_threads=num_threads)
-        catalogue = self._catalogue(known, storage, footers, is_local=is_local)
-        if self.filter is not None:
+        catalogue = self._catalogue(known, storage, footers, runs, is_local=is_local)
+        if runs is not None:  # counts what passes the filter, too
+            found = find_runs(catalogue, runs, num_threads=num_threads, on_progress=on_count)
+            known = cut_between_runs(catalogue, found, known, cut, footers, num_threads=num_threads)
+            catalogue = self._catalogue(known, storage, footers, runs, is_local=is_local)
+            catalogue.runs = found
+        elif self.filter is not None:
             known = dataclasses.replace(known, num_samples=catalogue.count(num_threads=num_threads))
-            catalogue = self._catalogue(known, storage, footers, is_local=is_local)
+            catalogue = self._catalogue(known, storage, footers, runs, is_local=is_local)
         footers.forget()
         return known, catalogue
 
-    def _catalogue(self, known: Survey, storage: Storage, footers: Footers, *, is_local: bool) -> Catalogue:
+    def _catalogue(
+        self, known: Survey, storage: Storage, footers: Footers, runs: RunRule | None, *, is_local: bool
+    ) -> Catalogue:
         cut, columns, filter_columns = self._cut(known.schema, known.partitions)
         return Catalogue(
             self,
@@ -227,6 +259,7 @@ class Dataset:
             storage=storage,
             is_local=is_local,
             footers=footers,
+            kept_together=runs,
         )
 
     def _cut(self, schema: pa.Schema, partitions: pa.Schema) -> tuple[Cut, pa.Schema, pa.Schema]:
@@ -253,7 +286,7 @@ class Dataset:
             return [local_path(source) for source in self.sources]
         return list(self.sources)
 
-    def _kept_paths(self, folder: Path | str | None) -> tuple[Path | None, Path | None]:
+    def _kept_paths(self, folder: Path | str | None, runs: RunRule | None) -> tuple[Path | None, Path | None]:
         """Return the files that keep the catalogue and the footers."""
         if folder is None:
             return None, None
@@ -268,6 +301,7 @@ class Dataset:
                 "columns": self.columns,
                 "filter": None if self.filter is None else self.filter.to_json(),
                 "chunk_bytes": self.chunk_bytes,
+                **({} if runs is None else {"runs": runs.to_json()}),
             },
         )
         where = Path(folder) / "source"

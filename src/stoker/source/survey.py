@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -155,7 +155,7 @@ def survivors(checked: Checked, file: Listed, cut: Cut, footers: Footers) -> fro
 
 
 def cut_file(
-    checked: Checked, file: Listed, cut: Cut, needed: frozenset[int]
+    checked: Checked, file: Listed, cut: Cut, needed: frozenset[int], plan: Callable[[Sequence[RowGroup]], list[Piece]]
 ) -> tuple[list[Piece], dict[str, list[int]]]:
     """Return the fragments of one file, and the nulls of each column in each of them.
 
@@ -164,6 +164,7 @@ def cut_file(
         file: The file.
         cut: How to cut it.
         needed: Row groups that may hold a row that passes the filter.
+        plan: Where to cut it.
 
     Raises:
         SourceError: The footer contradicts itself.
@@ -181,7 +182,7 @@ def cut_file(
         for g, (num_rows, size) in enumerate(zip(rows, sizes.tolist(), strict=True))
     ]
     try:
-        pieces = plan_fragments(groups, chunk_bytes=cut.chunk_bytes)
+        pieces = plan(groups)
     except ValueError as error:
         raise SourceError(f"the footer of {url} is corrupt: {error}", url=url) from error
     counts = numbers.chunks[:, :, thrift.NULL_COUNT].tolist()
@@ -220,17 +221,35 @@ def _nulls(
     return total if len(leaves) == 1 or total == 0 else UNKNOWN
 
 
-def survey(files: Sequence[Listed], schema: pa.Schema, cut: Cut, footers: Footers, *, num_threads: int) -> Survey:
+def survey(
+    files: Sequence[Listed],
+    schema: pa.Schema,
+    cut: Cut,
+    footers: Footers,
+    *,
+    num_threads: int,
+    plan: Callable[[int, Sequence[RowGroup]], list[Piece]] | None = None,
+) -> Survey:
     """Cut every file into fragments; `num_samples` is `num_rows` still.
+
+    Args:
+        files: The files.
+        schema: Columns that they share.
+        cut: How to cut them.
+        footers: Their footers.
+        num_threads: Threads that look at footers.
+        plan: Where to cut a file, by its number and row groups; by size alone unless told.
 
     Raises:
         SourceError: A footer contradicts itself.
     """
     found: list[tuple[list[Piece], dict[str, list[int]]] | None] = [None] * len(files)
+    by_size = partial(plan_fragments, chunk_bytes=cut.chunk_bytes)
 
     def work(i: int) -> None:
         checked = footers.check(files[i].info)
-        found[i] = cut_file(checked, files[i], cut, survivors(checked, files[i], cut, footers))
+        needed = survivors(checked, files[i], cut, footers)
+        found[i] = cut_file(checked, files[i], cut, needed, by_size if plan is None else partial(plan, i))
 
     for_each(len(files), work, num_threads=num_threads)
     pieces: list[tuple[int, Piece]] = []
