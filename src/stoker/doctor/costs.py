@@ -1,0 +1,174 @@
+"""What a sample takes of the machine, stage by stage: the numbers that everything else is worked out from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
+
+from stoker.doctor.results import ARROW, SOURCE, TENSORS
+
+Place: TypeAlias = Literal["build", "assemble", "loop", "device"]
+"""Who does it: a thread that builds chunks, one that assembles batches, the training loop's own, or the device."""
+
+STAGE_NAMES: Mapping[str, str] = {
+    "fetch": "fetch",
+    "decode": "decode Parquet",
+    "transform": "transform",
+    "convert": "convert to arrays",
+    "publish": "pack and publish",
+    "read": "read Arrow files",
+    "draw": "draw rows in Arrow",
+    "dequeue": "convert each batch",
+    "open": "open windows",
+    "gather": "gather",
+    "batch": "fixed work a batch",
+    "copy": "copy to the GPU",
+    "step": "training step",
+}
+"""Every stage, in the order of the path, as people read it."""
+
+PATH_NAMES: Mapping[str, str] = {
+    SOURCE: "every epoch from the source",
+    ARROW: "Arrow on SSD",
+    TENSORS: "tensors on SSD",
+}
+
+PATH_STAGES: Mapping[str, tuple[str, ...]] = {
+    SOURCE: ("fetch", "decode", "transform", "convert", "publish", "gather", "batch", "copy", "step"),
+    ARROW: ("read", "draw", "dequeue", "copy", "step"),
+    TENSORS: ("open", "gather", "batch", "copy", "step"),
+}
+"""What a sample goes through on each path, in order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageCost:
+    """What one stage takes for one sample, on average.
+
+    Attributes:
+        key: Which stage; see `STAGE_NAMES`.
+        place: Who does it.
+        cpu_s: Processor seconds, those with the GIL held included.
+        gil_s: Of these, with the GIL held.
+        wait_s: Seconds of pure waiting that no bandwidth explains: latency. Only that thread waits.
+        net_bytes: Bytes that come over the network.
+        read_bytes: Bytes that are read from the local disk.
+        write_bytes: Bytes that are written to it.
+        pcie_bytes: Bytes that are copied to the device.
+        device_s: Seconds in which the device is busy with it.
+        spread: How far its measurements lay apart, as a share of the whole.
+    """
+
+    key: str
+    place: Place
+    cpu_s: float = 0.0
+    gil_s: float = 0.0
+    wait_s: float = 0.0
+    net_bytes: float = 0.0
+    read_bytes: float = 0.0
+    write_bytes: float = 0.0
+    pcie_bytes: float = 0.0
+    device_s: float = 0.0
+    spread: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.key not in STAGE_NAMES:
+            raise ValueError(f"there is no stage {self.key!r}; there are {', '.join(STAGE_NAMES)}")
+        for name in ("cpu_s", "gil_s", "wait_s", "net_bytes", "read_bytes", "write_bytes", "pcie_bytes", "device_s"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"{self.key}: {name} must be a number of at least 0, not {value}")
+        # What measures the GIL and what measures the processor are two clocks.
+        if self.gil_s > self.cpu_s:
+            object.__setattr__(self, "cpu_s", self.gil_s)
+
+    def scaled(self, share: float) -> StageCost:
+        """Return the cost of doing only `share` of the work, the waiting left as it is."""
+        names = ("cpu_s", "gil_s", "net_bytes", "read_bytes", "write_bytes", "pcie_bytes", "device_s")
+        return replace(self, **{name: getattr(self, name) * share for name in names})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What the machine can do.
+
+    Attributes:
+        cores: Processors that this process gets: fewer than it sees where others use them.
+        network_bytes_s: All connections together.
+        connection_bytes_s: What one fetch alone gets.
+        read_bytes_s: Disk, sequential.
+        write_bytes_s: The same, writing.
+        pcie_bytes_s: From pinned memory to the device.
+    """
+
+    cores: float
+    network_bytes_s: float = math.inf
+    connection_bytes_s: float = math.inf
+    read_bytes_s: float = math.inf
+    write_bytes_s: float = math.inf
+    pcie_bytes_s: float = math.inf
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not value > 0:
+                raise ValueError(f"{name} must be above 0, not {value}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """One path through one machine with its settings: what the model gives a rate for.
+
+    Attributes:
+        path: Which path.
+        stages: What a sample takes in each of its stages.
+        machine: What there is to take.
+        batch_size: Samples a step.
+        num_builders: Threads that build chunks.
+        num_assemblers: Threads that assemble batches.
+        prefetch: Batches made ahead of the step.
+        chunk_samples: Samples of each chunk, in their order: skewed ones hold up those beside them.
+        window: Chunks that are mixed together.
+    """
+
+    path: str
+    stages: tuple[StageCost, ...]
+    machine: Machine
+    batch_size: int
+    num_builders: int = 1
+    num_assemblers: int = 1
+    prefetch: int = 4
+    chunk_samples: tuple[int, ...] = field(default=(65_536,) * 8)
+    window: int = 4
+
+    def __post_init__(self) -> None:
+        if self.path not in PATH_STAGES:
+            raise ValueError(f"there is no path {self.path!r}; there are {', '.join(PATH_STAGES)}")
+        keys = [stage.key for stage in self.stages]
+        if strange := [key for key in keys if key not in PATH_STAGES[self.path]]:
+            raise ValueError(f"{strange[0]} is no stage of the path {self.path!r}")
+        if len(set(keys)) < len(keys):
+            raise ValueError(f"a stage is there twice: {keys}")
+        for name in ("batch_size", "num_builders", "num_assemblers", "window"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if not self.chunk_samples or min(self.chunk_samples) < 1:
+            raise ValueError("there must be chunks, and samples in each")
+
+    def stage(self, key: str) -> StageCost | None:
+        """Return one stage's cost, None where the path does without it."""
+        return next((stage for stage in self.stages if stage.key == key), None)
+
+    def with_stage(self, cost: StageCost) -> Plan:
+        """Return the plan with another cost for a stage that it has."""
+        return replace(self, stages=tuple(cost if stage.key == cost.key else stage for stage in self.stages))
+
+    def without(self, *keys: str) -> Plan:
+        """Return the plan as if these stages cost nothing."""
+        return replace(self, stages=tuple(stage for stage in self.stages if stage.key not in keys))
+
+    @property
+    def mean_chunk(self) -> float:
+        """Samples of a chunk, on average."""
+        return sum(self.chunk_samples) / len(self.chunk_samples)

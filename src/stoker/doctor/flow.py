@@ -1,0 +1,202 @@
+"""The rate a plan gives: its bounds, less what threads lose by waiting for each other. Pure.
+
+Bounds are reached only where work is always at hand for the tightest resource. A few threads that each fetch, then
+decode, then publish come near them and not to them, and least where two bounds are close to each other. So chunks are
+sent through the plan one by one, by arithmetic: at every moment each resource is shared equally between those who are
+at it, and the moment at which the next of them is done is the next one looked at.
+
+    builder 0   ··latency··|▓ network ▓▓▓|█ cores ██|          ▓ shared by all that fetch
+    builder 1      ··latency··|▓▓▓▓▓▓▓|███|                     █ shared by all that compute, one of them with the GIL
+    assembler                             |gather|              when all chunks of its window are there
+    step                                       |step|
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from stoker.doctor.bounds import bounds_of
+from stoker.doctor.costs import Plan, StageCost
+
+# Chunks that are sent through, of which the first ones only fill the pipe.
+_NUM_CHUNKS = 120
+_NUM_FIRST = 40
+# Windows that may be built ahead of the one in use: as `feed.windows` does.
+_WINDOWS_AHEAD = 2
+# Less than this is done: rates and sizes are floats.
+_DONE = 1e-12
+
+
+def rate_of(plan: Plan) -> float:
+    """Return the samples/s that the plan gives in the long run.
+
+    Raises:
+        ValueError: The plan's stages take nothing of anything.
+    """
+    bounds = bounds_of(plan)
+    if not bounds:
+        raise ValueError("a plan whose stages cost nothing has no rate")
+    if not any(stage.place == "build" for stage in plan.stages):
+        return bounds[0].samples_s
+    return min(bounds[0].samples_s, _Flow(plan).run())
+
+
+@dataclass
+class _Job:
+    """Something that goes through phases: what is left of the phase it is in, and the phases behind."""
+
+    phases: deque[tuple[str, float]]
+    kind: str
+    chunk: int
+    left: float = 0.0
+    resource: str = ""
+    rate: float = field(default=0.0)
+
+    def advance(self) -> bool:
+        """Go to the next phase that takes something; False where there is none."""
+        while self.phases:
+            self.resource, self.left = self.phases.popleft()
+            if self.left > _DONE:
+                return True
+        return False
+
+
+class _Flow:
+    """One run of chunks through a plan."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        sizes = plan.chunk_samples
+        self._sizes = [sizes[i % len(sizes)] for i in range(max(_NUM_CHUNKS, 3 * plan.window))]
+        self._first = max(_NUM_FIRST, plan.window)
+        self._build = [stage for stage in plan.stages if stage.place == "build"]
+        self._assemble = [stage for stage in plan.stages if stage.place == "assemble"]
+        self._last = [stage for stage in plan.stages if stage.place in ("loop", "device")]
+        self._jobs: list[_Job] = []
+        self._next_build = 0
+        self._is_built = [False] * len(self._sizes)
+        self._num_assembled = 0
+        self._num_trained = 0
+        self._is_assembling = False
+        self._is_training = False
+        self._num_building = 0
+
+    def run(self) -> float:
+        now = 0.0
+        began = 0.0
+        self._start_what_can()
+        while self._num_trained < len(self._sizes):
+            self._share()
+            step_s = min(job.left / job.rate for job in self._jobs)
+            now += step_s
+            for job in self._jobs:
+                job.left -= job.rate * step_s
+            for job in [job for job in self._jobs if job.left <= _DONE * max(1.0, job.rate)]:
+                if not job.advance():
+                    self._jobs.remove(job)
+                    self._finish(job)
+            if self._num_trained <= self._first:
+                began = now
+            self._start_what_can()
+        return sum(self._sizes[self._first :]) / (now - began)
+
+    # ------------------------------------------------------------------ who may begin
+
+    def _start_what_can(self) -> None:
+        while self._num_building < self._plan.num_builders and self._may_build():
+            size = self._sizes[self._next_build]
+            phases = [phase for stage in self._build for phase in self._phases(stage, size)]
+            self._num_building += 1
+            self._begin(_Job(deque(phases), "build", self._next_build))
+            self._next_build += 1
+        if not self._is_assembling and self._may_assemble():
+            size = self._sizes[self._num_assembled]
+            self._is_assembling = True
+            at_once = min(self._plan.num_assemblers, max(1, self._plan.prefetch))
+            phases = [p for stage in self._assemble for p in self._phases(stage, size, at_once=at_once)]
+            self._begin(_Job(deque(phases), "assemble", self._num_assembled))
+        if not self._is_training and self._num_trained < self._num_assembled:
+            size = self._sizes[self._num_trained]
+            self._is_training = True
+            self._begin(_Job(deque(self._last_phases(size)), "train", self._num_trained))
+
+    def _begin(self, job: _Job) -> None:
+        if job.advance():
+            self._jobs.append(job)
+        else:
+            self._finish(job)
+            self._start_what_can()
+
+    def _finish(self, job: _Job) -> None:
+        if job.kind == "build":
+            self._is_built[job.chunk] = True
+            self._num_building -= 1
+        elif job.kind == "assemble":
+            self._num_assembled += 1
+            self._is_assembling = False
+        else:
+            self._num_trained += 1
+            self._is_training = False
+
+    def _may_build(self) -> bool:
+        if self._next_build >= len(self._sizes):
+            return False
+        window = self._plan.window
+        return self._next_build // window <= self._num_trained // window + _WINDOWS_AHEAD
+
+    def _may_assemble(self) -> bool:
+        at = self._num_assembled
+        # Batches are handed over one by one: assembling is a chunk ahead of training at most.
+        if at >= len(self._sizes) or at > self._num_trained + 1:
+            return False
+        first = at // self._plan.window * self._plan.window
+        return all(self._is_built[first : min(first + self._plan.window, len(self._sizes))])
+
+    # ------------------------------------------------------------------ what they take
+
+    @staticmethod
+    def _phases(stage: StageCost, size: int, *, at_once: int = 1) -> list[tuple[str, float]]:
+        """Return what a chunk takes of each resource in turn, by one of `at_once` threads that share it."""
+        return [
+            ("delay", stage.wait_s * size / at_once),
+            ("network", stage.net_bytes * size),
+            ("read", stage.read_bytes * size),
+            ("gil", stage.gil_s * size),
+            (f"cores:{at_once}", (stage.cpu_s - stage.gil_s) * size),
+            ("write", stage.write_bytes * size),
+        ]
+
+    def _last_phases(self, size: int) -> Sequence[tuple[str, float]]:
+        """Return what the loop and the device take: both work at the same time, so the longer one of them counts."""
+        loop_s = sum(stage.wait_s + stage.cpu_s for stage in self._last if stage.place == "loop")
+        device_s = sum(stage.device_s for stage in self._last)
+        pcie_s = sum(stage.pcie_bytes for stage in self._last) / self._plan.machine.pcie_bytes_s
+        cpu_s = sum(stage.cpu_s for stage in self._last)
+        gil_s = sum(stage.gil_s for stage in self._last)
+        rest_s = max(0.0, max(loop_s, device_s, pcie_s) - cpu_s)
+        return [("gil", gil_s * size), ("cores:1", (cpu_s - gil_s) * size), ("delay", rest_s * size)]
+
+    def _share(self) -> None:
+        """Set the rate at which each job goes on."""
+        machine = self._plan.machine
+        at: dict[str, list[_Job]] = {}
+        for job in self._jobs:
+            at.setdefault(job.resource.partition(":")[0], []).append(job)
+        wanted = sum(int(job.resource.partition(":")[2]) for job in at.get("cores", ())) + bool(at.get("gil"))
+        each = min(1.0, machine.cores / wanted) if wanted else 1.0
+        for resource, jobs in at.items():
+            for job in jobs:
+                if resource == "delay":
+                    job.rate = 1.0
+                elif resource == "cores":
+                    job.rate = each * int(job.resource.partition(":")[2])
+                elif resource == "gil":
+                    job.rate = each / len(jobs)
+                elif resource == "network":
+                    job.rate = min(machine.connection_bytes_s, machine.network_bytes_s / len(jobs))
+                elif resource == "read":
+                    job.rate = machine.read_bytes_s / len(jobs)
+                else:
+                    job.rate = machine.write_bytes_s / len(jobs)

@@ -1,0 +1,158 @@
+"""Patterns in stalls and steps, by name. Pure: arrays in, patterns out.
+
+    even         ▂▂▂▂▂▂▂▂▂▂▂▂   every batch waits: the loader is too slow throughout
+    periodic     ▁▁▁█▁▁▁█▁▁▁█   every k-th batch waits; k workers: one of them, or all of them
+    head of line ▁▁▁▁▁▁▁█▁▁▁▁   a batch was late, those behind it were ready already
+    growing      ▁▁▂▂▃▃▄▅▆▆▇█   the loader gets slower
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from stoker.doctor.watch.tally import Floats, Ints
+
+# Three turns are the fewest that show a period rather than a coincidence; 64 is beyond any usual number of workers.
+_MIN_TURNS, _MAX_PERIOD = 3, 64
+# Share of the (logarithmic) variance that the place in the turn must explain. White noise gives about 0.
+_EXPLAINED = 0.4
+# A batch came at once where its stall is below a tenth of the long one before it; two make a queue.
+_AT_ONCE, _MIN_BEHIND, _MAX_BEHIND = 0.1, 2, 64
+# Parts in which a trend is looked for, and the rank correlation with time from which it is one.
+_NUM_PARTS, _MIN_PARTS, _TREND = 16, 8, 0.6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turns:
+    """Times that repeat every `period` steps.
+
+    Attributes:
+        period: Steps a turn.
+        places: The slow ones among them, counted from the epoch's first step.
+        slow: Mean of the slow ones.
+        others: Mean of the others.
+    """
+
+    period: int
+    places: tuple[int, ...]
+    slow: float
+    others: float
+
+
+def find_turns(index: Ints, values: Floats, *, floor: float) -> Turns | None:
+    """Return the shortest period that explains how `values` vary, None where none does.
+
+    Args:
+        index: Step in its epoch of each value. Shape [N].
+        values: Times. Shape [N].
+        floor: Times below this are all the same: nothing.
+    """
+    if len(values) < 2 * _MIN_TURNS or floor <= 0:
+        return None
+    # Logarithms, so that one hiccup of a second does not drown a hundred waits of 10 ms.
+    logs = np.log(np.maximum(values, floor) / floor)
+    total = float(((logs - logs.mean()) ** 2).sum())
+    if total <= 1e-9 * len(values):
+        return None
+    fits = {}
+    for period in range(2, min(_MAX_PERIOD, len(values) // _MIN_TURNS) + 1):
+        place = index % period
+        counts = np.bincount(place, minlength=period)
+        if counts.min() == 0:
+            continue
+        means = np.bincount(place, weights=logs, minlength=period) / counts
+        unexplained = float(((logs - means[place]) ** 2).sum())
+        # Adjusted for the number of places: more of them fit noise better.
+        fits[period] = 1 - unexplained / total * (len(values) - 1) / max(1, len(values) - period)
+    best = max(fits.values(), default=0.0)
+    if best < _EXPLAINED:
+        return None
+    period = min(period for period, fit in fits.items() if fit >= 0.95 * best)  # its multiples fit as well
+    place = index % period
+    means = np.bincount(place, weights=values, minlength=period) / np.bincount(place, minlength=period)
+    is_slow = means > (means.max() + means.min()) / 2
+    if 2 * int(is_slow.sum()) > period:
+        return None
+    at = is_slow[place]
+    return Turns(
+        period=period,
+        places=tuple(int(k) for k in np.flatnonzero(is_slow)),
+        slow=float(values[at].mean()),
+        others=float(values[~at].mean()),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blocked:
+    """Long stalls with batches that came at once behind them.
+
+    Attributes:
+        num: How many.
+        share: Of all stall.
+        mean: Of one.
+        num_behind: Batches that came at once behind one, the middle one.
+    """
+
+    num: int
+    share: float
+    mean: float
+    num_behind: int
+
+
+def find_blocked(index: Ints, stalls: Floats, *, floor: float) -> Blocked | None:
+    """Return the stalls in which one batch held ready ones back, None where there are none.
+
+    Args:
+        index: Step in its epoch of each stall: batches of two epochs do not stand behind each other. Shape [N].
+        stalls: Shape [N].
+        floor: Stalls below this hold nobody back.
+    """
+    long, behind = [], []
+    for at in np.flatnonzero(stalls > floor):
+        follows = stalls[at + 1 : at + 1 + _MAX_BEHIND]
+        is_same_epoch = index[at + 1 : at + 1 + _MAX_BEHIND] > index[at]
+        is_late = (follows > _AT_ONCE * stalls[at]) | ~is_same_epoch
+        num = int(is_late.argmax()) if is_late.any() else len(follows)
+        if num >= _MIN_BEHIND:
+            long.append(float(stalls[at]))
+            behind.append(num)
+    if not long:
+        return None
+    return Blocked(
+        num=len(long),
+        share=sum(long) / float(stalls.sum()),
+        mean=float(np.mean(long)),
+        num_behind=int(np.median(behind)),
+    )
+
+
+def trend_of(parts: Ints) -> tuple[float, Floats] | None:
+    """Return how the stall share goes with time: a rank correlation in [-1, 1], and the share in each part.
+
+    Args:
+        parts: Steps, stall and step in equal parts of the run. Shape [P, 3].
+
+    Source:
+        Kendall, "A New Measure of Rank Correlation", Biometrika 30 (1938).
+    """
+    if len(parts) < 2 * _MIN_PARTS:
+        return None
+    edges = np.linspace(0, len(parts), min(_NUM_PARTS, len(parts) // 2) + 1).astype(np.int64)[:-1]
+    joined = np.add.reduceat(parts, edges, axis=0).astype(np.float64)
+    # Stall against the mean step of the whole run: a step that gets slower makes no loader faster.
+    mean_step = joined[:, 2].sum() / joined[:, 0].sum()
+    stall = joined[:, 1] / joined[:, 0]
+    shares = stall / (stall + mean_step + 1e-9)
+    sign = np.sign(np.subtract.outer(shares, shares))
+    pairs = np.tril(sign, -1).sum()
+    return float(pairs / (len(shares) * (len(shares) - 1) / 2)), shares
+
+
+def is_trend(tau: float, shares: npt.NDArray[np.float64]) -> bool:
+    """Say whether a rank correlation is a trend worth a line: steady, and at least 5 % of the time and a half more."""
+    quarter = max(1, len(shares) // 4)
+    low, high = sorted((float(shares[:quarter].mean()), float(shares[-quarter:].mean())))
+    return abs(tau) >= _TREND and high - low >= 0.05 and high >= 1.5 * low

@@ -1,0 +1,163 @@
+"""One sentence: is the loader the limit, how sure is that, and what would batches in RAM give? Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from stoker.doctor.watch.words import factor_text, share_text
+
+Limit: TypeAlias = Literal["data", "epoch-start", "model", "contention", "unknown"]
+Confidence: TypeAlias = Literal["high", "medium", "low"]
+
+# A wait of less than this share of the time is not worth anybody's work.
+WORTH_FIXING = 0.05
+# Replay and prediction agree where they are this near; timings of single runs differ by about as much.
+_AGREE = 0.15
+# Steps from which means settle; see `Measured.num_steady`.
+_FEW, _ENOUGH = 20, 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """What the replay test measured: steps on batches that lay in RAM, and real ones.
+
+    Attributes:
+        num_steps: Replayed steps that count: the second half, when the loader has filled its queues behind them.
+        num_batches: Different batches that were handed out again.
+        num_bytes: Their size, as far as it could be seen.
+        step_s: Mean time of a replayed step and its wait.
+        real_s: Mean time of a real step and its stall.
+        real_step_s: Mean time of a real step alone.
+    """
+
+    num_steps: int
+    num_batches: int
+    num_bytes: int
+    step_s: float
+    real_s: float
+    real_step_s: float
+
+    @property
+    def gain(self) -> float:
+        """How many times faster it ran with batches in RAM."""
+        return self.real_s / self.step_s if self.step_s > 0 else 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What a verdict rests on.
+
+    Attributes:
+        num_steady: Steps that count.
+        stall_share: Share of the time that steady steps waited. Of the device's time where `is_device` is set.
+        epoch_start_share: Share of all time that went into epochs' first batches.
+        replay: The replay test, where it was made.
+        is_async: Steps may only launch work that a device does later.
+        is_device: Shares are those of the device's own clock.
+    """
+
+    num_steady: int
+    stall_share: float
+    epoch_start_share: float = 0.0
+    replay: Replay | None = None
+    is_async: bool = False
+    is_device: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """Whether the loader is the limit.
+
+    Attributes:
+        limit: "data": the loader. "epoch-start": the loader, but only when an epoch begins. "model": the step.
+            "contention": the step, which the loader slows by working beside it. "unknown": too little was seen.
+        sentence: For people.
+        gain: How many times faster it would run with batches in RAM; 1 where nothing is to be gained.
+        confidence: How sure that is.
+        because: Why so sure, or so unsure.
+    """
+
+    limit: Limit
+    sentence: str
+    gain: float
+    confidence: Confidence
+    because: str
+
+
+def judge(measured: Measured) -> Verdict:
+    """Return the verdict on what was measured."""
+    if measured.num_steady == 0:
+        return Verdict(
+            limit="unknown",
+            sentence="too short to say: no step was over after the warm-up",
+            gain=1.0,
+            confidence="low",
+            because="watch a longer run, or leave out fewer warm-up steps",
+        )
+    confidence, because = _confidence(measured)
+    limit, sentence, gain = _limit(measured)
+    return Verdict(limit=limit, sentence=sentence, gain=gain, confidence=confidence, because=because)
+
+
+def _limit(measured: Measured) -> tuple[Limit, str, float]:
+    share, starts, replay = measured.stall_share, measured.epoch_start_share, measured.replay
+    waits = f"the {'device' if measured.is_device else 'step'} waits {share_text(share)} of the time"
+    expected = 1 / max(1 - share, 1e-6)
+    if replay is not None and share >= WORTH_FIXING and replay.gain < 1 + WORTH_FIXING:
+        return (
+            "model",
+            f"nothing to gain: {waits}, and with batches in RAM it ran no faster (replay measured "
+            f"{factor_text(replay.gain)} times): the wait hides behind the device's work",
+            1.0,
+        )
+    if share >= WORTH_FIXING:
+        kind = "data-bound" if share >= 0.5 else "partly data-bound"
+        measured_gain = "" if replay is None else f" (replay measured {factor_text(replay.gain)})"
+        return (
+            "data",
+            f"{kind}: {waits}; with batches in RAM it would run {factor_text(expected)} times faster{measured_gain}",
+            expected if replay is None else replay.gain,
+        )
+    if replay is not None and replay.gain >= 1 + 2 * WORTH_FIXING:
+        return (
+            "contention",
+            f"the loader slows the step it feeds: {waits}, but with batches in RAM it ran "
+            f"{factor_text(replay.gain)} times faster: they share cores, memory or the way to the device",
+            replay.gain,
+        )
+    if starts >= WORTH_FIXING:
+        gain = 1 / (1 - min(starts, 0.999_999))
+        return (
+            "epoch-start",
+            f"data-bound when an epoch begins: its first batch takes {share_text(starts)} of the time, "
+            f"the others {share_text(share)}; without that wait it would run {factor_text(gain)} times faster",
+            gain,
+        )
+    measured_gain = "" if replay is None else f" (replay measured {factor_text(replay.gain)} times)"
+    return "model", f"nothing to gain: the model is the limit, {waits}{measured_gain}", 1.0
+
+
+def _confidence(measured: Measured) -> tuple[Confidence, str]:
+    num, replay = measured.num_steady, measured.replay
+    steps = f"{num:,} step{'' if num == 1 else 's'}"
+    if num < _FEW:
+        return "low", f"only {steps} counted"
+    if replay is not None:
+        expected = 1 / max(1 - measured.stall_share, 1e-6)
+        if abs(replay.gain / expected - 1) <= _AGREE:
+            return "high", f"what the stall predicts and what the replay measured agree, over {steps}"
+        return (
+            "medium",
+            f"the stall predicts {factor_text(expected)} times, the replay measured {factor_text(replay.gain)}: "
+            "trust the replay",
+        )
+    if measured.is_async:
+        return (
+            "low",
+            "steps may only launch work on a device, which then goes on while the loop waits: the wait is an upper "
+            "bound; pass synchronize= or device=, or try replay=50",
+        )
+    if num < _ENOUGH:
+        return "medium", f"{steps} counted, and no replay test was made"
+    return "medium", "it rests on times alone; replay=50 in a test run makes it certain"

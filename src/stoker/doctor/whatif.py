@@ -1,0 +1,215 @@
+"""What each change would give: another plan, and its rate. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from stoker.doctor.bounds import demand_of
+from stoker.doctor.causes import limit_of
+from stoker.doctor.costs import PATH_NAMES, Plan
+from stoker.doctor.flow import rate_of
+from stoker.doctor.results import ARROW, SOURCE, TENSORS, Fix, Materialise
+
+# A change that gives less than this is not worth a line.
+_WORTH = 1.03
+# Of fixes that give nearly the same, the first of these is the best: what costs nothing comes first.
+_CHEAPEST = ("processes", "threads", "batch", "tensors", "columns", "share", "arrow", "cores", "network")
+_NEARLY = 1.02
+# Threads that wait cost little: so many times as many are tried.
+_MORE_THREADS = 4
+_MORE_BATCH = 4
+# A column is worth leaving out, and repeated features worth sharing, from this share of the bytes on.
+_MUCH = 0.15
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What the changes need to know beside the plans.
+
+    Attributes:
+        num_threads: Threads that the loader was told: so many processes take their place.
+        has_transform: Whether there is a transform.
+        in_processes: Whether it runs in processes already.
+        widest_column: The column with most bytes at the source; "" where nothing may be left out.
+        widest_share: Its share of those bytes.
+        widest_cpu_share: Its share of what decoding and converting cost.
+        repeated_share: Share of the tensors' bytes that only repeats the sample before.
+    """
+
+    num_threads: int
+    has_transform: bool = False
+    in_processes: bool = False
+    widest_column: str = ""
+    widest_share: float = 0.0
+    widest_cpu_share: float = 0.0
+    repeated_share: float = 0.0
+
+
+def more_threads(plan: Plan, *, times: int = _MORE_THREADS) -> Plan:
+    """Return the plan with more threads of both kinds."""
+    return replace(plan, num_builders=plan.num_builders * times, num_assemblers=plan.num_assemblers * times)
+
+
+def more_cores(plan: Plan, *, times: int = 2) -> Plan:
+    """Return the plan on a machine with more cores, and threads to use them."""
+    return replace(
+        more_threads(plan, times=times), machine=replace(plan.machine, cores=plan.machine.cores * times)
+    )
+
+
+def faster_network(plan: Plan, *, times: int = 2) -> Plan:
+    """Return the plan behind a link with more bandwidth."""
+    machine = replace(
+        plan.machine,
+        network_bytes_s=plan.machine.network_bytes_s * times,
+        connection_bytes_s=plan.machine.connection_bytes_s * times,
+    )
+    return replace(plan, machine=machine)
+
+
+def in_processes(plan: Plan, *, num_processes: int) -> Plan:
+    """Return the plan with everything up to publication in processes: each of them has a GIL of its own."""
+    stages = tuple(replace(stage, gil_s=0.0) if stage.place == "build" else stage for stage in plan.stages)
+    return replace(plan, stages=stages, num_builders=num_processes)
+
+
+def larger_batch(plan: Plan, *, times: int = _MORE_BATCH) -> Plan:
+    """Return the plan with larger batches: what a batch costs whatever its size is shared by more samples."""
+    batch = plan.stage("batch")
+    bigger = replace(plan, batch_size=plan.batch_size * times)
+    return bigger if batch is None else bigger.with_stage(batch.scaled(1 / times))
+
+
+def fewer_columns(plan: Plan, *, share: float, cpu_share: float) -> Plan:
+    """Return the plan without columns that have `share` of the bytes and `cpu_share` of the work."""
+    for key, less in (("fetch", share), ("decode", cpu_share), ("convert", cpu_share), ("publish", cpu_share)):
+        cost = plan.stage(key)
+        if cost is not None:
+            plan = plan.with_stage(cost.scaled(1 - less))
+    return plan
+
+
+def shared_features(plan: Plan, *, share: float) -> Plan:
+    """Return the plan with repeated features stored and sent once."""
+    for key in ("publish", "open", "gather", "copy"):
+        cost = plan.stage(key)
+        if cost is not None:
+            plan = plan.with_stage(cost.scaled(1 - share))
+    return plan
+
+
+def fixes_for(plans: Mapping[str, Plan], *, today: str, options: Options) -> tuple[Fix, ...]:
+    """Return every change that is worth a line, best first; of nearly equal ones, the cheapest.
+
+    Args:
+        plans: The paths, by key.
+        today: Key of the one that the samples take now.
+        options: See `Options`.
+    """
+    plan = plans[today]
+    now = rate_of(plan)
+    fixes = [
+        Fix(
+            key=key,
+            text=text,
+            how=how,
+            predicted_s=rate_of(changed),
+            times=rate_of(changed) / now,
+            limit=limit_of(changed),
+            busy=busy_of(changed),
+        )
+        for key, text, how, changed in _changes(plans, today, options)
+    ]
+    worth = [fix for fix in fixes if fix.times >= _WORTH]
+    return tuple(_ranked(worth))
+
+
+def busy_of(plan: Plan) -> float | None:
+    """Return the share of the time in which the step runs; None without one."""
+    demand = demand_of(plan)
+    return None if demand is None else min(1.0, rate_of(plan) / demand)
+
+
+def _ranked(fixes: list[Fix]) -> list[Fix]:
+    left = sorted(fixes, key=lambda fix: -fix.predicted_s)
+    ranked: list[Fix] = []
+    while left:
+        near = [fix for fix in left if fix.predicted_s * _NEARLY >= left[0].predicted_s]
+        best = min(near, key=lambda fix: _CHEAPEST.index(fix.key))
+        left.remove(best)
+        ranked.append(best)
+    return ranked
+
+
+def _changes(plans: Mapping[str, Plan], today: str, options: Options) -> list[tuple[str, str, str, Plan]]:
+    plan = plans[today]
+    changes = []
+    if today == SOURCE:
+        threads = options.num_threads * _MORE_THREADS
+        changes.append(
+            ("threads", f"{threads} threads instead of {options.num_threads}", f"num_threads={threads}",
+             more_threads(plan))
+        )  # fmt: skip
+        if options.has_transform and not options.in_processes:
+            changes.append(
+                ("processes", "run the transform in processes", 'transform_in="processes"',
+                 in_processes(plan, num_processes=options.num_threads))
+            )  # fmt: skip
+        changes.append(("network", "a link twice as fast", "more bandwidth, or data nearby", faster_network(plan)))
+        if options.widest_share >= _MUCH and options.widest_column:
+            less = fewer_columns(plan, share=options.widest_share, cpu_share=options.widest_cpu_share)
+            changes.append(
+                ("columns", f"do without {options.widest_column} ({options.widest_share:.0%} of the bytes)",
+                 "Dataset(columns=[...])", less)
+            )  # fmt: skip
+    changes.append(("cores", "twice the cores", "a larger machine", more_cores(plan)))
+    if today in (SOURCE, ARROW):
+        if ARROW in plans and today != ARROW:
+            changes.append((ARROW, "keep Arrow on SSD", "a cache of decoded tables", plans[ARROW]))
+        if TENSORS in plans:
+            changes.append((TENSORS, "keep tensors on SSD", "Loader(cache=DIR), or stoker warm", plans[TENSORS]))
+    if TENSORS in plans and options.repeated_share >= _MUCH and today == TENSORS:
+        shared = shared_features(plan, share=options.repeated_share)
+        changes.append(("share", "store repeated features once", "shared features", shared))
+    if plan.stage("batch") is not None:
+        batch = plan.batch_size * _MORE_BATCH
+        changes.append(("batch", f"batches of {batch:,}", f"batch_size={batch}", larger_batch(plan)))
+    return changes
+
+
+def materialise(
+    plans: Mapping[str, Plan], *, today: str, num_samples: int, disk_bytes: Mapping[str, float]
+) -> tuple[Materialise, ...]:
+    """Return what keeping Arrow tables or tensors takes and gives.
+
+    Args:
+        plans: The paths, by key.
+        today: Key of the one that the samples take now.
+        num_samples: Of an epoch.
+        disk_bytes: Bytes a sample on SSD, by path.
+    """
+    if today != SOURCE:
+        return ()
+    now_s = num_samples / rate_of(plans[today])
+    found = []
+    for key in (ARROW, TENSORS):
+        if key not in plans:
+            continue
+        total = disk_bytes[key] * num_samples
+        # The first epoch is today's, and writes besides: at the disk's pace where that is the slower one.
+        first_s = max(now_s, total / plans[key].machine.write_bytes_s)
+        saved_s = now_s - num_samples / rate_of(plans[key])
+        extra_s = first_s - now_s
+        pays = 1 + -int(-extra_s // saved_s) if saved_s > 0.01 * now_s else None
+        found.append(
+            Materialise(
+                key=key,
+                name=PATH_NAMES[key],
+                disk_bytes=total,
+                extra_s=extra_s,
+                saved_s=max(0.0, saved_s),
+                pays_after=pays,
+            )
+        )
+    return tuple(found)
