@@ -22,7 +22,7 @@ from stoker.errors import (
     TransformError,
 )
 from stoker.source.catalogue import Catalogue
-from stoker.source.columns import Columns, num_rows, plan_spec, spec_of, to_arrays
+from stoker.source.columns import Columns, Packable, num_rows, plan_spec, spec_of, to_packable
 from stoker.source.fragments import Fragment
 from stoker.spec import Array, Arrays, Entry, Ragged, Spec
 from stoker.trace.stages import OnStage, ignore_stage, timed
@@ -214,15 +214,15 @@ class Builder:
                 return
             yield item
 
-    def _convert(self, j: int, table: pa.Table | None, spec: Spec | None) -> tuple[Arrays, Spec]:
-        """Return the arrays of fragment j, and the spec that they fit."""
+    def _convert(self, j: int, table: pa.Table | None, spec: Spec | None) -> tuple[Packable, Spec]:
+        """Return the fields of fragment j, and the spec that they fit."""
         fragment = self._catalogue.fragments[j]
         if table is None:
             assert spec is not None
             return empty_arrays(spec), spec
         columns = self._transformed(table, str(fragment))
         with noted("converting", fragment), timed(self._on_stage, "convert", table.nbytes):
-            arrays = to_arrays(columns, self._dataset.fields, where=str(fragment))
+            arrays = to_packable(columns, self._dataset.fields, where=str(fragment))
             if spec is None:
                 spec = spec_of(columns, self._dataset.fields, where=str(fragment))
         reason = find_mismatch(arrays, spec, num_samples=table.num_rows)
@@ -255,7 +255,7 @@ class Builder:
                 )
         return columns
 
-    def _publish(self, j: int, key: str, arrays: Arrays, spec: Spec, *, may_overflow: bool) -> None:
+    def _publish(self, j: int, key: str, arrays: Packable, spec: Spec, *, may_overflow: bool) -> None:
         fragment = self._catalogue.fragments[j]
         about = {
             "url": fragment.url,

@@ -20,7 +20,8 @@ import numpy as np
 import xxhash
 
 from stoker.errors import FieldError
-from stoker.spec import CACHE_LINE_BYTES, Array, Arrays, Entry, Ragged, Spec
+from stoker.source.columns import Packable
+from stoker.spec import CACHE_LINE_BYTES, Array, Entry, Ragged, Spec
 
 FORMAT_VERSION = 1
 RECORDS = "records"
@@ -163,7 +164,7 @@ def check_names(spec: Spec) -> None:
             owners[name] = entry.name
 
 
-def plan_layout(spec: Spec, arrays: Arrays, *, num_samples: int, page_bytes: int = PAGE_BYTES) -> Layout:
+def plan_layout(spec: Spec, arrays: Packable, *, num_samples: int, page_bytes: int = PAGE_BYTES) -> Layout:
     """Return where everything of a chunk lies; nothing is looked at but shapes.
 
     Raises:

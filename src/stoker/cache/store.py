@@ -30,7 +30,8 @@ from stoker.cache.manifest import Manifest, Manifests
 from stoker.cache.room import Ledger, Room
 from stoker.cache.write import PreparedChunk, prepare_chunk
 from stoker.errors import CacheError, CacheFullError, ChunkCorruptError
-from stoker.spec import Arrays, Spec
+from stoker.source.columns import Packable
+from stoker.spec import Spec
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
@@ -320,7 +321,7 @@ class Store:
     def publish(
         self,
         key: str,
-        arrays: Arrays,
+        arrays: Packable,
         spec: Spec,
         *,
         num_samples: int,

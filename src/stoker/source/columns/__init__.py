@@ -4,6 +4,7 @@
     match     which columns each field is made of
     plan      what each field becomes (pure)
     convert   Arrow arrays to NumPy arrays as planned; words and numeric do the leaves
+    stack     a stacked field before its columns are brought together
     results   what a transform may return
     nulls     the one wording of a null without an answer
     overview  what each column becomes, as rows to print
@@ -22,11 +23,14 @@ from stoker.source.columns.nulls import check_nulls, null_error
 from stoker.source.columns.overview import ColumnAnswer, plan_table
 from stoker.source.columns.plan import plan_fields, spec_of_plans
 from stoker.source.columns.results import Columns, as_table, num_rows
+from stoker.source.columns.stack import Packable, Stack
 from stoker.spec import Arrays, Field, Spec
 
 __all__ = [
     "ColumnAnswer",
     "Columns",
+    "Packable",
+    "Stack",
     "check_nulls",
     "null_error",
     "num_rows",
@@ -34,6 +38,7 @@ __all__ = [
     "plan_table",
     "spec_of",
     "to_arrays",
+    "to_packable",
 ]
 
 
@@ -73,6 +78,19 @@ def to_arrays(columns: Columns, fields: Mapping[str, Field], *, where: str) -> A
     Raises:
         FieldError: As `plan_spec`; or a value cannot become what its field asks for, or is null without an answer.
         FieldMismatchError: Something in a mapping is no array of rows.
+    """
+    packable = to_packable(columns, fields, where=where)
+    return {name: field.whole() if isinstance(field, Stack) else field for name, field in packable.items()}
+
+
+def to_packable(columns: Columns, fields: Mapping[str, Field], *, where: str) -> Packable:
+    """Return what `to_arrays` does, but stacked fields still as their columns: packing brings these together.
+
+    Every value has been checked: what is left to do cannot fail.
+
+    Raises:
+        FieldError: As `to_arrays`.
+        FieldMismatchError: As `to_arrays`.
     """
     table = as_table(columns, where=where)
     return convert_table(table, plan_fields(table.schema, fields), where=where)

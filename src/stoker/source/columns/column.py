@@ -37,7 +37,7 @@ class ColumnPlan:
         fill: Number that stands for null, or bytes where words stay words; None makes a null an error.
         has_mask: Whether null samples may become zeros because a mask shows them.
         unit: What one step of the number means.
-        casts_late: Whether the cast may be left to the copy into the stacked array: it checks as much there.
+        casts_late: Whether the cast may be left to whoever packs the stacked field: it cannot change a number.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""A table to the arrays of all its fields: pieces of columns joined, columns stacked in blocks of rows."""
+"""A table to the arrays of all its fields: pieces of columns joined, stacked columns left where they are."""
 
 from __future__ import annotations
 
@@ -9,18 +9,15 @@ import pyarrow as pa
 
 from stoker.source.columns.column import ColumnPlan
 from stoker.source.columns.nulls import null_error
-from stoker.source.columns.numeric import Place, cast_numbers
+from stoker.source.columns.numeric import Place
 from stoker.source.columns.plan import FieldPlan
+from stoker.source.columns.stack import Packable, Stack, StackPiece
 from stoker.source.columns.unfold import Piece, unfold
-from stoker.spec import Array, Arrays, Ragged
-
-# Rows of a stacked field that are filled column by column before the next ones: their part of the result stays in the
-# cache between two columns. Whole columns run at a quarter of the speed.
-_BLOCK_ROWS = 4096
+from stoker.spec import Array, Ragged
 
 
-def convert_table(table: pa.Table, plans: Sequence[FieldPlan], *, where: str) -> Arrays:
-    """Return the arrays of all planned fields.
+def convert_table(table: pa.Table, plans: Sequence[FieldPlan], *, where: str) -> Packable:
+    """Return all planned fields; stacked ones as the columns they are made of.
 
     Raises:
         FieldError: A value cannot become what its field asks for, or is null without a fill or a mask.
@@ -28,7 +25,7 @@ def convert_table(table: pa.Table, plans: Sequence[FieldPlan], *, where: str) ->
     _refuse_nulls(table, plans, where)
     # Batches share their borders among all columns, so that stacked columns need not be joined first.
     batches = [batch for batch in table.to_batches() if batch.num_rows]
-    arrays: Arrays = {}
+    arrays: dict[str, Array | Ragged | Stack] = {}
     for plan in plans:
         if plan.match.is_stacked:
             _stack_columns(plan, batches, table.num_rows, where, arrays)
@@ -50,7 +47,9 @@ def _refuse_nulls(table: pa.Table, plans: Sequence[FieldPlan], where: str) -> No
         raise null_error(found, where=where)
 
 
-def _join_column(plan: FieldPlan, batches: Sequence[pa.RecordBatch], where: str, arrays: Arrays) -> None:
+def _join_column(
+    plan: FieldPlan, batches: Sequence[pa.RecordBatch], where: str, arrays: dict[str, Array | Ragged | Stack]
+) -> None:
     column = plan.columns[0]
     pieces: list[Piece] = []
     start = 0
@@ -73,10 +72,14 @@ def _join_column(plan: FieldPlan, batches: Sequence[pa.RecordBatch], where: str,
 
 
 def _stack_columns(
-    plan: FieldPlan, batches: Sequence[pa.RecordBatch], num_rows: int, where: str, arrays: Arrays
+    plan: FieldPlan,
+    batches: Sequence[pa.RecordBatch],
+    num_rows: int,
+    where: str,
+    arrays: dict[str, Array | Ragged | Stack],
 ) -> None:
-    stacked = np.empty((num_rows, len(plan.columns)), plan.entry.dtype)
-    mask = None if plan.mask is None else np.ones(stacked.shape, np.bool_)
+    mask = None if plan.mask is None else np.ones((num_rows, len(plan.columns)), np.bool_)
+    pieces: list[StackPiece] = []
     start = 0
     for batch in batches:
         sources: list[Array] = []
@@ -85,24 +88,11 @@ def _stack_columns(
             sources.append(piece.values)
             if mask is not None and piece.valid is not None:
                 mask[start : start + batch.num_rows, j] = piece.valid
-        try:
-            _fill_blocks(stacked[start : start + batch.num_rows], sources)
-        except FloatingPointError:
-            for column, source in zip(plan.columns, sources, strict=True):
-                cast_numbers(source, column.dtype, _place(column, where, start))
-            raise
+        pieces.append(StackPiece(start=start, columns=tuple(sources)))
         start += batch.num_rows
-    arrays[plan.entry.name] = stacked.reshape(num_rows, *plan.entry.shape)
+    arrays[plan.entry.name] = Stack(dtype=plan.entry.dtype, shape=(num_rows, *plan.entry.shape), pieces=pieces)
     if plan.mask is not None and mask is not None:
         arrays[plan.mask.name] = mask.reshape(num_rows, *plan.entry.shape)
-
-
-def _fill_blocks(out: Array, columns: Sequence[Array]) -> None:
-    with np.errstate(over="raise", invalid="ignore"):
-        for start in range(0, len(out), _BLOCK_ROWS):
-            block = out[start : start + _BLOCK_ROWS]
-            for j, column in enumerate(columns):
-                block[:, j] = column[start : start + _BLOCK_ROWS]
 
 
 def _place(column: ColumnPlan, where: str, start: int) -> Place:

@@ -146,8 +146,13 @@ def _holds_exactly(dtype: DType, source: DType) -> bool:
 
 
 def _may_cast_late(plan: ColumnPlan) -> bool:
-    """Whether plain assignment into an array of the plan's dtype checks all that `cast_numbers` would."""
-    if plan.way is not None or plan.leaf.form is Form.DECIMAL:
-        return False
-    source = plan.leaf.dtype
-    return bool(np.can_cast(source, plan.dtype, "safe")) or (source.kind in "f" and plan.dtype.kind == "f")
+    """Whether packing may widen the column: an integer that eight bytes hold exactly, which needs no check."""
+    source, target = plan.leaf.storage, plan.dtype
+    return (
+        plan.way is None
+        and plan.leaf.form is not Form.DECIMAL
+        and source.kind in "iu"
+        and target.kind in "iu"
+        and target.itemsize == 8
+        and bool(np.can_cast(source, target, "safe"))
+    )

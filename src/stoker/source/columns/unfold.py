@@ -120,7 +120,7 @@ def _unfold_leaf(array: pa.Array, column: ColumnPlan, depth: int, place: Place) 
         valid = validity(array)
         values = _plain_values(array, column, valid, place)
     if valid is None:
-        # The copy into a stacked array casts and checks as it goes.
+        # Where the columns of a stacked field are packed, they are widened as well.
         return Piece(values=values if column.casts_late else cast_numbers(values, column.dtype, place))
     _check_fill(valid, column, depth, place)
     values = cast_numbers(values, column.dtype, place)

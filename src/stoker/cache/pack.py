@@ -1,0 +1,139 @@
+"""Packing records: the fixed-width fields of each sample laid side by side, from wherever they lie."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+
+import numpy as np
+import numpy.typing as npt
+
+from stoker.source.columns import Packable, Stack
+from stoker.spec import Array, Ragged, Spec
+
+# Ways of the compiled loop: a number of so many bytes is copied as it is; an integer of so many bytes is widened to
+# eight, which adds one of these to them; anything else is copied byte by byte.
+_PLAIN = (1, 2, 4, 8)
+_WIDENED = {"i": 10, "u": 20}
+_BYTES = 0
+
+
+@cache
+def _compiled() -> ModuleType | None:
+    try:
+        from stoker.cache import kernels
+    except (ImportError, RuntimeError):  # not installed, or it finds no place to keep what it compiled
+        return None
+    return kernels
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One column of some rows, and where it goes.
+
+    Attributes:
+        values: Contiguous, one item or row of items a record.
+        offset: In the record, in bytes.
+        dtype: What lies there.
+    """
+
+    values: Array
+    offset: int
+    dtype: np.dtype[np.generic]
+
+
+@dataclass(frozen=True)
+class _Segment:
+    """Rows whose columns do not change over from one array to another."""
+
+    start: int
+    stop: int
+    jobs: list[_Job]
+    table: npt.NDArray[np.int64]
+
+
+class Packer:
+    """Packs the rows of a chunk.
+
+        dense    ┆ a a a … │ b b b … │ c c c … ┆      as decoded: one array a column
+        id       ┆ 7 8 9 … ┆
+        records  ┆ 7 a b c ┆ 8 a b c ┆ 9 a b c ┆      a few rows of all columns at a time
+
+    Args:
+        fields: Those of the spec at least; kept until the packer goes.
+        spec: What a sample is; the fields fit it.
+        num_samples: N.
+        compiled: False keeps to NumPy.
+    """
+
+    def __init__(self, fields: Packable, spec: Spec, *, num_samples: int, compiled: bool = True) -> None:
+        self._record_bytes = spec.record_bytes
+        self._kernels = _compiled() if compiled else None
+        entries = [entry for entry in spec.fixed if entry.value_bytes]
+        whole: dict[str, Array] = {}
+        stacks: dict[str, Stack] = {}
+        for entry in entries:
+            field = fields[entry.name]
+            assert not isinstance(field, Ragged)
+            if isinstance(field, Stack):
+                stacks[entry.name] = field
+            else:
+                whole[entry.name] = np.ascontiguousarray(field)
+        borders = {0, num_samples, *(piece.start for stack in stacks.values() for piece in stack.pieces)}
+        starts = sorted(borders)
+        self._segments: list[_Segment] = []
+        at = dict.fromkeys(stacks, 0)
+        for start, stop in itertools.pairwise(starts):
+            jobs: list[_Job] = []
+            for entry in entries:
+                offset = spec.record_offsets[entry.name]
+                stack = stacks.get(entry.name)
+                if stack is None:
+                    jobs.append(_Job(whole[entry.name][start:stop], offset, entry.dtype))
+                    continue
+                while stack.pieces[at[entry.name]].stop <= start:
+                    at[entry.name] += 1
+                piece = stack.pieces[at[entry.name]]
+                for j, column in enumerate(piece.columns):
+                    values = column[start - piece.start : stop - piece.start]
+                    jobs.append(_Job(values, offset + j * entry.dtype.itemsize, entry.dtype))
+            table = np.array([_row(job) for job in jobs], dtype=np.int64).reshape(-1, 4)
+            self._segments.append(_Segment(start, stop, jobs, table))
+
+    def pack(self, block: Array, start: int, stop: int) -> None:
+        """Lay the records of rows [start, stop) at the beginning of `block`, uint8.
+
+        Bytes between fields are left as they are.
+        """
+        width = self._record_bytes
+        if (stop - start) * width > len(block):
+            raise ValueError(f"{stop - start} records of {width} bytes do not fit a block of {len(block)}")
+        for segment in self._segments:
+            first, last = max(start, segment.start), min(stop, segment.stop)
+            if first >= last:
+                continue
+            if self._kernels is not None:
+                target = block.__array_interface__["data"][0] + (first - start) * width
+                self._kernels.pack(segment.table, target, width, first - segment.start, last - segment.start)
+            else:
+                for job in segment.jobs:
+                    values = job.values[first - segment.start : last - segment.start]
+                    _assign(block, (first - start) * width + job.offset, width, values, job.dtype)
+
+
+def _row(job: _Job) -> tuple[int, int, int, int]:
+    """Return the job as the compiled loop takes it: address, bytes a row, place in the record, way."""
+    values = job.values
+    width = values.nbytes // max(1, len(values))
+    way = width if values.ndim == 1 and width in _PLAIN else _BYTES
+    if values.dtype.itemsize < job.dtype.itemsize:
+        way = width + _WIDENED[values.dtype.kind]
+    return values.__array_interface__["data"][0], width, job.offset, way
+
+
+def _assign(block: Array, offset: int, record_bytes: int, values: Array, dtype: np.dtype[np.generic]) -> None:
+    inner = np.empty(values.shape[1:], dtype=dtype).strides
+    target: Array = np.ndarray(values.shape, dtype, buffer=block, offset=offset, strides=(record_bytes, *inner))
+    target[...] = values

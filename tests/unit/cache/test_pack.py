@@ -1,0 +1,99 @@
+import itertools
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.cache.samples import arrays_of, entry, specs
+
+from stoker.cache.pack import Packer
+from stoker.source.columns import Stack, plan_spec, to_arrays, to_packable
+from stoker.source.columns.stack import StackPiece
+from stoker.spec import Field, Spec
+
+SOURCES = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64"]
+
+
+def packed(fields, spec, num_samples, *, step, compiled):
+    """All records, packed in blocks of `step` rows over bytes that are not zero."""
+    packer = Packer(fields, spec, num_samples=num_samples, compiled=compiled)
+    blocks = []
+    for start in range(0, num_samples, step):
+        stop = min(start + step, num_samples)
+        block = np.full((stop - start) * spec.record_bytes, 0xA5, np.uint8)
+        packer.pack(block, start, stop)
+        blocks.append(block)
+    return np.concatenate([np.zeros(0, np.uint8), *blocks])
+
+
+@given(spec=specs(), num_samples=st.integers(0, 200), step=st.integers(1, 150), compiled=st.booleans())
+def test_every_field_of_every_row_is_where_the_spec_says_and_nothing_else_is_touched(spec, num_samples, step, compiled):
+    arrays = arrays_of(spec, num_samples)
+    expected = np.full(num_samples * spec.record_bytes, 0xA5, np.uint8)
+    if spec.record_bytes:
+        records = expected.view(spec.record_dtype)
+        for item in spec.fixed:
+            records[item.name] = arrays[item.name]
+        assert packed(arrays, spec, num_samples, step=step, compiled=compiled).tobytes() == expected.tobytes()
+
+
+@given(
+    kinds=st.lists(st.sampled_from(SOURCES), min_size=1, max_size=6),
+    dtype=st.sampled_from([None, "int64", "uint64", "float32", "float64"]),
+    sizes=st.lists(st.integers(1, 90), max_size=4),
+    step=st.integers(1, 150),
+    compiled=st.booleans(),
+    data=st.data(),
+)
+def test_columns_stacked_while_packing_are_the_stacked_array(kinds, dtype, sizes, step, compiled, data):
+    seed = data.draw(st.integers(0, 9))
+    rng = np.random.default_rng(seed)
+    num_samples = sum(sizes)
+
+    def column(kind):
+        low = -100 if dtype != "uint64" and kind[0] != "u" else 0
+        values = rng.integers(low, 100, num_samples).astype(kind)
+        borders = np.cumsum([0, *sizes])
+        return pa.chunked_array([values[a:b] for a, b in itertools.pairwise(borders)], pa.from_numpy_dtype(kind))
+
+    if dtype is None:
+        kinds = kinds[:1] * len(kinds)
+    columns = {f"c{i}": column(kind) for i, kind in enumerate(kinds)}
+    table = pa.table({**columns, "id": pa.chunked_array([np.arange(num_samples)])})
+    fields = {"x": Field(dtype, columns="c*")}
+    spec = plan_spec(table.schema, fields)
+    stacked = to_packable(table, fields, where="")
+    assert isinstance(stacked["x"], Stack)
+    whole = to_arrays(table, fields, where="")
+    expected = packed(whole, spec, num_samples, step=step, compiled=False)
+    assert packed(stacked, spec, num_samples, step=step, compiled=compiled).tobytes() == expected.tobytes()
+    assert whole["x"].dtype == spec["x"].dtype
+    for j, name in enumerate(columns):
+        np.testing.assert_array_equal(whole["x"][:, j], table[name].to_numpy())
+
+
+def test_the_widest_and_the_lowest_integers_survive_being_widened():
+    for compiled in (True, False):
+        for kind in SOURCES[:7]:
+            info = np.iinfo(kind)
+            values = np.array([info.min, info.max, 0], kind)
+            target = np.dtype("uint64" if kind[0] == "u" else "int64")
+            spec = Spec((entry("x", target, shape=(1,)),))
+            stack = Stack(dtype=target, shape=(3, 1), pieces=[StackPiece(start=0, columns=(values,))])
+            records = packed({"x": stack}, spec, 3, step=2, compiled=compiled)
+            assert records.view(target).tolist() == values.tolist()
+
+
+def test_columns_of_unequal_length_are_refused_before_anything_is_read_by_address():
+    with pytest.raises(ValueError, match="one length"):
+        StackPiece(start=0, columns=(np.zeros(3), np.zeros(2)))
+    with pytest.raises(ValueError, match="contiguous"):
+        StackPiece(start=0, columns=(np.zeros(6)[::2],))
+
+
+def test_records_that_do_not_fit_their_block_are_refused():
+    spec = Spec((entry("x", "int64"),))
+    packer = Packer({"x": np.arange(9)}, spec, num_samples=9)
+    with pytest.raises(ValueError, match="do not fit"):
+        packer.pack(np.zeros(8 * 8, np.uint8), 0, 9)
