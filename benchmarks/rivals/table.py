@@ -80,8 +80,8 @@ def write_result(outcomes: Sequence[Outcome], options: argparse.Namespace) -> Pa
         "",
         f"Batches of {options.batch_size:,}, {options.workers} threads or processes each, {options.epochs} epochs: "
         "cold is converting and the first epoch, warm the median of the others. Rows are counted, and a checksum over "
-        "one column is held against the one known from writing the data. Those that go sample by sample get fewer rows, "
-        f"and an epoch is left after {options.seconds:g} s (cut). "
+        "one column is held against the one known from writing the data. Those that go sample by sample get fewer "
+        f"rows, and an epoch is left after {options.seconds:g} s (cut). "
         "*Ours is* compares on the columns that the other one delivers.",
         "",
         "Again: `make bench-rivals`, or `python -m benchmarks.rivals --write`.",
