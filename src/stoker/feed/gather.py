@@ -5,15 +5,19 @@ Every array here is an index into one flat array of a `Region`, so nothing depen
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from types import ModuleType
 
 import numpy as np
 import numpy.typing as npt
 
-from stoker.spec import Array
+from stoker.spec import CACHE_LINE_BYTES, Array
 
 Index = npt.NDArray[np.int64]
+
+# Lists are copied in whole lines, so the last one needs some room behind it.
+SLACK_BYTES = CACHE_LINE_BYTES
 
 
 @cache
@@ -25,17 +29,28 @@ def _compiled() -> ModuleType | None:
     return kernels
 
 
-def take_records(records: Array, index: Index, out: Array) -> None:
+def unit_dtype(value_bytes: int) -> np.dtype[np.unsignedinteger]:
+    """Return the widest unsigned integer that divides a value of so many bytes."""
+    return np.dtype(f"u{math.gcd(value_bytes, 8)}")
+
+
+def take_records(records: Array, index: Index, out: Array, *, compiled: bool = True) -> None:
     """Copy `records[index]` to `out`.
 
     Args:
         records: uint8, shape [rows of the region, record_bytes].
         index: Rows, shape [B], each known to be in range: that is not checked again.
         out: uint8, shape [B, record_bytes].
+        compiled: False keeps to NumPy.
     """
+    num_bytes = records.shape[1]
+    kernels = _compiled() if compiled and num_bytes % CACHE_LINE_BYTES == 0 else None
+    if kernels is not None:
+        kernels.take_lines(records.reshape(-1), index, num_bytes, out.reshape(-1))
+        return
     # One opaque item a record moves at memcpy speed; "clip" spares a second pass that looks for bad indices
     # (7.8 against 6.3 million rows/s, 624-byte records).
-    item = np.dtype((np.void, records.shape[1]))
+    item = np.dtype((np.void, num_bytes))
     np.take(records.view(item)[:, 0], index, out=out.view(item)[:, 0], mode="clip")
 
 
@@ -44,30 +59,31 @@ def extents(words: Index, first: Index, slot: Index, row: Index, *, compiled: bo
 
     Args:
         words: The region as int64.
-        first: Where each slot's offsets array begins in `words`, shape [K].
+        first: What to add to a slot's row to get its place in `words`, shape [K].
         slot: Chunk of each sample, as its place in the window. Shape [B].
-        row: Row of each sample in its chunk. Shape [B].
+        row: Row of each sample. Shape [B].
         compiled: False keeps to NumPy.
 
     Returns:
         Starts in values, shape [B], and offsets, shape [B + 1].
     """
     starts = np.empty(len(slot), dtype=np.int64)
-    offsets = np.zeros(len(slot) + 1, dtype=np.int64)
+    offsets = np.empty(len(slot) + 1, dtype=np.int64)
     kernels = _compiled() if compiled else None
     if kernels is not None:
         kernels.extents(words, first, slot, row, starts, offsets)
     else:
         at = first[slot] + row
         starts[:] = words[at]
+        offsets[0] = 0
         np.cumsum(words[at + 1] - starts, out=offsets[1:])
     return starts, offsets
 
 
-def copy_values(
-    units: Array,
+def copy_lists(
+    memory: Array,
     first: Index,
-    units_per_value: int,
+    value_bytes: int,
     slot: Index,
     starts: Index,
     offsets: Index,
@@ -78,23 +94,26 @@ def copy_values(
     """Copy the values of lists to `out`, side by side.
 
     Args:
-        units: The region in items of the largest size that divides a value.
-        first: Where each slot's values begin in `units`, shape [K].
-        units_per_value: Items a value.
+        memory: The region as uint8.
+        first: Where each slot's values begin in `memory`, shape [K]; multiples of what `unit_dtype` gives.
+        value_bytes: Bytes of a value, not 0.
         slot: Chunk of each list, shape [B].
         starts: Where each list begins in its chunk's values, shape [B], in values.
         offsets: Where each list begins in `out`, shape [B + 1], in values.
-        out: Same dtype as `units`, shape [offsets[-1] * units_per_value].
+        out: uint8. What is left of it behind the last list may be overwritten; with `SLACK_BYTES` left, no list
+            needs special care.
         compiled: False keeps to NumPy.
     """
     kernels = _compiled() if compiled else None
     if kernels is not None:
-        kernels.copy_values(units, first, units_per_value, slot, starts, offsets, out)
+        kernels.copy_lists(memory, first, value_bytes, slot, starts, offsets, out)
         return
+    unit = unit_dtype(value_bytes)
+    units_per_value = value_bytes // unit.itemsize
     lengths = np.diff(offsets) * units_per_value
-    source = first[slot] + starts * units_per_value
-    index = np.repeat(source - offsets[:-1] * units_per_value, lengths) + np.arange(len(out))
-    np.take(units, index, out=out, mode="clip")
+    source = first[slot] // unit.itemsize + starts * units_per_value
+    index = np.repeat(source - offsets[:-1] * units_per_value, lengths) + np.arange(lengths.sum())
+    np.take(memory.view(unit), index, out=out[: len(index) * unit.itemsize].view(unit), mode="clip")
 
 
 def expand(slot: Index, starts: Index, offsets: Index) -> tuple[Index, Index]:

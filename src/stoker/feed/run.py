@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,8 @@ from stoker.feed.prefetch import Prefetch
 from stoker.feed.window import Window
 from stoker.feed.windows import Windows
 from stoker.identity import order_key
-from stoker.order.epoch import EpochOrder
+from stoker.order.epoch import EpochOrder, locate_range
+from stoker.order.plain import Tables
 from stoker.order.position import Position
 from stoker.order.shard import Shard
 from stoker.order.steps import Slice, Steps
@@ -70,8 +71,24 @@ class Turn:
     every: int = 1
 
 
-@dataclass(frozen=True)
-class Prepared:
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """An open window, and how its samples are found.
+
+    Attributes:
+        window: Where they lie.
+        tables: Which of them stand at which positions; rows are counted through the window.
+    """
+
+    window: Window
+    tables: Tables
+
+    def close(self) -> None:
+        """Close the window."""
+        self.window.close()
+
+
+class Prepared(NamedTuple):
     """What the threads have made ready for a step.
 
     Attributes:
@@ -131,14 +148,16 @@ class Run:
             max_ahead=settings.num_threads if chunks.is_tight else None,
         )
         self._windows = [self._windows_of(order) for order in orders]
+        self._borders: list[list[int]] = [order.window_starts.tolist() for order in orders]
         self._prefetch: Prefetch[Prepared] = Prefetch(
             self._make, num_results=len(self._numbers), depth=settings.prefetch, num_threads=settings.num_threads
         )
 
-    def _windows_of(self, order: EpochOrder) -> Windows:
-        def open_window(number: int) -> Window:
+    def _windows_of(self, order: EpochOrder) -> Windows[Mapped]:
+        def open_window(number: int) -> Mapped:
             with timed(self._stages, "open"):
-                return self._chunks.open_window(order.window_chunks(number), self._filler)
+                window = self._chunks.open_window(order.window_chunks(number), self._filler)
+                return Mapped(window, order.tables(number, window.first_row))
 
         def request(number: int) -> None:
             self._filler.request(order.window_chunks(number).tolist())
@@ -206,10 +225,14 @@ class Run:
     def _make(self, number: int) -> Prepared:
         step = self._numbers[number]
         slices = self._slices(step)
-        with ExitStack() as stack:
-            parts = [part for piece in slices for part in self._parts(piece, stack)]
+        acquired: list[tuple[Windows[Mapped], int]] = []
+        try:
+            parts = [part for piece in slices for part in self._parts(piece, acquired)]
             start_ns = time.perf_counter_ns()
             assembled = assemble(self._chunks.spec, parts, self._pool)
+        finally:
+            for windows, window in acquired:
+                windows.release(window)
         self._stages("gather", start_ns, time.perf_counter_ns(), assembled.size_bytes)
         arrays = assembled.views()
         if self._settings.marks_padding:
@@ -223,17 +246,17 @@ class Run:
         batch = Batch(arrays, assembled, is_augmented=self._settings.augment is not None)
         return Prepared(self._settings.handover.prepare(batch), assembled.num_samples)
 
-    def _parts(self, piece: Slice, stack: ExitStack) -> list[Part]:
-        """Cut a slice of a lane at the borders of windows, and open these for the length of `stack`."""
-        order, windows = self._orders[piece.lane], self._windows[piece.lane]
+    def _parts(self, piece: Slice, acquired: list[tuple[Windows[Mapped], int]]) -> list[Part]:
+        """Cut a slice of a lane at the borders of windows; the windows are open, and noted in `acquired`."""
+        windows, borders = self._windows[piece.lane], self._borders[piece.lane]
         parts = []
         start = piece.start
         while start < piece.stop:
-            number = self._window_at(piece.lane, start)
-            stop = min(piece.stop, int(order.window_starts[number + 1]))
-            window = stack.enter_context(windows.use(number))
-            slot, row = order.locate_in_window(number, np.arange(start, stop, dtype=np.int64))
-            parts.append(Part(window, slot, row))
+            number = bisect_right(borders, start) - 1
+            stop = min(piece.stop, borders[number + 1])
+            mapped = windows.acquire(number)
+            acquired.append((windows, number))
+            parts.append(Part(mapped.window, *locate_range(start, stop, mapped.tables)))
             start = stop
         return parts
 
@@ -242,13 +265,10 @@ class Run:
         if self.is_over:
             return
         for piece in self._slices(self._numbers[self._num_handed]):
-            number = self._window_at(piece.lane, piece.start)
+            number = bisect_right(self._borders[piece.lane], piece.start) - 1
             if not piece.is_padding and number > self._passed[piece.lane]:  # padding goes back to the beginning
                 self._passed[piece.lane] = number
                 self._windows[piece.lane].pass_by(number)
-
-    def _window_at(self, lane: int, position: int) -> int:
-        return int(np.searchsorted(self._orders[lane].window_starts, position, side="right")) - 1
 
 
 def let_go(close: Callable[[], None]) -> None:

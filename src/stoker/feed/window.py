@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -12,23 +13,19 @@ import numpy.typing as npt
 from stoker.cache.chunk import ChunkHeader
 from stoker.cache.layout import RECORDS, array_names
 from stoker.feed.region import PAGE_BYTES, Region
-from stoker.spec import Array, Entry, Spec
+from stoker.spec import Array, Spec
 
 Index = npt.NDArray[np.int64]
 
 
-def unit_dtype(value_bytes: int) -> np.dtype[np.unsignedinteger]:
-    """Return the widest unsigned integer that divides a value of so many bytes."""
-    return np.dtype(f"u{math.gcd(value_bytes, 8)}")
-
-
 @dataclass(frozen=True)
 class Levels:
-    """Where one ragged field's arrays lie, a column a slot: each an index of the array's first item, shape [K].
+    """Where one ragged field's arrays lie, an item a slot, shape [K] each.
 
     Attributes:
-        offsets: Of the offsets arrays, outermost first, counted in int64.
-        values: Of the values, counted in `unit_dtype`.
+        offsets: Of the offsets arrays, outermost first, counted in int64: what to add to a row to get its place.
+            Outermost rows are counted through the window, as `Window.first_row` does; inner ones in their chunk.
+        values: First byte of the values.
     """
 
     offsets: tuple[Index, ...]
@@ -100,22 +97,26 @@ class Window:
             levels = self.levels[entry.name]
             for level, at in zip(levels.offsets, offsets, strict=True):
                 level[slot] = at // 8
-            levels.values[slot] = values // unit_dtype(entry.value_bytes).itemsize
+            levels.offsets[0][slot] -= self.first_row[slot]
+            levels.values[slot] = values
 
-    @property
+    @cached_property
     def records(self) -> Array:
         """All records, uint8, shape [rows of the region, record_bytes]; row `first_row[slot] + row`."""
-        return self._region.bytes[: self._records_bytes].reshape(-1, self.spec.record_bytes)
+        return self.bytes[: self._records_bytes].reshape(-1, self.spec.record_bytes)
 
-    @property
+    @cached_property
     def words(self) -> Index:
         """The region as int64, for offsets."""
-        return self._region.bytes.view(np.int64)
+        return self.bytes.view(np.int64)
 
-    def units(self, entry: Entry) -> Array:
-        """The region as items of `unit_dtype`, for the values of a ragged field."""
-        return self._region.bytes.view(unit_dtype(entry.value_bytes))
+    @property
+    def bytes(self) -> Array:
+        """The region as uint8, for values."""
+        return self._region.bytes
 
     def close(self) -> None:
         """Give the addresses back; nobody may gather from the window any more."""
+        for view in ("records", "words"):
+            self.__dict__.pop(view, None)
         self._region.close()

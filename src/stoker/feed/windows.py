@@ -6,23 +6,33 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
-from stoker.feed.window import Window
+
+class Closable(Protocol):
+    """What can be closed."""
+
+    def close(self) -> None:
+        """Give back what it holds."""
+
+
+W = TypeVar("W", bound=Closable)
 
 
 @dataclass
-class _Slot:
+class _Slot(Generic[W]):
     """One window on its way through: asked for, opened, used, closed."""
 
-    window: Window | None = None
+    window: W | None = None
     error: BaseException | None = None
     num_users: int = 0
     is_passed: bool = False
-    is_opening: bool = field(default=True)
+    is_opening: bool = True
+    is_followed: bool = False
 
 
-class Windows:
+class Windows(Generic[W]):
     """Open windows of one lane in order, one ahead of the steps.
 
         closed   0 1 2        no step that is still to come needs them
@@ -42,7 +52,7 @@ class Windows:
     def __init__(
         self,
         *,
-        open_window: Callable[[int], Window],
+        open_window: Callable[[int], W],
         request: Callable[[int], None],
         num_windows: int,
         builds_ahead: bool = True,
@@ -51,44 +61,76 @@ class Windows:
         self._request = request
         self._num_windows = num_windows
         self._builds_ahead = builds_ahead
-        self._changed = threading.Condition()
-        self._slots: dict[int, _Slot] = {}
+        # May be entered again by the thread that holds it: garbage may be found, and closed, at any place.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._slots: dict[int, _Slot[W]] = {}
         self._queue: deque[int] = deque()
         self._highest_request = -1
         self._is_closed = False
         self._thread: threading.Thread | None = None
 
-    @contextmanager
-    def use(self, number: int) -> Iterator[Window]:
-        """Give window `number` for the length of a with block.
+    def acquire(self, number: int) -> W:
+        """Return window `number`, which stays open until it is released.
 
         Blocks: until it is open.
 
         Raises:
             InterruptedError: The loader was closed meanwhile.
         """
-        with self._changed:
-            slot = self._ask(number)
+        with self._lock:
+            slot = self._slots.get(number)
+            if slot is None or not slot.is_followed:
+                slot = self._enter(number)
+            slot.is_passed = False
             # Counted from here on, not from when it is open: a window that is passed meanwhile must not be closed.
             slot.num_users += 1
-            if number + 1 < self._num_windows:
-                self._ask(number + 1)
+            if slot.window is not None and not self._is_closed:
+                return slot.window
         try:
             if self._builds_ahead and number + 2 < self._num_windows:
                 self._ask_for_chunks(number + 2)
-            yield self._opened(slot)
+            return self._opened(slot)
+        except BaseException:
+            self._leave(number, slot)
+            raise
+
+    def release(self, number: int) -> None:
+        """Say that one who acquired window `number` is done with it."""
+        with self._lock:
+            slot = self._slots.get(number)
+            if slot is not None:  # else all are closed
+                self._leave(number, slot)
+
+    @contextmanager
+    def use(self, number: int) -> Iterator[W]:
+        """Give window `number` for the length of a with block; see `acquire`."""
+        window = self.acquire(number)
+        try:
+            yield window
         finally:
-            with self._changed:
-                slot.num_users -= 1
+            self.release(number)
+
+    def _enter(self, number: int) -> _Slot[W]:
+        slot = self._ask(number)
+        if number + 1 < self._num_windows:
+            self._ask(number + 1)
+        slot.is_followed = True
+        return slot
+
+    def _leave(self, number: int, slot: _Slot[W]) -> None:
+        with self._lock:
+            slot.num_users -= 1
+            if slot.is_passed:
                 self._close_if_done(number, slot)
 
-    def _opened(self, slot: _Slot) -> Window:
+    def _opened(self, slot: _Slot[W]) -> W:
         with self._changed:
             while slot.is_opening and not self._is_closed:
                 self._changed.wait()
             if slot.error is not None:
                 raise slot.error
-            if slot.window is None:
+            if slot.window is None or self._is_closed:
                 raise InterruptedError("the loader was closed")
             return slot.window
 
@@ -118,7 +160,7 @@ class Windows:
                 slot.window.close()
         self._slots.clear()
 
-    def _ask(self, number: int) -> _Slot:
+    def _ask(self, number: int) -> _Slot[W]:
         slot = self._slots.get(number)
         if slot is None:
             slot = self._slots[number] = _Slot()
@@ -137,7 +179,7 @@ class Windows:
             self._highest_request = number
         self._request(number)
 
-    def _close_if_done(self, number: int, slot: _Slot) -> None:
+    def _close_if_done(self, number: int, slot: _Slot[W]) -> None:
         if slot.is_passed and slot.num_users == 0 and not slot.is_opening and self._slots.get(number) is slot:
             del self._slots[number]
             if slot.window is not None:

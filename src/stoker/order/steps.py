@@ -175,7 +175,8 @@ class Steps:
             )
             if start < min(stop, size):
                 taken.append(Slice(lane, start, min(stop, size)))
-            taken += self._padding(lane, max(start, size) - size, stop - size)
+            if stop > size:
+                taken += self._padding(lane, max(start, size) - size, stop - size)
         return tuple(taken)
 
     def num_padded(self, step: int, shard: Shard = Shard()) -> int:  # noqa: B008  frozen

@@ -53,7 +53,7 @@ def test_a_batch_is_the_rows_asked_for_from_all_windows_in_their_order(tmp_path_
         first = int(starts[-1])
         slot = rng.integers(0, len(window_sizes), 20)
         row = np.array([rng.integers(0, window_sizes[s]) for s in slot], dtype=np.int64)
-        parts.append(Part(window, slot, row))
+        parts.append(Part(window, slot, window.first_row[slot] + row))
         expected += (starts[slot] + row).tolist()
     spec = parts[0].window.spec
     batch = assemble(spec, parts, BufferPool()).views()
@@ -74,7 +74,8 @@ def test_a_batch_is_the_rows_asked_for_from_all_windows_in_their_order(tmp_path_
 @pytest.mark.parametrize("is_mapped", [True, False])
 def test_any_set_of_fields_is_assembled(tmp_path, columns, is_mapped):
     window = window_of(tmp_path, [10, 3], first=0, columns=columns, is_mapped=is_mapped)
-    part = Part(window, np.array([1, 0, 1]), np.array([2, 9, 0]))
+    slot = np.array([1, 0, 1])
+    part = Part(window, slot, window.first_row[slot] + np.array([2, 9, 0]))
     whole = assemble(window.spec, [part], BufferPool())
     assert whole.num_samples == 3
     assert list(whole.views()) == columns

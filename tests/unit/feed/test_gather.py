@@ -10,44 +10,50 @@ from stoker.feed.region import PAGE_BYTES, Region
 
 
 @given(st.data())
-def test_taken_records_are_the_indexed_ones(data):
-    width = data.draw(st.sampled_from([1, 2, 8, 16, 64, 192, 640]))
+@pytest.mark.parametrize("compiled", [True, False])
+def test_taken_records_are_the_indexed_ones(compiled, data):
+    width = data.draw(st.sampled_from([1, 2, 8, 16, 64, 192, 640, 4160]))
     rows = np.random.default_rng(0).integers(0, 256, (data.draw(st.integers(1, 300)), width), dtype=np.uint8)
     index = np.array(data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=50)), dtype=np.int64)
     out = np.full((len(index), width), 77, dtype=np.uint8)
-    gather.take_records(rows, index, out)
+    gather.take_records(rows, index, out, compiled=compiled)
     np.testing.assert_array_equal(out, rows[index])
 
 
 @given(
-    lengths=st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=20), min_size=1, max_size=5),
+    lengths=st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=20), min_size=1, max_size=5),
     seed=st.integers(0, 2**32),
     units_per_value=st.integers(1, 3),
     unit=st.sampled_from(["u1", "u2", "u4", "u8"]),
+    slack_bytes=st.integers(0, 64),
     compiled=st.booleans(),
 )
-def test_gathered_lists_are_the_lists_asked_for(lengths, seed, units_per_value, unit, compiled):
+def test_gathered_lists_are_the_lists_asked_for(lengths, seed, units_per_value, unit, slack_bytes, compiled):
     rng = np.random.default_rng(seed)
-    words, first_word, units, first_unit, chunks = [], [], [], [], []
+    words, first_word, units, first_byte, chunks = [], [], [], [], []
     for chunk in lengths:
         offsets = np.concatenate([[0], np.cumsum(chunk)])
         values = rng.integers(0, 200, (offsets[-1], units_per_value)).astype(unit)
         chunks.append([values[a:b] for a, b in itertools.pairwise(offsets)])
         first_word.append(sum(map(len, words)))
         words.append(offsets)
-        first_unit.append(sum(map(len, units)))
+        first_byte.append(sum(part.nbytes for part in units))
         units.append(values.reshape(-1))
     slot = rng.integers(0, len(chunks), 30)
     row = np.array([rng.integers(0, len(chunks[s])) for s in slot], dtype=np.int64)
     expected = [chunks[s][r] for s, r in zip(slot, row, strict=True)]
 
     starts, offsets = gather.extents(np.concatenate(words), np.array(first_word), slot, row, compiled=compiled)
-    out = np.empty(offsets[-1] * units_per_value, dtype=unit)
-    gather.copy_values(
-        np.concatenate(units), np.array(first_unit), units_per_value, slot, starts, offsets, out, compiled=compiled
-    )
+    value_bytes = units_per_value * np.dtype(unit).itemsize
+    num_bytes = int(offsets[-1]) * value_bytes
+    memory = np.concatenate(units).view(np.uint8)
+    memory = np.concatenate([memory, np.zeros(-len(memory) % 8, dtype=np.uint8)])  # windows are whole pages
+    guarded = np.full(num_bytes + slack_bytes + 100, 201, dtype=np.uint8)
+    out = guarded[: num_bytes + slack_bytes]
+    gather.copy_lists(memory, np.array(first_byte), value_bytes, slot, starts, offsets, out, compiled=compiled)
     np.testing.assert_array_equal(np.diff(offsets), [len(e) for e in expected])
-    np.testing.assert_array_equal(out.reshape(-1, units_per_value), np.concatenate(expected))
+    np.testing.assert_array_equal(out[:num_bytes].view(unit).reshape(-1, units_per_value), np.concatenate(expected))
+    assert (guarded[num_bytes + slack_bytes :] == 201).all()
 
 
 def test_inner_lists_are_found_in_their_chunks():
