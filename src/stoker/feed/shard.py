@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import os
 from collections.abc import Sequence
@@ -54,25 +55,59 @@ class Shard(order.Shard):
         Args:
             device_mesh: As `torch.distributed.device_mesh.init_device_mesh` makes it.
             data_dims: Names (or numbers) of the dimensions along which batches differ: data parallel, sharded data
-                parallel. Those left out (tensor, pipeline, expert parallel) get the same batch.
+                parallel. Those left out (tensor, pipeline, expert, context parallel) get the same batch. What a
+                context-parallel rank sees of it is `SequenceShard`'s to say.
 
         Raises:
             ValueError: The mesh has no such dimension, one is named twice, or this process is not in the mesh.
         """
-        names = tuple(device_mesh.mesh_dim_names or ())
-        shape = tuple(int(size) for size in device_mesh.mesh.shape)
-        coordinate = device_mesh.get_coordinate()
-        if coordinate is None:
-            raise ValueError("this process is not in the mesh, so it has no share of the data")
-        if isinstance(data_dims, str):
-            data_dims = (data_dims,)
-        dims = [_dim(dim, names, len(shape)) for dim in data_dims]
-        if len(set(dims)) != len(dims):
-            raise ValueError(f"data_dims names a dimension of the mesh twice: {tuple(data_dims)}")
-        rank = 0
-        for dim in sorted(dims):
-            rank = rank * shape[dim] + int(coordinate[dim])
-        return cls(rank, math.prod(shape[dim] for dim in dims))
+        return cls(*place_in_mesh(device_mesh, data_dims, argument="data_dims"))
+
+    @classmethod
+    def from_jax(cls, jax: Any = None) -> Self:
+        """Return the shard of this process among those that `jax.distributed.initialize` brought together.
+
+        JAX runs one process a host, with all of its devices: the batch of a process is then laid out over them.
+
+        Args:
+            jax: The module; imported unless given.
+
+        Raises:
+            ImportError: JAX is not installed.
+        """
+        if jax is None:
+            try:
+                jax = importlib.import_module("jax")
+            except ImportError as error:
+                raise ImportError("Shard.from_jax needs JAX: pip install 'stoker[jax]'") from error
+        return cls(int(jax.process_index()), int(jax.process_count()))
+
+
+def place_in_mesh(device_mesh: Any, dims: Sequence[str | int], *, argument: str) -> tuple[int, int]:
+    """Return this process's number along some dimensions of a mesh, and how many there are, in the mesh's order.
+
+    Args:
+        device_mesh: A torch `DeviceMesh`.
+        dims: Names or numbers of dimensions.
+        argument: What the caller calls them, for messages.
+
+    Raises:
+        ValueError: The mesh has no such dimension, one is named twice, or this process is not in the mesh.
+    """
+    names = tuple(device_mesh.mesh_dim_names or ())
+    shape = tuple(int(size) for size in device_mesh.mesh.shape)
+    coordinate = device_mesh.get_coordinate()
+    if coordinate is None:
+        raise ValueError("this process is not in the mesh, so it has no share of the data")
+    if isinstance(dims, str | int):
+        dims = (dims,)
+    numbers = [_dim(dim, names, len(shape)) for dim in dims]
+    if len(set(numbers)) != len(numbers):
+        raise ValueError(f"{argument} names a dimension of the mesh twice: {tuple(dims)}")
+    rank = 0
+    for number in sorted(numbers):
+        rank = rank * shape[number] + int(coordinate[number])
+    return rank, math.prod(shape[number] for number in numbers)
 
 
 def _dim(dim: str | int, names: tuple[str, ...], num_dims: int) -> int:
