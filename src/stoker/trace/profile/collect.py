@@ -1,0 +1,257 @@
+"""Gathers the events of a trace into columns while it is read."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from stoker.trace.profile.events import Events, Int64, Trace, Track
+from stoker.trace.profile.links import flows_to_correlations
+from stoker.trace.profile.names import FLOW_CATEGORIES, Is, Kind, device_kind, kind_of, kind_of_process, what_is
+from stoker.trace.profile.pairs import close_pairs
+
+if TYPE_CHECKING:
+    from stoker.trace.profile.window import Window
+
+_ROWS = 1 << 16
+# A broken event is given up on when its end is not found within so many bytes.
+_MAX_EVENT_BYTES = 32 << 20
+_COMPLETE, _BEGIN, _END, _META, _FLOW_FROM, _FLOW_TO = (ord(letter) for letter in "XBEMsf")
+_KEEP_PYTHON = Is.DATA_WAIT | Is.COLLATE | Is.SYNC
+_COLUMNS = ("phase", "kind", "name", "track", "start", "length", "correlation", "extra", "group")
+_TYPES = (np.uint8, np.uint8, np.int32, np.int32, np.int64, np.int64, np.int64, np.int64, np.int32)
+
+
+class Collector:
+    """Takes rows from the scanner, keeps those that matter, and makes a `Trace` of them.
+
+    Attributes:
+        has_ended: Whether the array of events had its closing bracket.
+    """
+
+    def __init__(self) -> None:
+        from stoker.trace.profile import scan
+
+        self._scan = scan
+        self._rows: Int64 = np.empty((_ROWS, scan.NUM_COLUMNS), np.int64)
+        self._slots = np.full(1 << 14, -1, np.int32)
+        self._offsets: Int64 = np.zeros(1 << 13, np.int64)
+        self._lengths: Int64 = np.zeros(1 << 13, np.int64)
+        self._counts: Int64 = np.zeros(3, np.int64)
+        self._pool: npt.NDArray[np.uint8] = np.zeros(1 << 20, np.uint8)
+        self._names: list[str] = []
+        self._kinds: list[int] = []
+        self._flows: list[bool] = []
+        self._keeps_python: list[bool] = []
+        self._parts: list[tuple[npt.NDArray[np.generic], ...]] = []
+        self._tracks: dict[tuple[int, int], int] = {}
+        self._processes: dict[int, str] = {}
+        self._num_events = 0
+        self._num_without_time = 0
+        self._has_correlations = False
+        self.has_ended = False
+
+    def read_array(self, window: Window) -> None:
+        """Read events up to the end of their array, or of the file."""
+        scan = self._scan
+        self.has_ended = False
+        while True:
+            num, at, why = scan.scan(
+                window.data,
+                window.at,
+                window.stop,
+                self._rows,
+                self._slots,
+                self._offsets,
+                self._lengths,
+                self._counts,
+                self._pool,
+            )
+            window.at = int(at)
+            self._take(self._rows[:num])
+            if why == scan.ENDED:
+                self.has_ended = True
+                return
+            if why == scan.TEXTS_FULL:
+                self._grow()
+            elif why == scan.MORE:
+                is_stuck = window.stop - window.at > _MAX_EVENT_BYTES
+                if is_stuck or not window.more():
+                    if window.is_empty or not self._skip_damage(window):
+                        return
+
+    def _skip_damage(self, window: Window) -> bool:
+        """Go to the next event behind one that does not end, or is none; False where there is no other."""
+        self._counts[self._scan.DAMAGED] += 1
+        found = self._scan.find_event(window.data, window.at + 1, window.stop)
+        if found < 0:
+            return False
+        window.at = int(found)
+        return True
+
+    def _grow(self) -> None:
+        self._offsets = np.concatenate([self._offsets, np.zeros_like(self._offsets)])
+        self._lengths = np.concatenate([self._lengths, np.zeros_like(self._lengths)])
+        self._pool = np.concatenate([self._pool, np.zeros_like(self._pool)])
+        # The hash of each text is the scanner's secret: it fills a fresh table by interning all of them again.
+        used = int(self._counts[self._scan.POOL_USED])
+        texts, counts = self._pool[:used].copy(), self._counts.copy()
+        self._slots = np.full(2 * self._slots.size, -1, np.int32)
+        self._counts[:2] = 0
+        self._scan.intern_all(
+            texts,
+            self._offsets[: counts[0]].copy(),
+            self._lengths[: counts[0]].copy(),
+            self._slots,
+            self._offsets,
+            self._lengths,
+            self._counts,
+            self._pool,
+        )
+
+    def _learn_names(self) -> None:
+        """Decode texts that are new, and decide what they mean as a category and as a Python function."""
+        for index in range(len(self._names), int(self._counts[self._scan.NUM_TEXTS])):
+            offset, length = int(self._offsets[index]), int(self._lengths[index])
+            text = self._pool[offset : offset + length].tobytes().decode("utf-8", errors="replace")
+            if "\\" in text:
+                try:
+                    text = str(json.loads(f'"{text}"', strict=False))
+                except ValueError:
+                    text = text.replace('\\"', '"')
+            self._names.append(text)
+            self._kinds.append(int(kind_of(text)))
+            self._flows.append(text.strip().lower() in FLOW_CATEGORIES)
+            self._keeps_python.append(bool(what_is(text, Kind.PYTHON) & _KEEP_PYTHON))
+
+    def _take(self, rows: Int64) -> None:
+        scan = self._scan
+        self._learn_names()
+        self._num_events += len(rows)
+        phase = rows[:, scan.PHASE]
+        self._take_metadata(rows[phase == _META])
+        # A number of -1 stands for no text: the last entry of each table.
+        kind = np.array([*self._kinds, int(Kind.UNKNOWN)], np.uint8)[rows[:, scan.CATEGORY]]
+        keeps_python = np.array([*self._keeps_python, False], bool)[rows[:, scan.NAME]]
+        is_flow = np.isin(phase, (_FLOW_FROM, _FLOW_TO)) & np.array([*self._flows, False], bool)[rows[:, scan.CATEGORY]]
+        is_span = np.isin(phase, (_COMPLETE, _BEGIN, _END))
+        wanted = is_span & ((kind != Kind.IGNORED) & ((kind != Kind.PYTHON) | keeps_python) | (phase == _END))
+        if not self._has_correlations:
+            is_device = (kind == Kind.KERNEL) | (kind == Kind.MEMCPY) | (kind == Kind.MEMSET)
+            self._has_correlations = bool(np.any(is_device & (rows[:, scan.CORRELATION] > 0)))
+        if not self._has_correlations:  # then only arrows tell which call launched what
+            wanted |= is_flow
+        has_time = rows[:, scan.START] != scan.MISSING
+        self._num_without_time += int(np.count_nonzero(wanted & ~has_time))
+        chosen = np.flatnonzero(wanted & has_time)
+        if not chosen.size:
+            return
+        rows, phase, kind = rows[chosen], phase[chosen], kind[chosen]
+        kind[is_flow[chosen]] = Kind.IGNORED
+        extra = np.where(kind == Kind.MEMCPY, rows[:, scan.BYTES], rows[:, scan.SEQUENCE])
+        link = np.where(is_flow[chosen], rows[:, scan.FLOW], rows[:, scan.CORRELATION])
+        columns = (
+            phase,
+            kind,
+            rows[:, scan.NAME],
+            self._track_numbers(rows[:, scan.PID], rows[:, scan.TID]),
+            rows[:, scan.START],
+            np.maximum(rows[:, scan.LENGTH], 0),  # MISSING is negative too: an event without a length has none
+            np.maximum(link, -1),
+            np.maximum(extra, -1),
+            rows[:, scan.GROUP],
+        )
+        self._parts.append(
+            tuple(column.astype(wanted_type) for column, wanted_type in zip(columns, _TYPES, strict=True))
+        )
+
+    def _take_metadata(self, rows: Int64) -> None:
+        scan = self._scan
+        for row in rows:
+            name = self._names[row[scan.NAME]] if row[scan.NAME] >= 0 else ""
+            if row[scan.LABEL] >= 0 and name == "process_name":
+                self._processes[int(row[scan.PID])] = self._names[row[scan.LABEL]]
+
+    def _track_numbers(self, pids: Int64, tids: Int64) -> Int64:
+        """Return the number of each event's track. [N]."""
+        # Runs of equal pairs are long: only where one ends is a look-up needed.
+        borders = np.flatnonzero(np.concatenate([[True], (pids[1:] != pids[:-1]) | (tids[1:] != tids[:-1])]))
+        numbers = [
+            self._tracks.setdefault(pair, len(self._tracks))
+            for pair in zip(pids[borders].tolist(), tids[borders].tolist(), strict=True)
+        ]
+        lengths = np.diff(np.append(borders, pids.size))
+        return np.repeat(np.array(numbers, np.int64), lengths)
+
+    def finish(self, *, path: str, header: dict[str, object], is_cut: bool, notes: tuple[str, ...]) -> Trace:
+        """Return what was read, beginnings and ends paired, each event with its final kind."""
+        self._learn_names()
+        columns = self._joined()
+        tracks = tuple(
+            Track(pid=self._text(pid), tid=self._text(tid), process=self._processes.get(pid, ""))
+            for pid, tid in self._tracks
+        )
+        columns, num_open = close_pairs(columns)
+        if not self._has_correlations:
+            columns = flows_to_correlations(columns)
+        is_span = columns["phase"] == _COMPLETE
+        events = Events(
+            kind=columns["kind"][is_span],
+            name=columns["name"][is_span],
+            track=columns["track"][is_span],
+            start=columns["start"][is_span],
+            stop=columns["start"][is_span] + columns["length"][is_span],
+            correlation=columns["correlation"][is_span],
+            extra=columns["extra"][is_span],
+            group=columns["group"][is_span],
+        )
+        del columns
+        events = self._with_final_kinds(events, tracks)
+        num_damaged = int(self._counts[self._scan.DAMAGED]) - (1 if is_cut and self._counts[2] else 0)
+        return Trace(
+            path=path,
+            events=events,
+            names=tuple(self._names),
+            tracks=tracks,
+            header=header,
+            num_events=self._num_events,
+            num_damaged=num_damaged + self._num_without_time,
+            is_cut=is_cut,
+            notes=(*notes, *([f"{num_open:,} begin or end events have no partner"] if num_open else [])),
+        )
+
+    def _joined(self) -> dict[str, npt.NDArray[np.generic]]:
+        columns: dict[str, npt.NDArray[np.generic]] = {}
+        for index, (name, wanted_type) in enumerate(zip(_COLUMNS, _TYPES, strict=True)):
+            columns[name] = (
+                np.concatenate([part[index] for part in self._parts]) if self._parts else np.empty(0, wanted_type)
+            )
+            # Each column is let go of once it is joined, so that nothing is held twice.
+            self._parts = [(*part[:index], part[index][:0], *part[index + 1 :]) for part in self._parts]
+        self._parts = []
+        return columns
+
+    def _text(self, number: int) -> int | str:
+        return self._names[number - self._scan.TEXT] if number >= self._scan.TEXT else number
+
+    def _with_final_kinds(self, events: Events, tracks: tuple[Track, ...]) -> Events:
+        """Tell events without a category by their process, and communication from computation by its name."""
+        kind = events.kind.copy()
+        unknown = kind == Kind.UNKNOWN
+        if unknown.any():
+            of_track = [
+                int(kind_of_process(track.process or str(track.pid)))
+                for track in tracks
+            ]
+            kind[unknown] = np.array(of_track, np.uint8)[events.track[unknown]]
+        for device in (Kind.KERNEL, Kind.COLLECTIVE):
+            here = kind == device
+            used = np.unique(events.name[here])
+            final = np.full(len(self._names) + 1, int(device), np.uint8)
+            final[used] = [int(device_kind(self._names[name] if name >= 0 else "", device)) for name in used.tolist()]
+            kind[here] = final[events.name[here]]
+        keep = kind != Kind.IGNORED
+        return Events(**{**vars(events), "kind": kind}).where(keep)

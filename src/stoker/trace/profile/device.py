@@ -1,0 +1,69 @@
+"""What the devices of a trace did: which work, on which device, when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from stoker.trace.profile.events import Trace
+from stoker.trace.profile.names import DEVICE_KINDS, Kind
+from stoker.trace.profile.spans import Spans, union
+
+# Profilers that give computation and communication of one device as two processes.
+_ONE_DEVICE = {"ascend hardware", "communication", "hccl", "cuda functions"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceWork:
+    """The work of one device, over all its streams.
+
+    Attributes:
+        name: What the file calls it.
+        compute: Some kernel that is no communication ran.
+        communication: Some kernel of a collective or of point-to-point traffic ran.
+        copies: Some copy or fill of memory ran.
+        busy: Any of the three.
+    """
+
+    name: str
+    compute: Spans
+    communication: Spans
+    copies: Spans
+    busy: Spans
+
+
+def devices_of(trace: Trace) -> tuple[DeviceWork, ...]:
+    """Return the devices that did anything, in the order in which the file has them."""
+    events = trace.events
+    of_track = np.array([_device_name(trace, index) for index in range(len(trace.tracks))], object)
+    is_device = np.isin(events.kind, DEVICE_KINDS)
+    if not is_device.any():
+        return ()
+    names = of_track[events.track]
+    found = []
+    for name in dict.fromkeys(names[is_device].tolist()):
+        mine = events.where(is_device & (names == name))
+        compute, communication, copies = (
+            union(mine.start[chosen], mine.stop[chosen])
+            for chosen in (
+                mine.kind == Kind.KERNEL,
+                mine.kind == Kind.COLLECTIVE,
+                (mine.kind == Kind.MEMCPY) | (mine.kind == Kind.MEMSET),
+            )
+        )
+        found.append(
+            DeviceWork(
+                name=name,
+                compute=compute,
+                communication=communication,
+                copies=copies,
+                busy=compute | communication | copies,
+            )
+        )
+    return tuple(found)
+
+
+def _device_name(trace: Trace, index: int) -> str:
+    track = trace.tracks[index]
+    return "" if track.process.strip().lower() in _ONE_DEVICE else str(track.pid)
