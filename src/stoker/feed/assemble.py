@@ -49,7 +49,8 @@ class Assembled:
 
     def views(self) -> Arrays:
         """Return the fields by name, in the spec's order; fixed-width ones are views of `records`, not copies."""
-        # One structured view and its fields cost 0.1 microseconds each, arrays made one by one 2.5.
+        # The fields of one structured array cost 0.1 microseconds each, arrays made one by one 2.5; and this way to
+        # make the structured one costs a fifth of `view`.
         if self.num_samples == 0 or self.spec.record_bytes == 0:
             return {
                 entry.name: self.ragged[entry.name]
@@ -57,9 +58,10 @@ class Assembled:
                 else np.empty((self.num_samples, *entry.shape), dtype=entry.dtype)
                 for entry in self.spec
             }
-        records, ragged = self.records.view(self.spec.record_dtype)[:, 0], self.ragged
+        dtype, ragged = self.spec.record_dtype, self.ragged
+        records: Array = np.ndarray(self.num_samples, dtype, buffer=self.records)
         if not ragged:
-            return {name: records[name] for name in self.spec.record_dtype.names or ()}
+            return {name: records[name] for name in dtype.names or ()}
         return {entry.name: ragged.get(entry.name) or records[entry.name] for entry in self.spec}
 
     @property

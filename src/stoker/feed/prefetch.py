@@ -30,8 +30,8 @@ class Prefetch(Generic[T]):
         self._make = make
         self._num_results = num_results
         self._depth = depth
-        # One lock, but two places to wait at, and each is told only of what it waits for: a wake that finds nothing to do
-        # costs the processor as much as a tenth of a batch.
+        # One lock, but two places to wait at, and each is told only of what it waits for: a wake that finds nothing to
+        # do costs the processor as much as a tenth of a batch.
         self._lock = threading.RLock()
         self._made = threading.Condition(self._lock)
         self._taken = threading.Condition(self._lock)

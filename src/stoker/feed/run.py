@@ -83,6 +83,10 @@ class Mapped:
     window: Window
     tables: Tables
 
+    def settle(self, goes_on: Callable[[], bool]) -> None:
+        """Bring the window's pages to where they are used."""
+        self.window.settle(goes_on=goes_on)
+
     def close(self) -> None:
         """Close the window."""
         self.window.close()
@@ -157,6 +161,9 @@ class Run:
         def open_window(number: int) -> Mapped:
             with timed(self._stages, "open"):
                 window = self._chunks.open_window(order.window_chunks(number), self._filler)
+                if not window.is_in_memory:
+                    # One read through all of it, before random rows are asked for: a disk is many times as fast so.
+                    window.settle(goes_on=lambda: not self._is_closed)
                 return Mapped(window, order.tables(number, window.first_row))
 
         def request(number: int) -> None:

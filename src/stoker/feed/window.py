@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -114,6 +114,15 @@ class Window:
     def bytes(self) -> Array:
         """The region as uint8, for values."""
         return self._region.bytes
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether its pages lie in memory already, as far as a look at a few of them tells."""
+        return self._region.is_in_memory()
+
+    def settle(self, *, goes_on: Callable[[], bool] = lambda: True) -> None:
+        """Read the chunks into memory; see `Region.settle`."""
+        self._region.settle(goes_on=goes_on)
 
     def close(self) -> None:
         """Give the addresses back; nobody may gather from the window any more."""

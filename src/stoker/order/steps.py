@@ -99,7 +99,7 @@ class Steps:
         if self.start % self.num_lanes and self.start != self.num_samples:
             raise ValueError(f"start {self.start} is no multiple of {self.num_lanes} lanes")
 
-    @property
+    @cached_property
     def num_lanes(self) -> int:
         """How many lanes."""
         return len(self.lane_sizes)
@@ -109,12 +109,12 @@ class Steps:
         """Samples of the epoch, over all lanes."""
         return sum(self.lane_sizes)
 
-    @property
+    @cached_property
     def part_size(self) -> int:
         """Samples of a full batch that come from one lane."""
         return self.global_batch_size // self.num_lanes
 
-    @property
+    @cached_property
     def lane_start(self) -> int:
         """Samples of each lane that were consumed before `start`."""
         return self.start // self.num_lanes

@@ -10,6 +10,11 @@ class FakeWindow:
     def __init__(self, number):
         self.number = number
         self.is_closed = False
+        self.is_settled = threading.Event()
+
+    def settle(self, goes_on):
+        assert not self.is_closed
+        self.is_settled.set()
 
     def close(self):
         assert not self.is_closed
