@@ -140,7 +140,7 @@ def equals_before(column: pa.ChunkedArray) -> Bools:
 def num_distinct(rows: pa.Table, keys: Sequence[str]) -> int:
     """Return how many different keys there are among rows."""
     if not keys or not rows.num_rows:
-        return min(1, rows.num_rows)
+        return int(min(1, rows.num_rows))
     plain = {name: rows.column(name) for name in keys}
     for name, column in plain.items():
         kind = _plain_type(column.type)

@@ -1,0 +1,214 @@
+"""From units to the rows or token ranges they stand for: pure arithmetic on a kept index."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from stoker.order.draws import Draws
+from stoker.order.plain import Int64
+from stoker.source.units.asked import Asked, Grouped, NGram, Pack, Weighted
+from stoker.source.units.index import Index
+
+
+class Rows(NamedTuple):
+    """The rows of units, one unit behind the other.
+
+    Attributes:
+        row: Each row in its chunk. Shape [T].
+        offsets: Where each unit's rows begin, and the end. Shape [B + 1].
+    """
+
+    row: Int64
+    offsets: Int64
+
+
+class Segments(NamedTuple):
+    """The parts of documents that packed rows are made of, one packed row behind the other.
+
+    Attributes:
+        row: Document, as a row of its chunk. Shape [S].
+        first: Its first token here, within the document. Shape [S].
+        num: How many tokens of it stand here, its end included. Shape [S].
+        lengths: How many tokens the whole document has, its end included. Shape [S].
+        at: Where in the packed row it begins. Shape [S].
+        offsets: Where each packed row's segments begin, and the end. Shape [B + 1].
+    """
+
+    row: Int64
+    first: Int64
+    num: Int64
+    lengths: Int64
+    at: Int64
+    offsets: Int64
+
+
+class Units(Protocol):
+    """The units of one epoch."""
+
+    @property
+    def num_units(self) -> Int64:
+        """Units of each chunk. Shape [K]."""
+
+    def rows(self, chunk: Int64, unit: Int64) -> Rows:
+        """Return the rows of units.
+
+        Args:
+            chunk: Chunks in fixed order. Shape [B].
+            unit: Units of those chunks. Shape [B].
+        """
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Runs of rows with equal keys."""
+
+    index: Index
+
+    @property
+    def num_units(self) -> Int64:
+        """Groups of each chunk. Shape [K]."""
+        return np.diff(self.index.arrays["unit_starts"])
+
+    def rows(self, chunk: Int64, unit: Int64) -> Rows:
+        """Return the rows of groups."""
+        starts = self.index.arrays["starts"]
+        at = self.index.arrays["unit_starts"][chunk] + unit
+        first = starts[at]
+        offsets = offsets_of(starts[at + 1] - first)
+        return Rows(ranges(first - self.index.row_starts[chunk], offsets), offsets)
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Rows of one key side by side, so many each."""
+
+    index: Index
+    length: int
+
+    @property
+    def num_units(self) -> Int64:
+        """Windows of each chunk. Shape [K]."""
+        return np.diff(self.index.arrays["unit_starts"])
+
+    def rows(self, chunk: Int64, unit: Int64) -> Rows:
+        """Return the rows of windows."""
+        first = self.index.arrays["starts"][self.index.arrays["unit_starts"][chunk] + unit]
+        first = first - self.index.row_starts[chunk]
+        row = (first[:, None] + np.arange(self.length)).reshape(-1)
+        return Rows(row, np.arange(len(first) + 1, dtype=np.int64) * self.length)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Rows drawn by their weights."""
+
+    draws: Draws
+
+    @property
+    def num_units(self) -> Int64:
+        """Draws of each chunk in this epoch. Shape [K]."""
+        return self.draws.num_draws
+
+    def rows(self, chunk: Int64, unit: Int64) -> Rows:
+        """Return the row of each draw."""
+        return Rows(self.draws.rows(chunk, unit), np.arange(len(unit) + 1, dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Documents in rows of one length."""
+
+    index: Index
+    length: int
+    split: bool
+
+    @property
+    def num_units(self) -> Int64:
+        """Packed rows of each chunk. Shape [K]."""
+        return np.diff(self.index.arrays["unit_starts"])
+
+    def rows(self, chunk: Int64, unit: Int64) -> Rows:
+        """Return the documents of packed rows."""
+        segments = self.segments(chunk, unit)
+        return Rows(segments.row, segments.offsets)
+
+    def segments(self, chunk: Int64, unit: Int64) -> Segments:
+        """Return what packed rows are made of.
+
+        Args:
+            chunk: Chunks in fixed order. Shape [B].
+            unit: Packed rows of those chunks. Shape [B].
+        """
+        return (self._cut if self.split else self._fitted)(chunk, unit)
+
+    def _cut(self, chunk: Int64, unit: Int64) -> Segments:
+        tokens, row_starts = self.index.arrays["token_starts"], self.index.row_starts
+        begin = tokens[row_starts[chunk]] + unit * self.length
+        end = np.minimum(begin + self.length, tokens[row_starts[chunk + 1]])
+        low = np.searchsorted(tokens, begin, side="right") - 1
+        offsets = offsets_of(np.searchsorted(tokens, end, side="left") - low)
+        document, num_units = ranges(low, offsets), np.diff(offsets)
+        start, stop = tokens[document], tokens[document + 1]
+        begins = np.repeat(begin, num_units)
+        first, last = np.maximum(start, begins), np.minimum(stop, np.repeat(end, num_units))
+        filled = np.flatnonzero(last > first)
+        if filled.size < document.size:  # documents without tokens are no segments
+            offsets = np.searchsorted(filled, offsets).astype(np.int64)
+            document, start, stop, begins = document[filled], start[filled], stop[filled], begins[filled]
+            first, last = first[filled], last[filled]
+        return Segments(
+            row=document - np.repeat(row_starts[chunk], np.diff(offsets)),
+            first=first - start,
+            num=last - first,
+            lengths=stop - start,
+            at=first - begins,
+            offsets=offsets,
+        )
+
+    def _fitted(self, chunk: Int64, unit: Int64) -> Segments:
+        arrays, row_starts = self.index.arrays, self.index.row_starts
+        at = arrays["unit_starts"][chunk] + unit
+        low = arrays["piece_starts"][at]
+        offsets = offsets_of(arrays["piece_starts"][at + 1] - low)
+        piece, counts = ranges(low, offsets), np.diff(offsets)
+        row, first = arrays["piece_rows"][piece], arrays["piece_firsts"][piece]
+        document = row + np.repeat(row_starts[chunk], counts)
+        lengths = arrays["token_starts"][document + 1] - arrays["token_starts"][document]
+        num = np.minimum(lengths - first, self.length)
+        ends = offsets_of(num)
+        return Segments(
+            row=row,
+            first=first,
+            num=num,
+            lengths=lengths,
+            at=ends[:-1] - np.repeat(ends[offsets[:-1]], counts),
+            offsets=offsets,
+        )
+
+
+def units_of(asked: Asked, index: Index, *, seed: int, epoch: int) -> Units:
+    """Return the units of an epoch; they are the same in every one, but for draws by weight."""
+    if isinstance(asked, Grouped):
+        return Groups(index)
+    if isinstance(asked, NGram):
+        return Windows(index, asked.length)
+    if isinstance(asked, Pack):
+        return Packed(index, asked.length, asked.split)
+    assert isinstance(asked, Weighted)
+    return Weights(Draws(index.arrays["cumulated"], index.row_starts, seed=seed, epoch=epoch))
+
+
+def offsets_of(counts: Int64) -> Int64:
+    """Return where each of so many begins, side by side, and the end. Shape [B + 1]."""
+    offsets = np.zeros(len(counts) + 1, dtype=np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    return offsets
+
+
+def ranges(first: Int64, offsets: Int64) -> Int64:
+    """Return `first[i]`, `first[i] + 1`, ... for every i, as many as its offsets say. Shape [offsets[-1]]."""
+    found: Int64 = np.repeat(first - offsets[:-1], np.diff(offsets)) + np.arange(offsets[-1])
+    return found

@@ -1,0 +1,263 @@
+"""Batches of units: what they hold, under which names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from stoker.errors import FieldError
+from stoker.feed.assemble import Assembled, Part, assemble
+from stoker.feed.buffers import BufferPool
+from stoker.feed.units.expand import Packed, Units, offsets_of
+from stoker.feed.units.packing import PackedPart, fill_places, pack_field
+from stoker.feed.window import Window
+from stoker.order.plain import Int64
+from stoker.source.units.asked import Asked, Grouped, NGram, Pack
+from stoker.spec import Array, Arrays, Entry, Ragged, Spec
+
+Place = slice | list[int]
+
+
+class UnitPart(NamedTuple):
+    """Units of a batch that lie in one window.
+
+    Attributes:
+        window: Where they lie.
+        chunks: Chunk of each slot of the window, in fixed order. Shape [K].
+        slot: Chunk of each unit, as its place in the window. Shape [b].
+        unit: Each unit in its chunk. Shape [b].
+    """
+
+    window: Window
+    chunks: Int64
+    slot: Int64
+    unit: Int64
+
+
+@dataclass(frozen=True)
+class Shaping:
+    """How the fixed-width fields of [B x L] records come as [B, L, ...]: for windows over rows.
+
+    Attributes:
+        length: L.
+        places: Field -> which of the L it comes at.
+    """
+
+    length: int
+    places: Mapping[str, Place]
+
+    def apply(self, name: str, field: Any) -> Any:
+        """Return a field of B x L samples, an array or a tensor, in its shape."""
+        shape = (field.shape[0] // self.length, self.length, *field.shape[1:])
+        return field.reshape(shape)[:, self.places[name]]
+
+
+@dataclass(frozen=True)
+class Made:
+    """A batch of units.
+
+    Attributes:
+        arrays: Its fields.
+        assembled: The memory that fixed-width fields are views of.
+        shaping: How they are; None where as they lie.
+        has_records: Whether they are views of `assembled` at all.
+        num_samples: Samples in it.
+        size_bytes: Bytes gathered.
+    """
+
+    arrays: Arrays
+    assembled: Assembled
+    shaping: Shaping | None
+    has_records: bool
+    num_samples: int
+    size_bytes: int
+
+
+class Maker:
+    """Makes batches of units; checks at once whether that can be.
+
+    Args:
+        asked: What a unit is.
+        spec: Spec of the samples.
+        fragments: Names the chunks, for errors.
+        marks_padding: Whether batches get `sample_mask`.
+
+    Raises:
+        ValueError: A name that batches need is taken by a field.
+        FieldError: A field that was asked for is not there, or cannot be had in this way.
+    """
+
+    def __init__(self, asked: Asked, spec: Spec, *, fragments: Sequence[object], marks_padding: bool = False) -> None:
+        self.asked = asked
+        self._spec = spec
+        self._fragments = fragments
+        self._fixed = Spec(spec.fixed)
+        self._wanted: dict[str, tuple[int, ...]] = {}
+        delivered = [entry.name for entry in spec]
+        added: tuple[str, ...] = ()
+        if isinstance(asked, Grouped):
+            added = ("group_offsets",)
+        elif isinstance(asked, NGram):
+            self._wanted = _windowed(asked, spec)
+            delivered = list(self._wanted)
+        elif isinstance(asked, Pack):
+            _check_pack(asked, spec)
+            delivered = [*asked.packed, *asked.per_segment]
+            added = ("segment_ids", "positions")
+        for name in (*added, *(("sample_mask",) if marks_padding else ())):
+            if name in delivered:
+                raise ValueError(
+                    f"batches get an array {name!r} of their own, but the data set has a field of this name: call "
+                    f'it otherwise, with fields={{"other": stoker.Field(columns="{name}")}}'
+                )
+        places = {name: _place(at) for name, at in self._wanted.items() if not spec[name].is_ragged}
+        self._shaping = Shaping(asked.length, places) if isinstance(asked, NGram) else None
+
+    def make(self, units: Units, parts: Sequence[UnitPart], pool: BufferPool) -> Made:
+        """Return the batch of these units, in their order."""
+        if isinstance(self.asked, Pack):
+            assert isinstance(units, Packed)
+            return self._packed(self.asked, units, parts, pool)
+        found, offsets = [], []
+        for window, chunks, slot, unit in parts:
+            rows = units.rows(chunks[slot], unit)
+            slots = np.repeat(slot, np.diff(rows.offsets))
+            found.append(Part(window, slots, window.first_row[slots] + rows.row))
+            offsets.append(rows.offsets)
+        if isinstance(self.asked, NGram):
+            return self._windows(found, pool)
+        assembled = assemble(self._spec, found, pool)
+        arrays = assembled.views()
+        if isinstance(self.asked, Grouped):
+            arrays["group_offsets"] = _joined(offsets)
+        return Made(arrays, assembled, None, True, assembled.num_samples, assembled.size_bytes)
+
+    def _windows(self, parts: Sequence[Part], pool: BufferPool) -> Made:
+        shaping = self._shaping
+        assert shaping is not None
+        fixed = assemble(self._fixed, parts, pool)
+        views = fixed.views()
+        arrays: Arrays = {}
+        size_bytes = fixed.size_bytes
+        for name, at in self._wanted.items():
+            if name in views:
+                arrays[name] = shaping.apply(name, views[name])
+                continue
+            lists = assemble(Spec((self._spec[name],)), [_at_places(part, at, shaping.length) for part in parts], pool)
+            arrays[name] = lists.ragged[name]
+            size_bytes += lists.size_bytes
+        return Made(arrays, fixed, shaping, True, fixed.num_samples // shaping.length, size_bytes)
+
+    def _packed(self, asked: Pack, units: Packed, parts: Sequence[UnitPart], pool: BufferPool) -> Made:
+        found = []
+        for window, chunks, slot, unit in parts:
+            segments = units.segments(chunks[slot], unit)
+            slots = np.repeat(slot, np.diff(segments.offsets))
+            names = _Names(self._fragments, chunks)
+            found.append(PackedPart(window, slots, window.first_row[slots] + segments.row, segments, names))
+        num_rows = sum(part.num_rows for part in found)
+        ids, positions = (
+            pool.take(num_rows * asked.length * 4)[: num_rows * asked.length * 4].view(np.int32).reshape(num_rows, -1)
+            if num_rows
+            else np.empty((0, asked.length), np.int32)
+            for _ in range(2)
+        )
+        row = 0
+        for part in found:
+            at = slice(row, row + part.num_rows)
+            fill_places(part.segments, asked.length, ids[at], positions[at])
+            row += part.num_rows
+        arrays: Arrays = {name: pack_field(asked, self._spec[name], found, pool) for name in asked.packed}
+        arrays |= {"segment_ids": ids, "positions": positions}
+        size_bytes = sum(array.nbytes for array in arrays.values() if isinstance(array, np.ndarray))
+        chosen = self._fixed if asked.per_segment else Spec(())
+        fixed = assemble(chosen, [Part(part.window, part.slot, part.row) for part in found], pool)
+        offsets = _joined([part.segments.offsets for part in found])
+        views = fixed.views()
+        for name in asked.per_segment:
+            arrays[name] = Ragged(views[name], offsets)
+        return Made(arrays, fixed, None, False, num_rows, size_bytes + fixed.size_bytes)
+
+
+class _Names(Sequence[str]):
+    """The fragments of a window's slots, each named when an error needs it."""
+
+    def __init__(self, fragments: Sequence[object], chunks: Int64) -> None:
+        self._fragments, self._chunks = fragments, chunks
+
+    def __len__(self) -> int:
+        return len(self._chunks)
+
+    def __getitem__(self, i: Any) -> Any:
+        return str(self._fragments[int(self._chunks[i])])
+
+
+def _windowed(asked: NGram, spec: Spec) -> dict[str, tuple[int, ...]]:
+    """Return the fields that windows deliver, in the spec's order, and the rows at which they do."""
+    names = [entry.name for entry in spec]
+    places = asked.places()
+    if places is None:
+        return dict.fromkeys(names, tuple(range(asked.length)))
+    if missing := sorted(set(places) - set(names)):
+        raise FieldError(f"NGram: there is no field {missing[0]!r}; there are {', '.join(names)}", columns=missing)
+    return {name: places[name] for name in names if name in places}
+
+
+def _check_pack(asked: Pack, spec: Spec) -> None:
+    entries = {entry.name: entry for entry in spec}
+    wanted = (*asked.packed, *asked.per_segment)
+    if missing := [name for name in wanted if name not in entries]:
+        raise FieldError(f"Pack: there is no field {missing[0]!r}; there are {', '.join(entries)}", columns=missing)
+    for name in asked.packed:
+        entry = entries[name]
+        if entry.num_levels != 1:
+            way = "name it in per_segment" if not entry.is_ragged else "unfold it in a transform"
+            raise FieldError(f"Pack: {entry} is not one list a row, so it cannot be packed; {way}", columns=[name])
+        _check_fits(entry, asked.pad[name], "pad")
+        if asked.end is not None:
+            _check_fits(entry, asked.end[name], "end")
+    for name in asked.per_segment:
+        if entries[name].is_ragged:
+            raise FieldError(
+                f"Pack: {entries[name]} is ragged, and per_segment is for fixed-width fields; where it has as many "
+                f"values a row as {asked.field!r}, name it in together",
+                columns=[name],
+            )
+
+
+def _check_fits(entry: Entry, value: float, what: str) -> None:
+    """Raise where a value would come out as another one."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        try:
+            is_same = entry.dtype.kind == "f" or np.array(value).astype(entry.dtype) == value
+            np.array(value, dtype=entry.dtype)
+        except (OverflowError, ValueError):
+            is_same = False
+    if not is_same:
+        raise ValueError(f"Pack: {what} {value!r} is no {entry.dtype.name}, which {entry.name!r} holds")
+
+
+def _place(at: Sequence[int]) -> Place:
+    """Return places as a slice where they are evenly spread: then a field is a view, not a copy."""
+    step = at[1] - at[0] if len(at) > 1 else 1
+    is_even = list(at) == list(range(at[0], at[-1] + 1, step))
+    return slice(at[0], at[-1] + 1, step) if is_even else list(at)
+
+
+def _at_places(part: Part, at: Sequence[int], length: int) -> Part:
+    if len(at) == length:
+        return part
+    chosen = [array.reshape(-1, length)[:, list(at)].reshape(-1) for array in (part.slot, part.row)]
+    return Part(part.window, *chosen)
+
+
+def _joined(offsets: Sequence[Int64]) -> Int64:
+    if len(offsets) == 1:
+        return offsets[0]
+    return offsets_of(np.concatenate([np.empty(0, np.int64), *(np.diff(one) for one in offsets)]))
+
+
+__all__ = ["Array", "Made", "Maker", "Shaping", "UnitPart"]

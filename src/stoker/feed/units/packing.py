@@ -1,0 +1,171 @@
+"""Token ranges of many documents copied into rows of one length, and where each document stands in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from types import ModuleType
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from stoker.errors import FieldMismatchError
+from stoker.feed import gather
+from stoker.feed.buffers import BufferPool
+from stoker.feed.units.expand import Segments, ranges
+from stoker.feed.window import Window
+from stoker.order.plain import Int64
+from stoker.source.units.asked import Pack
+from stoker.spec import Array, Entry
+
+Int32 = npt.NDArray[np.int32]
+
+
+@cache
+def _compiled() -> ModuleType | None:
+    try:
+        from stoker.feed.units import kernels
+    except ImportError:
+        return None
+    return kernels
+
+
+class PackedPart(NamedTuple):
+    """Packed rows of a batch that lie in one window.
+
+    Attributes:
+        window: Where they lie.
+        slot: Chunk of each segment, as its place in the window. Shape [S].
+        row: Row of each segment's document, counted through the window. Shape [S].
+        segments: What the rows are made of.
+        chunks: Texts that name the chunk of a slot, for errors.
+    """
+
+    window: Window
+    slot: Int64
+    row: Int64
+    segments: Segments
+    chunks: Sequence[str]
+
+    @property
+    def num_rows(self) -> int:
+        """Packed rows."""
+        return len(self.segments.offsets) - 1
+
+
+def fill_places(segments: Segments, length: int, ids: Int32, positions: Int32, *, compiled: bool = True) -> None:
+    """Write each token's document, counted from 1 in its packed row, and its place in that document; 0 is padding.
+
+    Args:
+        segments: What B packed rows are made of.
+        length: Tokens of a row.
+        ids: Shape [B, length].
+        positions: Shape [B, length].
+        compiled: False keeps to NumPy.
+    """
+    kernels = _compiled() if compiled else None
+    if kernels is not None:
+        kernels.fill_places(segments.first, segments.num, segments.at, segments.offsets, ids, positions)
+        return
+    ids[...] = positions[...] = 0
+    counts = np.diff(segments.offsets)
+    unit = np.repeat(np.arange(len(counts)), counts)
+    ends = np.concatenate([[0], np.cumsum(segments.num)])
+    target = ranges(unit * length + segments.at, ends)
+    rank = np.arange(len(unit)) - np.repeat(segments.offsets[:-1], counts) + 1
+    ids.reshape(-1)[target] = np.repeat(rank, segments.num)
+    positions.reshape(-1)[target] = ranges(segments.first, ends)
+
+
+def pack_field(asked: Pack, entry: Entry, parts: Sequence[PackedPart], pool: BufferPool) -> Array:
+    """Return one field of packed rows, copied from where its values are mapped. Shape [B, length, ...].
+
+    Args:
+        asked: How they are packed.
+        entry: The field.
+        parts: The packed rows; all parts together are the batch.
+        pool: Gives the memory.
+
+    Raises:
+        FieldMismatchError: A document has another number of values of this field than of tokens.
+    """
+    num_rows = sum(part.num_rows for part in parts)
+    size = num_rows * asked.length
+    memory = pool.take(size * entry.value_bytes)[: size * entry.value_bytes]
+    out = memory.view(entry.dtype).reshape(size, *entry.shape)
+    row = 0
+    for part in parts:
+        rows = out[row * asked.length : (row + part.num_rows) * asked.length]
+        _pack_part(asked, entry, part, rows)
+        row += part.num_rows
+    return out.reshape(num_rows, asked.length, *entry.shape)
+
+
+def _pack_part(asked: Pack, entry: Entry, part: PackedPart, out: Array) -> None:
+    window, segments = part.window, part.segments
+    levels = window.levels[entry.name]
+    starts, offsets = gather.extents(window.words, levels.offsets[0], part.slot, part.row)
+    tokens = segments.lengths - asked.num_ends
+    found = np.diff(offsets)
+    if not np.array_equal(found, tokens):
+        wrong = int(np.flatnonzero(found != tokens)[0])
+        raise FieldMismatchError(
+            f"{part.chunks[int(part.slot[wrong])]}: row {int(segments.row[wrong])} has {int(found[wrong]):,} values of "
+            f"{entry.name!r} but {int(tokens[wrong]):,} of {asked.field!r}; they can only be packed together where "
+            "every row has as many of both",
+            fragment=part.chunks[int(part.slot[wrong])],
+        )
+    unit = np.repeat(np.arange(part.num_rows), np.diff(segments.offsets))
+    target = unit * asked.length + segments.at
+    num = np.minimum(segments.num, tokens - segments.first)
+    copy_ranges(window.bytes, levels.values, entry.value_bytes, part.slot, starts + segments.first, num, target, out)
+    if asked.end is not None:
+        out[(target + num)[num < segments.num]] = asked.end[entry.name]
+    # Only what lies behind the last document of each row is written twice by nobody and once here.
+    used = np.zeros(part.num_rows, dtype=np.int64)
+    filled = np.flatnonzero(np.diff(segments.offsets))
+    last = segments.offsets[filled + 1] - 1
+    used[filled] = segments.at[last] + segments.num[last]
+    room = np.concatenate([[0], np.cumsum(asked.length - used)])
+    if room[-1]:
+        out[ranges(np.arange(part.num_rows) * asked.length + used, room)] = asked.pad[entry.name]
+
+
+def copy_ranges(
+    memory: Array,
+    first: Int64,
+    value_bytes: int,
+    slot: Int64,
+    starts: Int64,
+    num: Int64,
+    target: Int64,
+    out: Array,
+    *,
+    compiled: bool = True,
+) -> None:
+    """Copy ranges of values to their places.
+
+    Args:
+        memory: A region as uint8.
+        first: Where each slot's values begin in `memory`. Shape [K].
+        value_bytes: Bytes of a value.
+        slot: Chunk of each range. Shape [S].
+        starts: Where each begins among its chunk's values. Shape [S].
+        num: Its values. Shape [S].
+        target: Where it goes, as a place in `out`. Shape [S].
+        out: One item, or row of items, a value.
+        compiled: False keeps to NumPy.
+    """
+    if not len(slot) or not value_bytes:
+        return
+    source = first[slot] + starts * value_bytes
+    kernels = _compiled() if compiled else None
+    if kernels is not None:
+        kernels.copy_ranges(memory, source, num * value_bytes, target * value_bytes, out.reshape(-1).view(np.uint8))
+        return
+    unit = gather.unit_dtype(value_bytes)
+    per_value = value_bytes // unit.itemsize
+    ends = np.concatenate([[0], np.cumsum(num * per_value)])
+    flat = out.reshape(-1).view(unit)
+    flat[ranges(target * per_value, ends)] = memory.view(unit)[ranges(source // unit.itemsize, ends)]

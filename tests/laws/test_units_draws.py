@@ -1,0 +1,90 @@
+"""Weights: every sample is drawn as often as its weight says, exactly, and evenly over epochs."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import ceil, floor
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.order.draws import Draws
+from stoker.source.units.count import cumulate
+
+weights = st.lists(
+    st.one_of(st.integers(0, 5).map(float), st.floats(0, 1e3), st.sampled_from([1e-12, 1e12, 5e-324, 1e300])),
+    min_size=1,
+    max_size=60,
+).filter(any)
+
+
+def drawn(cumulated, chunk_starts, *, seed=0, epoch=0):
+    draws = Draws(cumulated, np.asarray(chunk_starts), seed=seed, epoch=epoch)
+    counts = np.zeros(len(cumulated) - 1, dtype=np.int64)
+    for chunk, num in enumerate(draws.num_draws.tolist()):
+        row = draws.rows(np.full(num, chunk), np.arange(num))
+        assert ((row >= 0) & (row < chunk_starts[chunk + 1] - chunk_starts[chunk])).all()
+        assert (np.diff(row) >= 0).all(), "draws of a chunk go through it once"
+        np.add.at(counts, row + chunk_starts[chunk], 1)
+    return counts
+
+
+@given(values=weights, cuts=st.lists(st.integers(0, 60), max_size=5), seed=st.integers(), epoch=st.integers(0, 5))
+def test_a_sample_is_drawn_the_floor_or_the_ceiling_of_its_share(values, cuts, seed, epoch):
+    cumulated = cumulate(np.array(values))
+    assert cumulated[0] == 0
+    assert 2**60 - len(values) <= cumulated[-1] <= 2**62 + len(values)
+    num = len(values)
+    counts = drawn(cumulated, [0, *sorted(min(cut, num) for cut in cuts), num], seed=seed, epoch=epoch)
+    assert counts.sum() == num
+    total = int(cumulated[-1])
+    for count, weight in zip(counts.tolist(), np.diff(cumulated).tolist(), strict=True):
+        share = Fraction(num * weight, total)
+        assert floor(share) <= count <= ceil(share)
+
+
+@given(values=st.lists(st.integers(0, 1000), min_size=1, max_size=50).filter(any))
+def test_whole_numbers_are_in_exact_proportion(values):
+    counts = drawn(cumulate(np.array(values, dtype=np.float64)), [0, len(values)])
+    for count, weight in zip(counts.tolist(), values, strict=True):
+        share = Fraction(len(values) * weight, sum(values))
+        assert floor(share) <= count <= ceil(share)
+
+
+def test_over_many_epochs_every_sample_gets_its_share():
+    rng = np.random.default_rng(3)
+    values = rng.gamma(0.5, size=400)
+    cumulated = cumulate(values)
+    share = 400 * values / values.sum()
+    epochs = 2000
+    total = sum(drawn(cumulated, [0, 100, 100, 400], epoch=epoch) for epoch in range(epochs))
+    variance = epochs * (share % 1) * (1 - share % 1)  # of one draw more or less than the floor
+    chi_square = ((total - epochs * share) ** 2 / variance).mean()
+    assert 0.7 < chi_square < 1.3
+    assert abs(total - epochs * share).max() < 5 * np.sqrt(variance.max())
+
+
+@pytest.mark.parametrize("num", [2**31 + 5, 2**38 + 1])
+def test_places_are_exact_at_any_number_of_samples(num):
+    class Even:
+        """Weights of a huge data set that nobody wrote down: sample i begins at i * step."""
+
+        step = 2**62 // num
+
+        def __len__(self):
+            return num + 1
+
+        def __getitem__(self, i):
+            return np.asarray(np.where(np.asarray(i) < 0, num, i)) * self.step
+
+    draws = Draws(Even(), np.array([0, num // 3, num]), seed=1, epoch=2)
+    assert draws.chunk_draws.tolist() == [0, num // 3, num]
+    chosen = np.array([0, 1, num // 2, num - 2, num - 1])
+    assert (draws._places(chosen) // Even.step).tolist() == chosen.tolist()
+
+
+def test_equal_weights_draw_every_sample_once():
+    for epoch in range(20):
+        assert (drawn(cumulate(np.full(97, 0.1)), [0, 40, 97], epoch=epoch) == 1).all()

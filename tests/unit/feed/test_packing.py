@@ -1,0 +1,65 @@
+"""Packing in compiled loops and in plain NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.feed.units.expand import Packed
+from stoker.feed.units.packing import copy_ranges, fill_places
+from stoker.source.units.asked import Pack
+from stoker.source.units.count import pack_lengths
+
+pytest.importorskip("numba")
+
+chunk_lengths = st.lists(st.lists(st.integers(0, 30), max_size=12), min_size=1, max_size=4)
+
+
+@given(chunks=chunk_lengths, length=st.integers(1, 12), split=st.booleans(), num_ends=st.integers(0, 1))
+def test_every_token_stands_at_one_place_and_ids_and_positions_say_which(chunks, length, split, num_ends):
+    asked = Pack("t", length=length, split=split, end=9 if num_ends else None)
+    counts = np.array([n for chunk in chunks for n in chunk], dtype=np.int64)
+    index = pack_lengths(asked, counts, np.array([len(chunk) for chunk in chunks], dtype=np.int64))
+    packed = Packed(index, length, split)
+    seen = []
+    for c, num in enumerate(packed.num_units.tolist()):
+        segments = packed.segments(np.full(num, c), np.arange(num))
+        filled = {}
+        for compiled in (True, False):
+            ids, positions = np.full((2, num, length), -1, dtype=np.int32)
+            fill_places(segments, length, ids, positions, compiled=compiled)
+            filled[compiled] = ids.tolist(), positions.tolist()
+        assert filled[True] == filled[False]
+        for unit, (ids, positions) in enumerate(zip(*filled[True], strict=True)):
+            assert ids == sorted(ids, key=lambda i: (i == 0, i)), "padding comes last"
+            first = int(segments.offsets[unit])
+            tokens = [(int(segments.row[first + i - 1]), at) for i, at in zip(ids, positions, strict=True) if i]
+            assert tokens, "no packed row is empty"
+            seen += [(c, row, at) for row, at in tokens]
+    expected = [
+        (c, row, at) for c, chunk in enumerate(chunks) for row, n in enumerate(chunk) for at in range(n + num_ends)
+    ]
+    assert sorted(seen) == expected
+    if split:  # as they stand, and only the last row of a chunk has room
+        assert seen == expected
+        assert packed.num_units.tolist() == [-(-sum(n + num_ends for n in chunk) // length) for chunk in chunks]
+
+
+@given(data=st.data(), value_bytes=st.sampled_from([1, 2, 3, 4, 8, 12]))
+def test_compiled_and_plain_copies_agree(data, value_bytes):
+    memory = np.random.default_rng(0).integers(0, 256, 960, dtype=np.uint8)
+    num = np.array(data.draw(st.lists(st.integers(0, 5), max_size=8)), dtype=np.int64)
+    starts = np.array(data.draw(st.lists(st.integers(0, 20), min_size=len(num), max_size=len(num))), dtype=np.int64)
+    slot = np.arange(len(num)) % 2
+    target = np.cumsum(num + 1) - num - 1
+    outs = [np.zeros((60, value_bytes), dtype=np.uint8) for _ in range(2)]
+    for out, compiled in zip(outs, (True, False), strict=True):
+        first = np.array([0, 480])
+        copy_ranges(memory, first, value_bytes, slot, starts, num, target, out, compiled=compiled)
+    np.testing.assert_array_equal(*outs)
+    for s in range(len(num)):
+        begin = 480 * slot[s] + starts[s] * value_bytes
+        expected = memory[begin : begin + num[s] * value_bytes].reshape(-1, value_bytes)
+        np.testing.assert_array_equal(outs[0][target[s] : target[s] + num[s]], expected)
