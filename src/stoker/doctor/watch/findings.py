@@ -64,18 +64,18 @@ def find_all(seen: Tallied, *, num_workers: int | None) -> tuple[Finding, ...]:
         seen: The steps.
         num_workers: Workers of the loader that take turns, None or 0 where there are none or nobody knows.
     """
-    found: list[Finding] = []
+    found = _in_time(seen.parts)
     if len(seen.latest) >= _MIN_STEPS:
         index = seen.latest[:, 0]
         stalls, steps = seen.latest[:, 1] / 1e9, seen.latest[:, 2] / 1e9
-        found += _in_stalls(index, stalls, cycle=float(stalls.mean() + steps.mean()), num_workers=num_workers or 0)
-        found += _in_steps(index, steps, cycle=float(stalls.mean() + steps.mean()))
-    found += _in_time(seen.parts)
+        cycle = float(stalls.mean() + steps.mean())
+        found += _in_stalls(index, stalls, cycle=cycle, num_workers=num_workers or 0, has_trend=bool(found))
+        found += _in_steps(index, steps, cycle=cycle)
     found += _at_epochs(seen)
     return tuple(sorted(found, key=lambda finding: -finding.share))
 
 
-def _in_stalls(index: Ints, stalls: Floats, *, cycle: float, num_workers: int) -> list[Finding]:
+def _in_stalls(index: Ints, stalls: Floats, *, cycle: float, num_workers: int, has_trend: bool) -> list[Finding]:
     share = float(stalls.mean()) / cycle if cycle > 0 else 0.0
     if share < _WORTH_TELLING:
         return []
@@ -135,7 +135,7 @@ def _in_stalls(index: Ints, stalls: Floats, *, cycle: float, num_workers: int) -
                     "ahead, or let batches overtake each other (torch: DataLoader(in_order=False))",
                 )
             )
-    if not found and float(np.median(stalls)) >= 0.5 * float(stalls.mean()):
+    if not found and not has_trend and float(np.median(stalls)) >= 0.5 * float(stalls.mean()):
         found.append(
             Finding(
                 name="even-stall",
@@ -156,7 +156,11 @@ def _in_steps(index: Ints, steps: Floats, *, cycle: float) -> list[Finding]:
         return []
     turns = find_turns(index, steps, floor=2 * median)
     mean = float(steps[is_slow].mean())
-    which = f"one step in {round(len(steps) / int(is_slow.sum()))}" if turns is None else f"every {turns.period}. step"
+    which = (
+        f"one step in {round(len(steps) / int(is_slow.sum()))}"
+        if turns is None
+        else f"every {_ordinal(turns.period)} step"
+    )
     return [
         Finding(
             name="slow-steps",
@@ -215,5 +219,9 @@ def _at_epochs(seen: Tallied) -> list[Finding]:
 def _which(period: int, num_places: int) -> str:
     if num_places > 1:
         return f"{num_places} of every {period} batches: each"
-    ending = {1: "st", 2: "nd", 3: "rd"}.get(period % 10 if period % 100 not in (11, 12, 13) else 0, "th")
-    return f"every {period}{ending} batch"
+    return f"every {_ordinal(period)} batch"
+
+
+def _ordinal(num: int) -> str:
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(num % 10 if num % 100 not in (11, 12, 13) else 0, "th")
+    return f"{num}{ending}"

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from stoker.doctor.watch.device import DeviceSampler, DeviceTimes
 from stoker.doctor.watch.tally import Kind, Tallied, Tally
 
 # Steps that are collected before they are counted: about 1 ms of work every so many steps.
@@ -26,6 +27,7 @@ class Meter:
         warmup: Steps at the very beginning that count as warm-up.
         clock: Nanoseconds since any moment.
         synchronize: Called before each `ask`, so that work which the step only launched counts as step.
+        device: Told the same moments, to time some steps on the device's own clock.
     """
 
     def __init__(
@@ -34,9 +36,11 @@ class Meter:
         warmup: int,
         clock: Callable[[], int] = time.perf_counter_ns,
         synchronize: Callable[[], object] | None = None,
+        device: DeviceSampler | None = None,
     ) -> None:
         self._clock = clock
         self._synchronize = synchronize
+        self._device = device
         self._warmup = warmup
         self._tally = Tally()
         self._collected: list[int] = []  # kind, step in its epoch, stall, step; four numbers a step
@@ -53,7 +57,7 @@ class Meter:
 
     def begin_epoch(self, num_ns: int = 0) -> None:
         """Note that the next batch is an epoch's first one, and that beginning the epoch took `num_ns`."""
-        self._got_ns = None
+        self.pause()
         self._begin_ns = num_ns
         self._in_epoch = 0
         self.num_epochs += 1
@@ -67,6 +71,8 @@ class Meter:
         if self._got_ns is not None:
             if self._synchronize is not None:
                 self._synchronize()
+            if self._device is not None:
+                self._device.ask()
             now = self._clock()
             collected = self._collected
             collected += (self._kind, self._in_epoch, self._stall_ns, now - self._got_ns)
@@ -99,15 +105,33 @@ class Meter:
             self._kind = Kind.STEADY
         else:
             self._kind = Kind.WARMUP if self.num_steps <= self._warmup else Kind.EPOCH_START
+        if self._device is not None:
+            if self._kind is Kind.STEADY:
+                self._device.got()
+            else:
+                self._device.drop()
         self._got_ns = got
 
     def pause(self) -> None:
         """Drop the step under way: what follows is no part of it."""
         self._got_ns = None
+        if self._device is not None:
+            self._device.drop()
 
     def leave_out(self) -> None:
         """Keep the step under way, and its stall, out of every figure."""
         self._kind = Kind.LEFT_OUT
+        if self._device is not None:
+            self._device.drop()
+
+    @property
+    def is_synchronized(self) -> bool:
+        """Whether step times are those of the device."""
+        return self._synchronize is not None or self._device is not None
+
+    def device_times(self) -> DeviceTimes | None:
+        """Return what the device's own clock has said, where it was asked."""
+        return None if self._device is None else self._device.times()
 
     def look(self) -> Tallied:
         """Return what is known of the steps that are over. Any thread may."""

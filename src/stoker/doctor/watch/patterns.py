@@ -1,9 +1,11 @@
-"""Patterns in stalls and steps, by name. Pure: arrays in, patterns out.
+"""Patterns in stalls and steps, by name.
 
-    even         ▂▂▂▂▂▂▂▂▂▂▂▂   every batch waits: the loader is too slow throughout
-    periodic     ▁▁▁█▁▁▁█▁▁▁█   every k-th batch waits; k workers: one of them, or all of them
-    head of line ▁▁▁▁▁▁▁█▁▁▁▁   a batch was late, those behind it were ready already
-    growing      ▁▁▂▂▃▃▄▅▆▆▇█   the loader gets slower
+even         ▂▂▂▂▂▂▂▂▂▂▂▂   every batch waits: the loader is too slow throughout
+periodic     ▁▁▁█▁▁▁█▁▁▁█   every k-th batch waits; k workers: one of them, or all of them
+head of line ▁▁▁▁▁▁▁█▁▁▁▁   a batch was late, those behind it were ready already
+growing      ▁▁▂▂▃▃▄▅▆▆▇█   the loader gets slower
+
+Pure: arrays in, patterns out.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from stoker.doctor.watch.tally import Floats, Ints
 _MIN_TURNS, _MAX_PERIOD = 3, 64
 # Share of the (logarithmic) variance that the place in the turn must explain. White noise gives about 0.
 _EXPLAINED = 0.4
+# Of the batches that a period calls slow, so many must be: a period of 50 hits every other event of one of 100.
+_HITS = 0.7
 # A batch came at once where its stall is below a tenth of the long one before it; two make a queue.
 _AT_ONCE, _MIN_BEHIND, _MAX_BEHIND = 0.1, 2, 64
 # Parts in which a trend is looked for, and the rank correlation with time from which it is one.
@@ -54,11 +58,32 @@ def find_turns(index: Ints, values: Floats, *, floor: float) -> Turns | None:
         return None
     # Logarithms, so that one hiccup of a second does not drown a hundred waits of 10 ms.
     logs = np.log(np.maximum(values, floor) / floor)
+    is_event = logs > logs.max() / 2
+    period = _rare_period(index, is_event) or _frequent_period(index, logs)
+    if period is None:
+        return None
+    place = index % period
+    counts = np.maximum(np.bincount(place, minlength=period), 1)
+    means = np.bincount(place, weights=values, minlength=period) / counts
+    is_slow = means > (means.max() + means.min()) / 2
+    at = is_slow[place]
+    if 2 * int(is_slow.sum()) > period or is_event[at].mean() < _HITS:
+        return None
+    return Turns(
+        period=period,
+        places=tuple(int(k) for k in np.flatnonzero(is_slow)),
+        slow=float(values[at].mean()),
+        others=float(values[~at].mean()),
+    )
+
+
+def _frequent_period(index: Ints, logs: Floats) -> int | None:
+    """Return the shortest period, up to 64, whose places explain how values vary."""
     total = float(((logs - logs.mean()) ** 2).sum())
-    if total <= 1e-9 * len(values):
+    if total <= 1e-9 * len(logs):
         return None
     fits = {}
-    for period in range(2, min(_MAX_PERIOD, len(values) // _MIN_TURNS) + 1):
+    for period in range(2, min(_MAX_PERIOD, len(logs) // _MIN_TURNS) + 1):
         place = index % period
         counts = np.bincount(place, minlength=period)
         if counts.min() == 0:
@@ -66,23 +91,21 @@ def find_turns(index: Ints, values: Floats, *, floor: float) -> Turns | None:
         means = np.bincount(place, weights=logs, minlength=period) / counts
         unexplained = float(((logs - means[place]) ** 2).sum())
         # Adjusted for the number of places: more of them fit noise better.
-        fits[period] = 1 - unexplained / total * (len(values) - 1) / max(1, len(values) - period)
+        fits[period] = 1 - unexplained / total * (len(logs) - 1) / max(1, len(logs) - period)
     best = max(fits.values(), default=0.0)
     if best < _EXPLAINED:
         return None
-    period = min(period for period, fit in fits.items() if fit >= 0.95 * best)  # its multiples fit as well
-    place = index % period
-    means = np.bincount(place, weights=values, minlength=period) / np.bincount(place, minlength=period)
-    is_slow = means > (means.max() + means.min()) / 2
-    if 2 * int(is_slow.sum()) > period:
+    return min(period for period, fit in fits.items() if fit >= 0.95 * best)  # its multiples fit as well
+
+
+def _rare_period(index: Ints, is_event: npt.NDArray[np.bool_]) -> int | None:
+    """Return the number of steps between events that are rarer than every 64th, where it is always the same."""
+    gaps = np.diff(index[is_event])
+    gaps = gaps[gaps > 0]  # not from one epoch to the next
+    if len(gaps) < _MIN_TURNS - 1:
         return None
-    at = is_slow[place]
-    return Turns(
-        period=period,
-        places=tuple(int(k) for k in np.flatnonzero(is_slow)),
-        slow=float(values[at].mean()),
-        others=float(values[~at].mean()),
-    )
+    period = int(np.median(gaps))
+    return period if period > _MAX_PERIOD and (gaps == period).all() else None
 
 
 @dataclass(frozen=True, kw_only=True)

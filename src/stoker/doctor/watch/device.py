@@ -1,0 +1,149 @@
+"""The device's own clock: how long it had nothing to do while the loop waited, without making anybody wait."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+# Marks that wait to be read. A device that is so many samples behind is not waiting for data.
+_MAX_PENDING = 64
+
+
+class DeviceClock(Protocol):
+    """Marks moments on a device's queue of work."""
+
+    def mark(self) -> Any:
+        """Put a mark behind the work launched so far."""
+
+    def is_past(self, mark: Any) -> bool:
+        """Say, without waiting, whether the device has come to a mark."""
+
+    def between_s(self, first: Any, second: Any) -> float:
+        """Return the seconds between two marks that are past."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceTimes:
+    """What a device did around some of the steps, by its own clock.
+
+    Attributes:
+        num: Steps that were sampled.
+        idle_s: Mean time from the end of a step's work to the beginning of the next one's.
+        busy_s: Mean time from the beginning of a step's work to its end.
+    """
+
+    num: int
+    idle_s: float
+    busy_s: float
+
+    @property
+    def idle_share(self) -> float:
+        """Share of the device's time in which it had nothing of a step to do."""
+        whole = self.idle_s + self.busy_s
+        return self.idle_s / whole if whole > 0 else 0.0
+
+
+class DeviceSampler:
+    """Marks every n-th step on the device and reads the marks when they are past.
+
+        host     ask ──stall── got ──launch── ask
+        device   ██ step i ██|░░ idle ░░|██ step i+1 ██|
+                          mark        mark          mark
+
+    A device that is behind comes to the first two marks at once: no idle time, however long the host waited.
+
+    Args:
+        clock: Of the device.
+        every: Steps from one sample to the next.
+    """
+
+    def __init__(self, clock: DeviceClock, *, every: int) -> None:
+        self._clock = clock
+        self._every = every
+        self._count = 0
+        self._open: list[Any] = []
+        self._pending: deque[list[Any]] = deque()
+        self._num = 0
+        self._idle_s = self._busy_s = 0.0
+
+    def ask(self) -> None:
+        """Note that the loop wants a batch: what it has launched so far is the step."""
+        if len(self._open) == 2:
+            self._pending.append([*self._open, self._clock.mark()])
+            self._open = []
+            self._read()
+        self._count += 1
+        if self._count % self._every == 0 and len(self._pending) < _MAX_PENDING:
+            self._open = [self._clock.mark()]
+
+    def got(self) -> None:
+        """Note that the batch is there: what is launched from now on is the next step."""
+        if len(self._open) == 1:
+            self._open.append(self._clock.mark())
+
+    def drop(self) -> None:
+        """Forget the sample under way: it is no ordinary step."""
+        self._open = []
+
+    def times(self) -> DeviceTimes:
+        """Return the means of what the device has come past."""
+        self._read()
+        num = max(1, self._num)
+        return DeviceTimes(num=self._num, idle_s=self._idle_s / num, busy_s=self._busy_s / num)
+
+    def _read(self) -> None:
+        while self._pending and self._clock.is_past(self._pending[0][2]):
+            ended, begun, done = self._pending.popleft()
+            self._idle_s += max(0.0, self._clock.between_s(ended, begun))
+            self._busy_s += max(0.0, self._clock.between_s(begun, done))
+            self._num += 1
+
+
+class CudaClock:
+    """CUDA events on the current stream.
+
+    Raises:
+        ValueError: torch sees no such device.
+
+    Source:
+        torch.cuda.Event: `record` returns at once, `query` does not wait, `elapsed_time` is in milliseconds.
+    """
+
+    def __init__(self, device: str) -> None:
+        try:
+            import torch
+        except ImportError as error:
+            raise ImportError("device= needs torch: pip install 'stoker[torch]'") from error
+        try:
+            self._device = torch.device(device)
+        except RuntimeError as error:
+            raise ValueError(f"device {device!r} is none that torch knows: 'cuda', 'cuda:1', ...") from error
+        if self._device.type != "cuda":
+            raise ValueError(f"device must be a CUDA one, not {device!r}; for others pass synchronize=")
+        if not torch.cuda.is_available() or (self._device.index or 0) >= torch.cuda.device_count():
+            raise ValueError(f"there is no device {device} here; torch sees {torch.cuda.device_count()} GPUs")
+        self._cuda: Any = torch.cuda
+
+    def mark(self) -> Any:
+        """Record an event behind the work launched so far."""
+        event = self._cuda.Event(enable_timing=True)
+        event.record(self._cuda.current_stream(self._device))
+        return event
+
+    def is_past(self, mark: Any) -> bool:
+        """Say whether the event has happened."""
+        return bool(mark.query())
+
+    def between_s(self, first: Any, second: Any) -> float:
+        """Return the seconds from one event to the other."""
+        return float(first.elapsed_time(second)) / 1e3
+
+
+def may_be_async() -> bool:
+    """Say whether this process uses a framework whose steps may only launch work for later."""
+    if "jax" in sys.modules:  # launches at once on every backend, the CPU's included
+        return True
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    return bool(cuda is not None and cuda.is_initialized())

@@ -1,0 +1,76 @@
+"""What the callbacks share: a framework's hooks become the moments of a loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypedDict
+
+from stoker.doctor.watch.report import WatchReport
+from stoker.doctor.watch.session import Session
+from stoker.doctor.watch.tally import Kind
+
+
+class WatchOptions(TypedDict, total=False):
+    """Those arguments of `watch` that a callback has too."""
+
+    warmup: int
+    synchronize: Callable[[], object] | None
+    device: str | None
+    ranks: bool | str | Path
+    on_report: Callable[[WatchReport], object] | None
+    clock: Callable[[], int]
+
+
+class Hooks:
+    """A loop that a framework runs, told of hook by hook.
+
+        epoch_begins ─► step_begins ─► step_ends ─► (interlude) ─► step_begins ─► ... ─► epoch_ends
+                   stall          step                        stall
+
+    Args:
+        session: Takes the moments.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._is_in_epoch = False
+        self._is_disturbed = False
+
+    def epoch_begins(self, *, num_workers: int | None) -> None:
+        """Wait for the epoch's first batch."""
+        if num_workers is not None:
+            self._session.num_workers = num_workers
+        self._is_in_epoch, self._is_disturbed = True, False
+        self._session.meter.begin_epoch()
+        self._session.meter.ask()
+
+    def step_begins(self) -> None:
+        """The batch is there."""
+        self._session.meter.got(Kind.LEFT_OUT if self._is_disturbed else None)
+        self._is_disturbed = False
+
+    def step_ends(self) -> None:
+        """Wait for the next batch."""
+        self._session.meter.ask()
+
+    def interlude_ends(self) -> None:
+        """Something else than waiting took place between two steps, and is over: the stall begins now."""
+        if self._is_in_epoch:
+            self._session.meter.pause()
+            self._session.meter.ask()
+
+    def disturb(self) -> None:
+        """Something else begins between two steps, and no hook tells when it is over: leave the next step out."""
+        self._is_disturbed = True
+
+    def epoch_ends(self) -> None:
+        """The epoch ran to its end."""
+        if self._is_in_epoch:
+            self._is_in_epoch = False
+            self._session.meter.pause()
+            self._session.end_epoch(is_whole=True)
+
+    def report(self) -> WatchReport:
+        """Return what was seen so far."""
+        return self._session.report()

@@ -1,0 +1,93 @@
+"""The iterator that stands in for the loader's own: the same batches in the same order, and a stopwatch beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
+
+from stoker.doctor.watch.meter import Meter
+from stoker.doctor.watch.replay import Replayer
+from stoker.doctor.watch.tally import Kind
+
+Batch = TypeVar("Batch")
+
+
+class WatchedIterator(Generic[Batch]):
+    """Hands on what another iterator gives, exceptions included, and times it.
+
+    It alone holds the loader's iterator: when a loop lets go of it, that one ends as it would without a watch.
+
+    Args:
+        iterator: The loader's own.
+        meter: Takes the moments.
+        on_end: Called once: with True when the iterator is exhausted, with False where a loop lets go of it before.
+    """
+
+    def __init__(self, iterator: Iterator[Batch], *, meter: Meter, on_end: Callable[[bool], None]) -> None:
+        self._iterator = iterator
+        self._meter = meter
+        self._on_end = on_end
+        self._is_over = False
+        self._begun_at = meter.num_steps
+
+    def __iter__(self) -> WatchedIterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        meter = self._meter
+        meter.ask()
+        try:
+            batch = next(self._iterator)
+        except StopIteration:
+            self._end(is_whole=True)
+            raise
+        meter.got()
+        return batch
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "_iterator" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self._iterator, name)  # send, throw, close, state_dict, ...
+
+    def __length_hint__(self) -> int:
+        hint = getattr(type(self._iterator), "__length_hint__", None) or getattr(type(self._iterator), "__len__", None)
+        return hint(self._iterator) if hint is not None else NotImplemented
+
+    def __del__(self) -> None:
+        if self._meter.num_steps > self._begun_at:
+            self._end(is_whole=False)
+
+    def _end(self, *, is_whole: bool) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._on_end(is_whole)
+
+
+class ReplayingIterator(WatchedIterator[Batch]):
+    """A watched iterator that hands some batches out again, for the replay test."""
+
+    def __init__(
+        self, iterator: Iterator[Batch], *, meter: Meter, on_end: Callable[[bool], None], replayer: Replayer
+    ) -> None:
+        super().__init__(iterator, meter=meter, on_end=on_end)
+        self._replayer = replayer
+        self._is_exhausted = False
+
+    def __next__(self) -> Batch:
+        meter, replayer = self._meter, self._replayer
+        meter.ask()
+        if not replayer.is_due(at_end=self._is_exhausted) and not self._is_exhausted:
+            try:
+                batch = next(self._iterator)
+            except StopIteration:
+                self._is_exhausted = True
+            else:
+                meter.got(replayer.take(batch))
+                return batch
+            meter.ask()  # the wait for the end of the epoch is no replayed batch's stall
+        if replayer.is_due(at_end=self._is_exhausted):
+            batch = replayer.next()
+            meter.got(Kind.REPLAY)
+            return batch
+        self._end(is_whole=True)
+        raise StopIteration

@@ -1,0 +1,160 @@
+"""Ranks beside each other: which one holds up the others?"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, astuple, dataclass
+from pathlib import Path
+from typing import Any
+
+from stoker.doctor.watch.findings import Finding
+from stoker.doctor.watch.words import time_text
+
+# A rank lags where it is this share of a step behind the middle one.
+_LAGS = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankFigures:
+    """One rank's means.
+
+    Attributes:
+        rank: Which.
+        num_steps: Steady steps that the means rest on.
+        stall_s: Mean stall of a step.
+        step_s: Mean time of a step.
+    """
+
+    rank: int
+    num_steps: int
+    stall_s: float
+    step_s: float
+
+    def __post_init__(self) -> None:
+        if self.rank < 0 or self.num_steps < 0 or not (self.stall_s >= 0 and self.step_s >= 0):
+            raise ValueError(f"no rank has such figures: {self}")
+
+
+def find_straggler(ranks: Sequence[RankFigures]) -> Finding | None:
+    """Return the rank that holds up the others, None where none does.
+
+    Where steps end in a collective, all ranks need the same time in all: the one whose data is late has the longest
+    stall, and the others wait for it inside their step. Where they do not, the slow rank simply takes longer.
+    """
+    ranks = [figures for figures in ranks if figures.num_steps]
+    if len(ranks) < 2:
+        return None
+    cycle = statistics.median(figures.stall_s + figures.step_s for figures in ranks)
+    worst = max(ranks, key=lambda figures: figures.stall_s)
+    others = statistics.median(figures.stall_s for figures in ranks if figures is not worst)
+    late = worst.stall_s - others
+    if cycle > 0 and late >= _LAGS * cycle:
+        return Finding(
+            name="straggler",
+            share=min(1.0, late / (worst.stall_s + worst.step_s)),
+            sentence=f"rank {worst.rank} waits {time_text(worst.stall_s)} a step for its batch, the others "
+            f"{time_text(others)}: where steps end in a collective, all ranks wait for it",
+            advice=f"compare rank {worst.rank}'s host with the others: its disk, its network, its share of the files",
+            rank=worst.rank,
+        )
+    worst = max(ranks, key=lambda figures: figures.stall_s + figures.step_s)
+    rest = [figures for figures in ranks if figures is not worst]
+    others = statistics.median(figures.step_s for figures in rest)
+    late = worst.step_s - others
+    others_whole = statistics.median(figures.stall_s + figures.step_s for figures in rest)
+    if cycle > 0 and late >= _LAGS * cycle and worst.stall_s + worst.step_s - others_whole >= _LAGS * cycle:
+        return Finding(
+            name="straggler",
+            share=min(1.0, late / (worst.stall_s + worst.step_s)),
+            sentence=f"rank {worst.rank} takes {time_text(worst.step_s)} a step, the others {time_text(others)}; "
+            "its batches are there in time",
+            advice=f"not the loader: compare rank {worst.rank}'s device with the others, its clock and its temperature",
+            rank=worst.rank,
+        )
+    return None
+
+
+def rank_here() -> tuple[int, int]:
+    """Return rank and world size: those of an initialised `torch.distributed`, else torchrun's, else 0 of 1."""
+    dist = _initialised()
+    if dist is not None:
+        return dist.get_rank(), dist.get_world_size()
+    rank, world_size = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
+    if rank.isdecimal() and world_size.isdecimal() and int(rank) < int(world_size):
+        return int(rank), int(world_size)
+    return 0, 1
+
+
+def gather(mine: RankFigures) -> tuple[RankFigures, ...]:
+    """Return the figures of all ranks, through one collective that all of them must take part in.
+
+    Blocks: until every rank has called it. Without an initialised `torch.distributed` there is only this one.
+    """
+    dist = _initialised()
+    if dist is None or dist.get_world_size() == 1:
+        return (mine,)
+    torch = sys.modules["torch"]
+    on_gpu = "nccl" in str(dist.get_backend()).lower()
+    device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+    row = torch.tensor(astuple(mine), dtype=torch.float64, device=device)
+    rows = [torch.empty_like(row) for _ in range(dist.get_world_size())]
+    dist.all_gather(rows, row)
+    return tuple(
+        RankFigures(rank=int(rank), num_steps=int(num), stall_s=float(stall), step_s=float(step))
+        for rank, num, stall, step in (row.tolist() for row in rows)
+    )
+
+
+def write_rank(folder: Path, mine: RankFigures, *, world_size: int) -> Path:
+    """Write one rank's figures into a folder that all ranks share, whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"rank-{mine.rank:05d}-of-{world_size:05d}.json"
+    aside = path.with_suffix(f".{os.getpid()}.part")
+    aside.write_text(json.dumps(asdict(mine) | {"world_size": world_size}))
+    aside.replace(path)
+    return path
+
+
+def read_ranks(folder: Path, *, world_size: int | None = None) -> tuple[RankFigures, ...]:
+    """Return the figures that ranks have written into a folder, in the order of ranks.
+
+    Args:
+        folder: Where they wrote.
+        world_size: Of the run that is meant; unless told, that of the file written last.
+
+    Raises:
+        FileNotFoundError: No rank has written there.
+        ValueError: A file there is not one of a rank.
+    """
+    paths = sorted(folder.glob("rank-*-of-*.json"))
+    if not paths:
+        raise FileNotFoundError(f"no rank has written to {folder}; give each one watch(loader, ranks={str(folder)!r})")
+    if world_size is None:
+        latest = max(paths, key=lambda path: path.stat().st_mtime_ns)
+        of = latest.stem.rpartition("-of-")[2]
+    else:
+        of = f"{world_size:05d}"
+    return tuple(_read(path) for path in paths if path.stem.endswith(f"-of-{of}"))
+
+
+def _read(path: Path) -> RankFigures:
+    try:
+        content = json.loads(path.read_text())
+        return RankFigures(
+            rank=int(content["rank"]),
+            num_steps=int(content["num_steps"]),
+            stall_s=float(content["stall_s"]),
+            step_s=float(content["step_s"]),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is not what a watched rank writes ({error}); delete it") from error
+
+
+def _initialised() -> Any:  # torch.distributed, only where the program has loaded torch itself
+    torch = sys.modules.get("torch")
+    dist = getattr(torch, "distributed", None)
+    return dist if dist is not None and dist.is_available() and dist.is_initialized() else None

@@ -1,0 +1,197 @@
+"""What was seen, as one frozen result: `to_json` for programs, `str` for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from stoker.doctor.watch.device import DeviceTimes
+from stoker.doctor.watch.findings import Finding, find_all
+from stoker.doctor.watch.ranks import RankFigures, find_straggler
+from stoker.doctor.watch.tally import Kind, Spread, Tallied
+from stoker.doctor.watch.text import render
+from stoker.doctor.watch.verdict import Measured, Replay, Verdict, judge
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchReport:
+    """Why a training loop waited, or that it did not.
+
+    `str(report)` is a small text for a terminal or a log.
+
+    Attributes:
+        verdict: The sentence, what it would be worth to fix, how sure.
+        findings: Patterns that cost time, dearest first.
+        stall_share: Share of the steady time that the loop waited for batches.
+        step_share: The rest of it: the step. Both sum to 1 where there was a steady step.
+        stall: The stalls of steady steps.
+        step: The times of those steps, and of steps at an epoch's start.
+        seconds: All watched time by what it was: "stall", "step", "epoch_start", "warmup", "replay", "left_out".
+        num_epochs: Epochs begun.
+        num_steps: Batches handed over.
+        num_steady: Steps that the shares and spreads rest on.
+        num_warmup: Steps left out at the beginning.
+        num_left_out: Steps left out later: beside a checkpoint, behind a replay.
+        num_epoch_starts: First batches of epochs, the very first left out.
+        first_batch_s: What the very first batch took: the start of the loader.
+        parts: Stall share over the run, in at most 32 equal parts.
+        replay: The replay test, where it was made.
+        device: Times by the device's own clock, where they were taken.
+        is_async: Steps may only have launched work that a device did later.
+        ranks: One line a rank, where they were gathered.
+        rank: Of this process.
+        world_size: Ranks that train together.
+    """
+
+    verdict: Verdict
+    findings: tuple[Finding, ...]
+    stall_share: float
+    step_share: float
+    stall: Spread
+    step: Spread
+    seconds: Mapping[str, float]
+    num_epochs: int
+    num_steps: int
+    num_steady: int
+    num_warmup: int
+    num_left_out: int
+    num_epoch_starts: int
+    first_batch_s: float
+    parts: tuple[float, ...]
+    replay: Replay | None
+    device: DeviceTimes | None
+    is_async: bool
+    ranks: tuple[RankFigures, ...]
+    rank: int
+    world_size: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as dicts, lists, numbers and texts that JSON can write."""
+        content = asdict(self)
+        content["findings"] = list(content["findings"])
+        content["parts"] = list(content["parts"])
+        content["ranks"] = list(content["ranks"])
+        content["seconds"] = dict(self.seconds)
+        for name, spread in (("stall", self.stall), ("step", self.step)):
+            content[name]["mean_s"] = spread.mean_s
+        if self.replay is not None:
+            content["replay"]["gain"] = self.replay.gain
+        return content
+
+    def __str__(self) -> str:
+        return render(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Circumstances:
+    """What a report says beside the times.
+
+    Attributes:
+        num_epochs: Epochs begun.
+        num_steps: Batches handed over.
+        first_batch_s: What the very first one took.
+        num_workers: Workers of the loader that take turns, where it says so.
+        replayed: Different batches that were replayed, and their bytes.
+        device: Times by the device's own clock.
+        is_async: Steps may only launch work.
+        ranks: One line a rank.
+        rank: Of this process.
+        world_size: Ranks that train together.
+    """
+
+    num_epochs: int
+    num_steps: int
+    first_batch_s: float
+    num_workers: int | None = None
+    replayed: tuple[int, int] = (0, 0)
+    device: DeviceTimes | None = None
+    is_async: bool = False
+    ranks: tuple[RankFigures, ...] = ()
+    rank: int = 0
+    world_size: int = 1
+
+
+def make_report(seen: Tallied, around: Circumstances) -> WatchReport:
+    """Return the report on what was seen. Pure."""
+    steady_s = seen.stall_s_of[Kind.STEADY] + seen.step_s_of[Kind.STEADY]
+    stall_share = seen.stall_s_of[Kind.STEADY] / steady_s if steady_s > 0 else 0.0
+    start_s = seen.stall_s_of[Kind.EPOCH_START]
+    counted_s = steady_s + start_s + seen.step_s_of[Kind.EPOCH_START]
+    replay = _replay(seen, *around.replayed)
+    findings = find_all(seen, num_workers=around.num_workers)
+    straggler = find_straggler(around.ranks)
+    if straggler is not None:
+        findings = (straggler, *findings)
+    has_device = around.device is not None and around.device.num > 0
+    verdict = judge(
+        Measured(
+            num_steady=seen.num_of[Kind.STEADY],
+            stall_share=around.device.idle_share if has_device and around.device is not None else stall_share,
+            epoch_start_share=start_s / counted_s if counted_s > 0 else 0.0,
+            replay=replay,
+            is_async=around.is_async and not has_device,
+            is_device=has_device,
+        )
+    )
+    return WatchReport(
+        verdict=verdict,
+        findings=findings,
+        stall_share=stall_share,
+        step_share=1 - stall_share if steady_s > 0 else 0.0,
+        stall=seen.stall,
+        step=seen.step,
+        seconds=_seconds(seen),
+        num_epochs=around.num_epochs,
+        num_steps=around.num_steps,
+        num_steady=seen.num_of[Kind.STEADY],
+        num_warmup=seen.num_of[Kind.WARMUP],
+        num_left_out=seen.num_of[Kind.LEFT_OUT],
+        num_epoch_starts=seen.num_of[Kind.EPOCH_START],
+        first_batch_s=around.first_batch_s,
+        parts=_parts(seen),
+        replay=replay,
+        device=around.device,
+        is_async=around.is_async,
+        ranks=around.ranks,
+        rank=around.rank,
+        world_size=around.world_size,
+    )
+
+
+def _seconds(seen: Tallied) -> dict[str, float]:
+    """Return all time by what it was; each stall and each step is in exactly one."""
+    stall, step = seen.stall_s_of, seen.step_s_of
+    return {
+        "stall": stall[Kind.STEADY],
+        "step": step[Kind.STEADY] + step[Kind.EPOCH_START],
+        "epoch_start": stall[Kind.EPOCH_START],
+        "warmup": stall[Kind.WARMUP] + step[Kind.WARMUP],
+        "replay": stall[Kind.REPLAY] + step[Kind.REPLAY],
+        "left_out": stall[Kind.LEFT_OUT] + step[Kind.LEFT_OUT],
+    }
+
+
+def _parts(seen: Tallied) -> tuple[float, ...]:
+    if not len(seen.parts):
+        return ()
+    edges = np.unique(np.linspace(0, len(seen.parts), min(32, len(seen.parts)) + 1).astype(np.int64)[:-1])
+    joined = np.add.reduceat(seen.parts, edges, axis=0)
+    return tuple(float(stall / max(1, stall + step)) for _, stall, step in joined)
+
+
+def _replay(seen: Tallied, num_batches: int, num_bytes: int) -> Replay | None:
+    num_steady = seen.num_of[Kind.STEADY]
+    if len(seen.replayed) < 2 or not num_steady:
+        return None
+    counted = seen.replayed[len(seen.replayed) // 2 :]  # while the first half runs, the loader fills its queues
+    return Replay(
+        num_steps=len(counted),
+        num_batches=num_batches,
+        num_bytes=num_bytes,
+        step_s=float(counted.sum()) / len(counted) / 1e9,
+        real_s=(seen.stall_s_of[Kind.STEADY] + seen.step_s_of[Kind.STEADY]) / num_steady,
+        real_step_s=seen.step_s_of[Kind.STEADY] / num_steady,
+    )

@@ -1,0 +1,170 @@
+"""`watch`: any loader, watched, with no change to the loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from stoker.doctor.watch.iterator import WatchedIterator
+from stoker.doctor.watch.report import WatchReport
+from stoker.doctor.watch.session import Session, new_session
+
+Batch = TypeVar("Batch")
+
+# What a watched loader keeps to itself; every other attribute is the loader's.
+_OWN = frozenset(("loader", "_session", "_stream"))
+
+
+def watch(
+    loader: Iterable[Batch],
+    *,
+    warmup: int = 10,
+    replay: int = 0,
+    replay_limit: int | str = "1GB",
+    synchronize: Callable[[], object] | None = None,
+    device: str | None = None,
+    ranks: bool | str | Path = False,
+    on_report: Callable[[WatchReport], object] | None = None,
+    clock: Callable[[], int] = time.perf_counter_ns,
+) -> Watched[Batch]:
+    """Return `loader`, watched: the same batches, and `report()` says whether the loop waits for them, and why.
+
+        watched = stoker.watch(loader)
+        for batch in watched:
+            step(batch)
+        print(watched.report())
+
+    Batches, their order, exceptions and what becomes of the loader when a loop is left early stay as they are; len()
+    and attributes are the loader's. With `replay` alone the loop gets more than the loader gives.
+
+    Args:
+        loader: Anything a `for` can go over: a torch DataLoader, an iterator of Hugging Face datasets, Ray Data,
+            litData, Mosaic or Grain, a generator, a loader of Stoker.
+        warmup: Steps at the very beginning that do not count.
+        replay: Steps of the replay test. After `warmup` and that many real steps (or when the first epoch ends, if it
+            is shorter), the loop gets that many extra steps on batches it has had. It shows what batches in RAM
+            would really give. The model trains on those batches again: for test runs, not for one that counts.
+        replay_limit: Bytes of batches that are kept for it, "1GB" or a number.
+        synchronize: Waits for the device, such as `torch.cuda.synchronize`; called at the end of every step, so that
+            work which the step only launched counts as step. It keeps the loop from running ahead of the device.
+        device: "cuda": also time some steps by CUDA events, on the device's clock and without waiting for it.
+        ranks: True gathers four numbers of every rank whenever an epoch has run to its end: one collective of
+            `torch.distributed`, which every rank must reach. A folder that all ranks share gets a small file of each
+            rank instead, and no rank waits for another.
+        on_report: Called with a report when an epoch ends, or is left early; `print` shows it.
+        clock: Nanoseconds since any moment; for tests.
+
+    Raises:
+        TypeError: `loader` cannot be iterated over, or an argument has the wrong type.
+        ValueError: An argument is out of range.
+        ImportError: `device` is given and there is no torch.
+    """
+    own = type(loader)
+    if not hasattr(own, "__iter__") and not hasattr(own, "__getitem__"):
+        raise TypeError(f"watch needs what a for loop can go over, not {own.__name__}")
+    session = new_session(
+        warmup=warmup,
+        replay=replay,
+        replay_limit=replay_limit,
+        synchronize=synchronize,
+        device=device,
+        ranks=ranks,
+        on_report=on_report,
+        clock=clock,
+        num_workers=_num_workers(loader),
+    )
+    if hasattr(own, "__next__"):
+        return WatchedStream(loader, session)
+    return SizedWatched(loader, session) if hasattr(own, "__len__") else Watched(loader, session)
+
+
+class Watched(Generic[Batch]):
+    """A loader that is watched; `watch` makes it.
+
+    What is not here is the loader's: attributes are read from it and set on it. `loader` is the loader itself, for
+    what asks for its type.
+    """
+
+    def __init__(self, loader: Iterable[Batch], session: Session) -> None:
+        self.loader = loader
+        self._session = session
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Begin an epoch, as the loader does."""
+        return self._session.begin_epoch(self.loader)
+
+    def report(self) -> WatchReport:
+        """Return what was seen so far, of all steps that are over. Any thread may ask, at any time."""
+        return self._session.report()
+
+    def close(self) -> None:
+        """Close the loader, where it can be closed."""
+        close = getattr(self.loader, "close", None)
+        if close is not None:
+            close()
+
+    def __enter__(self) -> Self:
+        enter = getattr(type(self.loader), "__enter__", None)
+        if enter is not None:
+            enter(self.loader)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        leave = getattr(type(self.loader), "__exit__", None)
+        if leave is not None:
+            return bool(leave(self.loader, kind, error, trace))
+        self.close()
+        return None
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _OWN or (name.startswith("__") and name.endswith("__")):
+            raise AttributeError(name)
+        return getattr(self.loader, name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in _OWN:
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self.loader, name, value)
+
+    def __repr__(self) -> str:
+        return f"watch({self.loader!r})"
+
+
+class SizedWatched(Watched[Batch]):
+    """A watched loader that knows its length."""
+
+    def __len__(self) -> int:
+        """Return the loader's; a replay test gives its first epoch more steps than that."""
+        return len(self.loader)  # type: ignore[arg-type]  # `watch` makes one of these only where there is a length
+
+
+class WatchedStream(Watched[Batch]):
+    """A watched iterator or generator: as without a watch, a second `for` goes on where the first one stopped."""
+
+    def __init__(self, loader: Iterable[Batch], session: Session) -> None:
+        super().__init__(loader, session)
+        self._stream: WatchedIterator[Batch] | None = None
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Go on."""
+        if self._stream is None:
+            self._stream = self._session.begin_epoch(self.loader)
+        else:
+            self._session.meter.pause()  # what was done between two loops is not a step
+        return self._stream
+
+    def __next__(self) -> Batch:
+        if self._stream is None:
+            self._stream = self._session.begin_epoch(self.loader)
+        return next(self._stream)
+
+
+def _num_workers(loader: object) -> int | None:
+    num = getattr(loader, "num_workers", None)
+    return num if isinstance(num, int) else None
