@@ -1,5 +1,6 @@
 """Stoker keeps GPUs fed: Parquet read once, turned into tensors once, kept on the training host's SSD."""
 
+from stoker.doctor.watch import Watched, WatchReport, watch
 from stoker.errors import (
     CacheError,
     CacheFullError,
@@ -41,4 +42,7 @@ __all__ = [
     "StokerError",
     "Trace",
     "TransformError",
+    "WatchReport",
+    "Watched",
+    "watch",
 ]

@@ -35,39 +35,43 @@ class Hooks:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._is_in_epoch = False
+        self._is_in_step = False
         self._is_disturbed = False
 
     def epoch_begins(self, *, num_workers: int | None) -> None:
         """Wait for the epoch's first batch."""
         if num_workers is not None:
             self._session.num_workers = num_workers
-        self._is_in_epoch, self._is_disturbed = True, False
+        self._is_in_epoch, self._is_in_step, self._is_disturbed = True, False, False
         self._session.meter.begin_epoch()
         self._session.meter.ask()
 
     def step_begins(self) -> None:
         """The batch is there."""
         self._session.meter.got(Kind.LEFT_OUT if self._is_disturbed else None)
-        self._is_disturbed = False
+        self._is_in_step, self._is_disturbed = True, False
 
     def step_ends(self) -> None:
         """Wait for the next batch."""
+        self._is_in_step = False
         self._session.meter.ask()
 
     def interlude_ends(self) -> None:
-        """Something else than waiting took place between two steps, and is over: the stall begins now."""
-        if self._is_in_epoch:
-            self._session.meter.pause()
+        """Something else than waiting took place between two steps, and is over: the stall begins now.
+
+        Inside a step it is part of the step.
+        """
+        if self._is_in_epoch and not self._is_in_step:
             self._session.meter.ask()
 
     def disturb(self) -> None:
         """Something else begins between two steps, and no hook tells when it is over: leave the next step out."""
-        self._is_disturbed = True
+        self._is_disturbed = not self._is_in_step
 
     def epoch_ends(self) -> None:
         """The epoch ran to its end."""
         if self._is_in_epoch:
-            self._is_in_epoch = False
+            self._is_in_epoch = self._is_in_step = False
             self._session.meter.pause()
             self._session.end_epoch(is_whole=True)
 
