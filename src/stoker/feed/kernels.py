@@ -157,7 +157,7 @@ def copy_lists(memory, first, value_bytes, slot, starts, offsets, out):
         begin = first[slot[i]] + starts[i] * value_bytes
         at = offsets[i] * value_bytes
         num_bytes = (offsets[i + 1] - offsets[i]) * value_bytes
-        num_lines = (num_bytes + _LINE_BYTES - 1) // _LINE_BYTES
+        num_lines = max(1, (num_bytes + _LINE_BYTES - 1) // _LINE_BYTES)  # an empty list's 16 bytes need room, too
         if begin + num_lines * _LINE_BYTES > len(memory) or at + num_lines * _LINE_BYTES > len(out):
             for byte in range(num_bytes):  # the very end of the window or of the buffer
                 out[at + byte] = memory[begin + byte]

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 
@@ -188,6 +189,9 @@ class Windows(Generic[W]):
             if slot.window is not None:
                 slot.window.close()
 
+    def _is_wanted(self, slot: _Slot[W]) -> bool:
+        return not (self._is_closed or slot.is_passed)
+
     def _work(self) -> None:
         while True:
             with self._changed:
@@ -208,5 +212,5 @@ class Windows(Generic[W]):
                 self._changed.notify_all()
             # Steps use it from now on: the first batch does not wait for the pages of a whole window.
             if slot.window is not None:
-                slot.window.settle(lambda slot=slot: not (self._is_closed or slot.is_passed))
+                slot.window.settle(partial(self._is_wanted, slot))
             self._leave(number, slot)
