@@ -2,19 +2,22 @@
 
 Rules of that format that decide what is written here, beyond its names:
 
-- Events of one thread must nest (Perfetto drops the end of one that does not), so what overlaps gets a track beside.
-- Times are microseconds; written with three decimals they are exact to the nanosecond.
-- An outer span comes before an inner one that begins at the same time.
-- A flow begins and ends in the slices that enclose its two times ("bp": "e").
+- Slices of one thread must nest; Perfetto drops one that does not. So what overlaps gets a track beside.
+- Times are microseconds; written with three decimals they are exact to the nanosecond, which the importers round to.
+- Events of the same time keep the file's order, so an outer slice comes before an inner one that begins with it.
+- A flow binds to the innermost slice that was begun before it: its events come right behind their slice.
+- A number as thread id stands for a thread of the system, and the process's own id for its main thread.
+- Counters belong to the process, and are called by their name and the name of the value.
 
 Source:
     Trace Event Format, https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU;
-    Perfetto, "Visualizing external trace formats" and FAQ ("Why are overlapping events in JSON traces not displayed
-    correctly?").
+    Perfetto's importer, src/trace_processor/importers (json_trace_parser_impl.cc, json_trace_tokenizer.cc,
+    slice_tracker.cc), read in November 2026.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import socket
@@ -73,17 +76,19 @@ def lines(recordings: Sequence[Recording], *, began_ns: int, began_unix_ns: int)
 
 def _events(recordings: Sequence[Recording], began_ns: int) -> Iterator[str]:
     pid = os.getpid()
-    yield _meta("process_name", pid, 0, name=f"stoker on {socket.gethostname()}")
-    tid = 0
+    yield _meta("process_name", pid, pid, name=f"stoker on {socket.gethostname()}")
+    tids = itertools.chain([pid], (tid for tid in itertools.count(1) if tid != pid))
+    place = 0
     for number, recording in enumerate(recordings):
         of = "" if len(recordings) == 1 else f"{recording.name}: "
         flows = _Flows(recording, first_id=number << 32)
         for name, spans, dropped in sorted(recording.tracks, key=lambda track: _rank(track[0])):
             for beside, nested in enumerate(nest(spans)):
-                tid += 1
+                tid = next(tids)
+                place += 1
                 label = f"{of}{_label(name)}" + (f" ({beside + 1})" if beside else "")
                 yield _meta("thread_name", pid, tid, name=label)
-                yield _meta("thread_sort_index", pid, tid, sort_index=tid)
+                yield _meta("thread_sort_index", pid, tid, sort_index=place)
                 if dropped and not beside:
                     at_ns = nested[0].start_ns - began_ns if nested else 0
                     text = f"{dropped:,} earlier spans were dropped: max_spans is too small for them"
@@ -121,14 +126,33 @@ def _fits(span: Span, stack: list[int]) -> bool:
 def queue(recording: Recording) -> list[tuple[int, int]]:
     """Return (time_ns, batches that are ready and not yet handed over), a change each.
 
-    Only steps both ends of which are among the spans count, so what a full ring has dropped distorts nothing.
+    Only batches both ends of which are among the spans count, so what a full ring has dropped distorts nothing.
     """
-    spans = [span for _, track, _ in recording.tracks for span in track]
-    made = {(span.epoch, span.step): span.stop_ns for span in spans if span.stage == "batch"}
-    taken = {(span.epoch, span.step): span.stop_ns for span in spans if span.stage == "wait"}
-    changes = [(at, 1) for key, at in made.items() if key in taken]
-    changes += [(max(taken[key], at), -1) for key, at in made.items() if key in taken]
-    return _summed(changes)
+    pairs = _pairs(recording, "wait")
+    return _summed([(made.stop_ns, 1) for made, _ in pairs] + [(wait.stop_ns, -1) for _, wait in pairs])
+
+
+def _pairs(recording: Recording, stage: str) -> list[tuple[Span, Span]]:
+    """Return each batch's making with the span of the loop that it led to.
+
+    A loop that was left early comes to the same steps of the same epoch again: the first span after a making is its.
+    """
+    ends: dict[tuple[int, int], list[Span]] = {}
+    for _, spans, _ in recording.tracks:
+        for span in spans:
+            if span.stage in ("batch", stage):
+                ends.setdefault((span.epoch, span.step), []).append(span)
+    pairs = []
+    for spans in ends.values():
+        made: Span | None = None
+        # By their ends: a wait may have begun before the batch was begun.
+        for span in sorted(spans, key=lambda span: (span.stop_ns, span.stage != "batch")):
+            if span.stage == "batch":
+                made = span
+            elif made is not None and (stage == "wait" or span.start_ns > made.start_ns):
+                pairs.append((made, span))
+                made = None
+    return pairs
 
 
 def building(recording: Recording) -> list[tuple[int, int]]:
@@ -152,13 +176,13 @@ def _summed(changes: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _counters(recording: Recording, of: str, pid: int, began_ns: int) -> Iterator[str]:
-    for name, unit, levels in (
-        ("queue: batches ready", "batches", queue(recording)),
-        ("chunks in the making", "chunks", building(recording)),
-        ("bytes fetched", "bytes", fetched(recording)),
+    for name, value, levels in (
+        ("queue", "batches ready", queue(recording)),
+        ("cache", "chunks in the making", building(recording)),
+        ("source", "bytes fetched", fetched(recording)),
     ):
         for at, level in levels:
-            yield _counter(f"{of}{name}", {unit: level}, at - began_ns, pid)
+            yield _counter(f"{of}{name}", {value: level}, at - began_ns, pid)
     for sample in recording.samples:
         yield _counter(f"{of}{sample.name}", dict(sample.values), sample.time_ns - began_ns, pid)
 
@@ -167,13 +191,11 @@ class _Flows:
     """An arrow from the making of each batch to the step that used it, where both were kept."""
 
     def __init__(self, recording: Recording, *, first_id: int) -> None:
-        spans = [span for _, track, _ in recording.tracks for span in track]
-        made = {(span.epoch, span.step): number for number, span in enumerate(spans) if span.stage == "batch"}
-        used = {(span.epoch, span.step) for span in spans if span.stage == "step"}
-        self._ids = {key: first_id + number for key, number in made.items() if key in used}
+        pairs = _pairs(recording, "step")
+        self._ids = {id(span): first_id + number for number, pair in enumerate(pairs) for span in pair}
 
     def at(self, span: Span, pid: int, tid: int, began_ns: int) -> Iterator[str]:
-        flow = self._ids.get((span.epoch, span.step)) if span.stage in ("batch", "step") else None
+        flow = self._ids.get(id(span))
         if flow is not None:
             end = '"ph":"s"' if span.stage == "batch" else '"ph":"f","bp":"e"'
             at = _us(span.start_ns - began_ns)
