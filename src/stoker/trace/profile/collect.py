@@ -79,9 +79,9 @@ class Collector:
                 self._grow()
             elif why == scan.MORE:
                 is_stuck = window.stop - window.at > _MAX_EVENT_BYTES
-                if is_stuck or not window.more():
-                    if window.is_empty or not self._skip_damage(window):
-                        return
+                has_more = not is_stuck and window.more()
+                if not has_more and (window.is_empty or not self._skip_damage(window)):
+                    return
 
     def _skip_damage(self, window: Window) -> bool:
         """Go to the next event behind one that does not end, or is none; False where there is no other."""
@@ -242,10 +242,7 @@ class Collector:
         kind = events.kind.copy()
         unknown = kind == Kind.UNKNOWN
         if unknown.any():
-            of_track = [
-                int(kind_of_process(track.process or str(track.pid)))
-                for track in tracks
-            ]
+            of_track = [int(kind_of_process(track.process or str(track.pid))) for track in tracks]
             kind[unknown] = np.array(of_track, np.uint8)[events.track[unknown]]
         for device in (Kind.KERNEL, Kind.COLLECTIVE):
             here = kind == device

@@ -97,6 +97,6 @@ class Trace:
         """Nanoseconds to add to a time of this file to have the time of day, 0 where times already are."""
         base = self.header.get("baseTimeNanoseconds", 0)
         try:
-            return int(float(base)) if isinstance(base, str) else int(base)  # type: ignore[call-overload,no-any-return]
+            return int(float(base)) if isinstance(base, str) else int(base)  # type: ignore[call-overload]
         except (TypeError, ValueError, OverflowError):
             return 0

@@ -124,7 +124,7 @@ def _links(on_host: Events, on_device: Events) -> tuple[Mask, npt.NDArray[np.int
 
 
 def _main_track(trace: Trace, on_host: Events, says: npt.NDArray[np.int64], launches: Mask) -> int:
-    """Return the track of the training loop: where the steps are; else the data; else the main thread; else the work."""
+    """Return the training loop's track: where the steps are; else the data; else the main thread; else the work."""
     if not len(on_host):
         return -1
     num = len(trace.tracks)
@@ -148,7 +148,9 @@ def _main_track(trace: Trace, on_host: Events, says: npt.NDArray[np.int64], laun
     return int(np.bincount(on_host.track, weights=on_host.stop - on_host.start, minlength=num).argmax())
 
 
-def _masks(on_host: Events, on_device: Events, says: npt.NDArray[np.int64], pageable: Mask, to_host: Mask) -> dict[str, Mask]:
+def _masks(
+    on_host: Events, on_device: Events, says: npt.NDArray[np.int64], pageable: Mask, to_host: Mask
+) -> dict[str, Mask]:
     """Return which host events are which of `WHYS`."""
     is_runtime = on_host.kind == Kind.RUNTIME
     is_copy = is_runtime & ((says & Is.COPY_CALL) != 0)

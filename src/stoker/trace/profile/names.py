@@ -110,7 +110,8 @@ _DATA_ANNOTATION = re.compile(
     r"""
       \bdata[ _-]?(load(ing|er)?|wait(ing)?|fetch(ing)?|time|next|iter)(?![a-z])
     | dataloader_next | \b(train|val|test|predict)_next\b | \bnext\(\s*\w*(data|loader|iter|batch)\w*\s*\)
-    | \b(next|load|fetch|get_next|wait_for|wait)[ _-](data|input)?(batch|data|input)s?(?![a-z])(?!.*\b(to|copy)_(gpu|device|cuda))
+    | \b(next|load|fetch|get_next|wait_for|wait)[ _-](data|input)?(batch|data|input)s?(?![a-z])
+      (?!.*\b(to|copy)_(gpu|device|cuda))
     """,
     re.IGNORECASE | re.VERBOSE,
 )

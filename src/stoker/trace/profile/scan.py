@@ -11,6 +11,7 @@ Texts are interned: a row holds the number of a text in a table that lives besid
 """
 
 # mypy: disable-error-code="no-untyped-def"
+# ruff: noqa: SIM109, SIM110  plain comparisons and loops are what the compiler turns into the fastest code
 from __future__ import annotations
 
 import numba
@@ -19,7 +20,7 @@ import numpy as np
 (PHASE, CATEGORY, NAME, PID, TID, START, LENGTH, CORRELATION, BYTES, SEQUENCE, GROUP, LABEL, FLOW, NUM_COLUMNS) = range(
     14
 )
-"""Columns of a row. Times are integer nanoseconds; CATEGORY, NAME, GROUP, LABEL are numbers of texts, -1 without one."""
+"""Columns of a row. Times are nanoseconds; CATEGORY, NAME, GROUP and LABEL are numbers of texts, -1 without one."""
 
 MISSING = -(1 << 63)
 """Stands for a number that is not there."""

@@ -1,0 +1,259 @@
+"""`stoker trace`: where the devices of a profiled run idle, and why."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.text import Text
+
+from stoker.cli.arguments import Commands, add_command, add_json, at_least_1
+from stoker.cli.paint import cells, make_console, print_facts, print_json, print_line, table
+from stoker.cli.words import bytes_text, count_text
+
+if TYPE_CHECKING:
+    from stoker.trace.profile import Schedule, Trace, TraceResult
+    from stoker.trace.profile.result import RankResult
+
+_ENDINGS = (".json", ".json.gz")
+_BAR_CELLS = 32
+_SHORT_BAR_CELLS = 20
+_WIDE = 100
+# Parts of the time as they are shown: what it is, its words, its colour.
+_BUSY = (
+    ("compute", "computing", "green"),
+    ("exposed_comm", "communicating, and nothing else", "blue"),
+    ("exposed_copy", "copying, and nothing else", "cyan"),
+)
+_IDLE = (
+    ("waiting_for_data", "waiting for data", "red"),
+    ("collating", "collating", "red"),
+    ("copying_pageable", "copying from pageable memory", "magenta"),
+    ("synchronising", "synchronising", "yellow"),
+    ("launching", "launching", "yellow"),
+    ("pipeline_bubble", "the pipeline's bubble", "blue"),
+    ("unattributed", "unattributed", "bright_black"),
+)
+
+
+def add_to(commands: Commands) -> None:
+    """Add the command."""
+    parser = add_command(
+        commands,
+        "trace",
+        summary="where the GPUs of a profiled run idle, and why",
+        text="""
+Reads traces that torch.profiler wrote of any training run (Chrome JSON, plain
+or gzip; CUDA, ROCm and other accelerators), one FILE a rank, and says how busy
+the devices were, what the launching thread did while they idled, who makes the
+others wait, and what a step could take at best without waiting for data.
+A folder stands for the traces in it.""",
+        examples="""
+stoker trace trace.json
+stoker trace logs/ --json
+stoker trace rank*.pt.trace.json.gz
+stoker trace rank*.json --pipeline-schedule 1f1b --pipeline-stages 4 --microbatches 16""",
+    )
+    parser.add_argument("files", metavar="FILE", nargs="+", help="a trace, or a folder of traces")
+    group = parser.add_argument_group("a pipeline's schedule, whose bubble is set apart")
+    group.add_argument("--pipeline-schedule", metavar="NAME", help="gpipe, 1f1b or interleaved")
+    group.add_argument("--pipeline-stages", metavar="P", type=at_least_1, help="stages, one behind the other")
+    group.add_argument("--microbatches", metavar="M", type=at_least_1, help="microbatches a step")
+    group.add_argument("--virtual", metavar="V", type=at_least_1, help="parts of the model a stage, with interleaved")
+    add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace, console: Console) -> int:
+    """Read, analyse and print."""
+    from stoker.trace.profile import analyse, as_json
+
+    schedule = _schedule(options)
+    result = analyse(_read(_files(options.files)), schedule=schedule)
+    if options.json:
+        print_json(as_json(result))
+    else:
+        _print(result, console)
+    return 0
+
+
+def _schedule(options: argparse.Namespace) -> Schedule | None:
+    from stoker.trace.profile import Schedule
+
+    given = (options.pipeline_stages, options.microbatches)
+    if options.pipeline_schedule is None:
+        if any(value is not None for value in (*given, options.virtual)):
+            raise ValueError("a pipeline's numbers need its schedule: add --pipeline-schedule gpipe|1f1b|interleaved")
+        return None
+    if None in given:
+        raise ValueError("--pipeline-schedule needs --pipeline-stages and --microbatches")
+    return Schedule(
+        name=options.pipeline_schedule,
+        num_stages=options.pipeline_stages,
+        num_microbatches=options.microbatches,
+        num_virtual=options.virtual or 1,
+    )
+
+
+def _files(names: list[str]) -> list[Path]:
+    found: list[Path] = []
+    for name in names:
+        path = Path(name).expanduser()
+        if not path.is_dir():
+            found.append(path)
+            continue
+        inside = sorted(entry for entry in path.iterdir() if entry.name.endswith(_ENDINGS) and entry.is_file())
+        if not inside:
+            raise ValueError(f"{path} is a folder without traces (*.json or *.json.gz): name a file, or another folder")
+        found += inside
+    return list(dict.fromkeys(found))
+
+
+def _read(paths: list[Path]) -> list[Trace]:
+    """Read all files; one that is no trace fails, unless others are."""
+    from stoker.errors import StokerError
+    from stoker.trace.profile import read_trace
+
+    messages = make_console(stderr=True)
+    traces: list[Trace] = []
+    failures: list[StokerError | OSError] = []
+    with messages.status("reading …") as status:
+        for number, path in enumerate(paths, 1):
+            label = f"reading {path.name}" + (f" ({number} of {len(paths)})" if len(paths) > 1 else "")
+
+            def show(done: int, size: int, label: str = label) -> None:
+                status.update(f"{label}: {100 * done / max(size, 1):.0f} % of {bytes_text(size)} …")
+
+            try:
+                traces.append(read_trace(path, on_bytes=show))
+            except (StokerError, OSError) as error:
+                failures.append(error)
+    if not traces:
+        raise failures[0]
+    for failure in failures:
+        messages.print(Text.assemble(("left out ", "yellow"), str(failure)), soft_wrap=True)
+    return traces
+
+
+def _print(result: TraceResult, console: Console) -> None:
+    from stoker.trace.profile.verdict import fix_of, verdict_of
+
+    print_line(console, verdict_of(result), "bold")
+    advice = fix_of(result.times)
+    if advice and result.with_device:
+        print_line(console, f"What helps: {advice}.")
+    if result.with_device:
+        console.print()
+        _print_parts(result, console)
+        console.print()
+        print_facts(console, _facts(result))
+    if len(result.ranks) > 1:
+        console.print()
+        _print_ranks(result, console)
+    notes = [(rank, note) for rank in result.ranks for note in rank.notes]
+    if notes:
+        console.print()
+    for rank, note in notes:
+        print_line(console, f"{Path(rank.path).name}: {note}", "dim")
+
+
+def _print_parts(result: TraceResult, console: Console) -> None:
+    from stoker.trace.profile.verdict import percent
+
+    times = result.times
+    cells_of_bar = _BAR_CELLS if console.width >= _WIDE else _SHORT_BAR_CELLS
+    made = table("where the time went", "", "share", "", numbers=("share",), folds=("where the time went",))
+    for title, total, parts in (("busy", times.busy, _BUSY), ("idle", times.idle, _IDLE)):
+        made.add_row(*cells(Text(title, style="bold"), "", Text(percent(total / times.wall), style="bold"), ""))
+        for part, words, colour in parts:
+            share = getattr(times, part) / times.wall
+            is_nothing = not getattr(times, part)
+            if is_nothing and part in ("pipeline_bubble", "exposed_comm", "collating"):
+                continue
+            made.add_row(
+                *cells(
+                    Text(f"  {words}", style="dim" if is_nothing else ""),
+                    "",
+                    Text(percent(share), style="dim" if is_nothing else ""),
+                    Text(_bar(share, cells_of_bar), style=colour),
+                )
+            )
+    console.print(made)
+
+
+def _bar(share: float, num_cells: int) -> str:
+    eighths = round(share * num_cells * 8)
+    if not eighths and share > 0:
+        eighths = 1
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+
+
+def _facts(result: TraceResult) -> list[tuple[str, str | Text]]:
+    from stoker.trace.profile.verdict import duration, percent
+
+    times = result.times
+    facts: list[tuple[str, str | Text]] = []
+    if result.step_ns is not None:
+        middle = result.with_device[0].middle
+        facts.append(("a step", f"{duration(result.step_ns)} (median of {count_text(len(middle))} profiled)"))
+    if result.best_case_step_ns is not None:
+        facts.append(("without waiting for data", f"{duration(result.best_case_step_ns)} at best"))
+    if times.communication:
+        overlap = times.overlap / times.communication
+        facts.append(("communication", f"{percent(times.share('communication'))}, {percent(overlap)} of it hidden"))
+    copies = sum(rank.measured.num_pageable for rank in result.ranks)
+    size = sum(rank.measured.pageable_bytes for rank in result.ranks)
+    if copies:
+        facts.append(("copies from pageable memory", f"{count_text(copies)}, {bytes_text(size)}"))
+    if result.schedule is not None:
+        expected = result.schedule.bubble_share
+        facts.append(
+            ("bubble by the schedule", f"{percent(expected)}, {percent(times.share('pipeline_bubble'))} found idle")
+        )
+    wall = sum(rank.measured.stop - rank.measured.start for rank in result.with_device) / len(result.with_device)
+    names = sorted({name for rank in result.with_device for name in rank.device_names})
+    shown = ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
+    facts.append(("looked at", f"{duration(wall)} of {shown if not shown.isdigit() else f'device {shown}'}"))
+    return facts
+
+
+def _print_ranks(result: TraceResult, console: Console) -> None:
+    from stoker.trace.profile.verdict import duration, percent
+
+    is_wide = console.width >= _WIDE
+    heads = ["rank", "step", "busy", "idle", "data", "launch", "sync"]
+    heads += ["exposed comm", "unattributed", "others wait"] if is_wide else ["comm", "others wait"]
+    made = table(*heads, "", numbers=heads)
+    for rank in result.ranks:
+        times = rank.times
+        marks = (
+            "◄ straggler" if rank is result.straggler else "" if rank.status == "ok" else rank.status.replace("_", " ")
+        )
+        numbers = [
+            str(rank.rank),
+            "–" if rank.step_ns is None else duration(rank.step_ns),
+            *(
+                percent(times.share(part))
+                for part in ("busy", "idle", "waiting_for_data", "launching", "synchronising")
+            ),
+            percent(times.share("exposed_comm")),
+            *([percent(times.share("unattributed"))] if is_wide else []),
+            _imposed(result, rank),
+        ]
+        made.add_row(*cells(*numbers, Text(marks, style="bold red" if rank is result.straggler else "dim")))
+    console.print(made)
+    if result.waits.num_matched:
+        aligned = ", clocks laid over each other by their ends" if result.waits.is_aligned else ""
+        collectives = count_text(result.waits.num_matched, "collective")
+        print_line(console, f"others wait: by {collectives} that ranks have in common{aligned}", "dim")
+
+
+def _imposed(result: TraceResult, rank: RankResult) -> str:
+    from stoker.trace.profile.verdict import duration
+
+    if rank not in result.with_device or not result.waits.num_matched:
+        return "–"
+    others = max(len(result.with_device) - 1, 1)
+    return duration(result.waits.imposed[result.with_device.index(rank)] / others)

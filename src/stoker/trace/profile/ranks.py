@@ -1,0 +1,161 @@
+"""Several ranks side by side: which of them makes the others wait."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stoker.trace.profile.names import DEVICE_KINDS, Kind
+from stoker.trace.profile.spans import Int64
+from stoker.trace.profile.times import RankTimes
+
+# Between two ranks, not among all: who waits for whom is the program's order, not somebody's slowness.
+_POINT_TO_POINT = re.compile(r"send|recv", re.IGNORECASE)
+# Below this share of the time, the wait is jitter.
+_MIN_WAIT_SHARE = 0.01
+# Clocks that contradict more collectives than this are wrong.
+_MAX_CONTRADICTED = 0.05
+_ABSENT = np.iinfo(np.int64).min
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waits:
+    """Who waited for whom in collectives that the ranks have in common.
+
+    A collective can only begin when its last rank is there; the others wait inside their kernels until then.
+
+    Attributes:
+        num_matched: Collectives that two ranks or more have in common.
+        waited: Nanoseconds that each rank waited for the last one. [R].
+        imposed: Nanoseconds that the others waited for each rank, added over them. [R].
+        num_last: In how many collectives each rank was the last. [R].
+        straggler: Index of the rank that makes the others wait, None where it is nobody, or no one in particular.
+        is_aligned: Whether the ranks' clocks disagreed, and collectives were laid over each other by their ends.
+    """
+
+    num_matched: int
+    waited: tuple[int, ...]
+    imposed: tuple[int, ...]
+    num_last: tuple[int, ...]
+    straggler: int | None
+    is_aligned: bool
+
+
+def compare(ranks: Sequence[RankTimes]) -> Waits:
+    """Find the rank whose collectives start last.
+
+    Collectives are the same on two ranks that have the same name, process group and place among those launched in the
+    same step (or the same sequence number, where the file has it).
+    """
+    num = len(ranks)
+    start, stop = _matched([_collectives(rank) for rank in ranks])
+    zeros = (0,) * num
+    if not len(start):
+        return Waits(num_matched=0, waited=zeros, imposed=zeros, num_last=zeros, straggler=None, is_aligned=False)
+    shift = _clock_shift(stop)
+    waits = _waits(start, stop)
+    aligned = _waits(start - shift, stop - shift)
+    # Ends of one collective lie close together. Where they are apart as much as the beginnings are, by the same
+    # distance all the time, it is the clocks that are apart, if durations tell another story.
+    there = start != _ABSENT
+    contradicted = np.mean(_last(start, there) >= _first(stop, there))
+    is_aligned = bool(contradicted > _MAX_CONTRADICTED)
+    if not is_aligned and aligned.sum() >= 0.2 * waits.sum():
+        begin_spread = np.median(_last(start, there) - _first(start, there))
+        end_spread = np.median(_last(stop, there) - _first(stop, there))
+        is_aligned = bool(end_spread > begin_spread / 2 and end_spread > 0)
+    if is_aligned:
+        waits, start = aligned, np.where(there, start - shift, _ABSENT)
+    last = start.argmax(axis=1)
+    totals = waits.sum(axis=1)
+    imposed = np.bincount(last, weights=totals, minlength=num).astype(np.int64)
+    wall = float(np.median([rank.stop - rank.start for rank in ranks]))
+    return Waits(
+        num_matched=len(start),
+        waited=tuple(waits.sum(axis=0).tolist()),
+        imposed=tuple(imposed.tolist()),
+        num_last=tuple(np.bincount(last[totals > 0], minlength=num).tolist()),
+        straggler=_straggler(imposed, wall),
+        is_aligned=is_aligned,
+    )
+
+
+def _straggler(imposed: Int64, wall: float) -> int | None:
+    num, total = len(imposed), float(imposed.sum())
+    worst = int(imposed.argmax())
+    is_much = num > 1 and imposed[worst] / (num - 1) >= _MIN_WAIT_SHARE * wall > 0
+    # With two ranks, chance gives each a half: one that stands out has more.
+    return worst if is_much and imposed[worst] >= (0.75 if num == 2 else 0.5) * total else None
+
+
+def _collectives(rank: RankTimes) -> dict[tuple[object, ...], tuple[int, int]]:
+    """Return when each collective began and ended, in the time of day, by what makes it the same on other ranks."""
+    trace = rank.trace
+    events = trace.events
+    on_device = np.isin(events.kind, DEVICE_KINDS)
+    chosen = np.flatnonzero(events.kind[on_device] == Kind.COLLECTIVE)
+    mine, launched = events.where(on_device).where(chosen), rank.host.launched_at[chosen]
+    borders = np.array([step.start for step in rank.host.steps], np.int64)
+    numbers = [step.number for step in rank.host.steps]
+    place = np.searchsorted(borders, launched, side="right") - 1
+    counts: Counter[tuple[object, ...]] = Counter()
+    found: dict[tuple[object, ...], tuple[int, int]] = {}
+    for index in np.argsort(mine.start, kind="stable").tolist():
+        name = trace.names[mine.name[index]].split("(")[0] if mine.name[index] >= 0 else ""
+        if _POINT_TO_POINT.search(name):
+            continue
+        group = trace.names[mine.group[index]] if mine.group[index] >= 0 else ""
+        if mine.extra[index] >= 0 and group:
+            key: tuple[object, ...] = (group, name, "sequence", int(mine.extra[index]))
+        else:
+            step = None if not numbers else numbers[place[index]] if place[index] >= 0 else "before"
+            counts[group, name, step] += 1
+            key = (group, name, step, counts[group, name, step])
+        found[key] = (int(mine.start[index]) + trace.base_ns, int(mine.stop[index]) + trace.base_ns)
+    return found
+
+
+def _matched(ranks: list[dict[tuple[object, ...], tuple[int, int]]]) -> tuple[Int64, Int64]:
+    """Return begin and end of each collective that two ranks or more have. [K, R] each, _ABSENT where one has not."""
+    seen = Counter(key for rank in ranks for key in rank)
+    keys = [key for key, num in seen.items() if num > 1]
+    start, stop = (
+        np.array([[rank.get(key, (_ABSENT, _ABSENT))[side] for rank in ranks] for key in keys], np.int64).reshape(
+            len(keys), len(ranks)
+        )
+        for side in (0, 1)
+    )
+    return start, stop
+
+
+def _clock_shift(stop: Int64) -> Int64:
+    """Return by how much each rank's clock is ahead of the first rank's, judged by the ends of collectives. [R]."""
+    there = stop != _ABSENT
+    reference = int(there.sum(axis=0).argmax())
+    shift = np.zeros(stop.shape[1], np.int64)
+    for rank in range(stop.shape[1]):
+        both = there[:, rank] & there[:, reference]
+        if both.any():
+            shift[rank] = int(np.median(stop[both, rank] - stop[both, reference]))
+    return shift
+
+
+def _waits(start: Int64, stop: Int64) -> Int64:
+    """Return how long each rank waited inside each collective for the last one to come. [K, R]."""
+    there = start > _ABSENT // 2
+    last = _last(start, there)[:, None]
+    return np.where(there, np.maximum(np.minimum(last, stop) - start, 0), 0)
+
+
+def _last(times: Int64, there: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> Int64:
+    latest: Int64 = np.where(there, times, _ABSENT).max(axis=1)
+    return latest
+
+
+def _first(times: Int64, there: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> Int64:
+    earliest: Int64 = np.where(there, times, np.iinfo(np.int64).max).min(axis=1)
+    return earliest
