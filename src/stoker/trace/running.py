@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -15,6 +16,8 @@ from stoker.trace.status import FORMAT, folders, is_ours, namespace, started_tic
 # A file of another set of pids (a container that shares the folder): nobody here can tell whether its process lives.
 _FOREIGN_FRESH_S = 60
 _FOREIGN_GONE_S = 86_400
+# Writing one takes less than a millisecond: what is older was left by a process killed meanwhile.
+_HALF_GONE_S = 60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +52,10 @@ def running(places: Iterable[Path] | None = None, *, now: float | None = None) -
         if is_ours(place):
             for path in sorted(place.glob("*.json"), key=lambda path: (len(path.name), path.name)):
                 found += _read(path, now)
+            for aside in place.glob("*.new"):
+                with contextlib.suppress(OSError):
+                    if now - aside.stat().st_mtime > _HALF_GONE_S:
+                        aside.unlink()
     return found
 
 
@@ -60,7 +67,6 @@ def _read(path: Path, now: float) -> list[RunningLoader]:
         age_s = max(0.0, now - content["time"])
         if _has_ended(content, age_s):
             path.unlink(missing_ok=True)
-            path.with_suffix(".new").unlink(missing_ok=True)
             return []
         if content["namespace"] != namespace() and age_s > _FOREIGN_FRESH_S:
             return []

@@ -1,0 +1,228 @@
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from stoker.trace.running import running
+from stoker.trace.stages import Stages
+from stoker.trace.stats import LoaderStats
+from stoker.trace.status import About, Publisher, folders, is_ours, namespace, started_ticks
+
+SECOND = 1_000_000_000
+ABOUT = About(dataset="data/", rank=1, world_size=4, global_batch_size=64)
+
+
+def stats(num_steps=0, **changes):
+    usual = {"num_samples": 0, "wait_s": 0.0, "num_ready": 0, "num_built": 0, "num_reused": 0, "num_mended": 0}
+    return LoaderStats(**{"num_steps": num_steps, **usual, "stages": {}, **changes})
+
+
+def at(stages, seconds, stage="gather"):
+    """Let a piece of work end at that time."""
+    stages(stage, 0, round(seconds * SECOND), 0)
+
+
+def only_file(folder):
+    (path,) = folder.glob("*.json")
+    return json.loads(path.read_text())
+
+
+def test_the_file_says_what_runs_and_goes_with_the_last_loader(tmp_path):
+    publisher = Publisher([tmp_path / "status"])
+    stages, others = Stages(), Stages()
+    entry = publisher.add(stages, ABOUT, lambda: stats(3, elapsed_s=2.0))
+    other = publisher.add(others, ABOUT, lambda: stats(5))
+    assert not (tmp_path / "status").exists()
+    at(stages, 1)
+    content = only_file(tmp_path / "status")
+    assert (content["pid"], content["namespace"]) == (os.getpid(), namespace())
+    assert [loader["total"]["num_steps"] for loader in content["loaders"]] == [3, 5]
+    assert content["loaders"][0]["world_size"] == 4
+
+    entry.close()
+    at(others, 3)
+    assert [loader["number"] for loader in only_file(tmp_path / "status")["loaders"]] == [2]
+    other.close()
+    other.close()
+    assert list((tmp_path / "status").iterdir()) == []
+    at(others, 9)
+    assert list((tmp_path / "status").iterdir()) == []
+
+
+def test_it_is_written_once_a_second_whatever_happens(tmp_path):
+    looks = []
+    publisher = Publisher([tmp_path])
+    stages, others = Stages(), Stages()
+    publisher.add(stages, ABOUT, lambda: looks.append(1) or stats())
+    publisher.add(others, ABOUT, lambda: stats())
+    for tenth in range(1, 35):  # from 0.1 to 3.4 s
+        at(stages, tenth / 10)
+        at(others, tenth / 10)
+    assert len(looks) == 4
+
+
+def test_the_training_loop_writes_only_where_nobody_else_does(tmp_path):
+    publisher = Publisher([tmp_path])
+    stages = Stages()
+    publisher.add(stages, ABOUT, lambda: stats())
+    at(stages, 0.5, "wait")
+    assert list(tmp_path.iterdir()) == []
+    at(stages, 1.5, "wait")
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_rates_are_those_of_the_last_seconds(tmp_path):
+    steps = [0]
+    publisher = Publisher([tmp_path])
+    stages = Stages()
+    publisher.add(stages, ABOUT, lambda: stats(steps[0], step_s=steps[0] / 10, elapsed_s=float(now)))
+    for now in range(1, 21):
+        steps[0] = now if now <= 10 else 10 + 5 * (now - 10)
+        at(stages, now * 1.001)
+    loader = only_file(tmp_path)["loaders"][0]
+    assert loader["total"]["num_steps"] == 60
+    assert loader["recent"]["num_steps"] == 25
+    assert loader["recent"]["elapsed_s"] == 5.0
+
+
+def test_a_loader_that_is_gone_or_fails_to_look_stops_nothing(tmp_path):
+    publisher = Publisher([tmp_path])
+    stages, others = Stages(), Stages()
+    publisher.add(stages, ABOUT, lambda: None)
+    at(stages, 1)
+    assert only_file(tmp_path)["loaders"] == []
+    publisher.add(others, ABOUT, lambda: 1 / 0)
+    at(others, 3)
+    at(stages, 5)
+    assert stages.totals()["gather"].num_calls == 2
+
+
+def test_a_folder_that_others_may_write_to_is_not_used(tmp_path):
+    shared, good = tmp_path / "shared", tmp_path / "good"
+    shared.mkdir()
+    shared.chmod(0o777)
+    (tmp_path / "link").symlink_to(shared)
+    assert not is_ours(shared)
+    assert not is_ours(tmp_path / "link")
+    publisher = Publisher([tmp_path / "file" / "none", shared, tmp_path / "link", good])
+    stages = Stages()
+    publisher.add(stages, ABOUT, lambda: stats())
+    at(stages, 1)
+    assert list(shared.iterdir()) == []
+    assert len(list(good.iterdir())) == 1
+    assert good.stat().st_mode & 0o777 == 0o700
+
+
+def test_without_any_folder_nothing_is_written_and_nobody_is_bothered(tmp_path):
+    stages = Stages()
+    Publisher([]).add(stages, ABOUT, lambda: 1 / 0)
+    at(stages, 1)
+    assert stages.on_due is None
+
+
+def test_a_loader_closed_while_the_file_is_being_written_does_not_hang(tmp_path):
+    publisher = Publisher([tmp_path])
+    stages = Stages()
+    entries = []
+
+    def look():
+        entries[0].close()  # what a garbage collection in here would do
+        return stats()
+
+    entries.append(publisher.add(stages, ABOUT, look))
+    thread = threading.Thread(target=at, args=(stages, 1))
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert list(tmp_path.glob("*.json")) == []
+
+
+def test_the_user_says_where_the_file_is_or_that_there_is_none(tmp_path):
+    assert folders({"STOKER_STATUS": "off"}) == []
+    assert folders({"STOKER_STATUS": ""}) == []
+    assert folders({"STOKER_STATUS": str(tmp_path)}) == [tmp_path]
+    assert folders({"XDG_RUNTIME_DIR": "/run/user/7"})[0] == Path("/run/user/7/stoker")
+    assert len(folders({})) == len(set(folders({}))) >= 2
+
+
+# ---------------------------------------------------------------------- read
+
+
+def write(folder, **changes):
+    content = {
+        "format": 1,
+        "pid": os.getpid(),
+        "started_ticks": started_ticks(os.getpid()),
+        "namespace": namespace(),
+        "host": "here",
+        "command": "train.py",
+        "time": 1000.0,
+        "loaders": [{"number": 1}],
+    }
+    content |= changes
+    path = folder / f"{content['pid']}-{content['started_ticks']}.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+def ended_pid():
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_loaders_of_living_processes_are_found(tmp_path):
+    write(tmp_path)
+    (loader,) = running([tmp_path], now=1002.5)
+    assert (loader.pid, loader.command, loader.age_s, loader.about) == (os.getpid(), "train.py", 2.5, {"number": 1})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        lambda: {"pid": ended_pid()},
+        lambda: {"pid": ended_pid(), "started_ticks": 0},
+        lambda: {"started_ticks": 1},  # its pid is another process's by now
+    ],
+)
+def test_files_of_processes_that_have_ended_are_removed(tmp_path, changes):
+    write(tmp_path, **changes())
+    assert running([tmp_path], now=1000.0) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_half_written_file_is_removed_when_nobody_can_be_writing_it_any_more(tmp_path):
+    half = tmp_path / "7-7.new"
+    half.write_text("half")
+    running([tmp_path], now=half.stat().st_mtime + 5)
+    assert half.exists()
+    running([tmp_path], now=half.stat().st_mtime + 500)
+    assert not half.exists()
+
+
+def test_another_containers_files_are_shown_while_fresh_and_left_alone(tmp_path):
+    path = write(tmp_path, pid=ended_pid(), namespace=1)
+    assert len(running([tmp_path], now=1001.0)) == 1
+    assert running([tmp_path], now=2000.0) == []
+    assert path.exists()
+    running([tmp_path], now=1_000_000.0)
+    assert not path.exists()
+
+
+def test_files_that_are_none_of_ours_are_passed_over(tmp_path):
+    (tmp_path / "1-1.json").write_text("{")
+    (tmp_path / "2-2.json").write_text('{"format": 99}')
+    (tmp_path / "3-3.json").write_text("[]")
+    write(tmp_path)
+    assert len(running([tmp_path], now=1000.0)) == 1
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_a_folder_of_somebody_elses_is_not_read(tmp_path):
+    write(tmp_path)
+    tmp_path.chmod(0o777)
+    assert running([tmp_path, tmp_path / "none"], now=1000.0) == []
