@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import first_epoch, warm_gather
+from benchmarks import first_epoch, tracing, warm_gather
 from benchmarks.measure import Answer
 from stoker.demo.data import make_data
 from stoker.demo.machine import machine, versions
@@ -23,6 +23,7 @@ QUESTIONS = {
     "warm-gather": warm_gather.run,
     "first-epoch": first_epoch.run,
     "first-epoch-all-cores": first_epoch.run_on_all,
+    "tracing": tracing.run,
 }
 
 
