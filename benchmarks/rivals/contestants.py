@@ -40,7 +40,7 @@ CONTESTANTS = (
         requirements=(_TORCH, "numpy<2", "pyarrow==14.0.2", *_PETASTORM_NEEDS),
         without_dependencies=("petastorm==0.13.1", "pyspark<4", "py4j"),
     ),
-    Contestant(key="ray", requirements=("ray[data]==2.60.0", "numpy==2.4.6", "pyarrow==26.0.1")),
+    Contestant(key="ray", requirements=("ray[data]==2.60.0", "aiohttp", "numpy==2.4.6", "pyarrow==26.0.1")),
     Contestant(key="hf", requirements=("datasets==5.2.0", "numpy==2.4.6", "pyarrow==26.0.1"), is_slow=True),
     Contestant(key="grain", requirements=("grain==0.2.18", "numpy==2.4.6", "pyarrow==26.0.1"), is_slow=True),
     Contestant(

@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
+from typing import Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -25,9 +26,15 @@ def print_table(console: Console, outcomes: Sequence[Outcome]) -> None:
     """Print one line a contestant, the fastest first."""
     table = Table(box=None, pad_edge=False)
     for heading in _HEADINGS:
-        table.add_column(heading, justify="left" if heading in ("loader", "columns", "rows") else "right")
+        justify: Literal["left", "right"] = "left" if heading in ("loader", "columns", "rows") else "right"
+        table.add_column(heading, justify=justify, no_wrap=True)
     for outcome in ranked(outcomes):
-        table.add_row(*cells(outcome, outcomes), style="bold" if outcome.key in OURS else "")
+        *most, columns = cells(outcome, outcomes)
+        table.add_row(
+            *most,
+            columns if len(columns) < 8 else f"{len(outcome.missing)} missing",
+            style="bold" if outcome.key in OURS else "",
+        )
     console.print(table)
 
 
@@ -39,7 +46,7 @@ def ranked(outcomes: Sequence[Outcome]) -> list[Outcome]:
 def cells(outcome: Outcome, outcomes: Sequence[Outcome]) -> tuple[str, ...]:
     """Return a contestant's line, below `_HEADINGS`."""
     if outcome.error:
-        return outcome.name, "failed", "", "", "", "", outcome.error.splitlines()[-1][:60], ""
+        return outcome.name, "failed", "", "", "", "", outcome.error.splitlines()[-1], ""
     rows = "ROWS LOST" if outcome.has_lost_rows else f"{outcome.num_rows:,}" + (", cut" if outcome.is_cut else "")
     factor = factor_of(outcome, outcomes)
     return (

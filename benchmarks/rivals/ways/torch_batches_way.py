@@ -40,19 +40,19 @@ class Way:
     def prepare(self) -> None:
         """Write the arrays."""
         write_arrays(self._settings.files, self._settings.cache)
+        samples = Batches(self._settings)
+        self._loader = DataLoader(
+            samples,
+            batch_size=None,
+            sampler=BatchSampler(RandomSampler(range(len(samples))), self._settings.batch_size, drop_last=False),
+            num_workers=self._settings.num_workers,
+            persistent_workers=True,
+        )
 
     def batches(self, epoch: int) -> Iterator[Any]:
         """Give one epoch."""
-        samples = Batches(self._settings)
-        sampler = RandomSampler(range(len(samples)), generator=torch.Generator().manual_seed(epoch))
-        return iter(
-            DataLoader(
-                samples,
-                batch_size=None,
-                sampler=BatchSampler(sampler, self._settings.batch_size, drop_last=False),
-                num_workers=self._settings.num_workers,
-            )
-        )
+        torch.manual_seed(epoch)
+        return iter(self._loader)
 
 
 if __name__ == "__main__":

@@ -33,20 +33,19 @@ class Way:
     def prepare(self) -> None:
         """Write the arrays."""
         write_arrays(self._settings.files, self._settings.cache)
+        self._loader = DataLoader(
+            Samples(self._settings),
+            batch_size=self._settings.batch_size,
+            shuffle=True,
+            num_workers=self._settings.num_workers,
+            collate_fn=collate,
+            persistent_workers=True,
+        )
 
     def batches(self, epoch: int) -> Iterator[Any]:
         """Give one epoch."""
-        generator = torch.Generator().manual_seed(epoch)
-        return iter(
-            DataLoader(
-                Samples(self._settings),
-                batch_size=self._settings.batch_size,
-                shuffle=True,
-                generator=generator,
-                num_workers=self._settings.num_workers,
-                collate_fn=collate,
-            )
-        )
+        torch.manual_seed(epoch)
+        return iter(self._loader)
 
 
 if __name__ == "__main__":

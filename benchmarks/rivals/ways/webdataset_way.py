@@ -39,9 +39,7 @@ class Way:
 
     def batches(self, epoch: int) -> Iterator[Any]:
         """Give one epoch."""
-        samples = wds.WebDataset(
-            self._shards, shardshuffle=len(self._shards), nodesplitter=wds.split_by_worker, seed=epoch
-        )
+        samples = wds.WebDataset(self._shards, shardshuffle=len(self._shards), seed=epoch)
         batches = (
             samples.shuffle(_SHUFFLE_SAMPLES)
             .decode()
