@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from stoker.doctor.watch.patterns import find_blocked, find_turns, is_trend, trend_of
+from stoker.doctor.watch.patterns import Turns, find_blocked, find_turns, is_trend, trend_of
 from stoker.doctor.watch.tally import Floats, Ints, Kind, Tallied
 from stoker.doctor.watch.words import share_text, time_text
 
@@ -30,6 +30,8 @@ _WORTH_TELLING = 0.02
 _MIN_STEPS = 16
 # A step is slow beyond this many times the median one.
 _SLOW_STEP = 3.0
+# One is late alone where three quarters of the others' batches are ready: about half are where all are late.
+_LONE = 0.75
 # Stalls below this share of a step and its stall are the noise of handing over.
 _NOISE = 0.02
 
@@ -66,75 +68,49 @@ def find_all(seen: Tallied, *, num_workers: int | None) -> tuple[Finding, ...]:
     """
     found = _in_time(seen.parts)
     if len(seen.latest) >= _MIN_STEPS:
-        index = seen.latest[:, 0]
         stalls, steps = seen.latest[:, 1] / 1e9, seen.latest[:, 2] / 1e9
         cycle = float(stalls.mean() + steps.mean())
-        found += _in_stalls(index, stalls, cycle=cycle, num_workers=num_workers or 0, has_trend=bool(found))
-        found += _in_steps(index, steps, cycle=cycle)
+        found += _in_stalls(seen.latest, cycle=cycle, num_workers=num_workers or 0, has_trend=bool(found))
+        found += _in_steps(seen.latest[:, 0], steps, cycle=cycle)
     found += _at_epochs(seen)
     return tuple(sorted(found, key=lambda finding: -finding.share))
 
 
-def _in_stalls(index: Ints, stalls: Floats, *, cycle: float, num_workers: int, has_trend: bool) -> list[Finding]:
+def _in_stalls(latest: Ints, *, cycle: float, num_workers: int, has_trend: bool) -> list[Finding]:
+    index, stalls = latest[:, 0], latest[:, 1] / 1e9
     share = float(stalls.mean()) / cycle if cycle > 0 else 0.0
     if share < _WORTH_TELLING:
         return []
     found: list[Finding] = []
+    is_lone = _is_lone(stalls, latest[:, 3], floor=_NOISE * cycle)
     turns = find_turns(index, stalls, floor=_NOISE * cycle)
+    is_one_worker = turns is not None and turns.period == num_workers and len(turns.places) == 1
     if turns is not None:
         at_places = np.isin(index % turns.period, turns.places)
         cost = float(stalls[at_places].sum() / stalls.sum()) * share
-        every = f"{_which(turns.period, len(turns.places))} waits {time_text(turns.slow)}, the others "
-        every += time_text(turns.others)
+        every = (
+            f"{_which(turns.period, len(turns.places))} waits {time_text(turns.slow)}, "
+            f"the others {time_text(turns.others)}"
+        )
         place = turns.places[0]
-        if turns.period != num_workers or len(turns.places) > 1:
-            found.append(
-                Finding(
-                    name="periodic-stall",
-                    share=cost,
-                    sentence=every,
-                    advice=f"something comes every {turns.period} batches: as many workers in turn, a file boundary, "
-                    "a buffer that is refilled",
-                    period=turns.period,
-                    place=place,
-                )
-            )
-        elif place:
-            found.append(
-                Finding(
-                    name="slow-worker",
-                    share=cost,
-                    sentence=f"worker {place} of {num_workers} is slow: {every}",
-                    advice=f"look at what worker {place} reads and on which core it runs; "
-                    "the other workers' batches are ready and have to wait for their turn",
-                    period=turns.period,
-                    place=place,
-                )
-            )
+        if not is_one_worker:
+            found.append(_periodic(turns, cost, every))
+        elif is_lone or (is_lone is None and place):
+            found.append(_slow_worker(place, num_workers, cost, every))
         else:
-            found.append(
-                Finding(
-                    name="too-few-workers",
-                    share=cost,
-                    sentence=f"{num_workers} workers deliver together and then work together: {every}",
-                    advice="more workers, or less work in each; where more change nothing, worker 0 alone is slow",
-                    period=turns.period,
-                    place=place,
-                )
-            )
-    if turns is None or turns.period != num_workers:
-        blocked = find_blocked(index, stalls, floor=_NOISE * cycle)
-        if blocked is not None and blocked.share * share >= _WORTH_TELLING and blocked.share >= 0.5:
-            found.append(
-                Finding(
-                    name="head-of-line",
-                    share=blocked.share * share,
-                    sentence=f"one batch in {round(len(stalls) / blocked.num)} holds back those behind it: it is "
-                    f"{time_text(blocked.mean)} late, the next {blocked.num_behind} then come at once",
-                    advice="a few samples are much dearer than the rest: split or cache them, queue more batches "
-                    "ahead, or let batches overtake each other (torch: DataLoader(in_order=False))",
-                )
-            )
+            found.append(_too_few(num_workers, cost, every, period=num_workers, place=place))
+    blocked = None if is_one_worker else find_blocked(index, stalls, floor=_NOISE * cycle)
+    if blocked is not None and blocked.share * share >= _WORTH_TELLING and blocked.share >= 0.5:
+        apart = len(stalls) / blocked.num
+        late = (
+            f"one batch in {round(apart)} holds back those behind it: it is {time_text(blocked.mean)} late, "
+            f"the next {blocked.num_behind} then come at once"
+        )
+        # Where all work at their limit, each turn of the workers has one that is last.
+        if is_lone is False or (is_lone is None and apart <= 1.5 * num_workers):
+            found.append(_too_few(num_workers, share, late))
+        else:
+            found.append(_head_of_line(blocked.share * share, late))
     if not found and not has_trend and float(np.median(stalls)) >= 0.5 * float(stalls.mean()):
         found.append(
             Finding(
@@ -146,6 +122,61 @@ def _in_stalls(index: Ints, stalls: Floats, *, cycle: float, num_workers: int, h
             )
         )
     return found
+
+
+def _is_lone(stalls: Floats, ready: Ints, *, floor: float) -> bool | None:
+    """Say whether what the loop waited for was late alone, the others' batches ready; None where nobody knows."""
+    is_known = (ready >= 0) & (stalls > floor)
+    if not is_known.any():
+        return None
+    return float(np.average(ready[is_known], weights=stalls[is_known])) >= 1000 * _LONE
+
+
+def _periodic(turns: Turns, cost: float, every: str) -> Finding:
+    return Finding(
+        name="periodic-stall",
+        share=cost,
+        sentence=every,
+        advice=f"something comes every {turns.period} batches: as many workers in turn, a file boundary, a buffer "
+        "that is refilled",
+        period=turns.period,
+        place=turns.places[0],
+    )
+
+
+def _slow_worker(worker: int, num_workers: int, cost: float, every: str) -> Finding:
+    return Finding(
+        name="slow-worker",
+        share=cost,
+        sentence=f"worker {worker} of {num_workers} is slow: {every}",
+        advice=f"look at what worker {worker} reads and on which core it runs; the other workers' batches are ready "
+        "and have to wait for their turn",
+        period=num_workers,
+        place=worker,
+    )
+
+
+def _too_few(
+    num_workers: int, cost: float, seen: str, *, period: int | None = None, place: int | None = None
+) -> Finding:
+    return Finding(
+        name="too-few-workers",
+        share=cost,
+        sentence=f"{num_workers} workers work at their limit and deliver in bursts: {seen}",
+        advice="more workers, or less work in each; where more change nothing, one of them alone is slow",
+        period=period,
+        place=place,
+    )
+
+
+def _head_of_line(cost: float, late: str) -> Finding:
+    return Finding(
+        name="head-of-line",
+        share=cost,
+        sentence=late,
+        advice="a few samples are much dearer than the rest: split or cache them, queue more batches ahead, or let "
+        "batches overtake each other (torch: DataLoader(in_order=False))",
+    )
 
 
 def _in_steps(index: Ints, steps: Floats, *, cycle: float) -> list[Finding]:
@@ -203,7 +234,7 @@ def _in_time(parts: Ints) -> list[Finding]:
 def _at_epochs(seen: Tallied) -> list[Finding]:
     num, stall_s = seen.num_of[Kind.EPOCH_START], seen.stall_s_of[Kind.EPOCH_START]
     total = stall_s + seen.stall_s_of[Kind.STEADY] + seen.step_s_of[Kind.STEADY] + seen.step_s_of[Kind.EPOCH_START]
-    if not num or stall_s < _WORTH_TELLING * total:
+    if not num or not total or stall_s < _WORTH_TELLING * total:
         return []
     return [
         Finding(

@@ -6,10 +6,14 @@ from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 from stoker.doctor.watch.meter import Meter
+from stoker.doctor.watch.readiness import ready_probe
 from stoker.doctor.watch.replay import Replayer
 from stoker.doctor.watch.tally import Kind
 
 Batch = TypeVar("Batch")
+
+# After a stall of 1 ms it is worth some microseconds to look at what lay ready behind the batch.
+_LONG_NS = 1_000_000
 
 
 class WatchedIterator(Generic[Batch]):
@@ -27,6 +31,7 @@ class WatchedIterator(Generic[Batch]):
         self._iterator = iterator
         self._meter = meter
         self._on_end = on_end
+        self._ready = ready_probe(iterator)
         self._is_over = False
         self._begun_at = meter.num_steps
 
@@ -42,6 +47,8 @@ class WatchedIterator(Generic[Batch]):
             self._end(is_whole=True)
             raise
         meter.got()
+        if self._ready is not None and meter.stall_ns > _LONG_NS:
+            meter.note_ready(self._ready())
         return batch
 
     def __getattr__(self, name: str) -> Any:
@@ -83,6 +90,8 @@ class ReplayingIterator(WatchedIterator[Batch]):
                 self._is_exhausted = True
             else:
                 meter.got(replayer.take(batch))
+                if self._ready is not None and meter.stall_ns > _LONG_NS:
+                    meter.note_ready(self._ready())
                 return batch
             meter.ask()  # the wait for the end of the epoch is no replayed batch's stall
         if replayer.is_due(at_end=self._is_exhausted):

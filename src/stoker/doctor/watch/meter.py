@@ -43,16 +43,17 @@ class Meter:
         self._device = device
         self._warmup = warmup
         self._tally = Tally()
-        self._collected: list[int] = []  # kind, step in its epoch, stall, step; four numbers a step
+        self._collected: list[int] = []  # the columns of `Tally.add`, five numbers a step
         self._counting = threading.Lock()
         self._asked_ns = 0
         self._got_ns: int | None = None  # None: no step is under way
-        self._stall_ns = 0
+        self._ready = -1
         self._begin_ns = 0  # what beginning the epoch took, part of its first batch's stall
         self._in_epoch = 0
         self._kind = Kind.WARMUP
         self.num_epochs = 0
         self.num_steps = 0
+        self.stall_ns = 0  # of the step under way
         self.first_batch_s = 0.0
 
     def begin_epoch(self, num_ns: int = 0) -> None:
@@ -75,10 +76,10 @@ class Meter:
                 self._device.ask()
             now = self._clock()
             collected = self._collected
-            collected += (self._kind, self._in_epoch, self._stall_ns, now - self._got_ns)
+            collected += (self._kind, self._in_epoch, self.stall_ns, now - self._got_ns, self._ready)
             self._in_epoch += 1
             self._got_ns = None
-            if len(collected) >= 4 * _BLOCK:
+            if len(collected) >= 5 * _BLOCK:
                 with self._counting:
                     self._count()
                 now = self._clock()  # counting is neither step nor stall
@@ -93,12 +94,13 @@ class Meter:
             kind: What the step is, where it is no ordinary one.
         """
         got = self._clock()
-        self._stall_ns = got - self._asked_ns
+        self.stall_ns = got - self._asked_ns
+        self._ready = -1
         self.num_steps += 1
         if self._in_epoch == 0:
-            self._stall_ns += self._begin_ns
+            self.stall_ns += self._begin_ns
             if self.num_steps == 1:
-                self.first_batch_s = self._stall_ns / 1e9
+                self.first_batch_s = self.stall_ns / 1e9
         if kind is not None:
             self._kind = kind
         elif self._in_epoch and self.num_steps > self._warmup:
@@ -117,6 +119,10 @@ class Meter:
         self._got_ns = None
         if self._device is not None:
             self._device.drop()
+
+    def note_ready(self, share: float) -> None:
+        """Note, in the step under way, which share of the other workers' batches was ready behind this one."""
+        self._ready = round(1000 * share)
 
     def leave_out(self) -> None:
         """Keep the step under way, and its stall, out of every figure."""
@@ -140,7 +146,7 @@ class Meter:
             return self._tally.look()
 
     def _count(self) -> None:
-        num = len(self._collected)  # whole steps, whatever a loop in another thread adds: four numbers at once
+        num = len(self._collected)  # whole steps, whatever a loop in another thread adds: five numbers at once
         if num:
-            self._tally.add(np.array(self._collected[:num], dtype=np.int64).reshape(-1, 4))
+            self._tally.add(np.array(self._collected[:num], dtype=np.int64).reshape(-1, 5))
             del self._collected[:num]

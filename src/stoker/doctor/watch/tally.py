@@ -67,7 +67,8 @@ class Tallied:
         step_s_of: Their steps, summed.
         stall: Stalls of steady steps.
         step: Step times of steady steps, and of those at an epoch's start.
-        latest: The latest steady steps. Shape [N, 3]: step in its epoch, stall in ns, step in ns.
+        latest: The latest steady steps. Shape [N, 4]: step in its epoch, stall in ns, step in ns, readiness of the
+            batches behind (`Tally.add`).
         parts: The whole run of steady steps in at most 128 equal parts, the last may be shorter. Shape [P, 3]: steps,
             stall in ns, step in ns.
         replayed: Replayed steps. Shape [R, 2]: stall in ns, step in ns.
@@ -95,12 +96,17 @@ class Tally:
         self._stalls = Histogram()
         self._steps = Histogram()
         self._timeline = Timeline()
-        self._latest: Ints = np.empty((0, 3), dtype=np.int64)
+        self._latest: Ints = np.empty((0, 4), dtype=np.int64)
         self._replayed: list[Ints] = []
         self._longest_start_ns = 0
 
     def add(self, block: Ints) -> None:
-        """Take steps in order. Shape [N, 4]: kind, step in its epoch, stall in ns, step in ns."""
+        """Take steps in order.
+
+        Args:
+            block: Shape [N, 5]: kind; step in its epoch; stall in ns; step in ns; thousandths of the other workers'
+                batches that were ready behind this one when it came, -1 where nobody knows.
+        """
         kinds = block[:, 0]
         for kind in Kind:
             rows = block[kinds == kind]
@@ -113,10 +119,10 @@ class Tally:
                 self._steps.add(rows[:, 3])
             if kind is Kind.STEADY:
                 self._stalls.add(rows[:, 2])
-                self._timeline.add(rows[:, 2:])
+                self._timeline.add(rows[:, 2:4])
                 self._latest = np.concatenate([self._latest, rows[:, 1:]])[-NUM_LATEST:]
             elif kind is Kind.REPLAY:
-                self._replayed.append(rows[:, 2:].copy())
+                self._replayed.append(rows[:, 2:4].copy())
             elif kind is Kind.EPOCH_START:
                 self._longest_start_ns = max(self._longest_start_ns, int(rows[:, 2].max()))
 

@@ -1,0 +1,29 @@
+"""What lies ready behind the batch that a loop waited for, where the loader lets it be seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+
+def ready_probe(iterator: Iterator[Any]) -> Callable[[], float] | None:
+    """Return what says which share of the other workers' batches is ready, in [0, 1]; None where that cannot be seen.
+
+    One slow worker, or one dear batch, leaves all others ready behind it; workers that are all too slow leave few. The
+    times alone do not tell the two apart.
+
+    Source:
+        torch.utils.data.dataloader, `_MultiProcessingDataLoaderIter._task_info`: task -> (worker,) while it is made,
+        (worker, batch) once it has come out of turn. Not public: without it, findings rest on times alone.
+    """
+    tasks, num_workers = getattr(iterator, "_task_info", None), getattr(iterator, "_num_workers", None)
+    if not isinstance(tasks, Mapping) or not isinstance(num_workers, int) or num_workers < 2:
+        return None
+
+    def share() -> float:
+        seen = getattr(iterator, "_task_info", {})
+        of_others = len(seen) * (num_workers - 1) / num_workers
+        num_ready = sum(1 for task in seen.values() if len(task) > 1)
+        return min(1.0, num_ready / of_others) if of_others else 0.0
+
+    return share

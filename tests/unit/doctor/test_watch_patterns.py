@@ -1,0 +1,124 @@
+"""Planted patterns get their names, what is planted nowhere gets none."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.doctor.watched_loops import Clock, PlannedLoader, WorkersLoader, names_of, watched_run
+
+from stoker.doctor.watch.patterns import find_turns
+
+
+def noise(seed: int):
+    rng = np.random.default_rng(seed)
+    return lambda seconds, spread=0.1: seconds * min(3.0, max(0.2, 1 + spread * float(rng.standard_normal())))
+
+
+@given(st.integers(2, 64), st.data(), st.integers(0, 100))
+def test_a_slow_kth_batch_is_found_with_its_period_and_place(period, data, seed):
+    place = data.draw(st.integers(0, period - 1))
+    jitter = noise(seed)
+    loader = PlannedLoader(Clock(), 700, lambda i: jitter(0.05 if i % period == place else 0.0005))
+    report = watched_run(loader, lambda i: jitter(0.01))
+    finding = next(finding for finding in report.findings if finding.name == "periodic-stall")
+    assert (finding.period, finding.place) == (period, place)
+    assert finding.sentence.startswith("every ")
+
+
+@pytest.mark.parametrize("num_workers", [2, 4, 8])
+@pytest.mark.parametrize("is_last", [False, True])
+def test_one_slow_worker_is_named_whichever_it_is(num_workers, is_last):
+    jitter = noise(num_workers)
+    worker = num_workers - 1 if is_last else 0
+    loader = WorkersLoader(
+        Clock(),
+        800,
+        num_workers=num_workers,
+        cost=lambda i: jitter(0.03 * num_workers * (1 if i % num_workers == worker else 0.2)),
+    )
+    report = watched_run(loader, lambda i: jitter(0.01))
+    assert names_of(report) == ["slow-worker"]
+    finding = report.findings[0]
+    assert (finding.period, finding.place) == (num_workers, worker)
+    assert f"worker {worker} of {num_workers} is slow" in finding.sentence
+
+
+def test_a_slow_worker_that_is_not_the_first_is_named_by_times_alone():
+    jitter = noise(1)
+    loader = WorkersLoader(
+        Clock(), 800, num_workers=4, cost=lambda i: jitter(0.12 if i % 4 == 2 else 0.02), is_seen=False
+    )
+    assert names_of(watched_run(loader, lambda i: jitter(0.01))) == ["slow-worker"]
+
+
+@pytest.mark.parametrize("num_workers", [2, 4, 8])
+@pytest.mark.parametrize("spread", [0.001, 0.05, 0.3])
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_workers_that_are_all_too_slow_are_too_few(num_workers, spread, is_seen):
+    jitter = noise(1)
+    loader = WorkersLoader(
+        Clock(), 800, num_workers=num_workers, cost=lambda i: jitter(0.03 * num_workers, spread), is_seen=is_seen
+    )
+    names = names_of(watched_run(loader, lambda i: jitter(0.01)))
+    assert names in (["too-few-workers"], ["even-stall"])
+    assert names == ["too-few-workers"] or (num_workers == 2 and spread == 0.3)
+
+
+def test_one_dear_batch_that_holds_back_those_behind_it_is_head_of_line_blocking():
+    rng = np.random.default_rng(3)
+    dear = set(rng.choice(900, 30, replace=False).tolist())
+    loader = WorkersLoader(Clock(), 900, num_workers=4, cost=lambda i: 0.5 if i in dear else 0.02)
+    report = watched_run(loader, lambda i: 0.01)
+    assert names_of(report) == ["head-of-line"]
+    assert report.findings[0].share > 0.1
+
+
+def test_a_loader_that_is_slow_throughout_is_neither_periodic_nor_blocked():
+    jitter = noise(5)
+    report = watched_run(PlannedLoader(Clock(), 600, lambda i: jitter(0.03)), lambda i: jitter(0.01))
+    assert names_of(report) == ["even-stall"]
+
+
+def test_a_stall_that_grows_is_named_and_one_that_fades_too():
+    jitter = noise(6)
+    growing = watched_run(PlannedLoader(Clock(), 1000, lambda i: jitter(2e-5 * i)), lambda i: jitter(0.01))
+    fading = watched_run(PlannedLoader(Clock(), 1000, lambda i: jitter(2e-5 * (1000 - i))), lambda i: jitter(0.01))
+    assert "growing-stall" in names_of(growing)
+    assert "fading-stall" not in names_of(growing)
+    assert "fading-stall" in names_of(fading)
+    assert "growing-stall" not in names_of(fading)
+
+
+@pytest.mark.parametrize("every", [10, 100, 150])
+def test_slow_steps_are_told_from_slow_batches(every):
+    jitter = noise(7)
+    loader = PlannedLoader(Clock(), 1000, lambda i: jitter(0.0001))
+    report = watched_run(loader, lambda i: jitter(0.5 if i % every == every - 1 else 0.01))
+    assert names_of(report) == ["slow-steps"]
+    assert report.findings[0].period == every
+    assert report.verdict.limit == "model"
+
+
+def test_epochs_that_begin_slowly_are_told_apart_from_stalls_inside():
+    loader = PlannedLoader(Clock(), 40, lambda i: 1.0 if i == 0 else 0.0001)
+    report = watched_run(loader, lambda i: 0.01, num_epochs=6)
+    assert names_of(report) == ["epoch-start"]
+    assert report.verdict.limit == "epoch-start"
+    assert report.stall_share == pytest.approx(0.01, abs=0.002)
+    assert report.seconds["epoch_start"] == pytest.approx(5.0)
+    assert report.first_batch_s == pytest.approx(1.0)
+
+
+@given(st.integers(0, 1000))
+def test_noise_has_no_pattern(seed):
+    rng = np.random.default_rng(seed)
+    waits = rng.exponential(0.02, 500)
+    assert find_turns(np.arange(500), waits, floor=0.001) is None
+
+
+def test_a_balanced_loop_has_nothing_to_tell():
+    jitter = noise(8)
+    report = watched_run(PlannedLoader(Clock(), 500, lambda i: jitter(0.00005)), lambda i: jitter(0.01))
+    assert report.findings == ()
+    assert report.verdict.limit == "model"
+    assert "nothing to gain" in report.verdict.sentence
