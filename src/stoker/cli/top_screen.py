@@ -36,7 +36,7 @@ _STAGES = {
     "augment": "augment",
     "copy": "copy to device",
 }
-# The wait, what it is called, and how many wait at once.
+# The wait, and who waits for whom in it.
 _WAITS = (
     ("loop_for_batch_s", "loop for a batch"),
     ("batch_for_window_s", "batch for a window"),
@@ -83,16 +83,16 @@ def _nobody() -> Text:
 def _block(loader: RunningLoader, width: int) -> RenderableType:
     about, recent = loader.about, loader.about["recent"]
     rows = Table.grid(padding=(0, 2, 0, 0))
-    rows.add_column(style="dim", no_wrap=True)
-    rows.add_column(no_wrap=True, overflow="ellipsis")
+    rows.add_column(style="dim", no_wrap=True, min_width=len("waiting"))
+    rows.add_column(no_wrap=True)
     bar_width = max(10, min(40, width - 50))
     rows.add_row("step", _stepping(recent, bar_width))
     rows.add_row("rate", Text(_rate(recent)))
     rows.add_row("epoch", _progress(about["total"], recent, bar_width))
     rows.add_row("cache", _cache(about["total"]))
-    waits = _waits(recent)
+    waits = _waits(recent, width - len("waiting") - 2)
     if waits:
-        rows.add_row("waits", waits)
+        rows.add_row("waiting", waits)
     return Group(_title(loader, width), rows, _stage_table(recent, width))
 
 
@@ -147,14 +147,19 @@ def _cache(total: Mapping[str, Any]) -> Text:
     return text
 
 
-def _waits(recent: Mapping[str, Any]) -> Text | None:
-    """Return who waits for whom, the longest first: how many of them at a time."""
+def _waits(recent: Mapping[str, Any], width: int) -> str:
+    """Return who waits for whom, and how many of them at a time: the most first, as many as fit."""
     elapsed_s = recent["elapsed_s"]
     if elapsed_s <= 0:
-        return None
+        return ""
     found = [(recent["waits"][name] / elapsed_s, what) for name, what in _WAITS]
-    longest = sorted((item for item in found if item[0] >= 0.005), reverse=True)
-    return Text(" · ".join(f"{what} {share:.2f}" for share, what in longest[:3])) if longest else None
+    text = ""
+    for share, what in sorted(found, reverse=True):
+        more = f"{text} · {what} {share:.2f}" if text else f"{what} {share:.2f}"
+        if share < 0.005 or len(more) > width:
+            break
+        text = more
+    return text
 
 
 def _stages_of(recent: Mapping[str, Any]) -> list[str]:
