@@ -21,6 +21,12 @@ from stoker.demo.machine import machine, versions
 RESULTS = Path(__file__).parent / "results"
 QUESTIONS = {
     "warm-gather": warm_gather.run,
+    "warm-stacked": warm_gather.run_stacked,
+    "warm-named": warm_gather.run_named,
+    "warm-everything": warm_gather.run_everything,
+    "batch-cost": warm_gather.run_batch_cost,
+    "batch-cost-named": warm_gather.run_batch_cost_named,
+    "chunk-counts": warm_gather.run_chunk_counts,
     "first-epoch": first_epoch.run,
     "first-epoch-all-cores": first_epoch.run_on_all,
     "tracing": tracing.run,
@@ -74,10 +80,12 @@ def _print(console: Console, answers: dict[str, Answer]) -> None:
         )
     console.print(table)
     for answer in answers.values():
+        console.print(f"  {answer.question}: {answer.unit}", style="dim")
         for remark in answer.remarks:
             console.print(f"  {remark}", style="dim")
     console.print(
-        "  rates in million rows/s, medians; ratios are taken a round each, their median is printed", style="dim"
+        "  rates are medians, in the unit of their question; ratios are taken a round each, their median is printed",
+        style="dim",
     )
 
 

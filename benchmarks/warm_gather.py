@@ -1,29 +1,38 @@
-"""Warm epochs, fixed-width fields, one thread: how near to a bare `np.take` of the same records?"""
+"""Warm epochs: how near to the memory's limits, and what a batch costs beyond its bytes?"""
 
 from __future__ import annotations
 
+import itertools
+import threading
+import time
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from benchmarks.measure import Answer, compare, rate_of
 from stoker import Dataset, Field, Loader
 from stoker.demo.data import DemoData
 from stoker.demo.ranking import column_names
+from stoker.spec import Ragged
 
 BATCH_SIZE = 4096
 RAGGED = ("country", "clicked_items", "viewed_categories")
+STACKED = {"dense": Field("float32", columns="dense_*"), "ids": Field("int64", columns="id_*")}
+# A copy this large lies in no cache.
+COPY_BYTES = 256 << 20
+# What a batch may cost beyond its bytes, in microseconds, and what more for each field.
+BATCH_US, FIELD_US = 60, 1
+NUM_SMALL = 3_000
 
 
 def run(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
-    """Ask it."""
-    dataset = Dataset(
-        [str(path) for path in data.paths],
-        columns=[name for name in column_names() if name not in RAGGED],
-        fields={"dense": Field("float32", columns="dense_*"), "ids": Field("int64", columns="id_*")},
-    )
+    """One thread against a bare `np.take` of the same records."""
     with Loader(
-        dataset, batch_size=BATCH_SIZE, shuffle=True, cache=folder / "cache", num_threads=1, prefetch=0
+        _fixed(data, STACKED), batch_size=BATCH_SIZE, shuffle=True, cache=folder / "cache", num_threads=1, prefetch=0
     ) as loader:
         records = np.random.default_rng(0).integers(0, 256, (data.num_rows, loader.spec.record_bytes), dtype=np.uint8)
         out = np.empty((BATCH_SIZE, loader.spec.record_bytes), dtype=np.uint8)
@@ -52,3 +61,140 @@ def run(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
                 "calling thread (prefetch=0)",
             ),
         )
+
+
+def run_stacked(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
+    """Two threads, fixed-width fields as stacked tensors, against two threads that copy."""
+    return _against_copy("stacked tensors", _fixed(data, STACKED), folder, num_rounds=num_rounds, promise=0.80)
+
+
+def run_named(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
+    """Two threads, each column a tensor of its own, against two threads that copy."""
+    return _against_copy("one tensor a column", _fixed(data, {}), folder, num_rounds=num_rounds, promise=0.65)
+
+
+def run_everything(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
+    """Two threads, both ragged histories and the string too, against two threads that copy."""
+    dataset = Dataset([str(path) for path in data.paths], fields=STACKED)
+    return _against_copy("histories and string too", dataset, folder, num_rounds=num_rounds, promise=0.65)
+
+
+def run_batch_cost(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
+    """Batches of one row: what a batch costs beyond its bytes."""
+    return _cost("stacked tensors", _fixed(data, STACKED), folder, num_rounds=num_rounds, budget_us=BATCH_US)
+
+
+def run_batch_cost_named(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
+    """Batches of one row, each column a tensor of its own."""
+    dataset = _fixed(data, {})
+    budget_us = BATCH_US + FIELD_US * (len(column_names()) - len(RAGGED))
+    return _cost("one tensor a column", dataset, folder, num_rounds=num_rounds, budget_us=budget_us)
+
+
+def run_chunk_counts(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
+    """The same rows in one chunk and in a thousand: does a batch cost the same?"""
+    del data
+    num_rows = 1 << 20
+    table = pa.table({f"x_{i}": np.arange(num_rows, dtype=np.float32) + i for i in range(16)})
+    paths = {}
+    for num_chunks in (1, 1_024):
+        paths[num_chunks] = folder / f"{num_chunks}-chunks.parquet"
+        pq.write_table(table, paths[num_chunks], row_group_size=num_rows // num_chunks)
+    fields = {"x": Field("float32", columns="x_*")}
+    with (
+        _small(Dataset(paths[1], fields=fields, chunk_size="1GiB"), folder, batch_size=256) as one,
+        _small(Dataset(paths[1_024], fields=fields, chunk_size="64KiB"), folder, batch_size=256) as many,
+    ):
+        for loader, num_chunks in ((one, 1), (many, 1_024)):
+            for _ in loader:
+                pass
+            if loader.stats().num_built != num_chunks:
+                raise AssertionError(f"{loader.stats().num_built} chunks were built instead of {num_chunks}")
+        return compare(
+            "a batch from 1,024 chunks / the same from one",
+            ours=lambda: 1e3 / _us_a_batch(many),
+            ceiling=lambda: 1e3 / _us_a_batch(one),
+            unit="thousand batches/s",
+            num_rounds=num_rounds,
+            promise=0.8,
+            remarks=lambda: (
+                f"{many!r}",
+                f"{NUM_SMALL:,} batches of 256 rows of 64 bytes, opening and closing of windows included",
+            ),
+        )
+
+
+def _fixed(data: DemoData, fields: dict[str, Field]) -> Dataset:
+    columns = [name for name in column_names() if name not in RAGGED]
+    return Dataset([str(path) for path in data.paths], columns=columns, fields=fields)
+
+
+def _against_copy(words: str, dataset: Dataset, folder: Path, *, num_rounds: int, promise: float) -> Answer:
+    from stoker.torch import TorchLoader
+
+    source, target = np.ones(COPY_BYTES, dtype=np.uint8), np.empty(COPY_BYTES, dtype=np.uint8)
+
+    def copy() -> None:
+        half = COPY_BYTES // 2
+        threads = [
+            threading.Thread(target=np.copyto, args=(target[at : at + half], source[at : at + half]))
+            for at in (0, half)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    with TorchLoader(dataset, batch_size=BATCH_SIZE, shuffle=True, cache=folder / "cache", num_threads=2) as loader:
+        num_bytes = sum(_num_bytes(batch.values()) for batch in loader)
+        num_fields = len(loader.spec)
+
+        def epoch() -> None:
+            num_rows = sum(len(batch["label"]) for batch in loader)
+            if num_rows != loader.num_samples:
+                raise AssertionError(f"{num_rows} rows of {loader.num_samples} were delivered")
+
+        return compare(
+            f"warm epoch, {words}, 2 threads / 2 threads of memcpy",
+            ours=lambda: rate_of(num_bytes, epoch) / 1e9,
+            ceiling=lambda: rate_of(COPY_BYTES, copy) / 1e9,
+            unit="GB/s",
+            num_rounds=num_rounds,
+            promise=promise,
+            remarks=lambda: (
+                f"{num_fields} fields, {num_bytes / loader.num_samples:.0f} bytes a row without padding, batches of "
+                f"{BATCH_SIZE:,} rows; bytes delivered against bytes copied, {COPY_BYTES >> 20} MiB in two halves",
+            ),
+        )
+
+
+def _cost(words: str, dataset: Dataset, folder: Path, *, num_rounds: int, budget_us: int) -> Answer:
+    with _small(dataset, folder, batch_size=1) as loader:
+        return compare(
+            f"cost of a batch beyond its bytes, {words}: at most {budget_us} microseconds",
+            ours=lambda: 1e3 / _us_a_batch(loader),
+            ceiling=lambda: 1e3 / budget_us,
+            unit="thousand batches/s",
+            num_rounds=num_rounds,
+            promise=1.0,
+            remarks=lambda: (f"batches of one row in the calling thread, {NUM_SMALL:,} of them",),
+        )
+
+
+def _small(dataset: Dataset, folder: Path, *, batch_size: int) -> Loader:
+    from stoker.torch import TorchLoader
+
+    return TorchLoader(dataset, batch_size=batch_size, shuffle=True, cache=folder / "cache", num_threads=1, prefetch=0)
+
+
+def _us_a_batch(loader: Loader) -> float:
+    """Return what a batch takes of the calling thread's own time; the first one, which opens a window, is left out."""
+    batches = iter(loader)
+    next(batches)
+    start = time.thread_time()
+    num_batches = sum(1 for _ in itertools.islice(batches, NUM_SMALL))
+    return (time.thread_time() - start) / num_batches * 1e6
+
+
+def _num_bytes(fields: Iterable[Any]) -> int:
+    return sum(_num_bytes(field) if isinstance(field, Ragged) else field.nbytes for field in fields)
