@@ -1,0 +1,23 @@
+"""Small versions of the benchmarks, so that they cannot rot; what they measure here says nothing."""
+
+import pytest
+
+from stoker.demo.data import make_data
+
+warm_gather = pytest.importorskip("benchmarks.warm_gather")
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+
+@pytest.mark.parametrize(
+    "question", ["run", "run_stacked", "run_named", "run_everything", "run_batch_cost", "run_batch_cost_named"]
+)
+def test_every_warm_question_is_answered(question, tmp_path, monkeypatch):
+    monkeypatch.setattr(warm_gather, "NUM_SMALL", 50)
+    monkeypatch.setattr(warm_gather, "COPY_BYTES", 1 << 20)
+    data = make_data(tmp_path / "data", num_rows=9_000)
+    answer = getattr(warm_gather, question)(data, tmp_path, num_rounds=1)
+    assert answer.ours > 0
+    assert answer.ceiling > 0
+    assert answer.promise is not None
+    assert len(answer.ratios) == 1
