@@ -71,6 +71,28 @@ def dataset_of(options: argparse.Namespace) -> Dataset:
     return dataset
 
 
+def load_named(text: str, *, what: str) -> object:
+    """Return what `text` names in the user's code, such as train.py:step; a module loaded before is not loaded again.
+
+    Raises:
+        ValueError: It names nothing.
+        StokerError: The user's module cannot be imported.
+    """
+    match = _NAMED.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} does not name {what}: write train.py:name or package.module:name")
+    path = Path(match["module"])
+    loaded = sys.modules.get(path.stem) if match["module"].endswith(".py") else None
+    if loaded is not None and path.is_file() and path.resolve() == Path(loaded.__file__ or "").resolve():
+        module = loaded
+    else:
+        module = _load(match["module"])
+    if not hasattr(module, match["name"]):
+        raise ValueError(f"{match['module']} has nothing with the name {match['name']!r} to be {what}")
+    found: object = getattr(module, match["name"])
+    return found
+
+
 def _load(name: str) -> ModuleType:
     if name.endswith(".py"):
         return _load_file(Path(name))

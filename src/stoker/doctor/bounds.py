@@ -1,16 +1,16 @@
 """Capacity bounds: what each resource allows, were all others without end. Pure.
 
-    rate  ≤  capacity of a resource / what a sample takes of it           for each of
+rate  ≤  capacity of a resource / what a sample takes of it           for each of
 
-    network     bytes/s of all connections       fetch
-    disk        bytes/s, reading and writing      fetch (local), read, publish, open
-    cores       processor seconds a second        everything that computes
-    GIL         one second a second               whatever holds it
-    builders    threads that build                a chunk keeps one from its first byte to its publication
-    assemblers  threads that assemble
-    loop        the training loop's own thread    batches converted there, the step's own part on the host
-    PCIe        bytes/s to the device             copy
-    step        the device                        the model
+network     bytes/s of all connections       fetch
+disk        bytes/s, reading and writing      fetch (local), read, publish, open
+cores       processor seconds a second        everything that computes
+GIL         one second a second               whatever holds it
+builders    threads that build                a chunk keeps one from its first byte to its publication
+assemblers  threads that assemble
+loop        the training loop's own thread    batches converted there, the step's own part on the host
+PCIe        bytes/s to the device             copy
+step        the device                        the model
 """
 
 from __future__ import annotations
@@ -32,17 +32,20 @@ class _Resource(NamedTuple):
 
 def residence_s(stage: StageCost, plan: Plan) -> float:
     """Return how long a sample keeps the thread that does the stage, with the machine to itself."""
+    if stage.place == "device":
+        return stage.host_s
     machine = plan.machine
     transfer_s = stage.net_bytes / machine.connection_bytes_s if stage.net_bytes else 0.0
     disk_s = 0.0
     if stage.read_bytes:
         disk_s += stage.read_bytes / machine.read_bytes_s
     # Writing goes to the page cache and from there to the disk behind everyone's back: it keeps no thread.
-    return stage.wait_s + max(transfer_s + disk_s, 0.0) + stage.cpu_s
+    return stage.wait_s + transfer_s + disk_s + stage.cpu_s
 
 
 def _at(place: str) -> Callable[[StageCost, Plan], float]:
-    return lambda stage, plan: residence_s(stage, plan) if stage.place == place else 0.0
+    places = ("loop", "device") if place == "loop" else (place,)
+    return lambda stage, plan: residence_s(stage, plan) if stage.place in places else 0.0
 
 
 _RESOURCES = (
@@ -92,4 +95,4 @@ def demand_of(plan: Plan) -> float | None:
     step = plan.stage(MODEL)
     if step is None:
         return None
-    return 1 / max(step.device_s, residence_s(step, plan))
+    return 1 / max(step.device_s, step.host_s)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from stoker.doctor.bounds import bounds_of, demand_of
+from stoker.doctor.bounds import bounds_of, demand_of, supply_of
 from stoker.doctor.costs import STAGE_NAMES, Plan
 from stoker.doctor.flow import rate_of
 from stoker.doctor.results import MODEL, StepPart
@@ -19,6 +19,8 @@ KEEPS_UP = 0.97
 _NEAR = 1.15
 # Skew is a cause of its own when equal chunks would give so much more.
 _SKEWED = 1.08
+# A loader that could give so many times the demand is not what limits.
+_AMPLE = 1.2
 # What no measurement is surer than: clocks, caches and the rest of the machine are never twice the same.
 _LEAST_SPREAD = 0.02
 
@@ -53,7 +55,7 @@ def mended(plan: Plan, key: str) -> Plan:
 
 
 def limit_of(plan: Plan) -> str:
-    """Return what limits the plan: the stage that takes most of the tightest resource, or `SKEW`; "" where nothing does."""
+    """Return what limits the plan: the stage that takes most of the tightest resource, or `SKEW`; "" for nothing."""
     bounds = bounds_of(plan)
     if not bounds:
         return ""
@@ -63,7 +65,9 @@ def limit_of(plan: Plan) -> str:
         return MODEL
     if len(set(plan.chunk_samples)) > 1 and rate_of(mended(plan, SKEW)) > _SKEWED * rate:
         return SKEW
-    # The step is done on the loop's thread and on cores too; it limits only by itself, which was asked first.
+    # A step that computes here too shares cores with a loader that could feed it: the step takes them, not the loader.
+    if demand is not None and bounds[0].stages[0] == MODEL and supply_of(plan) >= _AMPLE * demand:
+        return MODEL
     for bound in bounds:
         for stage in bound.stages:
             if stage != MODEL:
@@ -88,7 +92,7 @@ def causes_of(plan: Plan) -> tuple[Cause, ...]:
 
 
 def named(plan: Plan, causes: tuple[Cause, ...]) -> tuple[str, ...]:
-    """Return the causes that a verdict names: the first, and the second where it is near or starves the step as well."""
+    """Return the causes that a verdict names: the first, and the second where it is near or starves the step too."""
     if not causes:
         return (MODEL,) if demand_of(plan) is not None else ()
     if len(causes) == 1:

@@ -19,8 +19,8 @@ STAGE_NAMES: Mapping[str, str] = {
     "convert": "convert to arrays",
     "publish": "pack and publish",
     "read": "read Arrow files",
-    "draw": "draw rows in Arrow",
-    "dequeue": "convert each batch",
+    "draw": "conversion: drawing rows from Arrow",
+    "dequeue": "conversion: Arrow to arrays, each batch",
     "open": "open windows",
     "gather": "gather",
     "batch": "fixed work a batch",
@@ -42,6 +42,8 @@ PATH_STAGES: Mapping[str, tuple[str, ...]] = {
 }
 """What a sample goes through on each path, in order."""
 
+_SCALED = ("cpu_s", "gil_s", "net_bytes", "read_bytes", "write_bytes", "pcie_bytes", "device_s", "host_s")
+
 
 @dataclass(frozen=True, kw_only=True)
 class StageCost:
@@ -58,6 +60,7 @@ class StageCost:
         write_bytes: Bytes that are written to it.
         pcie_bytes: Bytes that are copied to the device.
         device_s: Seconds in which the device is busy with it.
+        host_s: Of a stage on the device: seconds in which the loop's thread cannot do anything else.
         spread: How far its measurements lay apart, as a share of the whole.
     """
 
@@ -71,12 +74,13 @@ class StageCost:
     write_bytes: float = 0.0
     pcie_bytes: float = 0.0
     device_s: float = 0.0
+    host_s: float = 0.0
     spread: float = 0.0
 
     def __post_init__(self) -> None:
         if self.key not in STAGE_NAMES:
             raise ValueError(f"there is no stage {self.key!r}; there are {', '.join(STAGE_NAMES)}")
-        for name in ("cpu_s", "gil_s", "wait_s", "net_bytes", "read_bytes", "write_bytes", "pcie_bytes", "device_s"):
+        for name in (*_SCALED, "wait_s"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"{self.key}: {name} must be a number of at least 0, not {value}")
@@ -86,8 +90,7 @@ class StageCost:
 
     def scaled(self, share: float) -> StageCost:
         """Return the cost of doing only `share` of the work, the waiting left as it is."""
-        names = ("cpu_s", "gil_s", "net_bytes", "read_bytes", "write_bytes", "pcie_bytes", "device_s")
-        return replace(self, **{name: getattr(self, name) * share for name in names})
+        return replace(self, **{name: getattr(self, name) * share for name in _SCALED})
 
 
 @dataclass(frozen=True, kw_only=True)

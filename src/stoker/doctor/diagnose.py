@@ -100,8 +100,8 @@ def _without_step(plan: Plan, causes: tuple[Cause, ...]) -> str:
         return "Nothing was found that takes time: the data set is too small to say anything."
     rate = causes[0].rate
     return (
-        f"{_why(plan, causes[0].key)} is what limits ({sure_word(causes[0].sureness)}): {rate_text(rate)} samples/s can "
-        f"come, enough for steps of {time_text(plan.batch_size / rate)} or longer with batches of "
+        f"{_why(plan, causes[0].key)} is what limits ({sure_word(causes[0].sureness)}): {rate_text(rate)} samples/s "
+        f"can come, enough for steps of {time_text(plan.batch_size / rate)} or longer with batches of "
         f"{plan.batch_size:,}. Give --step-time or --step to know whether that is too little."
     )
 

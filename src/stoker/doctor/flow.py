@@ -13,11 +13,12 @@ at it, and the moment at which the next of them is done is the next one looked a
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from stoker.doctor.bounds import bounds_of
+from stoker.doctor.bounds import bounds_of, residence_s
 from stoker.doctor.costs import Plan, StageCost
 
 # Chunks that are sent through, of which the first ones only fill the pipe.
@@ -170,13 +171,16 @@ class _Flow:
 
     def _last_phases(self, size: int) -> Sequence[tuple[str, float]]:
         """Return what the loop and the device take: both work at the same time, so the longer one of them counts."""
-        loop_s = sum(stage.wait_s + stage.cpu_s for stage in self._last if stage.place == "loop")
+        loop_s = sum(residence_s(stage, self._plan) for stage in self._last)
         device_s = sum(stage.device_s for stage in self._last)
         pcie_s = sum(stage.pcie_bytes for stage in self._last) / self._plan.machine.pcie_bytes_s
         cpu_s = sum(stage.cpu_s for stage in self._last)
         gil_s = sum(stage.gil_s for stage in self._last)
-        rest_s = max(0.0, max(loop_s, device_s, pcie_s) - cpu_s)
-        return [("gil", gil_s * size), ("cores:1", (cpu_s - gil_s) * size), ("delay", rest_s * size)]
+        wall_s = max(loop_s, device_s, pcie_s)
+        # A step on the processor may use several at once.
+        at_once = max(1, math.ceil(cpu_s / wall_s)) if wall_s else 1
+        rest_s = max(0.0, wall_s - gil_s - (cpu_s - gil_s) / at_once)
+        return [("gil", gil_s * size), (f"cores:{at_once}", (cpu_s - gil_s) * size), ("delay", rest_s * size)]
 
     def _share(self) -> None:
         """Set the rate at which each job goes on."""

@@ -46,16 +46,16 @@ class Options:
     repeated_share: float = 0.0
 
 
-def more_threads(plan: Plan, *, times: int = _MORE_THREADS) -> Plan:
-    """Return the plan with more threads of both kinds."""
-    return replace(plan, num_builders=plan.num_builders * times, num_assemblers=plan.num_assemblers * times)
+def more_threads(plan: Plan, *, num_more: int) -> Plan:
+    """Return the plan with `num_more` threads of both kinds, as far as there are batches for them to make."""
+    assemblers = min(plan.num_assemblers + num_more, max(plan.num_assemblers, plan.prefetch))
+    return replace(plan, num_builders=plan.num_builders + num_more, num_assemblers=assemblers)
 
 
-def more_cores(plan: Plan, *, times: int = 2) -> Plan:
+def more_cores(plan: Plan, *, num_threads: int, times: int = 2) -> Plan:
     """Return the plan on a machine with more cores, and threads to use them."""
-    return replace(
-        more_threads(plan, times=times), machine=replace(plan.machine, cores=plan.machine.cores * times)
-    )
+    machine = replace(plan.machine, cores=plan.machine.cores * times)
+    return replace(more_threads(plan, num_more=(times - 1) * num_threads), machine=machine)
 
 
 def faster_network(plan: Plan, *, times: int = 2) -> Plan:
@@ -149,7 +149,7 @@ def _changes(plans: Mapping[str, Plan], today: str, options: Options) -> list[tu
         threads = options.num_threads * _MORE_THREADS
         changes.append(
             ("threads", f"{threads} threads instead of {options.num_threads}", f"num_threads={threads}",
-             more_threads(plan))
+             more_threads(plan, num_more=threads - options.num_threads))
         )  # fmt: skip
         if options.has_transform and not options.in_processes:
             changes.append(
@@ -163,7 +163,7 @@ def _changes(plans: Mapping[str, Plan], today: str, options: Options) -> list[tu
                 ("columns", f"do without {options.widest_column} ({options.widest_share:.0%} of the bytes)",
                  "Dataset(columns=[...])", less)
             )  # fmt: skip
-    changes.append(("cores", "twice the cores", "a larger machine", more_cores(plan)))
+    changes.append(("cores", "twice the cores", "a larger machine", more_cores(plan, num_threads=options.num_threads)))
     if today in (SOURCE, ARROW):
         if ARROW in plans and today != ARROW:
             changes.append((ARROW, "keep Arrow on SSD", "a cache of decoded tables", plans[ARROW]))

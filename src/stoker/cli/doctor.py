@@ -1,0 +1,211 @@
+"""`stoker doctor`: why the accelerator waits, and what a fix would give."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from stoker.cli.arguments import Commands, add_command, add_json, at_least_1
+from stoker.cli.codes import OK
+from stoker.cli.paint import make_console, print_json
+from stoker.cli.target import add_target, dataset_of, load_named
+
+if TYPE_CHECKING:
+    from stoker.doctor.settings import MakeLoader
+    from stoker.doctor.step import Step
+    from stoker.source.dataset import Dataset
+
+# Wide enough for its tables; in a pipe, lines of a page.
+_LOG_CELLS = 120
+_DEMO_ROWS = 1_000_000
+# The demo's accelerator, for a link of 40 MB/s: busy about 20 % of the time when it is fed from there.
+_DEMO_STEP_S = 4_096 / 1_000_000
+
+
+def add_to(commands: Commands) -> None:
+    """Add the command."""
+    parser = add_command(
+        commands,
+        "doctor",
+        summary="which stage starves the GPU, and what fixing it would give",
+        text="""
+Measures each stage of the data path alone and the whole of it, within a time
+budget, and says which one starves the training step, how sure that is, what
+it costs, and what each fix would give. Leaves nothing behind.
+
+Without a step it says what the path can supply, and what steps that carries.""",
+        examples="""
+stoker doctor --demo
+stoker doctor s3://lake/ranking/2026-11/ --step-time 0.01 --batch-size 4096
+stoker doctor train.py:dataset --step train.py:step --device cuda --verify
+stoker doctor train.py:dataset --cache /nvme/stoker --step-time 10ms --gpu-hour 2.50""",
+    )
+    add_target(parser)
+    # A demo has a data set of its own.
+    target = next(action for action in parser._actions if action.dest == "target")
+    target.nargs = "?"
+    parser.add_argument("--demo", action="store_true", help="examine the demo's data behind its slow simulated link")
+    step = parser.add_argument_group("the step")
+    step.add_argument("--step-time", metavar="S", type=seconds, help="seconds a step, such as 0.01 or 10ms")
+    step.add_argument(
+        "--step", metavar="MODULE:FUNCTION", help="a function of a batch, such as train.py:step: it is measured"
+    )
+    step.add_argument("--batch-size", metavar="B", type=at_least_1, help="samples a step (default: 4096)")
+    step.add_argument(
+        "--device", metavar="D", help="give the step torch tensors on cpu, cuda, cuda:1 (default: NumPy arrays)"
+    )
+    loader = parser.add_argument_group("the loader, as training has it")
+    loader.add_argument("--cache", metavar="DIR", help="the cache that training uses; the experiments do not touch it")
+    loader.add_argument("--threads", metavar="N", type=at_least_1, help="its threads (default: the cores)")
+    loader.add_argument("--processes", action="store_true", help="its transform runs in processes")
+    parser.add_argument("--budget", metavar="S", type=seconds, default=60.0, help="seconds for all of it (default: 60)")
+    parser.add_argument("--scratch", metavar="DIR", help="where experiments write (default: beside the cache)")
+    parser.add_argument("--verify", action="store_true", help="apply the best fix, and print predicted and measured")
+    parser.add_argument("--gpu-hour", metavar="PRICE", type=float, help="what an hour of one GPU costs")
+    parser.add_argument("--gpus", metavar="N", type=at_least_1, default=1, help="GPUs that wait together (default: 1)")
+    add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace, console: Console) -> int:
+    """Examine and print."""
+    from stoker.doctor.examine import examine
+    from stoker.doctor.screen import print_result
+    from stoker.doctor.settings import BATCH_SIZE, DoctorSettings
+    from stoker.feed.loader import default_num_threads
+
+    del console
+    messages = make_console(stderr=True)
+    if options.target is None and not options.demo:
+        raise ValueError("name what to examine: a URL, a Dataset in code (train.py:dataset), or --demo")
+    if options.target is not None and options.demo:
+        raise ValueError("--demo has a data set of its own; leave TARGET out")
+    if options.step is not None and options.step_time is not None:
+        raise ValueError("--step measures a step, --step-time says how long it takes: give one of the two")
+    with ExitStack() as stack:
+        dataset = stack.enter_context(_demo(messages)) if options.demo else dataset_of(options)
+        step = _step(options)
+        on_progress = stack.enter_context(_progress(messages))
+        settings = DoctorSettings(
+            step=step,
+            batch_size=options.batch_size or BATCH_SIZE,
+            num_threads=options.threads or default_num_threads(),
+            transform_in="processes" if options.processes else "threads",
+            cache=Path(options.cache).expanduser() if options.cache else None,
+            scratch=Path(options.scratch).expanduser() if options.scratch else None,
+            budget_s=options.budget,
+            verify=options.verify,
+            gpu_hour=options.gpu_hour,
+            num_gpus=options.gpus,
+            make_loader=_make_loader(options.device),
+            is_on_device=options.device is not None and options.device.startswith("cuda"),
+            on_progress=on_progress,
+            command=_command(),
+        )
+        result = examine(dataset, settings)
+    if options.json:
+        print_json(result.to_json())
+    else:
+        print_result(result, make_console(pipe_width=_LOG_CELLS))
+    return OK
+
+
+def seconds(text: str) -> float:
+    """Return seconds: "0.01", "10ms", "60s"."""
+    number, factor = text.strip(), 1.0
+    for ending, value in (("ms", 1e-3), ("us", 1e-6), ("s", 1.0)):
+        if number.endswith(ending):
+            number, factor = number[: -len(ending)], value
+            break
+    try:
+        found = float(number) * factor
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time; write 0.01 or 10ms") from None
+    if not 0 < found < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no time above 0")
+    return found
+
+
+def _step(options: argparse.Namespace) -> Step | None:
+    from stoker.doctor.step import FunctionStep, TimedStep
+
+    if options.step_time is not None:
+        return TimedStep(options.step_time)
+    if options.step is not None:
+        function = load_named(options.step, what="the step")
+        if not callable(function):
+            raise ValueError(f"{options.step} is no function of a batch, but {type(function).__name__}")
+        return FunctionStep(function, name=options.step)
+    return TimedStep(_DEMO_STEP_S) if options.demo else None
+
+
+def _make_loader(device: str | None) -> MakeLoader:
+    if device is None:
+        from stoker.feed.loader import Loader
+
+        return Loader
+    if importlib.util.find_spec("torch") is None:
+        raise ValueError("--device gives torch tensors, and torch is not here: pip install 'stoker[torch]'")
+    from stoker.torch.loader import TorchLoader
+
+    return partial(TorchLoader, device=device)
+
+
+@contextmanager
+def _demo(messages: Console) -> Iterator[Dataset]:
+    """Give the demo's data set behind its link; it stays for the next time."""
+    from stoker.demo.data import make_data
+    from stoker.demo.link import BANDWIDTH_BYTES_S, LATENCY_S, MeteredLink
+    from stoker.demo.ranking import COUNTRIES
+    from stoker.demo.run import default_folder
+    from stoker.source.dataset import Dataset
+    from stoker.source.storage import storage_for
+    from stoker.spec import Field
+
+    folder = default_folder() / "doctor"
+    with messages.status("writing the demo's data, once …"):
+        data = make_data(folder, num_rows=_DEMO_ROWS)
+    link = MeteredLink(storage_for(str(folder)), latency_s=LATENCY_S, bandwidth_bytes_s=BANDWIDTH_BYTES_S)
+    yield Dataset(
+        [str(path) for path in data.paths],
+        fields={
+            "dense": Field("float32", columns="dense_*"),
+            "context": Field("float32", columns="context_*"),
+            "ids": Field("int64", columns="id_*"),
+            "country": Field("int32", vocabulary=COUNTRIES),
+        },
+        storage=link,
+    )
+
+
+@contextmanager
+def _progress(messages: Console) -> Iterator[Callable[[str, float], object]]:
+    """Give what shows how far the examination is; where nobody watches, nothing."""
+    if not messages.is_terminal:
+        yield lambda _what, _share: None
+        return
+    bar = Progress(
+        TextColumn("  [dim]{task.description}"),
+        BarColumn(bar_width=24),
+        console=messages,
+        transient=True,
+        refresh_per_second=4,
+    )
+    with bar:
+        task = bar.add_task("", total=1.0)
+        yield lambda what, share: bar.update(task, description=what, completed=share)
+
+
+def _command() -> str:
+    """Return what was typed."""
+    return "stoker " + shlex.join(sys.argv[1:]) if "doctor" in sys.argv else "stoker doctor"

@@ -1,0 +1,437 @@
+"""The examination: every experiment in turn, within its budget, and the result."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from stoker.cache.store import Store
+from stoker.doctor import probe_machine
+from stoker.doctor.arrow import ArrowCost, converter, probe_arrow, write_tables
+from stoker.doctor.bounds import demand_of
+from stoker.doctor.costs import Machine, Plan
+from stoker.doctor.facts import RowFacts, row_facts
+from stoker.doctor.flow import rate_of
+from stoker.doctor.gpu import GpuWatch
+from stoker.doctor.outcome import Examined, result_of
+from stoker.doctor.plans import Findings, plans_of
+from stoker.doctor.probe_batches import WarmCost, probe_warm
+from stoker.doctor.probe_build import Built, Fetched, build_units, fetch_units, tables_of
+from stoker.doctor.probe_copy import CopyCost, has_cuda, probe_copy
+from stoker.doctor.probe_fetch import FetchCost, probe_local, probe_remote
+from stoker.doctor.probe_step import StepCost, probe_step, rate_in_ram
+from stoker.doctor.results import ARROW, SOURCE, TENSORS, DoctorResult, Rate, Span, StepFacts, Verified
+from stoker.doctor.runs import Sample, remove, run_arrow, run_source, run_tensors, warm_loader
+from stoker.doctor.sampled import SampledDataset, spread_units
+from stoker.doctor.settings import DoctorSettings
+from stoker.doctor.tap import Tap
+from stoker.doctor.verify import verify
+from stoker.doctor.whole import Listener, Whole, spans_of
+from stoker.errors import SourceError
+from stoker.feed.chunks import open_chunks
+from stoker.source.catalogue import Catalogue
+from stoker.source.dataset import Dataset
+from stoker.source.storage import scheme_of, storage_for
+from stoker.trace.stages import ignore_stage
+
+# Shares of the budget; what is left over is for what takes longer than it should.
+_FETCH, _THREADS, _BUILD, _FILL, _WARM, _ARROW, _STEP, _RAM = 0.10, 0.10, 0.11, 0.05, 0.10, 0.05, 0.05, 0.03
+_TODAY, _PATHS, _VERIFY = 0.18, 0.05, 0.15
+_NUM_UNITS = 16
+_NUM_COLD_UNITS = 64
+# Memory for the bytes of units, their tables and their chunks, of what is free.
+_KEEP_SHARE = 0.1
+_MAX_KEEP_BYTES = 1 << 30
+# A data set stays in the page cache when it takes no more of the free memory than this.
+_STAYS = 0.6
+_MIN_WINDOW = 4
+# A path that runs for less says nothing of itself.
+_LEAST_S = 0.5
+_NUM_FROZEN = 8
+
+
+def examine(dataset: Dataset, settings: DoctorSettings) -> DoctorResult:
+    """Examine a data set and a step, and return what was found. Leaves nothing behind.
+
+    Args:
+        dataset: What is trained on.
+        settings: How.
+
+    Raises:
+        StokerError: The data set cannot be opened, or a chunk of it cannot be built: then no loader could.
+        ValueError: It has no samples.
+    """
+    with ExitStack() as stack:
+        return _Examination(dataset, settings, stack).run()
+
+
+@dataclass(kw_only=True)
+class _Clock:
+    """The budget."""
+
+    settings: DoctorSettings
+    start_s: float
+
+    def say(self, what: str) -> None:
+        """Tell what is measured now."""
+        self.settings.on_progress(what, min(1.0, (time.perf_counter() - self.start_s) / self.settings.budget_s))
+
+    def slice_s(self, share: float) -> float:
+        """Return the seconds of a share of the budget: less where time runs out."""
+        budget_s = self.settings.budget_s
+        left_s = max(0.0, budget_s - (time.perf_counter() - self.start_s))
+        return max(0.05, min(share * budget_s, 0.8 * left_s))
+
+    def until(self, share: float) -> float:
+        """Return the end of a share that begins now, by `time.perf_counter`."""
+        return time.perf_counter() + self.slice_s(share)
+
+
+class _Examination:
+    """One examination, step by step."""
+
+    def __init__(self, dataset: Dataset, settings: DoctorSettings, stack: ExitStack) -> None:
+        self._settings = settings
+        self._stack = stack
+        self._clock = _Clock(settings=settings, start_s=time.perf_counter())
+        self._is_local = dataset.storage is None and scheme_of(dataset.sources[0]) == "file"
+        self._dataset = copy.copy(dataset)
+        self._tap: Tap | None = None
+        if not self._is_local:
+            # By the same way as a loader would, with somebody who notes what is asked for in between.
+            inner = dataset.storage
+            if inner is None:
+                inner = storage_for(dataset.sources[0], storage_options=dataset.storage_options)
+            self._tap = Tap(inner)
+            self._dataset.storage = self._tap
+            self._dataset.storage_options = None
+        self._notes: list[str] = []
+
+    def run(self) -> DoctorResult:
+        settings, clock = self._settings, self._clock
+        clock.say("opening the data set")
+        catalogue = self._dataset.open(settings.cache, num_threads=settings.num_threads)
+        if not int(catalogue.num_samples.sum()):
+            raise ValueError(f"{self._dataset!r} has no samples: there is nothing to examine")
+        # The budget is for experiments: listing and footers take what they take, and are kept for the next start.
+        opened_s = time.perf_counter() - clock.start_s
+        clock.start_s = time.perf_counter()
+        scratch = self._scratch()
+
+        clock.say("what this machine can do")
+        cores = [probe_machine.cores_now()]
+        memory_bytes_s = probe_machine.memory_bytes_s()
+        disk = probe_machine.disk(scratch, limit_s=clock.slice_s(0.02))
+
+        fetched = self._fetch(catalogue)
+        fetch = self._fetch_threads(fetched)
+        built = self._build(catalogue, fetched, scratch)
+        cores += [probe_machine.cores_now(), *([built.cores] if built.cores else [])]
+        fetched = _first(fetched, num_samples=max(rate for _, rate in built.rates) * clock.slice_s(_FILL))
+        sample, window, facts, arrow_bytes, tensor_bytes = self._samples(catalogue, fetched, scratch)
+        warm = self._warm(sample, fetched)
+        arrow = self._arrow(sample)
+        gpu = GpuWatch()
+        with gpu.watching():
+            step, facts_of_step, ram, step_rates = self._step(warm)
+        copied = self._copy(tensor_bytes)
+        cores.append(probe_machine.cores_now())
+
+        num_samples = int(catalogue.num_samples.sum())
+        free = _STAYS * probe_machine.free_memory_bytes()
+        source_bytes = sum(fetched.num_bytes) / sum(fetched.num_samples)
+        machine = Machine(
+            # The look that others disturbed least: what a host has when it trains.
+            cores=max(cores),
+            network_bytes_s=fetch.bytes_s if not self._is_local else math.inf,
+            connection_bytes_s=fetch.connection_bytes_s if not self._is_local else math.inf,
+            read_bytes_s=disk.read_bytes_s,
+            write_bytes_s=disk.write_bytes_s,
+            pcie_bytes_s=copied.pinned_bytes_s if copied is not None else math.inf,
+        )
+        found = Findings(
+            machine=machine,
+            batch_size=settings.batch_size,
+            num_builders=self._num_builders,
+            num_threads=settings.num_threads,
+            prefetch=settings.prefetch,
+            window=window,
+            unit_samples=_unit_samples(catalogue),
+            source_bytes=source_bytes,
+            arrow_bytes=arrow_bytes,
+            tensor_bytes=tensor_bytes,
+            is_remote=not self._is_local,
+            source_stays=num_samples * source_bytes < free,
+            arrow_stays=num_samples * arrow_bytes < free,
+            tensors_stay=num_samples * tensor_bytes < free,
+            fetch=fetch,
+            fetch_cpu_s=fetched.cpu_s / sum(fetched.num_samples),
+            built=built,
+            warm=warm,
+            arrow=arrow,
+            copy=copied,
+            step=step,
+            step_rates=step_rates,
+        )
+        plans = plans_of(found)
+        today = self._today(catalogue)
+        measured, timeline = self._wholes(sample, plans, today, step)
+        examined = Examined(
+            settings=settings,
+            catalogue=catalogue,
+            text=_text(self._dataset),
+            num_probed=sum(len(unit) for unit in fetched.units),
+            found=found,
+            plans=plans,
+            today=today,
+            measured=measured,
+            facts=facts,
+            step=facts_of_step,
+            ram=ram,
+            disk=disk,
+            memory_bytes_s=memory_bytes_s,
+            gpus=gpu.facts(),
+            gpu_note=gpu.note,
+            timeline=timeline,
+            opened_s=opened_s,
+            notes=tuple(self._notes),
+        )
+        clock.say("working it out")
+        result = result_of(examined, wall_s=0.0, when=datetime.now(UTC).date().isoformat())
+        verified: Verified | None = None
+        if settings.verify and result.fixes:
+            clock.say(f"verifying: {result.fixes[0].text}")
+            verified = verify(result.fixes, sample, settings, plans[today], seconds=_VERIFY * settings.budget_s)
+        wall_s = time.perf_counter() - clock.start_s + opened_s
+        return replace(result, verified=verified, wall_s=wall_s)
+
+    # ------------------------------------------------------------------ the experiments, in turn
+
+    def _scratch(self) -> Path:
+        settings = self._settings
+        parent = settings.scratch
+        if parent is None and settings.cache is not None:
+            parent = next((folder for folder in (settings.cache, *settings.cache.parents) if folder.is_dir()), None)
+            parent = parent.parent if parent == settings.cache and parent is not None else parent
+        if parent is not None:
+            parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix="stoker-doctor-", dir=parent))
+        self._stack.callback(remove, folder)
+        return folder
+
+    def _fetch(self, catalogue: Catalogue) -> Fetched:
+        self._clock.say("fetching alone" if not self._is_local else "reading alone")
+        units = spread_units(catalogue, _NUM_UNITS)
+        fetched = fetch_units(
+            catalogue,
+            units,
+            tap=self._tap,
+            until=self._clock.until(_FETCH),
+            max_bytes=int(min(_MAX_KEEP_BYTES, _KEEP_SHARE * probe_machine.free_memory_bytes())),
+        )
+        if self._tap is not None:
+            self._stack.callback(self._tap.forget)
+        return fetched
+
+    def _fetch_threads(self, fetched: Fetched) -> FetchCost:
+        if self._tap is None or not any(fetched.reads):
+            return probe_local(fetched)
+        self._clock.say("fetching with more threads")
+        return probe_remote(self._tap.inner, fetched, until=self._clock.until(_THREADS))
+
+    def _build(self, catalogue: Catalogue, fetched: Fetched, scratch: Path) -> Built:
+        self._clock.say("decoding, transforming, converting, publishing: each alone")
+        cores = probe_machine.num_cores()
+        more = [num for num in (2, 4, 8, 16, 32, 64) if num < cores]
+        threads = [1, *more, cores] if cores > 1 else [1]
+        folder = scratch / "build"
+        built = build_units(
+            catalogue, fetched, tap=self._tap, scratch=folder, threads=threads * 2, until=self._clock.until(_BUILD)
+        )
+        remove(folder)
+        return built
+
+    def _samples(
+        self, catalogue: Catalogue, fetched: Fetched, scratch: Path
+    ) -> tuple[Sample, int, RowFacts, float, float]:
+        self._clock.say("filling a cache, and Arrow files beside it")
+        settings = self._settings
+        replaying = self._tap.replaying() if self._tap is not None else contextlib.nullcontext()
+        dataset = SampledDataset(catalogue, fetched.units)
+        with replaying:
+            chunks = open_chunks(
+                dataset,
+                cache=scratch / "warm",
+                limit_bytes=None,
+                num_threads=settings.num_threads,
+                transform_in="threads",
+                on_stage=ignore_stage,
+            )
+            try:
+                progress = chunks.warm(num_threads=settings.num_threads)
+            finally:
+                chunks.close()
+        in_processes = settings.transform_in == "processes"
+        self._num_builders = settings.num_threads if in_processes else chunks.num_builders(settings.num_threads)
+        tables = tables_of(
+            catalogue, fetched, tap=self._tap, max_bytes=int(_KEEP_SHARE * probe_machine.free_memory_bytes())
+        )
+        tensor_bytes = (progress.size_bytes + progress.found_bytes) / max(1, int(chunks.num_samples.sum()))
+        arrow_bytes = sum(table.nbytes for table in tables) / max(1, sum(table.num_rows for table in tables))
+        window = max(_MIN_WINDOW, math.ceil(self._num_builders / 2))
+        sample = Sample(
+            catalogue=catalogue,
+            units=spread_units(catalogue, _NUM_COLD_UNITS),
+            warm=scratch / "warm",
+            warm_units=fetched.units,
+            arrow=write_tables(tables, scratch / "arrow"),
+            tensor_bytes=tensor_bytes,
+            window=window,
+        )
+        facts = row_facts(catalogue, tables[0], fetched.units[0])
+        return sample, window, facts, arrow_bytes, tensor_bytes
+
+    def _warm(self, sample: Sample, fetched: Fetched) -> WarmCost:
+        self._clock.say("a warm cache, at several batch sizes")
+        return probe_warm(
+            warm_loader(sample, self._settings),
+            batch_size=self._settings.batch_size,
+            num_samples=sum(fetched.num_samples[: len(fetched.units)]),
+            num_frozen=_NUM_FROZEN,
+            seconds=self._clock.slice_s(_WARM),
+        )
+
+    def _arrow(self, sample: Sample) -> ArrowCost:
+        self._clock.say("Arrow on SSD")
+        return probe_arrow(
+            sample.arrow,
+            convert=converter(sample.catalogue.dataset),
+            batch_size=self._settings.batch_size,
+            window=min(sample.window, len(sample.arrow)),
+            seconds=self._clock.slice_s(_ARROW),
+        )
+
+    def _step(self, warm: WarmCost) -> tuple[StepCost | None, StepFacts | None, Rate | None, dict[int, float]]:
+        step, batch_size = self._settings.step, self._settings.batch_size
+        if step is None:
+            return None, None, None, {}
+        self._clock.say("the step on one frozen batch")
+        cost = probe_step(step, warm.frozen[0], seconds=self._clock.slice_s(_STEP))
+        self._clock.say("the step on batches in RAM")
+        ram = rate_in_ram(step, warm.frozen, batch_size=batch_size, seconds=self._clock.slice_s(_RAM))
+        demand = Rate(
+            samples_s=batch_size / cost.step_s,
+            low=batch_size / cost.high_s,
+            high=batch_size / cost.low_s,
+            num_rounds=cost.num_rounds,
+        )
+        facts = StepFacts(
+            text=step.text,
+            batch_size=batch_size,
+            step_s=cost.step_s,
+            demand=demand,
+            is_given=step.given_s is not None,
+            host_s=cost.host_s,
+            cpu_s=cost.cpu_s,
+        )
+        rates: dict[int, float] = {}
+        if step.given_s is None:
+            self._clock.say("the step at several batch sizes")
+            each_s = self._clock.slice_s(_STEP) / len(warm.points)
+            for point, batch in zip(warm.points, warm.by_size, strict=True):
+                rates[point.batch_size] = point.batch_size / probe_step(step, batch, seconds=each_s).step_s
+        return cost, facts, ram, rates
+
+    def _copy(self, tensor_bytes: float) -> CopyCost | None:
+        if not self._settings.is_on_device or not has_cuda():
+            return None
+        self._clock.say("copying alone, from pinned and pageable memory")
+        return probe_copy(int(tensor_bytes * self._settings.batch_size))
+
+    def _today(self, catalogue: Catalogue) -> str:
+        """Return the path that samples take now: the warm one where the cache holds nearly all chunks."""
+        cache = self._settings.cache
+        if cache is None or not cache.is_dir():
+            return SOURCE
+        with Store(cache) as store:
+            filled = np.flatnonzero(catalogue.num_samples)
+            looked = filled[np.linspace(0, len(filled) - 1, min(len(filled), 500)).astype(int)]
+            present = sum(store.has(catalogue.key(int(i))) for i in looked)
+        if present and present < len(looked):
+            self._notes.append(
+                f"The cache holds about {present / len(looked):.0%} of the chunks: `stoker warm` fills it."
+            )
+        return TENSORS if present >= 0.99 * len(looked) else SOURCE
+
+    def _wholes(
+        self, sample: Sample, plans: dict[str, Plan], today: str, step: StepCost | None
+    ) -> tuple[dict[str, Rate], tuple[Span, ...]]:
+        """Run the paths whole: today's for longer, the others to see that the model is right about them."""
+        settings, clock = self._settings, self._clock
+        measured: dict[str, Rate] = {}
+        timeline: tuple[Span, ...] = ()
+        listener = Listener()
+        for key in sorted(plans, key=lambda key: key != today):
+            seconds = clock.slice_s(_TODAY if key == today else _PATHS)
+            if seconds < _LEAST_S and key != today:
+                continue
+            expected_s = rate_of(plans[key])
+            window_s = sample.window * sample.mean_chunk / expected_s
+            if key == SOURCE and (today != SOURCE or 2 * window_s > 0.5 * settings.budget_s):
+                if today == SOURCE:
+                    self._notes.append("One window takes too long to be measured whole: today's rate is the model's.")
+                continue
+            clock.say(f"the whole path: {key}" if key != SOURCE else "the whole path, from the source")
+            whole: Whole
+            with contextlib.suppress(SourceError):
+                if key == SOURCE:
+                    whole = run_source(sample, settings, seconds=seconds, expected_s=expected_s, listener=listener)
+                elif key == ARROW:
+                    whole = run_arrow(sample, settings, seconds=seconds)
+                else:
+                    whole = run_tensors(sample, settings, seconds=seconds)
+                if whole.rate is not None:
+                    measured[key] = whole.rate
+                if key == today and whole.got:
+                    at = min(len(whole.got) - 1, len(whole.got) // 2)
+                    length_s = min(max(window_s, 10 * _period_s(plans[key])), whole.wall_s / 2)
+                    timeline = spans_of(
+                        whole,
+                        listener,
+                        step_s=0.0 if step is None else step.step_s,
+                        from_s=whole.asked[at],
+                        length_s=length_s,
+                    )
+        return measured, timeline
+
+
+def _text(dataset: Dataset) -> str:
+    """Return a data set as people read it, on one line."""
+    more = len(dataset.sources) - 1
+    return dataset.sources[0] + (f" and {more:,} more" if more else "")
+
+
+def _period_s(plan: Plan) -> float:
+    return plan.batch_size / min(rate_of(plan), demand_of(plan) or math.inf)
+
+
+def _first(fetched: Fetched, *, num_samples: float) -> Fetched:
+    """Return the first units, two at least, up to so many samples; what was measured of all of them stays."""
+    num = next((n for n in range(2, len(fetched.units)) if sum(fetched.num_samples[:n]) >= num_samples), None)
+    return fetched if num is None else replace(fetched, units=fetched.units[:num])
+
+
+def _unit_samples(catalogue: Catalogue) -> tuple[int, ...]:
+    """Return the samples of units spread over the data set, in their order; empty ones are none."""
+    units = spread_units(catalogue, 200)
+    sizes = [int(catalogue.num_samples[unit.start : unit.stop].sum()) for unit in units]
+    return tuple(size for size in sizes if size) or (1,)

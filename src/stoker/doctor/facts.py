@@ -1,0 +1,104 @@
+"""What a data set's rows say of themselves: which column is the widest, which features repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stoker.source.catalogue import Catalogue
+
+# Rows that are compared with the one before: a repetition that matters shows in so many.
+_NUM_ROWS = 4_096
+# Lists are compared as Python objects, which takes a while.
+_NUM_LISTS = 512
+# A column repeats when this share of its rows is like the row before: labels and flags are alike by chance.
+_REPEATS = 0.7
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowFacts:
+    """What the rows say.
+
+    Attributes:
+        repeated_share: Share of the bytes that only repeats the row before.
+        repeated_columns: Columns that stay the same in runs of rows.
+        widest_column: The column with most bytes at the source.
+        widest_share: Its share of those bytes.
+        widest_cpu_share: Its share of the decoded bytes.
+    """
+
+    repeated_share: float
+    repeated_columns: tuple[str, ...]
+    widest_column: str
+    widest_share: float
+    widest_cpu_share: float
+
+
+def row_facts(catalogue: Catalogue, table: pa.Table, unit: range) -> RowFacts:
+    """Return what one chunk's rows say.
+
+    Args:
+        catalogue: The data set.
+        table: Rows of one of its units.
+        unit: That unit.
+    """
+    sizes = {name: table.column(name).nbytes for name in table.column_names}
+    total = sum(sizes.values()) or 1
+    shares = {name: _repeated(table.column(name)) for name in table.column_names}
+    repeated = tuple(name for name, share in shares.items() if share >= _REPEATS)
+    at_source = _source_bytes(catalogue, table.column_names, unit) or sizes
+    widest = max(at_source, key=lambda name: at_source[name], default="")
+    return RowFacts(
+        repeated_share=sum(sizes[name] * shares[name] for name in repeated) / total,
+        repeated_columns=repeated,
+        widest_column=widest,
+        widest_share=at_source.get(widest, 0) / (sum(at_source.values()) or 1),
+        widest_cpu_share=sizes.get(widest, 0) / total,
+    )
+
+
+def _repeated(column: pa.ChunkedArray) -> float:
+    """Return the share of rows that are like the row before."""
+    values = column.slice(0, _NUM_ROWS).combine_chunks()
+    if isinstance(values, pa.ChunkedArray):
+        values = values.chunk(0) if values.num_chunks else pa.array([], values.type)
+    if len(values) < 2:
+        return 0.0
+    if pa.types.is_fixed_size_list(values.type) and pa.types.is_primitive(values.type.value_type):
+        rows = values.flatten().to_numpy(zero_copy_only=False).reshape(-1, values.type.list_size)
+        return float((rows[1:] == rows[:-1]).all(axis=1).mean()) if len(rows) > 1 else 0.0
+    if pa.types.is_nested(values.type):
+        items = values.slice(0, _NUM_LISTS).to_pylist()
+        same = [a == b for a, b in zip(items[1:], items, strict=False)]
+        return float(np.mean(same)) if same else 0.0
+    try:
+        same_as_before = pc.equal(values.slice(1), values.slice(0, len(values) - 1))
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
+        return 0.0
+    return float(pc.mean(pc.fill_null(same_as_before, False)).as_py() or 0.0)
+
+
+def _source_bytes(catalogue: Catalogue, columns: Sequence[str], unit: range) -> dict[str, int]:
+    """Return the compressed bytes of each column in the unit's row groups, as the footer says."""
+    fragment = catalogue.fragments[unit[0]]
+    number = next((i for i, info in enumerate(catalogue.files) if info.url == fragment.url), None)
+    if number is None:
+        return {}
+    metadata = catalogue.metadata(number)
+    sizes: dict[str, int] = {}
+    for group in fragment.row_groups:
+        row_group = metadata.row_group(group)
+        for i in range(row_group.num_columns):
+            chunk = row_group.column(i)
+            name = next((name for name in columns if _is_of(chunk.path_in_schema, name)), None)
+            if name is not None:
+                sizes[name] = sizes.get(name, 0) + chunk.total_compressed_size
+    return sizes
+
+
+def _is_of(path: str, column: str) -> bool:
+    return path == column or path.startswith(column + ".")

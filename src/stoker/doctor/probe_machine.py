@@ -1,0 +1,158 @@
+"""What the machine can do: cores, memory, disk. Each in a fraction of a second, nothing left behind."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from stoker.doctor.meter import in_threads
+
+_MIB = 1 << 20
+_SPIN_S = 0.15
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disk:
+    """A disk's pace.
+
+    Attributes:
+        read_bytes_s: Sequential, past the page cache where the system lets us.
+        write_bytes_s: Sequential, until the bytes are on the disk.
+        is_memory: Whether the folder is no disk at all.
+    """
+
+    read_bytes_s: float
+    write_bytes_s: float
+    is_memory: bool
+
+
+def num_cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def cores_now(num_threads: int | None = None) -> float:
+    """Return how many cores this process gets right now: fewer than it may use, where others use them too."""
+    count = num_threads or num_cores()
+    block = np.zeros(_MIB // 2, dtype=np.uint8)
+    end = time.perf_counter() + _SPIN_S
+
+    def spin(_: int) -> None:
+        mine = block.copy()
+        while time.perf_counter() < end:
+            np.add(mine, 1, out=mine)  # no GIL
+
+    cpu_s = time.process_time()
+    wall_s = in_threads(count, spin)
+    return min(float(num_cores()), max(0.1, (time.process_time() - cpu_s) / wall_s))
+
+
+def memory_bytes_s() -> float:
+    """Return the bytes a second that all cores together copy: read once, written once, counted once."""
+    sources = [np.ones(32 * _MIB, dtype=np.uint8) for _ in range(num_cores())]
+    targets = [np.ones_like(source) for source in sources]
+    num_times = 4
+
+    def copy(i: int) -> None:
+        for _ in range(num_times):
+            np.copyto(targets[i], sources[i])
+
+    wall_s = min(in_threads(len(sources), copy) for _ in range(2))
+    return num_times * sum(source.nbytes for source in sources) / wall_s
+
+
+def disk(folder: Path, *, size_bytes: int = 256 * _MIB, limit_s: float = 2.0) -> Disk:
+    """Return the pace of the disk that `folder` lies on.
+
+    Args:
+        folder: A file is written there, and removed.
+        size_bytes: Of that file.
+        limit_s: Seconds for each direction: a slow disk gets a smaller file.
+    """
+    block = np.random.default_rng(0).integers(0, 256, 4 * _MIB, dtype=np.uint8).data
+    with tempfile.NamedTemporaryFile(dir=folder, prefix="stoker-doctor-") as file:
+        start = time.perf_counter()
+        written = 0
+        while written < size_bytes and (written == 0 or time.perf_counter() - start < limit_s):
+            written += os.write(file.fileno(), block)
+            if written % (32 * _MIB) == 0:
+                os.fsync(file.fileno())
+        os.fsync(file.fileno())
+        write_bytes_s = written / (time.perf_counter() - start)
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        start = time.perf_counter()
+        read = 0
+        while read < written and (read == 0 or time.perf_counter() - start < limit_s):
+            read += len(os.pread(file.fileno(), 4 * _MIB, read))
+        read_bytes_s = read / (time.perf_counter() - start)
+    return Disk(read_bytes_s=read_bytes_s, write_bytes_s=write_bytes_s, is_memory=_is_memory(folder))
+
+
+def free_memory_bytes() -> int:
+    """Return the memory that is free or can be had by dropping file pages; 4 GiB where the system does not say."""
+    return _meminfo("MemAvailable") or 4 << 30
+
+
+def machine() -> dict[str, str]:
+    """Return the machine by parts: processor, cores, memory, system. Names no host and no user."""
+    parts = {"processor": _processor(), "cores": str(num_cores())}
+    total = _meminfo("MemTotal")
+    if total is not None:
+        parts["memory"] = f"{total / 2**30:.0f} GiB"
+    return parts | {"system": f"{platform.system()} {platform.machine()}"}
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what did the work."""
+    found = {"python": platform.python_version()}
+    for name in ("stoker", "numpy", "pyarrow", "numba", "torch"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _is_memory(folder: Path) -> bool:
+    """Return whether the folder lies on tmpfs."""
+    try:
+        mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
+    except OSError:
+        return False
+    where = str(folder.resolve())
+    best = max(
+        (parts for parts in mounts if where == parts[1] or where.startswith(parts[1].rstrip("/") + "/")),
+        key=lambda parts: len(parts[1]),
+        default=None,
+    )
+    return best is not None and best[2] in ("tmpfs", "ramfs")
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _meminfo(name: str) -> int | None:
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith(f"{name}:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError):
+        pass
+    return None

@@ -1,0 +1,152 @@
+"""The whole paths, each as a run of its own: what today's gives, and what a fix really gives."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from stoker.doctor.arrow import ArrowBatches, converter
+from stoker.doctor.probe_machine import free_memory_bytes
+from stoker.doctor.sampled import SampledDataset
+from stoker.doctor.settings import DoctorSettings
+from stoker.doctor.whole import Listener, Whole, run_whole
+from stoker.feed.loader import Loader
+from stoker.source.catalogue import Catalogue
+
+# Of the free memory that a cold run may fill with chunks.
+_MEMORY_SHARE = 0.2
+# Windows that a cold run should come to, at least.
+_NUM_WINDOWS = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """What the runs run on.
+
+    Attributes:
+        catalogue: The data set.
+        units: Units for cold runs, from the source.
+        warm: Folder of a cache that holds `warm_units`.
+        warm_units: Units for warm runs.
+        arrow: Arrow files of some of them.
+        tensor_bytes: Bytes a sample as a finished record.
+        window: Chunks that are mixed together.
+    """
+
+    catalogue: Catalogue
+    units: Sequence[range]
+    warm: Path
+    warm_units: Sequence[range]
+    arrow: Sequence[Path]
+    tensor_bytes: float
+    window: int
+
+    @property
+    def mean_unit(self) -> float:
+        """Samples of a unit."""
+        return sum(int(self.catalogue.num_samples[u.start : u.stop].sum()) for u in self.units) / len(self.units)
+
+    @property
+    def mean_chunk(self) -> float:
+        """Samples of a chunk."""
+        numbers = [i for unit in self.units for i in unit]
+        return float(self.catalogue.num_samples[numbers].mean())
+
+
+def run_source(
+    sample: Sample, settings: DoctorSettings, *, seconds: float, expected_s: float, listener: Listener | None = None
+) -> Whole:
+    """Train from the source, with nothing in any cache.
+
+    Args:
+        sample: What to run on.
+        settings: How.
+        seconds: How long, from the first batch on.
+        expected_s: Samples/s that are expected: as many chunks are made ready for the run.
+        listener: Told what builds.
+    """
+    wanted = expected_s * seconds * 1.5 + (_NUM_WINDOWS + 2) * sample.window * sample.mean_chunk
+    most = _MEMORY_SHARE * free_memory_bytes() / max(1.0, sample.tensor_bytes)
+    num_times = max(1, round(min(wanted, most) / (sample.mean_unit * len(sample.units)) + 0.5))
+    on_stage = listener if listener is not None else Listener()
+    dataset = SampledDataset(sample.catalogue, sample.units, num_times=num_times, on_stage=on_stage)
+    with _loader(dataset, settings, window=sample.window, cache=None) as loader, closing(_once(loader)) as batches:
+        window_batches = sample.window * sample.mean_chunk / settings.batch_size
+        return run_whole(batches, step=settings.step, seconds=seconds, window_batches=window_batches)
+
+
+def run_tensors(sample: Sample, settings: DoctorSettings, *, seconds: float) -> Whole:
+    """Train from a warm cache."""
+    dataset = SampledDataset(sample.catalogue, sample.warm_units)
+    with _loader(dataset, settings, window=sample.window, cache=sample.warm) as loader:
+        for i, _ in enumerate(loader):  # maps, checks, touches: once
+            if i * settings.batch_size > loader.num_samples:
+                break
+        with closing(_again(loader)) as batches:
+            return run_whole(batches, step=settings.step, seconds=seconds)
+
+
+def run_arrow(sample: Sample, settings: DoctorSettings, *, seconds: float) -> Whole:
+    """Train from Arrow on SSD."""
+    source = ArrowBatches(
+        sample.arrow,
+        convert=converter(sample.catalogue.dataset),
+        batch_size=settings.batch_size,
+        window=min(sample.window, len(sample.arrow)),
+        num_threads=settings.num_threads,
+    )
+    with closing(source):
+        return run_whole(iter(source), step=settings.step, seconds=seconds)
+
+
+def run_in_processes(sample: Sample, settings: DoctorSettings, *, seconds: float, expected_s: float) -> Whole:
+    """Train from the source, the transform in processes: each opens the data set itself, so all of it is there."""
+    del expected_s
+    dataset = sample.catalogue.dataset
+    options = replace(settings, transform_in="processes")
+    window = sample.window
+    with _loader(dataset, options, window=window, cache=None) as loader, closing(_once(loader)) as batches:
+        window_batches = window * sample.mean_chunk / settings.batch_size
+        return run_whole(batches, step=settings.step, seconds=seconds, window_batches=window_batches)
+
+
+def warm_loader(sample: Sample, settings: DoctorSettings) -> Callable[[int], Loader]:
+    """Return what makes a loader with a batch size on the warm cache."""
+    dataset = SampledDataset(sample.catalogue, sample.warm_units)
+
+    def make(batch_size: int) -> Loader:
+        return _loader(dataset, replace(settings, batch_size=batch_size), window=sample.window, cache=sample.warm)
+
+    return make
+
+
+def _loader(dataset: Any, settings: DoctorSettings, *, window: int, cache: Path | None) -> Loader:
+    return settings.make_loader(
+        dataset,
+        batch_size=settings.batch_size,
+        shuffle=True,
+        window=window,
+        cache=cache,
+        num_threads=settings.num_threads,
+        prefetch=settings.prefetch,
+        transform_in=settings.transform_in,
+    )
+
+
+def _once(loader: Loader) -> Generator[Any, None, None]:
+    yield from loader
+
+
+def _again(loader: Loader) -> Generator[Any, None, None]:
+    for _ in count():
+        yield from loader
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder and all in it."""
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,125 @@
+"""A few chunks of a data set, again and again: what a cold epoch of any length is measured on.
+
+Every time under another key, so that each is built anew and found in no cache:
+
+data set   0 1 2 3 4 5 6 7 8 9 …              thousands of chunks
+chosen     0     3     6     9                 spread evenly
+sampled    0 3 6 9 0 3 6 9 0 3 6 9 …
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from stoker.identity import fingerprint
+from stoker.source.catalogue import Catalogue
+from stoker.source.dataset import Dataset
+from stoker.source.fragments import Fragment
+from stoker.trace.stages import OnStage, ignore_stage
+
+
+def spread_units(catalogue: Catalogue, num_units: int) -> list[range]:
+    """Return up to `num_units` units with samples, spread evenly over the data set, in its order."""
+    filled = np.flatnonzero(catalogue.num_samples)
+    if not len(filled):
+        return []
+    found: dict[int, range] = {}
+    for i in filled[np.linspace(0, len(filled) - 1, min(num_units, len(filled))).astype(int)]:
+        unit = catalogue.unit(int(i))
+        found[unit[0]] = unit
+    return list(found.values())
+
+
+class SampledCatalogue(Catalogue):
+    """Some units of a catalogue, several times over.
+
+    Args:
+        inner: The whole.
+        units: The units.
+        num_times: How often each is there.
+        on_stage: Told of fetching and decoding, beside whoever else is.
+    """
+
+    def __init__(
+        self, inner: Catalogue, units: Sequence[range], *, num_times: int, on_stage: OnStage = ignore_stage
+    ) -> None:
+        # A view: everything that is not said otherwise here is the whole's.
+        self.__dict__.update(inner.__dict__)
+        self.__dict__.pop("fingerprint", None)
+        self._inner = inner
+        self._listener = on_stage
+        self._units: list[range] = []
+        self._of: list[tuple[int, int, int]] = []  # (number in the whole, repetition, place in `_units`)
+        for repetition in range(num_times):
+            for unit in units:
+                start = len(self._of)
+                self._of += [(i, repetition, len(self._units)) for i in unit]
+                self._units.append(range(start, len(self._of)))
+        numbers = np.array([i for i, _, _ in self._of], dtype=np.int64)
+        self.fragments: Sequence[Fragment] = [inner.fragments[int(i)] for i in numbers]
+        self.num_rows = inner.num_rows[numbers]
+        self.num_samples = inner.num_samples[numbers]
+        self.null_counts = {name: nulls[numbers] for name, nulls in inner.null_counts.items()}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """32 hex digits that stand for this sample."""
+        return fingerprint("doctor", [self._inner.fingerprint, [list(place) for place in self._of]])
+
+    def key(self, i: int) -> str:
+        """Return the chunk's key; that of a repetition is found in no cache."""
+        number, repetition, _ = self._of[i]
+        key = self._inner.key(number)
+        return fingerprint("doctor-chunk", [key, repetition]) if repetition else key
+
+    def unit(self, i: int) -> range:
+        """Return the fragments that are read in one go with i."""
+        return self._units[self._of[i][2]]
+
+    def read(self, i: int, *, on_stage: OnStage = ignore_stage) -> Iterator[tuple[int, pa.Table]]:
+        """Yield (j, rows of fragment j) for every j of `unit(i)`."""
+
+        def tell(stage: str, start_ns: int, stop_ns: int, num_bytes: int) -> None:
+            on_stage(stage, start_ns, stop_ns, num_bytes)
+            self._listener(stage, start_ns, stop_ns, num_bytes)
+
+        unit = self.unit(i)
+        first = self._of[unit[0]][0]
+        for j, table in self._inner.read(self._of[i][0], on_stage=tell):
+            yield unit[0] + j - first, table
+
+    def check_unchanged(self, i: int) -> None:
+        """Look up the file of fragment i."""
+        self._inner.check_unchanged(self._of[i][0])
+
+
+class SampledDataset(Dataset):
+    """A data set that opens as a `SampledCatalogue`.
+
+    Args:
+        catalogue: The whole, opened.
+        units: The units.
+        num_times: How often each is there.
+        on_stage: Told of fetching, decoding and transforming.
+    """
+
+    def __init__(
+        self, catalogue: Catalogue, units: Sequence[range], *, num_times: int = 1, on_stage: OnStage = ignore_stage
+    ) -> None:
+        self.__dict__.update(catalogue.dataset.__dict__)
+        self._catalogue_of_all = catalogue
+        self._chosen = tuple(units)
+        self._num_times = num_times
+        self._on_stage = on_stage
+
+    def open(self, folder: Path | str | None = None, **_: Any) -> Catalogue:  # noqa: ARG002  nothing is kept of it
+        """Return the sample."""
+        return SampledCatalogue(
+            self._catalogue_of_all, self._chosen, num_times=self._num_times, on_stage=self._on_stage
+        )

@@ -1,0 +1,185 @@
+"""A whole path with its step: what a training run would see, for a while."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from stoker.doctor.results import Rate, Span
+from stoker.doctor.step import Step
+from stoker.spec import Ragged
+
+# What fills the pipe, and what the first steps do once, is no part of the rate.
+_FIRST = 6
+_NUM_PIECES = 5
+# So many windows make a rate of their own; below, all that came counts.
+_MIN_WINDOWS = 3
+
+
+@dataclass(kw_only=True)
+class Listener:
+    """Notes what builds chunks, by thread: an `OnStage`."""
+
+    pieces: list[tuple[int, str, int, int]] = field(default_factory=list)
+
+    def __call__(self, stage: str, start_ns: int, stop_ns: int, num_bytes: int) -> None:
+        """Note one piece of work."""
+        del num_bytes
+        self.pieces.append((threading.get_ident(), stage, start_ns, stop_ns))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Whole:
+    """What a run gave.
+
+    Attributes:
+        rate: Samples/s once it was under way; None where too little came to tell.
+        num_samples: Samples handed over.
+        wall_s: Seconds, all of them.
+        cpu_s: Processor seconds, of everything.
+        asked: When the loop asked for each batch, by `time.perf_counter`.
+        got: When it had it.
+        begun: When the step had taken it.
+    """
+
+    rate: Rate | None
+    num_samples: int
+    wall_s: float
+    cpu_s: float
+    asked: tuple[float, ...]
+    got: tuple[float, ...]
+    begun: tuple[float, ...]
+
+
+def num_samples_of(batch: Any) -> int:
+    """Return the samples of a batch of arrays or tensors."""
+    if not isinstance(batch, dict) or not batch:
+        return 0
+    first = next(iter(batch.values()))
+    if isinstance(first, Ragged):
+        return len(first.offsets) - 1
+    return int(np.shape(first)[0])
+
+
+def run_whole(
+    batches: Iterator[Any], *, step: Step | None, seconds: float, window_batches: float | None = None
+) -> Whole:
+    """Train on batches for a while, and return at which rate.
+
+    Args:
+        batches: Left where it is when the time is over.
+        step: What trains; None only takes the batches.
+        seconds: How long, from the first batch on.
+        window_batches: Batches of a window, where batches come window by window: the rate is then taken over whole
+            windows.
+
+    Blocks: until the batch that is asked for when the time is over has come.
+    """
+    asked: list[float] = []
+    got: list[float] = []
+    begun: list[float] = []
+    sizes: list[int] = []
+    cpu_s = time.process_time()
+    while True:
+        asked.append(time.perf_counter())
+        batch = next(batches, None)
+        if batch is None:
+            asked.pop()
+            break
+        got.append(time.perf_counter())
+        sizes.append(num_samples_of(batch))
+        if step is not None:
+            step.begin(batch)
+        begun.append(time.perf_counter())
+        del batch
+        if begun[-1] - got[0] > seconds:
+            break
+    if step is not None:
+        step.finish()
+    stop = time.perf_counter()
+    return Whole(
+        rate=steady_rate(begun, sizes, window_batches=window_batches),
+        num_samples=sum(sizes),
+        wall_s=stop - asked[0] if asked else 0.0,
+        cpu_s=time.process_time() - cpu_s,
+        asked=tuple(asked),
+        got=tuple(got),
+        begun=tuple(begun),
+    )
+
+
+def steady_rate(times: Sequence[float], sizes: Sequence[int], *, window_batches: float | None = None) -> Rate | None:
+    """Return the samples/s once a run was under way, with its spread; None where too little came.
+
+    Args:
+        times: When each batch was taken, ascending.
+        sizes: Samples of each.
+        window_batches: Batches of a window, where they come window by window.
+    """
+    marks = _marks(len(times), window_batches)
+    if len(marks) < 2 or times[marks[-1]] <= times[marks[0]]:
+        return None
+    done = np.concatenate([[0], np.cumsum(sizes)])
+    whole = float(done[marks[-1]] - done[marks[0]]) / (times[marks[-1]] - times[marks[0]])
+    rates = [float(done[b] - done[a]) / (times[b] - times[a]) for a, b in pairwise(marks) if times[b] > times[a]]
+    # Windows of which one was early and the next one late say little of the whole: the middle half of them counts.
+    low, high = (min(rates), max(rates)) if len(rates) < 4 else np.quantile(rates, [0.25, 0.75])
+    return Rate(
+        samples_s=whole, low=min(whole, float(low)), high=max(whole, float(high)), num_rounds=max(1, len(rates))
+    )
+
+
+def _marks(num: int, window_batches: float | None) -> list[int]:
+    """Return the batches between which rates are taken."""
+    if window_batches is not None and num >= (_MIN_WINDOWS + 1) * window_batches and window_batches >= 2:
+        return [round(k * window_batches) for k in range(1, int((num - 1) // window_batches) + 1)]
+    first = min(_FIRST, num // 4)
+    return sorted({int(i) for i in np.linspace(first, num - 1, _NUM_PIECES + 1)}) if num - first > 1 else []
+
+
+def spans_of(whole: Whole, listener: Listener, *, step_s: float, from_s: float, length_s: float) -> tuple[Span, ...]:
+    """Return a stretch of a run as tracks: who built, when the loop waited, when the step ran.
+
+    Args:
+        whole: The run.
+        listener: What it noted meanwhile.
+        step_s: Seconds of a step on the device.
+        from_s: When to begin, by `time.perf_counter`.
+        length_s: How long.
+    """
+    spans: list[Span] = []
+
+    def add(track: str, stage: str, start: float, stop: float) -> None:
+        start, stop = max(start, from_s), min(stop, from_s + length_s)
+        if stop > start:
+            spans.append(Span(track=track, stage=stage, start_s=start - from_s, stop_s=stop - from_s))
+
+    names: dict[int, str] = {}
+    ended: dict[int, float] = {}
+    for thread, stage, start_ns, stop_ns in sorted(listener.pieces, key=lambda piece: piece[2]):
+        track = names.setdefault(thread, f"build {len(names)}")
+        start, stop = start_ns / 1e9, stop_ns / 1e9
+        # Between two readings the thread transforms, converts and publishes what it has read.
+        if stage == "fetch" and thread in ended and start > ended[thread]:
+            add(track, "convert", ended[thread], start)
+        add(track, stage, start, stop)
+        ended[thread] = stop
+    free = 0.0
+    for asked, got, begun in zip(whole.asked, whole.got, whole.begun, strict=False):
+        add("loop", "wait", asked, got)
+        free = max(free, got)
+        add("step", "step", free, free + max(step_s, 0.0) if step_s else begun)
+        free += step_s
+    return tuple(sorted(spans, key=lambda span: (span.track, span.start_s)))
+
+
+def middle(rates: Sequence[float]) -> Rate:
+    """Return rates of several rounds as one with its spread."""
+    return Rate(samples_s=statistics.median(rates), low=min(rates), high=max(rates), num_rounds=len(rates))
