@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 
 from stoker.errors import CacheFullError
 
@@ -24,6 +25,7 @@ class Filler:
         num_threads: Threads that build. None is started before a chunk is missing.
         max_ahead: Chunks that may be built and not yet waited for; None for any number. Where the cache is small, a
             chunk built too early is evicted before it is used.
+        waiting: Gives the block in which one waits for a chunk.
     """
 
     def __init__(
@@ -33,11 +35,13 @@ class Filler:
         build: Callable[[int], bool],
         num_threads: int,
         max_ahead: int | None = None,
+        waiting: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self._is_there = is_there
         self._build = build
         self._num_threads = num_threads
         self._max_ahead = max_ahead
+        self._waiting = waiting
         self._changed = threading.Condition()
         self._stopped = threading.Event()
         self._queue: deque[int] = deque()
@@ -76,6 +80,8 @@ class Filler:
             self._ahead.discard(chunk)
             self._awaited.add(chunk)
             self._changed.notify_all()
+            is_pending = chunk in self._pending
+        with self._waiting() if is_pending else nullcontext(), self._changed:
             while chunk in self._pending:
                 if self._stopped.is_set():
                     raise InterruptedError("the loader was closed")

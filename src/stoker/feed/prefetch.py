@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -24,12 +25,22 @@ class Prefetch(Generic[T]):
         depth: How many may be made or wait ahead of the caller. With 0 there are no threads: each result is made when
             it is asked for, by the caller.
         num_threads: Threads that make them.
+        waiting: Gives the block in which a thread waits for room.
     """
 
-    def __init__(self, make: Callable[[int], T], *, num_results: int, depth: int, num_threads: int) -> None:
+    def __init__(
+        self,
+        make: Callable[[int], T],
+        *,
+        num_results: int,
+        depth: int,
+        num_threads: int,
+        waiting: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
         self._make = make
         self._num_results = num_results
         self._depth = depth
+        self._waiting = waiting
         # One lock, but two places to wait at, and each is told only of what it waits for: a wake that finds nothing to
         # do costs the processor as much as a tenth of a batch.
         self._lock = threading.RLock()
@@ -129,11 +140,23 @@ class Prefetch(Generic[T]):
     def _claim(self) -> int | None:
         """Return the next number to make, or None when there is nothing left to do."""
         with self._lock:
-            while not (self._is_closed or self._failed):
-                if self._next_to_make >= self._num_results:
-                    return None
-                if self._next_to_make < self._next_to_hand + self._depth:
-                    self._next_to_make += 1
-                    return self._next_to_make - 1
+            if self._has_room or self._is_done:
+                return self._claim_now()
+        with self._waiting(), self._lock:  # the lock inside: whoever is told of the wait may take its time
+            while not (self._has_room or self._is_done):
                 self._taken.wait()
+            return self._claim_now()
+
+    @property
+    def _has_room(self) -> bool:
+        return self._next_to_make < self._next_to_hand + self._depth
+
+    @property
+    def _is_done(self) -> bool:
+        return self._is_closed or bool(self._failed) or self._next_to_make >= self._num_results
+
+    def _claim_now(self) -> int | None:
+        if self._is_done:
             return None
+        self._next_to_make += 1
+        return self._next_to_make - 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Generic, Protocol, TypeVar
@@ -51,6 +51,7 @@ class Windows(Generic[W]):
         request: Asks for a window's chunks to be built; must not wait.
         num_windows: Of the epoch.
         builds_ahead: Whether the chunks of the window after the next are asked for, too.
+        waiting: Gives the block in which one waits for a window.
     """
 
     def __init__(
@@ -60,11 +61,13 @@ class Windows(Generic[W]):
         request: Callable[[int], None],
         num_windows: int,
         builds_ahead: bool = True,
+        waiting: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self._open_window = open_window
         self._request = request
         self._num_windows = num_windows
         self._builds_ahead = builds_ahead
+        self._waiting = waiting
         # May be entered again by the thread that holds it: garbage may be found, and closed, at any place.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -94,7 +97,8 @@ class Windows(Generic[W]):
         try:
             if self._builds_ahead and number + 2 < self._num_windows:
                 self._ask_for_chunks(number + 2)
-            return self._opened(slot)
+            with self._waiting():
+                return self._opened(slot)
         except BaseException:
             self._leave(number, slot)
             raise
