@@ -21,8 +21,8 @@ _ROWS = 1 << 16
 _MAX_EVENT_BYTES = 32 << 20
 _COMPLETE, _BEGIN, _END, _META, _FLOW_FROM, _FLOW_TO = (ord(letter) for letter in "XBEMsf")
 _KEEP_PYTHON = Is.DATA_WAIT | Is.COLLATE | Is.SYNC
-_COLUMNS = ("phase", "kind", "name", "track", "start", "length", "correlation", "extra", "group")
-_TYPES = (np.uint8, np.uint8, np.int32, np.int32, np.int64, np.int64, np.int64, np.int64, np.int32)
+_COLUMNS = ("phase", "kind", "name", "track", "start", "length", "correlation", "extra", "group", "label")
+_TYPES = (np.uint8, np.uint8, np.int32, np.int32, np.int64, np.int64, np.int64, np.int64, np.int32, np.int32)
 
 
 class Collector:
@@ -163,9 +163,10 @@ class Collector:
             np.maximum(link, -1),
             np.maximum(extra, -1),
             rows[:, scan.GROUP],
+            rows[:, scan.LABEL],
         )
         self._parts.append(
-            tuple(column.astype(wanted_type) for column, wanted_type in zip(columns, _TYPES, strict=True))
+            tuple(np.asarray(column).astype(wanted) for column, wanted in zip(columns, _TYPES, strict=True))
         )
 
     def _take_metadata(self, rows: Int64) -> None:
@@ -207,6 +208,7 @@ class Collector:
             correlation=columns["correlation"][is_span],
             extra=columns["extra"][is_span],
             group=columns["group"][is_span],
+            label=columns["label"][is_span],
         )
         del columns
         events = self._with_final_kinds(events, tracks)

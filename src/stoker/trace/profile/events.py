@@ -23,6 +23,7 @@ class Events:
         correlation: Links a call on the host to what it launched; -1 without one. int64 [N].
         extra: Bytes of a copy, or the sequence number of a collective; -1 without one. int64 [N].
         group: Index into the trace's names of a collective's process group, or -1. int32 [N].
+        label: Index into the trace's names of what a collective is ("allreduce"), or -1. int32 [N].
     """
 
     kind: npt.NDArray[np.uint8]
@@ -33,6 +34,7 @@ class Events:
     correlation: Int64
     extra: Int64
     group: npt.NDArray[np.int32]
+    label: npt.NDArray[np.int32]
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -48,6 +50,7 @@ class Events:
             correlation=self.correlation[chosen],
             extra=self.extra[chosen],
             group=self.group[chosen],
+            label=self.label[chosen],
         )
 
 

@@ -119,7 +119,9 @@ _DATA_ANNOTATION = re.compile(
 _NOT_DATA = re.compile(r"##\s*wait_for_batch|dist\b|all2all|Awaitable", re.IGNORECASE)
 _COLLATE = re.compile(r"collat(e|ion|ing|or)(?![a-z])|collate_fn", re.IGNORECASE)
 
-_SYNC_CALL = re.compile(r"synchroni[sz]e|urQueueFinish|urEventWait|Memcpy(WithStream|(DtoH|HtoD|DtoD)?(_v2)?)$")
+_SYNC_CALL = re.compile(
+    r"synchroni[sz]e|urQueueFinish|urEventWait|Memcpy(WithStream|(DtoH|HtoD|DtoD)?(_v2)?)$", re.IGNORECASE
+)
 _SYNC_OP = re.compile(r"^aten::(item|_local_scalar_dense|is_nonzero)$")
 _SYNC_PYTHON = re.compile(r"built-in method (item|synchronize|is_nonzero|_cuda_synchronize)|: synchronize$")
 _COPY_CALL = re.compile(r"memcpy", re.IGNORECASE)

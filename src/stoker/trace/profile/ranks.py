@@ -13,12 +13,19 @@ from stoker.trace.profile.names import DEVICE_KINDS, Kind
 from stoker.trace.profile.spans import Int64
 from stoker.trace.profile.times import RankTimes
 
-# Between two ranks, not among all: who waits for whom is the program's order, not somebody's slowness.
-_POINT_TO_POINT = re.compile(r"send|recv", re.IGNORECASE)
+# Between two ranks, not among all: who waits for whom is the program's order, not somebody's slowness. The kernel of an
+# all-to-all has the same name: only what newer profilers say beside it tells the two apart.
+_POINT_TO_POINT = re.compile(r"^(i?send|i?recv|coalesced|batch_isend_irecv)", re.IGNORECASE)
+_SEND_RECV = re.compile(r"send_?recv", re.IGNORECASE)
 # Below this share of the time, the wait is jitter.
 _MIN_WAIT_SHARE = 0.01
-# Clocks that contradict more collectives than this are wrong.
+# Clocks by which more collectives than this ended on one rank before they began on another are wrong.
 _MAX_CONTRADICTED = 0.05
+# If fewer are left when these are taken away, the files have too little in common to name anybody.
+_MIN_SAME = 0.5
+# Durations tell a story of their own when they explain so much of the waits that the clocks show.
+_TELLING = 0.2
+_UNTOLD = "send or all-to-all: "
 _ABSENT = np.iinfo(np.int64).min
 
 
@@ -56,20 +63,13 @@ def compare(ranks: Sequence[RankTimes]) -> Waits:
     zeros = (0,) * num
     if not len(start):
         return Waits(num_matched=0, waited=zeros, imposed=zeros, num_last=zeros, straggler=None, is_aligned=False)
-    shift = _clock_shift(stop)
-    waits = _waits(start, stop)
-    aligned = _waits(start - shift, stop - shift)
-    # Ends of one collective lie close together. Where they are apart as much as the beginnings are, by the same
-    # distance all the time, it is the clocks that are apart, if durations tell another story.
+    start, stop, is_aligned = _on_one_clock(start, stop)
+    # What ended on one rank before it began on another is not the same collective: some are missing in a file.
     there = start != _ABSENT
-    contradicted = np.mean(_last(start, there) >= _first(stop, there))
-    is_aligned = bool(contradicted > _MAX_CONTRADICTED)
-    if not is_aligned and aligned.sum() >= 0.2 * waits.sum():
-        begin_spread = np.median(_last(start, there) - _first(start, there))
-        end_spread = np.median(_last(stop, there) - _first(stop, there))
-        is_aligned = bool(end_spread > begin_spread / 2 and end_spread > 0)
-    if is_aligned:
-        waits, start = aligned, np.where(there, start - shift, _ABSENT)
+    is_same = _last(start, there) < _first(stop, there)
+    is_known = bool(is_same.mean() >= _MIN_SAME)
+    start, stop = start[is_same], stop[is_same]
+    waits = _waits(start, stop)
     last = start.argmax(axis=1)
     totals = waits.sum(axis=1)
     imposed = np.bincount(last, weights=totals, minlength=num).astype(np.int64)
@@ -79,7 +79,7 @@ def compare(ranks: Sequence[RankTimes]) -> Waits:
         waited=tuple(waits.sum(axis=0).tolist()),
         imposed=tuple(imposed.tolist()),
         num_last=tuple(np.bincount(last[totals > 0], minlength=num).tolist()),
-        straggler=_straggler(imposed, wall),
+        straggler=_straggler(imposed, wall) if is_known else None,
         is_aligned=is_aligned,
     )
 
@@ -106,8 +106,11 @@ def _collectives(rank: RankTimes) -> dict[tuple[object, ...], tuple[int, int]]:
     found: dict[tuple[object, ...], tuple[int, int]] = {}
     for index in np.argsort(mine.start, kind="stable").tolist():
         name = trace.names[mine.name[index]].split("(")[0] if mine.name[index] >= 0 else ""
-        if _POINT_TO_POINT.search(name):
+        label = trace.names[mine.label[index]] if mine.label[index] >= 0 else ""
+        if _POINT_TO_POINT.search(label):
             continue
+        if not label and _SEND_RECV.search(name):
+            name = _UNTOLD + name
         group = trace.names[mine.group[index]] if mine.group[index] >= 0 else ""
         if mine.extra[index] >= 0 and group:
             key: tuple[object, ...] = (group, name, "sequence", int(mine.extra[index]))
@@ -122,7 +125,9 @@ def _collectives(rank: RankTimes) -> dict[tuple[object, ...], tuple[int, int]]:
 def _matched(ranks: list[dict[tuple[object, ...], tuple[int, int]]]) -> tuple[Int64, Int64]:
     """Return begin and end of each collective that two ranks or more have. [K, R] each, _ABSENT where one has not."""
     seen = Counter(key for rank in ranks for key in rank)
-    keys = [key for key, num in seen.items() if num > 1]
+    # Stages of a pipeline do not send equally often, ranks of an all-to-all do.
+    uneven = {key[:3] for key, num in seen.items() if str(key[1]).startswith(_UNTOLD) and num < len(ranks)}
+    keys = [key for key, num in seen.items() if num > 1 and key[:3] not in uneven]
     start, stop = (
         np.array([[rank.get(key, (_ABSENT, _ABSENT))[side] for rank in ranks] for key in keys], np.int64).reshape(
             len(keys), len(ranks)
@@ -130,6 +135,25 @@ def _matched(ranks: list[dict[tuple[object, ...], tuple[int, int]]]) -> tuple[In
         for side in (0, 1)
     )
     return start, stop
+
+
+def _on_one_clock(start: Int64, stop: Int64) -> tuple[Int64, Int64, bool]:
+    """Return the times by one clock, and whether the ranks' own clocks had to be corrected for that."""
+    there = start != _ABSENT
+    shift = _clock_shift(stop)
+    shifted, shifted_stop = np.where(there, start - shift, _ABSENT), np.where(there, stop - shift, _ABSENT)
+    contradicted = np.mean(_last(start, there) >= _first(stop, there))
+    is_wrong = bool(
+        contradicted > _MAX_CONTRADICTED
+        and np.mean(_last(shifted, there) >= _first(shifted_stop, there)) < contradicted / 2
+    )
+    if not is_wrong and _waits(shifted, shifted_stop).sum() >= _TELLING * _waits(start, stop).sum():
+        # Ends of one collective lie close together. Where they are apart as the beginnings are, and by the same
+        # distance all the time, it is the clocks that are apart, if durations tell another story.
+        begin_spread = np.median(_last(start, there) - _first(start, there))
+        end_spread = np.median(_last(stop, there) - _first(stop, there))
+        is_wrong = bool(end_spread > begin_spread / 2 and end_spread > 0)
+    return (shifted, shifted_stop, True) if is_wrong else (start, stop, False)
 
 
 def _clock_shift(stop: Int64) -> Int64:

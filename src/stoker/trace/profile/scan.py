@@ -48,8 +48,8 @@ def _key(text: str):
 _PH, _CAT, _NAME, _PID, _TID, _TS, _DUR, _ARGS, _ID = (
     _key(text) for text in ("ph", "cat", "name", "pid", "tid", "ts", "dur", "args", "id")
 )
-_CORRELATION, _BYTES, _SEQ, _GROUP, _LABELS = (
-    _key(text) for text in ("correlation", "bytes", "Seq", "Process Group Name", "labels")
+_CORRELATION, _BYTES, _SEQ, _GROUP, _COLLECTIVE = (
+    _key(text) for text in ("correlation", "bytes", "Seq", "Process Group Name", "Collective name")
 )
 
 
@@ -278,7 +278,7 @@ def _read_number(data, key, key_stop, value, stop, row, is_args):
             row[SEQUENCE] = _parse_integer(data, value, stop)
         elif _is(data, key, key_stop, _GROUP):
             return GROUP
-        elif _is(data, key, key_stop, _NAME) or _is(data, key, key_stop, _LABELS):
+        elif _is(data, key, key_stop, _NAME) or _is(data, key, key_stop, _COLLECTIVE):
             return LABEL
         return -1
     if _is(data, key, key_stop, _PH):

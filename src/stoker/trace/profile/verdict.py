@@ -10,14 +10,15 @@ from stoker.trace.profile.times import Times
 # Below this share a reason is not worth a sentence.
 _LITTLE = 0.05
 
+# What follows "idle 54 % of the time: ".
 _REASONS = {
-    "data": "waits for data",
-    "copying_pageable": "waits for copies from pageable memory, which block the thread that makes them",
-    "synchronising": "waits while the host waits for it (synchronising)",
-    "launching": "waits for the host to launch work",
-    "unattributed": "idles for a reason that no event in the trace explains",
-    "exposed_comm": "does nothing but communicate",
-    "pipeline_bubble": "idles by the pipeline's schedule",
+    "data": "{share} waiting for data",
+    "copying_pageable": "{share} while the host copies from pageable memory, which blocks it",
+    "synchronising": "{share} while the host waits for the device (synchronising)",
+    "launching": "{share} while the host is busy launching work",
+    "unattributed": "{share} for a reason that no event in the trace explains",
+    "exposed_comm": "",
+    "pipeline_bubble": "{share} by the pipeline's schedule",
 }
 _FIXES = {
     "data": "find the stage that is too slow with `stoker doctor`",
@@ -114,20 +115,15 @@ def _sentence(where: str, times: Times, step: float | None, best: float | None) 
     data = (times.waiting_for_data + times.collating) / max(times.wall, 1)
     if share < _LITTLE:
         return f"{where} {are} busy {percent(busy)} of the time. Waiting for data is {percent(data)}: nothing to gain."
-    verb = _REASONS[reason]
-    if is_many:
-        verb = verb.replace("waits", "wait", 1).replace("idles", "idle", 1).replace("does", "do", 1)
     if reason == "exposed_comm":
-        said = f"{where} {verb} {percent(share)} of the time, and {idle_word} {percent(idle)}"
-    else:
-        said = f"{where} {idle_word} {percent(idle)} of the time, and most of that {verb}: {percent(share)}"
-        if reason == "data":
-            said = f"{where} {idle_word} {percent(idle)} of the time, most of it waiting for data ({percent(share)})"
+        said = f"{where} {'do' if is_many else 'does'} nothing but communicate {percent(share)} of the time, and "
+        return f"{said}{idle_word} {percent(idle)}. Waiting for data is {percent(data)}."
+    said = f"{where} {idle_word} {percent(idle)} of the time: {_REASONS[reason].format(share=percent(share))}"
     if reason != "data":
         return f"{said}. Waiting for data is {percent(data)}."
     if step is None or best is None:
         return f"{said}."
-    return f"{said}: without that wait, a step takes at best {duration(best)} instead of {duration(step)}."
+    return f"{said}. Without that wait, a step takes at best {duration(best)} instead of {duration(step)}."
 
 
 def _straggler_sentence(result: TraceResult, rank: RankResult) -> str:

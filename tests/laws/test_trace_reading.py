@@ -1,0 +1,207 @@
+"""What is read of a trace: the same as `json` reads, and as much as there is when a part of the file is missing."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from decimal import ROUND_HALF_UP, Decimal
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stoker.errors import StokerError
+from stoker.trace.profile import analyse, as_json, read_trace
+from stoker.trace.profile import scan as scanner
+from stoker.trace.profile import window as windows
+
+TEXT = st.text(max_size=12)
+NUMBER = st.one_of(st.integers(-5, 10**15), st.floats(-5, 1e12, allow_nan=False).map(lambda value: round(value, 4)))
+TIME = st.one_of(NUMBER, NUMBER.map(str))
+VALUE = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), TEXT),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(TEXT, inner, max_size=3)),
+    max_leaves=6,
+)
+ARGS = st.dictionaries(st.sampled_from(["correlation", "bytes", "x", "name"]) | TEXT, VALUE, max_size=3)
+EVENT = st.fixed_dictionaries(
+    {
+        "ph": st.just("X"),
+        "cat": st.sampled_from(["kernel", "cpu_op", "cuda_runtime", "gpu_memcpy"]),
+        "name": TEXT,
+        "ts": TIME,
+        "dur": st.integers(0, 1000),
+        "pid": st.integers(0, 3) | st.sampled_from(["CPU", "GPU 0"]),
+        "tid": st.integers(0, 3),
+    },
+    optional={"args": ARGS, "other": VALUE},
+)
+
+
+def nanoseconds(value):
+    """Return what a time is, by decimal arithmetic: rounded away from zero at the third decimal."""
+    return int((Decimal(str(value)) * 1000).quantize(Decimal(1), rounding=ROUND_HALF_UP))
+
+
+@given(events=st.lists(EVENT, max_size=8), indent=st.sampled_from([None, 2]), is_bare=st.booleans())
+def test_events_are_those_that_json_reads(tmp_path_factory, events, indent, is_bare):
+    path = tmp_path_factory.mktemp("law") / "t.json"
+    path.write_text(json.dumps(events if is_bare else {"traceEvents": events, "x": 1}, indent=indent), encoding="utf-8")
+    trace = read_trace(path)
+    assert trace.num_damaged == 0
+    assert not trace.is_cut
+    assert trace.num_events == len(events)
+    names = [trace.names[index] for index in trace.events.name]
+    assert names == [event["name"] for event in events]
+    for index, event in enumerate(events):
+        start = nanoseconds(event["ts"])
+        # Exponents go through floating point: there, a nanosecond in 1e15 is not kept.
+        assert abs(int(trace.events.start[index]) - start) <= (
+            1 if "e" not in str(event["ts"]) else 1 + abs(start) // 10**14
+        )
+        assert trace.events.stop[index] - trace.events.start[index] == 1000 * event["dur"]
+
+
+@given(value=st.integers(-(10**15), 10**15), decimals=st.text("0123456789", max_size=9), quoted=st.booleans())
+def test_times_are_exact_to_the_nanosecond(value, decimals, quoted):
+    text = f"{value}.{decimals}" if decimals else str(value)
+    data = np.frombuffer((f'"{text}"' if quoted else text).encode(), np.uint8)
+    assert scanner.parse_ns(data, 0, data.size) == nanoseconds(text) or text.startswith("-0")
+
+
+@given(events=st.lists(EVENT, min_size=1, max_size=6), size=st.integers(1, 60))
+@settings(max_examples=25)
+def test_the_size_of_blocks_changes_nothing(tmp_path_factory, events, size):
+    """Blocks that end anywhere: inside a name, a number, a bracket."""
+
+    class Pieces:
+        def __init__(self, content):
+            self.content, self.size_bytes, self.read_bytes, self.is_cut = content, len(content), 0, False
+
+        def __iter__(self):
+            for at in range(0, len(self.content), size):
+                yield self.content[at : at + size]
+
+    from stoker.trace.profile.collect import Collector
+
+    content = json.dumps(events).encode()
+    collector = Collector()
+    window = windows.Window(Pieces(content))
+    assert window.next_char() == b"["
+    window.skip(1)
+    collector.read_array(window)
+    trace = collector.finish(path="x", header={}, is_cut=False, notes=())
+    assert [trace.names[index] for index in trace.events.name] == [event["name"] for event in events]
+    assert collector.has_ended
+
+
+def small_trace() -> bytes:
+    events = [
+        {"ph": "M", "name": "process_name", "pid": 0, "tid": 0, "ts": 1, "args": {"name": 'python "x"'}},
+        {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 9, "tid": 9, "ts": 1.5, "dur": 100, "args": {"a": [1]}},
+        {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 9, "tid": 9, "ts": "5", "dur": "2.5"}
+        | {"args": {"correlation": 4}},
+        {
+            "ph": "X",
+            "cat": "kernel",
+            "name": "k\\é",
+            "pid": 0,
+            "tid": 7,
+            "ts": 9,
+            "dur": 20,
+            "args": {"correlation": 4},
+        },
+        {"ph": "B", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 40},
+        {"ph": "E", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 60},
+    ]
+    return json.dumps({"schemaVersion": 1, "traceEvents": events, "distributedInfo": {"rank": 2}}, indent=1).encode()
+
+
+def survives(path) -> None:
+    """A result whose parts add up, or a clean error; nothing else."""
+    refusal, found = "", {}
+    try:
+        found = as_json(analyse([read_trace(path)]))
+    except StokerError as error:
+        refusal = str(error)
+    if not found:
+        assert str(path) in refusal
+        return
+    assert found["verdict"]
+    times = found["time_us"]
+    if times is not None:
+        assert times["busy"] + times["idle"] == times["wall"]
+        assert min(times.values()) >= 0
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_a_trace_cut_at_any_byte_gives_a_result_or_a_clean_error(tmp_path, is_packed):
+    content = small_trace()
+    content = gzip.compress(content) if is_packed else content
+    path = tmp_path / "t.json"
+    for size in range(len(content) + 1):
+        path.write_bytes(content[:size])
+        survives(path)
+
+
+@given(at=st.integers(0, len(small_trace()) - 1), byte=st.integers(0, 255), is_packed=st.booleans())
+@settings(max_examples=300)
+def test_a_changed_byte_gives_a_result_or_a_clean_error(tmp_path_factory, at, byte, is_packed):
+    content = bytearray(gzip.compress(small_trace()) if is_packed else small_trace())
+    content[at % len(content)] = byte
+    path = tmp_path_factory.mktemp("law") / "t.json"
+    path.write_bytes(bytes(content))
+    survives(path)
+
+
+@given(content=st.binary(max_size=200) | st.text("[]{},:\"' \n\\phXtsdur0123.e-", max_size=80).map(str.encode))
+@settings(max_examples=300)
+def test_noise_gives_a_result_or_a_clean_error(tmp_path_factory, content):
+    path = tmp_path_factory.mktemp("law") / "t.json"
+    path.write_bytes(content)
+    survives(path)
+
+
+def test_what_was_written_before_the_cut_is_counted(tmp_path):
+    content = small_trace()
+    path = tmp_path / "t.json"
+    path.write_bytes(content[: content.index(b'"ph": "B"')])
+    trace = read_trace(path)
+    assert trace.is_cut
+    assert len(trace.events) == 3
+    assert "the file ends before its end: what came before it was counted" in analyse([trace]).ranks[0].notes
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "the file is empty: 0 bytes"),
+        (b" \n", "nothing but white space"),
+        (b'{"traceEvents": []}', "there are no events"),
+        (b"[]", "there are no events"),
+        (b'{"traceEvents": [', "ends before its first event"),
+        (b'{"schemaVersion": 1, "dev', "ends before its first event"),
+        (b'[{"ph": "M", "name": "x"}]', "none of the events"),
+    ],
+)
+def test_an_empty_trace_has_a_word_of_its_own(tmp_path, content, words):
+    path = tmp_path / "t.json"
+    path.write_bytes(content)
+    found = as_json(analyse([read_trace(path)]))
+    assert words in str(found["verdict"])
+    assert found["status"] == "no_events"
+    assert found["busy_share"] is None
+
+
+def test_more_names_than_the_first_tables_hold(tmp_path):
+    """Tables of texts grow, and every text keeps its number."""
+    events = [
+        {"ph": "X", "cat": "cpu_op", "name": f"op {number}", "pid": number, "tid": 1, "ts": number, "dur": 1}
+        for number in range(30_000)
+    ]
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps(events))
+    trace = read_trace(path)
+    assert [trace.names[index] for index in trace.events.name] == [event["name"] for event in events]
+    assert [trace.tracks[index].pid for index in trace.events.track] == [event["pid"] for event in events]
