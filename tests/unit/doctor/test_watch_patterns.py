@@ -61,7 +61,7 @@ def test_workers_that_are_all_too_slow_are_too_few(num_workers, spread, is_seen)
     )
     names = names_of(watched_run(loader, lambda i: jitter(0.01)))
     assert names in (["too-few-workers"], ["even-stall"])
-    assert names == ["too-few-workers"] or (num_workers == 2 and spread == 0.3)
+    assert names == ["too-few-workers"] or not is_seen
 
 
 def test_one_dear_batch_that_holds_back_those_behind_it_is_head_of_line_blocking():

@@ -112,15 +112,8 @@ def _in_stalls(latest: Ints, *, cycle: float, num_workers: int, has_trend: bool)
         else:
             found.append(_head_of_line(blocked.share * share, late))
     if not found and not has_trend and float(np.median(stalls)) >= 0.5 * float(stalls.mean()):
-        found.append(
-            Finding(
-                name="even-stall",
-                share=share,
-                sentence=f"every batch waits about as long: {time_text(float(np.median(stalls)))}",
-                advice="the loader is too slow throughout: more of it in parallel, or less work a batch "
-                "(transform once and cache; fewer columns)",
-            )
-        )
+        even = f"every batch waits about as long: {time_text(float(np.median(stalls)))}"
+        found.append(_too_few(num_workers, share, even) if is_lone is False else _even(share, even))
     return found
 
 
@@ -130,6 +123,16 @@ def _is_lone(stalls: Floats, ready: Ints, *, floor: float) -> bool | None:
     if not is_known.any():
         return None
     return float(np.average(ready[is_known], weights=stalls[is_known])) >= 1000 * _LONE
+
+
+def _even(cost: float, even: str) -> Finding:
+    return Finding(
+        name="even-stall",
+        share=cost,
+        sentence=even,
+        advice="the loader is too slow throughout: more of it in parallel, or less work a batch (transform once and "
+        "cache; fewer columns)",
+    )
 
 
 def _periodic(turns: Turns, cost: float, every: str) -> Finding:
@@ -162,7 +165,7 @@ def _too_few(
     return Finding(
         name="too-few-workers",
         share=cost,
-        sentence=f"{num_workers} workers work at their limit and deliver in bursts: {seen}",
+        sentence=f"{num_workers} workers work at their limit: {seen}",
         advice="more workers, or less work in each; where more change nothing, one of them alone is slow",
         period=period,
         place=place,
