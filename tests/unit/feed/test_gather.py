@@ -93,3 +93,18 @@ def test_a_misplaced_file_is_refused_before_it_overwrites_others(tmp_path):
             with pytest.raises(ValueError, match="cannot place"):
                 region.place(file.fileno(), **bad)
     region.close()
+
+
+@pytest.mark.parametrize("is_mapped", [True, False])
+def test_settling_a_region_changes_nothing_and_can_be_ended(tmp_path, is_mapped):
+    path = tmp_path / "chunk"
+    content = np.arange(3 * PAGE_BYTES // 8)
+    content.tofile(path)
+    region = Region(3 * PAGE_BYTES, is_mapped=is_mapped)
+    with path.open("rb") as file:
+        region.place(file.fileno(), offset=0, num_bytes=content.nbytes, at=0)
+    region.settle(goes_on=lambda: False)
+    region.settle()
+    assert region.is_in_memory()
+    np.testing.assert_array_equal(region.bytes.view(np.int64), content)
+    region.close()

@@ -80,3 +80,30 @@ def test_without_depth_each_result_is_made_by_the_caller_when_it_is_asked_for():
     prefetch.close()
     with pytest.raises(InterruptedError):
         prefetch.get()
+
+
+def test_closing_waits_for_a_result_that_the_caller_is_making():
+    begun, may_end, events = threading.Event(), threading.Event(), []
+
+    def make(i):
+        begun.set()
+        assert may_end.wait(30)
+        events.append("made")
+        return i
+
+    prefetch = Prefetch(make, num_results=2, depth=0, num_threads=1)
+    caller = threading.Thread(target=prefetch.get)
+    caller.start()
+    assert begun.wait(30)
+
+    def close():
+        prefetch.close()
+        events.append("closed")
+
+    closer = threading.Thread(target=close)
+    closer.start()
+    closer.join(0.05)
+    may_end.set()
+    caller.join(30)
+    closer.join(30)
+    assert events == ["made", "closed"]

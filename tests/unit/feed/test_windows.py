@@ -185,3 +185,19 @@ def test_no_more_chunks_are_built_ahead_than_may_be_and_evicted_ones_are_built_a
                 there.remove(chunk)
     filler.close()
     assert max(highest) <= 2 + num_threads
+
+
+def test_a_window_is_used_while_its_pages_are_still_being_entered():
+    in_use, is_done = threading.Event(), []
+
+    class SlowWindow(FakeWindow):
+        def settle(self, goes_on):
+            assert in_use.wait(30)
+            is_done.append(goes_on())
+
+    windows = Windows(open_window=SlowWindow, request=lambda number: None, num_windows=1)
+    with windows.use(0) as window:
+        in_use.set()
+    windows.close()
+    assert window.is_closed
+    assert len(is_done) == 1
