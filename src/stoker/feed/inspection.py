@@ -65,7 +65,7 @@ def inspect(dataset: Dataset, *, cache: Path | None = None, num_threads: int = 8
         FieldError: A column that was asked for is not there, or files contradict each other.
         CacheError: The cache cannot be used.
     """
-    known = open_known(dataset, cache=cache, num_threads=num_threads)
+    known = open_known(dataset, cache=cache, num_threads=num_threads, counts_present=True)
     catalogue = known.catalogue
     source = overview(catalogue, num_threads=num_threads)
     columns = tuple(plan_table(catalogue.schema, dataset.fields, values_per_sample=source.values_a_row))
