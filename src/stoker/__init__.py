@@ -17,6 +17,7 @@ from stoker.errors import (
 from stoker.feed.loader import Loader
 from stoker.feed.shard import Shard
 from stoker.source.dataset import Dataset
+from stoker.source.units.asked import NGram, Pack
 from stoker.spec import Entry, Field, Ragged, Spec
 from stoker.trace.record import Trace
 from stoker.trace.stats import LoaderStats
@@ -32,6 +33,8 @@ __all__ = [
     "FieldMismatchError",
     "Loader",
     "LoaderStats",
+    "NGram",
+    "Pack",
     "Ragged",
     "ResumeError",
     "Shard",

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from stoker.cache.build import Builder, ChunkBuilder
 from stoker.cache.chunk import read_header
+from stoker.cache.layout import array_names
 from stoker.cache.store import Store
 from stoker.cache.warm import OnProgress, WarmProgress, warm
 from stoker.cache.workers import ProcessBuilder
@@ -27,7 +28,8 @@ from stoker.feed.window import Window
 from stoker.source.catalogue import Catalogue
 from stoker.source.columns import check_nulls
 from stoker.source.dataset import Dataset
-from stoker.spec import Spec
+from stoker.source.units.rule import RunRule
+from stoker.spec import Entry, Spec
 from stoker.trace.stages import OnStage
 
 # A chunk that was found corrupt, or was evicted between being built and being opened, is built again this often before
@@ -89,6 +91,11 @@ class Chunks:
         self._builder = builder
         self._temporary = temporary
         self._keys: dict[int, str] = {}
+
+    @property
+    def kept_in(self) -> Path | None:
+        """The folder that keeps what opening finds out; None where the cache is this loader's alone."""
+        return None if self._temporary is not None else self._store.path
 
     @property
     def is_tight(self) -> bool:
@@ -169,6 +176,25 @@ class Chunks:
                 raise
         return window
 
+    def list_lengths(self, chunk: int, entry: Entry, filler: Filler) -> npt.NDArray[np.int64]:
+        """Return how many values a ragged field has in each sample of a chunk: read from the chunk. Shape [N].
+
+        Blocks: until it is there.
+
+        Args:
+            chunk: Number of the chunk.
+            entry: The field.
+            filler: Has been or will be asked for the chunk.
+        """
+
+        def read(fd: int) -> npt.NDArray[np.int64]:
+            place = read_header(fd).arrays[array_names(entry)[0]]
+            offsets: npt.NDArray[np.int64] = np.frombuffer(os.pread(fd, place.size_bytes, place.offset_bytes), np.int64)
+            return offsets[1:] - offsets[:-1]
+
+        filler.request([chunk])
+        return self._held(chunk, filler, read)
+
     def _window(self, numbers: Sequence[int], sizes: Sequence[int]) -> Window:
         return Window(self.spec, num_samples=[int(self.num_samples[i]) for i in numbers], size_bytes=sizes)
 
@@ -223,6 +249,7 @@ def open_chunks(
     num_threads: int,
     transform_in: Literal["threads", "processes"],
     on_stage: OnStage,
+    runs: RunRule | None = None,
 ) -> Chunks:
     """Open a data set and its cache, and find out what a sample is.
 
@@ -233,6 +260,7 @@ def open_chunks(
         num_threads: Threads that read footers, and processes where the transform runs in some.
         transform_in: Where the transform runs.
         on_stage: Told of the work that building does.
+        runs: Rows to keep in one chunk where row groups allow it.
 
     Raises:
         StokerError: As `Loader` says.
@@ -247,7 +275,7 @@ def open_chunks(
                 limit_bytes = int(temporary.free_bytes * _TEMPORARY_SHARE)
         store = Store(cache, limit_bytes=limit_bytes)
         stack.callback(store.close)
-        catalogue = dataset.open(store.path if temporary is None else None, num_threads=num_threads)
+        catalogue = dataset.open(store.path if temporary is None else None, num_threads=num_threads, runs=runs)
         with _sound_source(catalogue):
             builder = _builder(
                 catalogue, store, num_threads, transform_in, is_alone=temporary is not None, on_stage=on_stage

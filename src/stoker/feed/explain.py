@@ -6,13 +6,14 @@ step ─► positions ─► (chunk, row of the chunk) ─► file, row group, r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
 
+from stoker.feed.units.expand import Units
 from stoker.order.epoch import Order
 from stoker.order.explain import samples_of, uses_of
 from stoker.order.plain import Int64
@@ -72,6 +73,8 @@ class Explanation(Sequence[SourceRow]):
         chunk: Chunk of each sample in the fixed order. Shape [B].
         chunk_row: Row of each in its chunk. Shape [B].
         is_padding: Whether it only fills the batch. Shape [B].
+        unit: Which group, window or packed row of the batch each belongs to, where the order counts these; then a
+            sample may be named several times. Otherwise its own place. Shape [B].
     """
 
     epoch: int
@@ -82,6 +85,7 @@ class Explanation(Sequence[SourceRow]):
     chunk: Int64
     chunk_row: Int64
     is_padding: npt.NDArray[np.bool_]
+    unit: Int64
 
     def __len__(self) -> int:
         return self.chunk.size
@@ -139,6 +143,7 @@ def explain(
     *,
     epoch: int,
     shard: Shard = Shard(),  # noqa: B008  frozen
+    units: Units | None = None,
 ) -> Explanation:
     """Return where every sample of a step on a rank comes from; nothing but footers is read.
 
@@ -149,21 +154,29 @@ def explain(
         step: Which step.
         epoch: Which epoch.
         shard: Rank and world size.
+        units: What the order counts in that epoch, where that is not rows.
 
     Raises:
         ValueError: There is no such step or epoch.
         SourceError: A footer cannot be read.
     """
     samples = samples_of(order.lanes_of_epoch(epoch), steps, step, shard)
+    chunk, row, is_padding = samples.chunk, samples.row, samples.is_padding
+    unit = np.arange(len(chunk), dtype=np.int64)
+    if units is not None:
+        row, offsets = units.rows(chunk, row)
+        unit = np.repeat(unit, np.diff(offsets))
+        chunk, is_padding = chunk[unit], is_padding[unit]
     return Explanation(
         epoch=epoch,
         step=step,
         shard=shard,
         urls=[info.url for info in catalogue.files],
-        places=locate_rows(catalogue, samples.chunk, samples.row),
-        chunk=samples.chunk,
-        chunk_row=samples.row,
-        is_padding=samples.is_padding,
+        places=locate_rows(catalogue, chunk, row),
+        chunk=chunk,
+        chunk_row=row,
+        is_padding=is_padding,
+        unit=unit,
     )
 
 
@@ -177,6 +190,7 @@ def find(
     *,
     epoch: int,
     world_size: int = 1,
+    unit_of: Callable[[int, int], int] | None = None,
 ) -> Use:
     """Return in which step of an epoch, and on which rank, a row is used: the inverse of `explain`.
 
@@ -189,6 +203,7 @@ def find(
         row: Row in the row group.
         epoch: Which epoch.
         world_size: How many ranks there are.
+        unit_of: Returns the unit that a chunk's row is in, where the order counts units.
 
     Raises:
         ValueError: There is no such file, row group or row; or a filter leaves open which of its fragment's rows
@@ -196,7 +211,8 @@ def find(
         SourceError: The footer cannot be read.
     """
     chunk, chunk_row = _chunk_of(catalogue, _file_of(catalogue, url), row_group, row)
-    uses = uses_of(order, order.lanes_of_epoch(epoch), steps, chunk=[chunk], row=[chunk_row], world_size=world_size)
+    unit = chunk_row if unit_of is None else unit_of(chunk, chunk_row)
+    uses = uses_of(order, order.lanes_of_epoch(epoch), steps, chunk=[chunk], row=[unit], world_size=world_size)
     step, rank = int(uses.step[0]), int(uses.rank[0])
     return Use(
         epoch=epoch,

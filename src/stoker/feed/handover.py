@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from stoker.feed.assemble import Assembled
 from stoker.feed.buffers import plain_buffer
+from stoker.feed.units.make import Shaping
 from stoker.spec import Array, Arrays
 
 
@@ -18,11 +19,15 @@ class Batch:
         arrays: The fields.
         assembled: The memory they are views of, where `augment` has not replaced them.
         is_augmented: Whether `augment` has been at them.
+        shaping: How the fixed-width ones come of the records; None where they are simply their fields.
+        has_records: Whether they are views of the records at all.
     """
 
     arrays: Arrays
     assembled: Assembled
     is_augmented: bool
+    shaping: Shaping | None = None
+    has_records: bool = True
 
 
 class Handover(Protocol):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self, TypedDict
 
@@ -20,10 +21,15 @@ from stoker.feed.handover import Handover, NumpyHandover
 from stoker.feed.mixing import window_chunks
 from stoker.feed.run import Augment, Prepared, Run, RunSettings, Turn, let_go
 from stoker.feed.shard import Shard
+from stoker.feed.units.expand import Groups, Units, units_of
+from stoker.feed.units.make import Maker
+from stoker.feed.units.open import open_units
+from stoker.feed.units.report import UnitsReport, report_on
 from stoker.order.epoch import Order
-from stoker.order.position import Position
+from stoker.order.position import ROWS, Position
 from stoker.order.steps import Remainder, Steps
 from stoker.source.dataset import Dataset
+from stoker.source.units.asked import Asked, NGram, Pack, Weighted, parse_asked
 from stoker.spec import Spec, parse_size
 from stoker.trace import status
 from stoker.trace.record import Trace
@@ -54,6 +60,9 @@ class LoaderOptions(TypedDict, total=False):
     transform_in: Literal["threads", "processes"]
     augment: Augment | None
     trace: Trace | None
+    shuffle_by: str | Sequence[str] | None
+    weights: str | None
+    sequence: NGram | Pack | None
 
 
 class Loader:
@@ -68,6 +77,9 @@ class Loader:
     epoch, the next `for` the next epoch; a `for` that was left early begins the same epoch again. A batch is yours:
     its memory is used again only when nothing refers to it any more. Fixed-width fields are views with the record as
     stride; `np.ascontiguousarray` copies one that must be contiguous.
+
+    The order counts rows, unless `shuffle_by`, `weights` or `sequence` says otherwise. What it counts then is found by
+    reading the columns that decide it once, and kept with the cache; `units` tells.
 
     Use it in a with block, or call `close`: threads, maps and locks end there.
 
@@ -98,6 +110,13 @@ class Loader:
         augment: Function of (batch, generator) that returns the batch to hand over; runs after the cache, on every
             epoch, in threads. Its generator depends on seed, epoch and the samples' places in it alone.
         trace: Records what every thread does; see `stoker.Trace`. Totals are counted without one.
+        shuffle_by: A column, or several: consecutive rows with equal values are a group, which stays together in one
+            batch, in its order; groups are shuffled. `batch_size` counts groups then, and a batch has all their rows,
+            with `group_offsets` (int64, [B + 1]) where each begins.
+        weights: A column: an epoch has as many draws as there are samples, and each sample is drawn in proportion to
+            its value, as often as that says or once more.
+        sequence: `stoker.NGram` for windows over consecutive rows, `stoker.Pack` for lists packed into rows of one
+            length. `batch_size` counts these.
 
     Raises:
         TypeError: An argument has the wrong type.
@@ -128,6 +147,9 @@ class Loader:
         transform_in: Literal["threads", "processes"] = "threads",
         augment: Augment | None = None,
         trace: Trace | None = None,
+        shuffle_by: str | Sequence[str] | None = None,
+        weights: str | None = None,
+        sequence: NGram | Pack | None = None,
     ) -> None:
         if not isinstance(dataset, Dataset):
             raise TypeError(f"dataset must be a stoker.Dataset, not {type(dataset).__name__}; wrap it: Dataset(...)")
@@ -155,6 +177,7 @@ class Loader:
             raise TypeError(f"cache must be the path of a folder, not {cache!r}")
         if trace is not None and not isinstance(trace, Trace):
             raise TypeError(f"trace must be a stoker.Trace, not {trace!r}")
+        self._asked = parse_asked(shuffle_by=shuffle_by, weights=weights, sequence=sequence)
         prefetch = _integer(prefetch, "prefetch", at_least=0)
         limit_bytes = None if cache_limit is None else parse_size(cache_limit, name="cache_limit")
         num_threads = default_num_threads() if num_threads is None else _integer(num_threads, "num_threads")
@@ -173,6 +196,7 @@ class Loader:
             num_threads=num_threads,
             transform_in=transform_in,
             on_stage=self._stages,
+            runs=None if self._asked is None else self._asked.rule,
         )
         self._runs: weakref.WeakSet[Run] = weakref.WeakSet()
         about = status.About(
@@ -184,8 +208,11 @@ class Loader:
         shown = status.publisher().add(self._stages, about, _look(weakref.ref(self)))
         self._close_all = weakref.finalize(self, let_go, _closing(self._runs, self._chunks, shown))
         try:
-            self._order = Order(
-                self._chunks.num_samples,
+            marks_padding = remainder == "pad"
+            maker = _maker(self._asked, self._chunks, marks_padding=marks_padding)
+            self._index = None if self._asked is None else open_units(self._asked, self._chunks, num_threads)
+            self._order_of = partial(
+                Order,
                 shuffle=self._shuffle,
                 seed=self._seed,
                 window=window_chunks(
@@ -193,6 +220,8 @@ class Loader:
                 ),
                 lanes=lanes,
             )
+            self._known_order: tuple[int, Order, Units | None] | None = None
+            self._order = self._order_in(0)[0]
         except BaseException:
             self.close()
             raise
@@ -202,8 +231,9 @@ class Loader:
             num_threads=num_threads,
             prefetch=prefetch,
             augment=augment,
-            marks_padding=remainder == "pad",
+            marks_padding=marks_padding,
             handover=self._make_handover(),
+            maker=maker,
         )
         self._pool = BufferPool(self._settings.handover.allocate, max_unused=prefetch + 4)
         self._num_steps = 0
@@ -214,6 +244,7 @@ class Loader:
             shuffle=self._shuffle,
             window=self._order.window,
             lanes=lanes,
+            units=ROWS if self._asked is None else self._asked.identity,
         )
         self._start = beginning  # where the next `for` begins
         self._at = beginning  # what `state_dict` tells: behind the last batch handed over
@@ -291,6 +322,11 @@ class Loader:
         """Samples of the whole data set, after the filter."""
         return int(self._chunks.num_samples.sum())
 
+    @property
+    def units(self) -> UnitsReport:
+        """What the order counts, how many of them there are, and what chunks' borders cut."""
+        return report_on(self._asked, self._index, num_samples=self._chunks.num_samples)
+
     def stats(self) -> LoaderStats:
         """Return what the loader has done so far."""
         totals = self._stages.totals()
@@ -318,6 +354,8 @@ class Loader:
     def explain(self, step: int, *, epoch: int | None = None) -> Explanation:
         """Return file, row group and row of every sample of a step on this rank, without reading data.
 
+        All rows of a group, window or packed row are named, where the order counts these.
+
         Args:
             step: Counted from the epoch's beginning.
             epoch: Which epoch; the one that the next batch belongs to unless told.
@@ -327,7 +365,8 @@ class Loader:
         """
         epoch = self.epoch if epoch is None else epoch
         steps = self._steps(consumed=0)
-        return explain(self._chunks.catalogue, self._order, steps, step, epoch=epoch, shard=self._shard)
+        order, units = self._order_in(epoch)
+        return explain(self._chunks.catalogue, order, steps, step, epoch=epoch, shard=self._shard, units=units)
 
     def find(self, url: str, row_group: int, row: int, *, epoch: int | None = None) -> Use:
         """Return in which step of an epoch, and on which rank, a row is used: the inverse of `explain`.
@@ -339,12 +378,19 @@ class Loader:
             epoch: Which epoch; the one that the next batch belongs to unless told.
 
         Raises:
-            ValueError: There is no such file, row group or row; or a filter leaves open which sample it is.
+            ValueError: There is no such file, row group or row; a filter leaves open which sample it is; or the order
+                counts something that may have a row more than once, or not at all.
         """
         epoch = self.epoch if epoch is None else epoch
         steps, world_size = self._steps(consumed=0), self._shard.world_size
-        catalogue, order = self._chunks.catalogue, self._order
-        return find(catalogue, order, steps, url, row_group, row, epoch=epoch, world_size=world_size)
+        catalogue, (order, units) = self._chunks.catalogue, self._order_in(epoch)
+        if self._asked is not None and not isinstance(units, Groups):
+            raise ValueError(
+                f"a row may be in several {self._asked.told()} or in none, so there is no one step that uses it; "
+                "explain(step) names the rows of a step"
+            )
+        unit_of = units.unit_of if isinstance(units, Groups) else None
+        return find(catalogue, order, steps, url, row_group, row, epoch=epoch, world_size=world_size, unit_of=unit_of)
 
     def __repr__(self) -> str:
         return (
@@ -362,21 +408,37 @@ class Loader:
     def _begin_run(self, start: Position, turn: Turn = Turn()) -> Run:  # noqa: B008  frozen
         if not self._close_all.alive:
             raise RuntimeError("the loader is closed; make a new one")
+        order, units = self._order_in(start.epoch)
         run = Run(
             position=start,
-            orders=[self._order.epoch(start.epoch, lane=lane) for lane in range(self._order.lanes)],
+            orders=order.lanes_of_epoch(start.epoch),
             steps=self._steps(start.num_consumed),
             chunks=self._chunks,
             pool=self._pool,
             settings=self._settings,
             stages=self._stages,
             turn=turn,
+            units=units,
         )
         self._runs.add(run)
         self._at = start
         self._start = replace(start, num_consumed=0)
         self._is_restored = False
         return run
+
+    def _order_in(self, epoch: int) -> tuple[Order, Units | None]:
+        """Return the order of an epoch, and what it counts: the same in every one, but for draws by weight."""
+        known = self._known_order
+        if known is not None and (known[0] == epoch or not isinstance(self._asked, Weighted)):
+            return known[1:]
+        units = None
+        num_units = self._chunks.num_samples
+        if self._asked is not None and self._index is not None:
+            units = units_of(self._asked, self._index, seed=self._seed, epoch=epoch)
+            num_units = units.num_units
+        order = self._order_of(num_units)
+        self._known_order = epoch, order, units
+        return order, units
 
     def _steps(self, consumed: int) -> Steps:
         return Steps(
@@ -454,6 +516,18 @@ def _closing(runs: weakref.WeakSet[Run], chunks: Chunks, shown: status.Entry) ->
         chunks.close()
 
     return close
+
+
+def _maker(asked: Asked | None, chunks: Chunks, *, marks_padding: bool) -> Maker | None:
+    """Return what makes batches of anything but rows; checks names in any case."""
+    if asked is None:
+        if marks_padding and any(entry.name == "sample_mask" for entry in chunks.spec):
+            raise ValueError(
+                "remainder='pad' gives batches an array 'sample_mask' of their own, but the data set has a field of "
+                'this name: call it otherwise, with fields={"other": stoker.Field(columns="sample_mask")}'
+            )
+        return None
+    return Maker(asked, chunks.spec, fragments=chunks.catalogue.fragments, marks_padding=marks_padding)
 
 
 def _shard(rank: int | None, world_size: int | None, shard: Shard | None) -> Shard:

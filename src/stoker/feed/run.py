@@ -18,11 +18,13 @@ from stoker.feed.chunks import Chunks
 from stoker.feed.fill import Filler
 from stoker.feed.handover import Batch, Handover
 from stoker.feed.prefetch import Prefetch
+from stoker.feed.units.expand import Units
+from stoker.feed.units.make import Made, Maker, UnitPart
 from stoker.feed.window import Window
 from stoker.feed.windows import Windows
 from stoker.identity import order_key
 from stoker.order.epoch import EpochOrder, locate_range
-from stoker.order.plain import Tables
+from stoker.order.plain import Int64, Tables
 from stoker.order.position import Position
 from stoker.order.shard import Shard
 from stoker.order.steps import Slice, Steps
@@ -44,6 +46,7 @@ class RunSettings:
         augment: The user's function on a batch, or None.
         marks_padding: Whether batches get the bool field `sample_mask`, False where a sample only fills the batch up.
         handover: What batches leave as.
+        maker: Makes batches of what the order counts, where that is not rows.
     """
 
     seed: int
@@ -53,6 +56,7 @@ class RunSettings:
     augment: Augment | None
     marks_padding: bool
     handover: Handover
+    maker: Maker | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,11 +81,14 @@ class Mapped:
 
     Attributes:
         window: Where they lie.
-        tables: Which of them stand at which positions; rows are counted through the window.
+        tables: Which of them stand at which positions; rows are counted through the window, other units in their
+            chunk.
+        chunks: Chunk of each slot, in fixed order. Shape [K].
     """
 
     window: Window
     tables: Tables
+    chunks: Int64
 
     def settle(self, goes_on: Callable[[], bool]) -> None:
         """Bring the window's pages to where they are used."""
@@ -116,6 +123,7 @@ class Run:
         settings: See `RunSettings`.
         stages: Told of waiting, gathering and opening.
         turn: Which of the steps it makes.
+        units: What the order counts in this epoch, where that is not rows.
     """
 
     def __init__(
@@ -129,6 +137,7 @@ class Run:
         settings: RunSettings,
         stages: Stages,
         turn: Turn = Turn(),
+        units: Units | None = None,
     ) -> None:
         self.position = position
         self.steps = steps
@@ -138,6 +147,7 @@ class Run:
         self._settings = settings
         self._stages = stages
         self._epoch = position.epoch
+        self._units = units
         self._numbers = range(turn.first, steps.num_steps, turn.every)
         self._num_handed = 0
         self._passed = [0] * len(orders)
@@ -164,7 +174,8 @@ class Run:
                 if not window.is_in_memory:
                     # One read through all of it, before random rows are asked for: a disk is many times as fast so.
                     window.settle(goes_on=lambda: not self._is_closed)
-                return Mapped(window, order.tables(number, window.first_row))
+                tables = order.tables(number, window.first_row if self._units is None else None)
+                return Mapped(window, tables, order.window_chunks(number))
 
         def request(number: int) -> None:
             self._filler.request(order.window_chunks(number).tolist())
@@ -236,12 +247,12 @@ class Run:
         try:
             parts = [part for piece in slices for part in self._parts(piece, acquired)]
             start_ns = time.perf_counter_ns()
-            assembled = assemble(self._chunks.spec, parts, self._pool)
+            made = self._gathered(parts)
         finally:
             for windows, window in acquired:
                 windows.release(window)
-        self._stages("gather", start_ns, time.perf_counter_ns(), assembled.size_bytes)
-        arrays = assembled.views()
+        self._stages("gather", start_ns, time.perf_counter_ns(), made.size_bytes)
+        arrays = made.arrays
         if self._settings.marks_padding:
             is_padding = [np.full(piece.num_samples, piece.is_padding) for piece in slices]
             arrays["sample_mask"] = ~np.concatenate([np.zeros(0, dtype=np.bool_), *is_padding])
@@ -250,10 +261,18 @@ class Run:
             key = order_key(seed=self._settings.seed, epoch=self._epoch, purpose=f"augment:{places}")
             with timed(self._stages, "augment"):
                 arrays = self._settings.augment(arrays, np.random.Generator(np.random.Philox(key=key)))
-        batch = Batch(arrays, assembled, is_augmented=self._settings.augment is not None)
-        return Prepared(self._settings.handover.prepare(batch), assembled.num_samples)
+        is_augmented = self._settings.augment is not None
+        batch = Batch(arrays, made.assembled, is_augmented, made.shaping, made.has_records)
+        return Prepared(self._settings.handover.prepare(batch), made.num_samples)
 
-    def _parts(self, piece: Slice, acquired: list[tuple[Windows[Mapped], int]]) -> list[Part]:
+    def _gathered(self, parts: Sequence[UnitPart]) -> Made:
+        if self._units is not None and self._settings.maker is not None:
+            return self._settings.maker.make(self._units, parts, self._pool)
+        rows = [Part(window, slot, row) for window, _, slot, row in parts]
+        assembled = assemble(self._chunks.spec, rows, self._pool)
+        return Made(assembled.views(), assembled, None, True, assembled.num_samples, assembled.size_bytes)
+
+    def _parts(self, piece: Slice, acquired: list[tuple[Windows[Mapped], int]]) -> list[UnitPart]:
         """Cut a slice of a lane at the borders of windows; the windows are open, and noted in `acquired`."""
         windows, borders = self._windows[piece.lane], self._borders[piece.lane]
         parts = []
@@ -263,7 +282,7 @@ class Run:
             stop = min(piece.stop, borders[number + 1])
             mapped = windows.acquire(number)
             acquired.append((windows, number))
-            parts.append(Part(mapped.window, *locate_range(start, stop, mapped.tables)))
+            parts.append(UnitPart(mapped.window, mapped.chunks, *locate_range(start, stop, mapped.tables)))
             start = stop
         return parts
 

@@ -12,6 +12,9 @@ from stoker.order.steps import Steps
 # The state's own format, not the order's.
 FORMAT_VERSION = 1
 
+# What is counted unless told.
+ROWS = "rows"
+
 _WORDS = {
     "fingerprint": "the data set",
     "order_version": "the order version",
@@ -19,6 +22,7 @@ _WORDS = {
     "shuffle": "shuffle",
     "window": "the window",
     "lanes": "the number of lanes",
+    "units": "what is counted",
 }
 
 
@@ -35,6 +39,7 @@ class Position:
         window: Chunks that are mixed together; None for all.
         lanes: How many lanes.
         order_version: Of the arithmetic in this package.
+        units: What the order counts, and `num_consumed` with it: "rows", or what stands for something else.
         epoch: The epoch that comes next or is under way.
         num_consumed: Samples of that epoch that were handed over, over all ranks.
 
@@ -48,6 +53,7 @@ class Position:
     window: int | None
     lanes: int = 1
     order_version: str = ORDER_VERSION
+    units: str = ROWS
     epoch: int = 0
     num_consumed: int = 0
 
@@ -74,6 +80,7 @@ class Position:
                 saved=version,
                 current=FORMAT_VERSION,
             )
+        data = {"units": ROWS} | dict(data)  # those that were saved before there was anything else do not say
         kinds: dict[str, tuple[type, ...]] = {
             "fingerprint": (str,),
             "seed": (int,),
@@ -81,6 +88,7 @@ class Position:
             "window": (int, type(None)),
             "lanes": (int,),
             "order_version": (str,),
+            "units": (str,),
             "epoch": (int,),
             "num_consumed": (int,),
         }

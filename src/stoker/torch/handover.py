@@ -35,7 +35,7 @@ class CpuHandover:
         """Return the fields as tensors."""
         together: Tensors = {}
         if self._in_one_storage and _has_records(batch):
-            together = dict(fields_of(torch.from_numpy(batch.assembled.records), batch.assembled.spec))
+            together = _fields(torch.from_numpy(batch.assembled.records), batch)
         return {name: together[name] if name in together else as_tensors(a) for name, a in batch.arrays.items()}
 
     def hand_over(self, prepared: Tensors) -> Tensors:
@@ -113,7 +113,7 @@ class DeviceHandover:
             together: Tensors = {}
             if _has_records(batch):
                 records = self._copy(batch.assembled.records, memory)
-                together = dict(fields_of(records, batch.assembled.spec))
+                together = _fields(records, batch)
             # The spec's order, then what was added; what the record copy has brought is not copied again.
             tensors: Tensors = {
                 name: together[name] if name in together else self._copy_field(array, memory)
@@ -142,4 +142,12 @@ class DeviceHandover:
 
 
 def _has_records(batch: Batch) -> bool:
-    return not batch.is_augmented and batch.assembled.spec.record_bytes > 0
+    return batch.has_records and not batch.is_augmented and batch.assembled.spec.record_bytes > 0
+
+
+def _fields(records: torch.Tensor, batch: Batch) -> Tensors:
+    """Return the fixed-width fields of a batch as views of its records, wherever these are."""
+    fields = fields_of(records, batch.assembled.spec)
+    if batch.shaping is None:
+        return dict(fields)
+    return {name: batch.shaping.apply(name, fields[name]) for name in batch.shaping.places}

@@ -17,6 +17,12 @@ def test_a_position_survives_json():
     assert Position.from_json(json.loads(json.dumps(POSITION.to_json()))) == POSITION
 
 
+def test_a_position_of_before_there_was_anything_but_rows_counts_rows():
+    saved = POSITION.to_json()
+    del saved["units"]
+    assert Position.from_json(saved) == POSITION
+
+
 def test_epoch_and_progress_are_no_part_of_what_is_checked():
     POSITION.check(replace(POSITION, epoch=0, num_consumed=0))
 
@@ -29,6 +35,7 @@ def test_epoch_and_progress_are_no_part_of_what_is_checked():
         ({"shuffle": False}, "shuffle was True and is False"),
         ({"window": None}, "the window was 8 and is None"),
         ({"lanes": 1}, "the number of lanes was 2 and is 1"),
+        ({"units": "groups of q"}, "what is counted was 'rows' and is 'groups of q'"),
         ({"order_version": "v2"}, "the order version was 'v1' and is 'v2'"),
     ],
 )

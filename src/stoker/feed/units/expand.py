@@ -80,6 +80,11 @@ class Groups:
         offsets = offsets_of(starts[at + 1] - first)
         return Rows(ranges(first - self.index.row_starts[chunk], offsets), offsets)
 
+    def unit_of(self, chunk: int, row: int) -> int:
+        """Return the group that a chunk's row is in."""
+        at = np.searchsorted(self.index.arrays["starts"], self.index.row_starts[chunk] + row, side="right") - 1
+        return int(at - self.index.arrays["unit_starts"][chunk])
+
 
 @dataclass(frozen=True)
 class Windows:

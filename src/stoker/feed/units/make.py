@@ -28,7 +28,7 @@ class UnitPart(NamedTuple):
         window: Where they lie.
         chunks: Chunk of each slot of the window, in fixed order. Shape [K].
         slot: Chunk of each unit, as its place in the window. Shape [b].
-        unit: Each unit in its chunk. Shape [b].
+        unit: Each unit in its chunk; a row, where rows are counted, through the window. Shape [b].
     """
 
     window: Window
@@ -55,8 +55,7 @@ class Shaping:
         return field.reshape(shape)[:, self.places[name]]
 
 
-@dataclass(frozen=True)
-class Made:
+class Made(NamedTuple):
     """A batch of units.
 
     Attributes:

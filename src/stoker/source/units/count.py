@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,7 @@ def open_index(
     folder: Path | None,
     num_threads: int,
     on_progress: OnCount | None = None,
+    token_counts: Callable[[], Int64] | None = None,
 ) -> Index:
     """Return the units of a data set: as they were kept, or counted now and kept.
 
@@ -42,6 +44,7 @@ def open_index(
         folder: Where they are kept for the next start; None keeps nothing.
         num_threads: Threads that read.
         on_progress: Told how far the pass is.
+        token_counts: Returns how many tokens each row has, where a transform makes them; else columns tell.
 
     Raises:
         FieldError: A column is not there or cannot serve.
@@ -55,7 +58,10 @@ def open_index(
         if kept is not None:
             catalogue.runs = None
             return kept
-    index = _count(asked, catalogue, num_threads, on_progress)
+    if isinstance(asked, Pack) and token_counts is not None:
+        index = pack_lengths(asked, token_counts(), catalogue.num_samples)
+    else:
+        index = _count(asked, catalogue, num_threads, on_progress)
     catalogue.runs = None
     if path is not None:
         keep_index(path, index)
