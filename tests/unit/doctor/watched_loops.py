@@ -71,6 +71,7 @@ class _Workers:
         self._next = 0
         for i in range(min(loader.num, 2 * self._num_workers)):
             self._ask_for(i)
+        self._look()
 
     def __iter__(self) -> _Workers:
         return self
@@ -83,6 +84,7 @@ class _Workers:
         loader.clock.wait_until_s(self._ready_s.pop(i))
         if i + 2 * self._num_workers < loader.num:
             self._ask_for(i + 2 * self._num_workers)
+        self._look()
         return i
 
     def _ask_for(self, i: int) -> None:
@@ -90,11 +92,10 @@ class _Workers:
         self._free_s[worker] = max(self._free_s[worker], self._loader.clock.now_s) + self._loader.cost(i)
         self._ready_s[i] = self._free_s[worker]
 
-    @property
-    def _task_info(self) -> dict[int, tuple[object, ...]]:
-        """As torch's: what has come is there beside its worker."""
+    def _look(self) -> None:
+        """Keep what torch's iterator keeps: what has come is there beside its worker."""
         now, n = self._loader.clock.now_s, self._num_workers
-        return {i: (i % n, i) if ready <= now else (i % n,) for i, ready in self._ready_s.items()}
+        self._task_info = {i: (i % n, i) if ready <= now else (i % n,) for i, ready in self._ready_s.items()}
 
 
 def watched_run(

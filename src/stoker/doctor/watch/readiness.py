@@ -16,14 +16,16 @@ def ready_probe(iterator: Iterator[Any]) -> Callable[[], float] | None:
         torch.utils.data.dataloader, `_MultiProcessingDataLoaderIter._task_info`: task -> (worker,) while it is made,
         (worker, batch) once it has come out of turn. Not public: without it, findings rest on times alone.
     """
-    tasks, num_workers = getattr(iterator, "_task_info", None), getattr(iterator, "_num_workers", None)
-    if not isinstance(tasks, Mapping) or not isinstance(num_workers, int) or num_workers < 2:
+    # Through the object's own dict: no attribute of a stranger is asked for that may do something.
+    inside = getattr(iterator, "__dict__", {})
+    num_workers = inside.get("_num_workers")
+    if not isinstance(inside.get("_task_info"), Mapping) or not isinstance(num_workers, int) or num_workers < 2:
         return None
 
     def share() -> float:
-        seen = getattr(iterator, "_task_info", {})
-        of_others = len(seen) * (num_workers - 1) / num_workers
-        num_ready = sum(1 for task in seen.values() if len(task) > 1)
+        tasks = inside.get("_task_info", {})  # workers that live on get a new one with each epoch
+        of_others = len(tasks) * (num_workers - 1) / num_workers
+        num_ready = sum(1 for task in tasks.values() if len(task) > 1)
         return min(1.0, num_ready / of_others) if of_others else 0.0
 
     return share

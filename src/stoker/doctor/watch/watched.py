@@ -166,5 +166,8 @@ class WatchedStream(Watched[Batch]):
 
 
 def _num_workers(loader: object) -> int | None:
-    num = getattr(loader, "num_workers", None)
+    try:
+        num = getattr(loader, "num_workers", None)
+    except Exception:  # a stranger's property may fail in any way; it was not the user who asked for it
+        return None
     return num if isinstance(num, int) else None
