@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
+import statistics
 import tempfile
 import time
 from contextlib import ExitStack
@@ -22,7 +23,7 @@ from stoker.doctor.costs import Machine, Plan
 from stoker.doctor.facts import RowFacts, row_facts
 from stoker.doctor.flow import rate_of
 from stoker.doctor.gpu import GpuWatch
-from stoker.doctor.outcome import Examined, result_of
+from stoker.doctor.outcome import Examined, options_of, result_of
 from stoker.doctor.plans import Findings, plans_of
 from stoker.doctor.probe_batches import WarmCost, probe_warm
 from stoker.doctor.probe_build import Built, Fetched, build_units, fetch_units, tables_of
@@ -35,9 +36,11 @@ from stoker.doctor.sampled import SampledDataset, spread_units
 from stoker.doctor.settings import DoctorSettings
 from stoker.doctor.tap import Tap
 from stoker.doctor.verify import verify
+from stoker.doctor.whatif import changes_for
 from stoker.doctor.whole import Listener, Whole, spans_of
 from stoker.errors import SourceError
 from stoker.feed.chunks import open_chunks
+from stoker.feed.temporary import TemporaryFolder
 from stoker.source.catalogue import Catalogue
 from stoker.source.dataset import Dataset
 from stoker.source.storage import scheme_of, storage_for
@@ -134,7 +137,7 @@ class _Examination:
 
         fetched = self._fetch(catalogue)
         fetch = self._fetch_threads(fetched)
-        built = self._build(catalogue, fetched, scratch)
+        built = self._build(catalogue, fetched)
         cores += [probe_machine.cores_now(), *([built.cores] if built.cores else [])]
         fetched = _first(fetched, num_samples=max(rate for _, rate in built.rates) * clock.slice_s(_FILL))
         sample, window, facts, arrow_bytes, tensor_bytes = self._samples(catalogue, fetched, scratch)
@@ -150,8 +153,7 @@ class _Examination:
         free = _STAYS * probe_machine.free_memory_bytes()
         source_bytes = sum(fetched.num_bytes) / sum(fetched.num_samples)
         machine = Machine(
-            # The look that others disturbed least: what a host has when it trains.
-            cores=max(cores),
+            cores=probe_machine.cores(),
             network_bytes_s=fetch.bytes_s if not self._is_local else math.inf,
             connection_bytes_s=fetch.connection_bytes_s if not self._is_local else math.inf,
             read_bytes_s=disk.read_bytes_s,
@@ -181,10 +183,12 @@ class _Examination:
             copy=copied,
             step=step,
             step_rates=step_rates,
+            cores_left=statistics.median(cores),
         )
         plans = plans_of(found)
         today = self._today(catalogue)
-        measured, timeline = self._wholes(sample, plans, today, step)
+        measured, timeline, cores_left = self._wholes(sample, plans, today, step)
+        found = replace(found, cores_left=cores_left.get(today, found.cores_left))
         examined = Examined(
             settings=settings,
             catalogue=catalogue,
@@ -210,7 +214,9 @@ class _Examination:
         verified: Verified | None = None
         if settings.verify and result.fixes:
             clock.say(f"verifying: {result.fixes[0].text}")
-            verified = verify(result.fixes, sample, settings, plans[today], seconds=_VERIFY * settings.budget_s)
+            changes = changes_for(plans, today=today, options=options_of(examined))
+            seconds = _VERIFY * settings.budget_s
+            verified = verify(result.fixes, changes, sample, settings, today=today, seconds=seconds)
         wall_s = time.perf_counter() - clock.start_s + opened_s
         return replace(result, verified=verified, wall_s=wall_s)
 
@@ -248,17 +254,21 @@ class _Examination:
         self._clock.say("fetching with more threads")
         return probe_remote(self._tap.inner, fetched, until=self._clock.until(_THREADS))
 
-    def _build(self, catalogue: Catalogue, fetched: Fetched, scratch: Path) -> Built:
+    def _build(self, catalogue: Catalogue, fetched: Fetched) -> Built:
         self._clock.say("decoding, transforming, converting, publishing: each alone")
         cores = probe_machine.num_cores()
         more = [num for num in (2, 4, 8, 16, 32, 64) if num < cores]
         threads = [1, *more, cores] if cores > 1 else [1]
-        folder = scratch / "build"
-        built = build_units(
-            catalogue, fetched, tap=self._tap, scratch=folder, threads=threads * 2, until=self._clock.until(_BUILD)
-        )
-        remove(folder)
-        return built
+        # In memory, as a loader without a cache folder: the disk is looked at by itself.
+        with contextlib.closing(TemporaryFolder()) as folder:
+            return build_units(
+                catalogue,
+                fetched,
+                tap=self._tap,
+                scratch=folder.cache,
+                threads=threads * 2,
+                until=self._clock.until(_BUILD),
+            )
 
     def _samples(
         self, catalogue: Catalogue, fetched: Fetched, scratch: Path
@@ -374,10 +384,11 @@ class _Examination:
 
     def _wholes(
         self, sample: Sample, plans: dict[str, Plan], today: str, step: StepCost | None
-    ) -> tuple[dict[str, Rate], tuple[Span, ...]]:
+    ) -> tuple[dict[str, Rate], tuple[Span, ...], dict[str, float]]:
         """Run the paths whole: today's for longer, the others to see that the model is right about them."""
         settings, clock = self._settings, self._clock
         measured: dict[str, Rate] = {}
+        cores_left: dict[str, float] = {}
         timeline: tuple[Span, ...] = ()
         listener = Listener()
         for key in sorted(plans, key=lambda key: key != today):
@@ -399,6 +410,7 @@ class _Examination:
                     whole = run_arrow(sample, settings, seconds=seconds)
                 else:
                     whole = run_tensors(sample, settings, seconds=seconds)
+                cores_left[key] = whole.cores_left
                 if whole.rate is not None:
                     measured[key] = whole.rate
                 if key == today and whole.got:
@@ -411,7 +423,7 @@ class _Examination:
                         from_s=whole.asked[at],
                         length_s=length_s,
                     )
-        return measured, timeline
+        return measured, timeline, cores_left
 
 
 def _text(dataset: Dataset) -> str:

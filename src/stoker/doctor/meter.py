@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
 
 
 @dataclass
@@ -56,6 +59,58 @@ class CpuMeter:
             times.wall_s += (stop_ns - start_ns) / 1e9
             times.num_bytes += num_bytes
             times.spans.append((start_ns, stop_ns))
+
+
+class Contention:
+    """How many processors this process could have had in a stretch of time in which others wanted them too.
+
+    The system counts for every thread how long it ran and how long it wanted to and could not:
+
+        ran / (ran + waited) of the cores are ours     while no more of our threads want to run than there are cores
+        ran / seconds                                  otherwise: they took all there was
+
+    Args:
+        cores: Processors of the machine.
+    """
+
+    def __init__(self, cores: float) -> None:
+        self._cores = cores
+        self.begin()
+
+    def begin(self) -> Self:
+        """Begin anew."""
+        self._at_s, self._cpu_s, self._before = time.perf_counter(), time.process_time(), _run_and_waited()
+        return self
+
+    def cores_left(self) -> float:
+        """Return the processors that were to be had since the beginning; all of them where the system does not tell."""
+        wall_s, ran_s = time.perf_counter() - self._at_s, time.process_time() - self._cpu_s
+        after = _run_and_waited()
+        known = [(after[thread], self._before.get(thread, (0, 0))) for thread in after]
+        known_ran = sum(now[0] - then[0] for now, then in known)
+        known_waited = sum(now[1] - then[1] for now, then in known)
+        if known_ran <= 0 or wall_s <= 0 or ran_s <= 0:
+            return self._cores
+        # Threads that have ended took their waits along: they waited like those that live.
+        wanted = ran_s * (1 + known_waited / known_ran) / wall_s
+        return min(self._cores, ran_s / wall_s * max(1.0, self._cores / wanted))
+
+
+def _run_and_waited() -> dict[str, tuple[int, int]]:
+    """Return of each thread the ns it ran and those it waited for a processor; empty where the system says nothing."""
+    found: dict[str, tuple[int, int]] = {}
+    tasks = Path("/proc/self/task")
+    try:
+        names = os.listdir(tasks)  # noqa: PTH208  names alone
+    except OSError:
+        return found
+    for name in names:
+        try:
+            ran, waited, _ = (tasks / name / "schedstat").read_text().split()
+        except (OSError, ValueError):  # it has just ended, or the system has no such file
+            continue
+        found[name] = (int(ran), int(waited))
+    return found
 
 
 def in_threads(num_threads: int, work: Callable[[int], None]) -> float:

@@ -34,7 +34,8 @@ from stoker.doctor.results import (
 )
 from stoker.doctor.settings import DoctorSettings
 from stoker.doctor.sweep import sweep_of
-from stoker.doctor.whatif import Options, fixes_for, materialise
+from stoker.doctor.whatif import Options, fixes_for, materialise, with_cores
+from stoker.doctor.words import rate_text
 from stoker.source.catalogue import Catalogue
 
 
@@ -97,15 +98,7 @@ def result_of(examined: Examined, *, wall_s: float, when: str) -> DoctorResult:
     fixes = fixes_for(
         plans,
         today=today,
-        options=Options(
-            num_threads=settings.num_threads,
-            has_transform=examined.catalogue.dataset.transform is not None,
-            in_processes=settings.transform_in == "processes",
-            widest_column=examined.facts.widest_column if len(examined.catalogue.schema) > 1 else "",
-            widest_share=examined.facts.widest_share,
-            widest_cpu_share=examined.facts.widest_cpu_share,
-            repeated_share=examined.facts.repeated_share,
-        ),
+        options=options_of(examined),
     )
     paths = tuple(
         path_of(
@@ -159,6 +152,20 @@ def result_of(examined: Examined, *, wall_s: float, when: str) -> DoctorResult:
         wall_s=wall_s,
         when=when,
         notes=_notes(examined),
+    )
+
+
+def options_of(examined: Examined) -> Options:
+    """Return what the changes need to know."""
+    settings, facts = examined.settings, examined.facts
+    return Options(
+        num_threads=settings.num_threads,
+        has_transform=examined.catalogue.dataset.transform is not None,
+        in_processes=settings.transform_in == "processes",
+        widest_column=facts.widest_column if len(examined.catalogue.schema) > 1 else "",
+        widest_share=facts.widest_share,
+        widest_cpu_share=facts.widest_cpu_share,
+        repeated_share=facts.repeated_share,
     )
 
 
@@ -238,8 +245,6 @@ def _ceilings(examined: Examined) -> tuple[Ceiling, ...]:
         total = sum(getattr(stage, attribute) for stage in plan.stages)
         return rate * total / capacity if total and math.isfinite(capacity) else None
 
-    cores = probe_machine.num_cores()
-    others = cores - machine.cores
     ceilings = []
     if found.is_remote:
         ceilings.append(
@@ -264,7 +269,7 @@ def _ceilings(examined: Examined) -> tuple[Ceiling, ...]:
             value=machine.cores,
             unit="cores",
             used=taken("cpu_s", machine.cores),
-            note=f"of {cores}: others use the rest now" if others > 0.15 * cores else f"of {cores}",
+            note=f"of which others left {found.cores_left:.1f}" if found.cores_left < 0.85 * machine.cores else "",
         ),
         Ceiling(
             key="memory",
@@ -318,16 +323,16 @@ def _sweep(found: Findings) -> BatchSweep | None:
 def _notes(examined: Examined) -> tuple[str, ...]:
     notes = list(examined.notes)
     found = examined.found
-    cores = probe_machine.num_cores()
-    if found.machine.cores < 0.85 * cores:
+    if found.cores_left < 0.85 * found.machine.cores:
         notes.append(
-            f"Others use this machine: {found.machine.cores:.1f} of its {cores} cores were left at best, and all rates "
-            "are for that."
+            f"Others use this machine: {found.cores_left:.1f} of {found.machine.cores:.3g} cores were left. What was "
+            "measured is for that; what is predicted is for a machine of one's own."
         )
-    predicted, measured = rate_of(examined.plans[examined.today]), examined.measured.get(examined.today)
-    if measured is not None and abs(predicted / measured.samples_s - 1) > 0.15:
+    left = with_cores(examined.plans[examined.today], found.cores_left)
+    predicted, measured = rate_of(left), examined.measured.get(examined.today)
+    if measured is not None and abs(predicted / measured.samples_s - 1) > 0.25:
         notes.append(
-            f"Today's path was measured at {measured.samples_s:,.0f} samples/s where the model says "
-            f"{predicted:,.0f}: something is at work that no experiment saw. Take predictions with that much salt."
+            f"Today's path was measured at {rate_text(measured.samples_s)} samples/s where the model says "
+            f"{rate_text(predicted)}: something is at work that no experiment saw, so predictions are less sure."
         )
     return tuple(notes)

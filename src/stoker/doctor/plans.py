@@ -44,6 +44,7 @@ class Findings:
         arrow: Arrow on SSD; None where it was not measured.
         copy: Copying to the device; None without one.
         step: The step; None without one.
+        cores_left: Processors that others left to this process while it was measured.
         step_rates: Samples/s of the step at each batch size that was tried.
     """
 
@@ -68,6 +69,7 @@ class Findings:
     arrow: ArrowCost | None
     copy: CopyCost | None
     step: StepCost | None
+    cores_left: float
     step_rates: Mapping[int, float] = field(default_factory=dict)
 
     @property

@@ -9,6 +9,8 @@ from itertools import chain
 from typing import Any
 
 from stoker.doctor.gilwatch import GilWatch
+from stoker.doctor.meter import Contention
+from stoker.doctor.probe_machine import cores
 from stoker.doctor.results import BatchPoint, Rate
 from stoker.doctor.sweep import fixed_and_each
 from stoker.doctor.whole import middle, num_samples_of
@@ -108,21 +110,29 @@ def _drain(loader: Loader, *, seconds: float, num_batches: int | None = None) ->
     """
     total = 0
     wall_s = total_cpu_s = 0.0
+    contention = Contention(cores())
     begun = time.perf_counter()
     while True:
-        skipped = min(_FIRST, len(loader) // 4)
-        start, cpu_s, num = time.perf_counter(), time.process_time(), 0
+        num_steps = len(loader)
+        skipped = min(_FIRST, num_steps // 4)
+        start, cpu_s, num, left = time.perf_counter(), time.process_time(), 0, cores()
+        contention.begin()
         is_over = False
         for i, _ in enumerate(loader, 1):
             if i == skipped:
+                contention.begin()
                 start, cpu_s = time.perf_counter(), time.process_time()
             num = max(0, i - skipped)
             is_over = i >= num_batches if num_batches is not None else time.perf_counter() - begun >= seconds
+            if i == num_steps or (is_over and num):
+                took_s, took_cpu_s = time.perf_counter() - start, time.process_time() - cpu_s
+                left = contention.cores_left()
             if is_over and num:
                 break
         total += num
-        wall_s += time.perf_counter() - start
-        total_cpu_s += time.process_time() - cpu_s
+        total_cpu_s += took_cpu_s
+        # As it would be on a machine of one's own: no faster than its cores, but without others in the way.
+        wall_s += max(took_s * min(1.0, left / cores()), took_cpu_s / cores())
         if is_over and total:
             return total, wall_s, total_cpu_s
 

@@ -40,6 +40,15 @@ def num_cores() -> int:
     return os.cpu_count() or 1
 
 
+def cores() -> float:
+    """Return how many processors this process may have at a time: its cores, or less where its container has less."""
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return min(float(num_cores()), int(quota) / int(period))
+    except (OSError, ValueError):  # no limit ("max"), or a system without cgroups
+        return float(num_cores())
+
+
 def cores_now(num_threads: int | None = None) -> float:
     """Return how many cores this process gets right now: fewer than it may use, where others use them too."""
     count = num_threads or num_cores()

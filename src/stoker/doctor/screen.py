@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from stoker.doctor.results import MODEL, DoctorResult, Fix, PathResult, StageResult
+from stoker.doctor.results import MODEL, DoctorResult, PathResult, StageResult
 from stoker.doctor.words import rate_text, share_text, size_text, time_text
 
 _WIDE = 100
@@ -93,7 +93,7 @@ def _story(result: DoctorResult, *, is_wide: bool) -> Table:
             rate_text(path.predicted_s),
             measured,
             _busy(path, num_cells=20 if is_wide else 10),
-            Text(_limit(path), style="green" if path.limit == MODEL else "red" if path.is_today else ""),
+            Text(_limit(path.limit), style="green" if path.limit == MODEL else "red" if path.is_today else ""),
         )
     return table
 
@@ -107,10 +107,10 @@ def _busy(path: PathResult, *, num_cells: int) -> Text:
     )
 
 
-def _limit(path: PathResult) -> str:
+def _limit(key: str) -> str:
     names = {MODEL: "the model", "draw": "conversion", "dequeue": "conversion", "": "–", "batch": "work a batch"}
     names |= {"decode": "decode", "publish": "pack and publish", "convert": "conversion", "skew": "skewed chunks"}
-    return names.get(path.limit, path.limit)
+    return names.get(key, key)
 
 
 def _stages(result: DoctorResult, *, is_wide: bool) -> Table:
@@ -151,24 +151,24 @@ def _headroom(stage: StageResult, *, num_cells: int) -> Text:
 
 
 def _threads(stage: StageResult) -> str:
-    return "  ".join(f"{at.num_threads}: {rate_text(at.samples_s)}" for at in stage.threads[:4])
+    return "  ".join(f"{at.num_threads}: {rate_text(at.samples_s)}" for at in stage.threads[-3:])
 
 
 def _fixes(result: DoctorResult, *, is_wide: bool) -> Table:
-    table = _table(("what would help", "<"), ("predicted", ">"), ("", ">"), *([("how", "<")] if is_wide else []))
+    heads = [("what would help", "<"), ("predicted", ">"), ("", ">")]
+    if is_wide:
+        heads += [("then limits", "<"), ("how", "<")]
+    table = _table(*heads)
     for i, fix in enumerate(result.fixes[:_NUM_FIXES]):
         cells: list[RenderableType] = [
             Text(fix.text, style="bold" if i == 0 else ""),
             rate_text(fix.predicted_s),
-            Text(_times(fix), style="green"),
+            Text(f"× {fix.times:.2f}" if fix.times < 10 else f"× {fix.times:.0f}", style="green"),
         ]
-        table.add_row(*cells, *([Text(fix.how, style="dim")] if is_wide else []))
+        if is_wide:
+            cells += [_limit(fix.limit), Text(fix.how, style="dim")]
+        table.add_row(*cells)
     return table
-
-
-def _times(fix: Fix) -> str:
-    end = " → the model is the limit" if fix.limit == MODEL else ""
-    return f"× {fix.times:.2f}{end}" if fix.times < 10 else f"× {fix.times:.0f}{end}"
 
 
 def _materialise(result: DoctorResult) -> Text:

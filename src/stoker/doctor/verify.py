@@ -6,57 +6,70 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from stoker.doctor.costs import Plan
-from stoker.doctor.results import ARROW, SOURCE, TENSORS, Fix, Rate, Verified
+from stoker.doctor.flow import rate_of
+from stoker.doctor.results import ARROW, SOURCE, TENSORS, Fix, Verified
 from stoker.doctor.runs import Sample, run_arrow, run_in_processes, run_source, run_tensors
 from stoker.doctor.settings import DoctorSettings
+from stoker.doctor.whatif import Change, with_cores
+from stoker.doctor.whole import Whole
 
 
 def verify(
-    fixes: Sequence[Fix], sample: Sample, settings: DoctorSettings, today: Plan, *, seconds: float
+    fixes: Sequence[Fix],
+    changes: Sequence[Change],
+    sample: Sample,
+    settings: DoctorSettings,
+    *,
+    today: str,
+    seconds: float,
 ) -> Verified | None:
     """Apply the best fix that can be applied here, and return what came out; None where none can.
 
+    What is predicted is for the cores that others leave while it runs, as what is measured is.
+
     Args:
         fixes: Best first.
+        changes: The plans behind them.
         sample: What to run on.
         settings: How the examination ran.
-        today: The plan of the path that samples take now.
+        today: Key of the path that samples take now.
         seconds: How long.
     """
+    plans = {change.key: change.plan for change in changes}
     for fix in fixes:
-        rate = apply(fix, sample, settings, today, seconds=seconds)
-        if rate is not None:
-            return Verified(fix=fix.key, text=fix.text, predicted_s=fix.predicted_s, measured=rate)
+        whole = apply(fix, sample, settings, today=today, seconds=seconds)
+        if whole is not None and whole.rate is not None:
+            predicted_s = rate_of(with_cores(plans[fix.key], whole.cores_left))
+            return Verified(fix=fix.key, text=fix.text, predicted_s=predicted_s, measured=whole.rate)
     return None
 
 
-def apply(fix: Fix, sample: Sample, settings: DoctorSettings, today: Plan, *, seconds: float) -> Rate | None:
-    """Return the rate with a fix applied; None where that takes another machine, or too little came to tell."""
-    run = _runs(fix, sample, settings, today, seconds=seconds).get(fix.key)
+def apply(fix: Fix, sample: Sample, settings: DoctorSettings, *, today: str, seconds: float) -> Whole | None:
+    """Return a run with a fix applied; None where that takes another machine."""
+    run = _runs(fix, sample, settings, today=today, seconds=seconds).get(fix.key)
     return None if run is None else run()
 
 
 def _runs(
-    fix: Fix, sample: Sample, settings: DoctorSettings, today: Plan, *, seconds: float
-) -> dict[str, Callable[[], Rate | None]]:
+    fix: Fix, sample: Sample, settings: DoctorSettings, *, today: str, seconds: float
+) -> dict[str, Callable[[], Whole]]:
     """Return how each fix is applied."""
     rate_s = fix.predicted_s
-    runs: dict[str, Callable[[], Rate | None]] = {
-        TENSORS: lambda: run_tensors(sample, settings, seconds=seconds).rate,
-        ARROW: lambda: run_arrow(sample, settings, seconds=seconds).rate,
+    runs: dict[str, Callable[[], Whole]] = {
+        TENSORS: lambda: run_tensors(sample, settings, seconds=seconds),
+        ARROW: lambda: run_arrow(sample, settings, seconds=seconds),
     }
-    if today.path == SOURCE:
+    if today == SOURCE:
         more = replace(settings, num_threads=_threads(fix, settings))
         runs |= {
-            "threads": lambda: run_source(sample, more, seconds=seconds, expected_s=rate_s).rate,
-            "processes": lambda: run_in_processes(sample, settings, seconds=seconds, expected_s=rate_s).rate,
+            "threads": lambda: run_source(sample, more, seconds=seconds, expected_s=rate_s),
+            "processes": lambda: run_in_processes(sample, settings, seconds=seconds, expected_s=rate_s),
         }
-    if today.path == TENSORS:
+    if today == TENSORS:
         batch_size = min(settings.batch_size * 4, max(1, int(sample.mean_chunk)))
         larger = replace(settings, batch_size=batch_size)
         if settings.step is None:  # a step on other batches takes another time
-            runs["batch"] = lambda: run_tensors(copy.copy(sample), larger, seconds=seconds).rate
+            runs["batch"] = lambda: run_tensors(copy.copy(sample), larger, seconds=seconds)
     return runs
 
 

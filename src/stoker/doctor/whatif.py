@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -44,6 +45,28 @@ class Options:
     widest_share: float = 0.0
     widest_cpu_share: float = 0.0
     repeated_share: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """A change, and the plan that it makes.
+
+    Attributes:
+        key: Which.
+        text: What to do.
+        how: What to write or type for it.
+        plan: Afterwards.
+    """
+
+    key: str
+    text: str
+    how: str
+    plan: Plan
+
+
+def with_cores(plan: Plan, cores: float) -> Plan:
+    """Return the plan on a machine with so many cores, others' shares gone from them."""
+    return replace(plan, machine=replace(plan.machine, cores=cores))
 
 
 def more_threads(plan: Plan, *, num_more: int) -> Plan:
@@ -111,15 +134,15 @@ def fixes_for(plans: Mapping[str, Plan], *, today: str, options: Options) -> tup
     now = rate_of(plan)
     fixes = [
         Fix(
-            key=key,
-            text=text,
-            how=how,
-            predicted_s=rate_of(changed),
-            times=rate_of(changed) / now,
-            limit=limit_of(changed),
-            busy=busy_of(changed),
+            key=change.key,
+            text=change.text,
+            how=change.how,
+            predicted_s=rate_of(change.plan),
+            times=rate_of(change.plan) / now,
+            limit=limit_of(change.plan),
+            busy=busy_of(change.plan),
         )
-        for key, text, how, changed in _changes(plans, today, options)
+        for change in changes_for(plans, today=today, options=options)
     ]
     worth = [fix for fix in fixes if fix.times >= _WORTH]
     return tuple(_ranked(worth))
@@ -142,39 +165,39 @@ def _ranked(fixes: list[Fix]) -> list[Fix]:
     return ranked
 
 
-def _changes(plans: Mapping[str, Plan], today: str, options: Options) -> list[tuple[str, str, str, Plan]]:
+def changes_for(plans: Mapping[str, Plan], *, today: str, options: Options) -> list[Change]:
+    """Return every change that could be made, whatever it gives; arguments as for `fixes_for`."""
     plan = plans[today]
-    changes = []
+    changes: list[Change] = []
+
+    def add(key: str, text: str, how: str, changed: Plan) -> None:
+        changes.append(Change(key=key, text=text, how=how, plan=changed))
+
     if today == SOURCE:
         threads = options.num_threads * _MORE_THREADS
-        changes.append(
-            ("threads", f"{threads} threads instead of {options.num_threads}", f"num_threads={threads}",
-             more_threads(plan, num_more=threads - options.num_threads))
-        )  # fmt: skip
+        more = more_threads(plan, num_more=threads - options.num_threads)
+        add("threads", f"{threads} threads instead of {options.num_threads}", f"num_threads={threads}", more)
         if options.has_transform and not options.in_processes:
-            changes.append(
-                ("processes", "run the transform in processes", 'transform_in="processes"',
-                 in_processes(plan, num_processes=options.num_threads))
-            )  # fmt: skip
-        changes.append(("network", "a link twice as fast", "more bandwidth, or data nearby", faster_network(plan)))
+            apart = in_processes(plan, num_processes=options.num_threads)
+            add("processes", "run the transform in processes", 'transform_in="processes"', apart)
+        if plan.stage("fetch") is not None and math.isfinite(plan.machine.network_bytes_s):
+            add("network", "a link twice as fast", "more bandwidth, or data nearby", faster_network(plan))
         if options.widest_share >= _MUCH and options.widest_column:
             less = fewer_columns(plan, share=options.widest_share, cpu_share=options.widest_cpu_share)
-            changes.append(
-                ("columns", f"do without {options.widest_column} ({options.widest_share:.0%} of the bytes)",
-                 "Dataset(columns=[...])", less)
-            )  # fmt: skip
-    changes.append(("cores", "twice the cores", "a larger machine", more_cores(plan, num_threads=options.num_threads)))
+            text = f"do without {options.widest_column} ({options.widest_share:.0%} of the bytes)"
+            add("columns", text, "Dataset(columns=[...])", less)
+    add("cores", "twice the cores", "a larger machine", more_cores(plan, num_threads=options.num_threads))
     if today in (SOURCE, ARROW):
         if ARROW in plans and today != ARROW:
-            changes.append((ARROW, "keep Arrow on SSD", "a cache of decoded tables", plans[ARROW]))
+            add(ARROW, "keep Arrow on SSD", "a cache of decoded tables", plans[ARROW])
         if TENSORS in plans:
-            changes.append((TENSORS, "keep tensors on SSD", "Loader(cache=DIR), or stoker warm", plans[TENSORS]))
-    if TENSORS in plans and options.repeated_share >= _MUCH and today == TENSORS:
+            add(TENSORS, "keep tensors on SSD", "Loader(cache=DIR), or stoker warm", plans[TENSORS])
+    elif options.repeated_share >= _MUCH:
         shared = shared_features(plan, share=options.repeated_share)
-        changes.append(("share", "store repeated features once", "shared features", shared))
+        add("share", "store repeated features once", "shared features", shared)
     if plan.stage("batch") is not None:
         batch = plan.batch_size * _MORE_BATCH
-        changes.append(("batch", f"batches of {batch:,}", f"batch_size={batch}", larger_batch(plan)))
+        add("batch", f"batches of {batch:,}", f"batch_size={batch}", larger_batch(plan))
     return changes
 
 

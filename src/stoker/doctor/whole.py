@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from stoker.doctor.meter import Contention
+from stoker.doctor.probe_machine import cores
 from stoker.doctor.results import Rate, Span
 from stoker.doctor.step import Step
 from stoker.spec import Ragged
@@ -43,7 +45,7 @@ class Whole:
         rate: Samples/s once it was under way; None where too little came to tell.
         num_samples: Samples handed over.
         wall_s: Seconds, all of them.
-        cpu_s: Processor seconds, of everything.
+        cores_left: Processors that others left to this process meanwhile.
         asked: When the loop asked for each batch, by `time.perf_counter`.
         got: When it had it.
         begun: When the step had taken it.
@@ -52,7 +54,7 @@ class Whole:
     rate: Rate | None
     num_samples: int
     wall_s: float
-    cpu_s: float
+    cores_left: float
     asked: tuple[float, ...]
     got: tuple[float, ...]
     begun: tuple[float, ...]
@@ -86,7 +88,7 @@ def run_whole(
     got: list[float] = []
     begun: list[float] = []
     sizes: list[int] = []
-    cpu_s = time.process_time()
+    contention = Contention(cores())
     while True:
         asked.append(time.perf_counter())
         batch = next(batches, None)
@@ -94,6 +96,8 @@ def run_whole(
             asked.pop()
             break
         got.append(time.perf_counter())
+        if len(got) == 1:
+            contention.begin()  # by now all threads are there
         sizes.append(num_samples_of(batch))
         if step is not None:
             step.begin(batch)
@@ -101,6 +105,7 @@ def run_whole(
         del batch
         if begun[-1] - got[0] > seconds:
             break
+    cores_left = contention.cores_left()
     if step is not None:
         step.finish()
     stop = time.perf_counter()
@@ -108,7 +113,7 @@ def run_whole(
         rate=steady_rate(begun, sizes, window_batches=window_batches),
         num_samples=sum(sizes),
         wall_s=stop - asked[0] if asked else 0.0,
-        cpu_s=time.process_time() - cpu_s,
+        cores_left=cores_left,
         asked=tuple(asked),
         got=tuple(got),
         begun=tuple(begun),
