@@ -1,0 +1,352 @@
+"""Groups, windows, packed rows and draws on real files: kept, mended, reported, refused, and as tensors."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import stoker
+from stoker.testing import MemoryStorage, write_parquet
+
+NUM_ROWS = 400
+
+
+def table(num_rows: int = NUM_ROWS, *, first: int = 0) -> pa.Table:
+    ids = np.arange(first, first + num_rows)
+    lengths = ids % 6
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    return pa.table(
+        {
+            "id": ids,
+            "query": ids // 5,
+            "time": ids * 10,
+            "weight": (ids % 3).astype(np.float64),
+            "tokens": pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(np.repeat(ids, lengths))),
+            "dense": pa.FixedSizeListArray.from_arrays(pa.array(np.repeat(ids, 8).astype(np.float32)), 8),
+        }
+    )
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    pq.write_table(table(), write_folder(tmp_path) / "part.parquet", row_group_size=50)
+    return tmp_path / "data"
+
+
+def write_folder(tmp_path: Path) -> Path:
+    (tmp_path / "data").mkdir(exist_ok=True)
+    return tmp_path / "data"
+
+
+def damage(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 255
+    file.write_bytes(content)
+
+
+# ---------------------------------------------------------------------- counted once, and kept
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"shuffle_by": "query"},
+        {"weights": "weight"},
+        {"sequence": stoker.NGram(length=3, keys="query", timestamp="time")},
+        {"sequence": stoker.Pack("tokens", length=16)},
+        {"sequence": stoker.Pack("tokens", length=16, split=False)},
+    ],
+    ids=["groups", "weights", "windows", "packed", "fitted"],
+)
+def test_what_was_counted_is_not_read_again(options, tmp_path):
+    storage = MemoryStorage()
+    for i in range(4):
+        write_parquet(storage, table(100, first=i * 100), url=f"lake/{i}", row_group_size=50)
+    dataset = stoker.Dataset([f"lake/{i}" for i in range(4)], storage=storage, chunk_size=4000)
+
+    def run() -> tuple[list[bytes], str]:
+        with stoker.Loader(dataset, batch_size=16, shuffle=True, cache=tmp_path / "cache", **options) as loader:
+            name = "id" if "Pack" not in str(options) else "tokens"
+            return [np.asarray(batch[name]).tobytes() for batch in loader], str(loader.units)
+
+    first = run()
+    storage.reset_counts()
+    assert run() == first
+    assert storage.num_calls == 0
+    (kept,) = (tmp_path / "cache").rglob("units-*.stoker")
+    damage(kept)
+    assert run() == first
+    assert storage.num_reads > 0  # counted again
+    storage.reset_counts()
+    assert run() == first
+    assert storage.num_calls == 0
+
+
+def test_only_the_columns_that_decide_are_read_to_count():
+    storage = MemoryStorage()
+    write_parquet(storage, table(20_000), url="lake/a", row_group_size=2000)
+    dataset = stoker.Dataset("lake/a", storage=storage, chunk_size="200kB")
+    size = storage.list("lake")[0].size_bytes
+    storage.reset_counts()
+    opened = dataset.open(None, num_threads=1)
+    base = storage.bytes_read
+    opened = dataset.open(None, num_threads=1, runs=stoker.source.units.asked.Grouped.parse("query").rule)
+    assert storage.bytes_read - 2 * base < size / 4
+    assert len(opened) > 5
+
+
+def test_groups_stay_whole_where_row_groups_allow_it_and_what_is_cut_is_reported(tmp_path):
+    ids = np.arange(1000)
+    data = write_folder(tmp_path)
+    pq.write_table(pa.table({"id": ids, "q": ids // 7}), data / "huge.parquet", row_group_size=1000)
+    pq.write_table(pa.table({"id": ids, "q": ids // 7 + 1000}), data / "small.parquet", row_group_size=10)
+    dataset = stoker.Dataset(data, chunk_size=1000)
+    with stoker.Loader(dataset, batch_size=10, shuffle_by="q") as loader:
+        sizes = loader._chunks.num_samples
+        assert len(sizes) > 10
+        starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+        keys = np.concatenate([ids // 7, ids // 7 + 1000])
+        cut = [start for start in starts[1:] if keys[start] == keys[start - 1]]
+        assert loader.units.num_cut == len(cut) <= 3  # row groups of 10 rows and groups of 7 meet at every 70
+        assert loader.units.num_units == 2 * 143 + len(cut)
+        assert sum(len(batch["group_offsets"]) - 1 for batch in loader) == loader.units.num_units
+    # Without asking for groups, most fragments end within one.
+    plain = dataset.open(None)
+    starts = np.cumsum(plain.num_samples)[:-1]
+    assert sum(keys[start] == keys[start - 1] for start in starts) > 10
+
+
+def test_a_key_that_comes_again_is_another_group_and_is_reported(tmp_path):
+    pq.write_table(pa.table({"id": np.arange(6), "q": [1, 1, 2, 1, 1, 2]}), write_folder(tmp_path) / "a.parquet")
+    with stoker.Loader(stoker.Dataset(tmp_path / "data"), batch_size=2, shuffle_by="q") as loader:
+        assert loader.units.num_units == 4
+        assert loader.units.num_reappearing == 2
+        assert "2 groups whose key was there before" in str(loader.units)
+
+
+def test_windows_that_would_cross_a_chunk_are_counted(tmp_path):
+    pq.write_table(
+        pa.table({"id": np.arange(100), "k": np.zeros(100, np.int8)}), write_folder(tmp_path) / "a.parquet",
+        row_group_size=25,
+    )  # fmt: skip
+    dataset = stoker.Dataset(tmp_path / "data", chunk_size=1)
+    with stoker.Loader(dataset, batch_size=8, sequence=stoker.NGram(length=4, keys="k")) as loader:
+        assert len(loader._chunks.num_samples) > 3
+        report = loader.units
+        assert report.num_units + report.num_lost == 97
+        assert report.num_cut == len(loader._chunks.num_samples) - 1
+
+
+def double(rows: pa.Table) -> dict[str, object]:
+    """A transform that makes tokens: as many as twice the row's id says, modulo 8."""
+    lengths = np.asarray(rows["id"]) * 2 % 8
+    values = np.repeat(np.asarray(rows["id"]), lengths)
+    return {"id": np.asarray(rows["id"]), "made": stoker.Ragged(values, np.concatenate([[0], np.cumsum(lengths)]))}
+
+
+@pytest.mark.parametrize("limit", [None, "40kB"])
+def test_tokens_that_a_transform_makes_are_counted_from_its_chunks(folder, tmp_path, limit):
+    dataset = stoker.Dataset(folder, transform=double, version="1", chunk_size=3000)
+    for _ in range(2):
+        with stoker.Loader(
+            dataset, batch_size=4, shuffle=True, cache=tmp_path / "cache", cache_limit=limit,
+            sequence=stoker.Pack("made", length=16, per_segment="id"),
+        ) as loader:  # fmt: skip
+            tokens = np.concatenate([batch["made"][batch["segment_ids"] > 0] for batch in loader])
+        expected = np.repeat(np.arange(NUM_ROWS), np.arange(NUM_ROWS) * 2 % 8)
+        assert sorted(tokens.tolist()) == expected.tolist()
+
+
+def test_processes_that_transform_cut_the_same_fragments(folder, tmp_path):
+    dataset = stoker.Dataset(folder, transform=double, version="1", chunk_size=3000)
+    with stoker.Loader(
+        dataset, batch_size=4, shuffle_by="query", cache=tmp_path / "cache", transform_in="processes", num_threads=1
+    ) as loader:
+        ids = np.concatenate([batch["id"] for batch in loader])
+    assert ids.tolist() == list(range(NUM_ROWS))
+
+
+# ---------------------------------------------------------------------- refused
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"shuffle_by": "nothing"}, stoker.FieldError, "no file has the column 'nothing'"),
+        ({"shuffle_by": "tokens"}, stoker.FieldError, "'tokens'.*cannot be a key"),
+        ({"weights": "tokens"}, stoker.FieldError, "'tokens'.*cannot be the weights"),
+        ({"weights": "nothing"}, stoker.FieldError, "no file has the column 'nothing'"),
+        ({"sequence": stoker.NGram({0: ["nothing"]})}, stoker.FieldError, "there is no field 'nothing'"),
+        ({"sequence": stoker.NGram(length=2, timestamp="tokens")}, stoker.FieldError, "cannot be the timestamp"),
+        ({"sequence": stoker.Pack("nothing", length=8)}, stoker.FieldError, "there is no field 'nothing'"),
+        ({"sequence": stoker.Pack("dense", length=8)}, stoker.FieldError, "dense.*not one list a row"),
+        ({"sequence": stoker.Pack("tokens", length=8, together="dense")}, stoker.FieldError, "not one list a row"),
+        ({"sequence": stoker.Pack("tokens", length=8, pad=0.5)}, ValueError, "pad 0.5 is no int64"),
+        ({"shuffle_by": "query", "weights": "weight"}, ValueError, "give one of them"),
+    ],
+)
+def test_what_cannot_be_counted_is_refused_when_the_loader_is_made(folder, options, error, message):
+    with pytest.raises(error, match=message):
+        stoker.Loader(stoker.Dataset(folder), batch_size=4, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("group_offsets", {"shuffle_by": "id"}),
+        ("sample_mask", {"shuffle_by": "id", "remainder": "pad"}),
+        ("sample_mask", {"remainder": "pad"}),
+    ],
+)
+def test_a_field_with_a_name_that_batches_need_is_refused(tmp_path, name, options):
+    pq.write_table(pa.table({"id": [1], name: [1]}), write_folder(tmp_path) / "a.parquet")
+    with pytest.raises(ValueError, match=f"batches get an array '{name}' of their own|array '{name}' of their own"):
+        stoker.Loader(stoker.Dataset(tmp_path / "data"), batch_size=1, **options)
+
+
+@pytest.mark.parametrize(("value", "shown"), [(-1.0, "-1.0"), (float("nan"), "nan"), (None, "None")])
+def test_a_weight_that_makes_no_sense_names_file_and_row_group(tmp_path, value, shown):
+    weights = pa.array([1.0] * 70 + [value] + [1.0] * 29, pa.float64())
+    data = write_folder(tmp_path)
+    pq.write_table(pa.table({"id": np.arange(100), "w": weights}), data / "a.parquet", row_group_size=20)
+    with pytest.raises(stoker.SourceError, match=rf"a\.parquet row group 3, row 10: the weight 'w' is {shown}"):
+        stoker.Loader(stoker.Dataset(data, columns=["id"]), batch_size=4, weights="w")
+    # Rows that a filter leaves out may have any weight.
+    with stoker.Loader(
+        stoker.Dataset(data, columns=["id"], filters=[("id", "<", 70)]), batch_size=4, weights="w"
+    ) as loader:
+        assert loader.num_samples == 70
+
+
+def test_weights_that_are_all_zero_are_an_error(tmp_path):
+    pq.write_table(pa.table({"id": np.arange(9), "w": np.zeros(9)}), write_folder(tmp_path) / "a.parquet")
+    with pytest.raises(stoker.SourceError, match=r"'w' is 0 in every one of 9 rows.*a\.parquet row group 0"):
+        stoker.Loader(stoker.Dataset(tmp_path / "data"), batch_size=4, weights="w")
+
+
+def test_time_that_goes_back_within_a_key_names_the_row(tmp_path):
+    time = np.arange(100)
+    time[61] = 3
+    pq.write_table(
+        pa.table({"k": np.arange(100) // 20, "t": time}), write_folder(tmp_path) / "a.parquet", row_group_size=20
+    )
+    ngram = stoker.NGram(length=2, keys="k", timestamp="t")
+    with pytest.raises(stoker.SourceError, match=r"a\.parquet row group 3, row 1: 't' is earlier"):
+        stoker.Loader(stoker.Dataset(tmp_path / "data"), batch_size=4, sequence=ngram)
+
+
+def test_fields_packed_together_must_have_as_many_values(tmp_path):
+    lists = [[1, 2], [3], [4, 5, 6]]
+    other = [[1, 2], [3, 9], [4, 5, 6]]
+    pq.write_table(pa.table({"tokens": lists, "labels": other}), write_folder(tmp_path) / "a.parquet")
+    pack = stoker.Pack("tokens", length=4, together="labels")
+    with (
+        stoker.Loader(stoker.Dataset(tmp_path / "data"), batch_size=4, sequence=pack) as loader,
+        pytest.raises(stoker.FieldMismatchError, match=r"row 1 has 2 values of 'labels' but 1 of 'tokens'"),
+    ):
+        list(loader)
+
+
+# ---------------------------------------------------------------------- resumed, explained, found
+
+
+def test_a_position_of_other_units_is_another_order(folder):
+    dataset = stoker.Dataset(folder)
+    with stoker.Loader(dataset, batch_size=4, sequence=stoker.NGram(length=2)) as loader:
+        state = json.loads(json.dumps(loader.state_dict()))
+    assert len(json.dumps(state)) < 1000
+    with (
+        stoker.Loader(dataset, batch_size=4, sequence=stoker.NGram(length=3)) as loader,
+        pytest.raises(stoker.ResumeError, match=r"what is counted was 'windows of 2 rows .*' and is 'windows of 3"),
+    ):
+        loader.load_state_dict(state)
+
+
+def test_a_row_is_found_in_the_step_of_its_group(folder):
+    with stoker.Loader(
+        stoker.Dataset(folder, chunk_size=3000), batch_size=3, shuffle=True, shuffle_by="query"
+    ) as loader:
+        batches = list(loader)
+        for i in range(0, NUM_ROWS, 37):
+            use = loader.find("part.parquet", i // 50, i % 50, epoch=0)
+            assert i in batches[use.step]["id"]
+        told = loader.explain(2, epoch=0)
+        assert [place.row_group * 50 + place.row for place in told] == batches[2]["id"].tolist()
+        assert told.unit.tolist() == np.repeat([0, 1, 2], np.diff(batches[2]["group_offsets"])).tolist()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"weights": "weight"}, {"sequence": stoker.NGram(length=2)}, {"sequence": stoker.Pack("tokens", length=9)}],
+)
+def test_a_row_that_may_be_used_often_cannot_be_found(folder, options):
+    with (
+        stoker.Loader(stoker.Dataset(folder), batch_size=4, **options) as loader,
+        pytest.raises(ValueError, match=re.escape("explain(step) names the rows of a step")),
+    ):
+        loader.find("part.parquet", 0, 0)
+
+
+def test_weights_are_drawn_anew_in_every_epoch_and_epochs_are_of_one_length(folder):
+    with stoker.Loader(stoker.Dataset(folder), batch_size=64, shuffle=True, weights="weight") as loader:
+        epochs = [np.concatenate([batch["id"] for batch in loader]) for _ in range(3)]
+        assert {len(epoch) for epoch in epochs} == {NUM_ROWS}
+        assert all((epoch % 3 > 0).all() for epoch in epochs)
+        assert not np.array_equal(np.sort(epochs[0]), np.sort(epochs[1]))
+        for step in (0, 5):
+            told = loader.explain(step, epoch=1)
+            ids = [place.row_group * 50 + place.row for place in told]
+            assert ids == epochs[1][step * 64 : (step + 1) * 64].tolist()
+
+
+# ---------------------------------------------------------------------- tensors
+
+torch = pytest.importorskip("torch")
+
+
+def numpy_of(field):
+    return stoker.Ragged(*map(numpy_of, field)) if isinstance(field, stoker.Ragged) else field.numpy()
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("num_workers", [None, 0, 2])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"shuffle_by": "query", "remainder": "pad"},
+        {"weights": "weight"},
+        {"sequence": stoker.NGram({0: ["id", "tokens", "dense"], 2: ["id"]}, keys="query")},
+        {"sequence": stoker.NGram({0: ["dense"], 1: ["dense", "id"], 3: ["dense"]}, keys="query")},
+        {"sequence": stoker.Pack("tokens", length=16, per_segment=["id", "dense"])},
+    ],
+    ids=["groups", "weights", "windows", "uneven", "packed"],
+)
+def test_tensors_are_the_arrays(folder, tmp_path, options, num_workers):
+    from torch.utils.data import DataLoader
+
+    from stoker.torch import TorchDataset, TorchLoader
+
+    options = {"batch_size": 7, "shuffle": True, "cache": tmp_path / "cache", "num_threads": 1, **options}
+    dataset = stoker.Dataset(folder, chunk_size=6000)
+    with stoker.Loader(dataset, **options) as loader:
+        expected = list(loader)
+    if num_workers is None:
+        with TorchLoader(dataset, **options) as loader:
+            batches = list(loader)
+    else:
+        with TorchDataset(dataset, **options) as batches_of:
+            batches = list(DataLoader(batches_of, batch_size=None, num_workers=num_workers))
+    assert len(batches) == len(expected)
+    for batch, arrays in zip(batches, expected, strict=True):
+        assert list(batch) == list(arrays)
+        for name, array in arrays.items():
+            field = numpy_of(batch[name])
+            for one, other in zip(*(f if isinstance(f, stoker.Ragged) else [f] for f in (field, array)), strict=True):
+                np.testing.assert_array_equal(one, other)
+                assert one.dtype == other.dtype
