@@ -11,6 +11,7 @@ import stoker
 torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
+from stoker.doctor.watch.readiness import ready_probe
 from stoker.torch import TorchLoader
 
 
@@ -37,6 +38,16 @@ def slow_in_worker_0(i, worker):
 
 def slow_everywhere(i, worker):
     return 0.02
+
+
+def wait_until(is_so):
+    """Wait for other processes, which have nothing to wait on."""
+    end = time.monotonic() + 60
+    while not is_so():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.001)
+    return True
 
 
 def fails_at_9(i, worker):
@@ -78,6 +89,19 @@ def test_one_slow_worker_of_a_dataloader_is_told_from_too_few(wait, name):
     assert [finding.name for finding in report.findings][:1] == [name]
     if name == "slow-worker":
         assert (report.findings[0].period, report.findings[0].place) == (2, 0)
+
+
+@pytest.mark.torch
+def test_what_lies_ready_in_a_dataloaders_queue_is_seen():
+    loader = DataLoader(Numbers(40), batch_size=1, num_workers=2)
+    iterator = iter(loader)
+    probe = ready_probe(iterator)
+    for _ in range(5):
+        next(iterator)
+    queued = iterator._data_queue
+    assert wait_until(lambda: queued.qsize() >= 4)
+    assert probe() == 1.0
+    assert ready_probe(iter(range(3))) is None
 
 
 @pytest.mark.torch

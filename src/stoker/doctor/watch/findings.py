@@ -113,7 +113,7 @@ def _in_stalls(latest: Ints, *, cycle: float, num_workers: int, has_trend: bool)
             found.append(_head_of_line(blocked.share * share, late))
     if not found and not has_trend and float(np.median(stalls)) >= 0.5 * float(stalls.mean()):
         even = f"every batch waits about as long: {time_text(float(np.median(stalls)))}"
-        found.append(_too_few(num_workers, share, even) if is_lone is False else _even(share, even))
+        found.append(_too_few(num_workers, share, even) if is_lone is False else _even(share, even, bool(is_lone)))
     return found
 
 
@@ -125,7 +125,14 @@ def _is_lone(stalls: Floats, ready: Ints, *, floor: float) -> bool | None:
     return float(np.average(ready[is_known], weights=stalls[is_known])) >= 1000 * _LONE
 
 
-def _even(cost: float, even: str) -> Finding:
+def _even(cost: float, even: str, is_ready: bool) -> Finding:
+    if is_ready:
+        return Finding(
+            name="even-stall",
+            share=cost,
+            sentence=f"{even}, though the next ones lie ready: it is the handing over that takes so long",
+            advice="fewer and larger tensors a batch, no objects that must be pickled; threads instead of processes",
+        )
     return Finding(
         name="even-stall",
         share=cost,
