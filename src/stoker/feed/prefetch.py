@@ -41,8 +41,8 @@ class Prefetch(Generic[T]):
         self._num_results = num_results
         self._depth = depth
         self._waiting = waiting
-        # One lock, but two places to wait at, and each is told only of what it waits for: a wake that finds nothing to
-        # do costs the processor as much as a tenth of a batch.
+        # One lock, but two places to wait at, and each is told only of what it waits for: nobody is woken to find
+        # nothing to do.
         self._lock = threading.RLock()
         self._made = threading.Condition(self._lock)
         self._taken = threading.Condition(self._lock)

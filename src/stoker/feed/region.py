@@ -23,7 +23,7 @@ _FAILED = ctypes.c_void_p(-1).value
 
 # Linux 5.14; the mmap module does not know it yet. Where it is unknown the system says so, and nothing is lost.
 _MADV_POPULATE_READ = 22
-# Pages that are entered in one call: some 5 milliseconds, for whoever waits for it to stop.
+# Entered in one call: some 2 milliseconds where it lies in memory, which is how long whoever stops it may wait.
 _PIECE_BYTES = 64 << 20
 # Pages looked at to see whether a file lies in memory.
 _NUM_SAMPLED = 4
