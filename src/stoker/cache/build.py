@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Collection, Generator, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from typing import Protocol, cast
 
 import numpy as np
@@ -58,10 +58,21 @@ class Builder:
         store: Where chunks go. It is told that the data set is in use.
         on_stage: Told of each piece of work.
         reserve_bytes: See `Store.register`.
+        num_readers: Threads that may read, transform and convert at a time, None for any number. With more threads
+            than that, one chunk is published while the next one is decoded:
+
+                thread 1  |··decode··|publish|  wait  |··decode··|
+                thread 2       wait  |··decode··|publish|
     """
 
     def __init__(
-        self, catalogue: Catalogue, store: Store, *, on_stage: OnStage = ignore_stage, reserve_bytes: int = 0
+        self,
+        catalogue: Catalogue,
+        store: Store,
+        *,
+        on_stage: OnStage = ignore_stage,
+        reserve_bytes: int = 0,
+        num_readers: int | None = None,
     ) -> None:
         self._catalogue = catalogue
         self._store = store
@@ -71,6 +82,9 @@ class Builder:
         if self._dataset.transform is None:
             self._spec = plan_spec(catalogue.schema, self._dataset.fields)
         self._finding = threading.Lock()
+        self._reading: AbstractContextManager[object] = (
+            nullcontext() if num_readers is None else threading.Semaphore(num_readers)
+        )
         self._register(reserve_bytes)
 
     def reserve(self, num_bytes: int) -> None:
@@ -161,11 +175,7 @@ class Builder:
             missing = {j for j, key in keys.items() if not self._store.has(key)}
             is_full = False
             if i in missing:
-                for j, table in self._read(i, missing, spec):
-                    if spec is None and j != i:
-                        continue  # perhaps without samples: chunk i says what a sample is
-                    arrays, found = self._convert(j, table, spec)
-                    spec = spec or found
+                for j, arrays, found in self._made(i, missing, spec):
                     # Parts that came along are wanted where they can stay, or where somebody waits for them.
                     is_wanted = may_overflow and (j == i or self._store.is_pinned(keys[j]))
                     try:
@@ -178,7 +188,30 @@ class Builder:
                         break  # nothing that is still to come could stay
         return True
 
-    def _read(self, i: int, missing: Collection[int], spec: Spec | None) -> Iterator[tuple[int, pa.Table | None]]:
+    def _made(
+        self, i: int, missing: Collection[int], spec: Spec | None
+    ) -> Generator[tuple[int, Packable, Spec], None, None]:
+        """Yield the fields of each missing fragment of a unit, and the spec that they fit.
+
+        Holds a reader's place while it makes them, and not while the caller publishes them.
+        """
+        with closing(self._read(i, missing, spec)) as tables:
+            while True:
+                with self._reading:
+                    j, table = next(tables, (-1, None))
+                    if j < 0:
+                        return
+                    if spec is None and j != i:
+                        continue  # perhaps without samples: chunk i says what a sample is
+                    fields, found = self._convert(j, table, spec)
+                    spec = spec or found
+                    del table
+                yield j, fields, found
+                del fields
+
+    def _read(
+        self, i: int, missing: Collection[int], spec: Spec | None
+    ) -> Generator[tuple[int, pa.Table | None], None, None]:
         """Yield the rows of each missing fragment of a unit; None for those known to have no samples."""
         catalogue = self._catalogue
         is_empty = {j for j in missing if spec is not None and catalogue.num_samples[j] == 0}

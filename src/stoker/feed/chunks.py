@@ -40,6 +40,9 @@ _MAX_HELD = 256
 # Threads that build from a remote source beyond those for the cores: they wait for the network most of the time, and
 # while one decodes, others must keep it busy. Each holds a fragment in memory, so not many.
 _REMOTE_THREADS = 6
+# Threads that build from a local source beyond those that may decode: one publishes a chunk, which waits for the disk
+# and the kernel, while the next one is decoded. Two are no faster than one.
+_PUBLISH_THREADS = 1
 # Of the free memory that a cache without a folder may take: the model's process needs some, too.
 _TEMPORARY_SHARE = 0.5
 
@@ -300,7 +303,13 @@ def _builder(
 ) -> ChunkBuilder:
     reserve_bytes = _reserve_bytes(catalogue, store.limit_bytes, num_threads)
     if transform_in == "threads":
-        return Builder(catalogue, store, on_stage=on_stage, reserve_bytes=reserve_bytes)
+        return Builder(
+            catalogue,
+            store,
+            on_stage=on_stage,
+            reserve_bytes=reserve_bytes,
+            num_readers=None if catalogue.is_remote else num_threads,
+        )
     return ProcessBuilder(
         catalogue,
         store,
@@ -329,7 +338,7 @@ def _sound_source(catalogue: Catalogue) -> Iterator[None]:
 
 
 def _num_builders(catalogue: Catalogue, num_threads: int) -> int:
-    return num_threads + (_REMOTE_THREADS if catalogue.is_remote else 0)
+    return num_threads + (_REMOTE_THREADS if catalogue.is_remote else _PUBLISH_THREADS)
 
 
 def _reserve_bytes(catalogue: Catalogue, limit_bytes: int | None, num_threads: int) -> int:

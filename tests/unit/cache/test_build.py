@@ -10,6 +10,7 @@ from tests.unit.cache.samples import SPEC
 import stoker
 from stoker.cache.build import Builder, empty_arrays
 from stoker.cache.chunk import read_arrays
+from stoker.cache.files import Files
 from stoker.cache.store import Store
 from stoker.cache.warm import warm
 from stoker.errors import (
@@ -337,3 +338,64 @@ def test_an_error_while_warming_is_raised_when_the_others_are_done(store):
     with pytest.raises(TransformError, match="bad luck"):
         warm(failing(make), store, num_threads=3)
     assert list((store.path / "tmp").iterdir()) == []
+
+
+class HeldFiles(Files):
+    """Holds the first chunk whose header is about to be written until it is let go."""
+
+    def __init__(self):
+        self.is_held = threading.Event()
+        self.let_go = threading.Event()
+
+    def write(self, fd, data, *, offset):
+        is_header = offset == 0 and len(data) > 1000
+        if is_header and not self.is_held.is_set():
+            self.is_held.set()
+            assert self.let_go.wait(30)
+        super().write(fd, data, offset=offset)
+
+
+class Crowd:
+    """A transform that notes how many threads were in it at once."""
+
+    def __init__(self):
+        self.now = self.most = 0
+        self.mutex = threading.Lock()
+        self.are_two = threading.Event()
+
+    def __call__(self, table):
+        with self.mutex:
+            self.now += 1
+            self.most = max(self.most, self.now)
+            if self.now > 1:
+                self.are_two.set()
+        self.are_two.wait(0.2)  # whoever can come in as well has time to
+        with self.mutex:
+            self.now -= 1
+        return {"x": table["id"].to_numpy()}
+
+
+def test_the_next_chunk_is_made_while_one_is_published_but_no_two_at_once(tmp_path):
+    files, crowd = HeldFiles(), Crowd()
+    catalogue = opened(lake((50,) * 5), transform=crowd, version="1")  # a file each, so that none is read with another
+    with Store(tmp_path / "cache", files=files) as store:
+        files.is_held.set()
+        builder = Builder(catalogue, store, num_readers=1)
+        builder.find_spec()
+        files.is_held.clear()
+        chunks = [i for i in range(len(catalogue)) if not store.has(catalogue.key(i))]
+        first = threading.Thread(target=builder.build, args=(chunks[0],))
+        first.start()
+        assert files.is_held.wait(30)
+        assert builder.build(chunks[1])
+        assert not store.has(catalogue.key(chunks[0]))
+        files.let_go.set()
+        first.join()
+        others = [threading.Thread(target=builder.build, args=(i,)) for i in chunks[2:]]
+        for thread in others:
+            thread.start()
+        for thread in others:
+            thread.join()
+        assert all(store.has(catalogue.key(i)) for i in range(len(catalogue)))
+    assert len(chunks) >= 3
+    assert crowd.most == 1
