@@ -33,6 +33,10 @@ class Batch:
 class Handover(Protocol):
     """Turns batches into what the training loop gets. Must not refer to the loader, which could never be let go."""
 
+    @property
+    def copies(self) -> bool:
+        """Whether `prepare` copies the batch to a device: time worth a stage of its own."""
+
     def allocate(self, num_bytes: int) -> Array:
         """Return memory for batches, uint8, shape [num_bytes]."""
 
@@ -45,6 +49,8 @@ class Handover(Protocol):
 
 class NumpyHandover:
     """Dicts of NumPy arrays, as they were gathered."""
+
+    copies = False
 
     def allocate(self, num_bytes: int) -> Array:
         """Return ordinary memory."""

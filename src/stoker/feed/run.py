@@ -18,6 +18,7 @@ from stoker.feed.chunks import Chunks
 from stoker.feed.fill import Filler
 from stoker.feed.handover import Batch, Handover
 from stoker.feed.prefetch import Prefetch
+from stoker.feed.subjects import Subjects
 from stoker.feed.units.expand import Units
 from stoker.feed.units.make import Made, Maker, UnitPart
 from stoker.feed.window import Window
@@ -150,6 +151,8 @@ class Run:
         self._units = units
         self._numbers = range(turn.first, steps.num_steps, turn.every)
         self._num_handed = 0
+        self._handed_ns = 0
+        self._subjects = Subjects(epoch=self._epoch, steps=steps, num_lanes=len(orders))
         self._passed = [0] * len(orders)
         # Asked for twice: when a step is assembled, and to see what it leaves behind.
         self._slices = lru_cache(maxsize=64)(partial(steps.slices, shard=settings.shard))
@@ -157,19 +160,24 @@ class Run:
         self._closing = threading.RLock()
         self._filler = Filler(
             is_there=chunks.is_there,
-            build=chunks.build,
+            build=self._build,
             num_threads=chunks.num_builders(settings.num_threads),
             max_ahead=settings.num_threads if chunks.is_tight else None,
+            waiting=partial(stages.span, "wait_chunk"),
         )
         self._windows = [self._windows_of(order) for order in orders]
         self._borders: list[list[int]] = [order.window_starts.tolist() for order in orders]
         self._prefetch: Prefetch[Prepared] = Prefetch(
-            self._make, num_results=len(self._numbers), depth=settings.prefetch, num_threads=settings.num_threads
+            self._make,
+            num_results=len(self._numbers),
+            depth=settings.prefetch,
+            num_threads=settings.num_threads,
+            waiting=partial(stages.span, "wait_room"),
         )
 
     def _windows_of(self, order: EpochOrder) -> Windows[Mapped]:
         def open_window(number: int) -> Mapped:
-            with timed(self._stages, "open"):
+            with self._stages.span("open", subject=self._subjects.of_window(order, number)):
                 window = self._chunks.open_window(order.window_chunks(number), self._filler)
                 if not window.is_in_memory:
                     # One read through all of it, before random rows are asked for: a disk is many times as fast so.
@@ -178,6 +186,9 @@ class Run:
                 return Mapped(window, tables, order.window_chunks(number))
 
         def request(number: int) -> None:
+            self._subjects.ask(order, number)
+            counts = self._chunks.counts()
+            self._stages.sample("cache", hits=counts.num_reused, built=counts.num_built, mended=counts.num_mended)
             self._filler.request(order.window_chunks(number).tolist())
 
         return Windows(
@@ -185,6 +196,7 @@ class Run:
             request=request,
             num_windows=order.num_windows,
             builds_ahead=not self._chunks.is_tight,
+            waiting=partial(self._stages.span, "wait_window"),
         )
 
     @property
@@ -207,8 +219,12 @@ class Run:
             RuntimeError: The run was closed before.
         """
         start_ns = time.perf_counter_ns()
+        if self._handed_ns:
+            last = self._subjects.of_step(self._numbers[self._num_handed - 1])
+            self._stages("step", self._handed_ns, start_ns, 0, last)
+            self._handed_ns = 0
         try:
-            prepared = self._prefetch.get()
+            prepared = self._waited()
         except StopIteration:
             raise
         except Exception as error:
@@ -218,11 +234,17 @@ class Run:
             step = self._numbers[self._num_handed]
             error.add_note(f"needed by step {step} of this pass over epoch {self._epoch}")
             raise
-        self._stages("wait", start_ns, time.perf_counter_ns(), 0)
         self.position = self.position.after(self._numbers[self._num_handed], self.steps)
         self._num_handed += 1
         self._pass_windows()
+        self._handed_ns = time.perf_counter_ns()
         return prepared
+
+    def _waited(self) -> Prepared:
+        if self.is_over:
+            return self._prefetch.get()  # which says so
+        with self._stages.span("wait", subject=self._subjects.of_step(self._numbers[self._num_handed])):
+            return self._prefetch.get()
 
     def close(self) -> None:
         """Stop all threads of the run and give everything back. Harmless when called again.
@@ -240,7 +262,15 @@ class Run:
                 windows.close()
             self._filler.close()
 
+    def _build(self, chunk: int) -> bool:
+        with self._stages.span("build", subject=self._subjects.of_chunk(chunk)):
+            return self._chunks.build(chunk)
+
     def _make(self, number: int) -> Prepared:
+        with self._stages.span("batch", subject=self._subjects.of_step(self._numbers[number])):
+            return self._make_batch(number)
+
+    def _make_batch(self, number: int) -> Prepared:
         step = self._numbers[number]
         slices = self._slices(step)
         acquired: list[tuple[Windows[Mapped], int]] = []
@@ -263,7 +293,7 @@ class Run:
                 arrays = self._settings.augment(arrays, np.random.Generator(np.random.Philox(key=key)))
         is_augmented = self._settings.augment is not None
         batch = Batch(arrays, made.assembled, is_augmented, made.shaping, made.has_records)
-        return Prepared(self._settings.handover.prepare(batch), made.num_samples)
+        return Prepared(self._handed_to(batch), made.num_samples)
 
     def _gathered(self, parts: Sequence[UnitPart]) -> Made:
         if self._units is not None and self._settings.maker is not None:
@@ -285,6 +315,13 @@ class Run:
             parts.append(UnitPart(mapped.window, mapped.chunks, *locate_range(start, stop, mapped.tables)))
             start = stop
         return parts
+
+    def _handed_to(self, batch: Batch) -> Any:
+        handover = self._settings.handover
+        if not handover.copies:
+            return handover.prepare(batch)
+        with self._stages.span("copy", batch.assembled.size_bytes):
+            return handover.prepare(batch)
 
     def _pass_windows(self) -> None:
         """Close the windows that only steps already handed over needed."""

@@ -24,6 +24,8 @@ class CpuHandover:
             takes its whole storage along, so tensors of their own would each carry the whole batch.
     """
 
+    copies = False
+
     def __init__(self, *, in_one_storage: bool = False) -> None:
         self._in_one_storage = in_one_storage
 
@@ -96,6 +98,8 @@ class DeviceHandover:
     `_in_flight` holds it until then. The device memory is allocated on the copy stream but used on the loop's, so
     the stream tells torch's allocator, which otherwise would give it to the next copy too early.
     """
+
+    copies = True
 
     def __init__(self, stream: SideStream) -> None:
         self._stream = stream
