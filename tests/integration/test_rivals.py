@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from benchmarks.rivals import contestants, outcome, table
+
 from stoker.demo.data import make_data
 
 WAYS = {contestant.key: contestant for contestant in contestants.CONTESTANTS}

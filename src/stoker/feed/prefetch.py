@@ -140,23 +140,21 @@ class Prefetch(Generic[T]):
     def _claim(self) -> int | None:
         """Return the next number to make, or None when there is nothing left to do."""
         with self._lock:
-            if self._has_room or self._is_done:
+            if self._has_room() or self._is_done():
                 return self._claim_now()
         with self._waiting(), self._lock:  # the lock inside: whoever is told of the wait may take its time
-            while not (self._has_room or self._is_done):
+            while not (self._has_room() or self._is_done()):
                 self._taken.wait()
             return self._claim_now()
 
-    @property
     def _has_room(self) -> bool:
         return self._next_to_make < self._next_to_hand + self._depth
 
-    @property
     def _is_done(self) -> bool:
         return self._is_closed or bool(self._failed) or self._next_to_make >= self._num_results
 
     def _claim_now(self) -> int | None:
-        if self._is_done:
+        if self._is_done():
             return None
         self._next_to_make += 1
         return self._next_to_make - 1
