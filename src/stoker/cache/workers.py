@@ -104,7 +104,7 @@ class ProcessBuilder:
         store: Where chunks go.
         num_processes: Number of workers.
         keeps_catalogue: Whether the workers find the opened data set in the store's folder.
-        on_stage: Told how long each chunk took, as the stage "build": what happens inside stays in the worker.
+        on_stage: Told how long each chunk took, as the stage "process": what happens inside stays in the worker.
         reserve_bytes: See `Store.register`.
 
     Raises:
@@ -168,7 +168,7 @@ class ProcessBuilder:
             return False
         worker = self._idle.get()
         try:
-            with self._store.pin(key), timed(self._on_stage, "build"):
+            with self._store.pin(key), timed(self._on_stage, "process"):
                 worker = self._running(worker)
                 worker.send(i, key, may_overflow=may_overflow)
                 self._wait(worker, i, key)

@@ -30,7 +30,7 @@ _STAGES = {
     "transform": "transform",
     "convert": "convert",
     "publish": "pack, publish",
-    "build": "build in processes",
+    "process": "processes",
     "open": "open windows",
     "gather": "gather",
     "augment": "augment",
@@ -164,9 +164,7 @@ def _waits(recent: Mapping[str, Any], width: int) -> str:
 
 def _stages_of(recent: Mapping[str, Any]) -> list[str]:
     stages = recent["stages"]
-    # Where chunks are built in threads, what happens inside is known, and the whole would only repeat it.
-    hidden = {"build"} if "decode" in stages else set()
-    return [name for name in _STAGES if name in stages and name not in hidden and stages[name]["num_calls"]]
+    return [name for name in _STAGES if name in stages and stages[name]["num_calls"]]
 
 
 def _stage_table(recent: Mapping[str, Any], width: int) -> Table:

@@ -278,7 +278,9 @@ def open_chunks(
                 limit_bytes = int(temporary.free_bytes * _TEMPORARY_SHARE)
         store = Store(cache, limit_bytes=limit_bytes)
         stack.callback(store.close)
-        catalogue = dataset.open(store.path if temporary is None else None, num_threads=num_threads, runs=runs)
+        catalogue = dataset.open(
+            store.path if temporary is None else None, num_threads=num_threads, runs=runs, on_stage=on_stage
+        )
         with _sound_source(catalogue):
             builder = _builder(
                 catalogue, store, num_threads, transform_in, is_alone=temporary is not None, on_stage=on_stage

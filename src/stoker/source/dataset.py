@@ -31,6 +31,7 @@ from stoker.source.units.reading import OnCount
 from stoker.source.units.rule import RunRule
 from stoker.source.units.runs import find_runs
 from stoker.spec import Field, parse_size
+from stoker.trace.stages import OnStage, ignore_stage, timed
 
 _log = logging.getLogger("stoker")
 
@@ -164,6 +165,7 @@ class Dataset:
         wait: Wait = time.sleep,
         runs: RunRule | None = None,
         on_count: OnCount | None = None,
+        on_stage: OnStage = ignore_stage,
     ) -> Catalogue:
         """Find out which files, row groups and rows there are.
 
@@ -178,6 +180,7 @@ class Dataset:
             runs: Rows to keep in one fragment where row groups allow it; their columns are read to know. Other
                 fragments, and so other chunks and another fingerprint.
             on_count: Told how far reading those columns is.
+            on_stage: Told of the stages "list" and "footers".
 
         Blocks:
             On listing the source and reading every footer (the first time), and on reading the filter's columns where
@@ -201,7 +204,8 @@ class Dataset:
             return self._catalogue(known, storage, footers, runs, is_local=is_local)
         sources = self._places()
         try:
-            files = list_sources(sources, storage)
+            with timed(on_stage, "list"):
+                files = list_sources(sources, storage)
         except SourceMissingError:
             if known is None or any(Path(file.info.url).exists() for file in known.files):
                 raise
@@ -211,9 +215,10 @@ class Dataset:
             return self._catalogue(known, storage, footers, runs, is_local=is_local)
         cores = os.cpu_count() or 1
         num_threads = min(num_threads, _LOCAL_THREADS_A_CORE * cores) if is_local else num_threads * _REMOTE_FACTOR
-        known, catalogue = self._look_through(
-            files, storage, footers, runs, is_local=is_local, num_threads=num_threads, on_count=on_count
-        )
+        with timed(on_stage, "footers"):
+            known, catalogue = self._look_through(
+                files, storage, footers, runs, is_local=is_local, num_threads=num_threads, on_count=on_count
+            )
         if kept_at is not None:
             footers.keep([file.info for file in files])
             keep_survey(kept_at, known)
