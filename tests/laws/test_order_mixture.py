@@ -251,6 +251,34 @@ def test_any_slice_is_one_slice_of_each_stream(order, data):
     assert all(next(stream, None) is None for stream in streams)
 
 
+@settings(max_examples=40)
+@given(order=mixtures_that_are_possible(max_samples=200), data=st.data())
+def test_where_each_stream_stands_is_what_comes_of_it_next(order, data):
+    lane = data.draw(st.integers(0, order.lanes - 1))
+    one = order.epoch(data.draw(st.integers(0, 3)), lane=lane)
+    position = data.draw(st.integers(0, one.num_samples))
+    rest = one.components(position, one.num_samples)
+    for component, (epoch, place) in enumerate(one.streams_at(position)):
+        later = np.flatnonzero(rest == component)
+        if later.size:
+            assert one.position_of(component, epoch, place) == position + later[0]
+            chunk, row = one.component_epoch(component, epoch).locate([place])
+            found = one.locate([position + int(later[0])])
+            assert [int(part[0]) for part in found] == [component, int(chunk[0]), int(row[0])]
+        elif order.components[component].lane_sizes[lane]:
+            assert one.position_of(component, epoch, place) is None
+
+
+def test_chunks_whose_samples_differ_from_epoch_to_epoch_are_asked_for_each():
+    order = MixtureOrder(
+        [[4, 2], [5]], names=("a", "b"), weights=None, shuffle=True, seed=0, window=None,
+        num_samples_in=lambda component, epoch: [[4, 2], [1, 5], [0, 6]][epoch % 3] if component == 0 else [5],
+    )  # fmt: skip
+    for epoch, sizes in enumerate([[4, 2], [1, 5], [0, 6]]):
+        component, chunk, _ = order.epoch(epoch).locate(np.arange(11))
+        assert np.bincount(chunk[component == 0], minlength=2).tolist() == sizes
+
+
 @settings(max_examples=20)
 @given(order=mixtures_that_are_possible(max_lanes=1, max_samples=200))
 def test_the_program_in_the_documentation_gives_the_same_samples(order, specification):

@@ -8,7 +8,7 @@ code (b)        0       1           2                      read in its own order
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate
@@ -139,6 +139,8 @@ class MixtureOrder:
         seed: Any integer.
         window: At most how many chunks of a component are mixed together; None for all.
         lanes: How many lanes.
+        num_samples_in: Returns the samples of each chunk of a component in one of its own epochs, where they differ
+            from epoch to epoch; their sum must not.
 
     Raises:
         TypeError: As `Order` says.
@@ -163,6 +165,7 @@ class MixtureOrder:
         seed: int,
         window: int | None,
         lanes: int = 1,
+        num_samples_in: Callable[[int, int], npt.ArrayLike] | None = None,
     ) -> None:
         if len(names) != len(num_samples) or len(set(names)) != len(names) or not names:
             raise ValueError(f"a mixture needs one name for each of its {len(num_samples)} components, each another")
@@ -177,6 +180,7 @@ class MixtureOrder:
             for name, counts in zip(names, num_samples, strict=True)
         ]
         self.names = tuple(names)
+        self._num_samples_in = num_samples_in
         self.shuffle, self.window, self.lanes, self.seed = bool(shuffle), alone[0].window, alone[0].lanes, int(seed)
         sizes = [order.num_samples for order in alone]
         self.counts = mixture_counts(sizes, weights=weights, until=until, names=self.names)
@@ -204,6 +208,13 @@ class MixtureOrder:
     def num_samples(self) -> int:
         """Samples of an epoch, over all lanes: what its steps share out."""
         return sum(self.counts)
+
+    def component_in(self, component: int, epoch: int) -> Order:
+        """Return the order of a component in one of its own epochs."""
+        order = self.components[component]
+        if self._num_samples_in is None:
+            return order
+        return _Component(order, lane_sizes=order.lane_sizes, num_samples=self._num_samples_in(component, epoch))
 
     def epoch(self, epoch: int, *, lane: int = 0) -> MixtureEpoch:
         """Return the order of one lane in one epoch; that of a component is worked out when it is first needed.
@@ -286,6 +297,29 @@ class MixtureEpoch:
                 first += taken
         return tuple(found)
 
+    def streams_at(self, position: int) -> tuple[tuple[int, int], ...]:
+        """Return of each component which of its own epochs, and which position there, comes next at a position.
+
+        Raises:
+            ValueError: The position lies outside [0, num_samples].
+        """
+        self._check(position, position)
+        return tuple(
+            divmod(self.epoch * count + done, size) if size else (0, 0)
+            for done, count, size in zip(self._delivered(position), self._counts, self._sizes, strict=True)
+        )
+
+    def position_of(self, component: int, epoch: int, place: int) -> int | None:
+        """Return where in this epoch a position of a component's own epoch stands; None where it does not.
+
+        Args:
+            component: Number of the component.
+            epoch: Its own epoch.
+            place: A position there, in this lane.
+        """
+        ordinal = epoch * self._sizes[component] + place - self.epoch * self._counts[component]
+        return self._position_of(component, ordinal) if 0 <= ordinal < self._counts[component] else None
+
     def component_epoch(self, component: int, epoch: int) -> EpochOrder:
         """Return the order of this lane of a component in one of its own epochs."""
         return self._epoch_of(component, epoch)
@@ -327,13 +361,11 @@ class MixtureEpoch:
         found = []
         for epoch in range(begin // size, -(-(begin + count) // size)) if size else ():
             place = int(self.component_epoch(component, epoch).positions_of([chunk], [row])[0])
-            ordinal = epoch * size + place - begin
-            if 0 <= ordinal < count:
-                found.append(self._position_of(component, ordinal))
-        return np.array(found, dtype=np.int64)
+            found.append(self.position_of(component, epoch, place))
+        return np.array([position for position in found if position is not None], dtype=np.int64)
 
     def _component_epoch(self, component: int, epoch: int) -> EpochOrder:
-        return self._order.components[component].epoch(epoch, lane=self.lane)
+        return self._order.component_in(component, epoch).epoch(epoch, lane=self.lane)
 
     def _arranged(self, block: int) -> Int64:
         """Return the component at each place of a block."""
@@ -392,9 +424,13 @@ class MixtureEpoch:
 class _Component(Order):
     """An order whose lanes are of given sizes; the sizes are those of an equal share, give or take one."""
 
-    def __init__(self, order: Order, *, lane_sizes: tuple[int, ...]) -> None:
+    def __init__(self, order: Order, *, lane_sizes: tuple[int, ...], num_samples: npt.ArrayLike | None = None) -> None:
         super().__init__(
-            np.diff(order.chunk_starts), shuffle=order.shuffle, seed=order.seed, window=order.window, lanes=order.lanes
+            np.diff(order.chunk_starts) if num_samples is None else num_samples,
+            shuffle=order.shuffle,
+            seed=order.seed,
+            window=order.window,
+            lanes=order.lanes,
         )
         self.lane_sizes = lane_sizes
 
