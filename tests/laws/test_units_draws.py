@@ -25,6 +25,7 @@ def drawn(cumulated, chunk_starts, *, seed=0, epoch=0):
     counts = np.zeros(len(cumulated) - 1, dtype=np.int64)
     for chunk, num in enumerate(draws.num_draws.tolist()):
         row = draws.rows(np.full(num, chunk), np.arange(num))
+        np.testing.assert_array_equal(draws.rows(np.full(num, chunk), np.arange(num), compiled=False), row)
         assert ((row >= 0) & (row < chunk_starts[chunk + 1] - chunk_starts[chunk])).all()
         assert (np.diff(row) >= 0).all(), "draws of a chunk go through it once"
         np.add.at(counts, row + chunk_starts[chunk], 1)

@@ -10,6 +10,9 @@ N * w[i] / W draws in every epoch, N * w[i] / W of them on average, and an epoch
 
 from __future__ import annotations
 
+from functools import cache
+from types import ModuleType
+
 import numpy as np
 
 from stoker.identity import order_key
@@ -18,6 +21,15 @@ from stoker.order.plain import Int64
 # Products of a draw's number and a remainder are taken in two halves, which stay below 2**63 up to so many samples.
 _HALF_BITS = 17
 MAX_SAMPLES = 1 << 39
+
+
+@cache
+def _compiled() -> ModuleType | None:
+    try:
+        from stoker.order import draws_compiled
+    except ImportError:
+        return None
+    return draws_compiled
 
 
 class Draws:
@@ -60,13 +72,21 @@ class Draws:
         """Draws of each chunk; N over all of them. Shape [K]."""
         return np.diff(self.chunk_draws)
 
-    def rows(self, chunk: Int64, draw: Int64) -> Int64:
+    def rows(self, chunk: Int64, draw: Int64, *, compiled: bool = True) -> Int64:
         """Return the row of its chunk that each draw takes. Shape [B].
 
         Args:
             chunk: Chunks in fixed order. Shape [B].
             draw: Draws of those chunks, each below `num_draws` of its chunk. Shape [B].
+            compiled: False keeps to NumPy.
         """
+        kernels = _compiled() if compiled else None
+        if kernels is not None:
+            found = np.empty(len(chunk), dtype=np.int64)
+            numbers = max(self._num, 1), self._whole, self._rest, self._shift_whole, self._shift_rest, _HALF_BITS
+            tables = self._cumulated, self._chunk_starts, self.chunk_draws
+            kernels.rows(*tables, chunk, draw, *numbers, found)
+            return found
         place = self._places(self.chunk_draws[chunk] + draw)
         sample = np.searchsorted(self._cumulated, place, side="right") - 1
         return sample - self._chunk_starts[chunk]
