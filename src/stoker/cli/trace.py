@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -111,13 +112,12 @@ def _files(names: list[str]) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def _read(paths: list[Path]) -> list[Trace]:
-    """Read all files; one that is no trace fails, unless others are."""
+def _read(paths: list[Path]) -> Iterator[Trace]:
+    """Read one file after the other; one that is no trace is left out, if others are."""
     from stoker.errors import StokerError
     from stoker.trace.profile import read_trace
 
     messages = make_console(stderr=True)
-    traces: list[Trace] = []
     failures: list[StokerError | OSError] = []
     with messages.status("reading …") as status:
         for number, path in enumerate(paths, 1):
@@ -127,14 +127,16 @@ def _read(paths: list[Path]) -> list[Trace]:
                 status.update(f"{label}: {100 * done / max(size, 1):.0f} % of {bytes_text(size)} …")
 
             try:
-                traces.append(read_trace(path, on_bytes=show))
+                trace = read_trace(path, on_bytes=show)
             except (StokerError, OSError) as error:
                 failures.append(error)
-    if not traces:
+                continue
+            yield trace
+            del trace
+    if len(failures) == len(paths):
         raise failures[0]
     for failure in failures:
         messages.print(Text.assemble(("left out ", "yellow"), str(failure)), soft_wrap=True)
-    return traces
 
 
 def _print(result: TraceResult, console: Console) -> None:

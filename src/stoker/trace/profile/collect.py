@@ -8,9 +8,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from stoker.trace.profile.events import Events, Int64, Trace, Track
+from stoker.trace.profile.columns import GrowingColumns
+from stoker.trace.profile.events import Columns, Events, Int64, Trace, Track
 from stoker.trace.profile.links import flows_to_correlations
-from stoker.trace.profile.names import FLOW_CATEGORIES, Is, Kind, device_kind, kind_of, kind_of_process, what_is
+from stoker.trace.profile.names import (
+    DEVICE_KINDS,
+    FLOW_CATEGORIES,
+    HOST_KINDS,
+    Is,
+    Kind,
+    device_kind,
+    kind_of,
+    kind_of_process,
+    what_is,
+)
 from stoker.trace.profile.pairs import close_pairs
 
 if TYPE_CHECKING:
@@ -21,8 +32,23 @@ _ROWS = 1 << 16
 _MAX_EVENT_BYTES = 32 << 20
 _COMPLETE, _BEGIN, _END, _META, _FLOW_FROM, _FLOW_TO = (ord(letter) for letter in "XBEMsf")
 _KEEP_PYTHON = Is.DATA_WAIT | Is.COLLATE | Is.SYNC
-_COLUMNS = ("phase", "kind", "name", "track", "start", "length", "correlation", "extra", "group", "label")
-_TYPES = (np.uint8, np.uint8, np.int32, np.int32, np.int64, np.int64, np.int64, np.int64, np.int32, np.int32)
+_TYPES: dict[str, type[np.generic]] = {
+    "phase": np.uint8,
+    "kind": np.uint8,
+    "name": np.int32,
+    "track": np.int32,
+    "start": np.int64,
+    "length": np.int64,
+    "correlation": np.int64,
+    "extra": np.int64,
+    "group": np.int32,
+    "label": np.int32,
+}
+
+_IS_HOST = np.array([kind in HOST_KINDS for kind in Kind])
+_IS_DEVICE = np.array([kind in DEVICE_KINDS for kind in Kind])
+_IS_SPAN = np.array([code in (_COMPLETE, _BEGIN, _END) for code in range(256)])
+_IS_ARROW = np.array([code in (_FLOW_FROM, _FLOW_TO) for code in range(256)])
 
 
 class Collector:
@@ -46,7 +72,7 @@ class Collector:
         self._kinds: list[int] = []
         self._flows: list[bool] = []
         self._keeps_python: list[bool] = []
-        self._parts: list[tuple[npt.NDArray[np.generic], ...]] = []
+        self._columns = GrowingColumns(_TYPES)
         self._tracks: dict[tuple[int, int], int] = {}
         self._processes: dict[int, str] = {}
         self._num_events = 0
@@ -136,12 +162,11 @@ class Collector:
         # A number of -1 stands for no text: the last entry of each table.
         kind = np.array([*self._kinds, int(Kind.UNKNOWN)], np.uint8)[rows[:, scan.CATEGORY]]
         keeps_python = np.array([*self._keeps_python, False], bool)[rows[:, scan.NAME]]
-        is_flow = np.isin(phase, (_FLOW_FROM, _FLOW_TO)) & np.array([*self._flows, False], bool)[rows[:, scan.CATEGORY]]
-        is_span = np.isin(phase, (_COMPLETE, _BEGIN, _END))
+        is_flow = _IS_ARROW[phase] & np.array([*self._flows, False], bool)[rows[:, scan.CATEGORY]]
+        is_span = _IS_SPAN[phase]
         wanted = is_span & ((kind != Kind.IGNORED) & ((kind != Kind.PYTHON) | keeps_python) | (phase == _END))
         if not self._has_correlations:
-            is_device = (kind == Kind.KERNEL) | (kind == Kind.MEMCPY) | (kind == Kind.MEMSET)
-            self._has_correlations = bool(np.any(is_device & (rows[:, scan.CORRELATION] > 0)))
+            self._has_correlations = bool(np.any(_IS_DEVICE[kind] & (rows[:, scan.CORRELATION] > 0)))
         if not self._has_correlations:  # then only arrows tell which call launched what
             wanted |= is_flow
         has_time = rows[:, scan.START] != scan.MISSING
@@ -153,20 +178,20 @@ class Collector:
         kind[is_flow[chosen]] = Kind.IGNORED
         extra = np.where(kind == Kind.MEMCPY, rows[:, scan.BYTES], rows[:, scan.SEQUENCE])
         link = np.where(is_flow[chosen], rows[:, scan.FLOW], rows[:, scan.CORRELATION])
-        columns = (
-            phase,
-            kind,
-            rows[:, scan.NAME],
-            self._track_numbers(rows[:, scan.PID], rows[:, scan.TID]),
-            rows[:, scan.START],
-            np.maximum(rows[:, scan.LENGTH], 0),  # MISSING is negative too: an event without a length has none
-            np.maximum(link, -1),
-            np.maximum(extra, -1),
-            rows[:, scan.GROUP],
-            rows[:, scan.LABEL],
-        )
-        self._parts.append(
-            tuple(np.asarray(column).astype(wanted) for column, wanted in zip(columns, _TYPES, strict=True))
+        self._columns.append(
+            {
+                "phase": phase,
+                "kind": kind,
+                "name": rows[:, scan.NAME],
+                "track": self._track_numbers(rows[:, scan.PID], rows[:, scan.TID]),
+                "start": rows[:, scan.START],
+                # MISSING is negative too: an event without a length has none.
+                "length": np.maximum(rows[:, scan.LENGTH], 0),
+                "correlation": np.maximum(link, -1),
+                "extra": np.maximum(extra, -1),
+                "group": rows[:, scan.GROUP],
+                "label": rows[:, scan.LABEL],
+            }
         )
 
     def _take_metadata(self, rows: Int64) -> None:
@@ -190,7 +215,7 @@ class Collector:
     def finish(self, *, path: str, header: dict[str, object], is_cut: bool, notes: tuple[str, ...]) -> Trace:
         """Return what was read, beginnings and ends paired, each event with its final kind."""
         self._learn_names()
-        columns = self._joined()
+        columns: Columns = self._columns.take()
         tracks = tuple(
             Track(pid=self._text(pid), tid=self._text(tid), process=self._processes.get(pid, ""))
             for pid, tid in self._tracks
@@ -198,24 +223,23 @@ class Collector:
         columns, num_open = close_pairs(columns)
         if not self._has_correlations:
             columns = flows_to_correlations(columns)
-        is_span = columns["phase"] == _COMPLETE
-        events = Events(
-            kind=columns["kind"][is_span],
-            name=columns["name"][is_span],
-            track=columns["track"][is_span],
-            start=columns["start"][is_span],
-            stop=columns["start"][is_span] + columns["length"][is_span],
-            correlation=columns["correlation"][is_span],
-            extra=columns["extra"][is_span],
-            group=columns["group"][is_span],
-            label=columns["label"][is_span],
-        )
-        del columns
-        events = self._with_final_kinds(events, tracks)
+        is_span = columns.pop("phase") == _COMPLETE
+        if not is_span.all():  # a copy of everything is what the largest traces can least afford
+            columns = {name: column[is_span] for name, column in columns.items()}
+        length = columns.pop("length")
+        length += columns["start"]
+        columns["stop"] = length
+        columns["kind"] = self._final_kinds(columns, tracks)
+        on_host = _IS_HOST[columns["kind"]]
+        order = np.concatenate([np.flatnonzero(on_host), np.flatnonzero(_IS_DEVICE[columns["kind"]])])
+        for name in columns:  # one after the other, so that no more than one is held twice
+            columns[name] = columns[name][order]
+        events, num_host = Events(**columns), int(on_host.sum())
         num_damaged = int(self._counts[self._scan.DAMAGED]) - (1 if is_cut and self._counts[2] else 0)
         return Trace(
             path=path,
-            events=events,
+            host=events.where(slice(0, num_host)),
+            device=events.where(slice(num_host, None)),
             names=tuple(self._names),
             tracks=tracks,
             header=header,
@@ -225,32 +249,20 @@ class Collector:
             notes=(*notes, *([f"{num_open:,} begin or end events have no partner"] if num_open else [])),
         )
 
-    def _joined(self) -> dict[str, npt.NDArray[np.generic]]:
-        columns: dict[str, npt.NDArray[np.generic]] = {}
-        for index, (name, wanted_type) in enumerate(zip(_COLUMNS, _TYPES, strict=True)):
-            columns[name] = (
-                np.concatenate([part[index] for part in self._parts]) if self._parts else np.empty(0, wanted_type)
-            )
-            # Each column is let go of once it is joined, so that nothing is held twice.
-            self._parts = [(*part[:index], part[index][:0], *part[index + 1 :]) for part in self._parts]
-        self._parts = []
-        return columns
-
     def _text(self, number: int) -> int | str:
         return self._names[number - self._scan.TEXT] if number >= self._scan.TEXT else number
 
-    def _with_final_kinds(self, events: Events, tracks: tuple[Track, ...]) -> Events:
+    def _final_kinds(self, columns: Columns, tracks: tuple[Track, ...]) -> npt.NDArray[np.uint8]:
         """Tell events without a category by their process, and communication from computation by its name."""
-        kind = events.kind.copy()
+        kind, names = columns["kind"].copy(), columns["name"]
         unknown = kind == Kind.UNKNOWN
         if unknown.any():
             of_track = [int(kind_of_process(track.process or str(track.pid))) for track in tracks]
-            kind[unknown] = np.array(of_track, np.uint8)[events.track[unknown]]
+            kind[unknown] = np.array(of_track, np.uint8)[columns["track"][unknown]]
         for device in (Kind.KERNEL, Kind.COLLECTIVE):
             here = kind == device
-            used = np.unique(events.name[here])
+            used = np.unique(names[here])
             final = np.full(len(self._names) + 1, int(device), np.uint8)
             final[used] = [int(device_kind(self._names[name] if name >= 0 else "", device)) for name in used.tolist()]
-            kind[here] = final[events.name[here]]
-        keep = kind != Kind.IGNORED
-        return Events(**{**vars(events), "kind": kind}).where(keep)
+            kind[here] = final[names[here]]
+        return kind

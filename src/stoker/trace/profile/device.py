@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stoker.trace.profile.events import Trace
-from stoker.trace.profile.names import DEVICE_KINDS, Kind
+from stoker.trace.profile.names import Kind
 from stoker.trace.profile.spans import Spans, union
 
 # Profilers that give computation and communication of one device as two processes.
@@ -35,15 +35,14 @@ class DeviceWork:
 
 def devices_of(trace: Trace) -> tuple[DeviceWork, ...]:
     """Return the devices that did anything, in the order in which the file has them."""
-    events = trace.events
+    events = trace.device
     of_track = np.array([_device_name(trace, index) for index in range(len(trace.tracks))], object)
-    is_device = np.isin(events.kind, DEVICE_KINDS)
-    if not is_device.any():
+    if not len(events):
         return ()
     names = of_track[events.track]
     found = []
-    for name in dict.fromkeys(names[is_device].tolist()):
-        mine = events.where(is_device & (names == name))
+    for name in dict.fromkeys(names.tolist()):
+        mine = events.where(names == name)
         compute, communication, copies = (
             union(mine.start[chosen], mine.stop[chosen])
             for chosen in (

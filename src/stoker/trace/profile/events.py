@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 Int64 = npt.NDArray[np.int64]
+Columns = dict[str, npt.NDArray[Any]]  # of several types, by name, before they are `Events`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +41,8 @@ class Events:
     def __len__(self) -> int:
         return len(self.kind)
 
-    def where(self, chosen: npt.NDArray[np.bool_] | Int64) -> Events:
-        """Return some of them."""
+    def where(self, chosen: npt.NDArray[np.bool_] | Int64 | slice) -> Events:
+        """Return some of them; a slice without a copy."""
         return Events(
             kind=self.kind[chosen],
             name=self.name[chosen],
@@ -75,7 +77,8 @@ class Trace:
 
     Attributes:
         path: Where it was read.
-        events: Those that matter here.
+        host: What threads of the host did, as far as it matters here.
+        device: What devices did.
         names: Their texts.
         tracks: Where they happened.
         header: What the file says about itself, beside the events.
@@ -86,7 +89,8 @@ class Trace:
     """
 
     path: str
-    events: Events
+    host: Events
+    device: Events
     names: tuple[str, ...]
     tracks: tuple[Track, ...]
     header: dict[str, object] = field(default_factory=dict)
@@ -94,6 +98,11 @@ class Trace:
     num_damaged: int = 0
     is_cut: bool = False
     notes: tuple[str, ...] = ()
+
+    def without_events(self) -> Trace:
+        """Return all but the events, which are what takes memory."""
+        none = np.empty(0, np.int64)
+        return replace(self, host=self.host.where(none), device=self.device.where(none), names=())
 
     @property
     def base_ns(self) -> int:

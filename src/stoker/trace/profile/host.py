@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker.trace.profile.events import Events, Trace
-from stoker.trace.profile.names import DEVICE_KINDS, HOST_KINDS, Is, Kind, step_number, what_is
+from stoker.trace.profile.names import Is, Kind, step_number, what_is
 from stoker.trace.profile.spans import EMPTY, Spans, union
 
 Mask = npt.NDArray[np.bool_]
@@ -64,9 +64,7 @@ class HostWork:
 
 def host_of(trace: Trace) -> HostWork:
     """Find the launching threads, and what they did."""
-    events = trace.events
-    on_host = events.where(np.isin(events.kind, HOST_KINDS))
-    on_device = events.where(np.isin(events.kind, DEVICE_KINDS))
+    on_host, on_device = trace.host, trace.device
     host_says, device_says = _flags(trace, on_host), _flags(trace, on_device)
     pageable = (device_says & Is.PAGEABLE) != 0
     launches, launched_at = _links(on_host, on_device)
@@ -96,14 +94,16 @@ def host_of(trace: Trace) -> HostWork:
     )
 
 
-def _flags(trace: Trace, events: Events) -> npt.NDArray[np.int64]:
+def _flags(trace: Trace, events: Events) -> npt.NDArray[np.uint8]:
     """Return what each event's name says about it. [N]."""
-    found = np.zeros(len(events), np.int64)
-    for kind in np.unique(events.kind).tolist():
-        here = np.flatnonzero(events.kind == kind)
-        used, place = np.unique(events.name[here], return_inverse=True)
-        says = [int(what_is(trace.names[name], Kind(kind))) if name >= 0 else 0 for name in used.tolist()]
-        found[here] = np.array(says, np.int64)[place]
+    found = np.zeros(len(events), np.uint8)
+    for kind in np.flatnonzero(np.bincount(events.kind)).tolist():
+        here = events.kind == kind
+        names = events.name[here]  # -1 stands for none: the last entry of the table
+        table = np.zeros(len(trace.names) + 1, np.uint8)
+        used = np.flatnonzero(np.bincount(names[names >= 0], minlength=1)) if len(trace.names) else np.empty(0, int)
+        table[used] = [int(what_is(trace.names[name], Kind(kind))) for name in used.tolist()]
+        found[here] = table[names]
     return found
 
 
@@ -123,7 +123,7 @@ def _links(on_host: Events, on_device: Events) -> tuple[Mask, npt.NDArray[np.int
     return launches, launched_at
 
 
-def _main_track(trace: Trace, on_host: Events, says: npt.NDArray[np.int64], launches: Mask) -> int:
+def _main_track(trace: Trace, on_host: Events, says: npt.NDArray[np.uint8], launches: Mask) -> int:
     """Return the training loop's track: where the steps are; else the data; else the main thread; else the work."""
     if not len(on_host):
         return -1
@@ -149,7 +149,7 @@ def _main_track(trace: Trace, on_host: Events, says: npt.NDArray[np.int64], laun
 
 
 def _masks(
-    on_host: Events, on_device: Events, says: npt.NDArray[np.int64], pageable: Mask, to_host: Mask
+    on_host: Events, on_device: Events, says: npt.NDArray[np.uint8], pageable: Mask, to_host: Mask
 ) -> dict[str, Mask]:
     """Return which host events are which of `WHYS`."""
     is_runtime = on_host.kind == Kind.RUNTIME

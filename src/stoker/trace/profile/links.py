@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from stoker.trace.profile.events import Columns
 from stoker.trace.profile.names import Kind
 
 _FROM, _TO, _COMPLETE = ord("s"), ord("f"), ord("X")
-Columns = dict[str, npt.NDArray[np.generic]]
 
 
 def flows_to_correlations(columns: Columns) -> Columns:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
+
+from stoker.trace.profile.events import Columns
 
 _COMPLETE, _BEGIN, _END = ord("X"), ord("B"), ord("E")
-Columns = dict[str, npt.NDArray[np.generic]]
 
 
 def close_pairs(columns: Columns) -> tuple[Columns, int]:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from stoker.trace.profile.names import DEVICE_KINDS, Kind
+from stoker.trace.profile.collectives import UNTOLD, Collectives, Key
 from stoker.trace.profile.spans import Int64
 from stoker.trace.profile.times import RankTimes
 
-# Between two ranks, not among all: who waits for whom is the program's order, not somebody's slowness. The kernel of an
-# all-to-all has the same name: only what newer profilers say beside it tells the two apart.
-_POINT_TO_POINT = re.compile(r"^(i?send|i?recv|coalesced|batch_isend_irecv)", re.IGNORECASE)
-_SEND_RECV = re.compile(r"send_?recv", re.IGNORECASE)
 # Below this share of the time, the wait is jitter.
 _MIN_WAIT_SHARE = 0.01
 # Clocks by which more collectives than this ended on one rank before they began on another are wrong.
@@ -25,7 +20,6 @@ _MAX_CONTRADICTED = 0.05
 _MIN_SAME = 0.5
 # Durations tell a story of their own when they explain so much of the waits that the clocks show.
 _TELLING = 0.2
-_UNTOLD = "send or all-to-all: "
 _ABSENT = np.iinfo(np.int64).min
 
 
@@ -59,7 +53,7 @@ def compare(ranks: Sequence[RankTimes]) -> Waits:
     same step (or the same sequence number, where the file has it).
     """
     num = len(ranks)
-    start, stop = _matched([_collectives(rank) for rank in ranks])
+    start, stop = _matched([rank.collectives for rank in ranks])
     zeros = (0,) * num
     if not len(start):
         return Waits(num_matched=0, waited=zeros, imposed=zeros, num_last=zeros, straggler=None, is_aligned=False)
@@ -92,41 +86,11 @@ def _straggler(imposed: Int64, wall: float) -> int | None:
     return worst if is_much and imposed[worst] >= (0.75 if num == 2 else 0.5) * total else None
 
 
-def _collectives(rank: RankTimes) -> dict[tuple[object, ...], tuple[int, int]]:
-    """Return when each collective began and ended, in the time of day, by what makes it the same on other ranks."""
-    trace = rank.trace
-    events = trace.events
-    on_device = np.isin(events.kind, DEVICE_KINDS)
-    chosen = np.flatnonzero(events.kind[on_device] == Kind.COLLECTIVE)
-    mine, launched = events.where(on_device).where(chosen), rank.host.launched_at[chosen]
-    borders = np.array([step.start for step in rank.host.steps], np.int64)
-    numbers = [step.number for step in rank.host.steps]
-    place = np.searchsorted(borders, launched, side="right") - 1
-    counts: Counter[tuple[object, ...]] = Counter()
-    found: dict[tuple[object, ...], tuple[int, int]] = {}
-    for index in np.argsort(mine.start, kind="stable").tolist():
-        name = trace.names[mine.name[index]].split("(")[0] if mine.name[index] >= 0 else ""
-        label = trace.names[mine.label[index]] if mine.label[index] >= 0 else ""
-        if _POINT_TO_POINT.search(label):
-            continue
-        if not label and _SEND_RECV.search(name):
-            name = _UNTOLD + name
-        group = trace.names[mine.group[index]] if mine.group[index] >= 0 else ""
-        if mine.extra[index] >= 0 and group:
-            key: tuple[object, ...] = (group, name, "sequence", int(mine.extra[index]))
-        else:
-            step = None if not numbers else numbers[place[index]] if place[index] >= 0 else "before"
-            counts[group, name, step] += 1
-            key = (group, name, step, counts[group, name, step])
-        found[key] = (int(mine.start[index]) + trace.base_ns, int(mine.stop[index]) + trace.base_ns)
-    return found
-
-
-def _matched(ranks: list[dict[tuple[object, ...], tuple[int, int]]]) -> tuple[Int64, Int64]:
+def _matched(ranks: list[Collectives]) -> tuple[Int64, Int64]:
     """Return begin and end of each collective that two ranks or more have. [K, R] each, _ABSENT where one has not."""
-    seen = Counter(key for rank in ranks for key in rank)
+    seen: Counter[Key] = Counter(key for rank in ranks for key in rank)
     # Stages of a pipeline do not send equally often, ranks of an all-to-all do.
-    uneven = {key[:3] for key, num in seen.items() if str(key[1]).startswith(_UNTOLD) and num < len(ranks)}
+    uneven = {key[:3] for key, num in seen.items() if key[1].startswith(UNTOLD) and num < len(ranks)}
     keys = [key for key, num in seen.items() if num > 1 and key[:3] not in uneven]
     start, stop = (
         np.array([[rank.get(key, (_ABSENT, _ABSENT))[side] for rank in ranks] for key in keys], np.int64).reshape(

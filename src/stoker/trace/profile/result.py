@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -41,7 +41,7 @@ class RankResult:
         """OK, CPU_ONLY or NO_EVENTS."""
         if self.measured.devices:
             return OK
-        return CPU_ONLY if len(self.measured.trace.events) else NO_EVENTS
+        return CPU_ONLY if self.measured.has_events else NO_EVENTS
 
     @property
     def path(self) -> str:
@@ -97,7 +97,7 @@ class RankResult:
             notes.append("the file ends before its first event")
         if trace.num_damaged:
             notes.append(f"{trace.num_damaged:,} events made no sense and were left out")
-        if len(trace.events) and not self.measured.steps:
+        if self.measured.has_events and not self.measured.steps:
             notes.append("no profiled steps (ProfilerStep#N): call `prof.step()` in the loop to have step times")
         elif 0 < len(self.measured.steps) < 3:
             notes.append("fewer than three profiled steps: the first and the last are counted too")
@@ -151,26 +151,27 @@ class TraceResult:
         return None if self.waits.straggler is None else self.with_device[self.waits.straggler]
 
 
-def analyse(traces: Sequence[Trace], *, schedule: Schedule | None = None) -> TraceResult:
+def analyse(traces: Iterable[Trace], *, schedule: Schedule | None = None) -> TraceResult:
     """Return what some traces of one run say: one a rank.
 
     Args:
-        traces: In any order.
+        traces: In any order. Each is let go of before the next is asked for, so that an iterator which reads them needs
+            the memory of one.
         schedule: The pipeline's schedule, so that its bubble can be set apart.
 
     Raises:
         ValueError: There are none.
     """
-    if not traces:
+    measured = [measure(trace) for trace in traces]
+    if not measured:
         raise ValueError("there are no traces to look at")
-    numbers = _rank_numbers(traces)
+    numbers = _rank_numbers([one.trace for one in measured])
     ranks = []
-    for number, trace in sorted(zip(numbers, traces, strict=True), key=lambda pair: pair[0]):
-        measured = measure(trace)
-        times, bubble = measured.times, None
-        if schedule is not None and measured.devices:
+    for number, one in sorted(zip(numbers, measured, strict=True), key=lambda pair: pair[0]):
+        times, bubble = one.times, None
+        if schedule is not None and one.devices:
             times, bubble = take_bubble(times, schedule)
-        ranks.append(RankResult(rank=number, measured=measured, times=times, bubble=bubble))
+        ranks.append(RankResult(rank=number, measured=one, times=times, bubble=bubble))
     working = [rank.measured for rank in ranks if rank.status == OK]
     return TraceResult(ranks=tuple(ranks), waits=compare(working), schedule=schedule)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
+from stoker.trace.profile.collectives import Collectives, collectives_of
 from stoker.trace.profile.device import DeviceWork, devices_of
 from stoker.trace.profile.events import Trace
 from stoker.trace.profile.host import WHYS, HostWork, host_of
@@ -89,9 +90,10 @@ class RankTimes:
     """One file.
 
     Attributes:
-        trace: What was read.
-        host: What its host did.
+        trace: What was read, without its events.
+        has_events: Whether there were any.
         devices: What its devices did.
+        collectives: When each of its collectives went on.
         start: Where the time looked at begins. Nanoseconds.
         stop: Where it ends.
         times: Where the devices' time went, in all of it.
@@ -103,8 +105,9 @@ class RankTimes:
     """
 
     trace: Trace
-    host: HostWork
+    has_events: bool
     devices: tuple[DeviceWork, ...]
+    collectives: Collectives
     start: int
     stop: int
     times: Times
@@ -161,9 +164,10 @@ def measure(trace: Trace) -> RankTimes:
         )
     copies = _pageable(trace, host, start, stop)
     return RankTimes(
-        trace=trace,
-        host=host,
+        trace=trace.without_events(),
+        has_events=bool(len(trace.host) or len(trace.device)),
         devices=devices,
+        collectives=collectives_of(trace, host),
         start=start,
         stop=stop,
         times=sums(0, 1),
@@ -181,8 +185,9 @@ def _window(trace: Trace, host: HostWork, devices: tuple[DeviceWork, ...]) -> tu
     if host.steps:
         ends = [int(device.busy.stop[-1]) for device in devices if len(device.busy)]
         return host.steps[0].start, max([*(step.stop for step in host.steps), *ends])
-    events = trace.events
-    return (int(events.start.min()), int(events.stop.max())) if len(events) else (0, 0)
+    there = [events for events in (trace.host, trace.device) if len(events)]
+    starts, stops = [int(events.start.min()) for events in there], [int(events.stop.max()) for events in there]
+    return min(starts, default=0), max(stops, default=0)
 
 
 def _device_times(device: DeviceWork, host: HostWork, borders: Int64) -> dict[str, Int64]:
@@ -215,9 +220,6 @@ def _between(parts: dict[str, Int64], first: int, second: int, length: int) -> T
 
 
 def _pageable(trace: Trace, host: HostWork, start: int, stop: int) -> tuple[int, int]:
-    from stoker.trace.profile.names import DEVICE_KINDS
-
-    events = trace.events
-    on_device = events.where(np.isin(events.kind, DEVICE_KINDS))
+    on_device = trace.device
     chosen = host.pageable & (on_device.stop >= start) & (on_device.start < max(stop, start + 1))
     return int(chosen.sum()), int(np.maximum(on_device.extra[chosen], 0).sum())
