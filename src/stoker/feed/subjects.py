@@ -8,8 +8,8 @@ from stoker.order.epoch import EpochOrder
 from stoker.order.steps import Steps
 from stoker.trace.track import Subject
 
-# Windows asked for and not yet used up, of one lane: the one in use, the one opened, the one being built, and one more.
-_WINDOWS = 4
+# Windows of one lane that are asked for and not yet built: a few, and some more where a batch takes several of them.
+_WINDOWS = 64
 
 
 class Subjects:

@@ -1,0 +1,226 @@
+"""What a real loader records, and what it says of itself meanwhile."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections import Counter
+
+import pytest
+from tests.strategies import sample_table, write_files
+from tests.unit.trace.importer import read
+
+from stoker import Dataset, Loader, Trace
+from stoker.testing import MemoryStorage, SlowStorage, write_parquet
+
+
+@pytest.fixture
+def data(tmp_path):
+    return str(write_files(tmp_path / "data", [300, 200]))
+
+
+def imported(trace, tmp_path):
+    trace.write(tmp_path / "trace.json")
+    found = read((tmp_path / "trace.json").read_bytes())
+    assert found.errors == []
+    return found
+
+
+def named(found, name):
+    return [s for s in found.slices if s.name == name]
+
+
+@pytest.mark.parametrize("prefetch", [0, 4])
+def test_every_stage_of_every_step_is_there_with_its_number(data, tmp_path, prefetch):
+    trace = Trace()
+    with Loader(
+        Dataset(data, chunk_size=5000), batch_size=64, shuffle=True, prefetch=prefetch, trace=trace, num_threads=2
+    ) as loader:
+        for _ in range(2):
+            for _ in loader:
+                pass
+        stats, num_steps = loader.stats(), len(loader)
+    found = imported(trace, tmp_path)
+    steps = [(epoch, step) for epoch in range(2) for step in range(num_steps)]
+    for stage in ("batch", "gather", "wait", "step"):
+        assert sorted((s.args["epoch"], s.args["step"]) for s in named(found, stage)) == steps, stage
+    assert {"list", "footers", "fetch", "decode", "convert", "publish", "build", "open"} <= {
+        s.name for s in found.slices
+    }
+    assert {s.parent.name for s in named(found, "gather")} == {"batch"}
+    for s in named(found, "build"):
+        assert s.args["chunk"] >= 0
+        assert s.args["step"] < num_steps
+    # An arrow for each step, from the making of its batch to it.
+    arrows = [(source.args["step"], source.name, target.args["step"], target.name) for source, target in found.flows]
+    assert sorted(arrows) == sorted((step, "batch", step, "step") for _, step in steps)
+    levels = [level for _, level in found.counters["queue batches ready"]]
+    assert max(levels) <= max(prefetch, 1)
+    assert levels[-1] == 0
+    # The totals are the sums of the spans.
+    for stage, total in stats.stages.items():
+        spans = [s for some in trace.spans().values() for s in some if s.stage == stage]
+        assert (total.num_calls, total.num_bytes) == (len(spans), sum(s.num_bytes for s in spans)), stage
+        assert total.busy_s == sum(s.stop_ns - s.start_ns for s in spans) / 1e9
+    assert found.counters["source bytes fetched"][-1][1] <= stats.fetched_bytes
+
+
+def test_work_is_for_the_first_step_that_needs_it(data, tmp_path):
+    trace = Trace()
+    with Loader(Dataset(data, chunk_size=5000), batch_size=25, shuffle=True, window=2, trace=trace) as loader:
+        steps_of = {}
+        for step in range(len(loader)):
+            for sample in loader.explain(step):
+                steps_of.setdefault((sample.url, sample.row_group), step)
+        for _ in loader:
+            pass
+        fragments = loader._chunks.catalogue.fragments
+    found = imported(trace, tmp_path)
+    opened = {s.args["window"]: s.args["step"] for s in named(found, "open")}
+    first_use: dict[int, int] = {}
+    for s in named(found, "build"):
+        assert s.args["step"] == opened[s.args["window"]]
+        fragment = fragments[s.args["chunk"]]
+        first = min(steps_of[fragment.url, group] for group in fragment.row_groups)
+        assert s.args["step"] <= first
+        first_use[s.args["window"]] = min(first, first_use.get(s.args["window"], first))
+    assert len(first_use) > 1
+    # All chunks of these windows but the one that was built when the data set was opened are among them.
+    assert all(opened[window] <= first for window, first in first_use.items())
+    assert any(opened[window] == first for window, first in first_use.items())
+
+
+def test_steps_keep_their_numbers_after_a_resume(data, tmp_path):
+    with Loader(Dataset(data), batch_size=50, shuffle=True) as loader:
+        batches = iter(loader)
+        for _ in range(3):
+            next(batches)
+        saved = loader.state_dict()
+    trace = Trace()
+    with Loader(Dataset(data), batch_size=50, shuffle=True, trace=trace) as loader:
+        loader.load_state_dict(saved)
+        assert (loader.stats().epoch_step, loader.stats().epoch_steps) == (3, 10)
+        for _ in loader:
+            pass
+    assert sorted(s.args["step"] for s in named(imported(trace, tmp_path), "step")) == list(range(3, 10))
+
+
+def test_a_slow_source_shows_in_who_waits_for_whom(tmp_path):
+    storage = MemoryStorage()
+    write_parquet(storage, sample_table(400), url="lake/a.parquet", row_group_size=100)
+    with Loader(
+        Dataset("lake", storage=SlowStorage(storage, latency_s=0.05), chunk_size=4000), batch_size=100, cache=tmp_path
+    ) as loader:
+        before = loader.stats()
+        for _ in loader:
+            pass
+        waits = loader.stats().since(before).waits
+        for _ in loader:
+            pass
+        warm = loader.stats().since(before)
+    assert waits.loop_for_batch_s >= 0.05
+    assert waits.batch_for_window_s >= 0.05
+    assert waits.window_for_chunk_s >= 0.05
+    assert waits.build_for_bytes_s >= 0.05
+    assert warm.num_steps == 8
+
+
+def test_a_trace_may_hold_several_loaders_and_outlives_them(data, tmp_path):
+    trace = Trace()
+    for batch_size in (100, 250):
+        with Loader(Dataset(data), batch_size=batch_size, trace=trace) as loader:
+            for _ in loader:
+                pass
+    assert Counter(s.args["step"] for s in named(imported(trace, tmp_path), "step")) == {0: 2, 1: 2, 2: 1, 3: 1, 4: 1}
+
+
+def test_a_loop_that_was_left_and_begun_again_is_told_right(data, tmp_path):
+    trace = Trace()
+    with Loader(Dataset(data), batch_size=100, trace=trace) as loader:
+        for _ in loader:
+            break
+        for _ in loader:
+            pass
+    found = imported(trace, tmp_path)
+    assert sorted(s.args["step"] for s in named(found, "step")) == [0, 1, 2, 3, 4]
+    assert sorted(s.args["step"] for s in named(found, "wait")) == [0, 0, 1, 2, 3, 4]
+
+
+def test_an_augment_and_two_loops_at_once_nest(data, tmp_path):
+    trace = Trace()
+    with Loader(Dataset(data), batch_size=100, trace=trace, augment=lambda batch, rng: batch) as loader:
+        for _ in zip(loader, loader, strict=True):
+            pass
+    found = imported(trace, tmp_path)
+    assert len(named(found, "augment")) == 10
+
+
+def test_a_trace_of_something_else_is_refused_at_once(data):
+    with pytest.raises(TypeError, match=r"stoker\.Trace"):
+        Loader(Dataset(data), batch_size=4, trace="trace.json")
+
+
+TRAINING = """
+    import sys, time
+    from pathlib import Path
+    import stoker
+
+    folder = Path(sys.argv[2])
+    with stoker.Loader(stoker.Dataset(sys.argv[1]), batch_size=50) as loader:
+        for batch in loader:
+            if list(folder.glob("*.json")):
+                print((next(folder.glob("*.json"))).read_text())
+                break
+        else:
+            print("none")
+    print(len(list(folder.glob("*"))) if folder.exists() else "none")
+"""
+
+
+def train(data, folder, **environment):
+    usual = {key: value for key, value in os.environ.items() if key not in ("STOKER_STATUS", "XDG_RUNTIME_DIR")}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(TRAINING), data, str(folder)],
+        env=usual | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)} | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.splitlines()
+
+
+def test_a_loader_keeps_a_status_file_while_it_runs(data, tmp_path):
+    shown, left = train(data, tmp_path / "run" / "stoker", XDG_RUNTIME_DIR=str(make(tmp_path / "run")))
+    (loader,) = json.loads(shown)["loaders"]
+    assert loader["dataset"] == data
+    assert loader["total"]["epoch_steps"] == 10
+    assert left == "0"
+
+
+def make(folder):
+    folder.mkdir()
+    return folder
+
+
+def test_the_status_file_can_be_switched_off(data, tmp_path):
+    folder = make(tmp_path / "run")
+    assert train(data, folder / "stoker", XDG_RUNTIME_DIR=str(folder), STOKER_STATUS="off") == ["none", "none"]
+
+
+@pytest.mark.skipif(shutil.which("trace_processor_shell") is None, reason="no trace_processor_shell of Perfetto's")
+def test_perfettos_own_trace_processor_reads_it(data, tmp_path):
+    perfetto = pytest.importorskip("perfetto.trace_processor", reason="no package perfetto")
+    trace = Trace()
+    with Loader(Dataset(data), batch_size=100, trace=trace) as loader:
+        for _ in loader:
+            pass
+    found = imported(trace, tmp_path)
+    config = perfetto.TraceProcessorConfig(bin_path=shutil.which("trace_processor_shell"))
+    with perfetto.TraceProcessor(trace=str(tmp_path / "trace.json"), config=config) as processor:
+        rows = list(processor.query("select name, ts, dur from slice"))
+        assert sorted((r.name, r.ts, r.dur) for r in rows) == sorted((s.name, s.ts, s.dur) for s in found.slices)
+        assert next(iter(processor.query("select count(*) as n from flow"))).n == len(found.flows)
+        bad = "select name, value from stats where severity in ('error', 'data_loss') and value > 0"
+        assert [(r.name, r.value) for r in processor.query(bad)] == []
