@@ -35,8 +35,9 @@ def run(data: DemoData, folder: Path, *, num_rounds: int, num_threads: int = 1) 
     """Ask it with one thread that decodes.
 
     The cache of the round before is removed right before the next one begins, and that is not timed: the page cache
-    then has free pages at hand, as on a machine that has run for a while. A virtual machine that gives free memory
-    back to its host must otherwise get every page from there again, which costs more than decoding.
+    then has some free pages at hand, as on a machine that has run for a while. A virtual machine that gives free memory
+    back to its host must get every page from there again, which costs more than decoding: then the kernel's share of
+    the processor time shows it (docs/decisions/0006).
     """
     urls = [str(path) for path in data.paths]
     jobs = [(url, group) for url in urls for group in range(pq.read_metadata(url).num_row_groups)]
