@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -99,6 +100,38 @@ def test_only_the_columns_that_decide_are_read_to_count():
     opened = dataset.open(None, num_threads=1, runs=stoker.source.units.asked.Grouped.parse("query").rule)
     assert storage.bytes_read - 2 * base < size / 4
     assert len(opened) > 5
+
+
+@pytest.mark.parametrize("options", [{"shuffle_by": "query"}, {"weights": "weight"}], ids=["groups", "weights"])
+def test_ranks_that_start_together_count_once(options, tmp_path):
+    storage = MemoryStorage()
+    for i in range(4):
+        write_parquet(storage, table(100, first=i * 100), url=f"lake/{i}", row_group_size=50)
+    dataset = stoker.Dataset([f"lake/{i}" for i in range(4)], storage=storage, columns=["id"], chunk_size=1000)
+
+    def make(cache: Path, num_ranks: int) -> int:
+        storage.reset_counts()
+        loaders: list[stoker.Loader] = []
+        threads = [
+            threading.Thread(
+                target=lambda rank=rank: loaders.append(
+                    stoker.Loader(
+                        dataset, batch_size=4, cache=cache, rank=rank, world_size=num_ranks, num_threads=1, **options
+                    )
+                )
+            )
+            for rank in range(num_ranks)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len({str(loader.units) for loader in loaders}) == 1
+        for loader in loaders:
+            loader.close()
+        return storage.num_reads
+
+    assert make(tmp_path / "four", 4) == make(tmp_path / "one", 1)
 
 
 def test_groups_stay_whole_where_row_groups_allow_it_and_what_is_cut_is_reported(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ import pyarrow as pa
 from stoker.cache.build import Builder, ChunkBuilder
 from stoker.cache.chunk import read_header
 from stoker.cache.layout import array_names
+from stoker.cache.locks import Lock
 from stoker.cache.store import Store
 from stoker.cache.warm import OnProgress, WarmProgress, warm
 from stoker.cache.workers import ProcessBuilder
@@ -25,10 +27,12 @@ from stoker.errors import CacheError, ChunkCorruptError, FieldError
 from stoker.feed.fill import Filler
 from stoker.feed.temporary import TemporaryFolder
 from stoker.feed.window import Window
+from stoker.identity import fingerprint
 from stoker.source.catalogue import Catalogue
 from stoker.source.columns import check_nulls
 from stoker.source.dataset import Dataset
-from stoker.source.units.rule import RunRule
+from stoker.source.units.asked import Asked
+from stoker.source.units.reading import OnCount
 from stoker.spec import Entry, Spec
 from stoker.trace.stages import OnStage
 
@@ -37,6 +41,8 @@ from stoker.trace.stages import OnStage
 _TRIES = 5
 # Files that a window may hold open while its chunks come in; the usual limit of a process is 1,024.
 _MAX_HELD = 256
+# How often to look whether another process has counted what this one needs.
+_POLL_S = 0.02
 # Threads that build from a remote source beyond those for the cores: they wait for the network most of the time, and
 # while one decodes, others must keep it busy. Each holds a fragment in memory, so not many.
 _REMOTE_THREADS = 6
@@ -75,6 +81,7 @@ class Chunks:
         builder: Builds what is missing; closed with this.
         spec: What a sample is.
         temporary: Folder to remove at the end, where the cache is this loader's alone.
+        counting: Lock under which units are counted, where that is still to be done.
     """
 
     def __init__(
@@ -85,6 +92,7 @@ class Chunks:
         builder: ChunkBuilder,
         spec: Spec,
         temporary: TemporaryFolder | None,
+        counting: Lock | None = None,
     ) -> None:
         self.catalogue = catalogue
         self.spec = spec
@@ -93,12 +101,18 @@ class Chunks:
         self._store = store
         self._builder = builder
         self._temporary = temporary
+        self._counting = counting
         self._keys: dict[int, str] = {}
 
     @property
     def kept_in(self) -> Path | None:
         """The folder that keeps what opening finds out; None where the cache is this loader's alone."""
         return None if self._temporary is not None else self._store.path
+
+    def counted(self) -> None:
+        """Let other processes count units, or find them counted. Harmless when called again."""
+        if self._counting is not None:
+            self._counting.release()
 
     @property
     def is_tight(self) -> bool:
@@ -252,7 +266,8 @@ def open_chunks(
     num_threads: int,
     transform_in: Literal["threads", "processes"],
     on_stage: OnStage,
-    runs: RunRule | None = None,
+    asked: Asked | None = None,
+    on_count: OnCount | None = None,
 ) -> Chunks:
     """Open a data set and its cache, and find out what a sample is.
 
@@ -263,7 +278,8 @@ def open_chunks(
         num_threads: Threads that read footers, and processes where the transform runs in some.
         transform_in: Where the transform runs.
         on_stage: Told of the work that building does.
-        runs: Rows to keep in one chunk where row groups allow it.
+        asked: What the order counts, if not rows. Then no other process counts the same until `counted` is called.
+        on_count: Told how far reading key columns is.
 
     Raises:
         StokerError: As `Loader` says.
@@ -278,8 +294,15 @@ def open_chunks(
                 limit_bytes = int(temporary.free_bytes * _TEMPORARY_SHARE)
         store = Store(cache, limit_bytes=limit_bytes)
         stack.callback(store.close)
+        counting = None
+        if asked is not None and temporary is None and store.is_writable:
+            counting = stack.enter_context(_counting(dataset, asked, store))
         catalogue = dataset.open(
-            store.path if temporary is None else None, num_threads=num_threads, runs=runs, on_stage=on_stage
+            store.path if temporary is None else None,
+            num_threads=num_threads,
+            runs=None if asked is None else asked.rule,
+            on_stage=on_stage,
+            on_count=on_count,
         )
         with _sound_source(catalogue):
             builder = _builder(
@@ -291,7 +314,20 @@ def open_chunks(
             spec = builder.find_spec()
             _try_first_chunk(catalogue, store, builder)
         stack.pop_all()
-        return Chunks(catalogue=catalogue, store=store, builder=builder, spec=spec, temporary=temporary)
+        return Chunks(
+            catalogue=catalogue, store=store, builder=builder, spec=spec, temporary=temporary, counting=counting
+        )
+
+
+def _counting(dataset: Dataset, asked: Asked, store: Store) -> Lock:
+    """Return the lock under which units are counted, so that the ranks of a host do not all read the same columns.
+
+    Blocks: while another process or thread counts them.
+    """
+    name = fingerprint("counting", {"sources": list(dataset.sources), "units": asked.to_json()})
+    while (lock := store.try_lock(name)) is None:
+        time.sleep(_POLL_S)
+    return lock
 
 
 def _builder(

@@ -196,7 +196,7 @@ class Loader:
             num_threads=num_threads,
             transform_in=transform_in,
             on_stage=self._stages,
-            runs=None if self._asked is None else self._asked.rule,
+            asked=self._asked,
         )
         self._runs: weakref.WeakSet[Run] = weakref.WeakSet()
         about = status.About(

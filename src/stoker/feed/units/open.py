@@ -33,14 +33,20 @@ def open_units(asked: Asked, chunks: Chunks, num_threads: int, on_progress: OnCo
         assert isinstance(asked, Pack)
         return _token_counts(chunks, chunks.spec[asked.field], num_threads, on_progress)
 
-    return open_index(
-        asked,
-        chunks.catalogue,
-        folder=chunks.kept_in,
-        num_threads=num_threads,
-        on_progress=on_progress,
-        token_counts=None if chunks.catalogue.dataset.transform is None else token_counts,
-    )
+    makes_tokens = chunks.catalogue.dataset.transform is not None
+    if makes_tokens and isinstance(asked, Pack):
+        chunks.counted()  # nothing is counted ahead: all processes build the chunks together, and each reads them
+    try:
+        return open_index(
+            asked,
+            chunks.catalogue,
+            folder=chunks.kept_in,
+            num_threads=num_threads,
+            on_progress=on_progress,
+            token_counts=token_counts if makes_tokens else None,
+        )
+    finally:
+        chunks.counted()
 
 
 def _token_counts(chunks: Chunks, entry: Entry, num_threads: int, on_progress: OnCount | None) -> Int64:
