@@ -177,7 +177,7 @@ class Run:
 
     def _windows_of(self, order: EpochOrder) -> Windows[Mapped]:
         def open_window(number: int) -> Mapped:
-            with self._stages.span("open", subject=self._subjects.of_window(order, number)):
+            with self._stages.span("open", subject=self._subjects.asking(order, number)):
                 window = self._chunks.open_window(order.window_chunks(number), self._filler)
                 if not window.is_in_memory:
                     # One read through all of it, before random rows are asked for: a disk is many times as fast so.
@@ -186,7 +186,7 @@ class Run:
                 return Mapped(window, tables, order.window_chunks(number))
 
         def request(number: int) -> None:
-            self._subjects.ask(order, number)
+            self._subjects.asking(order, number)
             counts = self._chunks.counts()
             self._stages.sample("cache", hits=counts.num_reused, built=counts.num_built, mended=counts.num_mended)
             self._filler.request(order.window_chunks(number).tolist())

@@ -37,10 +37,13 @@ class Subjects:
         start = max(int(order.window_starts[number]) - self._steps.lane_start, 0)
         return self._epoch, self._first_step + start // self._steps.part_size, number, -1
 
-    def ask(self, order: EpochOrder, number: int) -> None:
-        """Note that a window's chunks are asked for."""
+    def asking(self, order: EpochOrder, number: int) -> Subject:
+        """Return the subject of a window, and note that its chunks are asked for now."""
+        subject = self.of_window(order, number)
         chunks = frozenset(order.window_chunks(number).tolist())
-        self._asked.append((self.of_window(order, number), chunks))
+        if (subject, chunks) not in list(self._asked):
+            self._asked.append((subject, chunks))
+        return subject
 
     def of_chunk(self, chunk: int) -> Subject:
         """Return the subject of a chunk that was asked for: it is for the first step of its window."""
