@@ -143,7 +143,7 @@ def _print(result: TraceResult, console: Console) -> None:
     from stoker.trace.profile.verdict import fix_of, verdict_of
 
     print_line(console, verdict_of(result), "bold")
-    advice = fix_of(result.times)
+    advice = fix_of(result)
     if advice and result.with_device:
         print_line(console, f"What helps: {advice}.")
     if result.with_device:

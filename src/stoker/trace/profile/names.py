@@ -25,6 +25,7 @@ class Kind(IntEnum):
     MEMSET = 7
     COLLECTIVE = 8
     UNKNOWN = 9
+    LOOP = 10
 
 
 class Is(IntFlag):
@@ -41,7 +42,7 @@ class Is(IntFlag):
     LAUNCH_CALL = 128
 
 
-HOST_KINDS = (Kind.HOST_OP, Kind.ANNOTATION, Kind.RUNTIME, Kind.PYTHON)
+HOST_KINDS = (Kind.HOST_OP, Kind.ANNOTATION, Kind.RUNTIME, Kind.PYTHON, Kind.LOOP)
 DEVICE_KINDS = (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET, Kind.COLLECTIVE)
 
 _CATEGORIES = {
@@ -54,6 +55,7 @@ _CATEGORIES = {
     "runtime": Kind.RUNTIME,
     "driver": Kind.RUNTIME,
     "hip_api": Kind.RUNTIME,
+    "loop": Kind.LOOP,  # of a trace that Stoker wrote
     "kernel": Kind.KERNEL,
     "concurrent_kernel": Kind.KERNEL,
     "mtia_ccp_events": Kind.KERNEL,
@@ -178,6 +180,8 @@ def what_is(name: str, kind: Kind) -> Is:
             | (Is.COPY_CALL if _COPY_CALL.search(name) else Is.NOTHING)
             | (Is.LAUNCH_CALL if _LAUNCH_CALL.search(name) else Is.NOTHING)
         )
+    if kind is Kind.LOOP:
+        return Is.DATA_WAIT if name == "wait" else Is.NOTHING
     if kind not in HOST_KINDS:
         return Is.NOTHING
     found = Is.NOTHING

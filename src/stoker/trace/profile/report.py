@@ -32,7 +32,7 @@ def as_json(result: TraceResult) -> dict[str, object]:
     schedule = result.schedule
     return {
         "verdict": verdict_of(result),
-        "advice": fix_of(result.times),
+        "advice": fix_of(result),
         "status": result.status,
         **_shares(result.times),
         "step_us": _us(result.step_ns),

@@ -45,10 +45,14 @@ def verdict_of(result: TraceResult) -> str:
     return f"{_straggler_sentence(result, straggler)} {said}"
 
 
-def fix_of(times: Times) -> str | None:
+def fix_of(result: TraceResult) -> str | None:
     """Return what to do about the largest reason, None where there is nothing to do."""
-    reason, share = _largest(times)
-    return _FIXES[reason] if share >= _LITTLE else None
+    reason, share = _largest(result.times)
+    if share < _LITTLE:
+        return None
+    if result.straggler is not None and reason == "exposed_comm":
+        return f"begin with rank {result.straggler.rank}: while the others communicate, they mostly wait for it"
+    return _FIXES[reason]
 
 
 def why_of(result: TraceResult, rank: RankResult) -> str:
@@ -82,6 +86,8 @@ def why_of(result: TraceResult, rank: RankResult) -> str:
 
 def duration(ns: float) -> str:
     """Return a length of time: "12.3 ms"."""
+    if not ns:
+        return "0"
     for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
         if abs(ns) >= size:
             value = ns / size
