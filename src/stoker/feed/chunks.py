@@ -26,12 +26,15 @@ from stoker.cache.workers import ProcessBuilder
 from stoker.errors import CacheError, ChunkCorruptError, FieldError
 from stoker.feed.fill import Filler
 from stoker.feed.temporary import TemporaryFolder
+from stoker.feed.units.make import check_units
+from stoker.feed.units.open import makes_tokens, open_units
 from stoker.feed.window import Window
 from stoker.identity import fingerprint
 from stoker.source.catalogue import Catalogue
 from stoker.source.columns import check_nulls
 from stoker.source.dataset import Dataset
 from stoker.source.units.asked import Asked
+from stoker.source.units.index import Index
 from stoker.source.units.reading import OnCount
 from stoker.spec import Entry, Spec
 from stoker.trace.stages import OnStage
@@ -81,7 +84,9 @@ class Chunks:
         builder: Builds what is missing; closed with this.
         spec: What a sample is.
         temporary: Folder to remove at the end, where the cache is this loader's alone.
-        counting: Lock under which units are counted, where that is still to be done.
+
+    Attributes:
+        index: What the order counts, where that is not rows; set by `open_chunks`.
     """
 
     def __init__(
@@ -92,7 +97,6 @@ class Chunks:
         builder: ChunkBuilder,
         spec: Spec,
         temporary: TemporaryFolder | None,
-        counting: Lock | None = None,
     ) -> None:
         self.catalogue = catalogue
         self.spec = spec
@@ -101,18 +105,13 @@ class Chunks:
         self._store = store
         self._builder = builder
         self._temporary = temporary
-        self._counting = counting
+        self.index: Index | None = None
         self._keys: dict[int, str] = {}
 
     @property
     def kept_in(self) -> Path | None:
         """The folder that keeps what opening finds out; None where the cache is this loader's alone."""
         return None if self._temporary is not None else self._store.path
-
-    def counted(self) -> None:
-        """Let other processes count units, or find them counted. Harmless when called again."""
-        if self._counting is not None:
-            self._counting.release()
 
     @property
     def is_tight(self) -> bool:
@@ -278,8 +277,8 @@ def open_chunks(
         num_threads: Threads that read footers, and processes where the transform runs in some.
         transform_in: Where the transform runs.
         on_stage: Told of the work that building does.
-        asked: What the order counts, if not rows. Then no other process counts the same until `counted` is called.
-        on_count: Told how far reading key columns is.
+        asked: What the order counts, if not rows.
+        on_count: Told how far counting that is.
 
     Raises:
         StokerError: As `Loader` says.
@@ -295,7 +294,7 @@ def open_chunks(
         store = Store(cache, limit_bytes=limit_bytes)
         stack.callback(store.close)
         counting = None
-        if asked is not None and temporary is None and store.is_writable:
+        if asked is not None and not makes_tokens(asked, dataset) and temporary is None and store.is_writable:
             counting = stack.enter_context(_counting(dataset, asked, store))
         catalogue = dataset.open(
             store.path if temporary is None else None,
@@ -313,10 +312,14 @@ def open_chunks(
                 check_known_nulls(catalogue)
             spec = builder.find_spec()
             _try_first_chunk(catalogue, store, builder)
+        chunks = Chunks(catalogue=catalogue, store=store, builder=builder, spec=spec, temporary=temporary)
+        if asked is not None:
+            check_units(asked, spec)
+            chunks.index = open_units(asked, chunks, num_threads, on_count)
+        if counting is not None:
+            counting.release()
         stack.pop_all()
-        return Chunks(
-            catalogue=catalogue, store=store, builder=builder, spec=spec, temporary=temporary, counting=counting
-        )
+        return chunks
 
 
 def _counting(dataset: Dataset, asked: Asked, store: Store) -> Lock:

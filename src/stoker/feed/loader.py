@@ -23,7 +23,6 @@ from stoker.feed.run import Augment, Prepared, Run, RunSettings, Turn, let_go
 from stoker.feed.shard import Shard
 from stoker.feed.units.expand import Groups, Units, units_of
 from stoker.feed.units.make import Maker
-from stoker.feed.units.open import open_units
 from stoker.feed.units.report import UnitsReport, report_on
 from stoker.order.epoch import Order
 from stoker.order.position import ROWS, Position
@@ -210,7 +209,7 @@ class Loader:
         try:
             marks_padding = remainder == "pad"
             maker = _maker(self._asked, self._chunks, marks_padding=marks_padding)
-            self._index = None if self._asked is None else open_units(self._asked, self._chunks, num_threads)
+            self._index = self._chunks.index
             self._order_of = partial(
                 Order,
                 shuffle=self._shuffle,

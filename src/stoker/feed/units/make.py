@@ -94,6 +94,7 @@ class Maker:
         self._spec = spec
         self._fragments = fragments
         self._fixed = Spec(spec.fixed)
+        check_units(asked, spec)
         self._wanted: dict[str, tuple[int, ...]] = {}
         delivered = [entry.name for entry in spec]
         added: tuple[str, ...] = ()
@@ -103,7 +104,6 @@ class Maker:
             self._wanted = _windowed(asked, spec)
             delivered = list(self._wanted)
         elif isinstance(asked, Pack):
-            _check_pack(asked, spec)
             delivered = [*asked.packed, *asked.per_segment]
             added = ("segment_ids", "positions")
         for name in (*added, *(("sample_mask",) if marks_padding else ())):
@@ -203,6 +203,19 @@ def _windowed(asked: NGram, spec: Spec) -> dict[str, tuple[int, ...]]:
     if missing := sorted(set(places) - set(names)):
         raise FieldError(f"NGram: there is no field {missing[0]!r}; there are {', '.join(names)}", columns=missing)
     return {name: places[name] for name in names if name in places}
+
+
+def check_units(asked: Asked, spec: Spec) -> None:
+    """Raise where the fields cannot be had in this way; before anything is counted.
+
+    Raises:
+        ValueError: A value that is put in is none of the field's dtype.
+        FieldError: A field that was asked for is not there, or is of the wrong kind.
+    """
+    if isinstance(asked, NGram):
+        _windowed(asked, spec)
+    elif isinstance(asked, Pack):
+        _check_pack(asked, spec)
 
 
 def _check_pack(asked: Pack, spec: Spec) -> None:

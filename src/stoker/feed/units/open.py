@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from stoker.feed.chunks import Chunks
 from stoker.feed.fill import Filler
 from stoker.order.plain import Int64
+from stoker.source.dataset import Dataset
 from stoker.source.units.asked import Asked, Pack
 from stoker.source.units.count import open_index
 from stoker.source.units.index import Index
 from stoker.source.units.reading import CountProgress, OnCount
 from stoker.spec import Entry
+
+if TYPE_CHECKING:
+    from stoker.feed.chunks import Chunks
 
 
 def open_units(asked: Asked, chunks: Chunks, num_threads: int, on_progress: OnCount | None = None) -> Index:
@@ -19,7 +24,7 @@ def open_units(asked: Asked, chunks: Chunks, num_threads: int, on_progress: OnCo
 
     Args:
         asked: What is counted.
-        chunks: The chunks of the data set, opened with `asked.rule`.
+        chunks: The chunks of the data set, its fragments cut as `asked.rule` says.
         num_threads: Threads that read.
         on_progress: Told how far the pass is.
 
@@ -33,20 +38,19 @@ def open_units(asked: Asked, chunks: Chunks, num_threads: int, on_progress: OnCo
         assert isinstance(asked, Pack)
         return _token_counts(chunks, chunks.spec[asked.field], num_threads, on_progress)
 
-    makes_tokens = chunks.catalogue.dataset.transform is not None
-    if makes_tokens and isinstance(asked, Pack):
-        chunks.counted()  # nothing is counted ahead: all processes build the chunks together, and each reads them
-    try:
-        return open_index(
-            asked,
-            chunks.catalogue,
-            folder=chunks.kept_in,
-            num_threads=num_threads,
-            on_progress=on_progress,
-            token_counts=token_counts if makes_tokens else None,
-        )
-    finally:
-        chunks.counted()
+    return open_index(
+        asked,
+        chunks.catalogue,
+        folder=chunks.kept_in,
+        num_threads=num_threads,
+        on_progress=on_progress,
+        token_counts=token_counts if makes_tokens(asked, chunks.catalogue.dataset) else None,
+    )
+
+
+def makes_tokens(asked: Asked, dataset: Dataset) -> bool:
+    """Return whether only a transform's result says what the units are: then chunks are counted, not columns."""
+    return isinstance(asked, Pack) and dataset.transform is not None
 
 
 def _token_counts(chunks: Chunks, entry: Entry, num_threads: int, on_progress: OnCount | None) -> Int64:
