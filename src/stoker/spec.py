@@ -5,13 +5,14 @@ Shapes in this code base carry letters: B batch, N samples in a chunk, K chunks 
     Field      what the user wrote          Field("float32", columns="dense_*")
     Entry      what it became               dense: float32 [40]
     Spec       all entries of a sample, and where the fixed-width ones lie in a record
+    tables     how a spec is kept: once a sample, and once a run of samples that share values
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
@@ -35,6 +36,20 @@ class Ragged(NamedTuple):
 
     values: Any
     offsets: Any
+
+
+class Shared(NamedTuple):
+    """A field whose values many samples of a batch share: each value once, and which of them every sample has.
+
+    Sample i has `values[index[i]]`. All fields of one key come with the same `index`.
+
+    Attributes:
+        values: Shape [U, ...], or a `Ragged` of U lists.
+        index: int32, shape [B], each below U.
+    """
+
+    values: Any
+    index: Any
 
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -154,6 +169,8 @@ class Entry:
         shape: Shape of one sample, or of one value where the field is ragged.
         num_levels: 0 for fixed-width, 1 for lists, 2 for lists of lists.
         unit: What one step of the number means where Arrow's type said so ("us", "days", "ns since 1970"), else None.
+        shared_by: Field whose equal neighbours share the value, so that it is kept once for them; None where each
+            sample has its own.
     """
 
     name: str
@@ -161,6 +178,7 @@ class Entry:
     shape: tuple[int, ...] = ()
     num_levels: int = 0
     unit: str | None = None
+    shared_by: str | None = None
 
     @property
     def is_ragged(self) -> bool:
@@ -180,6 +198,8 @@ class Entry:
             "shape": list(self.shape),
             "num_levels": self.num_levels,
             "unit": self.unit,
+            # Left out where nothing is shared: what was written before there was sharing stays the same.
+            **({} if self.shared_by is None else {"shared_by": self.shared_by}),
         }
 
     @classmethod
@@ -191,13 +211,15 @@ class Entry:
             shape=tuple(data["shape"]),
             num_levels=data["num_levels"],
             unit=data["unit"],
+            shared_by=data.get("shared_by"),
         )
 
     def __str__(self) -> str:
         lists = "".join("[*]" for _ in range(self.num_levels))
         shape = f"[{', '.join(map(str, self.shape))}]" if self.shape else ""
         unit = f" ({self.unit})" if self.unit else ""
-        return f"{self.name}: {self.dtype.name}{lists}{shape}{unit}"
+        shared = "" if self.shared_by is None else f", shared by {self.shared_by}"
+        return f"{self.name}: {self.dtype.name}{lists}{shape}{unit}{shared}"
 
 
 @dataclass(frozen=True)
@@ -209,15 +231,32 @@ class Spec:
         ┌ widest first, so that each lies on a multiple of its own size ┐
         │ id: int64 │ dense: float32[40]        │ label: uint8 │ padding │
         └─ 0 ───────── 8 ──────────────────────── 168 ──────────── 192 ─┘
+
+    Where neighbours share fields, the record of a sample is that of its own fields with those of each key behind:
+
+        ┌ tables[0]: one a sample ───┐┌ tables[1]: one a run of equal keys ┐
+        │ dense │ label │ its run    ││ query_id │ embedding               │
+        └────────────────────────────┘└────────────────────────────────────┘
+
+    Attributes:
+        entries: The fields.
+        keys: What fields are shared by; a spec with some of another's fields keeps its keys, so that records are the
+            same. Those of the entries unless told.
     """
 
     entries: tuple[Entry, ...]
+    keys: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         names = [entry.name for entry in self.entries]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"two fields have the name {twice[0]!r}")
+        found = dict.fromkeys(entry.shared_by for entry in self.entries if entry.shared_by is not None)
+        if not self.keys:
+            object.__setattr__(self, "keys", tuple(found))
+        elif not found.keys() <= set(self.keys):
+            raise ValueError(f"fields are shared by {', '.join(found)}, but the keys are {', '.join(self.keys)}")
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(self.entries)
@@ -241,6 +280,38 @@ class Spec:
         """The ragged fields, in batch order."""
         return tuple(entry for entry in self.entries if entry.is_ragged)
 
+    def only(self, entries: Iterable[Entry]) -> Spec:
+        """Return the spec of some of the fields, whose samples lie where those of this one do.
+
+        Of the fixed-width fields that share a table all or none must be there.
+        """
+        return Spec(tuple(entries), self.keys)
+
+    @cached_property
+    def tables(self) -> tuple[Spec, ...]:
+        """How samples are kept: a spec of what each has for itself, and one for each key of what a run shares.
+
+        The first has a number more for each key, `run_name(key)`: which run of its chunk the sample is in. Where
+        nothing is shared, the only table is the spec itself.
+        """
+        if not self.keys:
+            return (self,)
+        own = [entry for entry in self.entries if entry.shared_by is None]
+        runs = [Entry(name=run_name(key), dtype=np.dtype(np.uint32)) for key in self.keys]
+        shared = [[replace(e, shared_by=None) for e in self.entries if e.shared_by == key] for key in self.keys]
+        return Spec((*own, *runs)), *(Spec(tuple(entries)) for entries in shared)
+
+    @cached_property
+    def table_offsets(self) -> tuple[int, ...]:
+        """Where the record of each table begins in that of a sample, in bytes."""
+        offsets, end = [], 0
+        for table in self.tables:
+            # As in a record alone: at a multiple of the widest item, and no cache line straddled needlessly.
+            step = min(table.record_bytes, CACHE_LINE_BYTES) or 1
+            offsets.append(-(-end // step) * step)
+            end = offsets[-1] + table.record_bytes
+        return tuple(offsets)
+
     @cached_property
     def record_offsets(self) -> dict[str, int]:
         """Where each fixed-width field begins in a record, in bytes.
@@ -248,6 +319,13 @@ class Spec:
         Wider items first and batch order among equals: no field needs padding before it. This is part of the chunk
         format; another rule is another format version.
         """
+        if self.keys:
+            places = {
+                name: begin + offset
+                for table, begin in zip(self.tables, self.table_offsets, strict=True)
+                for name, offset in table.record_offsets.items()
+            }
+            return {entry.name: places[entry.name] for entry in self.fixed}
         offsets: dict[str, int] = {}
         end = 0
         for entry in sorted(self.fixed, key=lambda entry: -entry.dtype.itemsize):
@@ -262,12 +340,18 @@ class Spec:
         Up to a cache line: the next power of two, so that no record straddles two lines and narrow tables stay
         narrow. Beyond: whole cache lines.
         """
-        size = sum(entry.value_bytes for entry in self.fixed)
-        if size == 0:
+        if not self.keys:
+            return _record_bytes(self.fixed)
+        if not any(entry.value_bytes for entry in self.fixed):
             return 0
-        if size <= CACHE_LINE_BYTES:
-            return max(1 << (size - 1).bit_length(), max(entry.dtype.itemsize for entry in self.fixed))
-        return -(-size // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
+        end = self.table_offsets[-1] + self.tables[-1].record_bytes
+        step = max(min(table.record_bytes, CACHE_LINE_BYTES) for table in self.tables)
+        return -(-end // step) * step
+
+    @cached_property
+    def unshared_bytes(self) -> int:
+        """Bytes of a record if nothing were shared: what windows are measured by, so that sharing changes no order."""
+        return _record_bytes(self.fixed)
 
     @cached_property
     def record_dtype(self) -> np.dtype[Any]:
@@ -289,6 +373,20 @@ class Spec:
     def from_json(cls, data: Sequence[Mapping[str, Any]]) -> Spec:
         """Return the spec that `to_json` wrote."""
         return cls(tuple(Entry.from_json(entry) for entry in data))
+
+
+def run_name(key: str) -> str:
+    """Return what the number of a sample's run is called in its record."""
+    return f"{key}.run"
+
+
+def _record_bytes(fixed: Sequence[Entry]) -> int:
+    size = sum(entry.value_bytes for entry in fixed)
+    if size == 0:
+        return 0
+    if size <= CACHE_LINE_BYTES:
+        return max(1 << (size - 1).bit_length(), max(entry.dtype.itemsize for entry in fixed))
+    return -(-size // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
 
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)

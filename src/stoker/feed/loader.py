@@ -490,8 +490,11 @@ def default_num_threads() -> int:
 
 def _name(dataset: Dataset) -> str:
     """Return what people call a data set, in a line."""
-    first, num_more = dataset.sources[0], len(dataset.sources) - 1
-    return f"{first} and {num_more} more" if num_more else first
+    first, num_sources = dataset.sources[0], len(dataset.sources)
+    if num_sources == 1:
+        return first
+    shared = os.path.commonprefix(dataset.sources).rpartition("/")[0]
+    return f"{shared}/ ({num_sources:,} sources)" if shared else f"{first} and {num_sources - 1:,} more"
 
 
 def _look(loader: weakref.ref[Loader]) -> status.Look:
