@@ -207,3 +207,26 @@ def test_json_has_its_fields_for_the_whole_and_for_each_rank(tmp_path):
 )
 def test_the_verdict_says_what_it_is(tmp_path, made, words):
     assert words in verdict_of(made.analyse(tmp_path))
+
+
+def test_clocks_that_are_apart_are_laid_over_each_other_though_nobody_is_late(tmp_path):
+    result = analyse([rank(tmp_path, 0), rank(tmp_path, 1, clock=-5_000_000)])
+    assert result.waits.is_aligned
+    assert result.waits.num_matched == NUM_STEPS
+    assert result.waits.imposed == (0, 0)
+
+
+def test_a_collective_belongs_to_the_step_that_launched_it(tmp_path):
+    """Rank 1's device runs so far behind that each collective ends in the step after."""
+    traces = []
+    for number in (0, 1):
+        made = Made()
+        for step in range(5):
+            at = 1000 * step
+            made.step(step, at, at + 1000)
+            begin, end = (950, 1150) if number == 0 else (1050, 1150)
+            made.launched("cudaLaunchKernel", at + 10, at + begin, at + end, name="ncclDevKernel_AllReduce(x)")
+        traces.append(read_trace(made.write(tmp_path / f"{number}.json", **rank_of(number))))
+    result = analyse(traces)
+    assert result.waits.num_matched == 5
+    assert result.waits.imposed == (0, 5 * 100_000)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from tests.unit.trace.profile.made import AUTOGRAD, Made
+
+from stoker.trace.profile.spans import union
 
 
 def test_streams_that_overlap_are_busy_once(tmp_path):
@@ -173,3 +176,17 @@ def test_marks_on_the_device_are_no_work(tmp_path):
     made.kernel(20, 90, "ProfilerStep#1", cat="gpu_user_annotation").kernel(20, 90, "Stream Sync", cat="cuda_sync")
     made.kernel(20, 90, "event_wait", cat="mtia_ccp_events")
     assert made.times(tmp_path)["busy"] == 10
+
+
+def test_two_threads_that_launch_at_once_are_counted_once(tmp_path):
+    made = Made().step(0, 0, 100).host("aten::mm", 0, 50).call("cudaStreamSynchronize", 40, 50)
+    made.host("MmBackward0", 20, 80, tid=AUTOGRAD).launched("cudaLaunchKernel", 30, 95, 100, tid=AUTOGRAD)
+    made.call("cudaStreamSynchronize", 30, 70, tid=AUTOGRAD)
+    times = made.times(tmp_path)
+    assert (times["synchronising"], times["launching"], times["unattributed"]) == (10 + 20, 40 + 10, 15)
+
+
+def test_waits_that_touch_are_one():
+    touching = union(np.array([0, 10, 30], np.int64), np.array([10, 20, 40], np.int64))
+    assert touching.start.tolist() == [0, 30]
+    assert touching.stop.tolist() == [20, 40]
