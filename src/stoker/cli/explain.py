@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from rich.text import Text
 from stoker.cli.arguments import Commands, add_cache, add_command, add_json, add_order, at_least_0
 from stoker.cli.paint import cells, make_console, print_json, print_line, table
 from stoker.cli.target import add_target, dataset_of
+from stoker.cli.units import add_units, asked_of
 from stoker.cli.words import count_text
 
 if TYPE_CHECKING:
@@ -54,6 +56,7 @@ stoker explain data/ --find part-00012.parquet 0 4711 --batch-size 4096""",
         help="a row, by the end of its file's path, row group and row, counted from 0",
     )
     add_order(parser, shuffle=False)
+    add_units(parser)
     parser.add_argument("--rank", metavar="R", type=at_least_0, default=0, help="the rank (default: 0)")
     parser.add_argument(
         "--remainder", choices=("keep", "drop", "pad"), default="keep", help="as your Loader has it (default: keep)"
@@ -68,14 +71,22 @@ def run(options: argparse.Namespace, console: Console) -> int:
     """Explain a step, or find a row."""
     from stoker.feed.explain import explain
     from stoker.feed.planning import open_known, plan_order
+    from stoker.feed.units.expand import finder
     from stoker.order import Shard, Steps
 
     shard = Shard(options.rank, options.world_size)
-    dataset = dataset_of(options)
+    dataset, asked = dataset_of(options), asked_of(options)
     with make_console(stderr=True).status("reading footers …"):
-        known = open_known(dataset, cache=Path(options.cache).expanduser() if options.cache else None)
+        cache = Path(options.cache).expanduser() if options.cache else None
+        known = open_known(dataset, cache=cache, asked=asked)
+        units = known.units(seed=options.seed, epoch=options.epoch)
         order = plan_order(
-            known, shuffle=options.shuffle, seed=options.seed, window=options.window, lanes=options.lanes
+            known,
+            shuffle=options.shuffle,
+            seed=options.seed,
+            window=options.window,
+            lanes=options.lanes,
+            units=units,
         )
     steps = Steps(
         lane_sizes=order.lane_sizes,
@@ -83,7 +94,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         remainder=options.remainder,
     )
     if options.find:
-        return _find(options, known.catalogue, order, steps, console)
+        return _find(options, known.catalogue, order, steps, console, unit_of=finder(asked, units))
     if options.step >= steps.num_steps:
         raise ValueError(
             f"an epoch has {count_text(steps.num_steps, 'step')} of this size, 0 to {steps.num_steps - 1}; "
@@ -91,18 +102,22 @@ def run(options: argparse.Namespace, console: Console) -> int:
             if steps.num_steps
             else "an epoch of this data set has no step of this size"
         )
-    found = explain(known.catalogue, order, steps, options.step, epoch=options.epoch, shard=shard)
+    found = explain(known.catalogue, order, steps, options.step, epoch=options.epoch, shard=shard, units=units)
     if options.json:
         print_json(_as_json(found, known.catalogue, steps))
     else:
-        _print(found, known.catalogue, steps, console, shows_all=options.all)
+        counted = "sample" if asked is None else "unit"
+        _print(found, known.catalogue, steps, console, shows_all=options.all, counted=counted)
     return 0
 
 
-def _print(found: Explanation, catalogue: Catalogue, steps: Steps, console: Console, *, shows_all: bool) -> None:
+def _print(
+    found: Explanation, catalogue: Catalogue, steps: Steps, console: Console, *, shows_all: bool, counted: str
+) -> None:
+    unit = found.unit.tolist()
     if not console.is_terminal:
-        sys.stdout.write("sample\tfile\trow_group\trow\n")
-        for i, row in enumerate(found):
+        sys.stdout.write(f"{counted}\tfile\trow_group\trow\n")
+        for i, row in zip(unit, found, strict=True):
             sys.stdout.write("\t".join((str(i), row.url, *_place(row, catalogue))) + "\n")
         return
     num_files = len({int(file) for file in found.places.file})
@@ -116,8 +131,8 @@ def _print(found: Explanation, catalogue: Catalogue, steps: Steps, console: Cons
     if folder:
         print_line(console, f"in {folder}", "dim")
     console.print()
-    made = table("sample", "file", "row group", "row", numbers=("sample", "row group", "row"), folds=("file",))
-    for i, row in enumerate(shown):
+    made = table(counted, "file", "row group", "row", numbers=(counted, "row group", "row"), folds=("file",))
+    for i, row in zip(unit, shown, strict=False):
         group, place = _place(row, catalogue)
         name = Text(row.url.removeprefix(folder))
         made.add_row(*cells(f"{i:,}", name.append(" (padding)", "yellow") if row.is_padding else name, group, place))
@@ -153,7 +168,9 @@ def _as_json(found: Explanation, catalogue: Catalogue, steps: Steps) -> dict[str
         "num_steps": steps.num_steps,
         "rank": found.shard.rank,
         "world_size": found.shard.world_size,
-        "samples": [_sample_json(row, catalogue) for row in found],
+        "samples": [
+            {"unit": unit, **_sample_json(row, catalogue)} for unit, row in zip(found.unit.tolist(), found, strict=True)
+        ],
     }
 
 
@@ -170,7 +187,15 @@ def _sample_json(row: SourceRow, catalogue: Catalogue) -> dict[str, Any]:
     }
 
 
-def _find(options: argparse.Namespace, catalogue: Catalogue, order: Order, steps: Steps, console: Console) -> int:
+def _find(
+    options: argparse.Namespace,
+    catalogue: Catalogue,
+    order: Order,
+    steps: Steps,
+    console: Console,
+    *,
+    unit_of: Callable[[int, int], int] | None,
+) -> int:
     from stoker.feed.explain import find
 
     url, row_group, row = options.find
@@ -183,6 +208,7 @@ def _find(options: argparse.Namespace, catalogue: Catalogue, order: Order, steps
         _number(row, "ROW"),
         epoch=options.epoch,
         world_size=options.world_size,
+        unit_of=unit_of,
     )
     if options.json:
         print_json({**use._asdict(), "num_steps": steps.num_steps, "world_size": options.world_size})

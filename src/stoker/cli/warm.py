@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import signal
 import threading
 import time
@@ -20,10 +21,12 @@ from stoker.cli.arguments import Commands, add_command, add_json, at_least_1
 from stoker.cli.codes import INTERRUPTED, OK
 from stoker.cli.paint import make_console, print_json, print_line
 from stoker.cli.target import add_target, dataset_of
+from stoker.cli.units import add_units, asked_of
 from stoker.cli.words import bytes_text, count_text, duration_text
 
 if TYPE_CHECKING:
     from stoker.cache.warm import WarmProgress
+    from stoker.source.units.reading import CountProgress
 
 # Without a terminal: a line when so much more is done, but not before so many seconds, and always after so many.
 _LINE_SHARE = 0.1
@@ -46,7 +49,9 @@ time, and goes on where it was when it is run again. Several at once, in as
 many terminals, share the work.
 
 A Loader finds these chunks only if its Dataset is the same: for one with a
-filter, fields or a transform, name the Dataset itself, as train.py:dataset.""",
+filter, fields or a transform, name the Dataset itself, as train.py:dataset;
+and for one with --shuffle-by or an NGram, which cut chunks between runs of rows,
+give these too.""",
         examples="""
 stoker warm s3://lake/ranking/2026-11/ --cache /nvme/stoker
 stoker warm train.py:dataset --cache /nvme/stoker --cache-limit 500GB
@@ -63,6 +68,7 @@ stoker warm train.py:dataset --cache /nvme/stoker --processes""",
         action="store_true",
         help="run the transform in processes, as many as --threads: for one that holds the GIL",
     )
+    add_units(parser)
     add_json(parser)
     parser.set_defaults(run=run)
 
@@ -71,15 +77,21 @@ def run(options: argparse.Namespace, console: Console) -> int:
     """Fill the cache, and print how that goes and what came of it."""
     from stoker.feed.chunks import open_chunks
     from stoker.feed.loader import default_num_threads
+    from stoker.feed.units.report import report_on
     from stoker.spec import parse_size
     from stoker.trace.stages import ignore_stage
 
-    dataset = dataset_of(options)
+    dataset, asked = dataset_of(options), asked_of(options)
     limit_bytes = None if options.cache_limit is None else parse_size(options.cache_limit, name="--cache-limit")
     num_threads = options.threads or default_num_threads()
     messages = make_console(stderr=True)
     started = time.monotonic()
-    with messages.status("opening the data set …"):
+    with messages.status("opening the data set …") as status:
+
+        def show(progress: CountProgress) -> None:
+            done = f"{count_text(progress.num_done)} of {count_text(progress.num_fragments, 'fragment')}"
+            status.update(f"counting: {done}, {count_text(progress.num_rows, 'row')} …")
+
         chunks = open_chunks(
             dataset,
             cache=Path(options.cache).expanduser(),
@@ -87,7 +99,10 @@ def run(options: argparse.Namespace, console: Console) -> int:
             num_threads=num_threads,
             transform_in="processes" if options.processes else "threads",
             on_stage=ignore_stage,
+            asked=asked,
+            on_count=show,
         )
+    counted = None if asked is None else report_on(asked, chunks.index, num_samples=chunks.num_samples)
     try:
         num_samples = int(chunks.num_samples.sum())
         with _stoppable(messages) as stop_event, _display(messages, num_samples) as display:
@@ -111,9 +126,12 @@ def run(options: argparse.Namespace, console: Console) -> int:
                 "is_complete": progress.is_complete,
                 "is_full": progress.is_full,
                 "was_stopped": was_stopped,
+                "units": None if counted is None else dataclasses.asdict(counted),
             }
         )
     else:
+        if counted is not None:
+            print_line(console, f"{counted}.")
         _print_end(console, options.cache, progress, counts.num_built, size_bytes, seconds, was_stopped=was_stopped)
     return INTERRUPTED if was_stopped else OK
 

@@ -21,7 +21,7 @@ from stoker.feed.handover import Handover, NumpyHandover
 from stoker.feed.mixing import window_chunks
 from stoker.feed.run import Augment, Prepared, Run, RunSettings, Turn, let_go
 from stoker.feed.shard import Shard
-from stoker.feed.units.expand import Groups, Units, units_of
+from stoker.feed.units.expand import Units, finder, units_of
 from stoker.feed.units.make import Maker
 from stoker.feed.units.report import UnitsReport, report_on
 from stoker.order.epoch import Order
@@ -383,12 +383,7 @@ class Loader:
         epoch = self.epoch if epoch is None else epoch
         steps, world_size = self._steps(consumed=0), self._shard.world_size
         catalogue, (order, units) = self._chunks.catalogue, self._order_in(epoch)
-        if self._asked is not None and not isinstance(units, Groups):
-            raise ValueError(
-                f"a row may be in several {self._asked.told()} or in none, so there is no one step that uses it; "
-                "explain(step) names the rows of a step"
-            )
-        unit_of = units.unit_of if isinstance(units, Groups) else None
+        unit_of = finder(self._asked, units)
         return find(catalogue, order, steps, url, row_group, row, epoch=epoch, world_size=world_size, unit_of=unit_of)
 
     def __repr__(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -204,6 +205,22 @@ def units_of(asked: Asked, index: Index, *, seed: int, epoch: int) -> Units:
         return Packed(index, asked.length, asked.split)
     assert isinstance(asked, Weighted)
     return Weights(Draws(index.arrays["cumulated"], index.row_starts, seed=seed, epoch=epoch))
+
+
+def finder(asked: Asked | None, units: Units | None) -> Callable[[int, int], int] | None:
+    """Return what finds the one unit that a chunk's row is in; None where rows are counted.
+
+    Raises:
+        ValueError: A row may be in several units, or in none.
+    """
+    if asked is None:
+        return None
+    if not isinstance(units, Groups):
+        raise ValueError(
+            f"a row may be in several {asked.told()} or in none, so there is no one step that uses it; "
+            "explain(step) names the rows of a step"
+        )
+    return units.unit_of
 
 
 def offsets_of(counts: Int64) -> Int64:

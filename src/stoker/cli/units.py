@@ -1,0 +1,38 @@
+"""What the order counts, if not rows: the arguments of `Loader`, under their names."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from stoker.cli.target import load_named
+
+if TYPE_CHECKING:
+    from stoker.source.units.asked import Asked
+
+
+def add_units(parser: argparse.ArgumentParser) -> None:
+    """Add --shuffle-by, --weights and --sequence, of which one may be given."""
+    group = parser.add_argument_group("what the order counts, as your Loader has it (default: rows)")
+    group.add_argument("--shuffle-by", metavar="A,B,...", help="columns whose runs of equal values stay together")
+    group.add_argument("--weights", metavar="NAME", help="column by which samples are drawn")
+    group.add_argument("--sequence", metavar="NAME", help="a stoker.NGram or stoker.Pack in code: train.py:pack")
+
+
+def asked_of(options: argparse.Namespace) -> Asked | None:
+    """Return what the arguments say; None for rows.
+
+    Raises:
+        ValueError: They say two things, or name nothing.
+        TypeError: What --sequence names is neither an NGram nor a Pack.
+        StokerError: The user's module cannot be imported.
+    """
+    from stoker.source.units.asked import parse_asked
+
+    shuffle_by = None
+    if options.shuffle_by is not None:
+        shuffle_by = [name.strip() for name in options.shuffle_by.split(",")]
+    sequence = None
+    if options.sequence is not None:
+        sequence = load_named(options.sequence, what="a sequence")
+    return parse_asked(shuffle_by=shuffle_by, weights=options.weights, sequence=sequence)

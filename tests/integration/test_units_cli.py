@@ -1,0 +1,122 @@
+"""`stoker warm` and `stoker explain` where the order counts something else than rows."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import stoker
+from stoker.cli import main
+
+
+@pytest.fixture
+def run(capsys, tmp_path, monkeypatch):
+    """Run a command in a folder with data; return exit code, stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+    ids = np.arange(200)
+    tokens = [[int(i)] * (i % 9) for i in ids]
+    pq.write_table(pa.table({"id": ids, "q": ids // 6, "w": ids % 4, "tokens": tokens}), "a.parquet", row_group_size=40)
+    (tmp_path / "shapes.py").write_text("import stoker\npack = stoker.Pack('tokens', length=16)\nother = 3\n")
+
+    def call(*arguments):
+        code = main([str(argument) for argument in arguments])
+        return (code, *capsys.readouterr())
+
+    return call
+
+
+def test_warm_counts_and_fills_the_chunks_that_such_a_loader_uses(run):
+    code, out, _ = run("warm", "a.parquet", "--cache", "cache", "--chunk-size", "1kB", "--shuffle-by", "q")
+    assert code == 0
+    assert "groups of q, made of 200 rows" in out
+    dataset = stoker.Dataset("a.parquet", chunk_size="1kB")
+    with stoker.Loader(dataset, batch_size=4, shuffle_by="q", cache="cache") as loader:
+        list(loader)
+        assert loader.stats().num_built == 0
+    code, out, _ = run("warm", "a.parquet", "--cache", "cache", "--sequence", "shapes.py:pack", "--json")
+    told = json.loads(out)["units"]
+    assert told["told"] == "rows of 16 tokens, cut"
+    assert told["num_units"] == -(-sum(i % 9 for i in range(200)) // 16)
+
+
+@pytest.mark.parametrize(
+    ("options", "arguments"),
+    [
+        ({"shuffle_by": "q"}, ["--shuffle-by", "q"]),
+        ({"weights": "w"}, ["--weights", "w"]),
+        ({"sequence": stoker.Pack("tokens", length=16)}, ["--sequence", "shapes.py:pack"]),
+    ],
+    ids=["groups", "weights", "packed"],
+)
+def test_explain_names_the_rows_that_such_a_loader_uses(run, options, arguments):
+    with stoker.Loader(stoker.Dataset("a.parquet"), batch_size=4, shuffle=True, seed=3, **options) as loader:
+        told = loader.explain(2, epoch=1)
+    code, out, _ = run(
+        "explain", "a.parquet", "--step", 2, "--epoch", 1, "--batch-size", 4, "--shuffle", "--seed", 3, "--json",
+        *arguments,
+    )  # fmt: skip
+    assert code == 0
+    samples = json.loads(out)["samples"]
+    assert [(one["unit"], one["row_group"], one["row"]) for one in samples] == [
+        (unit, row.row_group, row.row) for unit, row in zip(told.unit.tolist(), told, strict=True)
+    ]
+
+
+def test_a_row_is_found_by_its_group(run):
+    with stoker.Loader(stoker.Dataset("a.parquet"), batch_size=4, shuffle=True, shuffle_by="q") as loader:
+        use = loader.find("a.parquet", 2, 7)
+    code, out, _ = run(
+        "explain",
+        "a.parquet",
+        "--find",
+        "a.parquet",
+        2,
+        7,
+        "--batch-size",
+        4,
+        "--shuffle",
+        "--shuffle-by",
+        "q",
+        "--json",
+    )
+    assert code == 0
+    assert json.loads(out)["step"] == use.step
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--find", "a.parquet", 0, 0, "--weights", "w"], "a row may be in several draws by w"),
+        (["--step", 0, "--weights", "w", "--shuffle-by", "q"], "shuffle_by and weights each say"),
+        (["--step", 0, "--sequence", "shapes.py:other"], "sequence must be a stoker.NGram or a stoker.Pack, not 3"),
+        (["--step", 0, "--sequence", "shapes.py:none"], "has nothing with the name 'none'"),
+        (["--step", 0, "--shuffle-by", "none"], "no file has the column 'none'"),
+    ],
+)
+def test_what_makes_no_sense_is_told_in_one_line(run, arguments, message):
+    code, _, errors = run("explain", "a.parquet", "--batch-size", 4, *arguments)
+    assert code != 0
+    assert message in " ".join(errors.split())
+
+
+def test_tokens_of_a_transform_need_a_cache_that_knows_them(run, tmp_path):
+    (tmp_path / "made.py").write_text(
+        "import numpy as np, stoker\n"
+        "def twice(rows):\n"
+        "    ids = np.asarray(rows['id'])\n"
+        "    return {'id': ids, 'tokens': stoker.Ragged(np.repeat(ids, 2), np.arange(len(ids) + 1) * 2)}\n"
+        "dataset = stoker.Dataset('a.parquet', transform=twice, version='1')\n"
+        "pack = stoker.Pack('tokens', length=16)\n"
+    )
+    arguments = ["explain", "made.py:dataset", "--step", 0, "--batch-size", 2, "--sequence", "made.py:pack"]
+    code, _, errors = run(*arguments, "--cache", "cache")
+    assert code != 0
+    assert "name the cache of a loader that has run" in " ".join(errors.split())
+    assert run("warm", "made.py:dataset", "--sequence", "made.py:pack", "--cache", "cache")[0] == 0
+    code, out, _ = run(*arguments, "--cache", "cache", "--json")
+    assert code == 0
+    assert [one["row"] for one in json.loads(out)["samples"]] == list(range(16))
