@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stoker.trace.status import FORMAT, folders, is_ours, namespace, started_ticks
+from stoker.trace.status import FORMAT, folders, has_ended, is_ours, sweep
 
 # A file of another set of pids (a container that shares the folder): nobody here can tell whether its process lives.
 _FOREIGN_FRESH_S = 60
 _FOREIGN_GONE_S = 86_400
-# Writing one takes less than a millisecond: what is older was left by a process killed meanwhile.
-_HALF_GONE_S = 60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,12 +46,9 @@ def running(places: Iterable[Path] | None = None, *, now: float | None = None) -
     found: list[RunningLoader] = []
     for place in folders() if places is None else places:
         if is_ours(place):
+            sweep(place)
             for path in sorted(place.glob("*.json"), key=lambda path: (len(path.name), path.name)):
                 found += _read(path, now)
-            for aside in place.glob("*.new"):
-                with contextlib.suppress(OSError):
-                    if now - aside.stat().st_mtime > _HALF_GONE_S:
-                        aside.unlink()
     return found
 
 
@@ -65,10 +58,9 @@ def _read(path: Path, now: float) -> list[RunningLoader]:
         if content["format"] != FORMAT:
             return []
         age_s = max(0.0, now - content["time"])
-        if _has_ended(content, age_s):
-            path.unlink(missing_ok=True)
-            return []
-        if content["namespace"] != namespace() and age_s > _FOREIGN_FRESH_S:
+        if has_ended(path.name) is None and age_s > _FOREIGN_FRESH_S:
+            if age_s > _FOREIGN_GONE_S:
+                path.unlink(missing_ok=True)
             return []
         return [
             RunningLoader(
@@ -78,18 +70,3 @@ def _read(path: Path, now: float) -> list[RunningLoader]:
         ]
     except (OSError, ValueError, KeyError, TypeError):
         return []  # gone meanwhile, or none of ours
-
-
-def _has_ended(content: Mapping[str, Any], age_s: float) -> bool:
-    if content["namespace"] != namespace():
-        return age_s > _FOREIGN_GONE_S
-    pid = int(content["pid"])
-    if content["started_ticks"]:
-        return started_ticks(pid) != int(content["started_ticks"])
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        pass
-    return False

@@ -1,12 +1,13 @@
 """A small file that says how the loaders of this process are doing, for `stoker top`.
 
 One file a process, in a folder that only this user may enter, replaced whole at most once a second by whichever thread
-has just done a piece of work: no thread, no socket, nothing to wait for. It goes when the last loader is closed; what a
-killed process leaves is removed by whoever looks next.
+has just done a piece of work: no thread, no socket, nothing to wait for. It goes when the last loader is closed; what
+processes leave that were killed is removed by whoever writes there first or looks next.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -105,6 +106,35 @@ def namespace() -> int:
         return 0
 
 
+def name_of(pid: int) -> str:
+    """Return what the file of a process of this set of pids is called."""
+    return f"{namespace()}-{pid}-{started_ticks(pid)}.json"
+
+
+def has_ended(name: str) -> bool | None:
+    """Return whether the process that a file is named after has ended; None where nobody here can tell."""
+    where, pid, ticks = (int(part) for part in name.removesuffix(".json").removesuffix(".new").split("-"))
+    if where != namespace():
+        return None  # a container that shares the folder
+    if ticks:
+        return started_ticks(pid) != ticks
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        pass
+    return False
+
+
+def sweep(place: Path) -> None:
+    """Remove what processes that have ended left in a folder."""
+    for path in place.iterdir():
+        with contextlib.suppress(OSError, ValueError):  # gone meanwhile, or none of ours
+            if has_ended(path.name):
+                path.unlink()
+
+
 class Publisher:
     """Writes the file of one process.
 
@@ -125,8 +155,6 @@ class Publisher:
         self._head = {
             "format": FORMAT,
             "pid": self._pid,
-            "started_ticks": started_ticks(self._pid),
-            "namespace": namespace(),
             "host": socket.gethostname(),
             "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])[:200] if sys.argv else "",
         }
@@ -203,7 +231,8 @@ class Publisher:
             except OSError:
                 continue
             if is_ours(place) and os.access(place, os.W_OK):
-                return place / f"{self._pid}-{self._head['started_ticks']}.json"
+                sweep(place)
+                return place / name_of(self._pid)
         return None
 
 

@@ -10,7 +10,7 @@ import pytest
 from stoker.trace.running import running
 from stoker.trace.stages import Stages
 from stoker.trace.stats import LoaderStats
-from stoker.trace.status import About, Publisher, folders, is_ours, namespace, started_ticks
+from stoker.trace.status import About, Publisher, folders, is_ours, name_of, namespace, started_ticks
 
 SECOND = 1_000_000_000
 ABOUT = About(dataset="data/", rank=1, world_size=4, global_batch_size=64)
@@ -39,7 +39,7 @@ def test_the_file_says_what_runs_and_goes_with_the_last_loader(tmp_path):
     assert not (tmp_path / "status").exists()
     at(stages, 1)
     content = only_file(tmp_path / "status")
-    assert (content["pid"], content["namespace"]) == (os.getpid(), namespace())
+    assert content["pid"] == os.getpid()
     assert [loader["total"]["num_steps"] for loader in content["loaders"]] == [3, 5]
     assert content["loaders"][0]["world_size"] == 4
 
@@ -152,19 +152,12 @@ def test_the_user_says_where_the_file_is_or_that_there_is_none(tmp_path):
 # ---------------------------------------------------------------------- read
 
 
-def write(folder, **changes):
-    content = {
-        "format": 1,
-        "pid": os.getpid(),
-        "started_ticks": started_ticks(os.getpid()),
-        "namespace": namespace(),
-        "host": "here",
-        "command": "train.py",
-        "time": 1000.0,
-        "loaders": [{"number": 1}],
-    }
-    content |= changes
-    path = folder / f"{content['pid']}-{content['started_ticks']}.json"
+def write(folder, *, pid=None, ticks=None, where=None):
+    pid = os.getpid() if pid is None else pid
+    ticks = started_ticks(pid) if ticks is None else ticks
+    loaders = [{"number": 1}]
+    content = {"format": 1, "pid": pid, "host": "here", "command": "train.py", "time": 1000.0, "loaders": loaders}
+    path = folder / f"{namespace() if where is None else where}-{pid}-{ticks}.json"
     path.write_text(json.dumps(content))
     return path
 
@@ -184,28 +177,29 @@ def test_loaders_of_living_processes_are_found(tmp_path):
 @pytest.mark.parametrize(
     "changes",
     [
-        lambda: {"pid": ended_pid()},
-        lambda: {"pid": ended_pid(), "started_ticks": 0},
-        lambda: {"started_ticks": 1},  # its pid is another process's by now
+        lambda: {"pid": ended_pid(), "ticks": 7},
+        lambda: {"pid": ended_pid(), "ticks": 0},
+        lambda: {"ticks": 1},  # its pid is another process's by now
     ],
 )
 def test_files_of_processes_that_have_ended_are_removed(tmp_path, changes):
-    write(tmp_path, **changes())
+    write(tmp_path, **changes()).with_suffix(".new").write_text("half")
     assert running([tmp_path], now=1000.0) == []
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_half_written_file_is_removed_when_nobody_can_be_writing_it_any_more(tmp_path):
-    half = tmp_path / "7-7.new"
-    half.write_text("half")
-    running([tmp_path], now=half.stat().st_mtime + 5)
-    assert half.exists()
-    running([tmp_path], now=half.stat().st_mtime + 500)
-    assert not half.exists()
+def test_whoever_writes_first_removes_what_killed_processes_left(tmp_path):
+    write(tmp_path, pid=ended_pid(), ticks=7)
+    foreign = write(tmp_path, pid=ended_pid(), ticks=7, where=1)
+    publisher = Publisher([tmp_path])
+    stages = Stages()
+    publisher.add(stages, ABOUT, lambda: stats())
+    at(stages, 1)
+    assert sorted(tmp_path.iterdir()) == sorted([foreign, tmp_path / name_of(os.getpid())])
 
 
 def test_another_containers_files_are_shown_while_fresh_and_left_alone(tmp_path):
-    path = write(tmp_path, pid=ended_pid(), namespace=1)
+    path = write(tmp_path, pid=ended_pid(), ticks=7, where=1)
     assert len(running([tmp_path], now=1001.0)) == 1
     assert running([tmp_path], now=2000.0) == []
     assert path.exists()
@@ -214,7 +208,7 @@ def test_another_containers_files_are_shown_while_fresh_and_left_alone(tmp_path)
 
 
 def test_files_that_are_none_of_ours_are_passed_over(tmp_path):
-    (tmp_path / "1-1.json").write_text("{")
+    (tmp_path / "notes.json").write_text("{")
     (tmp_path / "2-2.json").write_text('{"format": 99}')
     (tmp_path / "3-3.json").write_text("[]")
     write(tmp_path)
