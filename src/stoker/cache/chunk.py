@@ -24,14 +24,17 @@ from stoker.cache.layout import (
     CHECKSUM_AT,
     DTYPES,
     FORMAT_VERSION,
-    RECORDS,
+    SHARED_FORMAT_VERSION,
     array_names,
     header_checksum,
+    table_names,
 )
+from stoker.cache.runs import take_rows
 from stoker.errors import ChunkCorruptError
-from stoker.spec import Array, Arrays, Entry, Ragged, Spec
+from stoker.spec import Array, Arrays, Entry, Ragged, Spec, run_name
 
 _NUMPY_DTYPES = {theirs: np.dtype(ours) for ours, theirs in DTYPES.items()}
+_VERSIONS = (str(FORMAT_VERSION), str(SHARED_FORMAT_VERSION))
 # Most headers fit, and one read of this size costs hardly more than a read of 8 bytes.
 _FIRST_READ_BYTES = 16384
 # As safetensors: a length beyond it is garbage.
@@ -125,9 +128,9 @@ def _read_header(fd: int, path: Path) -> ChunkHeader:
         content = json.loads(head[8:])
         metadata = content["__metadata__"]
         version = metadata["format_version"]
-        if version != str(FORMAT_VERSION):
+        if version not in _VERSIONS:
             raise ChunkCorruptError(
-                f"{path} has chunk format {version}, this version of Stoker reads {FORMAT_VERSION}", path=path
+                f"{path} has chunk format {version}, this version of Stoker reads {' and '.join(_VERSIONS)}", path=path
             )
         checksums = json.loads(metadata["checksums"])
         arrays = {name: _place(num_bytes, content[name], checksum) for name, checksum in checksums.items()}
@@ -217,17 +220,34 @@ def _read_array(fd: int, place: ArrayPlace) -> Array:
 
 
 def arrays_of(spec: Spec, content: Mapping[str, Array], *, num_samples: int) -> Arrays:
-    """Return the fields of the arrays that a chunk file holds; fixed-width ones are new and contiguous."""
+    """Return the fields of the arrays that a chunk file holds; fixed-width ones are new and contiguous.
+
+    What samples share comes for each of them.
+    """
+    own, *shared = spec.tables
+    names = table_names(spec)
+    found = _table_arrays(own, content, records=names[0], num_rows=num_samples)
+    for key, table, name in zip(spec.keys, shared, names[1:], strict=True):
+        runs = found.pop(run_name(key))
+        assert isinstance(runs, np.ndarray)
+        rows = runs.astype(np.int64)
+        num_rows = int(rows[-1]) + 1 if len(rows) else 0
+        for field, array in _table_arrays(table, content, records=name, num_rows=num_rows).items():
+            found[field] = take_rows(array, rows)
+    return {entry.name: found[entry.name] for entry in spec}
+
+
+def _table_arrays(spec: Spec, content: Mapping[str, Array], *, records: str, num_rows: int) -> Arrays:
     arrays: Arrays = {}
     if spec.record_bytes:
-        records = np.ascontiguousarray(content[RECORDS]).view(spec.record_dtype).reshape(num_samples)
+        rows = np.ascontiguousarray(content[records]).view(spec.record_dtype).reshape(num_rows)
     for entry in spec:
         if entry.is_ragged:
             arrays[entry.name] = _ragged(entry, content)
         elif entry.value_bytes:
-            arrays[entry.name] = np.ascontiguousarray(records[entry.name])
+            arrays[entry.name] = np.ascontiguousarray(rows[entry.name])
         else:
-            arrays[entry.name] = np.empty((num_samples, *entry.shape), dtype=entry.dtype)
+            arrays[entry.name] = np.empty((num_rows, *entry.shape), dtype=entry.dtype)
     return arrays
 
 

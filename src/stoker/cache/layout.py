@@ -2,7 +2,7 @@
 
     0        8                    P               P·m                    64·n
     ┆ length ┆ JSON header, blanks ┆ records, zeros ┆ offsets, zeros ┆ values ┆
-               a whole number of pages P; so are the records
+               a whole number of pages P; so are the records, and those of runs behind them
 
 docs/chunk-format.md is the description for readers of other programs; a change here is another FORMAT_VERSION.
 """
@@ -23,7 +23,9 @@ from stoker.errors import FieldError
 from stoker.source.columns import Packable
 from stoker.spec import CACHE_LINE_BYTES, Array, Entry, Ragged, Spec
 
+# Chunks that share nothing are what they were before there was sharing, and say so.
 FORMAT_VERSION = 1
+SHARED_FORMAT_VERSION = 2
 RECORDS = "records"
 # Records are mapped at page borders. Larger pages (16 KiB on Apple's processors, 64 KiB on some ARM servers) are
 # taken where the file is written, which is where it is read.
@@ -49,6 +51,28 @@ _NO_CHECKSUM = "0" * 16
 # The header's own checksum stands first, at a place that is known before the JSON is read.
 _HEAD = b'{"__metadata__":{"checksum":"'
 CHECKSUM_AT = 8 + len(_HEAD)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Table:
+    """Some fields of a chunk, with rows of their own.
+
+    Attributes:
+        name: Of the array of its records.
+        spec: What a row is.
+        num_rows: Samples of the chunk, or runs of them that share values.
+        arrays: The fields.
+    """
+
+    name: str
+    spec: Spec
+    num_rows: int
+    arrays: Packable
+
+
+def table_names(spec: Spec) -> list[str]:
+    """Return the names of the records of `spec.tables`, as they are in a chunk file."""
+    return [RECORDS, *(f"{key}.{RECORDS}" for key in spec.keys)]
 
 
 @dataclass(frozen=True)
@@ -164,29 +188,34 @@ def check_names(spec: Spec) -> None:
             owners[name] = entry.name
 
 
-def plan_layout(spec: Spec, arrays: Packable, *, num_samples: int, page_bytes: int = PAGE_BYTES) -> Layout:
+def plan_layout(tables: Sequence[Table], *, page_bytes: int = PAGE_BYTES) -> Layout:
     """Return where everything of a chunk lies; nothing is looked at but shapes.
 
-    Raises:
-        FieldError: Two fields would share the name of an array.
+    Args:
+        tables: What is kept once a sample, then what is kept once a run.
+        page_bytes: Records begin at a multiple of it and fill a multiple of it.
     """
-    check_names(spec)
     shapes: list[tuple[str, np.dtype[Any], Sequence[int]]] = []
-    if spec.record_bytes:
-        shapes.append((RECORDS, np.dtype(np.uint8), (num_samples, spec.record_bytes)))
-    for entry in spec.ragged:
-        ragged = arrays[entry.name]
-        assert isinstance(ragged, Ragged)
-        for name, array in zip(array_names(entry), ragged_arrays(entry, ragged), strict=True):
-            shapes.append((name, array.dtype, array.shape))
+    shapes += [
+        (table.name, np.dtype(np.uint8), (table.num_rows, table.spec.record_bytes))
+        for table in tables
+        if table.spec.record_bytes
+    ]
+    num_paged = len(shapes)
+    for table in tables:
+        for entry in table.spec.ragged:
+            ragged = table.arrays[entry.name]
+            assert isinstance(ragged, Ragged)
+            for name, array in zip(array_names(entry), ragged_arrays(entry, ragged), strict=True):
+                shapes.append((name, array.dtype, array.shape))
     planned: list[PlannedArray] = []
     padding: list[tuple[str, int, int]] = []
     end = 0
-    for name, dtype, shape in shapes:
+    for i, (name, dtype, shape) in enumerate(shapes):
         item = PlannedArray(name, dtype, tuple(int(k) for k in shape), end)
         planned.append(item)
         stop = end + item.size_bytes
-        end = round_up(stop, page_bytes if name == RECORDS else CACHE_LINE_BYTES)
+        end = round_up(stop, page_bytes if i < num_paged else CACHE_LINE_BYTES)
         if end > stop:
             padding.append((f"padding.{len(padding)}", stop, end))
     return Layout(arrays=tuple(planned), padding=tuple(padding), data_bytes=end, page_bytes=page_bytes)

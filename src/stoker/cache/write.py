@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,10 +12,21 @@ import numpy as np
 import xxhash
 
 from stoker.cache.files import Files
-from stoker.cache.layout import FORMAT_VERSION, PAGE_BYTES, RECORDS, Layout, array_names, plan_layout, ragged_arrays
+from stoker.cache.layout import (
+    FORMAT_VERSION,
+    PAGE_BYTES,
+    SHARED_FORMAT_VERSION,
+    Layout,
+    Table,
+    array_names,
+    check_names,
+    plan_layout,
+    ragged_arrays,
+)
 from stoker.cache.pack import Packer
+from stoker.cache.runs import split
 from stoker.source.columns import Packable, Stack
-from stoker.spec import Array, Entry, Ragged, Spec
+from stoker.spec import Array, Entry, Ragged, Spec, run_name
 
 # Packed, checked and written while it is in the processor's own cache. Packing records of 640 bytes: 640 KiB 13 GB/s,
 # 1.25 MiB 9, 2.5 MiB 8.5 (2 MiB of second-level cache).
@@ -72,17 +83,28 @@ def prepare_chunk(
     reason = find_mismatch(arrays, spec, num_samples=num_samples)
     if reason is not None:
         raise ValueError(reason)
-    layout = plan_layout(spec, arrays, num_samples=num_samples, page_bytes=page_bytes)
+    check_names(spec)
+    tables = split(arrays, spec, num_samples=num_samples)
+    layout = plan_layout(tables, page_bytes=page_bytes)
     metadata = {
         "format": "stoker-chunk",
-        "format_version": str(FORMAT_VERSION),
+        "format_version": str(SHARED_FORMAT_VERSION if spec.keys else FORMAT_VERSION),
         "num_samples": str(num_samples),
         "spec": _dumps(spec.to_json()),
-        "record": _dumps(describe_record(spec)),
+        "record": _dumps(describe_record(tables[0].spec)),
+        **({"shared": _dumps(_describe_shared(spec, tables))} if spec.keys else {}),
         "about": _dumps(dict(about or {})),
     }
     header_bytes = len(layout.header(metadata))
-    return PreparedChunk(arrays, spec, num_samples, layout, metadata, header_bytes)
+    return PreparedChunk(tuple(tables), layout, metadata, header_bytes)
+
+
+def _describe_shared(spec: Spec, tables: Sequence[Table]) -> dict[str, object]:
+    """Return what is kept once a run, by key."""
+    return {
+        key: {"run": run_name(key), "num_runs": table.num_rows, "record": describe_record(table.spec)}
+        for key, table in zip(spec.keys, tables[1:], strict=True)
+    }
 
 
 def describe_record(spec: Spec) -> dict[str, object]:
@@ -110,9 +132,7 @@ def _dumps(content: object) -> str:
 class PreparedChunk:
     """A chunk that is about to be written."""
 
-    arrays: Packable
-    spec: Spec
-    num_samples: int
+    tables: tuple[Table, ...]
     layout: Layout
     metadata: Mapping[str, str]
     header_bytes: int
@@ -126,17 +146,19 @@ class PreparedChunk:
         """Write the file, the header last."""
         content = {
             name: array
-            for entry in self.spec.ragged
-            for name, array in zip(array_names(entry), ragged_arrays(entry, _ragged(self.arrays, entry)), strict=True)
+            for table in self.tables
+            for entry in table.spec.ragged
+            for name, array in zip(array_names(entry), ragged_arrays(entry, _ragged(table.arrays, entry)), strict=True)
         }
+        records = {table.name: table for table in self.tables}
         checksums: dict[str, str] = {}
         end = self.header_bytes
         for planned in self.layout.arrays:
             at = self.header_bytes + planned.offset_bytes
             if at > end:
                 files.write(fd, bytes(at - end), offset=end)
-            if planned.name == RECORDS:
-                checksums[planned.name] = self._write_records(fd, files, at)
+            if planned.name in records:
+                checksums[planned.name] = _write_records(fd, files, records[planned.name], at)
             else:
                 checksums[planned.name] = _write_array(fd, files, content[planned.name], at)
             end = at + planned.size_bytes
@@ -144,19 +166,20 @@ class PreparedChunk:
             files.write(fd, bytes(self.size_bytes - end), offset=end)
         files.write(fd, self.layout.header(self.metadata, checksums), offset=0)
 
-    def _write_records(self, fd: int, files: Files, at: int) -> str:
-        width = self.spec.record_bytes
-        rows = max(1, _BLOCK_BYTES // width)
-        block = _block(self.spec, min(rows, max(1, self.num_samples)))
-        packer = Packer(self.arrays, self.spec, num_samples=self.num_samples)
-        digest = xxhash.xxh3_64()
-        for start in range(0, self.num_samples, rows):
-            stop = min(start + rows, self.num_samples)
-            packer.pack(block, start, stop)
-            packed = block.data[: (stop - start) * width]
-            digest.update(packed)
-            files.write(fd, packed, offset=at + start * width)
-        return digest.hexdigest()
+
+def _write_records(fd: int, files: Files, table: Table, at: int) -> str:
+    width, num_rows = table.spec.record_bytes, table.num_rows
+    rows = max(1, _BLOCK_BYTES // width)
+    block = _block(table.spec, min(rows, max(1, num_rows)))
+    packer = Packer(table.arrays, table.spec, num_samples=num_rows)
+    digest = xxhash.xxh3_64()
+    for start in range(0, num_rows, rows):
+        stop = min(start + rows, num_rows)
+        packer.pack(block, start, stop)
+        packed = block.data[: (stop - start) * width]
+        digest.update(packed)
+        files.write(fd, packed, offset=at + start * width)
+    return digest.hexdigest()
 
 
 _blocks = threading.local()

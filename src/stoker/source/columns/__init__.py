@@ -5,6 +5,7 @@
     plan      what each field becomes (pure)
     convert   Arrow arrays to NumPy arrays as planned; words and numeric do the leaves
     stack     a stacked field before its columns are brought together
+    shared    which fields neighbours share
     results   what a transform may return
     nulls     the one wording of a null without an answer
     overview  what each column becomes, as rows to print
@@ -23,14 +24,17 @@ from stoker.source.columns.nulls import check_nulls, null_error
 from stoker.source.columns.overview import ColumnAnswer, plan_table
 from stoker.source.columns.plan import plan_fields, spec_of_plans
 from stoker.source.columns.results import Columns, as_table, num_rows
-from stoker.source.columns.stack import Packable, Stack
+from stoker.source.columns.shared import Share, share_fields
+from stoker.source.columns.stack import Packable, Stack, StackPiece
 from stoker.spec import Arrays, Field, Spec
 
 __all__ = [
     "ColumnAnswer",
     "Columns",
     "Packable",
+    "Share",
     "Stack",
+    "StackPiece",
     "check_nulls",
     "null_error",
     "num_rows",
@@ -42,26 +46,38 @@ __all__ = [
 ]
 
 
-def plan_spec(schema: pa.Schema, fields: Mapping[str, Field]) -> Spec:
+def plan_spec(schema: pa.Schema, fields: Mapping[str, Field], share: Share | None = None) -> Spec:
     """Return what a sample of these columns is; nothing is read.
 
     Fields stand in the order of the schema, a stacked field at the place of its first column, a mask behind its field.
+
+    Args:
+        schema: The columns.
+        fields: What the user asked for.
+        share: Which fields neighbours share, and by which key; see `share_fields`.
 
     Raises:
         FieldError: One or more columns or fields cannot be had. One error lists all of them, in the order of the
             schema, each with the reason and the way out.
     """
-    return spec_of_plans(plan_fields(schema, fields))
+    spec = spec_of_plans(plan_fields(schema, fields))
+    return share_fields(spec, share) if share else spec
 
 
-def spec_of(columns: Columns, fields: Mapping[str, Field], *, where: str = "the transform's result") -> Spec:
+def spec_of(
+    columns: Columns,
+    fields: Mapping[str, Field],
+    share: Share | None = None,
+    *,
+    where: str = "the transform's result",
+) -> Spec:
     """Return what a sample of these arrays is: it depends on their types and shapes alone, not on their values.
 
     Raises:
         FieldError: As `plan_spec`.
         FieldMismatchError: Something is no array of rows.
     """
-    return plan_spec(as_table(columns, where=where).schema, fields)
+    return plan_spec(as_table(columns, where=where).schema, fields, share)
 
 
 def to_arrays(columns: Columns, fields: Mapping[str, Field], *, where: str) -> Arrays:

@@ -1,0 +1,55 @@
+"""The compiled loop that finds where neighbours differ.
+
+Imported on first use only. `runs.py` has the same in plain NumPy for machines without numba; the two are held equal by
+a test. Compiled once a machine, kept beside this file.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+
+@intrinsic  # type: ignore[untyped-decorator,unused-ignore]
+def _memcmp(_typing_context: Any, array: Any, first: Any, second: Any, num_bytes: Any) -> Any:
+    """Compare two ranges of an array of bytes; 0 where they are the same."""
+    signature = types.int32(array, first, second, num_bytes)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        struct = context.make_array(signature.args[0])(context, builder, arguments[0])
+        byte, number = ir.IntType(8).as_pointer(), ir.IntType(64)
+        function = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(ir.IntType(32), [byte, byte, number]), "memcmp"
+        )
+        pointers = [builder.gep(struct.data, [arguments[i]]) for i in (1, 2)]
+        return builder.call(function, [*pointers, arguments[3]])
+
+    return signature, generate
+
+
+def _mark(data, starts, begins):
+    """Mark the rows whose bytes differ from those of the row before. See `runs.mark`."""
+    for i in range(1, len(begins)):
+        if begins[i]:
+            continue
+        first, second = starts[i - 1], starts[i]
+        num_bytes = starts[i + 1] - second
+        if second - first != num_bytes or (num_bytes and _memcmp(data, first, second, num_bytes)):
+            begins[i] = True
+
+
+_SIGNATURE = types.void(
+    types.Array(types.uint8, 1, "C", readonly=True),
+    types.Array(types.int64, 1, "C", readonly=True),
+    types.Array(types.boolean, 1, "C"),
+)
+try:
+    mark = numba.njit(_SIGNATURE, nogil=True, cache=True)(_mark)
+except RuntimeError:  # neither beside the source nor in the home can be written: compile in each process
+    mark = numba.njit(_SIGNATURE, nogil=True)(_mark)
