@@ -42,12 +42,13 @@ _LISTS_AHEAD = 24
 _BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 _INT64 = types.Array(types.int64, 1, "C", readonly=True)
 _OUT_BYTES = types.Array(types.uint8, 1, "C")
+_OUT_INT32 = types.Array(types.int32, 1, "C")
 _OUT_INT64 = types.Array(types.int64, 1, "C")
 
 
-def _compile(*arguments: object) -> Callable[[_Function], _Function]:
+def _compile(*arguments: object, returns: object = types.void) -> Callable[[_Function], _Function]:
     def decorate(function: _Function) -> _Function:
-        signature = types.void(*arguments)
+        signature = returns(*arguments)  # type: ignore[operator,unused-ignore]
         try:
             compiled: _Function = numba.njit(signature, nogil=True, cache=True)(function)
         except RuntimeError:  # neither beside the source nor in the home can be written: compile in each process
@@ -104,8 +105,8 @@ _copy_lines = _copies(_LINE_BYTES)
 _copy_16 = _copies(16)
 
 
-@_compile(_BYTES, _INT64, types.int64, _OUT_BYTES)
-def take_lines(memory, index, num_bytes, out):
+@_compile(_BYTES, _INT64, types.int64, _OUT_BYTES, types.int64, types.int64)
+def take_lines(memory, index, num_bytes, out, out_bytes, at):
     """Copy records of whole cache lines. See `gather.take_records`."""
     num = len(index)
     ahead = max(1, min(_MAX_AHEAD, _AHEAD_BYTES // num_bytes))
@@ -118,7 +119,7 @@ def take_lines(memory, index, num_bytes, out):
         if i + ahead < num:
             for byte in range(0, asked, _LINE_BYTES):
                 _prefetch(memory, index[i + ahead] * num_bytes + byte)
-        _copy_lines(out, i * num_bytes, memory, index[i] * num_bytes, num_lines)
+        _copy_lines(out, i * out_bytes + at, memory, index[i] * num_bytes, num_lines)
 
 
 @_compile(_INT64, _INT64, _INT64, _INT64, _OUT_INT64, _OUT_INT64)
@@ -166,3 +167,27 @@ def copy_lists(memory, first, value_bytes, slot, starts, offsets, out):
             _copy_16(out, at, memory, begin, 1)
         else:
             _copy_lines(out, at, memory, begin, num_lines)
+
+
+@_compile(_INT64, _OUT_INT64, _OUT_INT32, _OUT_INT32, returns=types.int64)
+def distinct(row, found, index, table):
+    """Number different rows in the order in which they come first. See `gather.distinct`.
+
+    A row like the one before it, as in data that is grouped, costs a comparison; others are looked up in `table`,
+    whose size is a power of two.
+    """
+    num = 0
+    mask = len(table) - 1
+    for i in range(len(row)):
+        if i > 0 and row[i] == row[i - 1]:
+            index[i] = index[i - 1]
+            continue
+        place = ((row[i] * 0x1E3779B97F4A7C15) >> 20) & mask
+        while table[place] >= 0 and found[table[place]] != row[i]:
+            place = (place + 1) & mask
+        if table[place] < 0:
+            table[place] = num
+            found[num] = row[i]
+            num += 1
+        index[i] = table[place]
+    return num

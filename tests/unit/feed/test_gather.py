@@ -108,3 +108,24 @@ def test_settling_a_region_changes_nothing_and_can_be_ended(tmp_path, is_mapped)
     assert region.is_in_memory()
     np.testing.assert_array_equal(region.bytes.view(np.int64), content)
     region.close()
+
+
+@given(st.data())
+@pytest.mark.parametrize("compiled", [True, False])
+def test_records_go_to_their_place_in_wider_ones(compiled, data):
+    width = data.draw(st.sampled_from([1, 8, 64, 640]))
+    at = data.draw(st.sampled_from([0, 8, 64]))
+    rows = np.random.default_rng(0).integers(0, 256, (data.draw(st.integers(1, 50)), width), dtype=np.uint8)
+    index = np.array(data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=50)), dtype=np.int64)
+    out = np.full((len(index), at + width + 8), 77, dtype=np.uint8)
+    gather.take_records(rows, index, out, at=at, compiled=compiled)
+    np.testing.assert_array_equal(out[:, at : at + width], rows[index])
+    assert (np.delete(out, np.s_[at : at + width], axis=1) == 77).all()
+
+
+@given(st.lists(st.one_of(st.integers(0, 20), st.integers(0, 2**62)), max_size=80), st.booleans())
+def test_distinct_rows_come_in_their_order_with_the_place_of_each(rows, compiled):
+    found, index = gather.distinct(np.array(rows, dtype=np.int64), compiled=compiled)
+    assert found.tolist() == list(dict.fromkeys(rows))
+    assert found[index].tolist() == rows
+    assert index.dtype == np.int32
