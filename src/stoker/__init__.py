@@ -15,8 +15,10 @@ from stoker.errors import (
     TransformError,
 )
 from stoker.feed.loader import Loader
+from stoker.feed.sequence import SequenceShard
 from stoker.feed.shard import Shard
 from stoker.source.dataset import Dataset
+from stoker.source.mixture import Mixture
 from stoker.source.units.asked import NGram, Pack
 from stoker.spec import Entry, Field, Ragged, Spec
 from stoker.trace.record import Trace
@@ -33,10 +35,12 @@ __all__ = [
     "FieldMismatchError",
     "Loader",
     "LoaderStats",
+    "Mixture",
     "NGram",
     "Pack",
     "Ragged",
     "ResumeError",
+    "SequenceShard",
     "Shard",
     "SourceChangedError",
     "SourceError",

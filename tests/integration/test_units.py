@@ -141,7 +141,7 @@ def test_groups_stay_whole_where_row_groups_allow_it_and_what_is_cut_is_reported
     pq.write_table(pa.table({"id": ids, "q": ids // 7 + 1000}), data / "small.parquet", row_group_size=10)
     dataset = stoker.Dataset(data, chunk_size=1000)
     with stoker.Loader(dataset, batch_size=10, shuffle_by="q") as loader:
-        sizes = loader._chunks.num_samples
+        sizes = loader._opened.num_samples
         assert len(sizes) > 10
         starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
         keys = np.concatenate([ids // 7, ids // 7 + 1000])
@@ -170,10 +170,10 @@ def test_windows_that_would_cross_a_chunk_are_counted(tmp_path):
     )  # fmt: skip
     dataset = stoker.Dataset(tmp_path / "data", chunk_size=1)
     with stoker.Loader(dataset, batch_size=8, sequence=stoker.NGram(length=4, keys="k")) as loader:
-        assert len(loader._chunks.num_samples) > 3
+        assert len(loader._opened.num_samples) > 3
         report = loader.units
         assert report.num_units + report.num_lost == 97
-        assert report.num_cut == len(loader._chunks.num_samples) - 1
+        assert report.num_cut == len(loader._opened.num_samples) - 1
 
 
 def double(rows: pa.Table) -> dict[str, object]:

@@ -68,7 +68,7 @@ def chunks_of(dataset: stoker.Dataset, folder: Path, loader: stoker.Loader) -> l
         rows += pq.read_table(file).to_pylist()
     if dataset.filter is not None:
         rows = [row for row in rows if row["keep"]]
-    sizes = loader._chunks.num_samples.tolist()
+    sizes = loader._opened.num_samples.tolist()
     assert sum(sizes) == len(rows)
     ends = list(itertools.accumulate(sizes, initial=0))
     return [rows[a:b] for a, b in itertools.pairwise(ends)]

@@ -24,7 +24,7 @@ from stoker.cache.store import Store
 from stoker.cache.warm import OnProgress, WarmProgress, warm
 from stoker.cache.workers import ProcessBuilder
 from stoker.errors import CacheError, ChunkCorruptError, FieldError
-from stoker.feed.fill import Filler
+from stoker.feed.fill import Filling
 from stoker.feed.temporary import TemporaryFolder
 from stoker.feed.units.make import check_units
 from stoker.feed.units.open import makes_tokens, open_units
@@ -152,7 +152,7 @@ class Chunks:
             builder=self._builder,
         )
 
-    def open_window(self, chunks: Sequence[int] | npt.NDArray[np.int64], filler: Filler) -> Window:
+    def open_window(self, chunks: Sequence[int] | npt.NDArray[np.int64], filler: Filling) -> Window:
         """Return a window of these chunks, in this order.
 
         Blocks: until all of them are there.
@@ -176,7 +176,7 @@ class Chunks:
             raise
         return window
 
-    def _open_held(self, numbers: Sequence[int], filler: Filler) -> Window:
+    def _open_held(self, numbers: Sequence[int], filler: Filling) -> Window:
         """Open each chunk as soon as it is there: an open file may be evicted and is still read."""
         with ExitStack() as stack:
             fds = []
@@ -192,7 +192,7 @@ class Chunks:
                 raise
         return window
 
-    def list_lengths(self, chunk: int, entry: Entry, filler: Filler) -> npt.NDArray[np.int64]:
+    def list_lengths(self, chunk: int, entry: Entry, filler: Filling) -> npt.NDArray[np.int64]:
         """Return how many values a ragged field has in each sample of a chunk: read from the chunk. Shape [N].
 
         Blocks: until it is there.
@@ -214,7 +214,7 @@ class Chunks:
     def _window(self, numbers: Sequence[int], sizes: Sequence[int]) -> Window:
         return Window(self.spec, num_samples=[int(self.num_samples[i]) for i in numbers], size_bytes=sizes)
 
-    def _held(self, chunk: int, filler: Filler, use: Callable[[int], T]) -> T:
+    def _held(self, chunk: int, filler: Filling, use: Callable[[int], T]) -> T:
         """Return what `use` makes of the chunk's descriptor, once the chunk is there and found sound."""
         for _ in range(_TRIES):
             filler.wait(chunk)

@@ -32,6 +32,7 @@ class SourceRow(NamedTuple):
         chunk: Number of its chunk in the fixed order.
         chunk_row: Its place among the rows of the chunk, those that pass the filter.
         is_padding: Whether the sample only fills the batch.
+        dataset: Name of its data set in a mixture, else None.
     """
 
     url: str
@@ -40,6 +41,7 @@ class SourceRow(NamedTuple):
     chunk: int
     chunk_row: int
     is_padding: bool
+    dataset: str | None = None
 
 
 class Places(NamedTuple):
@@ -75,6 +77,8 @@ class Explanation(Sequence[SourceRow]):
         is_padding: Whether it only fills the batch. Shape [B].
         unit: Which group, window or packed row of the batch each belongs to, where the order counts these; then a
             sample may be named several times. Otherwise its own place. Shape [B].
+        names: Names of the data sets of a mixture; none where there is one data set.
+        whose: Number of each sample's data set among these; None where there is one data set. Shape [B].
     """
 
     epoch: int
@@ -86,6 +90,8 @@ class Explanation(Sequence[SourceRow]):
     chunk_row: Int64
     is_padding: npt.NDArray[np.bool_]
     unit: Int64
+    names: Sequence[str] = ()
+    whose: Int64 | None = None
 
     def __len__(self) -> int:
         return self.chunk.size
@@ -105,6 +111,7 @@ class Explanation(Sequence[SourceRow]):
             chunk=int(self.chunk[i]),
             chunk_row=int(self.chunk_row[i]),
             is_padding=bool(self.is_padding[i]),
+            dataset=None if self.whose is None else self.names[int(self.whose[i])],
         )
 
     def __iter__(self) -> Iterator[SourceRow]:
@@ -126,6 +133,7 @@ class Use(NamedTuple):
         rank: The rank that gets it, None with it.
         chunk: Number of its chunk in the fixed order.
         chunk_row: Its row there.
+        dataset: Name of its data set in a mixture, else None.
     """
 
     epoch: int
@@ -133,6 +141,7 @@ class Use(NamedTuple):
     rank: int | None
     chunk: int
     chunk_row: int
+    dataset: str | None = None
 
 
 def explain(
@@ -210,7 +219,7 @@ def find(
             this is.
         SourceError: The footer cannot be read.
     """
-    chunk, chunk_row = _chunk_of(catalogue, _file_of(catalogue, url), row_group, row)
+    chunk, chunk_row = chunk_of_row(catalogue, url, row_group, row)
     unit = chunk_row if unit_of is None else unit_of(chunk, chunk_row)
     uses = uses_of(order, order.lanes_of_epoch(epoch), steps, chunk=[chunk], row=[unit], world_size=world_size)
     step, rank = int(uses.step[0]), int(uses.rank[0])
@@ -221,6 +230,16 @@ def find(
         chunk=chunk,
         chunk_row=chunk_row,
     )
+
+
+def chunk_of_row(catalogue: Catalogue, url: str, row_group: int, row: int) -> tuple[int, int]:
+    """Return chunk and row of the chunk of a row of a file.
+
+    Raises:
+        ValueError: There is no such file, row group or row; or a filter leaves open which sample it is.
+        SourceError: The footer cannot be read.
+    """
+    return _chunk_of(catalogue, _file_of(catalogue, url), row_group, row)
 
 
 def locate_rows(catalogue: Catalogue, chunk: Int64, row: Int64) -> Places:

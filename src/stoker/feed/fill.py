@@ -6,11 +6,22 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol
 
 from stoker.errors import CacheFullError
 
 # How long to leave a chunk alone that another process builds. Short against building one, long against a file lookup.
 _POLL_S = 0.01
+
+
+class Filling(Protocol):
+    """Has chunks built: a `Filler`, or a part of one."""
+
+    def request(self, chunks: Iterable[int]) -> None:
+        """Ask for chunks, in order of use."""
+
+    def wait(self, chunk: int) -> None:
+        """Return when a requested chunk is there."""
 
 
 class Filler:

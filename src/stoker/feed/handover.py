@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from stoker.feed.assemble import Assembled
 from stoker.feed.buffers import plain_buffer
+from stoker.feed.sequence import SequenceShard
 from stoker.feed.units.make import Shaping
 from stoker.spec import Array, Arrays
 
@@ -21,6 +22,7 @@ class Batch:
         is_augmented: Whether `augment` has been at them.
         shaping: How the fixed-width ones come of the records; None where they are simply their fields.
         has_records: Whether they are views of the records at all.
+        sequence_shard: Which part of each sequence leaves; None for all of it.
     """
 
     arrays: Arrays
@@ -28,6 +30,13 @@ class Batch:
     is_augmented: bool
     shaping: Shaping | None = None
     has_records: bool = True
+    sequence_shard: SequenceShard | None = None
+
+    def cut(self, name: str, field: Any) -> Any:
+        """Return what leaves of a field, an array or a tensor: all of it, or this rank's part of each sequence."""
+        if self.sequence_shard is None or name not in self.sequence_shard.fields:
+            return field
+        return self.sequence_shard.part(field)
 
 
 class Handover(Protocol):
@@ -58,7 +67,9 @@ class NumpyHandover:
 
     def prepare(self, batch: Batch) -> Arrays:
         """Return the fields."""
-        return batch.arrays
+        if batch.sequence_shard is None:
+            return batch.arrays
+        return {name: batch.cut(name, field) for name, field in batch.arrays.items()}
 
     def hand_over(self, prepared: Arrays) -> Arrays:
         """Return the fields."""

@@ -7,7 +7,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self, TypedDict
 
@@ -15,20 +14,22 @@ import numpy as np
 
 from stoker.errors import ResumeError
 from stoker.feed.buffers import BufferPool
-from stoker.feed.chunks import Chunks, open_chunks
-from stoker.feed.explain import Explanation, Use, explain, find
+from stoker.feed.explain import Explanation, Use
+from stoker.feed.explain_all import explain_all, find_all
 from stoker.feed.handover import Handover, NumpyHandover
-from stoker.feed.mixing import window_chunks
+from stoker.feed.mixing import mixed_window, window_chunks
+from stoker.feed.opened import Opened, open_all
+from stoker.feed.orders import Orders
 from stoker.feed.run import Augment, Prepared, Run, RunSettings, Turn, let_go
+from stoker.feed.sequence import SequenceShard
 from stoker.feed.shard import Shard
-from stoker.feed.units.expand import Units, finder, units_of
 from stoker.feed.units.make import Maker
-from stoker.feed.units.report import UnitsReport, report_on
-from stoker.order.epoch import Order
+from stoker.feed.units.report import UnitsReport
 from stoker.order.position import ROWS, Position
 from stoker.order.steps import Remainder, Steps
 from stoker.source.dataset import Dataset
-from stoker.source.units.asked import Asked, NGram, Pack, Weighted, parse_asked
+from stoker.source.mixture import Mixture
+from stoker.source.units.asked import Asked, NGram, Pack, parse_asked
 from stoker.spec import Spec, parse_size
 from stoker.trace import status
 from stoker.trace.record import Trace
@@ -62,6 +63,7 @@ class LoaderOptions(TypedDict, total=False):
     shuffle_by: str | Sequence[str] | None
     weights: str | None
     sequence: NGram | Pack | None
+    sequence_shard: SequenceShard | None
 
 
 class Loader:
@@ -127,7 +129,7 @@ class Loader:
 
     def __init__(
         self,
-        dataset: Dataset,
+        dataset: Dataset | Mixture,
         *,
         batch_size: int | None = None,
         shuffle: bool = False,
@@ -149,9 +151,15 @@ class Loader:
         shuffle_by: str | Sequence[str] | None = None,
         weights: str | None = None,
         sequence: NGram | Pack | None = None,
+        sequence_shard: SequenceShard | None = None,
     ) -> None:
-        if not isinstance(dataset, Dataset):
-            raise TypeError(f"dataset must be a stoker.Dataset, not {type(dataset).__name__}; wrap it: Dataset(...)")
+        if not isinstance(dataset, Dataset | Mixture):
+            raise TypeError(
+                f"dataset must be a stoker.Dataset or a stoker.Mixture of some, not {type(dataset).__name__}; wrap it: "
+                "Dataset(...)"
+            )
+        if sequence_shard is not None and not isinstance(sequence_shard, SequenceShard):
+            raise TypeError(f"sequence_shard must be a stoker.SequenceShard, not {sequence_shard!r}")
         self._shard = _shard(rank, world_size, shard)
         self._global_batch_size = _global_batch_size(batch_size, global_batch_size, self._shard)
         if not isinstance(shuffle, bool | np.bool_):
@@ -188,7 +196,7 @@ class Loader:
         self._made_s = time.monotonic()
         name = _name(dataset)
         self._stages = Stages() if trace is None else trace.stages(name)
-        self._chunks: Chunks = open_chunks(
+        self._opened: Opened = open_all(
             dataset,
             cache=None if cache is None else Path(cache).expanduser(),
             limit_bytes=limit_bytes,
@@ -205,22 +213,20 @@ class Loader:
             global_batch_size=self._global_batch_size,
         )
         shown = status.publisher().add(self._stages, about, _look(weakref.ref(self)))
-        self._close_all = weakref.finalize(self, let_go, _closing(self._runs, self._chunks, shown))
+        self._close_all = weakref.finalize(self, let_go, _closing(self._runs, self._opened, shown))
         try:
             marks_padding = remainder == "pad"
-            maker = _maker(self._asked, self._chunks, marks_padding=marks_padding)
-            self._index = self._chunks.index
-            self._order_of = partial(
-                Order,
-                shuffle=self._shuffle,
-                seed=self._seed,
-                window=window_chunks(
-                    window, num_samples=self._chunks.num_samples, record_bytes=self._chunks.spec.record_bytes
-                ),
-                lanes=lanes,
+            maker = _maker(self._asked, self._opened, sequence_shard, marks_padding=marks_padding)
+            spec, num_samples = self._opened.spec, self._opened.num_samples
+            window = window_chunks(
+                mixed_window(window, num_samples, spec.record_bytes, num_sets=len(self._opened.chunks)),
+                num_samples=num_samples,
+                record_bytes=spec.record_bytes,
             )
-            self._known_order: tuple[int, Order, Units | None] | None = None
-            self._order = self._order_in(0)[0]
+            self._orders = Orders(
+                self._opened, asked=self._asked, shuffle=self._shuffle, seed=self._seed, window=window, lanes=lanes
+            )
+            self._order = self._orders.first
         except BaseException:
             self.close()
             raise
@@ -233,12 +239,14 @@ class Loader:
             marks_padding=marks_padding,
             handover=self._make_handover(),
             maker=maker,
+            source_field=None if self._opened.mixture is None else self._opened.mixture.source_field,
+            sequence_shard=sequence_shard,
         )
         self._pool = BufferPool(self._settings.handover.allocate, max_unused=prefetch + 4)
         self._num_steps = 0
         self._num_samples = 0
         beginning = Position(
-            fingerprint=self._chunks.fingerprint,
+            fingerprint=self._opened.fingerprint,
             seed=self._seed,
             shuffle=self._shuffle,
             window=self._order.window,
@@ -314,22 +322,22 @@ class Loader:
     @property
     def spec(self) -> Spec:
         """Names, dtypes and shapes of a sample's fields."""
-        return self._chunks.spec
+        return self._opened.spec
 
     @property
     def num_samples(self) -> int:
-        """Samples of the whole data set, after the filter."""
-        return int(self._chunks.num_samples.sum())
+        """Samples of the whole data set, or of all of a mixture, after the filter."""
+        return int(self._opened.num_samples.sum())
 
     @property
     def units(self) -> UnitsReport:
         """What the order counts, how many of them there are, and what chunks' borders cut."""
-        return report_on(self._asked, self._index, num_samples=self._chunks.num_samples)
+        return self._orders.report()
 
     def stats(self) -> LoaderStats:
         """Return what the loader has done so far."""
         totals = self._stages.totals()
-        counts = self._chunks.counts()
+        counts = self._opened.counts()
         at = self._start if self._is_restored else self._at
         return LoaderStats(
             num_steps=self._num_steps,
@@ -363,9 +371,7 @@ class Loader:
             ValueError: There is no such step or epoch.
         """
         epoch = self.epoch if epoch is None else epoch
-        steps = self._steps(consumed=0)
-        order, units = self._order_in(epoch)
-        return explain(self._chunks.catalogue, order, steps, step, epoch=epoch, shard=self._shard, units=units)
+        return explain_all(self._opened, self._orders, self._steps(0), step, epoch=epoch, shard=self._shard)
 
     def find(self, url: str, row_group: int, row: int, *, epoch: int | None = None) -> Use:
         """Return in which step of an epoch, and on which rank, a row is used: the inverse of `explain`.
@@ -380,15 +386,22 @@ class Loader:
             ValueError: There is no such file, row group or row; a filter leaves open which sample it is; or the order
                 counts something that may have a row more than once, or not at all.
         """
+        return self.find_all(url, row_group, row, epoch=epoch)[0]
+
+    def find_all(self, url: str, row_group: int, row: int, *, epoch: int | None = None) -> list[Use]:
+        """Return every step of an epoch that uses a row, the first one first: a mixture may use it several times.
+
+        One entry without a step says that the epoch does not use it. Otherwise as `find`.
+        """
         epoch = self.epoch if epoch is None else epoch
-        steps, world_size = self._steps(consumed=0), self._shard.world_size
-        catalogue, (order, units) = self._chunks.catalogue, self._order_in(epoch)
-        unit_of = finder(self._asked, units)
-        return find(catalogue, order, steps, url, row_group, row, epoch=epoch, world_size=world_size, unit_of=unit_of)
+        world_size = self._shard.world_size
+        return find_all(
+            self._opened, self._orders, self._steps(0), url, row_group, row, epoch=epoch, world_size=world_size
+        )
 
     def __repr__(self) -> str:
         return (
-            f"{type(self).__name__}({self.num_samples:,} samples in {len(self._chunks.num_samples):,} chunks, "
+            f"{type(self).__name__}({self.num_samples:,} samples in {len(self._opened.num_samples):,} chunks, "
             f"global batch {self._global_batch_size:,}, rank {self._shard.rank} of {self._shard.world_size}, "
             f"epoch {self.epoch})"
         )
@@ -402,37 +415,22 @@ class Loader:
     def _begin_run(self, start: Position, turn: Turn = Turn()) -> Run:  # noqa: B008  frozen
         if not self._close_all.alive:
             raise RuntimeError("the loader is closed; make a new one")
-        order, units = self._order_in(start.epoch)
         run = Run(
             position=start,
-            orders=order.lanes_of_epoch(start.epoch),
+            orders=self._orders.lanes_of_epoch(start.epoch),
             steps=self._steps(start.num_consumed),
-            chunks=self._chunks,
+            opened=self._opened,
             pool=self._pool,
             settings=self._settings,
             stages=self._stages,
             turn=turn,
-            units=units,
+            units_in=self._orders.units_in,
         )
         self._runs.add(run)
         self._at = start
         self._start = replace(start, num_consumed=0)
         self._is_restored = False
         return run
-
-    def _order_in(self, epoch: int) -> tuple[Order, Units | None]:
-        """Return the order of an epoch, and what it counts: the same in every one, but for draws by weight."""
-        known = self._known_order
-        if known is not None and (known[0] == epoch or not isinstance(self._asked, Weighted)):
-            return known[1:]
-        units = None
-        num_units = self._chunks.num_samples
-        if self._asked is not None and self._index is not None:
-            units = units_of(self._asked, self._index, seed=self._seed, epoch=epoch)
-            num_units = units.num_units
-        order = self._order_of(num_units)
-        self._known_order = epoch, order, units
-        return order, units
 
     def _steps(self, consumed: int) -> Steps:
         return Steps(
@@ -483,8 +481,10 @@ def default_num_threads() -> int:
     return os.cpu_count() or 1
 
 
-def _name(dataset: Dataset) -> str:
+def _name(dataset: Dataset | Mixture) -> str:
     """Return what people call a data set, in a line."""
+    if isinstance(dataset, Mixture):
+        return f"a mixture of {', '.join(dataset.names)}"
     first, num_sources = dataset.sources[0], len(dataset.sources)
     if num_sources == 1:
         return first
@@ -503,28 +503,32 @@ def _look(loader: weakref.ref[Loader]) -> status.Look:
     return look
 
 
-def _closing(runs: weakref.WeakSet[Run], chunks: Chunks, shown: status.Entry) -> Callable[[], None]:
+def _closing(runs: weakref.WeakSet[Run], opened: Opened, shown: status.Entry) -> Callable[[], None]:
     """Return what ends everything a loader has begun, without referring to the loader."""
 
     def close() -> None:
         shown.close()
         for run in list(runs):
             run.close()
-        chunks.close()
+        opened.close()
 
     return close
 
 
-def _maker(asked: Asked | None, chunks: Chunks, *, marks_padding: bool) -> Maker | None:
-    """Return what makes batches of anything but rows; checks names in any case."""
-    if asked is None:
-        if marks_padding and any(entry.name == "sample_mask" for entry in chunks.spec):
-            raise ValueError(
-                "remainder='pad' gives batches an array 'sample_mask' of their own, but the data set has a field of "
-                'this name: call it otherwise, with fields={"other": stoker.Field(columns="sample_mask")}'
-            )
-        return None
-    return Maker(asked, chunks.spec, fragments=chunks.catalogue.fragments, marks_padding=marks_padding)
+def _maker(
+    asked: Asked | None, opened: Opened, sequence_shard: SequenceShard | None, *, marks_padding: bool
+) -> Maker | None:
+    """Return what makes batches of anything but rows; checks names and shapes in any case."""
+    maker = None if asked is None else Maker(asked, opened.spec, marks_padding=marks_padding)
+    spec = opened.spec if maker is None else maker.spec
+    if maker is None and marks_padding and any(entry.name == "sample_mask" for entry in spec):
+        raise ValueError(
+            "remainder='pad' gives batches an array 'sample_mask' of their own, but the data set has a field of "
+            'this name: call it otherwise, with fields={"other": stoker.Field(columns="sample_mask")}'
+        )
+    if sequence_shard is not None:
+        sequence_shard.spec_of(spec)
+    return maker
 
 
 def _shard(rank: int | None, world_size: int | None, shard: Shard | None) -> Shard:

@@ -17,6 +17,24 @@ MAX_WINDOW_CHUNKS = 512
 _MIN_SAMPLE_BYTES = 64
 
 
+def mixed_window(
+    window: int | Literal["all"] | None, num_samples: npt.NDArray[np.int64], record_bytes: int, *, num_sets: int
+) -> int | Literal["all"] | None:
+    """Return the window of each data set of a mixture: of what is usual for all of them together, an equal part.
+
+    Args:
+        window: What the user said; only None is changed.
+        num_samples: Samples of each chunk, of all data sets. Shape [K].
+        record_bytes: Bytes of a record.
+        num_sets: How many data sets there are.
+    """
+    if window is not None or num_sets == 1:
+        return window
+    whole = window_chunks(None, num_samples=num_samples, record_bytes=record_bytes)
+    assert whole is not None
+    return max(_MIN_WINDOW_CHUNKS, whole // num_sets)
+
+
 def window_chunks(
     window: int | Literal["all"] | None, *, num_samples: npt.NDArray[np.int64], record_bytes: int
 ) -> int | None:

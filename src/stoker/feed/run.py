@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -14,23 +13,27 @@ import numpy as np
 
 from stoker.feed.assemble import Part, assemble
 from stoker.feed.buffers import BufferPool
-from stoker.feed.chunks import Chunks
 from stoker.feed.fill import Filler
 from stoker.feed.handover import Batch, Handover
+from stoker.feed.opened import Opened
 from stoker.feed.prefetch import Prefetch
+from stoker.feed.reorder import reordered
+from stoker.feed.sequence import SequenceShard
+from stoker.feed.streams import Acquired, EpochStream, Mapped, MixedStream, Stream
 from stoker.feed.subjects import Subjects
 from stoker.feed.units.expand import Units
 from stoker.feed.units.make import Made, Maker, UnitPart
-from stoker.feed.window import Window
 from stoker.feed.windows import Windows
 from stoker.identity import order_key
-from stoker.order.epoch import EpochOrder, locate_range
-from stoker.order.plain import Int64, Tables
+from stoker.order.epoch import EpochOrder
+from stoker.order.mixture import MixtureEpoch
+from stoker.order.plain import Int64
 from stoker.order.position import Position
 from stoker.order.shard import Shard
-from stoker.order.steps import Slice, Steps
+from stoker.order.steps import Steps
 from stoker.spec import Arrays
 from stoker.trace.stages import Stages, timed
+from stoker.trace.track import Subject
 
 Augment = Callable[[Arrays, np.random.Generator], Arrays]
 
@@ -48,6 +51,8 @@ class RunSettings:
         marks_padding: Whether batches get the bool field `sample_mask`, False where a sample only fills the batch up.
         handover: What batches leave as.
         maker: Makes batches of what the order counts, where that is not rows.
+        source_field: Name of the field that says which data set each sample is of, where batches get one.
+        sequence_shard: This rank's part of each sequence, where it gets only a part.
     """
 
     seed: int
@@ -58,6 +63,8 @@ class RunSettings:
     marks_padding: bool
     handover: Handover
     maker: Maker | None = None
+    source_field: str | None = None
+    sequence_shard: SequenceShard | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,30 +81,6 @@ class Turn:
 
     first: int = 0
     every: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Mapped:
-    """An open window, and how its samples are found.
-
-    Attributes:
-        window: Where they lie.
-        tables: Which of them stand at which positions; rows are counted through the window, other units in their
-            chunk.
-        chunks: Chunk of each slot, in fixed order. Shape [K].
-    """
-
-    window: Window
-    tables: Tables
-    chunks: Int64
-
-    def settle(self, goes_on: Callable[[], bool]) -> None:
-        """Bring the window's pages to where they are used."""
-        self.window.settle(goes_on=goes_on)
-
-    def close(self) -> None:
-        """Close the window."""
-        self.window.close()
 
 
 class Prepared(NamedTuple):
@@ -119,54 +102,52 @@ class Run:
         position: Where it begins.
         orders: Order of the epoch in each lane.
         steps: Which samples of each lane belong to which step, from `position` on.
-        chunks: Where the samples are.
+        opened: The data sets that the samples are of.
         pool: Memory for batches.
         settings: See `RunSettings`.
         stages: Told of waiting, gathering and opening.
         turn: Which of the steps it makes.
-        units: What the order counts in this epoch, where that is not rows.
+        units_in: Returns what the order counts of a data set in one of its own epochs, None for rows.
     """
 
     def __init__(
         self,
         *,
         position: Position,
-        orders: Sequence[EpochOrder],
+        orders: Sequence[EpochOrder] | Sequence[MixtureEpoch],
         steps: Steps,
-        chunks: Chunks,
+        opened: Opened,
         pool: BufferPool,
         settings: RunSettings,
         stages: Stages,
         turn: Turn = Turn(),
-        units: Units | None = None,
+        units_in: Callable[[int, int], Units | None],
     ) -> None:
         self.position = position
         self.steps = steps
-        self._orders = orders
-        self._chunks = chunks
+        self._opened = opened
         self._pool = pool
         self._settings = settings
         self._stages = stages
         self._epoch = position.epoch
-        self._units = units
+        self._units_in = units_in
         self._numbers = range(turn.first, steps.num_steps, turn.every)
         self._num_handed = 0
         self._handed_ns = 0
         self._subjects = Subjects(epoch=self._epoch, steps=steps, num_lanes=len(orders))
-        self._passed = [0] * len(orders)
         # Asked for twice: when a step is assembled, and to see what it leaves behind.
         self._slices = lru_cache(maxsize=64)(partial(steps.slices, shard=settings.shard))
         self._is_closed = False
         self._closing = threading.RLock()
         self._filler = Filler(
-            is_there=chunks.is_there,
+            is_there=opened.is_there,
             build=self._build,
-            num_threads=chunks.num_builders(settings.num_threads),
-            max_ahead=settings.num_threads if chunks.is_tight else None,
+            num_threads=opened.num_builders(settings.num_threads),
+            max_ahead=settings.num_threads if opened.is_tight else None,
             waiting=partial(stages.span, "wait_chunk"),
         )
-        self._windows = [self._windows_of(order) for order in orders]
-        self._borders: list[list[int]] = [order.window_starts.tolist() for order in orders]
+        self._scratch = BufferPool(max_unused=settings.num_threads)
+        self._streams: list[Stream] = [self._stream_of(order) for order in orders]
         self._prefetch: Prefetch[Prepared] = Prefetch(
             self._make,
             num_results=len(self._numbers),
@@ -175,29 +156,48 @@ class Run:
             waiting=partial(stages.span, "wait_room"),
         )
 
-    def _windows_of(self, order: EpochOrder) -> Windows[Mapped]:
+    def _stream_of(self, order: EpochOrder | MixtureEpoch) -> Stream:
+        if isinstance(order, EpochOrder):
+            return self._epoch_stream(0, order, lambda number: int(order.window_starts[number]))
+
+        def open_epoch(which: int, own: EpochOrder) -> EpochStream:
+            return self._epoch_stream(
+                which, own, lambda number: order.first_use(which, own.epoch, int(own.window_starts[number]))
+            )
+
+        return MixedStream(order, open_epoch)
+
+    def _epoch_stream(self, which: int, order: EpochOrder, start_of: Callable[[int], int]) -> EpochStream:
+        """Return the stream of one data set's own epoch; `start_of` says where in the lane a window is first used."""
+        units = self._units_in(which, order.epoch)
+
+        def asking(number: int) -> Subject:
+            numbers = self._opened.numbers(which, order.window_chunks(number))
+            return self._subjects.asking(number, start=start_of(number), chunks=numbers)
+
         def open_window(number: int) -> Mapped:
-            with self._stages.span("open", subject=self._subjects.asking(order, number)):
-                window = self._chunks.open_window(order.window_chunks(number), self._filler)
+            with self._stages.span("open", subject=asking(number)):
+                window = self._opened.open_window(which, order.window_chunks(number), self._filler)
                 if not window.is_in_memory:
                     # One read through all of it, before random rows are asked for: a disk is many times as fast so.
                     window.settle(goes_on=lambda: not self._is_closed)
-                tables = order.tables(number, window.first_row if self._units is None else None)
+                tables = order.tables(number, window.first_row if units is None else None)
                 return Mapped(window, tables, order.window_chunks(number))
 
         def request(number: int) -> None:
-            self._subjects.asking(order, number)
-            counts = self._chunks.counts()
+            asking(number)
+            counts = self._opened.counts()
             self._stages.sample("cache", hits=counts.num_reused, built=counts.num_built, mended=counts.num_mended)
-            self._filler.request(order.window_chunks(number).tolist())
+            self._filler.request(self._opened.numbers(which, order.window_chunks(number)))
 
-        return Windows(
+        windows = Windows(
             open_window=open_window,
             request=request,
             num_windows=order.num_windows,
-            builds_ahead=not self._chunks.is_tight,
+            builds_ahead=not self._opened.is_tight,
             waiting=partial(self._stages.span, "wait_window"),
         )
+        return EpochStream(order, windows, units=units, fragments=self._opened.fragments(which), which=which)
 
     @property
     def is_over(self) -> bool:
@@ -254,17 +254,17 @@ class Run:
         self._is_closed = True
         # First everyone is told, then joined: a thread that waits for another one's work is freed by that one's stop.
         self._filler.stop()
-        for windows in self._windows:
-            windows.stop()
+        for stream in self._streams:
+            stream.stop()
         with self._closing:
             self._prefetch.close()
-            for windows in self._windows:
-                windows.close()
+            for stream in self._streams:
+                stream.close()
             self._filler.close()
 
     def _build(self, chunk: int) -> bool:
         with self._stages.span("build", subject=self._subjects.of_chunk(chunk)):
-            return self._chunks.build(chunk)
+            return self._opened.build(chunk)
 
     def _make(self, number: int) -> Prepared:
         with self._stages.span("batch", subject=self._subjects.of_step(self._numbers[number])):
@@ -273,11 +273,13 @@ class Run:
     def _make_batch(self, number: int) -> Prepared:
         step = self._numbers[number]
         slices = self._slices(step)
-        acquired: list[tuple[Windows[Mapped], int]] = []
+        acquired: Acquired = []
         try:
-            parts = [part for piece in slices for part in self._parts(piece, acquired)]
+            streams = self._streams
+            parts = [part for lane, start, stop, _ in slices for part in streams[lane].parts(start, stop, acquired)]
+            whose = [streams[piece.lane].whose(piece.start, piece.stop) for piece in slices]
             start_ns = time.perf_counter_ns()
-            made = self._gathered(parts)
+            made = self._mixed(parts, whose) if self._opened.is_mixed else self._gathered(parts, self._pool)
         finally:
             for windows, window in acquired:
                 windows.release(window)
@@ -292,29 +294,31 @@ class Run:
             with timed(self._stages, "augment"):
                 arrays = self._settings.augment(arrays, np.random.Generator(np.random.Philox(key=key)))
         is_augmented = self._settings.augment is not None
-        batch = Batch(arrays, made.assembled, is_augmented, made.shaping, made.has_records)
+        cut = self._settings.sequence_shard
+        if cut is not None:
+            cut.check_batch(arrays)
+        batch = Batch(arrays, made.assembled, is_augmented, made.shaping, made.has_records, cut)
         return Prepared(self._handed_to(batch), made.num_samples)
 
-    def _gathered(self, parts: Sequence[UnitPart]) -> Made:
-        if self._units is not None and self._settings.maker is not None:
-            return self._settings.maker.make(self._units, parts, self._pool)
-        rows = [Part(window, slot, row) for window, _, slot, row in parts]
-        assembled = assemble(self._chunks.spec, rows, self._pool)
+    def _gathered(self, parts: Sequence[UnitPart], pool: BufferPool) -> Made:
+        if self._settings.maker is not None:
+            return self._settings.maker.make(parts, pool)
+        rows = [Part(window, slot, row) for window, _, slot, row, *_ in parts]
+        assembled = assemble(self._opened.spec, rows, pool)
         return Made(assembled.views(), assembled, None, True, assembled.num_samples, assembled.size_bytes)
 
-    def _parts(self, piece: Slice, acquired: list[tuple[Windows[Mapped], int]]) -> list[UnitPart]:
-        """Cut a slice of a lane at the borders of windows; the windows are open, and noted in `acquired`."""
-        windows, borders = self._windows[piece.lane], self._borders[piece.lane]
-        parts = []
-        start = piece.start
-        while start < piece.stop:
-            number = bisect_right(borders, start) - 1
-            stop = min(piece.stop, borders[number + 1])
-            mapped = windows.acquire(number)
-            acquired.append((windows, number))
-            parts.append(UnitPart(mapped.window, mapped.chunks, *locate_range(start, stop, mapped.tables)))
-            start = stop
-        return parts
+    def _mixed(self, parts: Sequence[UnitPart], whose_by_slice: Sequence[Int64 | None]) -> Made:
+        """Return a batch of several data sets: gathered one data set after the other, then put in their order."""
+        whose = np.concatenate([np.empty(0, dtype=np.int64), *(one for one in whose_by_slice if one is not None)])
+        by_set = np.argsort(whose, kind="stable")
+        order = np.empty_like(by_set)
+        order[by_set] = np.arange(len(by_set))
+        made = self._gathered(sorted(parts, key=lambda part: part.which), self._scratch)
+        maker = self._settings.maker
+        made = reordered(made, order, self._pool, is_grouped=maker is not None and maker.is_grouped)
+        if self._settings.source_field is not None:
+            made.arrays[self._settings.source_field] = whose.astype(np.int32)
+        return made
 
     def _handed_to(self, batch: Batch) -> Any:
         handover = self._settings.handover
@@ -328,10 +332,8 @@ class Run:
         if self.is_over:
             return
         for piece in self._slices(self._numbers[self._num_handed]):
-            number = bisect_right(self._borders[piece.lane], piece.start) - 1
-            if not piece.is_padding and number > self._passed[piece.lane]:  # padding goes back to the beginning
-                self._passed[piece.lane] = number
-                self._windows[piece.lane].pass_by(number)
+            if not piece.is_padding:  # which goes back to the beginning
+                self._streams[piece.lane].pass_by(piece.start)
 
 
 def let_go(close: Callable[[], None]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, get_args
 
@@ -133,6 +133,15 @@ class SequenceShard:
         """Return a batch with this rank's part of each sequence in place of the whole.
 
         Raises:
+            ValueError: As `check_batch` says.
+        """
+        self.check_batch(batch)
+        return {name: self.part(field) if name in self.fields else field for name, field in batch.items()}
+
+    def check_batch(self, batch: Mapping[str, Any]) -> None:
+        """Raise where a batch cannot be cut.
+
+        Raises:
             ValueError: A field has no axis 1 that can be cut so: `augment` has made it another shape.
         """
         for name in self.fields:
@@ -146,7 +155,6 @@ class SequenceShard:
                     f"field {name!r} is {shape} after augment, and cannot be cut into {self.num_pieces} equal pieces "
                     "along axis 1"
                 )
-        return {name: self.part(field) if name in self.fields else field for name, field in batch.items()}
 
     def spec_of(self, spec: Spec) -> Spec:
         """Return what a sample is after the cut.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
-from stoker.order.epoch import EpochOrder
 from stoker.order.steps import Steps
 from stoker.trace.track import Subject
 
@@ -32,17 +32,22 @@ class Subjects:
         """Return the subject of a step, counted from the run's beginning."""
         return self._epoch, self._first_step + step, -1, -1
 
-    def of_window(self, order: EpochOrder, number: int) -> Subject:
-        """Return the subject of a window: it is for the first step that uses it."""
-        start = max(int(order.window_starts[number]) - self._steps.lane_start, 0)
+    def of_window(self, number: int, *, start: int) -> Subject:
+        """Return the subject of a window: it is for the first step that uses it.
+
+        Args:
+            number: The window.
+            start: The first position of the lane that it is used at.
+        """
+        start = max(start - self._steps.lane_start, 0)
         return self._epoch, self._first_step + start // self._steps.part_size, number, -1
 
-    def asking(self, order: EpochOrder, number: int) -> Subject:
+    def asking(self, number: int, *, start: int, chunks: Iterable[int]) -> Subject:
         """Return the subject of a window, and note that its chunks are asked for now."""
-        subject = self.of_window(order, number)
-        chunks = frozenset(order.window_chunks(number).tolist())
-        if (subject, chunks) not in list(self._asked):
-            self._asked.append((subject, chunks))
+        subject = self.of_window(number, start=start)
+        numbers = frozenset(chunks)
+        if (subject, numbers) not in list(self._asked):
+            self._asked.append((subject, numbers))
         return subject
 
     def of_chunk(self, chunk: int) -> Subject:

@@ -110,6 +110,17 @@ class Windows(Generic[W]):
             if slot is not None:  # else all are closed
                 self._leave(number, slot)
 
+    def ask(self, number: int) -> None:
+        """Have window `number` opened by and by: steps to come will need it."""
+        with self._lock:
+            if not self._is_closed:
+                self._ask(number)
+
+    @property
+    def num_open(self) -> int:
+        """Windows that are open, or will be."""
+        return len(self._slots)
+
     @contextmanager
     def use(self, number: int) -> Iterator[W]:
         """Give window `number` for the length of a with block; see `acquire`."""

@@ -113,6 +113,11 @@ def _fraction(weight: float | Fraction) -> Fraction:
     return fraction
 
 
+def component_seed(seed: int, name: str) -> int:
+    """Return the seed by which a component is shuffled, so that no two of a mixture are shuffled alike."""
+    return order_key(seed=seed, epoch=0, purpose=f"mixture:{name}")
+
+
 class MixtureOrder:
     """The order of all epochs of a mixture: a function of its components' chunks, the weights and a few settings.
 
@@ -173,7 +178,7 @@ class MixtureOrder:
             Order(
                 counts,
                 shuffle=shuffle,
-                seed=order_key(seed=seed, epoch=0, purpose=f"mixture:{name}"),
+                seed=component_seed(seed, name),
                 window=window,
                 lanes=lanes,
             )
@@ -319,6 +324,13 @@ class MixtureEpoch:
         """
         ordinal = epoch * self._sizes[component] + place - self.epoch * self._counts[component]
         return self._position_of(component, ordinal) if 0 <= ordinal < self._counts[component] else None
+
+    def first_use(self, component: int, epoch: int, place: int) -> int:
+        """Return at which position of this epoch a component's own epoch has come to a place, or is beyond it."""
+        ordinal = epoch * self._sizes[component] + place - self.epoch * self._counts[component]
+        if ordinal < 0:
+            return 0
+        return self.num_samples if ordinal >= self._counts[component] else self._position_of(component, ordinal)
 
     def component_epoch(self, component: int, epoch: int) -> EpochOrder:
         """Return the order of this lane of a component in one of its own epochs."""

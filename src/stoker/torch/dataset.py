@@ -17,6 +17,7 @@ from stoker.feed.run import Turn
 from stoker.order.position import Position
 from stoker.order.steps import Steps
 from stoker.source.dataset import Dataset
+from stoker.source.mixture import Mixture
 from stoker.torch.handover import CpuHandover
 from stoker.torch.loader import with_shard
 from stoker.torch.tensors import Tensors
@@ -56,7 +57,7 @@ class TorchDataset(IterableDataset[Tensors]):
         StokerError: As `stoker.Loader` says: the data set is opened here once, and closed again.
     """
 
-    def __init__(self, dataset: Dataset, **options: Unpack[LoaderOptions]) -> None:
+    def __init__(self, dataset: Dataset | Mixture, **options: Unpack[LoaderOptions]) -> None:
         if options.get("cache") is None:
             raise TypeError("TorchDataset needs cache=, a folder: the workers of a DataLoader share chunks through it")
         self._dataset = dataset

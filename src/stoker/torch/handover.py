@@ -38,7 +38,8 @@ class CpuHandover:
         together: Tensors = {}
         if self._in_one_storage and _has_records(batch):
             together = _fields(torch.from_numpy(batch.assembled.records), batch)
-        return {name: together[name] if name in together else as_tensors(a) for name, a in batch.arrays.items()}
+        whole = {name: together[name] if name in together else as_tensors(a) for name, a in batch.arrays.items()}
+        return whole if batch.sequence_shard is None else {name: batch.cut(name, one) for name, one in whole.items()}
 
     def hand_over(self, prepared: Tensors) -> Tensors:
         """Return the tensors."""
@@ -123,6 +124,10 @@ class DeviceHandover:
                 name: together[name] if name in together else self._copy_field(array, memory)
                 for name, array in batch.arrays.items()
             }
+            if batch.sequence_shard is not None:
+                tensors = {name: batch.cut(name, tensor) for name, tensor in tensors.items()}
+                # Where two pieces were put together, these own memory, too.
+                memory += [one for one in tensors.values() if isinstance(one, torch.Tensor)]
             copied = self._stream.mark()
         return OnDevice(tensors, memory, copied, batch)
 

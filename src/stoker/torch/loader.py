@@ -11,6 +11,7 @@ import torch.distributed as dist
 from stoker.feed.loader import Loader, LoaderOptions
 from stoker.feed.shard import Shard
 from stoker.source.dataset import Dataset
+from stoker.source.mixture import Mixture
 from stoker.torch.cuda import CudaStream
 from stoker.torch.handover import CpuHandover, DeviceHandover
 
@@ -39,7 +40,7 @@ class TorchLoader(Loader):
     """
 
     def __init__(
-        self, dataset: Dataset, *, device: str | torch.device = "cpu", **options: Unpack[LoaderOptions]
+        self, dataset: Dataset | Mixture, *, device: str | torch.device = "cpu", **options: Unpack[LoaderOptions]
     ) -> None:
         self._handover = _handover_to(device)
         super().__init__(dataset, **with_shard(options))

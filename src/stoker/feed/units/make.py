@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +20,9 @@ from stoker.spec import Array, Arrays, Entry, Ragged, Spec
 
 Place = slice | list[int]
 
+# What packed rows have beside their fields: each token's document, and its place in that.
+_PLACES = ("segment_ids", "positions")
+
 
 class UnitPart(NamedTuple):
     """Units of a batch that lie in one window.
@@ -29,12 +32,18 @@ class UnitPart(NamedTuple):
         chunks: Chunk of each slot of the window, in fixed order. Shape [K].
         slot: Chunk of each unit, as its place in the window. Shape [b].
         unit: Each unit in its chunk; a row, where rows are counted, through the window. Shape [b].
+        units: What is counted; None for rows.
+        fragments: Names the chunks, for errors.
+        which: Number of the data set.
     """
 
     window: Window
     chunks: Int64
     slot: Int64
     unit: Int64
+    units: Units | None = None
+    fragments: Sequence[object] = ()
+    which: int = 0
 
 
 @dataclass(frozen=True)
@@ -81,7 +90,6 @@ class Maker:
     Args:
         asked: What a unit is.
         spec: Spec of the samples.
-        fragments: Names the chunks, for errors.
         marks_padding: Whether batches get `sample_mask`.
 
     Raises:
@@ -89,10 +97,9 @@ class Maker:
         FieldError: A field that was asked for is not there, or cannot be had in this way.
     """
 
-    def __init__(self, asked: Asked, spec: Spec, *, fragments: Sequence[object], marks_padding: bool = False) -> None:
+    def __init__(self, asked: Asked, spec: Spec, *, marks_padding: bool = False) -> None:
         self.asked = asked
         self._spec = spec
-        self._fragments = fragments
         self._fixed = Spec(spec.fixed)
         check_units(asked, spec)
         self._wanted: dict[str, tuple[int, ...]] = {}
@@ -105,7 +112,7 @@ class Maker:
             delivered = list(self._wanted)
         elif isinstance(asked, Pack):
             delivered = [*asked.packed, *asked.per_segment]
-            added = ("segment_ids", "positions")
+            added = _PLACES
         for name in (*added, *(("sample_mask",) if marks_padding else ())):
             if name in delivered:
                 raise ValueError(
@@ -115,13 +122,33 @@ class Maker:
         places = {name: _place(at) for name, at in self._wanted.items() if not spec[name].is_ragged}
         self._shaping = Shaping(asked.length, places) if isinstance(asked, NGram) else None
 
-    def make(self, units: Units, parts: Sequence[UnitPart], pool: BufferPool) -> Made:
+    @property
+    def is_grouped(self) -> bool:
+        """Whether units are groups: rows of any number, whose borders batches have."""
+        return isinstance(self.asked, Grouped)
+
+    @property
+    def spec(self) -> Spec:
+        """What a batch holds of each unit; of a group, of each of its rows."""
+        asked = self.asked
+        if isinstance(asked, NGram):
+            shapes = {name: (len(at), *self._spec[name].shape) for name, at in self._wanted.items()}
+            wanted = [self._spec[name] for name in self._wanted]
+            return Spec(tuple(one if one.is_ragged else replace(one, shape=shapes[one.name]) for one in wanted))
+        if not isinstance(asked, Pack):
+            return self._spec
+        places = [Entry(name=name, dtype=np.dtype(np.int32), shape=(asked.length,)) for name in _PLACES]
+        packed = [self._spec[name] for name in asked.packed]
+        rows = [replace(one, shape=(asked.length, *one.shape), num_levels=0) for one in packed]
+        return Spec((*rows, *places, *(replace(self._spec[name], num_levels=1) for name in asked.per_segment)))
+
+    def make(self, parts: Sequence[UnitPart], pool: BufferPool) -> Made:
         """Return the batch of these units, in their order."""
         if isinstance(self.asked, Pack):
-            assert isinstance(units, Packed)
-            return self._packed(self.asked, units, parts, pool)
+            return self._packed(self.asked, parts, pool)
         found, offsets = [], []
-        for window, chunks, slot, unit in parts:
+        for window, chunks, slot, unit, units, *_ in parts:
+            assert units is not None
             rows = units.rows(chunks[slot], unit)
             slots = np.repeat(slot, np.diff(rows.offsets))
             found.append(Part(window, slots, window.first_row[slots] + rows.row))
@@ -150,12 +177,13 @@ class Maker:
             size_bytes += lists.size_bytes
         return Made(arrays, fixed, shaping, True, fixed.num_samples // shaping.length, size_bytes)
 
-    def _packed(self, asked: Pack, units: Packed, parts: Sequence[UnitPart], pool: BufferPool) -> Made:
+    def _packed(self, asked: Pack, parts: Sequence[UnitPart], pool: BufferPool) -> Made:
         found = []
-        for window, chunks, slot, unit in parts:
+        for window, chunks, slot, unit, units, fragments, _ in parts:
+            assert isinstance(units, Packed)
             segments = units.segments(chunks[slot], unit)
             slots = np.repeat(slot, np.diff(segments.offsets))
-            names = _Names(self._fragments, chunks)
+            names = _Names(fragments, chunks)
             found.append(PackedPart(window, slots, window.first_row[slots] + segments.row, segments, names))
         num_rows = sum(part.num_rows for part in found)
         ids, positions = (

@@ -1,0 +1,220 @@
+"""The data sets of a loader, opened: one, or those of a mixture; their chunks are numbered through all of them.
+
+data set    web                     code
+its chunks  0   1   2   3   4       0   1   2
+here        0   1   2   3   4       5   6   7
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from fractions import Fraction
+from itertools import accumulate
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from stoker.feed.chunks import ChunkCounts, Chunks, open_chunks
+from stoker.feed.fill import Filling
+from stoker.feed.temporary import TemporaryFolder
+from stoker.feed.window import Window
+from stoker.identity import fingerprint
+from stoker.order.plain import Int64
+from stoker.source.dataset import Dataset
+from stoker.source.mixture import Mixture
+from stoker.source.units.asked import Asked
+from stoker.spec import Spec
+from stoker.trace.stages import OnStage
+
+# Of the free memory that a cache without a folder may take: the model's process needs some, too.
+_TEMPORARY_SHARE = 0.5
+
+
+class _Shifted:
+    """A part of a filler, in which a data set's chunks have their own numbers."""
+
+    def __init__(self, filler: Filling, first: int) -> None:
+        self._filler, self._first = filler, first
+
+    def request(self, chunks: Iterable[int]) -> None:
+        self._filler.request([self._first + chunk for chunk in chunks])
+
+    def wait(self, chunk: int) -> None:
+        self._filler.wait(self._first + chunk)
+
+
+class Opened:
+    """One or several data sets with one spec.
+
+    Args:
+        chunks: Each data set's; closed with this.
+        spec: What a sample of any of them is.
+        mixture: What the user wrote, where it is one.
+        temporary: Folder to remove at the end, where several share one of this loader's own.
+
+    Attributes:
+        chunks: Each data set's.
+        spec: What a sample is.
+        mixture: What the user wrote, where it is one.
+        num_samples: Rows of each chunk, of all data sets. Shape [K].
+    """
+
+    def __init__(
+        self,
+        chunks: Sequence[Chunks],
+        *,
+        spec: Spec,
+        mixture: Mixture | None = None,
+        temporary: TemporaryFolder | None = None,
+    ) -> None:
+        self.chunks = tuple(chunks)
+        self.spec = spec
+        self.mixture = mixture
+        self.num_samples: Int64 = np.concatenate([one.num_samples for one in chunks])
+        self._firsts = list(accumulate((len(one.num_samples) for one in chunks[:-1]), initial=0))
+        self._temporary = temporary
+
+    @property
+    def fingerprint(self) -> str:
+        """What tells these data sets, mixed in this way, from all others."""
+        if self.mixture is None:
+            return self.chunks[0].fingerprint
+        mixture, weights = self.mixture, None
+        if mixture.weights is not None:
+            shares = [Fraction(str(mixture.weights[name])) for name in mixture.names]
+            weights = [str(share / sum(shares)) for share in shares]  # their scale means nothing
+        parts = [[name, one.fingerprint] for name, one in zip(mixture.names, self.chunks, strict=True)]
+        until = mixture.until if weights is not None else None
+        return fingerprint("mixture", {"parts": parts, "weights": weights, "until": until})
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether they are those of a mixture."""
+        return self.mixture is not None
+
+    def fragments(self, which: int) -> Sequence[object]:
+        """Return what names the chunks of a data set, for errors."""
+        return self.chunks[which].catalogue.fragments
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether chunks may have to leave the cache again: then none is built long before it is used."""
+        return any(one.is_tight for one in self.chunks)
+
+    def num_builders(self, num_threads: int) -> int:
+        """Return how many threads should build, for `num_threads` cores."""
+        return max(one.num_builders(num_threads) for one in self.chunks)
+
+    def is_there(self, number: int) -> bool:
+        """Return whether a chunk is in the cache."""
+        which = self._which(number)
+        return self.chunks[which].is_there(number - self._firsts[which])
+
+    def build(self, number: int) -> bool:
+        """Build a chunk; False where another process is at it."""
+        which = self._which(number)
+        return self.chunks[which].build(number - self._firsts[which])
+
+    def numbers(self, which: int, chunks: Int64) -> list[int]:
+        """Return the numbers that chunks of one data set have here."""
+        numbers: list[int] = (chunks + self._firsts[which]).tolist()
+        return numbers
+
+    def open_window(self, which: int, chunks: Int64, filler: Filling) -> Window:
+        """Return a window of chunks of one data set, in this order.
+
+        Blocks: until all of them are there.
+
+        Args:
+            which: Number of the data set.
+            chunks: Chunks, as that data set numbers them. Shape [K].
+            filler: Has been or will be asked for them, by their numbers here.
+        """
+        first = self._firsts[which]
+        return self.chunks[which].open_window(chunks, _Shifted(filler, first) if first else filler)
+
+    def counts(self) -> ChunkCounts:
+        """Return what became of the chunks so far."""
+        all_counts = [one.counts() for one in self.chunks]
+        return ChunkCounts(
+            num_built=sum(counts.num_built for counts in all_counts),
+            num_reused=sum(counts.num_reused for counts in all_counts),
+            num_mended=sum(counts.num_mended for counts in all_counts),
+            num_evicted=sum(counts.num_evicted for counts in all_counts),
+        )
+
+    def close(self) -> None:
+        """Give locks and temporary folders back. Harmless when called again."""
+        with ExitStack() as stack:
+            if self._temporary is not None:
+                stack.callback(self._temporary.close)
+            for one in self.chunks:
+                stack.callback(one.close)
+
+    def _which(self, number: int) -> int:
+        return bisect_right(self._firsts, number) - 1
+
+
+def open_all(
+    dataset: Dataset | Mixture,
+    *,
+    cache: Path | None,
+    limit_bytes: int | None,
+    num_threads: int,
+    transform_in: Literal["threads", "processes"],
+    on_stage: OnStage,
+    asked: Asked | None = None,
+) -> Opened:
+    """Open a data set, or all of a mixture; see `open_chunks`.
+
+    Raises:
+        FieldError: The data sets of a mixture have different specs.
+        StokerError: As `Loader` says; a note names the data set of a mixture.
+    """
+
+    def opened(one: Dataset, folder: Path | None, limit: int | None) -> Chunks:
+        return open_chunks(
+            one,
+            cache=folder,
+            limit_bytes=limit,
+            num_threads=num_threads,
+            transform_in=transform_in,
+            on_stage=on_stage,
+            asked=asked,
+        )
+
+    if isinstance(dataset, Dataset):
+        chunks = opened(dataset, cache, limit_bytes)
+        return Opened([chunks], spec=chunks.spec)
+    with ExitStack() as stack:
+        temporary = None
+        if cache is None:
+            temporary = TemporaryFolder()
+            stack.callback(temporary.close)
+            cache = temporary.cache
+            limit_bytes = int(temporary.free_bytes * _TEMPORARY_SHARE) if limit_bytes is None else limit_bytes
+        parts = []
+        for name, one in dataset.datasets.items():
+            with _naming(name):
+                parts.append(opened(one, cache, limit_bytes))
+            stack.callback(parts[-1].close)
+        spec = dataset.check_specs({name: one.spec for name, one in zip(dataset.names, parts, strict=True)})
+        stack.pop_all()
+        return Opened(parts, spec=spec, mixture=dataset, temporary=temporary)
+
+
+class _naming:  # noqa: N801  used as a block
+    """Notes the data set of a mixture on an error."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is not None:
+            error.add_note(f"in data set {self._name!r} of the mixture")

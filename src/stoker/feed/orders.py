@@ -1,0 +1,122 @@
+"""The order of every epoch of what a loader opened, and what it counts: rows, groups, windows, packed rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from functools import lru_cache
+
+import numpy as np
+
+from stoker.feed.opened import Opened
+from stoker.feed.units.expand import Units, units_of
+from stoker.feed.units.report import UnitsReport, report_on
+from stoker.order.epoch import EpochOrder, Order
+from stoker.order.mixture import MixtureEpoch, MixtureOrder, component_seed
+from stoker.order.plain import Int64
+from stoker.source.units.asked import Asked, Weighted
+
+# Epochs of a data set whose draws are kept: the one in use and the next.
+_NUM_KEPT = 2
+
+
+class Orders:
+    """Orders of one data set or of a mixture.
+
+    Args:
+        opened: The data sets.
+        asked: What is counted; None for rows.
+        shuffle: Whether epochs are permuted.
+        seed: Seed of the order.
+        window: Chunks that are mixed together; None for all.
+        lanes: How many lanes.
+
+    Raises:
+        ValueError: As `Order` and `MixtureOrder` say.
+
+    Attributes:
+        asked: What is counted; None for rows.
+        first: The order of epoch 0.
+    """
+
+    def __init__(
+        self,
+        opened: Opened,
+        *,
+        asked: Asked | None,
+        shuffle: bool,
+        seed: int,
+        window: int | None,
+        lanes: int,
+    ) -> None:
+        self._opened = opened
+        self.asked = asked
+        self._shuffle, self._seed, self._window, self._lanes = shuffle, seed, window, lanes
+        mixture = opened.mixture
+        self._names = (None,) if mixture is None else mixture.names
+        self.units_in = lru_cache(maxsize=_NUM_KEPT * len(self._names))(self._units_in)
+        self._mixed: MixtureOrder | None = None
+        if mixture is not None:
+            self._mixed = MixtureOrder(
+                [self._num_units(which, 0) for which in range(len(mixture.names))],
+                names=mixture.names,
+                weights=None if mixture.weights is None else [mixture.weights[name] for name in mixture.names],
+                until=mixture.until,
+                shuffle=shuffle,
+                seed=seed,
+                window=window,
+                lanes=lanes,
+                num_samples_in=self._num_units if isinstance(asked, Weighted) else None,
+            )
+        self._alone: tuple[int, Order] | None = None
+        self.first: Order | MixtureOrder = self.order_in(0)
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether several data sets are mixed."""
+        return self._mixed is not None
+
+    def order_in(self, epoch: int) -> Order | MixtureOrder:
+        """Return the order of an epoch: the same in every one, but for draws by weight."""
+        if self._mixed is not None:
+            return self._mixed
+        if self._alone is None or (isinstance(self.asked, Weighted) and self._alone[0] != epoch):
+            order = Order(
+                self._num_units(0, epoch),
+                shuffle=self._shuffle,
+                seed=self._seed,
+                window=self._window,
+                lanes=self._lanes,
+            )
+            self._alone = epoch, order
+        return self._alone[1]
+
+    def lanes_of_epoch(self, epoch: int) -> Sequence[EpochOrder] | Sequence[MixtureEpoch]:
+        """Return the orders of all lanes in an epoch."""
+        return self.order_in(epoch).lanes_of_epoch(epoch)
+
+    def report(self) -> UnitsReport:
+        """Return what is counted, how many of them there are, and what chunks' borders cut; of all data sets."""
+        reports = [report_on(self.asked, one.index, num_samples=one.num_samples) for one in self._opened.chunks]
+        first, *others = reports
+        if not others:
+            return first
+        num_units = sum(one.num_units for one in reports)
+        filled = sum(one.filled * one.num_units for one in reports) / max(num_units, 1) if num_units else 1.0
+        numbers = [field.name for field in fields(first) if field.name.startswith("num_")]
+        return replace(first, filled=filled, **{name: sum(getattr(one, name) for one in reports) for name in numbers})
+
+    def _units_in(self, which: int, epoch: int) -> Units | None:
+        """Return what is counted of a data set in one of its own epochs; None for rows."""
+        index, name = self._opened.chunks[which].index, self._names[which]
+        if self.asked is None or index is None:
+            return None
+        seed = self._seed if name is None else component_seed(self._seed, name)
+        return units_of(self.asked, index, seed=seed, epoch=epoch)
+
+    def _num_units(self, which: int, epoch: int) -> Int64:
+        if self.asked is None:
+            return self._opened.chunks[which].num_samples
+        units = self.units_in(which, epoch if isinstance(self.asked, Weighted) else 0)
+        assert units is not None
+        return np.asarray(units.num_units, dtype=np.int64)

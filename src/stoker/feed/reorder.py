@@ -1,0 +1,102 @@
+"""A batch's units in another order: what was gathered data set by data set, as a mixture has it.
+
+gathered    ┆ w ┆ w ┆ w ┆ c ┆ c ┆        one gather a data set, each from its own windows
+order         0   3   1   2   4
+batch       ┆ w ┆ c ┆ w ┆ w ┆ c ┆        a second one, out of what now lies in the processor's cache
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stoker.feed import gather
+from stoker.feed.assemble import Assembled
+from stoker.feed.buffers import BufferPool
+from stoker.feed.units.expand import offsets_of, ranges
+from stoker.feed.units.make import Made, Shaping
+from stoker.order.plain import Int64
+from stoker.spec import Array, Arrays, Ragged
+
+
+def reordered(made: Made, order: Int64, pool: BufferPool, *, is_grouped: bool = False) -> Made:
+    """Return a batch whose unit i is unit `order[i]` of another one, in memory of its own.
+
+    Args:
+        made: The other one. Its memory may be used again afterwards.
+        order: Each of its units once. Shape [B].
+        pool: Gives the memory.
+        is_grouped: Whether units are groups, whose borders are the field `group_offsets`.
+    """
+    if not made.has_records:
+        arrays: Arrays = {name: _taken(field, order, pool) for name, field in made.arrays.items()}
+        return made._replace(arrays=arrays)
+    rows = order
+    added: Arrays = {}
+    if made.shaping is not None:
+        rows = _spread(order, made.shaping.length)
+    elif is_grouped:
+        borders = made.arrays["group_offsets"]
+        assert isinstance(borders, np.ndarray)
+        offsets = offsets_of(np.diff(borders)[order])
+        rows = ranges(borders[order], offsets)
+        added["group_offsets"] = offsets
+    assembled = _assembled(made.assembled, rows, pool)
+    views = _shaped(assembled.views(), made.shaping)
+    arrays = {}
+    for name, field in made.arrays.items():
+        if name in added or name in views:
+            arrays[name] = added[name] if name in added else views[name]
+            continue
+        assert isinstance(field, Ragged)  # of windows over rows: so many lists a window
+        lists_a_unit = (len(field.offsets) - 1) // max(made.num_samples, 1)
+        arrays[name] = _lists(field, _spread(order, lists_a_unit), pool)
+    return made._replace(arrays=arrays, assembled=assembled)
+
+
+def _assembled(assembled: Assembled, rows: Int64, pool: BufferPool) -> Assembled:
+    width = assembled.spec.record_bytes
+    records = pool.take(len(rows) * width)[: len(rows) * width].reshape(len(rows), width)
+    if width:
+        gather.take_records(assembled.records, rows, records)
+    return Assembled(
+        spec=assembled.spec,
+        num_samples=len(rows),
+        records=records,
+        ragged={name: _lists(lists, rows, pool) for name, lists in assembled.ragged.items()},
+    )
+
+
+def _shaped(views: Arrays, shaping: Shaping | None) -> Arrays:
+    if shaping is None:
+        return views
+    return {name: shaping.apply(name, views[name]) for name in shaping.places}
+
+
+def _lists(lists: Ragged, order: Int64, pool: BufferPool) -> Ragged:
+    offsets = offsets_of(np.diff(lists.offsets)[order])
+    starts: Int64 = lists.offsets[order]
+    if isinstance(lists.values, Ragged):
+        return Ragged(_lists(lists.values, ranges(starts, offsets), pool), offsets)
+    values: Array = lists.values
+    value_bytes = values.dtype.itemsize * int(np.prod(values.shape[1:], dtype=np.int64))
+    if not (values.flags.c_contiguous and value_bytes and len(values)):
+        return Ragged(values[ranges(starts, offsets)], offsets)
+    total = int(offsets[-1])
+    memory = pool.take(total * value_bytes + gather.SLACK_BYTES)
+    slot = np.zeros(len(order), dtype=np.int64)
+    gather.copy_lists(values.reshape(-1).view(np.uint8), slot[:1], value_bytes, slot, starts, offsets, memory)
+    return Ragged(memory[: total * value_bytes].view(values.dtype).reshape(values.shape), offsets)
+
+
+def _taken(field: Array | Ragged, order: Int64, pool: BufferPool) -> Array | Ragged:
+    """Return entries of a field that has one a unit."""
+    if isinstance(field, Ragged):
+        return _lists(field, order, pool)
+    size = len(order) * field.dtype.itemsize * int(np.prod(field.shape[1:], dtype=np.int64))
+    out: Array = pool.take(size)[:size].view(field.dtype).reshape(len(order), *field.shape[1:])
+    np.take(field, order, axis=0, out=out, mode="clip")
+    return out
+
+
+def _spread(order: Int64, length: int) -> Int64:
+    return (order[:, None] * length + np.arange(length, dtype=np.int64)).reshape(-1)

@@ -1,0 +1,254 @@
+"""Where the samples of a lane's positions lie, through open windows: of one data set, or of several mixed.
+
+One epoch of one data set is an `EpochStream`. A lane is one of these, or a `MixedStream`, which opens one after the
+other as its data sets' own epochs come:
+
+    lane        positions 0 ──────────────────────────────► of the mixture's epoch
+    web         own epoch 4 ─────────────│ own epoch 5 ───
+    code        own epoch 1 ──────────────────────────────
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from stoker.feed.units.expand import Units
+from stoker.feed.units.make import UnitPart
+from stoker.feed.window import Window
+from stoker.feed.windows import Windows
+from stoker.order.epoch import EpochOrder, locate_range
+from stoker.order.mixture import MixtureEpoch
+from stoker.order.plain import Int64, Tables
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """An open window, and how its samples are found.
+
+    Attributes:
+        window: Where they lie.
+        tables: Which of them stand at which positions; rows are counted through the window, other units in their
+            chunk.
+        chunks: Chunk of each slot, in fixed order. Shape [K].
+    """
+
+    window: Window
+    tables: Tables
+    chunks: Int64
+
+    def settle(self, goes_on: Callable[[], bool]) -> None:
+        """Bring the window's pages to where they are used."""
+        self.window.settle(goes_on=goes_on)
+
+    def close(self) -> None:
+        """Close the window."""
+        self.window.close()
+
+
+Acquired: TypeAlias = list[tuple[Windows[Mapped], int]]
+
+
+class Stream(Protocol):
+    """The samples of one lane in one epoch."""
+
+    def parts(self, start: int, stop: int, acquired: Acquired) -> list[UnitPart]:
+        """Return where the samples of positions lie, cut at the borders of windows.
+
+        Their windows are open, and noted in `acquired`: whoever asks releases them.
+
+        Blocks: until they are open.
+
+        Args:
+            start: First position.
+            stop: One past the last.
+            acquired: Gets every window and its number.
+        """
+
+    def whose(self, start: int, stop: int) -> Int64 | None:
+        """Return the data set of each position, None where there is only one. Shape [B]."""
+
+    def pass_by(self, position: int) -> None:
+        """Say that no step to come needs a position before this one, except by asking again."""
+
+    def stop(self) -> None:
+        """Open no more windows, and free whoever waits for one."""
+
+    def close(self) -> None:
+        """Close all windows; nobody may use one any more."""
+
+
+class EpochStream:
+    """One epoch of one data set in one lane.
+
+    Args:
+        order: Its order.
+        windows: Its windows.
+        units: What the order counts, None for rows.
+        fragments: Names the chunks, for errors.
+        which: Number of the data set.
+    """
+
+    def __init__(
+        self,
+        order: EpochOrder,
+        windows: Windows[Mapped],
+        *,
+        units: Units | None,
+        fragments: Sequence[object],
+        which: int = 0,
+    ) -> None:
+        self.windows = windows
+        self._borders: list[int] = order.window_starts.tolist()
+        self._units = units
+        self._fragments = fragments
+        self._which = which
+        self._passed = 0
+
+    def parts(self, start: int, stop: int, acquired: Acquired) -> list[UnitPart]:
+        """Return where the samples of positions lie; see `Stream.parts`."""
+        windows, borders = self.windows, self._borders
+        parts = []
+        while start < stop:
+            number = bisect_right(borders, start) - 1
+            end = min(stop, borders[number + 1])
+            mapped = windows.acquire(number)
+            acquired.append((windows, number))
+            slot, unit = locate_range(start, end, mapped.tables)
+            parts.append(UnitPart(mapped.window, mapped.chunks, slot, unit, self._units, self._fragments, self._which))
+            start = end
+        return parts
+
+    def whose(self, start: int, stop: int) -> Int64 | None:
+        """Return None: there is one data set."""
+        del start, stop
+        return None
+
+    def is_last_window(self, position: int) -> bool:
+        """Return whether a position lies in the epoch's last window."""
+        return position >= self._borders[-2]
+
+    def pass_by(self, position: int) -> None:
+        """Close the windows before the one of this position."""
+        number = bisect_right(self._borders, position) - 1
+        if number > self._passed:
+            self._passed = number
+            self.windows.pass_by(number)
+
+    def pass_all(self) -> None:
+        """Close every window once nobody uses it."""
+        self.windows.pass_by(len(self._borders))
+
+    def stop(self) -> None:
+        """Open no more windows."""
+        self.windows.stop()
+
+    def close(self) -> None:
+        """Close all windows."""
+        self.windows.close()
+
+
+@dataclass
+class _Open:
+    """The stream of a data set's own epoch.
+
+    Attributes:
+        stream: The stream.
+        num_users: Threads that are about to acquire windows of it.
+    """
+
+    stream: EpochStream
+    num_users: int = 0
+
+
+class MixedStream:
+    """One epoch of a mixture in one lane: its data sets' own epochs are opened as they come, and closed behind.
+
+    Args:
+        order: The mixture's order.
+        open_epoch: Makes the stream of an own epoch: called with the data set's number and that epoch's order.
+    """
+
+    def __init__(self, order: MixtureEpoch, open_epoch: Callable[[int, EpochOrder], EpochStream]) -> None:
+        self._order = order
+        self._open_epoch = open_epoch
+        self._lock = threading.RLock()
+        self._streams: dict[tuple[int, int], _Open] = {}
+        self._retired: list[_Open] = []
+        self._is_stopped = False
+
+    def parts(self, start: int, stop: int, acquired: Acquired) -> list[UnitPart]:
+        """Return where the samples of positions lie: data set by data set, each in the order of its positions."""
+        parts: list[UnitPart] = []
+        for which, epoch, first, last in self._order.stretches(start, stop):
+            one = self._enter(which, epoch)
+            try:
+                parts += one.stream.parts(first, last, acquired)
+            finally:
+                with self._lock:
+                    one.num_users -= 1
+            if one.stream.is_last_window(last - 1):
+                self._look_ahead(which, epoch + 1)
+        return parts
+
+    def whose(self, start: int, stop: int) -> Int64 | None:
+        """Return the data set of each position. Shape [B]."""
+        return self._order.components(start, stop)
+
+    def pass_by(self, position: int) -> None:
+        """Close what lies before where each data set's stream stands at this position."""
+        with self._lock:
+            stands = self._order.streams_at(position)
+            for (which, epoch), one in list(self._streams.items()):
+                now, place = stands[which]
+                if epoch == now:
+                    one.stream.pass_by(place)
+                elif epoch < now:
+                    one.stream.pass_all()
+                    del self._streams[which, epoch]
+                    self._retired.append(one)
+            # Padding, made ahead by another thread, may still use what is passed: it is closed a step later then.
+            idle = [one for one in self._retired if not one.num_users and not one.stream.windows.num_open]
+            self._retired = [one for one in self._retired if one not in idle]
+        for one in idle:
+            one.stream.close()
+
+    def stop(self) -> None:
+        """Open no more windows, and no more streams."""
+        with self._lock:
+            self._is_stopped = True
+            for one in self._all():
+                one.stream.stop()
+
+    def close(self) -> None:
+        """Close all windows of all streams."""
+        self.stop()
+        for one in self._all():
+            one.stream.close()
+
+    def _enter(self, which: int, epoch: int) -> _Open:
+        with self._lock:
+            one = self._streams.get((which, epoch))
+            if one is None:
+                if self._is_stopped:
+                    raise InterruptedError("the loader was closed")
+                one = _Open(self._open_epoch(which, self._order.component_epoch(which, epoch)))
+                self._streams[which, epoch] = one
+            one.num_users += 1
+            return one
+
+    def _look_ahead(self, which: int, epoch: int) -> None:
+        """Have the first window of the next own epoch opened where this epoch of the mixture gets there."""
+        with self._lock:
+            if self._is_stopped or (which, epoch) in self._streams:
+                return
+            if self._order.position_of(which, epoch, 0) is not None:
+                one = self._enter(which, epoch)
+                one.num_users -= 1
+                one.stream.windows.ask(0)
+
+    def _all(self) -> list[_Open]:
+        return [*self._streams.values(), *self._retired]

@@ -1,0 +1,302 @@
+"""Mixed data sets on the whole path: the same global batches whatever varies, cut and resumed anywhere, explained."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.laws.test_same_bytes import flat
+from tests.strategies import check_samples, sample_table
+
+import stoker
+
+# Ids say which data set a sample is of: thousands for web, ten thousands for code, hundred thousands for books.
+FIRST = {"web": 1000, "code": 10_000, "books": 100_000}
+SIZES = {"web": [100, 0, 157], "code": [64, 1, 90], "books": [33]}
+TOTALS = {name: sum(sizes) for name, sizes in SIZES.items()}
+WEIGHTS = {"web": 5, "code": 3, "books": 0.5}
+OPTIONS = {"shuffle": True, "seed": 3, "window": 2}
+
+
+@pytest.fixture(scope="module")
+def place():
+    with tempfile.TemporaryDirectory() as path:
+        for name, sizes in SIZES.items():
+            first = FIRST[name]
+            (Path(path) / name).mkdir()
+            for i, size in enumerate(sizes):
+                file = Path(path) / name / f"part-{i}.parquet"
+                pq.write_table(sample_table(size, first=first), file, row_group_size=40)
+                first += size
+        yield Path(path)
+
+
+def mixture_of(place, *, names=("web", "code", "books"), filters=None, **options) -> stoker.Mixture:
+    datasets = {name: stoker.Dataset(place / name, chunk_size=4000, filters=filters) for name in names}
+    weights = options.pop("weights", WEIGHTS)
+    weights = weights and {name: weights[name] for name in names}
+    return stoker.Mixture(datasets, weights=weights, source_field="source", **options)
+
+
+def whose(ids) -> list[int]:
+    return [sum(i >= FIRST[name] for name in ("code", "books")) for i in np.asarray(ids).tolist()]
+
+
+def epochs_of(mixture, *, num_epochs=1, **options) -> list[list[dict]]:
+    with stoker.Loader(mixture, **(OPTIONS | options)) as loader:
+        epochs = []
+        for _ in range(num_epochs):
+            epochs.append(list(loader))
+            assert len(epochs[-1]) == len(loader)
+        for batch in (batch for epoch in epochs for batch in epoch):
+            check_samples(batch)
+            assert batch["source"].dtype == np.int32
+            assert batch["source"].tolist() == whose(batch["id"])
+        return epochs
+
+
+def ids_of(batches) -> list[int]:
+    return [i for batch in batches for i in batch["id"].tolist()]
+
+
+def digests(mixture, *, world_size, **options) -> list[list[bytes]]:
+    """Return each step's global batch as bytes, field by field."""
+    ranks = [epochs_of(mixture, rank=rank, world_size=world_size, **options)[0] for rank in range(world_size)]
+    return [
+        [
+            np.concatenate(parts).tobytes()
+            for name in step[0]
+            for parts in zip(*(flat(batch[name]) for batch in step), strict=True)
+        ]
+        for step in zip(*ranks, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("until", ["first", "last"])
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_global_batches_do_not_depend_on_ranks_threads_or_cache(place, tmp_path, until, lanes):
+    options = {"global_batch_size": 48, "lanes": lanes}
+    mixture = mixture_of(place, until=until)
+    expected = digests(mixture, world_size=1, num_threads=1, prefetch=0, **options)
+    assert len(expected) > (5 if until == "first" else 10)
+    for world_size in (2, 3, 4, 7, 16):
+        assert digests(mixture, world_size=world_size, cache=place / "cache", **options) == expected
+    for num_threads in (1, 5, 16):
+        for _ in range(2):  # cold, then warm
+            got = digests(
+                mixture, world_size=1, num_threads=num_threads, prefetch=num_threads,
+                cache=tmp_path / f"{num_threads}", **options,
+            )  # fmt: skip
+            assert got == expected
+    assert digests(mixture, world_size=2, **options) == expected
+
+
+def test_no_sample_comes_again_before_its_data_set_has_been_through(place):
+    epochs = epochs_of(mixture_of(place), num_epochs=7, batch_size=50, cache=place / "cache")
+    assert len({tuple(ids_of(batches)) for batches in epochs}) == 7
+    ids = [i for batches in epochs for i in ids_of(batches)]
+    for number, name in enumerate(FIRST):
+        stream = [i for i in ids if whose([i]) == [number]]
+        rounds = [stream[at : at + TOTALS[name]] for at in range(0, len(stream), TOTALS[name])]
+        every = list(range(FIRST[name], FIRST[name] + TOTALS[name]))
+        assert all(sorted(one) == every for one in rounds[:-1])
+        assert len(set(rounds[-1])) == len(rounds[-1])
+        assert len({tuple(one[:20]) for one in rounds if len(one) >= 20}) == sum(len(one) >= 20 for one in rounds)
+
+
+@pytest.mark.parametrize("until", ["first", "last"])
+def test_shares_are_those_of_the_weights_and_one_data_set_comes_exactly_once(place, until):
+    (batches,) = epochs_of(mixture_of(place, until=until), batch_size=40, cache=place / "cache")
+    counts = Counter(whose(ids_of(batches)))
+    ends = min(TOTALS, key=lambda name: TOTALS[name] / WEIGHTS[name]) if until == "first" else "books"
+    number = list(FIRST).index(ends)
+    scale = TOTALS[ends] / WEIGHTS[ends]
+    assert [counts[i] for i in range(3)] == [int(scale * weight + 0.5) for weight in WEIGHTS.values()]
+    assert len({i for i in ids_of(batches) if whose([i]) == [number]}) == TOTALS[ends] == counts[number]
+
+
+def test_without_weights_every_sample_comes_once_an_epoch(place):
+    for lanes in (1, 4):
+        for batches in epochs_of(
+            mixture_of(place, weights=None), num_epochs=2, global_batch_size=40, lanes=lanes, cache=place / "cache"
+        ):
+            every = [i for name in FIRST for i in range(FIRST[name], FIRST[name] + TOTALS[name])]
+            assert sorted(ids_of(batches)) == every
+
+
+@pytest.mark.parametrize("filters", [None, [("flag", "==", True)]])
+@pytest.mark.parametrize("until", ["first", "last"])
+def test_cut_at_every_step_the_rest_is_the_same_on_other_ranks_and_batch_sizes(place, until, filters):
+    mixture = mixture_of(place, until=until, filters=filters)
+    options = OPTIONS | {"cache": place / "cache"}
+    with stoker.Loader(mixture, batch_size=36, **options) as loader:
+        states, uncut = [loader.state_dict()], []
+        for batch in loader:
+            uncut += batch["id"].tolist()
+            states.append(json.loads(json.dumps(loader.state_dict())))
+        after = ids_of(loader)
+    assert states[-1]["epoch"] == 1
+    for number, state in enumerate(states):
+        world_size, batch_size = 1 + number % 3, 7 + 5 * number
+        rest = []
+        for rank in range(world_size):
+            with stoker.Loader(mixture, batch_size=batch_size, rank=rank, world_size=world_size, **options) as loader:
+                loader.load_state_dict(state)
+                assert loader.state_dict() == state
+                rest.append([batch["id"].tolist() for batch in loader])
+        assert len({len(batches) for batches in rest}) == 1
+        together = [i for step in zip(*rest, strict=True) for ids in step for i in ids]
+        assert together == (uncut[36 * number :] if number + 1 < len(states) else after)
+
+
+@settings(max_examples=12)
+@given(
+    cuts=st.lists(st.tuples(st.integers(0, 8), st.integers(1, 60), st.integers(1, 4)), min_size=5, max_size=5),
+    shuffle=st.booleans(),
+    until=st.sampled_from(["first", "last", None]),
+)
+def test_a_chain_of_five_resumes_gives_the_uncut_mixture(place, cuts, shuffle, until):
+    mixture = mixture_of(place, **({"weights": None} if until is None else {"until": until}))
+    options = OPTIONS | {"shuffle": shuffle, "cache": place / "cache"}
+    with stoker.Loader(mixture, batch_size=97, **options) as loader:
+        uncut = [i for _ in range(2) for i in ids_of(loader)]
+    got, state = [], None
+    for num_steps, batch_size, world_size in [*cuts, (10**9, 50, 1)]:
+        batches, states = [], set()
+        for rank in range(world_size):
+            with stoker.Loader(mixture, batch_size=batch_size, rank=rank, world_size=world_size, **options) as loader:
+                if state is not None:
+                    loader.load_state_dict(json.loads(state))
+                mine = []
+                while loader.epoch < 2 and len(mine) < num_steps:
+                    for batch in loader:
+                        mine.append(batch["id"].tolist())
+                        if len(mine) == num_steps:
+                            break
+                batches.append(mine)
+                states.add(json.dumps(loader.state_dict()))
+        assert len(states) == 1
+        state = states.pop()
+        assert len(state) < 1000
+        got += [i for step in zip(*batches, strict=True) for ids in step for i in ids]
+        if json.loads(state)["epoch"] >= 2:
+            break
+    assert got == uncut
+
+
+@pytest.mark.parametrize("remainder", ["keep", "drop", "pad"])
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_remainders_are_those_of_one_data_set(place, remainder, lanes):
+    options = {"global_batch_size": 64, "remainder": remainder, "lanes": lanes, "cache": place / "cache"}
+    (whole,) = epochs_of(mixture_of(place, until="last"), **(options | {"remainder": "keep"}))
+    (batches,) = epochs_of(mixture_of(place, until="last"), **options)
+    for one, other in zip(batches[:-1], whole, strict=False):
+        assert one["id"].tolist() == other["id"].tolist()
+    if remainder == "pad":
+        mask = np.concatenate([batch["sample_mask"] for batch in batches])
+        assert {len(batch["id"]) for batch in batches} == {64}
+        assert sorted(np.array(ids_of(batches))[mask].tolist()) == sorted(ids_of(whole))
+        part = 64 // lanes
+        for lane in range(lanes):
+            at = slice(part * lane, part * lane + part)
+            padding = batches[-1]["id"][at][~batches[-1]["sample_mask"][at]]
+            assert padding.tolist() == batches[0]["id"][at][: len(padding)].tolist()
+    elif remainder == "drop":
+        assert {len(batch["id"]) for batch in batches} == {64}
+        assert len(batches) == len(ids_of(whole)) // 64
+
+
+@pytest.mark.parametrize("until", ["first", "last"])
+def test_explain_names_data_set_file_and_row_of_every_sample_and_find_is_its_inverse(place, until):
+    options = OPTIONS | {"batch_size": 30, "rank": 1, "world_size": 2, "cache": place / "cache", "lanes": 2}
+    with stoker.Loader(mixture_of(place, until=until), **options) as loader:
+        used: dict[tuple, list[int]] = {}
+        for epoch in range(2):
+            for step, batch in enumerate(loader):
+                explanation = loader.explain(step, epoch=epoch)
+                assert len(explanation) == len(batch["id"])
+                for found, sample in zip(explanation, batch["id"].tolist(), strict=True):
+                    table = pq.ParquetFile(found.url).read_row_group(found.row_group, columns=["id"])
+                    assert table["id"][found.row].as_py() == sample
+                    assert found.dataset == list(FIRST)[whose([sample])[0]]
+                    used.setdefault((epoch, found.url, found.row_group, found.row), []).append(step)
+        for (epoch, url, row_group, row), steps in list(used.items())[::17]:
+            uses = loader.find_all(url, row_group, row, epoch=epoch)
+            assert [use.step for use in uses if use.rank == 1] == steps
+            assert {use.epoch for use in uses} == {epoch}
+            assert loader.find(url, row_group, row, epoch=epoch) == uses[0]
+
+
+def test_a_row_that_an_epoch_does_not_use_is_found_in_none_of_its_steps(place):
+    with stoker.Loader(mixture_of(place), batch_size=30, cache=place / "cache", **OPTIONS) as loader:
+        counts = Counter(
+            use.step is None
+            for use in (loader.find("books/part-0.parquet", 0, row, epoch=0) for row in range(33))
+        )  # fmt: skip
+        assert counts[True] > 0
+        assert counts[False] == loader._order.counts[2]
+        with pytest.raises(ValueError, match=r"part-0.parquet' is a file of 3 data sets .*web, code, books"):
+            loader.find("part-0.parquet", 0, 0)
+        with pytest.raises(ValueError, match=r"no data set of the mixture has this row:\n  web: .*\n  code: "):
+            loader.find("books/part-7.parquet", 0, 0)
+
+
+def test_another_mixture_is_another_order_and_the_scale_of_weights_is_none(place):
+    def state_of(**options):
+        with stoker.Loader(mixture_of(place, **options), batch_size=9, cache=place / "cache", **OPTIONS) as loader:
+            return loader.state_dict()
+
+    base = state_of()
+    scaled = state_of(weights={name: 20 * weight for name, weight in WEIGHTS.items()})
+    assert scaled == base
+    for other in (
+        state_of(until="last"),
+        state_of(weights=None),
+        state_of(weights=WEIGHTS | {"code": 2}),
+        state_of(names=("code", "web", "books")),
+        state_of(filters=[("flag", "==", True)]),
+    ):
+        with (
+            stoker.Loader(mixture_of(place), batch_size=9, cache=place / "cache", **OPTIONS) as loader,
+            pytest.raises(stoker.ResumeError, match="the data set was"),
+        ):
+            loader.load_state_dict(other)
+
+
+def test_the_same_data_set_twice_under_two_names_is_shuffled_in_two_ways(place):
+    web = stoker.Dataset(place / "web", chunk_size=4000)
+    mixture = stoker.Mixture({"a": web, "b": web}, source_field="twin")
+    with stoker.Loader(mixture, batch_size=100, cache=place / "cache", **OPTIONS) as loader:
+        batches = list(loader)
+    ids, twin = (np.concatenate([batch[name] for batch in batches]) for name in ("id", "twin"))
+    assert sorted(ids[twin == 0].tolist()) == sorted(ids[twin == 1].tolist())
+    assert np.count_nonzero(ids[twin == 0] == ids[twin == 1]) < 12
+
+
+def test_an_error_names_the_data_set_and_a_difference_every_field(place, tmp_path):
+    (tmp_path / "other").mkdir()
+    table = sample_table(10).drop_columns(["flag"])
+    pq.write_table(table, tmp_path / "other" / "x.parquet")
+    mixture = stoker.Mixture({"web": stoker.Dataset(place / "web"), "other": stoker.Dataset(tmp_path / "other")})
+    with pytest.raises(stoker.FieldError, match="other: has no field flag: bool"):
+        stoker.Loader(mixture, batch_size=4)
+    mixture = stoker.Mixture({"web": stoker.Dataset(place / "web"), "gone": stoker.Dataset(tmp_path / "gone")})
+    with pytest.raises(stoker.SourceMissingError) as raised:
+        stoker.Loader(mixture, batch_size=4)
+    assert "in data set 'gone' of the mixture" in raised.value.__notes__
+    with pytest.raises(TypeError, match="Mixture"):
+        stoker.Loader({"web": mixture}, batch_size=4)
+
+
+def test_a_small_cache_gives_the_same_batches(place, tmp_path):
+    mixture = mixture_of(place, until="last")
+    (expected,) = epochs_of(mixture, batch_size=40, cache=place / "cache")
+    for batches in epochs_of(mixture, num_epochs=2, batch_size=40, cache=tmp_path / "cache", cache_limit="25kB")[:1]:
+        assert ids_of(batches) == ids_of(expected)
