@@ -54,6 +54,7 @@ class Shared(NamedTuple):
 
 Array: TypeAlias = npt.NDArray[Any]
 Arrays: TypeAlias = dict[str, "Array | Ragged"]
+"""Fields by name. Only where a loader was asked for what samples share as it is kept, some are `Shared`."""
 
 
 @dataclass(frozen=True)

@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from stoker.feed import gather
 from stoker.feed.buffers import BufferPool
-from stoker.feed.window import Window
-from stoker.spec import Array, Arrays, Entry, Ragged, Spec
+from stoker.feed.window import Rows, Window
+from stoker.spec import Array, Arrays, Entry, Ragged, Shared, Spec, run_name
 
 Index = npt.NDArray[np.int64]
+
+
+# With more different rows a batch than this share of its samples, each row for each sample is no more to carry, and
+# spares whoever gets the batch the work of expanding it.
+_MAX_DISTINCT = 0.75
+
+Once: TypeAlias = Literal["never", "always", "where it pays"]
+"""Whether what samples of a batch share is gathered once for all of them, rather than for each."""
 
 
 class Part(NamedTuple):
     """Samples of a batch that lie in one window.
 
     Attributes:
-        window: Where they lie.
+        window: Where they lie; of what they share, the table of the window.
         slot: Chunk of each, as its place in the window. Shape [b].
         row: Row of each, counted through the window: `window.first_row[slot]` and its row in the chunk. Shape [b].
     """
 
-    window: Window
+    window: Window | Rows
     slot: Index
     row: Index
 
@@ -36,19 +44,32 @@ class Assembled:
     """A batch before it has names.
 
     Attributes:
-        spec: Spec of the samples.
+        spec: Spec of the samples; where `shared` has what they share, of the rest of their fields.
         num_samples: B.
-        records: uint8, shape [B, record_bytes]: all fixed-width fields.
-        ragged: Each ragged field's values and offsets.
+        records: uint8, shape [B, record_bytes]: all fixed-width fields of the spec.
+        ragged: Values and offsets of each of its ragged fields.
+        shared: What samples share by each key, where it was gathered once.
+        names: All fields in batch order; those of the spec unless told.
     """
 
     spec: Spec
     num_samples: int
     records: Array
     ragged: dict[str, Ragged]
+    shared: tuple[SharedRows, ...] = ()
+    names: tuple[str, ...] = ()
 
     def views(self) -> Arrays:
         """Return the fields by name, in the spec's order; fixed-width ones are views of `records`, not copies."""
+        own = self._own_views()
+        if not self.shared:
+            return own
+        views: dict[str, Any] = {**own}
+        for shared in self.shared:
+            views |= {name: Shared(field, shared.index) for name, field in shared.rows.views().items()}
+        return {name: views[name] for name in self.names}
+
+    def _own_views(self) -> Arrays:
         # The fields of one structured array cost 0.1 microseconds each, arrays made one by one 2.5.
         if self.num_samples == 0 or self.spec.record_bytes == 0:
             return {
@@ -66,7 +87,21 @@ class Assembled:
     @property
     def size_bytes(self) -> int:
         """Bytes gathered."""
-        return self.records.nbytes + sum(_ragged_bytes(ragged) for ragged in self.ragged.values())
+        shared = sum(shared.rows.size_bytes + int(shared.index.nbytes) for shared in self.shared)
+        return self.records.nbytes + sum(_ragged_bytes(ragged) for ragged in self.ragged.values()) + shared
+
+
+@dataclass(frozen=True)
+class SharedRows:
+    """What the samples of a batch share by one key.
+
+    Attributes:
+        rows: Each different row once: a batch of U.
+        index: Which of them each sample has, int32. Shape [B].
+    """
+
+    rows: Assembled
+    index: Array
 
 
 def _ragged_bytes(ragged: Ragged) -> int:
@@ -74,7 +109,7 @@ def _ragged_bytes(ragged: Ragged) -> int:
     return int(values) + int(ragged.offsets.nbytes)
 
 
-def assemble(spec: Spec, parts: Sequence[Part], pool: BufferPool) -> Assembled:
+def assemble(spec: Spec, parts: Sequence[Part], pool: BufferPool, *, once: Once = "never") -> Assembled:
     """Gather the samples of `parts`, in their order, into buffers of the pool.
 
         parts      window 3: rows 7 1 4      window 4: rows 0 9
@@ -85,21 +120,70 @@ def assemble(spec: Spec, parts: Sequence[Part], pool: BufferPool) -> Assembled:
         spec: Spec of the samples.
         parts: Where they lie; all parts together are the batch.
         pool: Gives the memory.
+        once: Whether what samples share is gathered once, with the place of each sample's.
     """
-    num_samples = sum(len(part.row) for part in parts)
+    if not spec.keys:
+        return _assembled(spec, [parts], pool)
+    tables = [[Part(part.window.tables[0], part.slot, part.row) for part in parts if isinstance(part.window, Window)]]
+    tables += [_shared_parts(key, i, parts) for i, key in enumerate(spec.keys, start=1)]
+    if once != "never":
+        found = [[gather.distinct(part.row) for part in table] for table in tables[1:]]
+        if once == "always" or _pays(found, num_samples=sum(len(part.row) for part in parts)):
+            own = spec.only(entry for entry in spec if entry.shared_by is None)
+            shared = (
+                _gathered_once(table_spec, table, rows, pool)
+                for table_spec, table, rows in zip(spec.tables[1:], tables[1:], found, strict=True)
+            )
+            names = tuple(entry.name for entry in spec)
+            return replace(_assembled(own, tables[:1], pool), shared=tuple(shared), names=names)
+    return _assembled(spec, tables, pool)
+
+
+def _assembled(spec: Spec, tables: Sequence[Sequence[Part]], pool: BufferPool) -> Assembled:
+    """Gather some of the tables of a spec, side by side: from the first on, each with as many rows."""
+    num_samples = sum(len(part.row) for part in tables[0])
     width = spec.record_bytes
     records = pool.take(num_samples * width)[: num_samples * width].reshape(num_samples, width)
-    if width:
+    ragged: dict[str, Ragged] = {}
+    for table, parts, offset in zip(spec.tables, tables, spec.table_offsets, strict=False):
         at = 0
-        for window, _, row in parts:
-            gather.take_records(window.records, row, records[at : at + len(row)])
+        for window, _, row in parts if width and table.record_bytes else ():
+            gather.take_records(window.records, row, records[at : at + len(row)], at=offset)
             at += len(row)
-    return Assembled(
-        spec=spec,
-        num_samples=num_samples,
-        records=records,
-        ragged={entry.name: _assemble_lists(entry, parts, pool) for entry in spec.ragged},
-    )
+        ragged |= {entry.name: _assemble_lists(entry, parts, pool) for entry in table.ragged}
+    return Assembled(spec=spec, num_samples=num_samples, records=records, ragged=ragged)
+
+
+def _shared_parts(key: str, i: int, parts: Sequence[Part]) -> list[Part]:
+    """Return where lies what samples share: their runs, as rows of a table of the windows.
+
+    Cheap, though it goes through memory at random: gathering the samples finds the same lines in the cache.
+    """
+    found = []
+    for window, slot, row in parts:
+        assert isinstance(window, Window)
+        own, shared = window.tables[0], window.tables[i]
+        offset = own.spec.record_offsets[run_name(key)]
+        runs = own.records[:, offset : offset + 4].view(np.uint32)[:, 0]
+        found.append(Part(shared, slot, shared.first_row[slot] + runs[row]))
+    return found
+
+
+def _pays(found: Sequence[Sequence[tuple[Index, Array]]], *, num_samples: int) -> bool:
+    distinct = sum(len(rows) for table in found for rows, _ in table)
+    return distinct <= _MAX_DISTINCT * num_samples * len(found)
+
+
+def _gathered_once(
+    spec: Spec, parts: Sequence[Part], found: Sequence[tuple[Index, Array]], pool: BufferPool
+) -> SharedRows:
+    rows, index, num_rows = [], [np.empty(0, np.int32)], 0
+    for part, (row, places) in zip(parts, found, strict=True):
+        slot = np.searchsorted(part.window.first_row, row, side="right") - 1
+        rows.append(Part(part.window, slot, row))
+        index.append(places + np.int32(num_rows) if num_rows else places)
+        num_rows += len(row)
+    return SharedRows(_assembled(spec, [rows], pool), index[1] if len(index) == 2 else np.concatenate(index))
 
 
 def _assemble_lists(entry: Entry, parts: Sequence[Part], pool: BufferPool, level: int = 0) -> Ragged:
