@@ -35,8 +35,8 @@ from stoker.doctor.runs import Sample, remove, run_arrow, run_source, run_tensor
 from stoker.doctor.sampled import SampledDataset, spread_units
 from stoker.doctor.settings import DoctorSettings
 from stoker.doctor.tap import Tap
-from stoker.doctor.verify import verify
-from stoker.doctor.whatif import changes_for
+from stoker.doctor.verify import TODAY, verify, verify_all
+from stoker.doctor.whatif import Change, changes_for, fixes_of
 from stoker.doctor.whole import Listener, Whole, spans_of
 from stoker.errors import SourceError
 from stoker.feed.chunks import open_chunks
@@ -176,7 +176,7 @@ class _Examination:
             arrow_stays=num_samples * arrow_bytes < free,
             tensors_stay=num_samples * tensor_bytes < free,
             fetch=fetch,
-            fetch_cpu_s=fetched.cpu_s / sum(fetched.num_samples),
+            fetch_cpu_s=max(0.0, fetched.cpu_s) / sum(fetched.num_samples),
             built=built,
             warm=warm,
             arrow=arrow,
@@ -211,14 +211,20 @@ class _Examination:
         )
         clock.say("working it out")
         result = result_of(examined, wall_s=0.0, when=datetime.now(UTC).date().isoformat())
+        changes = changes_for(plans, today=today, options=options_of(examined))
+        seconds = _VERIFY * settings.budget_s
         verified: Verified | None = None
-        if settings.verify and result.fixes:
+        tried: tuple[Verified, ...] = ()
+        if settings.verify_all:
+            clock.say("verifying every fix")
+            nothing = Change(key=TODAY, text="today's path as it is", how="", plan=plans[today])
+            fixes = fixes_of([nothing, *changes], today=plans[today])
+            tried = verify_all(fixes, [nothing, *changes], sample, settings, today=today, seconds=seconds)
+        elif settings.verify and result.fixes:
             clock.say(f"verifying: {result.fixes[0].text}")
-            changes = changes_for(plans, today=today, options=options_of(examined))
-            seconds = _VERIFY * settings.budget_s
             verified = verify(result.fixes, changes, sample, settings, today=today, seconds=seconds)
         wall_s = time.perf_counter() - clock.start_s + opened_s
-        return replace(result, verified=verified, wall_s=wall_s)
+        return replace(result, verified=verified, tried=tried, wall_s=wall_s)
 
     # ------------------------------------------------------------------ the experiments, in turn
 
@@ -297,7 +303,8 @@ class _Examination:
         )
         tensor_bytes = (progress.size_bytes + progress.found_bytes) / max(1, int(chunks.num_samples.sum()))
         arrow_bytes = sum(table.nbytes for table in tables) / max(1, sum(table.num_rows for table in tables))
-        window = max(_MIN_WINDOW, math.ceil(self._num_builders / 2))
+        # What all builders make at a time comes together: a window that is as large comes in even turns.
+        window = max(_MIN_WINDOW, self._num_builders)
         sample = Sample(
             catalogue=catalogue,
             units=spread_units(catalogue, _NUM_COLD_UNITS),
@@ -306,6 +313,8 @@ class _Examination:
             arrow=write_tables(tables, scratch / "arrow"),
             tensor_bytes=tensor_bytes,
             window=window,
+            num_threads=settings.num_threads,
+            num_builders=self._num_builders,
         )
         facts = row_facts(catalogue, tables[0], fetched.units[0])
         return sample, window, facts, arrow_bytes, tensor_bytes
@@ -397,7 +406,8 @@ class _Examination:
                 continue
             expected_s = rate_of(plans[key])
             window_s = sample.window * sample.mean_chunk / expected_s
-            if key == SOURCE and (today != SOURCE or 2 * window_s > 0.5 * settings.budget_s):
+            limit_s = 0.6 * settings.budget_s
+            if key == SOURCE and (today != SOURCE or 3 * window_s > limit_s):
                 if today == SOURCE:
                     self._notes.append("One window takes too long to be measured whole: today's rate is the model's.")
                 continue

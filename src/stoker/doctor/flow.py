@@ -106,29 +106,38 @@ class _Flow:
     # ------------------------------------------------------------------ who may begin
 
     def _start_what_can(self) -> None:
-        while self._num_building < self._plan.num_builders and self._may_build():
-            size = self._sizes[self._next_build]
-            phases = [phase for stage in self._build for phase in self._phases(stage, size)]
-            self._num_building += 1
-            self._begin(_Job(deque(phases), "build", self._next_build))
+        # What takes nothing is finished where it begins, and lets others begin: until nothing more can.
+        while self._start_one():
+            pass
+
+    def _start_one(self) -> bool:
+        """Begin one thing that may begin; False where nothing may."""
+        plan = self._plan
+        if self._num_building < plan.num_builders and self._may_build():
+            chunk = self._next_build
             self._next_build += 1
-        if not self._is_assembling and self._may_assemble():
-            size = self._sizes[self._num_assembled]
+            self._num_building += 1
+            phases = [phase for stage in self._build for phase in self._phases(stage, self._sizes[chunk])]
+            self._begin(_Job(deque(phases), "build", chunk))
+        elif not self._is_assembling and self._may_assemble():
             self._is_assembling = True
-            at_once = min(self._plan.num_assemblers, max(1, self._plan.prefetch))
-            phases = [p for stage in self._assemble for p in self._phases(stage, size, at_once=at_once)]
-            self._begin(_Job(deque(phases), "assemble", self._num_assembled))
-        if not self._is_training and self._num_trained < self._num_assembled:
-            size = self._sizes[self._num_trained]
+            chunk = self._num_assembled
+            at_once = min(plan.num_assemblers, max(1, plan.prefetch))
+            phases = [p for stage in self._assemble for p in self._phases(stage, self._sizes[chunk], at_once=at_once)]
+            self._begin(_Job(deque(phases), "assemble", chunk))
+        elif not self._is_training and self._num_trained < self._num_assembled:
             self._is_training = True
-            self._begin(_Job(deque(self._last_phases(size)), "train", self._num_trained))
+            chunk = self._num_trained
+            self._begin(_Job(deque(self._last_phases(self._sizes[chunk])), "train", chunk))
+        else:
+            return False
+        return True
 
     def _begin(self, job: _Job) -> None:
         if job.advance():
             self._jobs.append(job)
         else:
             self._finish(job)
-            self._start_what_can()
 
     def _finish(self, job: _Job) -> None:
         if job.kind == "build":

@@ -474,6 +474,7 @@ class DoctorResult:
         wall_s: Time it took.
         when: Date of the run, ISO.
         notes: What a reader should know beside the numbers.
+        tried: Every fix that was applied, where all were asked for.
     """
 
     data: DataFacts
@@ -498,6 +499,7 @@ class DoctorResult:
     wall_s: float
     when: str
     notes: tuple[str, ...] = field(default=())
+    tried: tuple[Verified, ...] = field(default=())
 
     @property
     def today(self) -> PathResult:

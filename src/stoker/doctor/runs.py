@@ -36,6 +36,8 @@ class Sample:
         arrow: Arrow files of some of them.
         tensor_bytes: Bytes a sample as a finished record.
         window: Chunks that are mixed together.
+        num_threads: Threads that the loader was told.
+        num_builders: Threads that it builds with.
     """
 
     catalogue: Catalogue
@@ -45,6 +47,8 @@ class Sample:
     arrow: Sequence[Path]
     tensor_bytes: float
     window: int
+    num_threads: int
+    num_builders: int
 
     @property
     def mean_unit(self) -> float:
@@ -70,13 +74,18 @@ def run_source(
         expected_s: Samples/s that are expected: as many chunks are made ready for the run.
         listener: Told what builds.
     """
-    wanted = expected_s * seconds * 1.5 + (_NUM_WINDOWS + 2) * sample.window * sample.mean_chunk
+    extra = sample.num_builders - sample.num_threads
+    window = max(sample.window, settings.num_threads + extra)
+    window_s = window * sample.mean_chunk / expected_s
+    # A few whole windows: less says nothing where batches come window by window.
+    seconds = max(seconds, min((_NUM_WINDOWS - 1) * window_s, 3 * seconds))
+    wanted = expected_s * seconds * 1.5 + (_NUM_WINDOWS + 2) * window * sample.mean_chunk
     most = _MEMORY_SHARE * free_memory_bytes() / max(1.0, sample.tensor_bytes)
     num_times = max(1, round(min(wanted, most) / (sample.mean_unit * len(sample.units)) + 0.5))
     on_stage = listener if listener is not None else Listener()
     dataset = SampledDataset(sample.catalogue, sample.units, num_times=num_times, on_stage=on_stage)
-    with _loader(dataset, settings, window=sample.window, cache=None) as loader, closing(_once(loader)) as batches:
-        window_batches = sample.window * sample.mean_chunk / settings.batch_size
+    with _loader(dataset, settings, window=window, cache=None) as loader, closing(_once(loader)) as batches:
+        window_batches = window * sample.mean_chunk / settings.batch_size
         return run_whole(batches, step=settings.step, seconds=seconds, window_batches=window_batches)
 
 

@@ -33,6 +33,7 @@ class DoctorSettings:
         scratch: Folder for what the experiments write, on the disk whose pace counts; beside the cache unless told.
         budget_s: Seconds for all experiments.
         verify: Whether the best fix is applied for a short run.
+        verify_all: Whether every fix that can be applied here is, and today's path beside them.
         gpu_hour: Price of an hour of one GPU.
         num_gpus: GPUs that wait together.
         make_loader: Makes the loaders that are measured.
@@ -53,6 +54,7 @@ class DoctorSettings:
     scratch: Path | None = None
     budget_s: float = BUDGET_S
     verify: bool = False
+    verify_all: bool = False
     gpu_hour: float | None = None
     num_gpus: int = 1
     make_loader: MakeLoader = Loader

@@ -6,12 +6,16 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from stoker.doctor.costs import Plan
 from stoker.doctor.flow import rate_of
 from stoker.doctor.results import ARROW, SOURCE, TENSORS, Fix, Verified
 from stoker.doctor.runs import Sample, run_arrow, run_in_processes, run_source, run_tensors
 from stoker.doctor.settings import DoctorSettings
 from stoker.doctor.whatif import Change, with_cores
 from stoker.doctor.whole import Whole
+
+TODAY = "today"
+"""Key of no fix at all: today's path, measured like the others."""
 
 
 def verify(
@@ -36,12 +40,33 @@ def verify(
         seconds: How long.
     """
     plans = {change.key: change.plan for change in changes}
-    for fix in fixes:
-        whole = apply(fix, sample, settings, today=today, seconds=seconds)
-        if whole is not None and whole.rate is not None:
-            predicted_s = rate_of(with_cores(plans[fix.key], whole.cores_left))
-            return Verified(fix=fix.key, text=fix.text, predicted_s=predicted_s, measured=whole.rate)
-    return None
+    tried = (_tried(fix, plans[fix.key], sample, settings, today=today, seconds=seconds) for fix in fixes)
+    return next((verified for verified in tried if verified is not None), None)
+
+
+def verify_all(
+    fixes: Sequence[Fix],
+    changes: Sequence[Change],
+    sample: Sample,
+    settings: DoctorSettings,
+    *,
+    today: str,
+    seconds: float,
+) -> tuple[Verified, ...]:
+    """Apply every fix that can be applied here, and return what came out; arguments as for `verify`."""
+    plans = {change.key: change.plan for change in changes}
+    tried = [_tried(fix, plans[fix.key], sample, settings, today=today, seconds=seconds) for fix in fixes]
+    return tuple(verified for verified in tried if verified is not None)
+
+
+def _tried(
+    fix: Fix, plan: Plan, sample: Sample, settings: DoctorSettings, *, today: str, seconds: float
+) -> Verified | None:
+    whole = apply(fix, sample, settings, today=today, seconds=seconds)
+    if whole is None or whole.rate is None:
+        return None
+    predicted_s = rate_of(with_cores(plan, whole.cores_left))
+    return Verified(fix=fix.key, text=fix.text, predicted_s=predicted_s, measured=whole.rate)
 
 
 def apply(fix: Fix, sample: Sample, settings: DoctorSettings, *, today: str, seconds: float) -> Whole | None:
@@ -56,6 +81,11 @@ def _runs(
     """Return how each fix is applied."""
     rate_s = fix.predicted_s
     runs: dict[str, Callable[[], Whole]] = {
+        TODAY: lambda: (
+            run_source(sample, settings, seconds=seconds, expected_s=rate_s)
+            if today == SOURCE
+            else run_tensors(sample, settings, seconds=seconds)
+        ),
         TENSORS: lambda: run_tensors(sample, settings, seconds=seconds),
         ARROW: lambda: run_arrow(sample, settings, seconds=seconds),
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stoker.doctor.bounds import demand_of
@@ -130,22 +130,26 @@ def fixes_for(plans: Mapping[str, Plan], *, today: str, options: Options) -> tup
         today: Key of the one that the samples take now.
         options: See `Options`.
     """
-    plan = plans[today]
-    now = rate_of(plan)
-    fixes = [
+    fixes = fixes_of(changes_for(plans, today=today, options=options), today=plans[today])
+    return tuple(_ranked([fix for fix in fixes if fix.times >= _WORTH]))
+
+
+def fixes_of(changes: Sequence[Change], *, today: Plan) -> list[Fix]:
+    """Return what each change gives, in their order."""
+    now = rate_of(today)
+    rates = [rate_of(change.plan) for change in changes]
+    return [
         Fix(
             key=change.key,
             text=change.text,
             how=change.how,
-            predicted_s=rate_of(change.plan),
-            times=rate_of(change.plan) / now,
+            predicted_s=rate,
+            times=rate / now,
             limit=limit_of(change.plan),
             busy=busy_of(change.plan),
         )
-        for change in changes_for(plans, today=today, options=options)
+        for change, rate in zip(changes, rates, strict=True)
     ]
-    worth = [fix for fix in fixes if fix.times >= _WORTH]
-    return tuple(_ranked(worth))
 
 
 def busy_of(plan: Plan) -> float | None:

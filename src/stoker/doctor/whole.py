@@ -21,8 +21,6 @@ from stoker.spec import Ragged
 # What fills the pipe, and what the first steps do once, is no part of the rate.
 _FIRST = 6
 _NUM_PIECES = 5
-# So many windows make a rate of their own; below, all that came counts.
-_MIN_WINDOWS = 3
 
 
 @dataclass(kw_only=True)
@@ -143,7 +141,8 @@ def steady_rate(times: Sequence[float], sizes: Sequence[int], *, window_batches:
 
 def _marks(num: int, window_batches: float | None) -> list[int]:
     """Return the batches between which rates are taken."""
-    if window_batches is not None and num >= (_MIN_WINDOWS + 1) * window_batches and window_batches >= 2:
+    if window_batches is not None and window_batches >= 2:
+        # Batches of a window come at once, then none for a while: only from one window's first to another's is fair.
         return [round(k * window_batches) for k in range(1, int((num - 1) // window_batches) + 1)]
     first = min(_FIRST, num // 4)
     return sorted({int(i) for i in np.linspace(first, num - 1, _NUM_PIECES + 1)}) if num - first > 1 else []
