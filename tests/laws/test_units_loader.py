@@ -277,6 +277,17 @@ def flat_bytes(array) -> bytes:
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
+def test_batches_across_many_windows_hold_the_units_of_an_epoch(kind, tmp_path):
+    rng = np.random.default_rng(2)
+    files = [([(int(rng.integers(4)), int(rng.integers(1, 9))) for _ in range(12)], 8) for _ in range(3)]
+    dataset = write(tmp_path / "data", {"files": files, "chunk_size": 700, "is_filtered": False, "seed": 1})
+    with stoker.Loader(dataset, batch_size=11, shuffle=True, window=1, lanes=11, **KINDS[kind]) as loader:
+        chunks = chunks_of(dataset, tmp_path / "data", loader)
+        assert len(chunks) > 10
+        check_epoch(kind, chunks, [unit for batch in loader for unit in units_in(kind, batch)])
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
 def test_cold_warm_and_uncached_runs_give_the_same_bytes_on_any_number_of_threads(kind, tmp_path):
     rng = np.random.default_rng(1)
     files = [([(int(rng.integers(4)), int(rng.integers(1, 12))) for _ in range(20)], 30) for _ in range(3)]

@@ -85,6 +85,33 @@ class LateStream:
             self._pending.clear()
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"sequence": stoker.NGram({0: ["id", "vector"], 1: ["id", "history"], 3: ["vector"]})},
+        {"sequence": stoker.NGram(length=2)},
+        {"sequence": stoker.Pack("history", length=8, per_segment=["id", "vector"])},
+        {"shuffle_by": "flag"},
+    ],
+    ids=["uneven", "windows", "packed", "groups"],
+)
+def test_what_the_order_counts_arrives_whole_and_all_its_memory_is_told_of(tmp_path, options):
+    dataset = stoker.Dataset(write_files(tmp_path / "data", [150]))
+    with Loader(dataset, batch_size=16, **options) as loader:
+        expected = list(loader)
+    stream = LateStream()
+    with DeviceLoader(dataset, stream=stream, batch_size=16, num_threads=1, **options) as loader:
+        for batch, arrays in zip(loader, expected, strict=True):
+            stream.run()
+            assert list(batch) == list(arrays)
+            known = {tensor.untyped_storage().data_ptr() for tensor in stream.recorded}
+            for name, array in arrays.items():
+                fields = zip(batch[name], array, strict=True) if isinstance(array, Ragged) else [(batch[name], array)]
+                for field, one in fields:
+                    np.testing.assert_array_equal(field.numpy(), one)
+                    assert field.untyped_storage().data_ptr() in known
+
+
 class DeviceLoader(Loader):
     """A loader to a device of the test's own."""
 

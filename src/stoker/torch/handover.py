@@ -159,4 +159,7 @@ def _fields(records: torch.Tensor, batch: Batch) -> Tensors:
     fields = fields_of(records, batch.assembled.spec)
     if batch.shaping is None:
         return dict(fields)
-    return {name: batch.shaping.apply(name, fields[name]) for name in batch.shaping.places}
+    # Places that are no slice would be a copy, in memory of its own and by an index that has to cross first: NumPy has
+    # made that copy already.
+    views = [name for name, place in batch.shaping.places.items() if isinstance(place, slice)]
+    return {name: batch.shaping.apply(name, fields[name]) for name in views}
