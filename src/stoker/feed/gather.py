@@ -12,6 +12,7 @@ from types import ModuleType
 import numpy as np
 import numpy.typing as npt
 
+from stoker.feed import ready
 from stoker.spec import CACHE_LINE_BYTES, Array
 
 Index = npt.NDArray[np.int64]
@@ -20,8 +21,13 @@ Index = npt.NDArray[np.int64]
 SLACK_BYTES = CACHE_LINE_BYTES
 
 
-@cache
 def _compiled() -> ModuleType | None:
+    """Return the compiled loops; None without numba, and as long as a thread is still loading them."""
+    return _loops() if ready.are_kernels_ready() else None
+
+
+@cache
+def _loops() -> ModuleType | None:
     try:
         from stoker.feed import kernels
     except ImportError:

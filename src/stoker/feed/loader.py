@@ -20,6 +20,7 @@ from stoker.feed.handover import Handover, NumpyHandover
 from stoker.feed.mixing import mixed_window, window_chunks
 from stoker.feed.opened import Opened, open_all
 from stoker.feed.orders import Orders
+from stoker.feed.ready import load_kernels
 from stoker.feed.run import Augment, Prepared, Run, RunSettings, Turn, let_go
 from stoker.feed.sequence import SequenceShard
 from stoker.feed.shard import Shard
@@ -195,6 +196,7 @@ class Loader:
 
         self._made_s = time.monotonic()
         name = _name(dataset)
+        load_kernels()
         self._stages = Stages() if trace is None else trace.stages(name)
         self._opened: Opened = open_all(
             dataset,

@@ -35,12 +35,26 @@ class Arithmetic(Protocol):
         """Return slot and row of consecutive positions within a window."""
 
 
-@cache
+_is_deferred = False
+
+
 def arithmetic() -> Arithmetic:
     """Return the compiled arithmetic where numba can be imported, else the same in NumPy.
 
-    The first call imports numba and reads (once per machine: compiles) the kernels, about a second.
+    The first call imports numba and reads (once per machine: compiles) the kernels, half a second; unless
+    `defer_compiled` says that somebody else is at it.
     """
+    return plain if _is_deferred else _best()
+
+
+def defer_compiled(is_deferred: bool, /) -> None:
+    """Take the plain arithmetic for the time being; both give the same integers."""
+    global _is_deferred  # one switch for the process, as there is one set of loaded modules
+    _is_deferred = is_deferred
+
+
+@cache
+def _best() -> Arithmetic:
     try:
         from stoker.order import compiled
     except ImportError:
