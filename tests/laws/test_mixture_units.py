@@ -1,0 +1,123 @@
+"""Mixtures of groups, windows, packed rows and draws: each data set's units come as they would alone."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from tests.laws.test_same_bytes import flat
+from tests.laws.test_units_loader import KINDS, units_in
+from tests.laws.units_data import write
+
+import stoker
+from stoker.order.mixture import component_seed
+
+RUNS = {
+    "web": [([(0, 5), (1, 3), (2, 9), (3, 2), (0, 1)], 8), ([(1, 7), (2, 2)], 3)],
+    "code": [([(2, 4), (1, 1), (0, 6)], 1000)],
+    "books": [([(3, 9), (1, 9)], 20)],
+}
+OPTIONS = {"shuffle": True, "seed": 5, "window": 2}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("mixed-units")
+
+
+@pytest.fixture(scope="module")
+def datasets(place):
+    made = {}
+    for seed, (name, files) in enumerate(RUNS.items()):
+        drawn = {"files": files, "chunk_size": 700, "is_filtered": False, "seed": seed}
+        made[name] = write(place / name, drawn)
+    return made
+
+
+def batches_of(dataset, kind, **options) -> list[dict]:
+    with stoker.Loader(dataset, **(OPTIONS | KINDS[kind] | options)) as loader:
+        return list(loader)
+
+
+def units_with_sources(batches, kind) -> list[tuple[int, tuple]]:
+    found = []
+    for batch in batches:
+        sources = batch.pop("source").tolist()
+        units = units_in(kind, batch)
+        assert len(units) == len(sources)
+        found += zip(sources, units, strict=True)
+    return found
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_each_data_sets_units_come_as_they_would_alone(kind, place, datasets):
+    mixture = stoker.Mixture(datasets, source_field="source")
+    cache = place / "cache"
+    with stoker.Loader(mixture, batch_size=7, cache=cache, **OPTIONS, **KINDS[kind]) as loader:
+        epochs = [units_with_sources(loader, kind) for _ in range(2)]
+        assert loader.units.num_units == len(epochs[0]) == len(epochs[1]) > 3
+    for number, (name, dataset) in enumerate(datasets.items()):
+        options = OPTIONS | {"seed": component_seed(OPTIONS["seed"], name)} | KINDS[kind]
+        with stoker.Loader(dataset, batch_size=1000, cache=cache, **options) as loader:
+            for units in epochs:
+                alone = [unit for batch in loader for unit in units_in(kind, batch)]
+                assert [unit for source, unit in units if source == number] == alone
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_mixed_units_are_the_same_on_any_ranks_and_threads_and_after_a_resume(kind, place, datasets, tmp_path):
+    mixture = stoker.Mixture(datasets, weights={"web": 3, "code": 2, "books": 1}, until="last", source_field="source")
+    cache = place / "cache"
+    expected = batches_of(mixture, kind, batch_size=6, num_threads=1, prefetch=0, cache=cache)
+    for options in ({"num_threads": 7}, {"cache": tmp_path / "cold"}, {"cache": None}):
+        got = batches_of(mixture, kind, batch_size=6, **({"cache": cache} | options))
+        for one, other in zip(got, expected, strict=True):
+            assert one.keys() == other.keys()
+            for name in one:
+                for a, b in zip(flat(one[name]), flat(other[name]), strict=True):
+                    assert a.dtype == b.dtype
+                    np.testing.assert_array_equal(a, b)
+    whole = units_with_sources(expected, kind)
+    by_rank = [
+        batches_of(mixture, kind, global_batch_size=6, rank=rank, world_size=4, cache=cache) for rank in range(4)
+    ]
+    together = [one for step in zip(*by_rank, strict=True) for one in units_with_sources(step, kind)]
+    assert together == whole
+
+    for cut in range(0, len(expected), 3):
+        options = OPTIONS | KINDS[kind] | {"cache": cache}
+        with stoker.Loader(mixture, batch_size=6, **options) as loader:
+            seen = [batch for _, batch in zip(range(cut), loader, strict=False)]
+            state = json.loads(json.dumps(loader.state_dict()))
+        with stoker.Loader(mixture, batch_size=11, **options) as loader:
+            loader.load_state_dict(state)
+            rest = list(loader)
+        assert units_with_sources(seen, kind) + units_with_sources(rest, kind) == whole
+
+
+@pytest.mark.parametrize("kind", ["group", "windows", "packed", "weights"])
+def test_explain_names_every_row_of_mixed_units(kind, place, datasets):
+    mixture = stoker.Mixture(datasets, weights={"web": 3, "code": 2, "books": 1}, source_field="source")
+    with stoker.Loader(mixture, batch_size=6, cache=place / "cache", **OPTIONS, **KINDS[kind]) as loader:
+        for step, batch in enumerate(loader):
+            explanation = loader.explain(step, epoch=0)
+            sources = batch.pop("source")
+            assert [list(datasets).index(row.dataset) for row in explanation] == sources[explanation.unit].tolist()
+            if kind == "group":
+                assert explanation.unit.tolist() == np.repeat(
+                    np.arange(len(sources)), np.diff(batch["group_offsets"])
+                ).tolist()  # fmt: skip
+            if kind in ("group", "weights"):
+                found = [
+                    pq.ParquetFile(row.url).read_row_group(row.row_group, columns=["id"])["id"][row.row].as_py()
+                    for row in explanation
+                ]
+                assert found == batch["id"].tolist()
+        if kind == "group":
+            row = explanation[0]
+            assert loader.find(row.url, row.row_group, row.row, epoch=0).step == step
+        else:
+            with pytest.raises(ValueError, match="in several"):
+                loader.find(explanation[0].url, 0, 0)
