@@ -80,7 +80,7 @@ class Builder:
         self._dataset = catalogue.dataset
         self._spec: Spec | None = None
         if self._dataset.transform is None:
-            self._spec = plan_spec(catalogue.schema, self._dataset.fields)
+            self._spec = plan_spec(catalogue.schema, self._dataset.fields, self._dataset.share)
         self._finding = threading.Lock()
         self._reading: AbstractContextManager[object] = (
             nullcontext() if num_readers is None else threading.Semaphore(num_readers)
@@ -125,7 +125,7 @@ class Builder:
                     self._spec = self._spec_of_chunk(int(filled[0]) if first is None else first)
                 else:
                     result = self._transformed(self._catalogue.schema.empty_table(), "an empty table")
-                    self._spec = spec_of(result, self._dataset.fields)
+                    self._spec = spec_of(result, self._dataset.fields, self._dataset.share)
                 self._store.keep_spec(self._catalogue.fingerprint, self._spec)
             return self._spec
 
@@ -257,7 +257,7 @@ class Builder:
         with noted("converting", fragment), timed(self._on_stage, "convert", table.nbytes):
             arrays = to_packable(columns, self._dataset.fields, where=str(fragment))
             if spec is None:
-                spec = spec_of(columns, self._dataset.fields, where=str(fragment))
+                spec = spec_of(columns, self._dataset.fields, self._dataset.share, where=str(fragment))
         reason = find_mismatch(arrays, spec, num_samples=table.num_rows)
         if reason is not None:
             raise FieldMismatchError(

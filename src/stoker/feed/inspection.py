@@ -96,7 +96,7 @@ def _planned(catalogue: Catalogue, columns: tuple[ColumnAnswer, ...]) -> tuple[S
     if refused:
         return None, refused
     try:
-        spec = plan_spec(catalogue.schema, catalogue.dataset.fields)
+        spec = plan_spec(catalogue.schema, catalogue.dataset.fields, catalogue.dataset.share)
         if catalogue.dataset.filter is None:
             check_known_nulls(catalogue)
     except FieldError as error:
@@ -133,6 +133,6 @@ def _header_bytes(catalogue: Catalogue, spec: Spec) -> int:
 
 
 def _window(catalogue: Catalogue, spec: Spec) -> int:
-    window = window_chunks(None, num_samples=catalogue.num_samples, record_bytes=spec.record_bytes)
+    window = window_chunks(None, num_samples=catalogue.num_samples, record_bytes=spec.unshared_bytes)
     num_filled = int(np.count_nonzero(catalogue.num_samples))
     return num_filled if window is None else min(window, num_filled)

@@ -221,9 +221,9 @@ class Loader:
             maker = _maker(self._asked, self._opened, sequence_shard, marks_padding=marks_padding)
             spec, num_samples = self._opened.spec, self._opened.num_samples
             window = window_chunks(
-                mixed_window(window, num_samples, spec.record_bytes, num_sets=len(self._opened.chunks)),
+                mixed_window(window, num_samples, spec.unshared_bytes, num_sets=len(self._opened.chunks)),
                 num_samples=num_samples,
-                record_bytes=spec.record_bytes,
+                record_bytes=spec.unshared_bytes,
             )
             self._orders = Orders(
                 self._opened, asked=self._asked, shuffle=self._shuffle, seed=self._seed, window=window, lanes=lanes

@@ -121,7 +121,7 @@ def plan_order(
     """
     record_bytes = 0
     if window is None and shuffle:
-        record_bytes = _spec(known).record_bytes
+        record_bytes = _spec(known).unshared_bytes
     return Order(
         known.catalogue.num_samples if units is None else units.num_units,
         shuffle=shuffle,
@@ -134,7 +134,7 @@ def plan_order(
 def _spec(known: Known) -> Spec:
     dataset = known.catalogue.dataset
     if dataset.transform is None:
-        return plan_spec(known.catalogue.schema, dataset.fields)
+        return plan_spec(known.catalogue.schema, dataset.fields, dataset.share)
     if known.spec is None:
         raise ValueError(
             "the default window depends on the size of a sample, which only the transform's result tells: give a "

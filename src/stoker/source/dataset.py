@@ -62,6 +62,9 @@ class Dataset:
             they are.
         transform: Called once for each fragment, with an Arrow table; gives named arrays, or a table, of as many rows.
         version: Identity of what `transform` does: change it whenever the result changes.
+        share: Key -> names and patterns of fields that are the same on neighbouring samples of one key, as in
+            `{"query_id": ["q_*", "hist_*"]}`: they, and the key, are kept once a run of such samples. A key is a field.
+            Values never change by it: a run ends where the key or any of the fields does.
         chunk_size: Bytes of decoded columns that one chunk is made of, about.
         storage: Where the objects are; None finds it by the URL.
         storage_options: Options for the store's client: credentials, endpoint.
@@ -85,6 +88,7 @@ class Dataset:
         fields: Mapping[str, Field | str] | None = None,
         transform: Transform | None = None,
         version: str | None = None,
+        share: Mapping[str, str | Sequence[str]] | None = None,
         chunk_size: int | str = "32MiB",
         storage: Storage | None = None,
         storage_options: Mapping[str, Any] | None = None,
@@ -96,6 +100,7 @@ class Dataset:
         self.fields = _checked_fields(fields)
         self.transform = transform
         self.version = version
+        self.share = _checked_share(share)
         self.chunk_bytes = parse_size(chunk_size, name="chunk_size")
         self.storage = storage
         self.storage_options = None if storage_options is None else dict(storage_options)
@@ -142,6 +147,8 @@ class Dataset:
             parts.append(f"fields={self.fields}")
         if self.transform is not None:
             parts.append(f"transform={transform_name(self.transform)}, version={self.version!r}")
+        if self.share:
+            parts.append(f"share={self.share}")
         if self._chunk_size != "32MiB":
             parts.append(f"chunk_size={self._chunk_size!r}")
         if self.storage is not None:
@@ -155,6 +162,7 @@ class Dataset:
             "filter": None if self.filter is None else self.filter.to_json(),
             "fields": {name: field.to_json() for name, field in self.fields.items()},
             "transform": None if self.transform is None else [transform_name(self.transform), self.version],
+            **({"share": self.share} if self.share else {}),
         }
 
     def open(
@@ -400,4 +408,22 @@ def _checked_fields(fields: object) -> dict[str, Field]:
         if not isinstance(field, Field | str):
             raise TypeError(f"fields[{name!r}] must be a stoker.Field or the name of a dtype, not {field!r}")
         found[name] = Field(field) if isinstance(field, str) else field
+    return found
+
+
+def _checked_share(share: object) -> dict[str, tuple[str, ...]]:
+    if share is None:
+        return {}
+    if not isinstance(share, Mapping):
+        raise TypeError(f"share must be a mapping of a key to the fields it shares, not {type(share).__name__}")
+    found = {}
+    for key, names in share.items():
+        if not isinstance(key, str) or not key:
+            raise TypeError(f"share: a key is named by a text, not {key!r}")
+        patterns = (names,) if isinstance(names, str) else names
+        if not isinstance(patterns, Sequence) or any(not isinstance(one, str) or not one for one in patterns):
+            raise TypeError(f"share[{key!r}] must hold names and patterns of fields, not {names!r}")
+        if not patterns:
+            raise ValueError(f"share[{key!r}] is empty; name the fields that samples of one {key!r} share")
+        found[key] = tuple(patterns)
     return found

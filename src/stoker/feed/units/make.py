@@ -100,7 +100,7 @@ class Maker:
     def __init__(self, asked: Asked, spec: Spec, *, marks_padding: bool = False) -> None:
         self.asked = asked
         self._spec = spec
-        self._fixed = Spec(spec.fixed)
+        self._fixed = spec.only(spec.fixed)
         check_units(asked, spec)
         self._wanted: dict[str, tuple[int, ...]] = {}
         delivered = [entry.name for entry in spec]
@@ -172,7 +172,8 @@ class Maker:
             if name in views:
                 arrays[name] = shaping.apply(name, views[name])
                 continue
-            lists = assemble(Spec((self._spec[name],)), [_at_places(part, at, shaping.length) for part in parts], pool)
+            alone = self._spec.only((self._spec[name],))
+            lists = assemble(alone, [_at_places(part, at, shaping.length) for part in parts], pool)
             arrays[name] = lists.ragged[name]
             size_bytes += lists.size_bytes
         return Made(arrays, fixed, shaping, True, fixed.num_samples // shaping.length, size_bytes)
@@ -256,6 +257,12 @@ def _check_pack(asked: Pack, spec: Spec) -> None:
         if entry.num_levels != 1:
             way = "name it in per_segment" if not entry.is_ragged else "unfold it in a transform"
             raise FieldError(f"Pack: {entry} is not one list a row, so it cannot be packed; {way}", columns=[name])
+        if entry.shared_by is not None:
+            raise FieldError(
+                f"Pack: {name!r} is shared by {entry.shared_by!r}, and what is packed belongs to its own row; leave it "
+                "out of share=",
+                columns=[name],
+            )
         _check_fits(entry, asked.pad[name], "pad")
         if asked.end is not None:
             _check_fits(entry, asked.end[name], "end")
