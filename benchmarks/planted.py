@@ -69,7 +69,9 @@ def local(folder: Path, *, num_chunks: int = 24, num_floats: int = NUM_FLOATS, c
     where = folder / "lake"
     if not where.exists():
         where.mkdir(parents=True)
-        same = [parquet(table(CHUNK_ROWS, seed=seed, num_floats=num_floats), compression=compression) for seed in (0, 1)]
+        same = [
+            parquet(table(CHUNK_ROWS, seed=seed, num_floats=num_floats), compression=compression) for seed in (0, 1)
+        ]
         for i in range(num_chunks):
             (where / f"{i:03}.parquet").write_bytes(same[i % 2])
     return str(where)

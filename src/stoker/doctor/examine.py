@@ -6,7 +6,6 @@ import contextlib
 import copy
 import math
 import statistics
-import tempfile
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -31,8 +30,9 @@ from stoker.doctor.probe_copy import CopyCost, has_cuda, probe_copy
 from stoker.doctor.probe_fetch import FetchCost, probe_local, probe_remote
 from stoker.doctor.probe_step import StepCost, probe_step, rate_in_ram
 from stoker.doctor.results import ARROW, SOURCE, TENSORS, DoctorResult, Rate, Span, StepFacts, Verified
-from stoker.doctor.runs import Sample, remove, run_arrow, run_source, run_tensors, warm_loader
+from stoker.doctor.runs import Sample, run_arrow, run_source, run_tensors, warm_loader
 from stoker.doctor.sampled import SampledDataset, spread_units
+from stoker.doctor.scratch import Scratch
 from stoker.doctor.settings import DoctorSettings
 from stoker.doctor.tap import Tap
 from stoker.doctor.verify import TODAY, verify, verify_all
@@ -234,11 +234,9 @@ class _Examination:
         if parent is None and settings.cache is not None:
             parent = next((folder for folder in (settings.cache, *settings.cache.parents) if folder.is_dir()), None)
             parent = parent.parent if parent == settings.cache and parent is not None else parent
-        if parent is not None:
-            parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix="stoker-doctor-", dir=parent))
-        self._stack.callback(remove, folder)
-        return folder
+        scratch = Scratch(parent)
+        self._stack.callback(scratch.close)
+        return scratch.path
 
     def _fetch(self, catalogue: Catalogue) -> Fetched:
         self._clock.say("fetching alone" if not self._is_local else "reading alone")

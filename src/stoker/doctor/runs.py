@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ from stoker.doctor.arrow import ArrowBatches, converter
 from stoker.doctor.probe_machine import free_memory_bytes
 from stoker.doctor.sampled import SampledDataset
 from stoker.doctor.settings import DoctorSettings
-from stoker.doctor.whole import Listener, Whole, run_whole
+from stoker.doctor.whole import Listener, Whole, built_rate, run_whole
 from stoker.feed.loader import Loader
 from stoker.source.catalogue import Catalogue
 
@@ -82,11 +81,15 @@ def run_source(
     wanted = expected_s * seconds * 1.5 + (_NUM_WINDOWS + 2) * window * sample.mean_chunk
     most = _MEMORY_SHARE * free_memory_bytes() / max(1.0, sample.tensor_bytes)
     num_times = max(1, round(min(wanted, most) / (sample.mean_unit * len(sample.units)) + 0.5))
-    on_stage = listener if listener is not None else Listener()
-    dataset = SampledDataset(sample.catalogue, sample.units, num_times=num_times, on_stage=on_stage)
+    listener = listener if listener is not None else Listener()
+    dataset = SampledDataset(sample.catalogue, sample.units, num_times=num_times, on_stage=listener)
     with _loader(dataset, settings, window=window, cache=None) as loader, closing(_once(loader)) as batches:
         window_batches = window * sample.mean_chunk / settings.batch_size
-        return run_whole(batches, step=settings.step, seconds=seconds, window_batches=window_batches)
+        whole = run_whole(batches, step=settings.step, seconds=seconds, window_batches=window_batches)
+        # As long as the last batch was waited for; what is built while everything ends counts for nothing.
+        built = [(at, size) for at, size in listener.built if at <= whole.begun[-1]] if whole.begun else []
+    rate = built_rate(built, num_first=settings.num_threads + extra)
+    return whole if rate is None else replace(whole, rate=rate)
 
 
 def run_tensors(sample: Sample, settings: DoctorSettings, *, seconds: float) -> Whole:
@@ -154,8 +157,3 @@ def _once(loader: Loader) -> Generator[Any, None, None]:
 def _again(loader: Loader) -> Generator[Any, None, None]:
     for _ in count():
         yield from loader
-
-
-def remove(folder: Path) -> None:
-    """Remove a folder and all in it."""
-    shutil.rmtree(folder, ignore_errors=True)

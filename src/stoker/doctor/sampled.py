@@ -9,6 +9,7 @@ sampled    0 3 6 9 0 3 6 9 0 3 6 9 …
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +23,9 @@ from stoker.source.catalogue import Catalogue
 from stoker.source.dataset import Dataset
 from stoker.source.fragments import Fragment
 from stoker.trace.stages import OnStage, ignore_stage
+
+BUILT = "built"
+"""What a listener is told when a unit is built: in place of bytes, its samples."""
 
 
 def spread_units(catalogue: Catalogue, num_units: int) -> list[range]:
@@ -91,8 +95,13 @@ class SampledCatalogue(Catalogue):
 
         unit = self.unit(i)
         first = self._of[unit[0]][0]
-        for j, table in self._inner.read(self._of[i][0], on_stage=tell):
-            yield unit[0] + j - first, table
+        start_ns = time.perf_counter_ns()
+        try:
+            for j, table in self._inner.read(self._of[i][0], on_stage=tell):
+                yield unit[0] + j - first, table
+        finally:  # whoever builds has by now published what it was given, and closes this
+            num_samples = int(self.num_samples[unit.start : unit.stop].sum())
+            self._listener(BUILT, start_ns, time.perf_counter_ns(), num_samples)
 
     def check_unchanged(self, i: int) -> None:
         """Look up the file of fragment i."""

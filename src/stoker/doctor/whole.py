@@ -15,12 +15,15 @@ import numpy as np
 from stoker.doctor.meter import Contention
 from stoker.doctor.probe_machine import cores
 from stoker.doctor.results import Rate, Span
+from stoker.doctor.sampled import BUILT
 from stoker.doctor.step import Step
 from stoker.spec import Ragged
 
 # What fills the pipe, and what the first steps do once, is no part of the rate.
 _FIRST = 6
 _NUM_PIECES = 5
+# Units that a rate of building is made of, at least.
+_MIN_BUILT = 6
 
 
 @dataclass(kw_only=True)
@@ -28,11 +31,14 @@ class Listener:
     """Notes what builds chunks, by thread: an `OnStage`."""
 
     pieces: list[tuple[int, str, int, int]] = field(default_factory=list)
+    built: list[tuple[float, int]] = field(default_factory=list)
 
     def __call__(self, stage: str, start_ns: int, stop_ns: int, num_bytes: int) -> None:
         """Note one piece of work."""
-        del num_bytes
-        self.pieces.append((threading.get_ident(), stage, start_ns, stop_ns))
+        if stage == BUILT:
+            self.built.append((stop_ns / 1e9, num_bytes))
+        else:
+            self.pieces.append((threading.get_ident(), stage, start_ns, stop_ns))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +152,30 @@ def _marks(num: int, window_batches: float | None) -> list[int]:
         return [round(k * window_batches) for k in range(1, int((num - 1) // window_batches) + 1)]
     first = min(_FIRST, num // 4)
     return sorted({int(i) for i in np.linspace(first, num - 1, _NUM_PIECES + 1)}) if num - first > 1 else []
+
+
+def built_rate(built: Sequence[tuple[float, int]], *, num_first: int) -> Rate | None:
+    """Return the samples/s at which units were built: the slope of their number over time; None of too few.
+
+    Batches come window by window, units nearly evenly: a run of a few windows tells their rate far better.
+
+    Args:
+        built: When each unit was built, and its samples.
+        num_first: Units that only filled the pipe: as many as there are builders.
+    """
+    counted = sorted(built)[num_first:]
+    if len(counted) < max(_MIN_BUILT, num_first):
+        return None
+    times = np.array([at for at, _ in counted])
+    done = np.cumsum([size for _, size in counted]).astype(float)
+
+    def slope(part: slice) -> float:
+        at, number = times[part] - times[part].mean(), done[part] - done[part].mean()
+        return float((at * number).sum() / max((at * at).sum(), 1e-12))
+
+    whole = slope(slice(None))
+    halves = [slope(slice(0, len(times) // 2)), slope(slice(len(times) // 2, None))]
+    return Rate(samples_s=whole, low=min(whole, *halves), high=max(whole, *halves), num_rounds=len(times))
 
 
 def spans_of(whole: Whole, listener: Listener, *, step_s: float, from_s: float, length_s: float) -> tuple[Span, ...]:
