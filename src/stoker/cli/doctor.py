@@ -73,6 +73,7 @@ stoker doctor train.py:dataset --cache /nvme/stoker --step-time 10ms --gpu-hour 
     parser.add_argument("--verify", action="store_true", help="apply the best fix, and print predicted and measured")
     parser.add_argument("--gpu-hour", metavar="PRICE", type=float, help="what an hour of one GPU costs")
     parser.add_argument("--gpus", metavar="N", type=at_least_1, default=1, help="GPUs that wait together (default: 1)")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="write it all to one page with charts as well")
     add_json(parser)
     parser.set_defaults(run=run)
 
@@ -80,6 +81,7 @@ stoker doctor train.py:dataset --cache /nvme/stoker --step-time 10ms --gpu-hour 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Examine and print."""
     from stoker.doctor.examine import examine
+    from stoker.doctor.report import check_report, write_report
     from stoker.doctor.screen import print_result
     from stoker.doctor.settings import BATCH_SIZE, DoctorSettings
     from stoker.feed.loader import default_num_threads
@@ -92,6 +94,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
         raise ValueError("--demo has a data set of its own; leave TARGET out")
     if options.step is not None and options.step_time is not None:
         raise ValueError("--step measures a step, --step-time says how long it takes: give one of the two")
+    if options.html is not None:
+        check_report(options.html)
     with ExitStack() as stack:
         dataset = stack.enter_context(_demo(messages)) if options.demo else dataset_of(options)
         step = _step(options)
@@ -113,6 +117,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
             command=_command(),
         )
         result = examine(dataset, settings)
+    if options.html is not None:
+        write_report(result, options.html)
     if options.json:
         print_json(result.to_json())
     else:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from stoker.doctor.report.draw import LABEL, NARROW, SMALL, TITLE, WIDE, Sheet, chart, fitted, text_width, wrapped
 
-_TITLE, _BAR, _LINE, _GAP = 26, 30, 18, 22
+_TITLE, _BAR, _LINE, _GAP = 20, 30, 18, 22
 # One hatching for each thing that is waited for: without colours they are told apart by it, and by their names.
 _HATCHES = ("////", "\\\\\\\\", "xxxx", "....", "----", "||||")
 
@@ -83,15 +83,24 @@ def split_bars(bars: Sequence[SplitBar], *, key: str, label: str) -> str:
 
 
 def _height(bar: SplitBar, *, width: int) -> float:
-    return _TITLE + _BAR + _LINE * len(wrapped(bar.caption, width=width, size=SMALL)) + 8
+    lines = len(wrapped(bar.caption, width=width, size=SMALL))
+    return _TITLE * len(_title_lines(bar, width=width)) + 6 + _BAR + _LINE * lines + 8
+
+
+def _title_lines(bar: SplitBar, *, width: int) -> list[str]:
+    # Bold letters are wider than those that `wrapped` counts with.
+    room = 0.92 * (width - text_width(bar.total, size=TITLE) - 12)
+    lines = wrapped(bar.title, width=room, size=TITLE)
+    return [*lines[:2], fitted(" ".join(lines[2:]), width=room, size=TITLE)] if len(lines) > 3 else lines or [""]
 
 
 def _draw_bar(sheet: Sheet, bar: SplitBar, *, y: float, longest: float) -> float:
-    room = sheet.width - text_width(bar.total, size=TITLE) - 16
-    title = fitted(bar.title, width=room, size=TITLE, is_bold=True)
-    sheet.text(0, y + 11, title, size=TITLE, is_bold=True, colour="ember" if bar.is_ours else "ink")
-    sheet.text(sheet.width, y + 11, bar.total, size=TITLE, side="right", colour="ember" if bar.is_ours else "ink")
-    y += _TITLE
+    colour = "ember" if bar.is_ours else "ink"
+    sheet.text(sheet.width, y + 11, bar.total, size=TITLE, side="right", colour=colour)
+    for title in _title_lines(bar, width=sheet.width):
+        sheet.text(0, y + 11, title, size=TITLE, is_bold=True, colour=colour)
+        y += _TITLE
+    y += 6
     x, num_lost = 0.0, 0
     for part in bar.parts:
         width = sheet.width * part.value / longest if longest else 0.0

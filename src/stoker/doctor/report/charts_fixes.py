@@ -79,7 +79,13 @@ def _draw(sheet: Sheet, result: DoctorResult, rows: list[_Row]) -> None:
     axes.spines["bottom"].set_visible(False)
     axes.axvline(0, color=COLOURS["line"], linewidth=1)
     if has_demand:
-        axes.axvline(demand, color=COLOURS["ink"], linewidth=1.3, linestyle=(0, (4, 3)), zorder=1)
+        # On a phone a row's words stand over its bar: there the line keeps to the bars.
+        middles = [i * row_height + (row_height / 2 if sheet.is_wide else row_height - 14) for i in range(len(rows))]
+        reach = row_height / 2 if sheet.is_wide else _BAR / 2 + 4
+        axes.vlines(
+            [demand] * len(rows), [middle - reach for middle in middles], [middle + reach for middle in middles],
+            color=COLOURS["ink"], linewidth=1.3, linestyle=(0, (4, 3)) if sheet.is_wide else "solid", zorder=1,
+        )  # fmt: skip
         _write_demand(sheet, demand, x=float(axes.transData.transform((demand, 0.0))[0]))
     for i, row in enumerate(rows):
         middle = i * row_height + (row_height / 2 if sheet.is_wide else row_height - 14)
@@ -97,7 +103,8 @@ def _write_demand(sheet: Sheet, demand: float, *, x: float) -> None:
     text = f"what the step could eat: {rate(demand)}"
     width = text_width(text, size=SMALL, is_bold=True)
     sheet.text(min(max(x, width / 2), sheet.width - width / 2), 10, text, size=SMALL, is_bold=True, side="center")
-    sheet.rule(x, 19, x, _TOP, colour="ink", dashed=True)
+    if sheet.is_wide:
+        sheet.rule(x, 19, x, _TOP, colour="ink", dashed=True)
 
 
 def _write_row(sheet: Sheet, row: _Row, *, y: float, is_best: bool) -> None:

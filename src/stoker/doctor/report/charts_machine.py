@@ -95,7 +95,7 @@ def _draw_sweep(sheet: Sheet, sweep: BatchSweep) -> None:
         at = next((value for size, value in points if size == knee), None)
         if knee is not None and at is not None and math.isfinite(at):
             axes.plot(
-                [knee], [at], marker=marker, markersize=14, markerfacecolor="none", markeredgecolor=COLOURS["ink"],
+                [knee], [at], marker="o", markersize=14, markerfacecolor="none", markeredgecolor=COLOURS["ink"],
                 markeredgewidth=1.6,
             )  # fmt: skip
     sheet.text(sheet.width / 2, sheet.height - 9, "samples a batch", size=SMALL, colour="soft", side="center")

@@ -43,7 +43,7 @@ def _reference(result: DoctorResult) -> tuple[float | None, str]:
 def _draw(
     sheet: Sheet, result: DoctorResult, stages: list[StageResult], *, reference: float, reference_text: str
 ) -> None:
-    left, right = (252, 150) if sheet.is_wide else (2, 2)
+    left, right = (300, 146) if sheet.is_wide else (2, 2)
     row = _ROW if sheet.is_wide else _ROW + 18
     ratios = [_ratio(stage, reference) for stage in stages]
     axes = sheet.plot_area(left, _TOP, right, _BOTTOM)
@@ -54,9 +54,12 @@ def _draw(
     ticks = [tick for tick in (0.01, 0.1, 0.5, 1, 2, 10, 100) if axes.get_xlim()[0] <= tick <= axes.get_xlim()[1]]
     axes.set_xticks(ticks, [times(tick) if tick < 100 else "100×" for tick in ticks])
     axes.minorticks_off()
+    # On a phone a row's words stand over its bar: there the lines keep to the bars.
+    tops = [row * i + (0 if sheet.is_wide else row - 14 - _BAR / 2 - 4) for i in range(len(stages))]
+    ends = [row * (i + 1) - (0 if sheet.is_wide else 14 - _BAR / 2 - 4) for i in range(len(stages))]
     for tick in ticks:
-        axes.axvline(tick, color=COLOURS["line"], linewidth=1, zorder=0)
-    axes.axvline(1, color=COLOURS["ink"], linewidth=1.4, zorder=4)
+        axes.vlines([tick] * len(tops), tops, ends, color=COLOURS["line"], linewidth=1, zorder=0)
+    axes.vlines([1] * len(tops), tops, ends, color=COLOURS["ink"], linewidth=1.4, zorder=4)
     at_one = float(axes.transData.transform((1.0, 0.0))[0])
     _write_reference(sheet, reference_text, x=at_one)
     for i, (stage, ratio) in enumerate(zip(stages, ratios, strict=True)):
@@ -79,16 +82,16 @@ def _write_reference(sheet: Sheet, text: str, *, x: float) -> None:
     # Its middle stands over the line, but for a line near an edge.
     middle = min(max(x, width / 2), sheet.width - width / 2)
     sheet.text(middle, 10, text, size=SMALL, is_bold=True, side="center")
-    sheet.rule(x, 20, x, _TOP, colour="ink")
+    if sheet.is_wide:
+        sheet.rule(x, 20, x, _TOP, colour="ink")
 
 
 def _write_row(
     sheet: Sheet, stage: StageResult, *, ratio: float, y: float, is_named: bool, is_today: bool
 ) -> None:  # fmt: skip
-    room = 236 if sheet.is_wide else sheet.width - 140
+    room = 284 if sheet.is_wide else sheet.width - 140
     line = y if sheet.is_wide else y - 21
-    name = stage.name if is_today or not sheet.is_wide else stage.name
-    fits = fitted(name, width=room, size=LABEL, is_bold=is_named)
+    fits = fitted(stage.name, width=room, size=LABEL, is_bold=is_named)
     colour = "ember" if is_named else "ink" if is_today else "soft"
     if is_today or not sheet.is_wide:
         sheet.text(0, line, fits, is_bold=is_named, colour=colour)

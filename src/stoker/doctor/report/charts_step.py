@@ -55,7 +55,7 @@ def _bars(result: DoctorResult) -> list[SplitBar]:
         bars.append(_bar(f"With the fix: {best.text}", parts, note=note, is_ours=True))
     if result.ram is not None and result.ram.samples_s > 0:
         between_s = step.batch_size / result.ram.samples_s
-        parts = (StepPart(key=MODEL, name="step", seconds=between_s),)
+        parts = (StepPart(key=MODEL, name="training step", seconds=between_s),)
         bars.append(_bar("All batches in RAM: no data path can beat it", parts, note=_rate_note(result.ram.samples_s)))
     return [bar for bar in bars if math.isfinite(bar.length) and bar.length > 0]
 

@@ -10,7 +10,7 @@ from stoker.doctor.report.figures import seconds, stage_words
 from stoker.doctor.results import MODEL, DoctorResult, Span
 
 _ROW, _BAR = 27, 17
-_BOTTOM = 34
+_BOTTOM = 26
 _LEGEND_LINE = 24
 # Of threads that do the same, as many as tell the story.
 _MOST_ALIKE = 8

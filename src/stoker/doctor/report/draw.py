@@ -41,14 +41,6 @@ COLOURS = {
 """Colours to draw with, by the custom property that stands for them on the page."""
 _NAMES = {colour: name for name, colour in COLOURS.items()}
 
-_SETTINGS: dict[str, object] = {
-    "svg.fonttype": "none",  # text stays text: it is read aloud, found, and set in the page's own font
-    "text.parse_math": False,  # a column may be called "$price"
-    "text.usetex": False,
-    "hatch.linewidth": 1.3,
-    "axes.unicode_minus": True,
-}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Sheet:
@@ -98,9 +90,7 @@ class Sheet:
     def plot_area(self, left: float, top: float, right: float, bottom: float) -> Axes:
         """Return axes with scales of their own; margins in pixels from the sheet's edges."""
         width, height = self.width - left - right, self.height - top - bottom
-        axes = self.figure.add_axes(
-            (left / self.width, bottom / self.height, width / self.width, height / self.height)
-        )
+        axes = self.figure.add_axes((left / self.width, bottom / self.height, width / self.width, height / self.height))
         axes.patch.set_visible(False)
         for side in ("top", "right", "left"):
             axes.spines[side].set_visible(False)
@@ -169,7 +159,12 @@ def _drawn(draw: Draw, *, key: str, width: int, height: int) -> str:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
-    with mpl.rc_context({**_SETTINGS, "svg.hashsalt": key}), warnings.catch_warnings():
+    with mpl.rc_context(), warnings.catch_warnings():
+        mpl.rcdefaults()  # whoever runs this may have a style of their own
+        mpl.rcParams["svg.fonttype"] = "none"  # text stays text: found, read aloud, and set in the page's own font
+        mpl.rcParams["svg.hashsalt"] = key
+        mpl.rcParams["text.parse_math"] = False  # a column may be called "$price"
+        mpl.rcParams["hatch.linewidth"] = 1.3
         # The page's font draws the letters, whichever of them matplotlib's own lacks.
         warnings.filterwarnings("ignore", message="(Glyph|Matplotlib currently does not support)")
         # No pyplot: it keeps figures and may look for a screen.

@@ -64,7 +64,9 @@ def again(result: DoctorResult) -> str:
     version = result.versions.get("stoker", "")
     pinned = f"=={version}" if version else ""
     lines = [f"pip install 'stoker[{extras}]{pinned}'", result.command]
-    took = f"Took {seconds(result.wall_s)} here, of a budget of {seconds(result.budget_s)}. What else ran on the machine"
+    took = (
+        f"Took {seconds(result.wall_s)} here, of a budget of {seconds(result.budget_s)}. What else ran on the machine"
+    )
     return (
         "<section>\n<h2>Do it again</h2>\n"
         f'<pre tabindex="0">{words(lines[0])}\n{words(clean(lines[1]))}</pre>\n'

@@ -29,7 +29,7 @@ def size(num_bytes: float | None) -> str:
 
 def share(value: float | None) -> str:
     """Return a share, or a dash where there is none."""
-    return _finite(value) or share_text(value or 0.0)
+    return _finite(value) or share_text(value or 0.0).replace(" ", "\u00a0")
 
 
 def times(value: float | None) -> str:

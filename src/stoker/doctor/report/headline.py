@@ -14,12 +14,10 @@ def headline(result: DoctorResult) -> str:
         return "Nothing was found that limits"
     if keys == (MODEL,):
         return "The model is the limit: its data comes in time"
-    names = [stage_words(result, key) for key in keys]
-    text = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-    text = text[:1].upper() + text[1:]
-    if result.step is None:
-        return f"{text} set the pace of the data" if len(names) > 1 else f"{text} sets the pace of the data"
-    return f"{text} starve the step" if len(names) > 1 else f"{text} starves the step"
+    first, *behind = (stage_words(result, key) for key in keys)
+    text = first[:1].upper() + first[1:]
+    does = "sets the pace of the data" if result.step is None else "starves the step"
+    return f"{text} {does}" + (f", and behind it {' and '.join(behind)}" if behind else "")
 
 
 def head(result: DoctorResult) -> str:
@@ -27,7 +25,7 @@ def head(result: DoctorResult) -> str:
     verdict = result.verdict
     mark, kind = _mark(result)
     tiles = "\n".join(
-        f'<div{" class=is-ours" if is_ours else ""}><b>{words(value)}</b><span>{words(about)}</span></div>'
+        f"<div{' class=is-ours' if is_ours else ''}><b>{words(value)}</b><span>{words(about)}</span></div>"
         for value, about, is_ours in _tiles(result)
     )
     notes = paragraphs(dict.fromkeys((*verdict.notes, *result.notes)), kind="caveat")
@@ -54,7 +52,7 @@ def _status(result: DoctorResult) -> str:
     sure = f"{result.verdict.sure} ({share(result.verdict.sureness)})"
     if result.verdict.stages in ((), (MODEL,)):
         return f"Nothing to mend in the data path · {sure}"
-    return f"The GPU waits for data · {sure}" if result.step is not None else f"No step was given · {sure}"
+    return f"The step waits for data · {sure}" if result.step is not None else f"No step was given · {sure}"
 
 
 def _tiles(result: DoctorResult) -> list[tuple[str, str, bool]]:
@@ -72,9 +70,8 @@ def _tiles(result: DoctorResult) -> list[tuple[str, str, bool]]:
             tiles.append((share(best.busy), f"with: {best.text}", True))
     if best is not None:
         tiles.append((times(best.times), "the samples a second, with that", False))
-        tiles.append(
-            (seconds(today.epoch_s / best.times if best.times else None), f"an epoch, where it is {seconds(today.epoch_s)} now", False)
-        )  # fmt: skip
+        epoch_s = today.epoch_s / best.times if best.times else None
+        tiles.append((seconds(epoch_s), f"an epoch, where it is {seconds(today.epoch_s)} now", False))
     else:
         tiles.append((seconds(today.epoch_s), "an epoch", False))
         if result.step is not None:

@@ -42,7 +42,12 @@ def definitions(pairs: Mapping[str, str]) -> str:
 
 
 def table(
-    head: Sequence[str], rows: Sequence[Sequence[str]], *, about: str, marked: Sequence[int] = (), num_left: int = 1
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    about: str,
+    marked: Sequence[int] = (),
+    worded: Sequence[int] = (),
 ) -> str:
     """Return a table that scrolls by itself where it is too wide.
 
@@ -51,13 +56,13 @@ def table(
         rows: Cells, plain text, as many as there are names.
         about: What the table shows, for who cannot see it.
         marked: Numbers of the rows that stand out.
-        num_left: Columns at the left that hold words; those after it hold numbers, but for the last where it is a note.
+        worded: Numbers of the columns that hold words, beside the first; the others hold figures.
     """
-    heads = "".join(f'<th scope="col"{_side(i, num_left)}>{words(name)}</th>' for i, name in enumerate(head))
+    heads = "".join(f'<th scope="col"{_side(i, worded)}>{words(name)}</th>' for i, name in enumerate(head))
     body = "\n".join(
         f"<tr{' class=is-marked' if number in marked else ''}>"
         + "".join(
-            f'<th scope="row">{words(cell)}</th>' if i == 0 else f"<td{_side(i, num_left)}>{words(cell)}</td>"
+            f'<th scope="row">{words(cell)}</th>' if i == 0 else f"<td{_side(i, worded)}>{words(cell)}</td>"
             for i, cell in enumerate(cells)
         )
         + "</tr>"
@@ -69,5 +74,5 @@ def table(
     )
 
 
-def _side(i: int, num_left: int) -> str:
-    return ' class="words"' if i < num_left or num_left < 0 else ""
+def _side(i: int, worded: Sequence[int]) -> str:
+    return ' class="words"' if i == 0 or i in worded else ""

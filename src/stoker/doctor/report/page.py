@@ -20,6 +20,7 @@ def check_report(path: Path) -> None:
     # A ValueError, as for everything that was asked for and cannot be: a command line says it without a traceback.
     if importlib.util.find_spec("matplotlib") is None:
         raise ValueError("a page with charts needs matplotlib, and it is not here: pip install 'stoker[report]'")
+    path = path.expanduser()
     if path.is_dir():
         raise ValueError(f"{path} is a folder; name a file for the page, such as {path / 'doctor.html'}")
 
@@ -34,6 +35,7 @@ def write_report(result: DoctorResult, path: Path) -> None:
     Raises:
         ValueError: As `check_report` says.
     """
+    path = path.expanduser()
     check_report(path)
     html = report_html(result)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -91,7 +91,9 @@ def timeline(result: DoctorResult) -> str:
 def fixes(result: DoctorResult) -> str:
     """Return what each fix would give."""
     if not result.fixes:
-        return _section("What a fix would give", "Nothing: no change that was tried on the model gives more than today.")
+        return _section(
+            "What a fix would give", "Nothing: no change that was tried on the model gives more than today."
+        )
     rows = []
     for fix in result.fixes:
         measured = measured_of(result, fix.key)
@@ -100,14 +102,13 @@ def fixes(result: DoctorResult) -> str:
              stage_words(result, fix.limit), fix.how)
         )  # fmt: skip
     head = ("fix", "samples/s", "× today", "measured", "step busy", "what limits then", "how")
-    tried = " ◆ is what was measured with it." if any(measured_of(result, fix.key) for fix in result.fixes) else ""
-    today = " ◆ is what was measured." if result.today.measured is not None and not tried else ""
+    is_measured = result.today.measured is not None or any(measured_of(result, fix.key) for fix in result.fixes)
     return _section(
         "What each fix would give",
         "Predicted from what every stage takes of cores, network, disk and lock: bounds of capacity, not waits taken "
-        f"away.{tried}{today}",
+        "away." + (" ◆ is what was measured." if is_measured else ""),
         _figure(fixes_chart(result)),
-        table(head, rows, about="What each fix would give", marked=(0,), num_left=1),
+        table(head, rows, about="What each fix would give", marked=(0,), worded=(5, 6)),
     )
 
 
@@ -156,18 +157,25 @@ def paths(result: DoctorResult) -> str:
     head = ("samples come", "samples/s", "measured", "step busy", "an epoch", "limit", "after that")
     marked = [i for i, path in enumerate(result.paths) if path.is_today]
     story = "".join(f"<li>{sentence(line)}</li>" for line in result.verdict.story)
-    bounds = [
-        (bound.name, rate(bound.samples_s), ", ".join(stage_words(result, key) for key in bound.stages))
-        for bound in result.today.bounds
-    ]
     return _section(
         "The ways samples can come",
         "",
         f'<ol class="story">{story}</ol>' if story else "",
-        table(head, rows, about="The ways samples can come", marked=marked),
-        '<p class="soft gap">What each resource allows on today’s path, the tightest first:</p>' if bounds else "",
-        table(("resource", "allows, samples/s", "taken by"), bounds, about="Bounds on today's path") if bounds else "",
+        table(head, rows, about="The ways samples can come", marked=marked, worded=(5, 6)),
+        _bounds(result),
     )
+
+
+def _bounds(result: DoctorResult) -> str:
+    rows = [
+        (bound.name, rate(bound.samples_s), ", ".join(stage_words(result, key) for key in bound.stages))
+        for bound in result.today.bounds
+    ]
+    if not rows:
+        return ""
+    head = ("resource", "allows, samples/s", "taken by")
+    about = "What each resource allows on today’s path, the tightest first"
+    return f'<p class="soft gap">{about}:</p>\n' + table(head, rows, about=about, worded=(2,))
 
 
 def ceilings(result: DoctorResult) -> str:
@@ -179,7 +187,7 @@ def ceilings(result: DoctorResult) -> str:
         "What this machine can do",
         "Ceilings measured in this run, and how much of them today’s path takes at its rate.",
         _figure(ceilings_chart(result)),
-        table(("ceiling", "measured", "how"), notes, about="How ceilings were measured", num_left=-1) if notes else "",
+        table(("ceiling", "measured", "how"), notes, about="How ceilings were measured", worded=(2,)) if notes else "",
     )
 
 
@@ -192,9 +200,10 @@ def sweep(result: DoctorResult) -> str:
         (f"{point.batch_size:,}", rate(point.loader_s), *([rate(point.step_s)] if has_step else []))
         for point in result.sweep.points
     ]
-    lead = f"The warm loader gives nearly all it can from batches of {result.sweep.loader_knee:,} on"
+    largest = result.sweep.points[-1].batch_size
+    lead = _knee("the warm loader", result.sweep.loader_knee, largest=largest)
     if result.sweep.step_knee is not None:
-        lead += f", the step from {result.sweep.step_knee:,} on"
+        lead += ", " + _knee("the step", result.sweep.step_knee, largest=largest)
     elif not has_step:
         lead += "; the step was not measured at other sizes, for it is not a function that could be asked"
     chart = sweep_chart(result.sweep)
@@ -215,7 +224,9 @@ def money(result: DoctorResult) -> str:
         ("an epoch today", cost(spent.epoch), share(1.0)),
     ]
     if result.fixes:
-        rows.append((f"an epoch with: {result.fixes[0].text}", cost(spent.best_fix), _part(spent.best_fix, spent.epoch)))
+        rows.append(
+            (f"an epoch with: {result.fixes[0].text}", cost(spent.best_fix), _part(spent.best_fix, spent.epoch))
+        )
     chart = money_chart(result)
     head = ("", "cost", "share of an epoch")
     return _section("What it costs", lead, _figure(chart) if chart else "", table(head, rows, about="What it costs"))
@@ -232,7 +243,7 @@ def _stage_row(stage: StageResult, result: DoctorResult) -> tuple[str, ...]:
         share(min(1.0, stage.gil_s / stage.cpu_s)) if stage.cpu_s and stage.gil_s else NONE,
         seconds(stage.wait_s) if stage.wait_s else NONE,
         size(stage.size_bytes) if stage.size_bytes else NONE,
-        ", ".join(f"{at.num_threads}: {rate(at.samples_s)}" for at in stage.threads) or NONE,
+        ", ".join(f"{at.num_threads}:\u00a0{rate(at.samples_s)}" for at in stage.threads) or NONE,
     )
 
 
@@ -248,6 +259,12 @@ def _range(one: Rate) -> str:
     return f"{rate(one.low)} to {rate(one.high)}" if one.num_rounds > 1 else "one round"
 
 
+def _knee(who: str, knee: int, *, largest: int) -> str:
+    if knee == largest:
+        return f"{who} still gains at batches of {knee:,}, the largest that were measured"
+    return f"{who} gives nearly all it can from batches of {knee:,} on"
+
+
 def _part(amount: float, whole: float) -> str:
     return share(amount / whole) if whole else NONE
 
@@ -258,5 +275,5 @@ def _figure(chart: str) -> str:
 
 def _section(title: str, lead: str, *parts: str) -> str:
     body = "\n".join(part for part in parts if part)
-    about = f'<p class="soft">{words(lead)}</p>\n' if lead else ""
+    about = f'<p class="soft">{sentence(lead)}</p>\n' if lead else ""
     return f"<section>\n<h2>{words(title)}</h2>\n{about}{body}\n</section>"

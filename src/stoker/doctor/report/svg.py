@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from html import escape
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 _SVG = "{http://www.w3.org/2000/svg}"
 _XLINK = "{http://www.w3.org/1999/xlink}href"
@@ -30,7 +30,7 @@ def inline(drawn: str, *, key: str, label: str, kind: str, colours: Mapping[str,
         kind: Its class.
         colours: Which custom property of the page stands for which colour: "#d6500c" to "ember".
     """
-    root = ElementTree.fromstring(drawn)
+    root = ET.fromstring(drawn)
     _drop(root)
     used = _used(root)
     for element in root.iter():
@@ -44,7 +44,7 @@ def inline(drawn: str, *, key: str, label: str, kind: str, colours: Mapping[str,
     )
 
 
-def _drop(root: ElementTree.Element) -> None:
+def _drop(root: ET.Element) -> None:
     # Its style sheet has one rule for everything: inside a page, that is the whole page.
     for parent in list(root.iter()):
         for child in list(parent):
@@ -52,7 +52,7 @@ def _drop(root: ElementTree.Element) -> None:
                 parent.remove(child)
 
 
-def _used(root: ElementTree.Element) -> set[str]:
+def _used(root: ET.Element) -> set[str]:
     names = set()
     for element in root.iter():
         for name, value in element.attrib.items():
@@ -62,7 +62,7 @@ def _used(root: ElementTree.Element) -> set[str]:
     return names
 
 
-def _rewrite(element: ElementTree.Element, *, key: str, used: set[str], colours: Mapping[str, str]) -> None:
+def _rewrite(element: ET.Element, *, key: str, used: set[str], colours: Mapping[str, str]) -> None:
     attributes = element.attrib
     name = attributes.pop("id", None)
     if name in used:
@@ -95,7 +95,7 @@ def _rounded(found: re.Match[str]) -> str:
     return f"{float(found[0]):.2f}".rstrip("0").rstrip(".")
 
 
-def _text(element: ElementTree.Element) -> str:
+def _text(element: ET.Element) -> str:
     """Return an element without the name space in front of each name, which HTML does not know."""
     tag = element.tag.removeprefix(_SVG)
     attributes = "".join(f' {name}="{escape(value)}"' for name, value in element.attrib.items())
