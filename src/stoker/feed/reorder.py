@@ -7,6 +7,8 @@ batch       ┆ w ┆ c ┆ w ┆ w ┆ c ┆        a second one, out of what n
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from stoker.feed import gather
@@ -58,11 +60,16 @@ def _assembled(assembled: Assembled, rows: Int64, pool: BufferPool) -> Assembled
     records = pool.take(len(rows) * width)[: len(rows) * width].reshape(len(rows), width)
     if width:
         gather.take_records(assembled.records, rows, records)
-    return Assembled(
-        spec=assembled.spec,
+    return replace(
+        assembled,
         num_samples=len(rows),
         records=records,
         ragged={name: _lists(lists, rows, pool) for name, lists in assembled.ragged.items()},
+        shared=tuple(
+            # What samples share stays as it is, but leaves the memory that the next batch is gathered into.
+            replace(one, rows=_assembled(one.rows, np.arange(one.rows.num_samples), pool), index=one.index[rows])
+            for one in assembled.shared
+        ),
     )
 
 
