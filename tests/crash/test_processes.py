@@ -87,7 +87,7 @@ def test_twenty_kills_at_any_moment_leave_a_cache_that_the_next_run_uses_without
     assert fill(data, cache, tmp_path / "after", digest=True) == digest
     assert max(first_ids(tmp_path / "after").values(), default=1) == 1
     assert sorted(path.name for path in cache.iterdir()) == [
-        "chunks", "datasets", "failed", "locks", "overflow", "source", "stoker-cache.json", "tmp", "usage",
+        "checked", "chunks", "datasets", "failed", "locks", "overflow", "source", "stoker-cache.json", "tmp", "usage",
     ]  # fmt: skip
 
 

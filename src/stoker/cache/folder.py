@@ -6,6 +6,7 @@
     tmp/abcd….….kept, .overflow     being written; a lock of that name says that its writer lives
     datasets/….json, .keys          data sets that used this cache, and the chunks they are made of
     failed/                         why a build process failed, until its parent has read it
+    checked/abcd…                   which files were checked since the machine started
     usage                           bytes of kept chunks
     locks                           empty; its bytes are what processes lock
 
@@ -27,7 +28,7 @@ from stoker.errors import CacheError
 FOLDER_VERSION = 1
 SUFFIX = ".safetensors"
 _MARKER = "stoker-cache.json"
-_FOLDERS = ("chunks", "overflow", "tmp", "datasets", "failed")
+_FOLDERS = ("chunks", "overflow", "tmp", "datasets", "failed", "checked")
 # What the source keeps beside the chunks may be there before the cache itself.
 _ALSO_OURS = (*_FOLDERS, "source", "usage", "locks")
 
@@ -70,6 +71,7 @@ class Folder:
         self.tmp = self.path / "tmp"
         self.datasets = self.path / "datasets"
         self.failed = self.path / "failed"
+        self.checked = self.path / "checked"
         self.locks = self.path / "locks"
         self.usage = self.path / "usage"
         try:

@@ -27,6 +27,7 @@ from stoker.cache.files import Files
 from stoker.cache.folder import ChunkFile, Folder
 from stoker.cache.locks import Kind, Lock, Locks
 from stoker.cache.manifest import Manifest, Manifests
+from stoker.cache.marks import Marks
 from stoker.cache.room import Ledger, Room
 from stoker.cache.write import PreparedChunk, prepare_chunk
 from stoker.errors import CacheError, CacheFullError, ChunkCorruptError
@@ -160,6 +161,7 @@ class Store:
                 f"{self.path} cannot be used as a cache: {error.strerror}; give a folder this user may write to",
                 path=self.path,
             ) from error
+        self._marks = Marks(self._folder.checked)
         self._manifests = Manifests(self._folder.datasets, self._files)
         self._ledger = Ledger(self._folder, self._files, self._locks)
         self._room = Room(self._folder, self._files, self._locks, self._manifests, limit_bytes=limit_bytes)
@@ -255,7 +257,10 @@ class Store:
                 header = read_header(fd)
                 place, version = self._identity(key, fd)
                 if _checked.get(place) != version:
-                    check_arrays(fd, header, path=path)
+                    about = os.fstat(fd)  # before it is read: what is written meanwhile is not what was checked
+                    if not self._marks.holds(key, about):
+                        check_arrays(fd, header, path=path)
+                        self._marks.set(key, about)
                     _checked[place] = version
             except (ChunkCorruptError, OSError) as error:
                 self._discard_corrupt(key, fd, path)
@@ -274,6 +279,7 @@ class Store:
     def _discard_corrupt(self, key: str, fd: int, path: Path) -> None:
         if not self.is_writable:
             return
+        self._marks.drop(key)
         with self._ledger.open() as account:
             # Another process may have mended it meanwhile: then this name is another file.
             if path.exists() and os.path.samestat(path.stat(), os.fstat(fd)):
@@ -402,6 +408,7 @@ class Store:
             except BaseException:
                 self._files.remove(aside)
                 raise
+        self._marks.set_later(key, self._folder.kept_path(key), version)
 
     def _place(self, key: str, aside: Path, size_bytes: int, *, is_kept: bool) -> None:
         with self._ledger.open() as account:
@@ -572,6 +579,7 @@ class Store:
 
     def discard(self, key: str) -> bool:
         """Remove a chunk, and return whether it was there. Maps of it stay readable."""
+        self._marks.drop(key)
         with self._ledger.open() as account:
             was_kept = self._room.discard(account, self._folder.kept_path(key))
             return self._room.discard(account, self._folder.overflow_path(key)) or was_kept
@@ -632,6 +640,7 @@ class Store:
             freed = 0
             for chunk in (*self._folder.kept_chunks(), *self._folder.overflow_chunks()):
                 if chunk.key not in stays and (fingerprints is None or chunk.key in goes):
+                    self._marks.drop(chunk.key)
                     freed += chunk.size_bytes * self._room.discard(account, chunk.path)
             for name in chosen:
                 self._manifests.remove(name)
@@ -639,6 +648,7 @@ class Store:
 
     def close(self) -> None:
         """Give all locks and pins back. Harmless when called again."""
+        self._marks.settle()
         self._locks.close()
         self._in_use.clear()
 

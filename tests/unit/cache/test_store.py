@@ -6,6 +6,7 @@ import threading
 import pytest
 from tests.unit.cache.samples import SPEC, arrays_of, key, same_fields
 
+import stoker.cache.marks
 import stoker.cache.store
 from stoker.cache.chunk import read_arrays
 from stoker.cache.files import Files
@@ -118,6 +119,25 @@ def test_checksums_are_compared_once_a_process_and_again_for_another_file(store,
     os.utime(path)
     with pytest.raises(ChunkCorruptError):
         store.open(key(1))
+
+
+def test_another_process_trusts_a_mark_until_the_file_is_touched(folder, monkeypatch):
+    monkeypatch.setattr(stoker.cache.marks, "_SETTLED_NS", 0)
+    with Store(folder) as store:
+        put(store, 1)
+    monkeypatch.setattr(stoker.cache.store, "_checked", {})  # as a new process has it
+    with monkeypatch.context() as patched, Store(folder) as store:
+        patched.setattr(stoker.cache.store, "check_arrays", None)  # a call would fail
+        store.open(key(1)).close()
+    path = folder / "chunks" / key(1)[:2] / f"{key(1)}.safetensors"
+    before = path.stat()
+    damage(path)
+    while path.stat().st_ctime_ns == before.st_ctime_ns or path.stat().st_mtime_ns != before.st_mtime_ns:
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    monkeypatch.setattr(stoker.cache.store, "_checked", {})
+    with Store(folder) as store, pytest.raises(ChunkCorruptError):
+        store.open(key(1))
+    assert list((folder / "checked").iterdir()) == []
 
 
 def test_a_corrupt_chunk_that_another_process_has_mended_is_not_discarded(store, folder):
