@@ -13,6 +13,7 @@ from typing import Any, Literal, Self, TypedDict
 import numpy as np
 
 from stoker.errors import ResumeError
+from stoker.feed.assemble import Once
 from stoker.feed.buffers import BufferPool
 from stoker.feed.explain import Explanation, Use
 from stoker.feed.explain_all import explain_all, find_all
@@ -65,6 +66,7 @@ class LoaderOptions(TypedDict, total=False):
     weights: str | None
     sequence: NGram | Pack | None
     sequence_shard: SequenceShard | None
+    shared: Literal["expand", "unique"]
 
 
 class Loader:
@@ -86,12 +88,12 @@ class Loader:
     Use it in a with block, or call `close`: threads, maps and locks end there.
 
     Args:
-        dataset: What to load.
+        dataset: What to load: a `Dataset`, or a `Mixture` of several.
         batch_size: Samples a batch on this rank. With `global_batch_size`, leave it out.
         shuffle: Mix the samples anew each epoch; otherwise they come as they lie.
         seed: Seed of the shuffle and of `augment`.
         window: Chunks whose samples are mixed together; "all" mixes the whole data set. None takes as many as make
-            about 512 MiB, which depends on the data set alone.
+            about 512 MiB, which depends on the data set alone. Of a mixture, chunks of each data set.
         lanes: Fixed equal shares of the samples, each of which feeds an equal part of every global batch, so that n
             nodes can each cache their own share.
         remainder: What becomes of the samples that do not fill a global batch: "keep" makes the last batch smaller,
@@ -119,6 +121,11 @@ class Loader:
             its value, as often as that says or once more.
         sequence: `stoker.NGram` for windows over consecutive rows, `stoker.Pack` for lists packed into rows of one
             length. `batch_size` counts these.
+        sequence_shard: This rank's part of every sequence, where several ranks work on the same samples: see
+            `SequenceShard`. Batches are the same, but for these fields.
+        shared: How fields come that samples share (`Dataset(share=...)`): "expand" as if each had its own; "unique" as
+            `stoker.Shared`, each value of a batch once and which of them every sample has, for a model that expands
+            them after its embedding.
 
     Raises:
         TypeError: An argument has the wrong type.
@@ -153,6 +160,7 @@ class Loader:
         weights: str | None = None,
         sequence: NGram | Pack | None = None,
         sequence_shard: SequenceShard | None = None,
+        shared: Literal["expand", "unique"] = "expand",
     ) -> None:
         if not isinstance(dataset, Dataset | Mixture):
             raise TypeError(
@@ -183,6 +191,12 @@ class Loader:
             raise TypeError("augment must be a function of (batch, generator)")
         if cache is not None and not isinstance(cache, str | os.PathLike):
             raise TypeError(f"cache must be the path of a folder, not {cache!r}")
+        if shared not in ("expand", "unique"):
+            raise ValueError(f"shared must be 'expand' or 'unique', not {shared!r}")
+        if shared == "unique" and sequence is not None:
+            raise ValueError(
+                "shared='unique' is for batches of whole rows; with sequence=, fields come expanded: leave it out"
+            )
         if trace is not None and not isinstance(trace, Trace):
             raise TypeError(f"trace must be a stoker.Trace, not {trace!r}")
         self._asked = parse_asked(shuffle_by=shuffle_by, weights=weights, sequence=sequence)
@@ -220,6 +234,8 @@ class Loader:
             marks_padding = remainder == "pad"
             maker = _maker(self._asked, self._opened, sequence_shard, marks_padding=marks_padding)
             spec, num_samples = self._opened.spec, self._opened.num_samples
+            if shared == "unique":
+                _check_uncut(sequence_shard, spec)
             window = window_chunks(
                 mixed_window(window, num_samples, spec.unshared_bytes, num_sets=len(self._opened.chunks)),
                 num_samples=num_samples,
@@ -232,6 +248,10 @@ class Loader:
         except BaseException:
             self.close()
             raise
+        handover = self._make_handover()
+        once: Once = "always" if shared == "unique" else "never"
+        if shared == "expand" and handover.expands and augment is None and sequence is None:
+            once = "where it pays"
         self._settings = RunSettings(
             seed=self._seed,
             shard=self._shard,
@@ -239,10 +259,12 @@ class Loader:
             prefetch=prefetch,
             augment=augment,
             marks_padding=marks_padding,
-            handover=self._make_handover(),
+            handover=handover,
             maker=maker,
             source_field=None if self._opened.mixture is None else self._opened.mixture.source_field,
             sequence_shard=sequence_shard,
+            once=once,
+            is_expanded=shared == "expand",
         )
         self._pool = BufferPool(self._settings.handover.allocate, max_unused=prefetch + 4)
         self._num_steps = 0
@@ -531,6 +553,15 @@ def _maker(
     if sequence_shard is not None:
         sequence_shard.spec_of(spec)
     return maker
+
+
+def _check_uncut(sequence_shard: SequenceShard | None, spec: Spec) -> None:
+    for name in () if sequence_shard is None else sequence_shard.fields:
+        if spec[name].shared_by is not None:
+            raise ValueError(
+                f"sequence_shard cuts {name!r}, which comes as it is shared; leave it out of share=, or take "
+                "shared='expand'"
+            )
 
 
 def _shard(rank: int | None, world_size: int | None, shard: Shard | None) -> Shard:
