@@ -512,7 +512,7 @@ def _name(dataset: Dataset | Mixture) -> str:
     first, num_sources = dataset.sources[0], len(dataset.sources)
     if num_sources == 1:
         return first
-    shared = os.path.commonprefix(dataset.sources).rpartition("/")[0]
+    shared = os.path.commonprefix(dataset.sources).rpartition("/")[0]  # noqa: RUF071  cut at a slash right after
     return f"{shared}/ ({num_sources:,} sources)" if shared else f"{first} and {num_sources - 1:,} more"
 
 
