@@ -91,8 +91,8 @@ def run(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
             f"so totals cost {(totals - silent) / STEP_S:.2%} of a step of 1 ms, and a trace "
             f"{(traced - silent) / STEP_S:.2%}",
             f"the calls that record {NUM_CALLS} pieces of work, alone: {_cost_of_calls(Stages()) * 1e6:.1f} µs for "
-            f"totals, {_cost_of_calls(Trace().stages('data')) * 1e6:.1f} for a trace; what is beyond that above is noise, "
-            "or caches",
+            f"totals, {_cost_of_calls(Trace().stages('data')) * 1e6:.1f} for a trace; what is more "
+            "above is noise, or caches",
             f"writing the status file costs {files_s * 1e6:.0f} µs a second, {files_s:.3%} of the time, included above",
         ),
     )

@@ -76,7 +76,7 @@ def test_work_is_for_the_first_step_that_needs_it(data, tmp_path):
                 steps_of.setdefault((sample.url, sample.row_group), step)
         for _ in loader:
             pass
-        fragments = loader._chunks.catalogue.fragments
+    fragments = Dataset(data, chunk_size=5000).open().fragments
     found = imported(trace, tmp_path)
     opened = {s.args["window"]: s.args["step"] for s in named(found, "open")}
     first_use: dict[int, int] = {}
