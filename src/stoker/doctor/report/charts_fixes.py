@@ -41,7 +41,7 @@ def fixes_chart(result: DoctorResult) -> str:
         lambda sheet: _draw(sheet, result, rows),
         key="fixes",
         label=f"Predicted samples/s: {about}",
-        height=lambda is_wide: _TOP + _BOTTOM + len(rows) * (_ROW if is_wide else _ROW + 18),
+        height=lambda is_wide: _top(result, rows) + _BOTTOM + len(rows) * (_ROW if is_wide else _ROW + 18),
     )
 
 
@@ -65,13 +65,13 @@ def _rows(result: DoctorResult) -> list[_Row]:
 
 
 def _draw(sheet: Sheet, result: DoctorResult, rows: list[_Row]) -> None:
-    left, right = (306, 128) if sheet.is_wide else (2, 2)
+    left, right = (306, 138) if sheet.is_wide else (2, 2)
     row_height = _ROW if sheet.is_wide else _ROW + 18
-    axes = sheet.plot_area(left, _TOP, right, _BOTTOM)
-    longest = max(max(row.predicted_s, _measured(row)) for row in rows)
+    top = _top(result, rows)
+    axes = sheet.plot_area(left, top, right, _BOTTOM)
+    longest = _longest(rows)
     demand = result.step.demand.samples_s if result.step is not None else math.inf
-    # A demand far beyond every fix would press all bars into a corner: then it stands in words alone.
-    has_demand = 0 < demand < 2.5 * longest
+    has_demand = _has_demand(result, rows)
     axes.set_xlim(0, 1.03 * (max(longest, demand) if has_demand else longest) or 1)
     axes.set_ylim(len(rows) * row_height, 0)
     axes.set_xticks([])
@@ -96,7 +96,20 @@ def _draw(sheet: Sheet, result: DoctorResult, rows: list[_Row]) -> None:
                 [row.measured.samples_s], [middle], marker="D", markersize=8, color=COLOURS["ink"],
                 markeredgecolor=COLOURS["card"], markeredgewidth=1.5, zorder=5, clip_on=False,
             )  # fmt: skip
-        _write_row(sheet, row, y=_TOP + middle, is_best=i == 1)
+        _write_row(sheet, row, y=top + middle, is_best=i == 1)
+
+
+def _has_demand(result: DoctorResult, rows: list[_Row]) -> bool:
+    # A demand far beyond every fix would press all bars into a corner: then it stands in words alone.
+    return result.step is not None and 0 < result.step.demand.samples_s < 2.5 * _longest(rows)
+
+
+def _longest(rows: list[_Row]) -> float:
+    return max(max(row.predicted_s, _measured(row)) for row in rows)
+
+
+def _top(result: DoctorResult, rows: list[_Row]) -> int:
+    return _TOP if _has_demand(result, rows) else 4
 
 
 def _write_demand(sheet: Sheet, demand: float, *, x: float) -> None:
@@ -109,10 +122,10 @@ def _write_demand(sheet: Sheet, demand: float, *, x: float) -> None:
 
 def _write_row(sheet: Sheet, row: _Row, *, y: float, is_best: bool) -> None:
     line = y if sheet.is_wide else y - 21
-    room = 292 if sheet.is_wide else sheet.width - 126
+    room = 292 if sheet.is_wide else sheet.width - 130
     colour = "ember" if is_best else "ink"
     sheet.text(0, line, fitted(row.text, width=room, size=LABEL, is_bold=is_best), is_bold=is_best, colour=colour)
-    sheet.text(sheet.width - 52, line, rate(row.predicted_s), side="right", colour=colour)
+    sheet.text(sheet.width - 60, line, rate(row.predicted_s), side="right", colour=colour)
     if row.times is not None:
         sheet.text(sheet.width, line, times(row.times), side="right", is_bold=True, colour=colour)
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
-from stoker.doctor.report.draw import COLOURS, LABEL, SMALL, TITLE, Sheet, chart, fitted
+from stoker.doctor.report.draw import COLOURS, LABEL, SMALL, Sheet, chart, fitted
 from stoker.doctor.report.figures import ceiling, rate, share
 from stoker.doctor.results import BatchSweep, Ceiling, DoctorResult
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _ROW, _BAR = 34, 16
 # From here on a resource is as good as used up.
@@ -93,29 +97,37 @@ def _draw_sweep(sheet: Sheet, sweep: BatchSweep) -> None:
         x, y = [size for size, _ in points], [value if math.isfinite(value) else math.nan for _, value in points]
         axes.plot(x, y, color=COLOURS[colour], marker=marker, linestyle=style, linewidth=2.2, markersize=6.5)
         at = next((value for size, value in points if size == knee), None)
-        if knee is not None and at is not None and math.isfinite(at):
-            axes.plot(
-                [knee], [at], marker="o", markersize=14, markerfacecolor="none", markeredgecolor=COLOURS["ink"],
-                markeredgewidth=1.6,
-            )  # fmt: skip
+        if knee in _paying(sweep) and at is not None and math.isfinite(at):
+            _ring(axes, knee, at, size=14)
     sheet.text(sheet.width / 2, sheet.height - 9, "samples a batch", size=SMALL, colour="soft", side="center")
-    _sweep_legend(sheet, has_step=bool(steps))
+    _sweep_legend(sheet, has_step=bool(steps), has_knee=bool(_paying(sweep)))
 
 
-def _sweep_legend(sheet: Sheet, *, has_step: bool) -> None:
+def _paying(sweep: BatchSweep) -> set[int]:
+    """Return the sizes beyond which larger ones hardly pay; the largest that was measured says nothing of it."""
+    knees = {knee for knee in (sweep.loader_knee, sweep.step_knee) if knee is not None}
+    return knees - {sweep.points[-1].batch_size}
+
+
+def _sweep_legend(sheet: Sheet, *, has_step: bool, has_knee: bool) -> None:
     sheet.rule(0, 12, 26, 12, colour="ember")
-    sheet.axes.plot([13], [12], marker="o", markersize=6.5, color=COLOURS["ember"])
-    sheet.text(34, 12, "loader", size=TITLE)
+    sheet.axes.plot([13], [12], linestyle="none", marker="o", markersize=6.5, color=COLOURS["ember"])
+    sheet.text(33, 12, "loader")
     if has_step:
-        sheet.rule(104, 12, 130, 12, colour="busy", dashed=True)
-        sheet.axes.plot([117], [12], marker="s", markersize=6.5, color=COLOURS["busy"])
-        sheet.text(138, 12, "step", size=TITLE)
-    x = 200 if has_step else 104
-    sheet.axes.plot(
-        [x], [12], marker="o", markersize=12, markerfacecolor="none", markeredgecolor=COLOURS["ink"],
-        markeredgewidth=1.6,
+        sheet.rule(92, 12, 118, 12, colour="busy", dashed=True)
+        sheet.axes.plot([105], [12], linestyle="none", marker="s", markersize=6.5, color=COLOURS["busy"])
+        sheet.text(125, 12, "step")
+    if has_knee:
+        x = 180 if has_step else 104
+        _ring(sheet.axes, x, 12, size=12)
+        sheet.text(x + 13, 12, "larger hardly pays", colour="soft")
+
+
+def _ring(axes: Axes, x: float, y: float, *, size: float) -> None:
+    axes.plot(
+        [x], [y], linestyle="none", marker="o", markersize=size, markerfacecolor="none",
+        markeredgecolor=COLOURS["ink"], markeredgewidth=1.6,
     )  # fmt: skip
-    sheet.text(x + 14, 12, "larger hardly pays", size=TITLE, colour="soft")
 
 
 def _short(size: int) -> str:

@@ -43,7 +43,7 @@ def _reference(result: DoctorResult) -> tuple[float | None, str]:
 def _draw(
     sheet: Sheet, result: DoctorResult, stages: list[StageResult], *, reference: float, reference_text: str
 ) -> None:
-    left, right = (300, 146) if sheet.is_wide else (2, 2)
+    left, right = (300, 146) if sheet.is_wide else (18, 18)
     row = _ROW if sheet.is_wide else _ROW + 18
     ratios = [_ratio(stage, reference) for stage in stages]
     axes = sheet.plot_area(left, _TOP, right, _BOTTOM)
@@ -98,7 +98,7 @@ def _write_row(
     else:
         sheet.text(0, line - 7, fits, colour=colour)
         sheet.text(0, line + 8, "not on today's path", size=10.5, colour="soft")
-    sheet.text(sheet.width - 56, line, rate(stage.supply.samples_s), side="right", colour=colour)
+    sheet.text(sheet.width - 62, line, rate(stage.supply.samples_s), side="right", colour=colour)
     sheet.text(sheet.width, line, times(ratio), side="right", is_bold=True, colour=colour)
 
 

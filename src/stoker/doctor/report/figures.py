@@ -14,7 +14,7 @@ PATH_WORDS = {SOURCE: "every epoch from the source", ARROW: "Arrow on SSD", TENS
 
 def rate(samples_s: float | None) -> str:
     """Return a rate, or a dash where there is none."""
-    return _finite(samples_s) or rate_text(samples_s or 0.0)
+    return _finite(samples_s) or rate_text(samples_s or 0.0).replace(" ", "\u00a0")
 
 
 def seconds(value: float | None) -> str:

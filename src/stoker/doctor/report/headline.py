@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 from stoker.doctor.report.figures import cost, rate, seconds, share, stage_words, times
 from stoker.doctor.report.markup import paragraphs, sentence, words
 from stoker.doctor.results import MODEL, DoctorResult
+
+_LONGEST = 64
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=\w)")
 
 
 def headline(result: DoctorResult) -> str:
@@ -14,7 +19,7 @@ def headline(result: DoctorResult) -> str:
         return "Nothing was found that limits"
     if keys == (MODEL,):
         return "The model is the limit: its data comes in time"
-    first, *behind = (stage_words(result, key) for key in keys)
+    first, *behind = (shortened(stage_words(result, key)) for key in keys)
     text = first[:1].upper() + first[1:]
     does = "sets the pace of the data" if result.step is None else "starves the step"
     return f"{text} {does}" + (f", and behind it {' and '.join(behind)}" if behind else "")
@@ -25,7 +30,8 @@ def head(result: DoctorResult) -> str:
     verdict = result.verdict
     mark, kind = _mark(result)
     tiles = "\n".join(
-        f"<div{' class=is-ours' if is_ours else ''}><b>{words(value)}</b><span>{words(about)}</span></div>"
+        f"<div{' class=is-ours' if is_ours else ''}><b>{words(_kept_together(value))}</b>"
+        f"<span>{words(about)}</span></div>"
         for value, about, is_ours in _tiles(result)
     )
     notes = paragraphs(dict.fromkeys((*verdict.notes, *result.notes)), kind="caveat")
@@ -40,6 +46,16 @@ def head(result: DoctorResult) -> str:
 </div>
 {notes}
 </header>"""
+
+
+def shortened(text: str) -> str:
+    """Return a name for a place that has no room for a long one; it stands in full further down."""
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1].rstrip() + "…"
+
+
+def _kept_together(value: str) -> str:
+    """Return a figure whose unit never stands on a line of its own."""
+    return _BEFORE_UNIT.sub("\u00a0", value)
 
 
 def _mark(result: DoctorResult) -> tuple[str, str]:
@@ -63,11 +79,11 @@ def _tiles(result: DoctorResult) -> list[tuple[str, str, bool]]:
     if today.busy is None:
         tiles.append((rate(today.predicted_s), "samples/s come today", False))
         if best is not None:
-            tiles.append((rate(best.predicted_s), f"samples/s with: {best.text}", True))
+            tiles.append((rate(best.predicted_s), f"samples/s with: {shortened(best.text)}", True))
     else:
         tiles.append((share(today.busy), "of the time the step runs today", False))
         if best is not None and best.busy is not None:
-            tiles.append((share(best.busy), f"with: {best.text}", True))
+            tiles.append((share(best.busy), f"with: {shortened(best.text)}", True))
     if best is not None:
         tiles.append((times(best.times), "the samples a second, with that", False))
         epoch_s = today.epoch_s / best.times if best.times else None

@@ -9,6 +9,8 @@ from html import escape
 # What neither HTML nor XML allows in a text: controls, lone surrogates, noncharacters. Directions that turn text around
 # are among them: a file name must not rewrite the line that it stands in.
 _FORBIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
+# A line must not break between the hyphens of an option that is to be typed.
+_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 _BLANKS = re.compile(r"[\t\n\r\f\v]+")
 
 
@@ -27,7 +29,8 @@ def sentence(text: str) -> str:
     text = clean(text).strip()
     if not text:
         return ""
-    return escape(text[0].upper() + text[1:] + ("" if text[-1] in ".!?:…" else "."))
+    html = escape(text[0].upper() + text[1:] + ("" if text[-1] in ".!?:…" else "."))
+    return _OPTION.sub(r'<span class="nowrap">\g<0></span>', html)
 
 
 def paragraphs(texts: Iterable[str], *, kind: str) -> str:

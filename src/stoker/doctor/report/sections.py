@@ -61,7 +61,16 @@ def stages(result: DoctorResult) -> str:
         )
     chart = stages_chart(result)
     rows = [_stage_row(stage, result) for stage in result.stages]
-    head = ("stage, alone", "supply", "spread", "× demand", "CPU", "of it GIL", "waits", "gives", "by threads")
+    head = (
+        "stage, alone",
+        "supply",
+        *(["× demand"] if result.step is not None else []),
+        "CPU",
+        "of it GIL",
+        "waits",
+        "gives",
+        "by threads",
+    )
     marked = [i for i, stage in enumerate(result.stages) if stage.key in result.verdict.stages]
     notes = paragraphs((f"{stage.name}: {stage.note}" for stage in result.stages if stage.note), kind="note")
     return _section(
@@ -91,9 +100,7 @@ def timeline(result: DoctorResult) -> str:
 def fixes(result: DoctorResult) -> str:
     """Return what each fix would give."""
     if not result.fixes:
-        return _section(
-            "What a fix would give", "Nothing: no change that was tried on the model gives more than today."
-        )
+        return _section("What a fix would give", "Nothing: no change that is known gives more than today.")
     rows = []
     for fix in result.fixes:
         measured = measured_of(result, fix.key)
@@ -233,12 +240,11 @@ def money(result: DoctorResult) -> str:
 
 
 def _stage_row(stage: StageResult, result: DoctorResult) -> tuple[str, ...]:
-    elsewhere = "" if result.today.key in stage.paths else " (not on today’s path)"
+    elsewhere = "" if result.today.key in stage.paths else ", not on today’s path"
     return (
         stage.name + elsewhere,
-        rate(stage.supply.samples_s),
-        _spread(stage.supply),
-        times(stage.headroom),
+        " ".join(text for text in (rate(stage.supply.samples_s), _spread(stage.supply)) if text),
+        *([times(stage.headroom)] if result.step is not None else []),
         seconds(stage.cpu_s) if stage.cpu_s else NONE,
         share(min(1.0, stage.gil_s / stage.cpu_s)) if stage.cpu_s and stage.gil_s else NONE,
         seconds(stage.wait_s) if stage.wait_s else NONE,
@@ -248,7 +254,7 @@ def _stage_row(stage: StageResult, result: DoctorResult) -> tuple[str, ...]:
 
 
 def _spread(one: Rate) -> str:
-    return f"± {share(one.spread)}" if one.high > one.low and one.samples_s else NONE
+    return f"± {share(one.spread)}" if one.high > one.low and one.samples_s else ""
 
 
 def _measured(one: Rate | None) -> str:
