@@ -20,7 +20,7 @@ from stoker.feed.shard import Shard
 from stoker.source.dataset import Dataset
 from stoker.source.mixture import Mixture
 from stoker.source.units.asked import NGram, Pack
-from stoker.spec import Entry, Field, Ragged, Spec
+from stoker.spec import Entry, Field, Ragged, Shared, Spec
 from stoker.trace.record import Trace
 from stoker.trace.stats import LoaderStats
 
@@ -42,6 +42,7 @@ __all__ = [
     "ResumeError",
     "SequenceShard",
     "Shard",
+    "Shared",
     "SourceChangedError",
     "SourceError",
     "SourceMissingError",

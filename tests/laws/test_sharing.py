@@ -123,7 +123,10 @@ def test_batches_are_the_same_whatever_is_shared(drawn, share, order, window, re
         for rank in range(world_size):
             options = {**ORDERS[order], "window": window, "remainder": remainder, "rank": rank} | cache
             options["world_size"] = world_size
-            assert batches(shared, **options) == batches(plain, **options)
+            expected = batches(plain, **options)
+            assert batches(shared, **options) == expected
+            if "sequence" not in options:
+                assert batches(shared, shared="unique", **options) == expected
 
 
 def test_a_cache_is_read_again_and_the_other_jobs_chunks_stay(tmp_path):
@@ -174,3 +177,73 @@ def test_what_the_fields_do_not_allow_is_said_when_it_is_opened(tmp_path, share,
     write(tmp_path / "data", {"files": [([(1, 5)], 8)], "noise": 0, "seed": 1, "narrow": False})
     with pytest.raises(stoker.FieldError, match=words):
         stoker.Loader(stoker.Dataset(tmp_path / "data", share=share), batch_size=2)
+
+
+def test_shared_fields_come_once_where_that_is_asked_for(tmp_path):
+    drawn = {"files": [([(1, 5), (2, 3), (1, 4)], 100)], "noise": 0, "seed": 1, "narrow": False}
+    write(tmp_path / "data", drawn)
+    dataset = stoker.Dataset(tmp_path / "data", share={"query_id": ["q_*"], "user": ["u_*"]})
+    with stoker.Loader(dataset, batch_size=12, shared="unique") as loader:
+        (batch,) = loader
+    names = [entry.name for entry in loader.spec]
+    assert list(batch) == names
+    assert {name for name in names if isinstance(batch[name], stoker.Shared)} == {
+        *("query_id", "q_number", "q_vector", "q_list", "q_nested", "q_word", "user", "u_flag")
+    }
+    # Equal keys apart are runs of their own; equal neighbours are one.
+    assert batch["query_id"].values.tolist() == [1, 2, 1]
+    assert batch["query_id"].index.tolist() == [0] * 5 + [1] * 3 + [2] * 4
+    assert batch["user"].values.tolist() == [0]
+    assert batch["q_vector"].values.shape == (3, 3)
+    assert len(batch["q_list"].values.offsets) == 4
+
+
+@pytest.mark.parametrize("options", [{"shared": "once"}, {"shared": "unique", "sequence": stoker.NGram(length=2)}])
+def test_a_way_that_cannot_be_is_refused(tmp_path, options):
+    with pytest.raises(ValueError, match="shared"):
+        stoker.Loader(stoker.Dataset(tmp_path), batch_size=2, **options)
+
+
+def test_augment_gets_what_the_loop_gets(tmp_path):
+    write(tmp_path / "data", {"files": [([(1, 5), (2, 3)], 100)], "noise": 0, "seed": 1, "narrow": False})
+    dataset = stoker.Dataset(tmp_path / "data", share={"query_id": ["q_*"]})
+    kinds = []
+
+    def augment(batch, rng):
+        kinds.append(type(batch["q_number"]))
+        return batch
+
+    for shared in ("expand", "unique"):
+        with stoker.Loader(dataset, batch_size=8, shared=shared, augment=augment) as loader:
+            assert all(type(batch["q_number"]) is kinds[-1] for batch in loader)
+    assert kinds == [np.ndarray, stoker.Shared]
+
+
+def double(table):
+    return {"key": table["query_id"].to_numpy() * 2, "half": table["q_number"].to_numpy() / 2, "id": table["id"]}
+
+
+@pytest.mark.parametrize("transform_in", ["threads", "processes"])
+def test_what_a_transform_makes_is_shared_like_columns(tmp_path, transform_in):
+    write(tmp_path / "data", {"files": [([(1, 5), (2, 3)], 4)], "noise": 0, "seed": 1, "narrow": False})
+    options = {"transform": double, "version": "1"}
+    dataset = stoker.Dataset(tmp_path / "data", **options, share={"key": ["half"]})
+    plain = stoker.Dataset(tmp_path / "data", **options)
+    cache = tmp_path / "cache"
+    assert batches(dataset, transform_in=transform_in, cache=cache) == batches(plain)
+    with pytest.raises(stoker.FieldError, match="no field 'query_id'"):
+        list(stoker.Loader(stoker.Dataset(tmp_path / "data", **options, share={"query_id": ["half"]}), batch_size=2))
+
+
+def test_mixed_data_sets_share_in_the_same_way_or_say_where_not(tmp_path):
+    write(tmp_path / "a", {"files": [([(1, 5), (2, 3)], 100)], "noise": 0, "seed": 1, "narrow": False})
+    write(tmp_path / "b", {"files": [([(4, 2), (5, 6)], 100)], "noise": 0.3, "seed": 2, "narrow": False})
+    share = {"query_id": ["q_*"]}
+    mixed = stoker.Mixture({name: stoker.Dataset(tmp_path / name, share=share) for name in "ab"})
+    plain = stoker.Mixture({name: stoker.Dataset(tmp_path / name) for name in "ab"})
+    expected = batches(plain, shuffle=True)
+    assert batches(mixed, shuffle=True) == expected
+    assert batches(mixed, shuffle=True, shared="unique") == expected
+    other = stoker.Mixture({"a": stoker.Dataset(tmp_path / "a", share=share), "b": stoker.Dataset(tmp_path / "b")})
+    with pytest.raises(stoker.FieldError, match="shared by query_id"):
+        stoker.Loader(other, batch_size=2)

@@ -23,6 +23,7 @@ class Batch:
         shaping: How the fixed-width ones come of the records; None where they are simply their fields.
         has_records: Whether they are views of the records at all.
         sequence_shard: Which part of each sequence leaves; None for all of it.
+        is_expanded: Whether what was gathered once leaves as each sample's; else as `Shared`.
     """
 
     arrays: Arrays
@@ -31,6 +32,7 @@ class Batch:
     shaping: Shaping | None = None
     has_records: bool = True
     sequence_shard: SequenceShard | None = None
+    is_expanded: bool = False
 
     def cut(self, name: str, field: Any) -> Any:
         """Return what leaves of a field, an array or a tensor: all of it, or this rank's part of each sequence."""
@@ -46,6 +48,10 @@ class Handover(Protocol):
     def copies(self) -> bool:
         """Whether `prepare` copies the batch to a device: time worth a stage of its own."""
 
+    @property
+    def expands(self) -> bool:
+        """Whether it expands what samples share behind the copy, so that each value is copied once."""
+
     def allocate(self, num_bytes: int) -> Array:
         """Return memory for batches, uint8, shape [num_bytes]."""
 
@@ -60,6 +66,7 @@ class NumpyHandover:
     """Dicts of NumPy arrays, as they were gathered."""
 
     copies = False
+    expands = False
 
     def allocate(self, num_bytes: int) -> Array:
         """Return ordinary memory."""

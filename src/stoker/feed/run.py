@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stoker.feed.assemble import Part, assemble
+from stoker.feed.assemble import Once, Part, assemble
 from stoker.feed.buffers import BufferPool
 from stoker.feed.fill import Filler
 from stoker.feed.handover import Batch, Handover
@@ -53,6 +53,8 @@ class RunSettings:
         maker: Makes batches of what the order counts, where that is not rows.
         source_field: Name of the field that says which data set each sample is of, where batches get one.
         sequence_shard: This rank's part of each sequence, where it gets only a part.
+        once: Whether what samples share is gathered once for all of a batch.
+        is_expanded: Whether the handover then expands it.
     """
 
     seed: int
@@ -65,6 +67,8 @@ class RunSettings:
     maker: Maker | None = None
     source_field: str | None = None
     sequence_shard: SequenceShard | None = None
+    once: Once = "never"
+    is_expanded: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -297,14 +301,15 @@ class Run:
         cut = self._settings.sequence_shard
         if cut is not None:
             cut.check_batch(arrays)
-        batch = Batch(arrays, made.assembled, is_augmented, made.shaping, made.has_records, cut)
+        is_expanded = self._settings.is_expanded
+        batch = Batch(arrays, made.assembled, is_augmented, made.shaping, made.has_records, cut, is_expanded)
         return Prepared(self._handed_to(batch), made.num_samples)
 
     def _gathered(self, parts: Sequence[UnitPart], pool: BufferPool) -> Made:
         if self._settings.maker is not None:
-            return self._settings.maker.make(parts, pool)
+            return self._settings.maker.make(parts, pool, once=self._settings.once)
         rows = [Part(window, slot, row) for window, _, slot, row, *_ in parts]
-        assembled = assemble(self._opened.spec, rows, pool)
+        assembled = assemble(self._opened.spec, rows, pool, once=self._settings.once)
         return Made(assembled.views(), assembled, None, True, assembled.num_samples, assembled.size_bytes)
 
     def _mixed(self, parts: Sequence[UnitPart], whose_by_slice: Sequence[Int64 | None]) -> Made:

@@ -10,9 +10,11 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from stoker.feed.assemble import SharedRows
 from stoker.feed.buffers import plain_buffer
 from stoker.feed.handover import Batch
-from stoker.spec import Array, Ragged
+from stoker.spec import Array, Ragged, Shared
+from stoker.torch.expand import expand_ragged, expand_rows, expanded_totals
 from stoker.torch.tensors import Tensors, as_tensors, fields_of
 
 
@@ -25,6 +27,7 @@ class CpuHandover:
     """
 
     copies = False
+    expands = False
 
     def __init__(self, *, in_one_storage: bool = False) -> None:
         self._in_one_storage = in_one_storage
@@ -38,6 +41,8 @@ class CpuHandover:
         together: Tensors = {}
         if self._in_one_storage and _has_records(batch):
             together = _fields(torch.from_numpy(batch.assembled.records), batch)
+        if self._in_one_storage:
+            together |= _shared_in_one_storage(batch)
         whole = {name: together[name] if name in together else as_tensors(a) for name, a in batch.arrays.items()}
         return whole if batch.sequence_shard is None else {name: batch.cut(name, one) for name, one in whole.items()}
 
@@ -101,6 +106,7 @@ class DeviceHandover:
     """
 
     copies = True
+    expands = True
 
     def __init__(self, stream: SideStream) -> None:
         self._stream = stream
@@ -119,6 +125,9 @@ class DeviceHandover:
             if _has_records(batch):
                 records = self._copy(batch.assembled.records, memory)
                 together = _fields(records, batch)
+            if not batch.is_augmented:
+                for shared in batch.assembled.shared:
+                    together |= self._copy_shared(shared, memory, is_expanded=batch.is_expanded)
             # The spec's order, then what was added; what the record copy has brought is not copied again.
             tensors: Tensors = {
                 name: together[name] if name in together else self._copy_field(array, memory)
@@ -138,7 +147,28 @@ class DeviceHandover:
             self._in_flight = [batch for batch in (*self._in_flight, prepared) if not batch.copied.query()]
         return prepared.tensors
 
+    def _copy_shared(self, shared: SharedRows, memory: list[torch.Tensor], *, is_expanded: bool) -> Tensors:
+        """Begin to copy what samples share, each value once; expanded there, behind the copy, where that is wanted."""
+        index = self._copy(shared.index, memory)
+        fields: Tensors = {}
+        rows = shared.rows
+        if rows.spec.record_bytes:
+            records = self._copy(rows.records, memory)
+            if is_expanded:
+                records = expand_rows(records, index)
+                memory.append(records)
+            fields |= fields_of(records, rows.spec)
+        for name, lists in rows.ragged.items():
+            copied = self._copy_field(lists, memory)
+            if is_expanded:
+                copied = expand_ragged(copied, index, expanded_totals(lists, shared.index))
+                memory += _tensors_of(copied)
+            fields[name] = copied
+        return fields if is_expanded else {name: Shared(field, index) for name, field in fields.items()}
+
     def _copy_field(self, array: Any, memory: list[torch.Tensor]) -> Any:
+        if isinstance(array, Shared):
+            return Shared(self._copy_field(array.values, memory), self._copy_field(array.index, memory))
         if isinstance(array, Ragged):
             return Ragged(self._copy_field(array.values, memory), self._copy_field(array.offsets, memory))
         return self._copy(np.asarray(array), memory)
@@ -148,6 +178,25 @@ class DeviceHandover:
         tensor = self._stream.copy(np.asarray(array, order="C"))
         memory.append(tensor)
         return tensor
+
+
+def _shared_in_one_storage(batch: Batch) -> Tensors:
+    """Return what samples share as tensors, the fixed-width fields of a key as views of one storage."""
+    fields: Tensors = {}
+    if batch.is_augmented:
+        return fields
+    for shared in batch.assembled.shared:
+        index, rows = torch.from_numpy(shared.index), shared.rows
+        if rows.spec.record_bytes:
+            views = fields_of(torch.from_numpy(rows.records), rows.spec)
+            fields |= {name: Shared(field, index) for name, field in views.items()}
+        fields |= {name: Shared(as_tensors(lists), index) for name, lists in rows.ragged.items()}
+    return fields
+
+
+def _tensors_of(ragged: Ragged) -> list[torch.Tensor]:
+    inner = ragged.values
+    return [ragged.offsets, *(_tensors_of(inner) if isinstance(inner, Ragged) else [inner])]
 
 
 def _has_records(batch: Batch) -> bool:

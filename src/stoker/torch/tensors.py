@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import torch
 
-from stoker.spec import Array, Ragged, Spec
+from stoker.spec import Array, Ragged, Shared, Spec
 
-Tensors: TypeAlias = dict[str, "torch.Tensor | Ragged"]
+Tensors: TypeAlias = dict[str, "torch.Tensor | Ragged | Shared"]
 
 
 def to_nested(ragged: Ragged) -> torch.Tensor:
@@ -45,8 +45,10 @@ def as_tensor(array: Any) -> torch.Tensor:
         return torch.from_numpy(array.copy())
 
 
-def as_tensors(array: Array | Ragged) -> Any:
-    """Return an array, or every array of a ragged field, as a tensor that shares its memory."""
+def as_tensors(array: Array | Ragged | Shared) -> Any:
+    """Return an array, or every array of a ragged or shared field, as a tensor that shares its memory."""
+    if isinstance(array, Shared):
+        return Shared(as_tensors(array.values), as_tensors(array.index))
     if isinstance(array, Ragged):
         return Ragged(as_tensors(array.values), as_tensors(array.offsets))
     return as_tensor(array)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stoker.errors import FieldError
-from stoker.feed.assemble import Assembled, Part, assemble
+from stoker.feed.assemble import Assembled, Once, Part, assemble
 from stoker.feed.buffers import BufferPool
 from stoker.feed.units.expand import Packed, Units, offsets_of
 from stoker.feed.units.packing import PackedPart, fill_places, pack_field
@@ -142,8 +142,8 @@ class Maker:
         rows = [replace(one, shape=(asked.length, *one.shape), num_levels=0) for one in packed]
         return Spec((*rows, *places, *(replace(self._spec[name], num_levels=1) for name in asked.per_segment)))
 
-    def make(self, parts: Sequence[UnitPart], pool: BufferPool) -> Made:
-        """Return the batch of these units, in their order."""
+    def make(self, parts: Sequence[UnitPart], pool: BufferPool, *, once: Once = "never") -> Made:
+        """Return the batch of these units, in their order; see `assemble` for `once`."""
         if isinstance(self.asked, Pack):
             return self._packed(self.asked, parts, pool)
         found, offsets = [], []
@@ -155,7 +155,7 @@ class Maker:
             offsets.append(rows.offsets)
         if isinstance(self.asked, NGram):
             return self._windows(found, pool)
-        assembled = assemble(self._spec, found, pool)
+        assembled = assemble(self._spec, found, pool, once=once)
         arrays = assembled.views()
         if isinstance(self.asked, Grouped):
             arrays["group_offsets"] = _joined(offsets)

@@ -1,0 +1,174 @@
+"""Shared fields as tensors: expanded on the device, or handed over once; the same as without sharing."""
+
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.laws.test_sharing import write
+from tests.unit.cache.samples import SPEC, arrays_of, same
+from tests.unit.cache.test_runs import repeated
+
+torch = pytest.importorskip("torch")
+
+from torch.utils.data import DataLoader
+
+import stoker
+from stoker.cache.runs import take_rows
+from stoker.spec import Ragged, Shared
+from stoker.torch import TorchDataset, TorchLoader
+from stoker.torch.expand import expand_ragged, expand_rows, expanded_totals
+from stoker.torch.handover import DeviceHandover
+from stoker.torch.tensors import as_tensors
+
+pytestmark = pytest.mark.torch
+
+QUERY = {"query_id": ["q_*"]}
+SHARE = {"query_id": ["q_*"], "user": ["u_*"]}
+
+
+class PromptStream:
+    """A device that copies at once, and counts the bytes."""
+
+    def __init__(self) -> None:
+        self.num_bytes = 0
+        self.num_copies = 0
+        self.memory = []
+
+    def allocate(self, num_bytes):
+        return np.empty(num_bytes, dtype=np.uint8)
+
+    @contextmanager
+    def copies(self):
+        yield
+
+    def copy(self, array):
+        self.num_bytes += array.nbytes
+        self.num_copies += 1
+        return torch.from_numpy(array).clone()
+
+    def mark(self):
+        return self
+
+    def query(self):
+        return True
+
+    def wait(self, mark, tensors):
+        self.memory += tensors
+
+
+class OnPromptDevice(stoker.Loader):
+    def _make_handover(self):
+        self.stream = PromptStream()
+        return DeviceHandover(self.stream)
+
+
+def dataset_in(folder, share, *, num_queries=30, length=8):
+    runs = [(i % 7, length) for i in range(num_queries)]
+    write(folder, {"files": [(runs, 50)], "noise": 0, "seed": 1, "narrow": False})
+    return stoker.Dataset(folder, share=share, chunk_size=3000)
+
+
+def plain(field):
+    """A field of tensors as arrays of its own."""
+    if isinstance(field, Ragged | Shared):
+        return type(field)(plain(field[0]), plain(field[1]))
+    return np.ascontiguousarray(field.numpy())
+
+
+def expanded(field):
+    return take_rows(field.values, field.index.astype(np.int64)) if isinstance(field, Shared) else field
+
+
+def batches(loader):
+    with loader:
+        return [{name: expanded(plain(field)) for name, field in batch.items()} for batch in loader]
+
+
+def check_same(found, expected):
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert list(one) == list(other)
+        for name in one:
+            assert same(one[name], other[name]), name
+
+
+OPTIONS = {"batch_size": 32, "shuffle": True, "seed": 5}
+
+
+@pytest.mark.parametrize("order", [{}, {"shuffle_by": "query_id", "batch_size": 4}])
+@pytest.mark.parametrize("shared", ["expand", "unique"])
+def test_tensors_are_those_without_sharing(tmp_path, shared, order):
+    options = OPTIONS | order
+    expected = batches(TorchLoader(dataset_in(tmp_path, None), **options))
+    dataset = dataset_in(tmp_path, SHARE)
+    check_same(batches(TorchLoader(dataset, shared=shared, **options)), expected)
+    check_same(batches(OnPromptDevice(dataset, shared=shared, **options)), expected)
+    with OnPromptDevice(dataset, shared=shared, **options) as loader:
+        for batch in loader:
+            known = {one.untyped_storage().data_ptr() for one in loader.stream.memory}
+            owned = [tensor.untyped_storage().data_ptr() for field in batch.values() for tensor in tensors_of(field)]
+            assert set(owned) <= known, "memory that the allocator is not told of"
+
+
+def tensors_of(field):
+    return [one for part in field for one in tensors_of(part)] if isinstance(field, Ragged | Shared) else [field]
+
+
+def test_what_a_batch_shares_is_copied_to_the_device_once(tmp_path):
+    num_bytes = {}
+    for name, share in (("plain", None), ("shared", SHARE)):
+        with OnPromptDevice(dataset_in(tmp_path, share), batch_size=4, shuffle=True, shuffle_by="query_id") as loader:
+            for _ in loader:
+                pass
+        num_bytes[name] = loader.stream.num_bytes
+    assert num_bytes["shared"] < 0.65 * num_bytes["plain"]
+
+
+def test_a_batch_with_few_repeats_is_expanded_before_the_copy(tmp_path):
+    # Every run one row, so keys come again only far apart, as runs of their own.
+    sets = {name: dataset_in(tmp_path / name, share, length=1) for name, share in (("a", None), ("b", QUERY))}
+    num_copies = {}
+    for name, dataset in sets.items():
+        with OnPromptDevice(dataset, **OPTIONS) as loader:
+            for batch in loader:
+                assert not any(isinstance(field, Shared) for field in batch.values())
+        num_copies[name] = loader.stream.num_copies
+    assert num_copies["a"] == num_copies["b"], "no place of any sample is copied"
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("shared", ["expand", "unique"])
+def test_workers_hand_over_shared_fields(tmp_path, num_workers, shared):
+    options = OPTIONS | {"cache": tmp_path / "cache"}
+    expected = batches(TorchLoader(dataset_in(tmp_path / "data", None), **options))
+    with TorchDataset(dataset_in(tmp_path / "data", SHARE), shared=shared, **options) as dataset:
+        found = [
+            {name: expanded(plain(field)) for name, field in batch.items()}
+            for batch in DataLoader(dataset, batch_size=None, num_workers=num_workers)
+        ]
+    check_same(found, expected)
+
+
+@settings(max_examples=30)
+@given(index=st.lists(st.integers(0, 5), max_size=20), seed=st.integers(0, 5))
+def test_expanded_tensors_are_expanded_arrays(index, seed):
+    arrays = arrays_of(SPEC, 6, seed)
+    where = np.array(index, dtype=np.int32)
+    for field in repeated(arrays, [1] * 6).values():
+        expected = take_rows(field, where.astype(np.int64))
+        tensors, places = as_tensors(field), torch.from_numpy(where)
+        if isinstance(field, Ragged):
+            assert same(plain(expand_ragged(tensors, places, expanded_totals(field, where))), expected)
+        else:
+            assert same(plain(expand_rows(tensors, places)), expected)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64", "bool", "float16"])
+@pytest.mark.parametrize("width", [1, 8, 24])
+def test_rows_of_any_dtype_are_expanded(dtype, width):
+    rows = np.arange(5 * width).reshape(5, width).astype(dtype)
+    index = np.array([4, 0, 0, 2], dtype=np.int32)
+    found = expand_rows(torch.from_numpy(rows), torch.from_numpy(index))
+    assert same(found.numpy(), rows[index])
