@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from stoker.feed import gather
 from stoker.feed.buffers import BufferPool
+from stoker.feed.lists import reordered_lists
 from stoker.feed.window import Rows, Window
 from stoker.spec import Array, Arrays, Entry, Ragged, Shared, Spec, run_name
 
@@ -109,8 +110,10 @@ def _ragged_bytes(ragged: Ragged) -> int:
     return int(values) + int(ragged.offsets.nbytes)
 
 
-def assemble(spec: Spec, parts: Sequence[Part], pool: BufferPool, *, once: Once = "never") -> Assembled:
-    """Gather the samples of `parts`, in their order, into buffers of the pool.
+def assemble(
+    spec: Spec, parts: Sequence[Part], pool: BufferPool, *, once: Once = "never", places: Index | None = None
+) -> Assembled:
+    """Gather the samples of `parts`, in their order unless told otherwise, into buffers of the pool.
 
         parts      window 3: rows 7 1 4      window 4: rows 0 9
         records  ┆ 7 ┆ 1 ┆ 4 ┆ 0 ┆ 9 ┆       one take a window
@@ -121,9 +124,10 @@ def assemble(spec: Spec, parts: Sequence[Part], pool: BufferPool, *, once: Once 
         parts: Where they lie; all parts together are the batch.
         pool: Gives the memory.
         once: Whether what samples share is gathered once, with the place of each sample's.
+        places: Where in the batch each sample of the parts goes: a permutation. Shape [B].
     """
     if not spec.keys:
-        return _assembled(spec, [parts], pool)
+        return _assembled(spec, [parts], pool, places)
     tables = [[Part(part.window.tables[0], part.slot, part.row) for part in parts if isinstance(part.window, Window)]]
     tables += [_shared_parts(key, i, parts) for i, key in enumerate(spec.keys, start=1)]
     if once != "never":
@@ -135,11 +139,15 @@ def assemble(spec: Spec, parts: Sequence[Part], pool: BufferPool, *, once: Once 
                 for table_spec, table, rows in zip(spec.tables[1:], tables[1:], found, strict=True)
             )
             names = tuple(entry.name for entry in spec)
-            return replace(_assembled(own, tables[:1], pool), shared=tuple(shared), names=names)
-    return _assembled(spec, tables, pool)
+            if places is not None:
+                shared = (replace(one, index=_placed(one.index, places)) for one in shared)
+            return replace(_assembled(own, tables[:1], pool, places), shared=tuple(shared), names=names)
+    return _assembled(spec, tables, pool, places)
 
 
-def _assembled(spec: Spec, tables: Sequence[Sequence[Part]], pool: BufferPool) -> Assembled:
+def _assembled(
+    spec: Spec, tables: Sequence[Sequence[Part]], pool: BufferPool, places: Index | None = None
+) -> Assembled:
     """Gather some of the tables of a spec, side by side: from the first on, each with as many rows."""
     num_samples = sum(len(part.row) for part in tables[0])
     width = spec.record_bytes
@@ -148,10 +156,23 @@ def _assembled(spec: Spec, tables: Sequence[Sequence[Part]], pool: BufferPool) -
     for table, parts, offset in zip(spec.tables, tables, spec.table_offsets, strict=False):
         at = 0
         for window, _, row in parts if width and table.record_bytes else ():
-            gather.take_records(window.records, row, records[at : at + len(row)], at=offset)
+            if places is None:
+                gather.take_records(window.records, row, records[at : at + len(row)], at=offset)
+            else:
+                gather.take_records(window.records, row, records, at=offset, places=places[at : at + len(row)])
             at += len(row)
         ragged |= {entry.name: _assemble_lists(entry, parts, pool) for entry in table.ragged}
+    if places is not None and ragged:
+        order = _placed(np.arange(len(places), dtype=np.int64), places)
+        ragged = {name: reordered_lists(lists, order, pool) for name, lists in ragged.items()}
     return Assembled(spec=spec, num_samples=num_samples, records=records, ragged=ragged)
+
+
+def _placed(values: Array, places: Index) -> Array:
+    """Return an array in which value k stands at `places[k]`. Shape [B]."""
+    placed = np.empty_like(values)
+    placed[places] = values
+    return placed
 
 
 def _shared_parts(key: str, i: int, parts: Sequence[Part]) -> list[Part]:

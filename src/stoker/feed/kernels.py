@@ -122,6 +122,26 @@ def take_lines(memory, index, num_bytes, out, out_bytes, at):
         _copy_lines(out, i * out_bytes + at, memory, index[i] * num_bytes, num_lines)
 
 
+@_compile(_BYTES, _INT64, types.int64, _INT64, _OUT_BYTES, types.int64, types.int64)
+def put_lines(memory, index, num_bytes, places, out, out_bytes, at):
+    """Copy records of whole cache lines, each to its place. See `gather.take_records`.
+
+    As `take_lines`, which is a loop of its own: it need not look where each goes.
+    """
+    num = len(index)
+    ahead = max(1, min(_MAX_AHEAD, _AHEAD_BYTES // num_bytes))
+    asked = min(num_bytes, _MAX_ASKED_BYTES)
+    num_lines = num_bytes // _LINE_BYTES
+    for i in range(min(ahead, num)):
+        for byte in range(0, asked, _LINE_BYTES):
+            _prefetch(memory, index[i] * num_bytes + byte)
+    for i in range(num):
+        if i + ahead < num:
+            for byte in range(0, asked, _LINE_BYTES):
+                _prefetch(memory, index[i + ahead] * num_bytes + byte)
+        _copy_lines(out, places[i] * out_bytes + at, memory, index[i] * num_bytes, num_lines)
+
+
 @_compile(_INT64, _INT64, _INT64, _INT64, _OUT_INT64, _OUT_INT64)
 def extents(words, first, slot, row, starts, offsets):
     """Read where each list begins, and add up the lengths. See `gather.extents`."""

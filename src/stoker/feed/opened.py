@@ -91,6 +91,11 @@ class Opened:
         return fingerprint("mixture", {"parts": parts, "weights": weights, "until": until})
 
     @property
+    def num_sets(self) -> int:
+        """How many data sets there are."""
+        return len(self.chunks)
+
+    @property
     def is_mixed(self) -> bool:
         """Whether they are those of a mixture."""
         return self.mixture is not None

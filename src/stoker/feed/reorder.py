@@ -14,6 +14,7 @@ import numpy as np
 from stoker.feed import gather
 from stoker.feed.assemble import Assembled
 from stoker.feed.buffers import BufferPool
+from stoker.feed.lists import reordered_lists
 from stoker.feed.units.expand import offsets_of, ranges
 from stoker.feed.units.make import Made, Shaping
 from stoker.order.plain import Int64
@@ -51,7 +52,7 @@ def reordered(made: Made, order: Int64, pool: BufferPool, *, is_grouped: bool = 
             continue
         assert isinstance(field, Ragged)  # of windows over rows: so many lists a window
         lists_a_unit = (len(field.offsets) - 1) // max(made.num_samples, 1)
-        arrays[name] = _lists(field, _spread(order, lists_a_unit), pool)
+        arrays[name] = reordered_lists(field, _spread(order, lists_a_unit), pool)
     return made._replace(arrays=arrays, assembled=assembled)
 
 
@@ -64,7 +65,7 @@ def _assembled(assembled: Assembled, rows: Int64, pool: BufferPool) -> Assembled
         assembled,
         num_samples=len(rows),
         records=records,
-        ragged={name: _lists(lists, rows, pool) for name, lists in assembled.ragged.items()},
+        ragged={name: reordered_lists(lists, rows, pool) for name, lists in assembled.ragged.items()},
         shared=tuple(
             # What samples share stays as it is, but leaves the memory that the next batch is gathered into.
             replace(one, rows=_assembled(one.rows, np.arange(one.rows.num_samples), pool), index=one.index[rows])
@@ -79,26 +80,10 @@ def _shaped(views: Arrays, shaping: Shaping | None) -> Arrays:
     return {name: shaping.apply(name, views[name]) for name in shaping.places}
 
 
-def _lists(lists: Ragged, order: Int64, pool: BufferPool) -> Ragged:
-    offsets = offsets_of(np.diff(lists.offsets)[order])
-    starts: Int64 = lists.offsets[order]
-    if isinstance(lists.values, Ragged):
-        return Ragged(_lists(lists.values, ranges(starts, offsets), pool), offsets)
-    values: Array = lists.values
-    value_bytes = values.dtype.itemsize * int(np.prod(values.shape[1:], dtype=np.int64))
-    if not (values.flags.c_contiguous and value_bytes and len(values)):
-        return Ragged(values[ranges(starts, offsets)], offsets)
-    total = int(offsets[-1])
-    memory = pool.take(total * value_bytes + gather.SLACK_BYTES)
-    slot = np.zeros(len(order), dtype=np.int64)
-    gather.copy_lists(values.reshape(-1).view(np.uint8), slot[:1], value_bytes, slot, starts, offsets, memory)
-    return Ragged(memory[: total * value_bytes].view(values.dtype).reshape(values.shape), offsets)
-
-
 def _taken(field: Array | Ragged, order: Int64, pool: BufferPool) -> Array | Ragged:
     """Return entries of a field that has one a unit."""
     if isinstance(field, Ragged):
-        return _lists(field, order, pool)
+        return reordered_lists(field, order, pool)
     size = len(order) * field.dtype.itemsize * int(np.prod(field.shape[1:], dtype=np.int64))
     out: Array = pool.take(size)[:size].view(field.dtype).reshape(len(order), *field.shape[1:])
     np.take(field, order, axis=0, out=out, mode="clip")

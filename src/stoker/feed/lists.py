@@ -1,0 +1,34 @@
+"""Lists in another order."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stoker.feed import gather
+from stoker.feed.buffers import BufferPool
+from stoker.feed.units.expand import offsets_of, ranges
+from stoker.order.plain import Int64
+from stoker.spec import Array, Ragged
+
+
+def reordered_lists(lists: Ragged, order: Int64, pool: BufferPool) -> Ragged:
+    """Return lists of which list i is `lists[order[i]]`, side by side in memory of their own.
+
+    Args:
+        lists: The lists.
+        order: Which of them, and in which order. Shape [B].
+        pool: Gives the memory.
+    """
+    offsets = offsets_of(np.diff(lists.offsets)[order])
+    starts: Int64 = lists.offsets[order]
+    if isinstance(lists.values, Ragged):
+        return Ragged(reordered_lists(lists.values, ranges(starts, offsets), pool), offsets)
+    values: Array = lists.values
+    value_bytes = values.dtype.itemsize * int(np.prod(values.shape[1:], dtype=np.int64))
+    if not (values.flags.c_contiguous and value_bytes and len(values)):
+        return Ragged(values[ranges(starts, offsets)], offsets)
+    total = int(offsets[-1])
+    memory = pool.take(total * value_bytes + gather.SLACK_BYTES)
+    slot = np.zeros(len(order), dtype=np.int64)
+    gather.copy_lists(values.reshape(-1).view(np.uint8), slot[:1], value_bytes, slot, starts, offsets, memory)
+    return Ragged(memory[: total * value_bytes].view(values.dtype).reshape(values.shape), offsets)

@@ -1,0 +1,49 @@
+"""Samples gathered straight to their places in a batch: the same batch as put in order afterwards."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.strategies import check_samples
+from tests.unit.feed.test_assemble import NESTED, window_of
+
+from stoker.feed import gather
+from stoker.feed.assemble import Part, assemble
+from stoker.feed.buffers import BufferPool
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize(("num_bytes", "width", "at"), [(64, 64, 0), (128, 256, 64), (8, 8, 0), (24, 40, 16)])
+def test_records_go_to_the_rows_they_are_told(compiled, num_bytes, width, at):
+    rng = np.random.default_rng(0)
+    records = rng.integers(0, 256, (50, num_bytes), dtype=np.uint8)
+    for num in (0, 1, 37):
+        index, places = rng.integers(0, 50, num), rng.permutation(60)[:num]
+        out = np.full((60, width), 7, dtype=np.uint8)
+        gather.take_records(records, index, out, at=at, places=places, compiled=compiled)
+        expected = np.full((60, width), 7, dtype=np.uint8)
+        expected[places, at : at + num_bytes] = records[index]
+        np.testing.assert_array_equal(out, expected)
+
+
+def test_a_batch_whose_samples_have_places_is_the_one_without_put_in_order(tmp_path):
+    rng = np.random.default_rng(1)
+    first, parts = 0, []
+    for i, sizes in enumerate([[10, 3], [40], [1, 1, 7]]):
+        (tmp_path / str(i)).mkdir()
+        window = window_of(tmp_path / str(i), sizes, first=first)
+        first += sum(sizes)
+        slot = rng.integers(0, len(sizes), 20)
+        row = np.array([rng.integers(0, sizes[s]) for s in slot])
+        parts.append(Part(window, slot, window.first_row[slot] + row))
+    spec, places = parts[0].window.spec, rng.permutation(60)
+    plain = assemble(spec, parts, BufferPool()).views()
+    placed = assemble(spec, parts, BufferPool(), places=places).views()
+    np.testing.assert_array_equal(placed["id"][places], plain["id"])
+    check_samples(placed)
+    order = np.argsort(places)
+    assert np.diff(placed[NESTED].offsets).tolist() == np.diff(plain[NESTED].offsets)[order].tolist()
+    nothing = assemble(spec, [], BufferPool(), places=np.empty(0, dtype=np.int64))
+    assert nothing.views()["history"].offsets.tolist() == [0]
+    for part in parts:
+        part.window.close()
