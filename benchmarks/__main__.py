@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import first_epoch, order, tracing, warm_gather, watch
+from benchmarks import first_epoch, order, sharing, tracing, warm_gather, watch
 from benchmarks.measure import Answer
 from stoker.demo.data import make_data
 from stoker.demo.machine import machine, versions
@@ -32,6 +32,10 @@ QUESTIONS = {
     "order-index": order.index,
     "order-resume": order.resume,
     "order-explain": order.explain,
+    "sharing-ssd": sharing.run_ssd,
+    "sharing-carried": sharing.run_carried,
+    "sharing-unique": sharing.run_unique,
+    "sharing-expand": sharing.run_expand,
     "tracing": tracing.run,
     "watch": watch.run,
 }

@@ -21,3 +21,15 @@ def test_every_warm_question_is_answered(question, tmp_path, monkeypatch):
     assert answer.ceiling > 0
     assert answer.promise is not None
     assert len(answer.ratios) == 1
+
+
+@pytest.mark.parametrize("question", ["run_ssd", "run_carried", "run_unique", "run_expand"])
+def test_every_question_about_sharing_is_answered(question, tmp_path):
+    from benchmarks import sharing
+
+    data = make_data(tmp_path / "data", num_rows=9_000)
+    answer = getattr(sharing, question)(data, tmp_path, num_rounds=1)
+    assert answer.ours > 0
+    if question in ("run_ssd", "run_carried"):  # nothing is timed
+        assert answer.promise is not None
+        assert answer.promise <= answer.ratio <= 1.05
