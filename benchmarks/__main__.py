@@ -13,13 +13,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import first_epoch, order, sharing, tracing, warm_gather, watch
+from benchmarks import doctor, first_epoch, order, sharing, tracing, warm_gather, watch
 from benchmarks.measure import Answer
 from stoker.demo.data import make_data
 from stoker.demo.machine import machine, versions
 
 RESULTS = Path(__file__).parent / "results"
 QUESTIONS = {
+    "doctor": doctor.run,
     "warm-gather": warm_gather.run,
     "warm-stacked": warm_gather.run_stacked,
     "warm-named": warm_gather.run_named,

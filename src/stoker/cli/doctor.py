@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +19,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from stoker.cli.arguments import Commands, add_command, add_json, at_least_1
 from stoker.cli.codes import OK
-from stoker.cli.paint import make_console, print_json
+from stoker.cli.paint import make_console, print_json, print_line
 from stoker.cli.target import add_target, dataset_of, load_named
 
 if TYPE_CHECKING:
@@ -48,7 +50,8 @@ Without a step it says what the path can supply, and what steps that carries."""
 stoker doctor --demo
 stoker doctor s3://lake/ranking/2026-11/ --step-time 0.01 --batch-size 4096
 stoker doctor train.py:dataset --step train.py:step --device cuda --verify
-stoker doctor train.py:dataset --cache /nvme/stoker --step-time 10ms --gpu-hour 2.50""",
+stoker doctor train.py:dataset --cache /nvme/stoker --step-time 10ms --gpu-hour 2.50
+stoker doctor --ranks rank0.json rank1.json rank2.json rank3.json""",
     )
     add_target(parser)
     # A demo has a data set of its own.
@@ -68,6 +71,9 @@ stoker doctor train.py:dataset --cache /nvme/stoker --step-time 10ms --gpu-hour 
     loader.add_argument("--cache", metavar="DIR", help="the cache that training uses; the experiments do not touch it")
     loader.add_argument("--threads", metavar="N", type=at_least_1, help="its threads (default: the cores)")
     loader.add_argument("--processes", action="store_true", help="its transform runs in processes")
+    parser.add_argument(
+        "--ranks", metavar="FILE", nargs="+", help="compare the --json of several ranks, and name the one that is slow"
+    )
     parser.add_argument("--budget", metavar="S", type=seconds, default=60.0, help="seconds for all of it (default: 60)")
     parser.add_argument("--scratch", metavar="DIR", help="where experiments write (default: beside the cache)")
     parser.add_argument("--verify", action="store_true", help="apply the best fix, and print predicted and measured")
@@ -86,7 +92,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
     from stoker.doctor.settings import BATCH_SIZE, DoctorSettings
     from stoker.feed.loader import default_num_threads
 
-    del console
+    if options.ranks is not None:
+        return _compare(options, console)
     messages = make_console(stderr=True)
     if options.target is None and not options.demo:
         raise ValueError("name what to examine: a URL, a Dataset in code (train.py:dataset), or --demo")
@@ -123,6 +130,24 @@ def run(options: argparse.Namespace, console: Console) -> int:
         print_json(result.to_json())
     else:
         print_result(result, make_console(pipe_width=_LOG_CELLS))
+    return OK
+
+
+def _compare(options: argparse.Namespace, console: Console) -> int:
+    """Compare ranks and print."""
+    from stoker.doctor.ranks import compare
+
+    results = []
+    for name in options.ranks:
+        try:
+            results.append(json.loads(Path(name).read_text()))
+        except ValueError as error:
+            raise ValueError(f"{name} is no JSON of `stoker doctor --json`: {error}") from None
+    found = compare(results)
+    if options.json:
+        print_json(asdict(found))
+    else:
+        print_line(console, found.sentence, "bold")
     return OK
 
 

@@ -26,6 +26,8 @@ from stoker.source.dataset import Dataset
 from stoker.spec import Arrays
 
 _QUEUE = 16
+# Rows that a round is made of at least, however long they take.
+_MIN_ROWS = 1_024
 _GIL_NOISE = 0.04
 
 
@@ -182,7 +184,9 @@ def probe_arrow(
     with watch:
         number = 0
         while number < 2 or (time.perf_counter() - start < seconds and number < 12):
-            rounds.append(_one_window(paths, number, convert, batch_size, window, draws, converts))
+            rounds.append(
+                _one_window(paths, number, convert, batch_size, window, draws, converts, until=start + seconds)
+            )
             number += 1
     counted = rounds[1:]
     draw_s = sum(d for d, _ in counted) / len(counted)
@@ -210,8 +214,10 @@ def _one_window(
     window: int,
     draws: list[tuple[int, int]],
     converts: list[tuple[int, int]],
+    *,
+    until: float,
 ) -> tuple[float, float]:
-    """Return the processor seconds a sample of drawing and of converting one window."""
+    """Return the processor seconds a sample of drawing and of converting one window, or of some of its batches."""
     draw_s = dequeue_s = 0.0
     num_rows = 0
     with closing(draw(paths, number, window=window, batch_size=batch_size)) as batches:
@@ -221,7 +227,7 @@ def _one_window(
             drawn, drawn_ns = time.thread_time(), time.perf_counter_ns()
             draw_s += drawn - begin
             draws.append((begin_ns, drawn_ns))
-            if batch is None:
+            if batch is None or (time.perf_counter() > until and num_rows >= _MIN_ROWS):
                 return draw_s / max(1, num_rows), dequeue_s / max(1, num_rows)
             num_rows += len(batch)
             convert(batch)

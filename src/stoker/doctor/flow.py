@@ -26,6 +26,10 @@ _NUM_CHUNKS = 120
 _NUM_FIRST = 40
 # Windows that may be built ahead of the one in use: as `feed.windows` does.
 _WINDOWS_AHEAD = 2
+# No two chunks take quite the same time. Without that, threads that began together would fetch together and compute
+# together for ever, as real ones do not. Multiples of the golden ratio spread as evenly as any.
+_JITTER = 0.05
+_GOLDEN = 0.6180339887498949
 # Less than this is done: rates and sizes are floats.
 _DONE = 1e-12
 
@@ -71,6 +75,7 @@ class _Flow:
         self._plan = plan
         sizes = plan.chunk_samples
         self._sizes = [sizes[i % len(sizes)] for i in range(max(_NUM_CHUNKS, 3 * plan.window))]
+        self._jitter = [1 + _JITTER * (2 * (i * _GOLDEN % 1) - 1) for i in range(len(self._sizes))]
         self._first = max(_NUM_FIRST, plan.window)
         self._build = [stage for stage in plan.stages if stage.place == "build"]
         self._assemble = [stage for stage in plan.stages if stage.place == "assemble"]
@@ -117,7 +122,8 @@ class _Flow:
             chunk = self._next_build
             self._next_build += 1
             self._num_building += 1
-            phases = [phase for stage in self._build for phase in self._phases(stage, self._sizes[chunk])]
+            size = self._sizes[chunk] * self._jitter[chunk]
+            phases = [phase for stage in self._build for phase in self._phases(stage, size)]
             self._begin(_Job(deque(phases), "build", chunk))
         elif not self._is_assembling and self._may_assemble():
             self._is_assembling = True
@@ -167,7 +173,7 @@ class _Flow:
     # ------------------------------------------------------------------ what they take
 
     @staticmethod
-    def _phases(stage: StageCost, size: int, *, at_once: int = 1) -> list[tuple[str, float]]:
+    def _phases(stage: StageCost, size: float, *, at_once: int = 1) -> list[tuple[str, float]]:
         """Return what a chunk takes of each resource in turn, by one of `at_once` threads that share it."""
         return [
             ("delay", stage.wait_s * size / at_once),

@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
+import numpy as np
+
 # A look every 2 ms costs the work under it less than 1 %; 100 looks tell a share to a tenth.
 _EVERY_S = 2e-3
 # How long whoever holds the GIL may keep it from us. Five times shorter than Python's own, so that looking is quick.
@@ -59,8 +61,15 @@ class GilWatch:
         Args:
             spans: Start and stop in ns of `time.perf_counter_ns`: only looks inside them count.
         """
-        looks = [held for at, held in self._looks if any(start <= at < stop for start, stop in spans)]
-        return sum(looks) / len(looks) if looks else None
+        if not self._looks or not spans:
+            return None
+        borders = np.array(sorted(spans), dtype=np.int64)
+        at = np.array([at for at, _ in self._looks], dtype=np.int64)
+        held = np.array([held for _, held in self._looks])
+        # Spans of several threads overlap, but the one that began last before a look has not ended long before it.
+        number = np.searchsorted(borders[:, 0], at, side="right") - 1
+        inside = (number >= 0) & (at < np.maximum.accumulate(borders[:, 1])[np.maximum(number, 0)])
+        return float(held[inside].mean()) if inside.any() else None
 
     def _watch(self) -> None:
         cpu_s = time.thread_time()

@@ -10,6 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
+# Shorter stretches say nothing of who had the processors.
+_LEAST_S = 0.1
+_LEAST_CORES = 0.05
+
 
 @dataclass
 class StageTimes:
@@ -62,12 +66,9 @@ class CpuMeter:
 
 
 class Contention:
-    """How many processors this process could have had in a stretch of time in which others wanted them too.
+    """How many processors this process could have had in a stretch of time: those it used, and those that stood idle.
 
-    The system counts for every thread how long it ran and how long it wanted to and could not:
-
-        ran / (ran + waited) of the cores are ours     while no more of our threads want to run than there are cores
-        ran / seconds                                  otherwise: they took all there was
+    What others used in that time was not to be had, whether they came first or took their turn.
 
     Args:
         cores: Processors of the machine.
@@ -79,38 +80,28 @@ class Contention:
 
     def begin(self) -> Self:
         """Begin anew."""
-        self._at_s, self._cpu_s, self._before = time.perf_counter(), time.process_time(), _run_and_waited()
+        self._at_s, self._cpu_s, self._idle_s = time.perf_counter(), time.process_time(), _idle_s()
         return self
 
     def cores_left(self) -> float:
         """Return the processors that were to be had since the beginning; all of them where the system does not tell."""
-        wall_s, ran_s = time.perf_counter() - self._at_s, time.process_time() - self._cpu_s
-        after = _run_and_waited()
-        known = [(after[thread], self._before.get(thread, (0, 0))) for thread in after]
-        known_ran = sum(now[0] - then[0] for now, then in known)
-        known_waited = sum(now[1] - then[1] for now, then in known)
-        if known_ran <= 0 or wall_s <= 0 or ran_s <= 0:
+        wall_s, idle_s = time.perf_counter() - self._at_s, _idle_s()
+        # The system counts idling in hundredths of a second.
+        if idle_s is None or self._idle_s is None or wall_s < _LEAST_S:
             return self._cores
-        # Threads that have ended took their waits along: they waited like those that live.
-        wanted = ran_s * (1 + known_waited / known_ran) / wall_s
-        return min(self._cores, ran_s / wall_s * max(1.0, self._cores / wanted))
+        left = (time.process_time() - self._cpu_s + idle_s - self._idle_s) / wall_s
+        return min(self._cores, max(_LEAST_CORES, left))
 
 
-def _run_and_waited() -> dict[str, tuple[int, int]]:
-    """Return of each thread the ns it ran and those it waited for a processor; empty where the system says nothing."""
-    found: dict[str, tuple[int, int]] = {}
-    tasks = Path("/proc/self/task")
+def _idle_s() -> float | None:
+    """Return how long the processors this process may use have been idle; None where the system does not tell."""
     try:
-        names = os.listdir(tasks)  # noqa: PTH208  names alone
-    except OSError:
-        return found
-    for name in names:
-        try:
-            ran, waited, _ = (tasks / name / "schedstat").read_text().split()
-        except (OSError, ValueError):  # it has just ended, or the system has no such file
-            continue
-        found[name] = (int(ran), int(waited))
-    return found
+        lines = Path("/proc/stat").read_text().splitlines()
+        ours = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+        fields = [line.split() for line in lines if line.split(" ", 1)[0] in ours]
+        return sum(int(idle) + int(waiting) for _, _, _, _, idle, waiting, *_ in fields) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, AttributeError):
+        return None
 
 
 def in_threads(num_threads: int, work: Callable[[int], None]) -> float:

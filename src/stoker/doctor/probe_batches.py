@@ -70,7 +70,7 @@ def probe_warm(
     for size in sizes:
         is_it = size == min(num_samples, batch_size)
         with make_loader(size) as loader:
-            _drain(loader, seconds=0.0, num_batches=max(1, num_samples // size))  # maps, checks, touches: once
+            _drain(loader, seconds=each_s, num_batches=max(1, num_samples // size))  # maps, checks, touches: once
             found = [_drain(loader, seconds=each_s) for _ in range(_NUM_ROUNDS if is_it else 1)]
             if is_it:
                 rate = middle([num * size / wall_s for num, wall_s, _ in found])
@@ -104,7 +104,7 @@ def probe_warm(
 
 
 def _drain(loader: Loader, *, seconds: float, num_batches: int | None = None) -> tuple[int, float, float]:
-    """Take batches for some time, epoch after epoch, and return how many, the seconds and the processor seconds.
+    """Take batches for some time, or so many, and return how many, the seconds and the processor seconds.
 
     The beginning of each epoch, where the first window is opened, is left out: real epochs are long.
     """
@@ -123,7 +123,7 @@ def _drain(loader: Loader, *, seconds: float, num_batches: int | None = None) ->
                 contention.begin()
                 start, cpu_s = time.perf_counter(), time.process_time()
             num = max(0, i - skipped)
-            is_over = i >= num_batches if num_batches is not None else time.perf_counter() - begun >= seconds
+            is_over = time.perf_counter() - begun >= seconds or (num_batches is not None and i >= num_batches)
             if i == num_steps or (is_over and num):
                 took_s, took_cpu_s = time.perf_counter() - start, time.process_time() - cpu_s
                 left = contention.cores_left()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from stoker.doctor.arrow import ArrowBatches, converter
 from stoker.doctor.probe_machine import free_memory_bytes
 from stoker.doctor.sampled import SampledDataset
 from stoker.doctor.settings import DoctorSettings
-from stoker.doctor.whole import Listener, Whole, built_rate, run_whole
+from stoker.doctor.whole import Listener, Whole, built_rate, joined, run_whole
 from stoker.feed.loader import Loader
 from stoker.source.catalogue import Catalogue
 
@@ -96,11 +96,16 @@ def run_tensors(sample: Sample, settings: DoctorSettings, *, seconds: float) -> 
     """Train from a warm cache."""
     dataset = SampledDataset(sample.catalogue, sample.warm_units)
     with _loader(dataset, settings, window=sample.window, cache=sample.warm) as loader:
-        for i, _ in enumerate(loader):  # maps, checks, touches: once
-            if i * settings.batch_size > loader.num_samples:
+        end = time.perf_counter() + seconds
+        for _ in loader:  # maps, checks, touches: once
+            if time.perf_counter() > end:
                 break
-        with closing(_again(loader)) as batches:
-            return run_whole(batches, step=settings.step, seconds=seconds)
+        runs: list[Whole] = []
+        end = time.perf_counter() + seconds
+        while not runs or time.perf_counter() < end:
+            with closing(_once(loader)) as batches:
+                runs.append(run_whole(batches, step=settings.step, seconds=end - time.perf_counter()))
+        return joined(runs)
 
 
 def run_arrow(sample: Sample, settings: DoctorSettings, *, seconds: float) -> Whole:
@@ -116,9 +121,8 @@ def run_arrow(sample: Sample, settings: DoctorSettings, *, seconds: float) -> Wh
         return run_whole(iter(source), step=settings.step, seconds=seconds)
 
 
-def run_in_processes(sample: Sample, settings: DoctorSettings, *, seconds: float, expected_s: float) -> Whole:
+def run_in_processes(sample: Sample, settings: DoctorSettings, *, seconds: float) -> Whole:
     """Train from the source, the transform in processes: each opens the data set itself, so all of it is there."""
-    del expected_s
     dataset = sample.catalogue.dataset
     options = replace(settings, transform_in="processes")
     window = sample.window
@@ -152,8 +156,3 @@ def _loader(dataset: Any, settings: DoctorSettings, *, window: int, cache: Path 
 
 def _once(loader: Loader) -> Generator[Any, None, None]:
     yield from loader
-
-
-def _again(loader: Loader) -> Generator[Any, None, None]:
-    for _ in count():
-        yield from loader

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from stoker.doctor import probe_machine
 from stoker.doctor.costs import Plan
 from stoker.doctor.flow import rate_of
 from stoker.doctor.results import ARROW, SOURCE, TENSORS, Fix, Verified
@@ -14,6 +15,8 @@ from stoker.doctor.settings import DoctorSettings
 from stoker.doctor.whatif import Change, with_cores
 from stoker.doctor.whole import Whole
 
+# Windows of a data set in which processes have long begun, and have not come to its end.
+_MANY_WINDOWS = 8
 TODAY = "today"
 """Key of no fix at all: today's path, measured like the others."""
 
@@ -65,7 +68,9 @@ def _tried(
     whole = apply(fix, sample, settings, today=today, seconds=seconds)
     if whole is None or whole.rate is None:
         return None
-    predicted_s = rate_of(with_cores(plan, whole.cores_left))
+    # What processes of their own used is not in our clock.
+    cores_left = probe_machine.cores_now() if fix.key == "processes" else whole.cores_left
+    predicted_s = rate_of(with_cores(plan, cores_left))
     return Verified(fix=fix.key, text=fix.text, predicted_s=predicted_s, measured=whole.rate)
 
 
@@ -91,10 +96,10 @@ def _runs(
     }
     if today == SOURCE:
         more = replace(settings, num_threads=_threads(fix, settings))
-        runs |= {
-            "threads": lambda: run_source(sample, more, seconds=seconds, expected_s=rate_s),
-            "processes": lambda: run_in_processes(sample, settings, seconds=seconds, expected_s=rate_s),
-        }
+        runs["threads"] = lambda: run_source(sample, more, seconds=seconds, expected_s=rate_s)
+        if len(sample.catalogue) >= _MANY_WINDOWS * sample.window:
+            # Each process opens the data set itself, so it cannot be given some of its chunks again and again.
+            runs["processes"] = lambda: run_in_processes(sample, settings, seconds=seconds)
     if today == TENSORS:
         batch_size = min(settings.batch_size * 4, max(1, int(sample.mean_chunk)))
         larger = replace(settings, batch_size=batch_size)

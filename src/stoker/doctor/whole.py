@@ -154,6 +154,27 @@ def _marks(num: int, window_batches: float | None) -> list[int]:
     return sorted({int(i) for i in np.linspace(first, num - 1, _NUM_PIECES + 1)}) if num - first > 1 else []
 
 
+def joined(runs: Sequence[Whole]) -> Whole:
+    """Return the runs of several epochs as one: the beginnings of epochs count in none, for real ones are long."""
+    told = [(run.rate, run.begun[-1] - run.begun[0]) for run in runs if run.rate is not None]
+    rate: Rate | None = None
+    if told:
+        total_s = sum(seconds for _, seconds in told)
+        mean = sum(rate.samples_s * seconds for rate, seconds in told) / total_s
+        low, high = min(rate.low for rate, _ in told), max(rate.high for rate, _ in told)
+        rate = Rate(samples_s=mean, low=min(low, mean), high=max(high, mean), num_rounds=len(told))
+    wall_s = sum(run.wall_s for run in runs)
+    return Whole(
+        rate=rate,
+        num_samples=sum(run.num_samples for run in runs),
+        wall_s=wall_s,
+        cores_left=sum(run.cores_left * run.wall_s for run in runs) / wall_s,
+        asked=tuple(at for run in runs for at in run.asked),
+        got=tuple(at for run in runs for at in run.got),
+        begun=tuple(at for run in runs for at in run.begun),
+    )
+
+
 def built_rate(built: Sequence[tuple[float, int]], *, num_first: int) -> Rate | None:
     """Return the samples/s at which units were built: the slope of their number over time; None of too few.
 

@@ -1,0 +1,101 @@
+"""Several ranks' results side by side: which one holds the others up, and with which stage. Pure.
+
+Ranks step together, so all of them are as fast as the slowest:
+
+    rank 0   █████████████│ waits
+    rank 1   █████████████│ waits
+    rank 2   ███████████████████████     its disk reads a third of what the others' do
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stoker.doctor.costs import STAGE_NAMES
+from stoker.doctor.words import rate_text, share_text
+
+# A rank is slow when it gives so much less than the one in the middle: nearer than that, they differ by chance.
+_SLOW = 0.85
+
+
+@dataclass(frozen=True, kw_only=True)
+class RanksVerdict:
+    """What several ranks' results say together.
+
+    Attributes:
+        sentence: Which rank, which stage, what it costs the others.
+        rank: Number of the slow one, as they were given; None where none is.
+        stage: The stage in which it lags most; "" where none does.
+        rates: Samples/s of each on today's path.
+        lost_share: Share of the others' time that is lost.
+    """
+
+    sentence: str
+    rank: int | None
+    stage: str
+    rates: tuple[float, ...]
+    lost_share: float
+
+
+def compare(results: Sequence[Mapping[str, Any]]) -> RanksVerdict:
+    """Return which of several ranks is slow.
+
+    Args:
+        results: Each rank's, as `DoctorResult.to_json` gives them.
+
+    Raises:
+        ValueError: There are fewer than two, or one is no result of the doctor.
+    """
+    if len(results) < 2:
+        raise ValueError(f"ranks are compared with each other: give two results at least, not {len(results)}")
+    try:
+        rates = tuple(float(_today(result)["predicted_s"]) for result in results)
+        supplies = [
+            {stage["key"]: float(stage["supply"]["samples_s"]) for stage in result["stages"]} for result in results
+        ]
+    except (KeyError, TypeError, StopIteration) as error:
+        raise ValueError(f"not a result of `stoker doctor --json`: {error} is missing") from error
+    slowest = min(range(len(rates)), key=lambda rank: rates[rank])
+    others = statistics.median(rate for rank, rate in enumerate(rates) if rank != slowest)
+    if rates[slowest] >= _SLOW * others:
+        return RanksVerdict(
+            sentence=f"No rank holds the others up: all give {rate_text(rates[slowest])} samples/s or more.",
+            rank=None,
+            stage="",
+            rates=rates,
+            lost_share=0.0,
+        )
+    lag = {
+        key: supply / statistics.median(other[key] for i, other in enumerate(supplies) if i != slowest and key in other)
+        for key, supply in supplies[slowest].items()
+        if any(key in other for i, other in enumerate(supplies) if i != slowest)
+    }
+    stage = _blamed(results[slowest], lag)
+    lost = 1 - rates[slowest] / others
+    return RanksVerdict(
+        sentence=(
+            f"Rank {slowest} holds the others up: it gives {rate_text(rates[slowest])} samples/s where they give "
+            f"{rate_text(others)}, so they stand idle {share_text(lost)} of the time. What lags is "
+            f"{STAGE_NAMES.get(stage, stage)}, at {share_text(lag.get(stage, 1.0))} of theirs."
+        ),
+        rank=slowest,
+        stage=stage,
+        rates=rates,
+        lost_share=lost,
+    )
+
+
+def _blamed(slow: Mapping[str, Any], lag: Mapping[str, float]) -> str:
+    """Return the stage that lags: the one that limits the slow rank if that lags, else whichever lags most."""
+    limit = str(_today(slow)["limit"])
+    if lag.get(limit, 1.0) < _SLOW:
+        return limit
+    return min(lag, key=lambda key: lag[key], default=limit)
+
+
+def _today(result: Mapping[str, Any]) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = next(path for path in result["paths"] if path["is_today"])
+    return found
