@@ -288,8 +288,9 @@ import os
 import stoker
 
 def hold(table):
-    # The first chunk is free; then say that building has begun, and wait until told to go on.
-    if "part-00000" not in os.environ.get("HOLD", "") and table["id"][0].as_py() > 0:
+    # The first chunk is free; then say once that building has begun, and wait until told to go on.
+    if table["id"][0].as_py() > 0 and not os.path.exists("held"):
+        open("held", "w").close()
         with open("begun", "w") as begun:
             begun.write("x")
         with open("go") as go:
@@ -300,7 +301,8 @@ dataset = stoker.Dataset("data", transform=hold, version="1")
 """
 
 
-def test_ctrl_c_finishes_what_is_begun_says_how_far_it_got_and_goes_on_later(run, data):
+def test_ctrl_c_finishes_what_is_begun_says_how_far_it_got_and_goes_on_later(run, tmp_path, data):
+    write_files(tmp_path / "data", [64] * 8, row_group_size=64)
     Path("slow_script.py").write_text(WAITING)
     os.mkfifo("begun")
     os.mkfifo("go")
@@ -313,13 +315,14 @@ def test_ctrl_c_finishes_what_is_begun_says_how_far_it_got_and_goes_on_later(run
     Path("go").write_text("go")
     out, err = process.communicate()
     assert (process.returncode, err) == (130, "")
-    assert "Stopped with 2 of 3 chunks in the cache" in out
+    # One thread decodes; a second one may have begun with the third chunk, to decode it while this one is published.
+    num_done = int(re.search(r"Stopped with (\d) of 8 chunks in the cache", out)[1])
+    assert num_done in (2, 3)
     assert "goes on from there" in out
     # The same command, now without waiting, goes on where it was.
-    Path("slow_script.py").write_text(WAITING.replace("> 0", "< 0"))
     with shell("warm", "slow_script.py:dataset", "--cache", "cache", "--json") as again:
         found = json.loads(again.communicate()[0])
-    assert (found["num_built"], found["num_present"], found["is_complete"]) == (1, 3, True)
+    assert (found["num_built"], found["num_present"], found["is_complete"]) == (8 - num_done, 8, True)
 
 
 def test_warm_runs_the_transform_in_processes_when_asked(run_json, data):
