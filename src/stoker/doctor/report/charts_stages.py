@@ -51,7 +51,11 @@ def _draw(
     axes.set_xlim(min(0.5, min(ratios) / 1.25), max(2.0, max(ratios) * 1.25))
     axes.set_ylim(len(stages) * row, 0)
     axes.set_yticks([])
-    ticks = [tick for tick in (0.01, 0.1, 0.5, 1, 2, 10, 100) if axes.get_xlim()[0] <= tick <= axes.get_xlim()[1]]
+    low, high = axes.get_xlim()
+    # Over many powers of ten, what lies between two of them has no room for its name.
+    is_far = high / low > (300 if sheet.is_wide else 50)
+    marks = (0.01, 0.1, 1, 10, 100) if is_far else (0.01, 0.1, 0.5, 1, 2, 10, 100)
+    ticks = [tick for tick in marks if low <= tick <= high]
     axes.set_xticks(ticks, [times(tick) if tick < 100 else "100×" for tick in ticks])
     axes.minorticks_off()
     # On a phone a row's words stand over its bar: there the lines keep to the bars.

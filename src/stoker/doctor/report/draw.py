@@ -145,7 +145,7 @@ def wrapped(text: str, *, width: float, size: float) -> list[str]:
     """Return the lines of a text, a word too long for one cut."""
     lines: list[str] = []
     line = ""
-    for word in clean(text).split():
+    for word in clean(text).split(" "):  # and not where a figure holds on to its unit
         longer = f"{line} {word}".strip()
         if line and text_width(longer, size=size) > width:
             lines.append(line)

@@ -3,33 +3,35 @@
 from __future__ import annotations
 
 import math
+import re
 
 from stoker.doctor.results import ARROW, MODEL, SOURCE, TENSORS, Ceiling, DoctorResult
 from stoker.doctor.words import rate_text, share_text, size_text, time_text
 
 NONE = "–"
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=\D)")
 
 PATH_WORDS = {SOURCE: "every epoch from the source", ARROW: "Arrow on SSD", TENSORS: "tensors on SSD"}
 
 
 def rate(samples_s: float | None) -> str:
     """Return a rate, or a dash where there is none."""
-    return _finite(samples_s) or rate_text(samples_s or 0.0).replace(" ", "\u00a0")
+    return _finite(samples_s) or _kept(rate_text(samples_s or 0.0))
 
 
 def seconds(value: float | None) -> str:
     """Return a time, or a dash where there is none."""
-    return _finite(value) or ("0 s" if not value else time_text(value))
+    return _finite(value) or _kept("0 s" if not value else time_text(value))
 
 
 def size(num_bytes: float | None) -> str:
     """Return a size, or a dash where there is none."""
-    return _finite(num_bytes) or size_text(num_bytes or 0.0)
+    return _finite(num_bytes) or _kept(size_text(num_bytes or 0.0))
 
 
 def share(value: float | None) -> str:
     """Return a share, or a dash where there is none."""
-    return _finite(value) or share_text(value or 0.0).replace(" ", "\u00a0")
+    return _finite(value) or _kept(share_text(value or 0.0))
 
 
 def times(value: float | None) -> str:
@@ -67,6 +69,11 @@ def stage_words(result: DoctorResult, key: str) -> str:
     if stage is not None:
         return stage.name
     return {"skew": "skewed chunk sizes", "": "nothing that was found"}.get(key, key)
+
+
+def _kept(text: str) -> str:
+    """Return a figure whose unit never stands on a line of its own."""
+    return _BEFORE_UNIT.sub("\u00a0", text)
 
 
 def _finite(value: float | None) -> str:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 from stoker.doctor.report.figures import cost, rate, seconds, share, stage_words, times
 from stoker.doctor.report.markup import paragraphs, sentence, words
 from stoker.doctor.results import MODEL, DoctorResult
 
 _LONGEST = 64
-_BEFORE_UNIT = re.compile(r"(?<=\d) (?=\w)")
 
 
 def headline(result: DoctorResult) -> str:
@@ -30,8 +27,7 @@ def head(result: DoctorResult) -> str:
     verdict = result.verdict
     mark, kind = _mark(result)
     tiles = "\n".join(
-        f"<div{' class=is-ours' if is_ours else ''}><b>{words(_kept_together(value))}</b>"
-        f"<span>{words(about)}</span></div>"
+        f"<div{' class=is-ours' if is_ours else ''}><b>{words(value)}</b><span>{words(about)}</span></div>"
         for value, about, is_ours in _tiles(result)
     )
     notes = paragraphs(dict.fromkeys((*verdict.notes, *result.notes)), kind="caveat")
@@ -53,11 +49,6 @@ def shortened(text: str) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1].rstrip() + "…"
 
 
-def _kept_together(value: str) -> str:
-    """Return a figure whose unit never stands on a line of its own."""
-    return _BEFORE_UNIT.sub("\u00a0", value)
-
-
 def _mark(result: DoctorResult) -> tuple[str, str]:
     if result.verdict.stages in ((), (MODEL,)):
         return "✓", "is-fine"
@@ -65,7 +56,7 @@ def _mark(result: DoctorResult) -> tuple[str, str]:
 
 
 def _status(result: DoctorResult) -> str:
-    sure = f"{result.verdict.sure} ({share(result.verdict.sureness)})"
+    sure = f"{result.verdict.sure} ({share(round(result.verdict.sureness, 2))})"
     if result.verdict.stages in ((), (MODEL,)):
         return f"Nothing to mend in the data path · {sure}"
     return f"The step waits for data · {sure}" if result.step is not None else f"No step was given · {sure}"

@@ -70,7 +70,7 @@ def test_what_is_no_figure_is_shown_as_none(show):
 def test_a_figure_is_shown_as_people_read_it():
     assert [times(0.214), times(4.93), times(14.2), times(1e9)] == ["0.21×", "4.9×", "14×", "> 100×"]
     assert [cost(26.4), cost(0.0047), cost(0)] == ["26.40", "0.0047", "0.00"]
-    assert [seconds(0), seconds(0.0041)] == ["0 s", "4.1 ms"]
+    assert [seconds(0), seconds(0.0041)] == ["0\u00a0s", "4.1\u00a0ms"]
 
 
 @given(st.text())
