@@ -104,6 +104,13 @@ def test_the_bar_of_today_names_what_is_waited_for_and_the_bar_of_the_fix_does_n
     assert "RAM" in ram
 
 
+def test_each_wait_is_hatched_in_a_way_of_its_own():
+    # Three waits, on a desk's drawing: the step's own time is filled, no pattern of another chart has its name.
+    html = report_html(two_causes())
+    drawn = set(re.findall(r"url\(#(step-wide-h[0-9a-f]+)\)", html))
+    assert len(drawn) == 3
+
+
 def test_a_fix_that_leaves_a_wait_says_what_for():
     result = data_bound()
     result = dataclasses.replace(result, fixes=result.fixes[2:])
