@@ -13,6 +13,7 @@ from rich.text import Text
 
 from stoker.cli.arguments import Commands, add_cache, add_command, add_json
 from stoker.cli.paint import cells, make_console, print_facts, print_json, print_line, table
+from stoker.cli.share import print_sharing, sharing_json
 from stoker.cli.target import add_target, dataset_of
 from stoker.cli.words import bytes_text, count_text, plain_number
 
@@ -35,15 +36,20 @@ def add_to(commands: Commands) -> None:
         text="""
 Shows what lies at TARGET (files, row groups, rows) and what a loader would
 make of it: the tensor each column becomes, bytes a sample, size on SSD.
-Reads footers only. Exits with 1 if a loader would refuse a column, and says
+Reads footers only; with --share also some rows, to see which fields do not
+change from row to row and what keeping them once would save. Exits with 1 if a loader would refuse a column, and says
 what to do about it.""",
         examples="""
 stoker inspect s3://lake/ranking/2026-11/
 stoker inspect data/ --columns label,dense_0,user.age
+stoker inspect data/ --share
 stoker inspect train.py:dataset --cache /nvme/stoker""",
     )
     add_target(parser)
     add_cache(parser, "a cache folder: says how much of the data set it holds")
+    parser.add_argument(
+        "--share", action="store_true", help="read some rows: says which fields could be shared, and what that saves"
+    )
     add_json(parser)
     parser.set_defaults(run=run)
 
@@ -55,10 +61,20 @@ def run(options: argparse.Namespace, console: Console) -> int:
     dataset = dataset_of(options)
     with make_console(stderr=True).status("reading footers …"):
         found = inspect(dataset, cache=Path(options.cache).expanduser() if options.cache else None)
+    sharing = None
+    if options.share and not found.problems:
+        from stoker.feed.sharing import find_sharing
+
+        with make_console(stderr=True).status("reading some rows …"):
+            sharing = find_sharing(found.catalogue)
     if options.json:
-        print_json(_as_json(found))
+        shared = {} if sharing is None else {"sharing": sharing_json(sharing)}
+        print_json(_as_json(found) | shared)
     else:
         _print(found, console)
+        if sharing is not None:
+            console.print()
+            print_sharing(sharing, console, num_samples=found.num_samples)
     return 1 if found.problems else 0
 
 
@@ -205,6 +221,8 @@ def _sizes(found: Inspection) -> list[tuple[str, str]]:
         size = "" if found.sample_bytes is None else f"{about}{count_text(found.sample_bytes, 'byte')}: "
         facts.append(("a sample", f"{size}{record}{lists}"))
     if found.size_bytes is not None:
+        is_shared = found.spec is not None and bool(found.spec.keys)
+        about = "less, by what is shared, than " if is_shared else about
         facts.append(
             ("on SSD", f"{about}{bytes_text(found.size_bytes)} in {count_text(len(found.catalogue), 'chunk')}")
         )

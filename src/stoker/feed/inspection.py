@@ -32,9 +32,9 @@ class Inspection:
         spec: What a sample is; None where columns are refused, or only a transform that has not run yet knows.
         problems: Why a loader would refuse it, each with the way out; none if it would not.
         num_samples: Samples: rows that pass the filter.
-        sample_bytes: Mean bytes of a sample, None where that is not known.
+        sample_bytes: Mean bytes of a sample, None where that is not known. What neighbours share counts for each.
         is_exact: Whether every sample has so many bytes.
-        size_bytes: Size of all chunks on disk, None where that is not known.
+        size_bytes: Size of all chunks on disk if nothing is shared, None where that is not known.
         window: Chunks that are mixed together where nobody says otherwise, None where that is not known; K at most.
         num_present: Chunks in the cache that was looked into, None without one.
     """
@@ -109,20 +109,20 @@ def _sample_bytes(spec: Spec | None, columns: tuple[ColumnAnswer, ...]) -> tuple
     if spec is None:
         return None, False
     if not spec.ragged:
-        return float(spec.record_bytes), True
+        return float(spec.unshared_bytes), not spec.keys
     ragged = {entry.name for entry in spec.ragged}
     lists = [answer.sample_bytes for answer in columns if answer.field in ragged]
     known = {answer.field for answer in columns if answer.sample_bytes is not None}
     if not ragged <= known:
         return None, False
-    return spec.record_bytes + sum(size for size in lists if size is not None), False
+    return spec.unshared_bytes + sum(size for size in lists if size is not None), False
 
 
 def _size_bytes(catalogue: Catalogue, spec: Spec, sample_bytes: float) -> int:
     """Return what the chunks take on disk: the header, whole pages of records, and the lists."""
     counts = catalogue.num_samples
-    records = -(-(counts * spec.record_bytes) // PAGE_BYTES) * PAGE_BYTES
-    lists = counts.sum() * (sample_bytes - spec.record_bytes)
+    records = -(-(counts * spec.unshared_bytes) // PAGE_BYTES) * PAGE_BYTES
+    lists = counts.sum() * (sample_bytes - spec.unshared_bytes)
     return int(records.sum() + lists) + (_header_bytes(catalogue, spec) * len(counts) if len(counts) else 0)
 
 

@@ -1,0 +1,191 @@
+"""What sharing would save: which fields are the same on neighbouring rows, from a look at some of them."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from stoker.cache.runs import find_begins
+from stoker.feed.mixing import window_chunks
+from stoker.source.catalogue import Catalogue
+from stoker.source.columns import Packable, spec_of, to_packable
+from stoker.spec import Array, Entry, Ragged, Spec
+
+Bools = npt.NDArray[np.bool_]
+
+BATCH_SIZE = 4096
+# Looked at in all, evenly spread: enough for the number of rows a key to about a hundredth.
+_MAX_FRAGMENTS = 4
+_MAX_ROWS = 1 << 16
+# A key must save this share of a row's bytes: a number more in each record, and one more table, are not free.
+_MIN_SAVING = 0.05
+# A record keeps the run of its sample in so many bytes, for each key.
+_RUN_BYTES = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShareableKey:
+    """Fields that are the same on neighbouring rows of one key.
+
+    Attributes:
+        key: The field that tells runs from each other.
+        fields: Those that do not change within a run, without the key, in batch order.
+        patterns: Names and patterns that name just these, for `Dataset(share=...)`.
+        run_rows: Mean rows of a run.
+        row_bytes: Mean bytes of a row that the key and these fields hold.
+    """
+
+    key: str
+    fields: tuple[str, ...]
+    patterns: tuple[str, ...]
+    run_rows: float
+    row_bytes: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharingFound:
+    """What sharing would save.
+
+    Attributes:
+        keys: What there is to share, the largest saving first; none where it would not pay.
+        num_rows: Rows that were looked at.
+        row_bytes: Mean bytes of a row, all fields.
+        window_rows: Rows that the default window mixes.
+    """
+
+    keys: tuple[ShareableKey, ...]
+    num_rows: int
+    row_bytes: float
+    window_rows: int
+
+    @property
+    def kept_bytes(self) -> float:
+        """Mean bytes of a row on SSD with sharing; and in batches, where rows of a key come together."""
+        return self._bytes([one.run_rows for one in self.keys])
+
+    @property
+    def shuffled_bytes(self) -> float:
+        """Mean bytes of a row in batches of `BATCH_SIZE` rows in random order over the default window.
+
+        A run counts once for all its rows that meet in a batch, which are few where the window has many runs.
+        """
+        rows = []
+        num_rows = min(BATCH_SIZE, self.window_rows)
+        for one in self.keys:
+            num_runs = max(self.window_rows / one.run_rows, 1.0)
+            share_missed = math.exp(num_rows * math.log1p(-1 / num_runs)) if num_runs > 1 else 0.0
+            rows.append(min(num_rows / (num_runs * (1 - share_missed)), one.run_rows))
+        return self._bytes(rows)
+
+    def _bytes(self, rows: Sequence[float]) -> float:
+        """Return the mean bytes of a row where so many rows carry what they share once."""
+        saved = sum(one.row_bytes * (1 - 1 / num) - _RUN_BYTES for one, num in zip(self.keys, rows, strict=True))
+        return self.row_bytes - saved
+
+
+def find_sharing(catalogue: Catalogue) -> SharingFound:
+    """Return what neighbouring rows share, from some fragments: they are read, and transformed.
+
+    Raises:
+        StokerError: A fragment cannot be read, transformed, or become tensors.
+    """
+    dataset = catalogue.dataset
+    filled = np.flatnonzero(catalogue.num_samples)
+    chosen = filled[np.unique(np.linspace(0, len(filled) - 1, _MAX_FRAGMENTS).astype(int))] if len(filled) else filled
+    changes: dict[str, list[Bools]] = {}
+    sizes: dict[str, float] = {}
+    num_rows = 0
+    spec = Spec(())
+    for i in chosen.tolist():
+        table = _first_rows(catalogue, i, -(-_MAX_ROWS // len(chosen)))
+        columns = table if dataset.transform is None else dataset.transform(table)
+        where = str(catalogue.fragments[i])
+        spec = spec_of(columns, dataset.fields, where=where)
+        arrays = to_packable(columns, dataset.fields, where=where)
+        num_rows += table.num_rows
+        for entry in spec:
+            changes.setdefault(entry.name, []).append(find_begins([arrays[entry.name]], num_rows=table.num_rows))
+            sizes[entry.name] = sizes.get(entry.name, 0) + _num_bytes(entry, arrays, table.num_rows)
+    begins = {name: np.concatenate(parts) for name, parts in changes.items()}
+    means = {name: size / max(num_rows, 1) for name, size in sizes.items()}
+    window = window_chunks(None, num_samples=catalogue.num_samples, record_bytes=spec.unshared_bytes)
+    window_rows = int(catalogue.num_samples[filled][: len(filled) if window is None else window].sum())
+    return SharingFound(
+        keys=tuple(_choose(spec, begins, means, num_rows)),
+        num_rows=num_rows,
+        row_bytes=sum(means.values()),
+        window_rows=window_rows,
+    )
+
+
+def _first_rows(catalogue: Catalogue, i: int, num_rows: int) -> pa.Table:
+    with closing(catalogue.read(i)) as tables:  # type: ignore[type-var]  # it is a generator
+        return next(table for j, table in tables if j == i).slice(0, num_rows)
+
+
+def _num_bytes(entry: Entry, arrays: Packable, num_rows: int) -> int:
+    field = arrays[entry.name]
+    if not isinstance(field, Ragged):
+        return entry.value_bytes * num_rows
+    total = 8 * num_rows
+    inner: Array | Ragged = field.values
+    while isinstance(inner, Ragged):
+        total += 8 * (len(inner.offsets) - 1)
+        inner = cast("Array | Ragged", inner.values)
+    return total + entry.value_bytes * len(inner)
+
+
+def _choose(spec: Spec, begins: Mapping[str, Bools], sizes: Mapping[str, float], num_rows: int) -> list[ShareableKey]:
+    """Return keys and what hangs on each, the one that saves most first, as long as one saves enough."""
+    left = [entry.name for entry in spec]
+    found: list[ShareableKey] = []
+    while left and num_rows:
+        hanging = {key: [name for name in left if not (begins[name] & ~begins[key]).any()] for key in left}
+        savings = {
+            key: sum(sizes[name] for name in names) * (1 - float(begins[key].sum()) / num_rows) - _RUN_BYTES
+            for key, names in hanging.items()
+        }
+        # Fields that change at the same rows save the same: the one that looks like a key is taken.
+        key = max(left, key=lambda name: (round(savings[name], 6), _looks_like_a_key(spec[name]), -left.index(name)))
+        if savings[key] < _MIN_SAVING * sum(sizes.values()):
+            break
+        shared = hanging[key]
+        fields = tuple(name for name in shared if name != key)
+        found.append(
+            ShareableKey(
+                key=key,
+                fields=fields,
+                patterns=_patterns(fields, [entry.name for entry in spec], key),
+                run_rows=num_rows / float(begins[key].sum()),
+                row_bytes=sum(sizes[name] for name in shared),
+            )
+        )
+        left = [name for name in left if name not in shared]
+    return found
+
+
+def _looks_like_a_key(entry: Entry) -> int:
+    is_number = not entry.is_ragged and entry.shape == () and entry.dtype.kind in "iu" and entry.dtype.itemsize >= 4
+    is_named = re.search(r"(^|_)(id|key|uuid|hash)($|_)", entry.name.lower()) is not None
+    return 2 * is_named + is_number
+
+
+def _patterns(fields: Sequence[str], names: Sequence[str], key: str) -> tuple[str, ...]:
+    """Return names and patterns of just these fields: "context_*" for context_0 to context_5, if there are no more."""
+    allowed = {*fields, key}
+    patterns: dict[str, None] = {}
+    for name in fields:
+        pattern = re.sub(r"\d+$", "", name) + "*"
+        matched = [one for one in names if fnmatch.fnmatchcase(one, pattern)]
+        is_safe = not set(name) & set("*?[") and len(matched) > 1 and set(matched) <= allowed and pattern != "*"
+        patterns[pattern if is_safe else name] = None
+    return tuple(patterns)
