@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -222,6 +223,7 @@ class Loader:
             asked=self._asked,
         )
         self._runs: weakref.WeakSet[Run] = weakref.WeakSet()
+        self._beginning = threading.Lock()
         about = status.About(
             dataset=name,
             rank=self._shard.rank,
@@ -229,7 +231,7 @@ class Loader:
             global_batch_size=self._global_batch_size,
         )
         shown = status.publisher().add(self._stages, about, _look(weakref.ref(self)))
-        self._close_all = weakref.finalize(self, let_go, _closing(self._runs, self._opened, shown))
+        self._close_all = weakref.finalize(self, let_go, _closing(self._runs, self._beginning, self._opened, shown))
         try:
             marks_padding = remainder == "pad"
             maker = _maker(self._asked, self._opened, sequence_shard, marks_padding=marks_padding)
@@ -437,20 +439,22 @@ class Loader:
         return NumpyHandover()
 
     def _begin_run(self, start: Position, turn: Turn = Turn()) -> Run:  # noqa: B008  frozen
-        if not self._close_all.alive:
-            raise RuntimeError("the loader is closed; make a new one")
-        run = Run(
-            position=start,
-            orders=self._orders.lanes_of_epoch(start.epoch),
-            steps=self._steps(start.num_consumed),
-            opened=self._opened,
-            pool=self._pool,
-            settings=self._settings,
-            stages=self._stages,
-            turn=turn,
-            units_in=self._orders.units_in,
-        )
-        self._runs.add(run)
+        orders, steps = self._orders.lanes_of_epoch(start.epoch), self._steps(start.num_consumed)
+        with self._beginning:
+            if not self._close_all.alive:
+                raise RuntimeError("the loader is closed; make a new one")
+            run = Run(
+                position=start,
+                orders=orders,
+                steps=steps,
+                opened=self._opened,
+                pool=self._pool,
+                settings=self._settings,
+                stages=self._stages,
+                turn=turn,
+                units_in=self._orders.units_in,
+            )
+            self._runs.add(run)
         self._at = start
         self._start = replace(start, num_consumed=0)
         self._is_restored = False
@@ -527,12 +531,23 @@ def _look(loader: weakref.ref[Loader]) -> status.Look:
     return look
 
 
-def _closing(runs: weakref.WeakSet[Run], opened: Opened, shown: status.Entry) -> Callable[[], None]:
-    """Return what ends everything a loader has begun, without referring to the loader."""
+def _closing(
+    runs: weakref.WeakSet[Run], beginning: threading.Lock, opened: Opened, shown: status.Entry
+) -> Callable[[], None]:
+    """Return what ends everything a loader has begun, without referring to the loader.
+
+    Args:
+        runs: What it has begun.
+        beginning: Held while it begins: a run that another thread is starting is in `runs` afterwards.
+        opened: What the runs load from.
+        shown: Where the loader is shown.
+    """
 
     def close() -> None:
         shown.close()
-        for run in list(runs):
+        with beginning:
+            begun = list(runs)
+        for run in begun:
             run.close()
         opened.close()
 
