@@ -18,7 +18,6 @@ PAGE_BYTES = mmap.PAGESIZE
 
 # The same number on Linux and macOS, on every processor; the mmap module knows all flags but this one.
 _MAP_FIXED = 0x10
-_PROT_NONE = 0
 _FAILED = ctypes.c_void_p(-1).value
 
 # Linux 5.14; the mmap module does not know it yet. Where it is unknown the system says so, and nothing is lost.
@@ -60,7 +59,7 @@ def _mmap(address: int | None, num_bytes: int, protection: int, flags: int, fd: 
 class Region:
     """A range of addresses that files are placed in; seen as one array of bytes.
 
-        reserve   ┆ . . . . . . . . . . . . . . . . ┆   addresses without memory
+        reserve   ┆ . . . . . . . . . . . . . . . . ┆   addresses without memory, zero where read
         place     ┆ chunk 7 ┆ . chunk 2    ┆ chunk 5 ┆   the page cache itself, nothing is copied
 
     Stitched like this, random rows of many files are one `np.take` on one array. Where files cannot be mapped at a
@@ -80,7 +79,9 @@ class Region:
         self.bytes: Array
         if self.is_mapped:
             flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
-            self._address = _mmap(None, self.size_bytes, _PROT_NONE, flags, -1, 0)
+            # Readable, as zeros: loops that copy lists by whole blocks read up to 64 bytes behind the last one, which
+            # may be the last of its page. Pages that are only read cost no memory and are not accounted for.
+            self._address = _mmap(None, self.size_bytes, mmap.PROT_READ, flags, -1, 0)
             memory: Any = (ctypes.c_uint8 * self.size_bytes).from_address(self._address)
             self.bytes = np.frombuffer(memory, dtype=np.uint8)
         else:
