@@ -72,7 +72,7 @@ def resume(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
     dataset = _billion(folder)
     options = {"batch_size": BATCH_SIZE, "shuffle": True, "window": "all", "cache": folder / "cache"}
     with Loader(dataset, **options) as loader:
-        state = loader.state_dict() | {"epoch": 3, "num_consumed": BATCH_SIZE * 100_000}
+        state = loader.state_dict() | {"epoch": 3, "num_consumed": BATCH_SIZE * _middle()}
     tracemalloc.start()
     Order(np.full(NUM_CHUNKS, NUM_SAMPLES // NUM_CHUNKS), shuffle=True, seed=1, window=None).epoch(3).locate([0])
     peak_bytes = tracemalloc.get_traced_memory()[1]
@@ -81,7 +81,7 @@ def resume(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
     def go_on() -> None:
         with Loader(dataset, **options) as loader:
             loader.load_state_dict(state)
-            loader.explain(100_000)
+            loader.explain(_middle())
 
     seconds = [_seconds(go_on) for _ in range(num_rounds + 1)][1:]
     return _against_a_second(
@@ -97,11 +97,11 @@ def explain(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
     dataset = _billion(folder)
     options = {"batch_size": BATCH_SIZE, "shuffle": True, "window": "all", "cache": folder / "cache"}
     with Loader(dataset, **options) as loader:
-        by_library = [_seconds(lambda: list(loader.explain(123_456))) for _ in range(num_rounds + 1)][1:]
-        found = [_seconds(lambda: loader.find("f17.parquet", 44, 17)) for _ in range(num_rounds + 1)][1:]
+        by_library = [_seconds(lambda: list(loader.explain(_middle()))) for _ in range(num_rounds + 1)][1:]
+        found = [_seconds(lambda: loader.find("f01.parquet", 1, 17)) for _ in range(num_rounds + 1)][1:]
     arguments = [
-        "explain", dataset.sources[0], "--step", "123456", "--batch-size", str(BATCH_SIZE), "--shuffle",
-        "--window", "all", "--chunk-size", "10000", "--cache", str(folder / "cache"),
+        "explain", dataset.sources[0], "--step", str(_middle()), "--batch-size", str(BATCH_SIZE), "--shuffle",
+        "--window", "all", "--chunk-size", str(NUM_SAMPLES // NUM_CHUNKS), "--cache", str(folder / "cache"),
     ]  # fmt: skip
 
     def command() -> None:
@@ -156,6 +156,11 @@ def _against_a_second(question: str, seconds: list[float], *remarks: str) -> Ans
         promise=1.0,
         remarks=(f"{statistics.median(seconds):.3f} s", *remarks),
     )
+
+
+def _middle() -> int:
+    """Return a step in mid-epoch."""
+    return NUM_SAMPLES // BATCH_SIZE // 2
 
 
 def _billion(folder: Path) -> Dataset:

@@ -23,6 +23,21 @@ def test_every_warm_question_is_answered(question, tmp_path, monkeypatch):
     assert len(answer.ratios) == 1
 
 
+@pytest.mark.parametrize("question", ["index", "resume", "explain"])
+def test_every_question_about_the_order_is_answered(question, tmp_path, monkeypatch):
+    from benchmarks import order
+
+    monkeypatch.setattr(order, "NUM_SAMPLES", 10**6)
+    monkeypatch.setattr(order, "NUM_CHUNKS", 100)
+    monkeypatch.setattr(order, "NUM_FILES", 10)
+    monkeypatch.setattr(order, "SIZES", (65_536,))
+    data = make_data(tmp_path / "data", num_rows=9_000)
+    answer = getattr(order, question)(data, tmp_path, num_rounds=1)
+    assert answer.promise is not None
+    assert len(answer.ratios) == 1
+    assert answer.ours > 0
+
+
 @pytest.mark.parametrize("question", ["run_ssd", "run_carried", "run_unique", "run_expand"])
 def test_every_question_about_sharing_is_answered(question, tmp_path):
     from benchmarks import sharing
