@@ -289,6 +289,16 @@ class Spec:
         return Spec(tuple(entries), self.keys)
 
     @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of the fields, in batch order."""
+        return tuple(entry.name for entry in self.entries)
+
+    @cached_property
+    def unshared(self) -> Spec:
+        """The spec of the fields that each sample has for itself."""
+        return self.only(entry for entry in self.entries if entry.shared_by is None)
+
+    @cached_property
     def tables(self) -> tuple[Spec, ...]:
         """How samples are kept: a spec of what each has for itself, and one for each key of what a run shares.
 

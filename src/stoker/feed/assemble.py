@@ -133,15 +133,14 @@ def assemble(
     if once != "never":
         found = [[gather.distinct(part.row) for part in table] for table in tables[1:]]
         if once == "always" or _pays(found, num_samples=sum(len(part.row) for part in parts)):
-            own = spec.only(entry for entry in spec if entry.shared_by is None)
             shared = (
                 _gathered_once(table_spec, table, rows, pool)
                 for table_spec, table, rows in zip(spec.tables[1:], tables[1:], found, strict=True)
             )
-            names = tuple(entry.name for entry in spec)
             if places is not None:
                 shared = (replace(one, index=_placed(one.index, places)) for one in shared)
-            return replace(_assembled(own, tables[:1], pool, places), shared=tuple(shared), names=names)
+            own = _assembled(spec.unshared, tables[:1], pool, places)
+            return replace(own, shared=tuple(shared), names=spec.names)
     return _assembled(spec, tables, pool, places)
 
 
@@ -185,8 +184,7 @@ def _shared_parts(key: str, i: int, parts: Sequence[Part]) -> list[Part]:
         assert isinstance(window, Window)
         own, shared = window.tables[0], window.tables[i]
         offset = own.spec.record_offsets[run_name(key)]
-        runs = own.records[:, offset : offset + 4].view(np.uint32)[:, 0]
-        found.append(Part(shared, slot, shared.first_row[slot] + runs[row]))
+        found.append(Part(shared, slot, gather.run_rows(own.records, offset, shared.first_row, slot, row)))
     return found
 
 

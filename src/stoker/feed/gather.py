@@ -153,6 +153,27 @@ def expand(slot: Index, starts: Index, offsets: Index) -> tuple[Index, Index]:
     return np.repeat(slot, lengths), rows
 
 
+def run_rows(records: Array, offset: int, first: Index, slot: Index, row: Index, *, compiled: bool = True) -> Index:
+    """Return where lies what each sample shares: its run, as a row counted through the window. Shape [B].
+
+    Args:
+        records: uint8, shape [rows of the region, record_bytes].
+        offset: Byte of a record where its run's number begins, a uint32.
+        first: Row of each slot's first run, shape [K].
+        slot: Chunk of each sample, as its place in the window. Shape [B].
+        row: Row of each sample, each known to be in range. Shape [B].
+        compiled: False keeps to NumPy.
+    """
+    kernels = _compiled() if compiled else None
+    if kernels is None:
+        runs = records[:, offset : offset + 4].view(np.uint32)[:, 0]
+        found: Index = first[slot] + runs[row]
+        return found
+    found = np.empty(len(row), dtype=np.int64)
+    kernels.run_rows(records.reshape(-1), records.shape[1], offset, first, slot, row, found)
+    return found
+
+
 def distinct(row: Index, *, compiled: bool = True) -> tuple[Index, Array]:
     """Return each of some rows once, in the order in which they come first, and which of them each one is.
 

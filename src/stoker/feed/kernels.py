@@ -189,6 +189,21 @@ def copy_lists(memory, first, value_bytes, slot, starts, offsets, out):
             _copy_lines(out, at, memory, begin, num_lines)
 
 
+@_compile(_BYTES, types.int64, types.int64, _INT64, _INT64, _INT64, _OUT_INT64)
+def run_rows(memory, num_bytes, offset, first, slot, row, found):
+    """Read which run each record is in. See `gather.run_rows`."""
+    num = len(row)
+    for i in range(min(_MAX_AHEAD, num)):
+        _prefetch(memory, row[i] * num_bytes + offset)
+    for i in range(num):
+        if i + _MAX_AHEAD < num:
+            _prefetch(memory, row[i + _MAX_AHEAD] * num_bytes + offset)
+        at = row[i] * num_bytes + offset
+        run = types.int64(memory[at]) | types.int64(memory[at + 1]) << 8
+        run |= types.int64(memory[at + 2]) << 16 | types.int64(memory[at + 3]) << 24
+        found[i] = first[slot[i]] + run
+
+
 @_compile(_INT64, _OUT_INT64, _OUT_INT32, _OUT_INT32, returns=types.int64)
 def distinct(row, found, index, table):
     """Number different rows in the order in which they come first. See `gather.distinct`.

@@ -123,6 +123,23 @@ def test_records_go_to_their_place_in_wider_ones(compiled, data):
     assert (np.delete(out, np.s_[at : at + width], axis=1) == 77).all()
 
 
+@given(
+    runs=st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=50),
+    width=st.sampled_from([4, 8, 64, 320]),
+    compiled=st.booleans(),
+    seed=st.integers(0, 9),
+)
+def test_the_run_of_each_record_is_read(runs, width, compiled, seed):
+    rng = np.random.default_rng(seed)
+    records = rng.integers(0, 256, (len(runs), width), dtype=np.uint8)
+    offset = int(rng.integers(0, width // 4)) * 4
+    records[:, offset : offset + 4] = np.array(runs, dtype="<u4")[:, None].view(np.uint8)
+    slot, row = rng.integers(0, 3, 60), rng.integers(0, len(runs), 60)
+    first = np.array([0, 2**40, 5])
+    found = gather.run_rows(records, offset, first, slot, row, compiled=compiled)
+    assert found.tolist() == [int(first[s]) + runs[r] for s, r in zip(slot, row, strict=True)]
+
+
 @given(st.lists(st.one_of(st.integers(0, 20), st.integers(0, 2**62)), max_size=80), st.booleans())
 def test_distinct_rows_come_in_their_order_with_the_place_of_each(rows, compiled):
     found, index = gather.distinct(np.array(rows, dtype=np.int64), compiled=compiled)
