@@ -18,6 +18,7 @@ from stoker.source.units.asked import Asked, Grouped, NGram, Pack, Weighted
 from stoker.source.units.fit import best_fit
 from stoker.source.units.index import FORMAT_VERSION, Index, Int64, keep_index, kept_index
 from stoker.source.units.reading import OnCount, read_every
+from stoker.source.units.rule import plain_type
 from stoker.source.units.runs import Runs, find_runs, num_reappearing
 
 if TYPE_CHECKING:
@@ -245,13 +246,8 @@ def packed_column(asked: Pack, catalogue: Catalogue) -> str:
 
 
 def _lengths(column: pa.ChunkedArray) -> Int64:
-    kind = column.type
-    if pa.types.is_dictionary(kind):
-        column = column.cast(kind.value_type)
-        kind = kind.value_type
-    if isinstance(kind, pa.BaseExtensionType):
-        column = column.cast(kind.storage_type)
-        kind = kind.storage_type
+    kind = plain_type(column.type)
+    column = column if column.type == kind else column.cast(kind)
     is_bytes = not pa.types.is_nested(kind)
     lengths = pc.binary_length(column) if is_bytes else pc.list_value_length(column)
     found: Int64 = pc.fill_null(lengths, 0).cast(pa.int64()).to_numpy()

@@ -52,8 +52,14 @@ class RunRule:
         Raises:
             FieldError: A key is a list or struct, the timestamp no number or time, or `max_gap` does not fit it.
         """
+        for name in self.columns:
+            if name not in schema.names:
+                found = [one for one in schema.names if one.startswith(f"{name}.")]
+                raise FieldError(
+                    f"{name!r} is {len(found)} columns: {', '.join(found)}; name those that count", columns=[name]
+                )
         for name in self.keys:
-            kind = _plain_type(schema.field(name).type)
+            kind = plain_type(schema.field(name).type)
             if pa.types.is_nested(kind):
                 raise FieldError(
                     f"column {name!r} ({kind}) cannot be a key: only numbers, dates and words can", columns=[name]
@@ -72,6 +78,14 @@ class RunRule:
                 f"max_gap is a timedelta, but the timestamp {self.timestamp!r} is {kind}: give a number",
                 columns=[self.timestamp],
             )
+
+    def plain(self, rows: pa.Table) -> pa.Table:
+        """Return rows with keys in types that can be compared and taken from: words that are views cannot."""
+        for i, name in enumerate(rows.column_names):
+            kind = plain_type(rows.column(i).type)
+            if name in self.keys and kind != rows.column(i).type:
+                rows = rows.set_column(i, name, rows.column(i).cast(kind))
+        return rows
 
     def begins(self, rows: pa.Table) -> tuple[Bools, Bools]:
         """Return where runs begin, and which rows go back in time within their key.
@@ -94,10 +108,13 @@ class RunRule:
             column = rows.column(self.timestamp)
             if column.null_count:
                 return begins, column.is_null().to_numpy()
-            steps = np.diff(_as_numbers(column))
-            is_wrong[1:] = ~begins[1:] & ~(steps >= 0)  # not `steps < 0`: that is false for NaN
+            times = _as_numbers(column)
+            before, after = times[:-1], times[1:]
+            is_wrong[1:] = ~begins[1:] & ~(after >= before)  # not `after < before`: that is false for NaN
             if self.max_gap is not None:
-                begins[1:] |= ~(steps <= self._gap_in(column.type))
+                # Unsigned, a step forward is right even where it is longer than int64 can say.
+                steps = np.diff(times if times.dtype.kind == "f" else times.view(np.uint64))
+                begins[1:] |= ~((steps <= self._gap_in(column.type)) | (after < before))
         return begins, is_wrong
 
     def _gap_in(self, kind: pa.DataType) -> int | float:
@@ -121,7 +138,7 @@ def equals_before(column: pa.ChunkedArray) -> Bools:
     Returns:
         Shape [N - 1].
     """
-    kind = _plain_type(column.type)
+    kind = plain_type(column.type)
     if column.type != kind:
         column = column.cast(kind)
     num = len(column)
@@ -143,19 +160,19 @@ def num_distinct(rows: pa.Table, keys: Sequence[str]) -> int:
         return int(min(1, rows.num_rows))
     plain = {name: rows.column(name) for name in keys}
     for name, column in plain.items():
-        kind = _plain_type(column.type)
+        kind = plain_type(column.type)
         plain[name] = column if column.type == kind else column.cast(kind)
     if len(plain) == 1:
         return int(pc.count_distinct(next(iter(plain.values())), mode="all").as_py())
     return int(pa.table(plain).group_by(list(plain)).aggregate([]).num_rows)
 
 
-def _plain_type(kind: pa.DataType) -> pa.DataType:
+def plain_type(kind: pa.DataType) -> pa.DataType:
     """Return the type whose values can be compared: the same values, without an encoding of their own."""
     if pa.types.is_dictionary(kind):
-        return _plain_type(kind.value_type)
+        return plain_type(kind.value_type)
     if isinstance(kind, pa.BaseExtensionType):
-        return _plain_type(kind.storage_type)
+        return plain_type(kind.storage_type)
     if pa.types.is_float16(kind):
         return pa.float32()
     if pa.types.is_string_view(kind):
@@ -165,9 +182,10 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _as_numbers(column: pa.ChunkedArray) -> npt.NDArray[np.int64] | npt.NDArray[np.float64]:
+def _as_numbers(column: pa.ChunkedArray) -> npt.NDArray[np.int64] | npt.NDArray[np.uint64] | npt.NDArray[np.float64]:
     kind = column.type
     if pa.types.is_temporal(kind):
         column = column.cast(pa.int32() if kind.bit_width == 32 else pa.int64())
-    numbers: Int64 = column.cast(pa.float64() if pa.types.is_floating(kind) else pa.int64()).to_numpy()
+    wide = pa.float64() if pa.types.is_floating(kind) else pa.uint64() if pa.types.is_uint64(kind) else pa.int64()
+    numbers: Int64 = column.cast(wide).to_numpy()
     return numbers

@@ -79,6 +79,7 @@ def find_runs(catalogue: Catalogue, rule: RunRule, *, num_threads: int, on_progr
     held: list[Held | None] = [None] * len(catalogue)
 
     def take(j: int, table: pa.Table, kept: Int64 | None) -> None:
+        table = rule.plain(table)
         begins, is_wrong = rule.begins(table)
         if is_wrong.any():
             row = int(np.flatnonzero(is_wrong)[0])
