@@ -90,7 +90,9 @@ def probe_warm(
     assert rate is not None, "the batch size is one of the sizes"
     fixed_s, _ = fixed_and_each(walls)
     fixed_cpu_s, each_cpu_s = fixed_and_each(cpus)
-    # What a batch takes of the processors, whatever its size, it takes with the GIL: the rest of it is memory.
+    # What a batch takes of the processors, whatever its size, it takes with the GIL: two threads do it no faster than
+    # one, however many cores there are. The rest of it is memory.
+    fixed_s = max(fixed_s, fixed_cpu_s)
     gil_s = max(0.0, gil_share * dict(cpus)[min(num_samples, batch_size)] - fixed_cpu_s) / batch_size
     return WarmCost(
         rate=rate,

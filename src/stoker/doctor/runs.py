@@ -13,7 +13,7 @@ from stoker.doctor.arrow import ArrowBatches, converter
 from stoker.doctor.probe_machine import free_memory_bytes
 from stoker.doctor.sampled import SampledDataset
 from stoker.doctor.settings import DoctorSettings
-from stoker.doctor.whole import Listener, Whole, built_rate, joined, run_whole
+from stoker.doctor.whole import Listener, Whole, built_rate, joined, run_whole, stall_share, steady_rate
 from stoker.feed.loader import Loader
 from stoker.source.catalogue import Catalogue
 
@@ -21,6 +21,8 @@ from stoker.source.catalogue import Catalogue
 _MEMORY_SHARE = 0.2
 # Windows that a cold run should come to, at least.
 _NUM_WINDOWS = 5
+# A loop that waited less than this was not limited by its batches.
+_HARDLY = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +90,9 @@ def run_source(
         whole = run_whole(batches, step=settings.step, seconds=seconds, window_batches=window_batches)
         # As long as the last batch was waited for; what is built while everything ends counts for nothing.
         built = [(at, size) for at, size in listener.built if at <= whole.begun[-1]] if whole.begun else []
+    if stall_share(whole) < _HARDLY:
+        # The loop had what it wanted: batches came one by one, at the step's pace, and building in bursts ahead of it.
+        return replace(whole, rate=steady_rate(whole.begun, whole.sizes))
     rate = built_rate(built, num_first=settings.num_threads + extra)
     return whole if rate is None else replace(whole, rate=rate)
 

@@ -53,6 +53,7 @@ class Whole:
         asked: When the loop asked for each batch, by `time.perf_counter`.
         got: When it had it.
         begun: When the step had taken it.
+        sizes: Samples of each.
     """
 
     rate: Rate | None
@@ -62,6 +63,7 @@ class Whole:
     asked: tuple[float, ...]
     got: tuple[float, ...]
     begun: tuple[float, ...]
+    sizes: tuple[int, ...]
 
 
 def num_samples_of(batch: Any) -> int:
@@ -121,6 +123,7 @@ def run_whole(
         asked=tuple(asked),
         got=tuple(got),
         begun=tuple(begun),
+        sizes=tuple(sizes),
     )
 
 
@@ -154,15 +157,27 @@ def _marks(num: int, window_batches: float | None) -> list[int]:
     return sorted({int(i) for i in np.linspace(first, num - 1, _NUM_PIECES + 1)}) if num - first > 1 else []
 
 
+def stall_share(whole: Whole) -> float:
+    """Return the share of a run, from its second batch on, in which the loop waited for batches."""
+    if len(whole.got) < 2:
+        return 1.0
+    waited = sum(got - asked for asked, got in zip(whole.asked[1:], whole.got[1:], strict=False))
+    return waited / max(1e-9, whole.begun[-1] - whole.got[0])
+
+
 def joined(runs: Sequence[Whole]) -> Whole:
     """Return the runs of several epochs as one: the beginnings of epochs count in none, for real ones are long."""
-    told = [(run.rate, run.begun[-1] - run.begun[0]) for run in runs if run.rate is not None]
+    told: list[tuple[float, float, Rate]] = []
+    for run in runs:
+        marks = _marks(len(run.begun), None)
+        if run.rate is not None and len(marks) > 1:
+            samples = float(sum(run.sizes[marks[0] : marks[-1]]))
+            told.append((samples, run.begun[marks[-1]] - run.begun[marks[0]], run.rate))
     rate: Rate | None = None
     if told:
-        total_s = sum(seconds for _, seconds in told)
-        mean = sum(rate.samples_s * seconds for rate, seconds in told) / total_s
-        low, high = min(rate.low for rate, _ in told), max(rate.high for rate, _ in told)
-        rate = Rate(samples_s=mean, low=min(low, mean), high=max(high, mean), num_rounds=len(told))
+        mean = sum(samples for samples, _, _ in told) / sum(seconds for _, seconds, _ in told)
+        rates = [each.samples_s for _, _, each in told]
+        rate = Rate(samples_s=mean, low=min(mean, *rates), high=max(mean, *rates), num_rounds=len(told))
     wall_s = sum(run.wall_s for run in runs)
     return Whole(
         rate=rate,
@@ -172,6 +187,7 @@ def joined(runs: Sequence[Whole]) -> Whole:
         asked=tuple(at for run in runs for at in run.asked),
         got=tuple(at for run in runs for at in run.got),
         begun=tuple(at for run in runs for at in run.begun),
+        sizes=tuple(size for run in runs for size in run.sizes),
     )
 
 
