@@ -120,3 +120,54 @@ def test_tokens_of_a_transform_need_a_cache_that_knows_them(run, tmp_path):
     code, out, _ = run(*arguments, "--cache", "cache", "--json")
     assert code == 0
     assert [one["row"] for one in json.loads(out)["samples"]] == list(range(16))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told", "num_units"),
+    [
+        (["--shuffle-by", "q"], "groups of q", 34),
+        (["--weights", "w"], "draws by w", 200),
+        (["--sequence", "shapes.py:pack"], "rows of 16 tokens, cut", -(-sum(i % 9 for i in range(200)) // 16)),
+    ],
+    ids=["groups", "weights", "packed"],
+)
+def test_inspect_counts_what_such_a_loader_counts(run, arguments, told, num_units):
+    code, out, _ = run("inspect", "a.parquet", *arguments)
+    assert code == 0
+    assert f"{num_units:,} {told}" in " ".join(out.split())
+    code, out, _ = run("inspect", "a.parquet", "--json", *arguments)
+    units = json.loads(out)["units"]
+    assert (units["told"], units["num_units"], units["num_rows"]) == (told, num_units, 200)
+    assert json.loads(run("inspect", "a.parquet", "--json")[1])["units"] is None
+
+
+def quality_of(run, *arguments):
+    code, out, _ = run("order", "quality", "b.parquet", "--batch-size", 50, "--chunk-size", "4kB", "--json", *arguments)
+    assert code == 0
+    return json.loads(out)
+
+
+@pytest.mark.parametrize("how", ["groups", "windows", "packed", "weights"])
+def test_order_quality_measures_the_order_of_units(run, tmp_path, how):
+    ids = np.arange(20_000)
+    tokens = [[1] * 16] * len(ids)
+    table = pa.table({"day": ids // 500, "q": ids // 4, "w": ids % 2, "tokens": tokens})
+    pq.write_table(table, "b.parquet", row_group_size=500)
+    (tmp_path / "shapes2.py").write_text(
+        "import stoker\npack = stoker.Pack('tokens', length=16)\nngram = stoker.NGram(length=2, keys='q')\n"
+    )
+    arguments, told, num_units = {
+        "groups": (["--shuffle-by", "q"], "groups of q", 5000),
+        "windows": (["--sequence", "shapes2.py:ngram"], "windows of 2 rows of q", 15_000),
+        "packed": (["--sequence", "shapes2.py:pack"], "rows of 16 tokens, cut", 20_000),
+        "weights": (["--weights", "w"], "draws by w", 20_000),
+    }[how]
+    found = quality_of(run, "--column", "day", "--window", "all", *arguments)
+    assert found["units"] == told
+    assert found["num_samples"] == num_units
+    assert found["chi_square"] == pytest.approx(1, abs=0.2)
+    assert found["sentence"].startswith(("Well mixed", "Nearly well mixed"))
+    badly = quality_of(run, "--column", "day", "--window", "2", *arguments)
+    assert badly["chi_square"] > 3
+    _, out, _ = run("order", "quality", "b.parquet", "--batch-size", 50, "--column", "day", *arguments)
+    assert f"{told}, each by its first row" in " ".join(out.split()) or how == "weights"

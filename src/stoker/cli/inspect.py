@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import re
 from itertools import groupby
 from pathlib import Path
@@ -15,6 +16,7 @@ from stoker.cli.arguments import Commands, add_cache, add_command, add_json
 from stoker.cli.paint import cells, make_console, print_facts, print_json, print_line, table
 from stoker.cli.share import print_sharing, sharing_json
 from stoker.cli.target import add_target, dataset_of
+from stoker.cli.units import add_units, asked_of
 from stoker.cli.words import bytes_text, count_text, plain_number
 
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ stoker inspect train.py:dataset --cache /nvme/stoker""",
     parser.add_argument(
         "--share", action="store_true", help="read some rows: says which fields could be shared, and what that saves"
     )
+    add_units(parser)
     add_json(parser)
     parser.set_defaults(run=run)
 
@@ -60,7 +63,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
     dataset = dataset_of(options)
     with make_console(stderr=True).status("reading footers …"):
-        found = inspect(dataset, cache=Path(options.cache).expanduser() if options.cache else None)
+        cache = Path(options.cache).expanduser() if options.cache else None
+        found = inspect(dataset, cache=cache, asked=asked_of(options))
     sharing = None
     if options.share and not found.problems:
         from stoker.feed.sharing import find_sharing
@@ -91,6 +95,7 @@ def _print(found: Inspection, console: Console) -> None:
             ("rows", rows),
             ("row groups", f"{count_text(source.num_row_groups)}{_group_text(source.num_row_groups, found)}"),
             ("chunks", f"{count_text(len(catalogue))}, each of up to about {_chunk_size(found)} decoded"),
+            ("an epoch", "" if found.units is None else str(found.units)),
         ],
     )
     console.print()
@@ -270,6 +275,7 @@ def _as_json(found: Inspection) -> dict[str, object]:
         "cache_bytes": found.size_bytes,
         "default_window": found.window,
         "num_present": found.num_present,
+        "units": None if found.units is None else dataclasses.asdict(found.units),
     }
 
 

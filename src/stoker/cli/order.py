@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -12,7 +13,11 @@ from stoker.cli.arguments import Commands, add_cache, add_command, add_json, add
 from stoker.cli.codes import WRONG_USAGE
 from stoker.cli.paint import make_console, print_facts, print_json, print_line
 from stoker.cli.target import add_target, dataset_of
+from stoker.cli.units import add_units, asked_of
 from stoker.cli.words import count_text, plain_number
+
+if TYPE_CHECKING:
+    from stoker.source.units.asked import Asked
 
 
 def add_to(commands: Commands) -> None:
@@ -43,7 +48,8 @@ def _add_quality(commands: Commands) -> None:
 Reads one column (a label, a day, a country), and compares how much it varies
 from batch to batch with how much it would in a random permutation: chi-square
 per degree of freedom, 1 where the order mixes perfectly, more where the window
-is too small for data that are sorted by this column.""",
+is too small for data that are sorted by this column. A group, window or packed
+row counts once, with the value of its first row.""",
         examples="""
 stoker order quality data/ --column label --batch-size 4096
 stoker order quality data/ --column day --batch-size 4096 --window 64
@@ -53,6 +59,7 @@ stoker order quality train.py:dataset --column label --batch-size 512 \\
     add_target(parser)
     parser.add_argument("--column", metavar="NAME", required=True, help="the column to measure by; a source column")
     add_order(parser, shuffle=True)
+    add_units(parser)
     parser.add_argument(
         "--batches", metavar="N", type=at_least_1, default=256, help="how many batches to look at (default: 256)"
     )
@@ -63,17 +70,20 @@ stoker order quality train.py:dataset --column label --batch-size 512 \\
 
 def run_quality(options: argparse.Namespace, console: Console) -> int:
     """Measure and print."""
-    from stoker.feed.labels import file_numbers, label_quality, read_labels
+    from stoker.feed.labels import file_numbers, label_quality, read_labels, unit_labels
     from stoker.feed.planning import open_known, plan_order
 
-    dataset = dataset_of(options)
+    dataset, asked = dataset_of(options), asked_of(options)
     with make_console(stderr=True).status("reading footers …") as status:
-        known = open_known(dataset, cache=Path(options.cache).expanduser() if options.cache else None)
+        known = open_known(dataset, cache=Path(options.cache).expanduser() if options.cache else None, asked=asked)
+        units = known.units(seed=options.seed, epoch=options.epoch)
         order = plan_order(
-            known, shuffle=options.shuffle, seed=options.seed, window=options.window, lanes=options.lanes
+            known, shuffle=options.shuffle, seed=options.seed, window=options.window, lanes=options.lanes, units=units
         )
         status.update(f"reading column {options.column} …")
         labels = read_labels(dataset, options.column)
+        if units is not None:
+            labels = unit_labels(labels, units, num_samples=known.catalogue.num_samples)
         status.update("measuring …")
         found = label_quality(
             order,
@@ -88,6 +98,7 @@ def run_quality(options: argparse.Namespace, console: Console) -> int:
             {
                 "column": options.column,
                 "num_classes": int((labels.counts > 0).sum()),
+                "units": "rows" if asked is None else asked.told(),
                 "num_samples": order.num_samples,
                 "num_batches": found.num_batches,
                 "chi_square": found.chi_square,
@@ -105,7 +116,8 @@ def run_quality(options: argparse.Namespace, console: Console) -> int:
     console.print()
     kinds = "values" if labels.are_values else "ranges of values"
     farthest = max(found.lag_correlations, key=lambda lag: abs(found.lag_correlations[lag]), default=None)
-    facts = [
+    facts = [] if asked is None else [("order of", f"{count_text(order.num_samples)} {_told(asked)}")]
+    facts += [
         ("measured by", f"{options.column}, {count_text(int((labels.counts > 0).sum()))} {kinds}"),
         (
             "looked at",
@@ -127,3 +139,9 @@ def run_quality(options: argparse.Namespace, console: Console) -> int:
     ]
     print_facts(console, facts)
     return 0
+
+
+def _told(asked: Asked) -> str:
+    from stoker.source.units.asked import Weighted
+
+    return asked.told() if isinstance(asked, Weighted) else f"{asked.told()}, each by its first row"

@@ -14,10 +14,13 @@ from stoker.errors import FieldError
 from stoker.feed.chunks import check_known_nulls
 from stoker.feed.mixing import window_chunks
 from stoker.feed.planning import open_known
+from stoker.feed.units.make import check_units
+from stoker.feed.units.report import UnitsReport, report_on
 from stoker.source.catalogue import Catalogue
 from stoker.source.columns import ColumnAnswer, plan_spec, plan_table
 from stoker.source.dataset import Dataset
 from stoker.source.overview import SourceOverview, overview
+from stoker.source.units.asked import Asked
 from stoker.spec import Spec
 
 
@@ -37,6 +40,7 @@ class Inspection:
         size_bytes: Size of all chunks on disk if nothing is shared, None where that is not known.
         window: Chunks that are mixed together where nobody says otherwise, None where that is not known; K at most.
         num_present: Chunks in the cache that was looked into, None without one.
+        units: What the order counts, None for rows.
     """
 
     catalogue: Catalogue
@@ -50,22 +54,27 @@ class Inspection:
     size_bytes: int | None
     window: int | None
     num_present: int | None
+    units: UnitsReport | None = None
 
 
-def inspect(dataset: Dataset, *, cache: Path | None = None, num_threads: int = 8) -> Inspection:
+def inspect(
+    dataset: Dataset, *, cache: Path | None = None, num_threads: int = 8, asked: Asked | None = None
+) -> Inspection:
     """Return what a loader would make of a data set; only footers are read, and a filter's columns.
 
     Args:
         dataset: What to look at.
         cache: A cache to look into; one that is not there yet is not made.
         num_threads: Threads that read footers.
+        asked: What the order counts, if not rows: then the columns that decide it are read, too.
 
     Raises:
+        ValueError: What the order counts is made by a transform, and the cache does not know it.
         SourceError: The data set cannot be listed or a footer cannot be read.
         FieldError: A column that was asked for is not there, or files contradict each other.
         CacheError: The cache cannot be used.
     """
-    known = open_known(dataset, cache=cache, num_threads=num_threads, counts_present=True)
+    known = open_known(dataset, cache=cache, num_threads=num_threads, counts_present=True, asked=asked)
     catalogue = known.catalogue
     source = overview(catalogue, num_threads=num_threads)
     columns = tuple(plan_table(catalogue.schema, dataset.fields, values_per_sample=source.values_a_row))
@@ -73,6 +82,8 @@ def inspect(dataset: Dataset, *, cache: Path | None = None, num_threads: int = 8
     problems: tuple[str, ...] = ()
     if dataset.transform is None:
         spec, problems = _planned(catalogue, columns)
+    if asked is not None and spec is not None:
+        check_units(asked, spec)
     num_samples = int(catalogue.num_samples.sum())
     sample_bytes, is_exact = _sample_bytes(spec, columns)
     return Inspection(
@@ -87,6 +98,7 @@ def inspect(dataset: Dataset, *, cache: Path | None = None, num_threads: int = 8
         size_bytes=None if spec is None or sample_bytes is None else _size_bytes(catalogue, spec, sample_bytes),
         window=None if spec is None else _window(catalogue, spec),
         num_present=known.num_present,
+        units=None if asked is None else report_on(asked, known.index, num_samples=catalogue.num_samples),
     )
 
 

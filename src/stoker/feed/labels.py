@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stoker.errors import FieldError
+from stoker.feed.units.expand import Units
 from stoker.order.epoch import Order
 from stoker.order.plain import Int64
 from stoker.order.quality import Quality, quality
@@ -118,6 +119,25 @@ def label_quality(
         label_counts=labels.counts,
         files=files,
     )
+
+
+def unit_labels(labels: Labels, units: Units, *, num_samples: Int64) -> Labels:
+    """Return the class of every unit of an epoch: that of its first row.
+
+    Args:
+        labels: Of the rows.
+        units: What the order counts, in one epoch.
+        num_samples: Rows of each chunk. Shape [K].
+    """
+    starts = np.concatenate([[0], np.cumsum(num_samples)])
+    codes = [np.empty(0, np.uint8)]
+    for chunk, num in enumerate(units.num_units.tolist()):
+        if num:
+            row, offsets = units.rows(np.full(num, chunk, dtype=np.int64), np.arange(num, dtype=np.int64))
+            codes.append(labels.codes[starts[chunk] + row[offsets[:-1]]])
+    found = np.concatenate(codes)
+    counts = np.bincount(found, minlength=len(labels.counts)).astype(np.int64)
+    return Labels(codes=found, counts=counts, are_values=labels.are_values)
 
 
 def file_numbers(catalogue: Catalogue) -> Int64:
