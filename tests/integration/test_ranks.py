@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from tests.strategies import write_files
 
@@ -64,3 +66,23 @@ def test_killed_in_mid_epoch_and_restarted_with_fewer_ranks_each_sample_is_seen_
     lost = [i for step in before[3:] for ids in step for i in ids]
     again = [i for step in after for ids in step for i in ids]
     assert again[: len(lost)] == lost
+
+
+def test_groups_stay_whole_over_a_kill_and_a_restart_with_more_ranks(tmp_path):
+    folder = write_files(tmp_path / "data", [200, 301], row_group_size=50)
+    groups = []
+    for file in sorted(folder.iterdir()):
+        table = pq.read_table(file)
+        query = pc.divide(table["id"], 4)
+        groups += [list(run) for _, run in itertools.groupby(table["id"].to_pylist(), key=lambda i: i // 4)]
+        pq.write_table(table.append_column("query", query), file, row_group_size=50)
+    killed = torchrun(tmp_path, run="first", num_ranks=2, arguments=["--kill-after", "3", "--shuffle-by", "query"])
+    assert killed.returncode != 0
+    saved = torch.load(tmp_path / "checkpoint.pt")
+    assert saved["num_steps"] == 3
+    restarted = torchrun(tmp_path, run="second", num_ranks=3, arguments=["--shuffle-by", "query"])
+    assert restarted.returncode == 0, restarted.stderr
+    before, after = (steps_of(tmp_path, run=run, num_ranks=n) for run, n in (("first", 2), ("second", 3)))
+    seen = [group for step in [*before, *after] for ids in step for group in ids]
+    assert sorted(seen) == groups
+    assert seen != groups
