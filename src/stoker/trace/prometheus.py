@@ -6,8 +6,8 @@
         for batch in loader:
             ...
 
-Names, units and labels follow Prometheus's conventions: a `stoker_` prefix, base units, `_total` behind counters. `rate(stoker_stall_seconds_total[1m])` is the share of time in
-which the training loop waits.
+Names, units and labels follow Prometheus's conventions: a `stoker_` prefix, base units, `_total` behind counters.
+`rate(stoker_stall_seconds_total[1m])` is the share of time in which the training loop waits.
 
 Source: https://prometheus.io/docs/practices/naming/
 """
