@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import statistics
+import shutil
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -156,6 +156,7 @@ def build_units(
             with watch if round_ == 0 else nullcontext():
                 wall_s = _build_all(catalogue, fetched.units, scratch / f"build-{round_}", meter, num_threads)
             cpu_s = time.process_time() - cpu_s
+            shutil.rmtree(scratch / f"build-{round_}", ignore_errors=True)  # its memory is used again, as a loader's is
             if round_ == 0:
                 for stage, times in meter.times.items():
                     share = watch.held_share(times.spans)
@@ -194,12 +195,13 @@ def _cost(found: list[tuple[int, float]], held: float, size_bytes: float) -> Bui
     alone = [cpu_s for num, cpu_s in found if num == 1]
     most = max(num for num, _ in found)
     full = [cpu_s for num, cpu_s in found if num == most]
-    cpu_s = statistics.median(full)
+    # Others, and memory that is touched for the first time, only ever add to it: the least is what it takes.
+    cpu_s = min(full)
     values = [cpu_s for _, cpu_s in found]
     spread = (max(values) - min(values)) / (2 * cpu_s) if cpu_s else 0.0
     return BuildCost(
         cpu_s=cpu_s,
-        gil_s=held * statistics.median(alone or full),
+        gil_s=held * min(alone or full),
         size_bytes=size_bytes,
         spread=spread,
         by_threads=tuple(found),
