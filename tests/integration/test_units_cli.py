@@ -171,3 +171,11 @@ def test_order_quality_measures_the_order_of_units(run, tmp_path, how):
     assert badly["chi_square"] > 3
     _, out, _ = run("order", "quality", "b.parquet", "--batch-size", 50, "--column", "day", *arguments)
     assert f"{told}, each by its first row" in " ".join(out.split()) or how == "weights"
+
+
+def test_weights_change_the_share_that_a_label_should_have(run):
+    # Half of the rows weigh ten times as much: a label that says which is met in ten of eleven draws.
+    ids = np.arange(8_000)
+    pq.write_table(pa.table({"y": ids % 2, "w": 1 + 9 * (ids % 2)}), "b.parquet", row_group_size=500)
+    found = quality_of(run, "--column", "y", "--window", "all", "--weights", "w")
+    assert found["chi_square"] == pytest.approx(1, abs=0.3)

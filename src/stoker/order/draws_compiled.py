@@ -7,11 +7,40 @@ Imported on first use only. Compiled once a machine, kept beside this file.
 from __future__ import annotations
 
 import numba
+import numpy as np
+
+from stoker.order.plain import GOLDEN, MIX_1, MIX_2
+
+_GOLDEN, _MIX_1, _MIX_2 = np.uint64(GOLDEN), np.uint64(MIX_1), np.uint64(MIX_2)
+_27, _30, _31, _32 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(32)
+
+
+@numba.njit(inline="always")  # type: ignore[untyped-decorator,unused-ignore]
+def _mix(value):
+    value = (value ^ (value >> _30)) * _MIX_1
+    value = (value ^ (value >> _27)) * _MIX_2
+    return value ^ (value >> _31)
 
 
 @numba.njit(nogil=True, cache=True)  # type: ignore[untyped-decorator,unused-ignore]
-def rows(cumulated, chunk_starts, chunk_draws, chunk, draw, num, whole, rest, shift_whole, shift_rest, half_bits, out):
+def rows(
+    cumulated,
+    chunk_starts,
+    chunk_draws,
+    chunk,
+    draw,
+    num,
+    whole,
+    rest,
+    shift_whole,
+    shift_rest,
+    half_bits,
+    key,
+    block_rows,
+    out,
+):
     """Write the row that each draw takes. See `Draws.rows`."""
+    mixed = np.empty(block_rows, dtype=np.int64)
     mask = (1 << half_bits) - 1
     for i in range(len(chunk)):
         c = chunk[i]
@@ -45,4 +74,21 @@ def rows(cumulated, chunk_starts, chunk_draws, chunk, draw, num, whole, rest, sh
                 first = middle
             else:
                 stop = middle
-        out[i] = first - chunk_starts[c]
+        # The rows of its block, mixed from the last down until the place is reached.
+        start = chunk_starts[c]
+        block = start + (first - start) // block_rows * block_rows
+        num_mixed = min(block_rows, chunk_starts[c + 1] - block)
+        left = place - cumulated[block]
+        block_key = _mix(key + np.uint64(block + 1) * _GOLDEN)
+        for n in range(num_mixed):
+            mixed[n] = n
+        for n in range(num_mixed - 1, -1, -1):
+            bits = _mix(block_key + np.uint64(n + 1) * _GOLDEN)
+            j = np.int64(((bits >> _32) * np.uint64(n + 1)) >> _32)
+            row = mixed[j]
+            mixed[j] = mixed[n]
+            weight = cumulated[block + row + 1] - cumulated[block + row]
+            if left < weight:
+                out[i] = block + row - start
+                break
+            left -= weight
