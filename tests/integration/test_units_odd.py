@@ -87,3 +87,10 @@ def test_a_step_back_from_one_end_of_a_type_to_the_other_is_found(tmp_path):
     dataset = written(tmp_path, time=pa.array([2**63 - 1, -(2**63)]))
     with pytest.raises(stoker.SourceError, match=r"row 1: 'time' is earlier"):
         stoker.Loader(dataset, batch_size=9, sequence=stoker.NGram(length=2, timestamp="time"))
+
+
+def test_windows_longer_than_any_run_leave_empty_epochs_and_a_warning(tmp_path, caplog):
+    dataset = written(tmp_path, key=[1, 1, 2, 2])
+    with stoker.Loader(dataset, batch_size=9, sequence=stoker.NGram(length=3, keys="key")) as loader:
+        assert len(loader) == len(list(loader)) == 0
+    assert "every epoch is empty: 0 windows of 3 rows of key, made of 4 rows" in caplog.text

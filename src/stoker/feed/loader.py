@@ -176,6 +176,8 @@ class Loader:
             raise TypeError(f"shuffle must be True or False, not {shuffle!r}")
         self._shuffle = bool(shuffle)
         self._seed = _integer(seed, "seed", at_least=None)
+        if isinstance(window, str) and window != "all":
+            raise TypeError(f"window must be a number of chunks, 'all' or None, not {window!r}")
         if window is not None and window != "all":
             _integer(window, "window")
         _integer(lanes, "lanes")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from functools import lru_cache
@@ -15,6 +16,8 @@ from stoker.order.epoch import EpochOrder, Order
 from stoker.order.mixture import MixtureEpoch, MixtureOrder, component_seed
 from stoker.order.plain import Int64
 from stoker.source.units.asked import Asked, Weighted
+
+_log = logging.getLogger("stoker")
 
 # Epochs of a data set whose draws are kept: the one in use and the next.
 _NUM_KEPT = 2
@@ -70,6 +73,8 @@ class Orders:
             )
         self._alone: tuple[int, Order] | None = None
         self.first: Order | MixtureOrder = self.order_in(0)
+        if asked is not None and not self.first.num_samples and opened.num_samples.sum():
+            _log.warning("every epoch is empty: %s", self.report())
 
     @property
     def is_mixed(self) -> bool:
