@@ -479,7 +479,7 @@ class UntouchedStorage:
         ({"batch_size": 8, "seed": 1.5}, TypeError, "seed"),
         ({"batch_size": 8, "seed": None}, TypeError, "seed"),
         ({"batch_size": 8, "window": 0}, ValueError, "window"),
-        ({"batch_size": 8, "window": "some"}, TypeError, "window must be a number of chunks, 'all' or None, not 'some'"),
+        ({"batch_size": 8, "window": "some"}, TypeError, "window must be a number of chunks, 'all' or None"),
         ({"batch_size": 8, "lanes": 0}, ValueError, "lanes"),
         ({"batch_size": 8, "lanes": 3}, ValueError, "lanes"),
         ({"batch_size": 8, "remainder": "ignore"}, ValueError, "remainder"),
