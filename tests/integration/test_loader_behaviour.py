@@ -278,7 +278,7 @@ def test_close_frees_a_loop_that_waits_for_a_batch():
 
 
 TRAINING = """
-    import sys, threading
+    import signal, sys
     import stoker
     from tests.strategies import sample_table
     from stoker.testing import MemoryStorage, SlowStorage, write_parquet
@@ -287,6 +287,8 @@ TRAINING = """
         return table
 
     def main():
+        # Whoever started the tests in the background of a shell has had Ctrl-C ignored, for all that follows.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         folder, cache, transform_in, latency_s = sys.argv[1], sys.argv[2] or None, sys.argv[3], float(sys.argv[4])
         transform = dict(transform=passes, version="1") if transform_in == "processes" else {}
         storage = None
