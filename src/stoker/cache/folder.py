@@ -67,6 +67,7 @@ class Folder:
         self.path = path.absolute()
         self._files = files
         self.chunks = self.path / "chunks"
+        self._chunks_name = str(self.chunks)
         self.overflow = self.path / "overflow"
         self.tmp = self.path / "tmp"
         self.datasets = self.path / "datasets"
@@ -118,6 +119,10 @@ class Folder:
     def kept_path(self, key: str) -> Path:
         """Return where a kept chunk lies."""
         return self.chunks / key[:2] / f"{key}{SUFFIX}"
+
+    def kept_name(self, key: str) -> str:
+        """Return where a kept chunk lies, as a text: asked for each chunk of each window."""
+        return f"{self._chunks_name}/{key[:2]}/{key}{SUFFIX}"
 
     def overflow_path(self, key: str) -> Path:
         """Return where a chunk lies that is needed now but not kept."""

@@ -34,6 +34,7 @@ class Marks:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._folder_name = str(folder)
         self._lock = threading.Lock()
         self._fresh: deque[tuple[int, str, Path, tuple[int, int, int]]] = deque()
 
@@ -46,7 +47,7 @@ class Marks:
         """
         wanted = _text(about)
         try:
-            return wanted is not None and os.readlink(self._folder / key) == wanted  # noqa: PTH115 (no Path: it is text)
+            return wanted is not None and os.readlink(f"{self._folder_name}/{key}") == wanted  # noqa: PTH115 (no Path: it is text)
         except OSError:
             return False
 

@@ -1,7 +1,8 @@
 """The cache folder: chunks published whole or not at all, found by key, shared by any number of processes.
 
     publish   room is made ─► written to tmp/ ─► renamed into chunks/ or overflow/
-    open      header and length checked; all checksums the first time in a process ─► descriptor to map
+    open      header, length and all checksums compared the first time in a process, and again when the file was
+              touched ─► descriptor to map
 
 Nothing is synced to disk. A killed process cannot harm a chunk: what it had written is in the kernel's hands, and the
 rename comes last. A power failure can: the name may survive where the bytes did not. Length and checksums find that
@@ -11,6 +12,7 @@ costs once.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import os
@@ -19,7 +21,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeAlias
 
 from stoker.cache.chunk import ChunkHeader, check_arrays, read_header
 from stoker.cache.failures import sweep_failures
@@ -34,10 +36,16 @@ from stoker.errors import CacheError, CacheFullError, ChunkCorruptError
 from stoker.source.columns import Packable
 from stoker.spec import Spec
 
+Version: TypeAlias = tuple[int, int, int]
+"""Which file a chunk is: inode, time of writing in nanoseconds, size in bytes."""
+
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
-# Checked files by folder and key: inode, time and size. By process, not by store: a second loader need not check again.
-_checked: dict[tuple[int, int, str], tuple[int, int, int]] = {}
+# Checked files by folder and key: which version, and its header. By process, not by store: a second loader need not
+# check again, and parsing a header costs as much as all else about opening a chunk.
+_checked: dict[tuple[int, int, str], tuple[Version, ChunkHeader]] = {}
+# A header takes some 2 kB. Whoever has more chunks than this reads headers again; the oldest are let go first.
+_MAX_CHECKED = 16384
 _temporary_numbers = itertools.count()
 
 
@@ -49,16 +57,35 @@ class Chunk:
     Attributes:
         fd: Open for reading.
         header: What lies where.
-        path: Of the file.
+        version: Which file it is: inode, time of writing and size.
         is_kept: Whether it stays in the cache.
+        was_read: Whether all of it was just read, to be checked.
     """
 
-    def __init__(self, fd: int, header: ChunkHeader, path: Path, pin: Lock | None) -> None:
+    __slots__ = ("_name", "_pin", "fd", "header", "is_kept", "version", "was_read")
+
+    def __init__(
+        self, fd: int, header: ChunkHeader, name: str, pin: Lock | None, *, version: Version, was_read: bool
+    ) -> None:
         self.fd = fd
         self.header = header
-        self.path = path
+        self.version = version
         self.is_kept = pin is None
+        self.was_read = was_read
+        self._name = name
         self._pin = pin
+
+    @property
+    def path(self) -> Path:
+        """Where the file lies."""
+        return Path(self._name)
+
+    def detach(self) -> int:
+        """Return the descriptor, which the caller closes, and close the rest."""
+        fd, self.fd = self.fd, -1
+        if self._pin is not None:
+            self._pin.release()
+        return fd
 
     def close(self) -> None:
         """Close the descriptor and give the pin back. Harmless when called again."""
@@ -165,7 +192,8 @@ class Store:
         self._manifests = Manifests(self._folder.datasets, self._files)
         self._ledger = Ledger(self._folder, self._files, self._locks)
         self._room = Room(self._folder, self._files, self._locks, self._manifests, limit_bytes=limit_bytes)
-        self._device = self._folder.path.stat().st_dev
+        about = self._folder.path.stat()
+        self._device, self._inode = about.st_dev, about.st_ino
         self._mutex = threading.Lock()
         self._counts = StoreCounts()
         self._published: set[str] = set()
@@ -205,7 +233,20 @@ class Store:
 
     def has(self, key: str) -> bool:
         """Return whether the chunk is there. Costs a file lookup or two, and does not look inside."""
-        return os.path.exists(self._folder.kept_path(key)) or os.path.exists(self._folder.overflow_path(key))  # noqa: PTH110  (twice as fast)
+        return os.path.exists(self._folder.kept_name(key)) or os.path.exists(self._folder.overflow_path(key))  # noqa: PTH110  (twice as fast)
+
+    def is_still(self, key: str, version: Version) -> bool:
+        """Return whether a chunk that is kept is the file it was when it was opened. Costs a file lookup.
+
+        Args:
+            key: Of the chunk.
+            version: As the chunk said when it was open.
+        """
+        try:
+            about = os.stat(self._folder.kept_name(key))  # noqa: PTH116  (no Path: it is a text)
+        except OSError:
+            return False
+        return version == (about.st_ino, about.st_mtime_ns, about.st_size)
 
     def open(self, key: str) -> Chunk:
         """Return the chunk, open for reading.
@@ -218,21 +259,21 @@ class Store:
             ChunkCorruptError: It was not what had been published. It has been discarded: build it again.
         """
         chunk = self._open(key)
-        with self._mutex:
-            if key not in self._opened:
-                self._opened.add(key)
-                if key not in self._published:
+        if key not in self._opened:
+            with self._mutex:
+                if key not in self._opened and key not in self._published:
                     self._counts = replace(self._counts, num_reused=self._counts.num_reused + 1)
+                self._opened.add(key)
         return chunk
 
     def _open(self, key: str) -> Chunk:
-        kept = self._folder.kept_path(key)
+        kept = self._folder.kept_name(key)
         try:
             fd = os.open(kept, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             pass
         except OSError as error:
-            raise self._unreadable(kept, error) from error
+            raise self._unreadable(Path(kept), error) from error
         else:
             return self._checked_chunk(key, fd, kept, None)
         # Pinned before it is opened: between the two it could be evicted.
@@ -240,7 +281,7 @@ class Store:
         overflow = self._folder.overflow_path(key)
         try:
             fd = os.open(overflow, os.O_RDONLY | os.O_CLOEXEC)
-            return self._checked_chunk(key, fd, overflow, pin)
+            return self._checked_chunk(key, fd, str(overflow), pin)
         except FileNotFoundError:
             pin.release()
             raise KeyError(key) from None
@@ -251,30 +292,29 @@ class Store:
             pin.release()
             raise
 
-    def _checked_chunk(self, key: str, fd: int, path: Path, pin: Lock | None) -> Chunk:
+    def _checked_chunk(self, key: str, fd: int, name: str, pin: Lock | None) -> Chunk:
+        was_read = False
         try:
             try:
-                header = read_header(fd)
-                place, version = self._identity(key, fd)
-                if _checked.get(place) != version:
-                    about = os.fstat(fd)  # before it is read: what is written meanwhile is not what was checked
+                about = os.fstat(fd)  # before it is read: what is written meanwhile is not what was checked
+                version = _version(about)
+                place = (self._device, self._inode, key)
+                known, header = _checked.get(place, (None, None))
+                if known != version or header is None:
+                    header = read_header(fd)
                     if not self._marks.holds(key, about):
-                        check_arrays(fd, header, path=path)
+                        check_arrays(fd, header, path=Path(name))
                         self._marks.set(key, about)
-                    _checked[place] = version
+                        was_read = True
+                    _remember(place, version, header)
             except (ChunkCorruptError, OSError) as error:
+                path = Path(name)
                 self._discard_corrupt(key, fd, path)
                 raise ChunkCorruptError(f"{path} is corrupt and was discarded: {error}", path=path) from error
         except BaseException:
             os.close(fd)
             raise
-        return Chunk(fd, header, path, pin)
-
-    def _identity(self, key: str, fd: int) -> tuple[tuple[int, int, str], tuple[int, int, int]]:
-        """Return where in `_checked` a chunk file stands, and as which version of it."""
-        about = os.fstat(fd)
-        place = (self._device, self._folder.path.stat().st_ino, key)
-        return place, (about.st_ino, about.st_mtime_ns, about.st_size)
+        return Chunk(fd, header, name, pin, version=version, was_read=was_read)
 
     def _discard_corrupt(self, key: str, fd: int, path: Path) -> None:
         if not self.is_writable:
@@ -398,10 +438,9 @@ class Store:
             try:
                 try:
                     prepared.write(fd, self._files)
-                    read_header(fd)
                     # Its checksums were taken from what was written a moment ago: nothing to compare them with.
-                    place, version = self._identity(key, fd)
-                    _checked[place] = version
+                    version = _version(os.fstat(fd))
+                    _remember((self._device, self._inode, key), version, read_header(fd))
                 finally:
                     os.close(fd)
                 self._place(key, aside, prepared.size_bytes, is_kept=is_kept)
@@ -660,6 +699,19 @@ class Store:
 
     def __repr__(self) -> str:
         return f"Store({str(self.path)!r}, limit_bytes={self.limit_bytes})"
+
+
+def _version(about: os.stat_result) -> Version:
+    return about.st_ino, about.st_mtime_ns, about.st_size
+
+
+def _remember(place: tuple[int, int, str], version: Version, header: ChunkHeader) -> None:
+    """Note a checked file."""
+    _checked.pop(place, None)
+    with contextlib.suppress(KeyError, StopIteration, RuntimeError):  # another thread lets go of the same one
+        while len(_checked) >= _MAX_CHECKED:
+            del _checked[next(iter(_checked))]
+    _checked[place] = (version, header)
 
 
 def _find_damage(path: Path) -> str | None:
