@@ -20,7 +20,10 @@ def run(capsys, tmp_path, monkeypatch):
     ids = np.arange(200)
     tokens = [[int(i)] * (i % 9) for i in ids]
     pq.write_table(pa.table({"id": ids, "q": ids // 6, "w": ids % 4, "tokens": tokens}), "a.parquet", row_group_size=40)
-    (tmp_path / "shapes.py").write_text("import stoker\npack = stoker.Pack('tokens', length=16)\nother = 3\n")
+    (tmp_path / "shapes.py").write_text(
+        "import stoker\npack = stoker.Pack('tokens', length=16)\nother = 3\n"
+        "fitted = stoker.Pack('tokens', length=5, split=False)\nngram = stoker.NGram(length=3, keys='q')\n"
+    )
 
     def call(*arguments):
         code = main([str(argument) for argument in arguments])
@@ -88,9 +91,57 @@ def test_a_row_is_found_by_its_group(run):
 
 
 @pytest.mark.parametrize(
+    ("options", "arguments"),
+    [
+        ({"weights": "w"}, ["--weights", "w"]),
+        ({"sequence": stoker.NGram(length=3, keys="q")}, ["--sequence", "shapes.py:ngram"]),
+        ({"sequence": stoker.Pack("tokens", length=16)}, ["--sequence", "shapes.py:pack"]),
+        ({"sequence": stoker.Pack("tokens", length=5, split=False)}, ["--sequence", "shapes.py:fitted"]),
+    ],
+    ids=["weights", "windows", "packed", "fitted"],
+)
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_every_step_of_a_row_is_found(run, options, arguments, lanes):
+    rows, dataset = [(0, 0), (1, 17), (4, 39), (2, 7)], stoker.Dataset("a.parquet")
+    with stoker.Loader(dataset, global_batch_size=4, world_size=2, shuffle=True, lanes=lanes, **options) as loader:
+        expected = [
+            [(use.step, use.rank) for use in loader.find_all("a.parquet", *row, epoch=1) if use.step is not None]
+            for row in rows
+        ]
+    used = {row: [] for row in rows}
+    for rank in (0, 1):
+        with stoker.Loader(
+            stoker.Dataset("a.parquet"),
+            global_batch_size=4,
+            rank=rank,
+            world_size=2,
+            shuffle=True,
+            lanes=lanes,
+            **options,
+        ) as loader:
+            for step in range(len(loader)):
+                told = loader.explain(step, epoch=1)
+                for row_group, row, _ in {
+                    (one.row_group, one.row, unit) for one, unit in zip(told, told.unit.tolist(), strict=True)
+                }:
+                    used.get((row_group, row), []).append((step, rank))
+    assert [sorted(steps) for steps in used.values()] == expected
+    assert sum(map(len, expected)) > 2
+    for row, steps in zip(rows, expected, strict=True):
+        given = ["explain", "a.parquet", "--find", "a.parquet", *row, "--batch-size", 2, "--world-size", 2, "--shuffle"]
+        given += ["--epoch", 1, "--lanes", lanes, *arguments]
+        code, out, _ = run(*given, "--json")
+        assert code == 0
+        assert [(use["step"], use["rank"]) for use in json.loads(out)["uses"]] == steps
+        code, out, _ = run(*given)
+        assert code == 0
+        assert out.count("on rank") == len(steps)
+        assert ("is not used in epoch 1: it is in none of the" in out) == (not steps)
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--find", "a.parquet", 0, 0, "--weights", "w"], "a row may be in several draws by w"),
         (["--step", 0, "--weights", "w", "--shuffle-by", "q"], "shuffle_by and weights each say"),
         (["--step", 0, "--sequence", "shapes.py:other"], "sequence must be a stoker.NGram or a stoker.Pack, not 3"),
         (["--step", 0, "--sequence", "shapes.py:none"], "has nothing with the name 'none'"),

@@ -115,9 +115,40 @@ def test_explain_names_every_row_of_mixed_units(kind, place, datasets):
                     for row in explanation
                 ]
                 assert found == batch["id"].tolist()
-        if kind == "group":
-            row = explanation[0]
-            assert loader.find(row.url, row.row_group, row.row, epoch=0).step == step
-        else:
-            with pytest.raises(ValueError, match="in several"):
-                loader.find(explanation[0].url, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "lanes"),
+    [(kind, lanes) for kind in sorted(KINDS) for lanes in (1, 2) if (kind, lanes) != ("timed", 2)],  # one window alone
+)
+def test_find_is_the_inverse_of_explain_for_mixed_units(kind, lanes, place, datasets):
+    mixture = stoker.Mixture(datasets, weights={"web": 3, "code": 2, "books": 1}, until="last")
+    options = {"cache": place / "cache", "lanes": lanes, **OPTIONS, **KINDS[kind]}
+    for epoch in (0, 1):
+        used: dict[tuple, list] = {}
+        for rank in range(3):
+            with stoker.Loader(mixture, global_batch_size=8, rank=rank, world_size=3, **options) as loader:
+                for step in range(len(loader)):
+                    explanation = loader.explain(step, epoch=epoch)
+                    stands = {
+                        (*row[:3], unit) for row, unit in zip(explanation, explanation.unit.tolist(), strict=True)
+                    }
+                    for url, row_group, row, _ in stands:
+                        used.setdefault((url, row_group, row), []).append((step, rank))
+                every = list(rows_of(loader))
+        with stoker.Loader(mixture, global_batch_size=8, rank=0, world_size=3, **options) as loader:
+            for row in every:
+                uses = loader.find_all(*row, epoch=epoch)
+                found = [(use.step, use.rank) for use in uses if use.step is not None]
+                assert found == sorted(used.get(row, []))
+                assert loader.find(*row, epoch=epoch) == uses[0]
+
+
+def rows_of(loader):
+    """Return file, row group and row of every row of the data sets."""
+    for dataset in loader._opened.chunks:
+        for info in dataset.catalogue.files:
+            file = pq.ParquetFile(info.url)
+            for group in range(file.num_row_groups):
+                for row in range(file.metadata.row_group(group).num_rows):
+                    yield info.url, group, row

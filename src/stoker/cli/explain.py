@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,15 +14,18 @@ from rich.console import Console
 from rich.text import Text
 
 from stoker.cli.arguments import Commands, add_cache, add_command, add_json, add_order, at_least_0
-from stoker.cli.paint import cells, make_console, print_json, print_line, table
-from stoker.cli.target import add_target, dataset_of
+from stoker.cli.counting import counting
+from stoker.cli.paint import cells, print_json, print_line, table
+from stoker.cli.target import add_target, target_of
 from stoker.cli.units import add_units, asked_of
 from stoker.cli.words import count_text
 
 if TYPE_CHECKING:
     from stoker.feed.explain import Explanation, SourceRow
-    from stoker.order import Order, Steps
-    from stoker.source.catalogue import Catalogue
+    from stoker.feed.orders import Orders
+    from stoker.feed.planning import Known
+    from stoker.order import Steps
+    from stoker.source.fragments import Fragment
 
 _SHOWN = 20
 
@@ -34,7 +38,7 @@ def add_to(commands: Commands) -> None:
         summary="file, row group and row of every sample of a step, or the step of a row",
         text="""
 Names file, row group and row of every sample of any step, on any rank, without
-reading data; with --find, the other way round: the step that uses a row.
+reading data; with --find, the other way round: the steps that use a row.
 The order is computed from the same arguments that your Loader has: give the
 same ones here.
 
@@ -46,7 +50,7 @@ stoker explain data/ --step 17 --batch-size 4096 --shuffle --seed 7
 stoker explain data/ --step 17 --batch-size 512 --rank 3 --world-size 8
 stoker explain data/ --find part-00012.parquet 0 4711 --batch-size 4096""",
     )
-    add_target(parser)
+    add_target(parser, takes_mixture=True)
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--step", metavar="N", type=at_least_0, help="the step, counted from 0 in its epoch")
     which.add_argument(
@@ -69,56 +73,63 @@ stoker explain data/ --find part-00012.parquet 0 4711 --batch-size 4096""",
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Explain a step, or find a row."""
-    from stoker.feed.explain import explain
-    from stoker.feed.planning import open_known, plan_order
-    from stoker.feed.units.expand import finder
+    from stoker.feed.explain_all import explain_all
+    from stoker.feed.planning import open_known, plan_orders
     from stoker.order import Shard, Steps
 
     shard = Shard(options.rank, options.world_size)
-    dataset, asked = dataset_of(options), asked_of(options)
-    with make_console(stderr=True).status("reading footers …"):
-        cache = Path(options.cache).expanduser() if options.cache else None
-        known = open_known(dataset, cache=cache, asked=asked)
-        units = known.units(seed=options.seed, epoch=options.epoch)
-        order = plan_order(
-            known,
-            shuffle=options.shuffle,
-            seed=options.seed,
-            window=options.window,
-            lanes=options.lanes,
-            units=units,
+    target, asked = target_of(options), asked_of(options)
+    with _plain_arithmetic():
+        with counting("reading footers …") as (_, show):
+            cache = Path(options.cache).expanduser() if options.cache else None
+            known = open_known(target, cache=cache, asked=asked, on_count=show)
+            orders = plan_orders(
+                known, shuffle=options.shuffle, seed=options.seed, window=options.window, lanes=options.lanes
+            )
+        steps = Steps(
+            lane_sizes=orders.first.lane_sizes,
+            global_batch_size=options.batch_size * options.world_size,
+            remainder=options.remainder,
         )
-    steps = Steps(
-        lane_sizes=order.lane_sizes,
-        global_batch_size=options.batch_size * options.world_size,
-        remainder=options.remainder,
-    )
-    if options.find:
-        return _find(options, known.catalogue, order, steps, console, unit_of=finder(asked, units))
-    if options.step >= steps.num_steps:
-        raise ValueError(
-            f"an epoch has {count_text(steps.num_steps, 'step')} of this size, 0 to {steps.num_steps - 1}; "
-            f"there is no step {options.step}"
-            if steps.num_steps
-            else "an epoch of this data set has no step of this size"
-        )
-    found = explain(known.catalogue, order, steps, options.step, epoch=options.epoch, shard=shard, units=units)
+        if options.find:
+            return _find(options, known, orders, steps, console)
+        if options.step >= steps.num_steps:
+            raise ValueError(
+                f"an epoch has {count_text(steps.num_steps, 'step')} of this size, 0 to {steps.num_steps - 1}; "
+                f"there is no step {options.step}"
+                if steps.num_steps
+                else "an epoch of this data set has no step of this size"
+            )
+        found = explain_all(known, orders, steps, options.step, epoch=options.epoch, shard=shard)
     if options.json:
-        print_json(_as_json(found, known.catalogue, steps))
+        print_json(_as_json(found, known, steps))
     else:
         counted = "sample" if asked is None else "unit"
-        _print(found, known.catalogue, steps, console, shows_all=options.all, counted=counted)
+        _print(found, known, steps, console, shows_all=options.all, counted=counted)
     return 0
 
 
-def _print(
-    found: Explanation, catalogue: Catalogue, steps: Steps, console: Console, *, shows_all: bool, counted: str
-) -> None:
+@contextmanager
+def _plain_arithmetic() -> Iterator[None]:
+    """Do without compiled arithmetic meanwhile: for one step, loading it takes longer than all the rest."""
+    from stoker.order.permute import defer_compiled
+
+    defer_compiled(True)
+    try:
+        yield
+    finally:
+        defer_compiled(False)
+
+
+def _print(found: Explanation, known: Known, steps: Steps, console: Console, *, shows_all: bool, counted: str) -> None:
     unit = found.unit.tolist()
+    is_mixed = bool(found.names)
     if not console.is_terminal:
-        sys.stdout.write(f"{counted}\tfile\trow_group\trow\n")
+        heads = (counted, *(["data set"] if is_mixed else []), "file", "row_group", "row")
+        sys.stdout.write("\t".join(heads) + "\n")
         for i, row in zip(unit, found, strict=True):
-            sys.stdout.write("\t".join((str(i), row.url, *_place(row, catalogue))) + "\n")
+            names = [] if row.dataset is None else [row.dataset]
+            sys.stdout.write("\t".join((str(i), *names, row.url, *_place(row, known))) + "\n")
         return
     num_files = len({int(file) for file in found.places.file})
     title = (
@@ -131,11 +142,12 @@ def _print(
     if folder:
         print_line(console, f"in {folder}", "dim")
     console.print()
-    made = table(counted, "file", "row group", "row", numbers=(counted, "row group", "row"), folds=("file",))
+    heads = (counted, *(["data set"] if is_mixed else []), "file", "row group", "row")
+    made = table(*heads, numbers=(counted, "row group", "row"), folds=("file",))
     for i, row in zip(unit, shown, strict=False):
-        group, place = _place(row, catalogue)
         name = Text(row.url.removeprefix(folder))
-        made.add_row(*cells(f"{i:,}", name.append(" (padding)", "yellow") if row.is_padding else name, group, place))
+        name = name.append(" (padding)", "yellow") if row.is_padding else name
+        made.add_row(*cells(f"{i:,}", *([] if row.dataset is None else [row.dataset]), name, *_place(row, known)))
     console.print(made)
     if len(shown) < len(found):
         print_line(
@@ -143,11 +155,15 @@ def _print(
         )
 
 
-def _place(row: SourceRow, catalogue: Catalogue) -> tuple[str, str]:
+def _fragment(row: SourceRow, known: Known) -> Fragment:
+    return known.named[row.dataset or ""].catalogue.fragments[row.chunk]
+
+
+def _place(row: SourceRow, known: Known) -> tuple[str, str]:
     """Return row group and row as texts: of a filtered fragment, its row groups and which passing row it is."""
     if row.row_group is not None:
         return str(row.row_group), str(row.row)
-    fragment = catalogue.fragments[row.chunk]
+    fragment = _fragment(row, known)
     first, last = fragment.row_groups[0], fragment.row_groups[-1]
     part = "" if fragment.rows is None else f" rows {fragment.rows[0]}-{fragment.rows[1] - 1}"
     return (str(first) if first == last else f"{first}-{last}") + part, f"passing row {row.chunk_row}"
@@ -160,23 +176,26 @@ def _common_folder(found: Explanation) -> str:
     return "".join(f"{part}/" for part in common)
 
 
-def _as_json(found: Explanation, catalogue: Catalogue, steps: Steps) -> dict[str, object]:
+def _as_json(found: Explanation, known: Known, steps: Steps) -> dict[str, object]:
+    from stoker.feed.sets import fingerprint_of
+
     return {
-        "fingerprint": catalogue.fingerprint,
+        "fingerprint": fingerprint_of(known),
         "epoch": found.epoch,
         "step": found.step,
         "num_steps": steps.num_steps,
         "rank": found.shard.rank,
         "world_size": found.shard.world_size,
         "samples": [
-            {"unit": unit, **_sample_json(row, catalogue)} for unit, row in zip(found.unit.tolist(), found, strict=True)
+            {"unit": unit, **_sample_json(row, known)} for unit, row in zip(found.unit.tolist(), found, strict=True)
         ],
     }
 
 
-def _sample_json(row: SourceRow, catalogue: Catalogue) -> dict[str, Any]:
-    fragment = catalogue.fragments[row.chunk]
+def _sample_json(row: SourceRow, known: Known) -> dict[str, Any]:
+    fragment = _fragment(row, known)
     return {
+        "dataset": row.dataset,
         "file": row.url,
         "row_group": row.row_group,
         "row": row.row,
@@ -187,39 +206,46 @@ def _sample_json(row: SourceRow, catalogue: Catalogue) -> dict[str, Any]:
     }
 
 
-def _find(
-    options: argparse.Namespace,
-    catalogue: Catalogue,
-    order: Order,
-    steps: Steps,
-    console: Console,
-    *,
-    unit_of: Callable[[int, int], int] | None,
-) -> int:
-    from stoker.feed.explain import find
+def _find(options: argparse.Namespace, known: Known, orders: Orders, steps: Steps, console: Console) -> int:
+    from stoker.feed.explain_all import find_all
 
     url, row_group, row = options.find
-    use = find(
-        catalogue,
-        order,
+    uses = find_all(
+        known,
+        orders,
         steps,
         url,
         _number(row_group, "ROW_GROUP"),
         _number(row, "ROW"),
         epoch=options.epoch,
         world_size=options.world_size,
-        unit_of=unit_of,
     )
     if options.json:
-        print_json({**use._asdict(), "num_steps": steps.num_steps, "world_size": options.world_size})
+        about = {"num_steps": steps.num_steps, "world_size": options.world_size}
+        print_json({**uses[0]._asdict(), **about, "uses": [use._asdict() for use in uses if use.step is not None]})
         return 0
     what = f"row {row} of row group {row_group} of {url}"
-    if use.step is None:
-        print_line(console, f"{what} is left out of epoch {use.epoch}: the remainder is dropped")
-    else:
-        on = f" on rank {use.rank}" if options.world_size > 1 else ""
-        print_line(console, f"{what} is used in epoch {use.epoch}, step {use.step:,} of {steps.num_steps:,}{on}")
+    of_set = "" if uses[0].dataset is None else f" (of {uses[0].dataset})"
+    if uses[0].step is None:
+        print_line(console, f"{what}{of_set} is not used in epoch {options.epoch}: {_why_not(options, known, orders)}")
+        return 0
+    told = [
+        f"step {use.step:,} of {steps.num_steps:,}" + (f" on rank {use.rank}" if options.world_size > 1 else "")
+        for use in uses
+    ]
+    times = "" if len(told) == 1 else f" {len(told)} times"
+    print_line(console, f"{what}{of_set} is used{times} in epoch {options.epoch}, {', '.join(told)}")
     return 0
+
+
+def _why_not(options: argparse.Namespace, known: Known, orders: Orders) -> str:
+    """Return what may have left a row out of an epoch."""
+    reasons = ["the remainder is dropped"] if options.remainder == "drop" else []
+    if orders.asked is not None:
+        reasons.append(f"it is in none of the {orders.asked.told()}")
+    if known.mixture is not None and known.mixture.weights is not None:
+        reasons.append("its data set gives a part of its samples to each epoch: another one has it")
+    return ", or ".join(reasons) or "nothing says why"
 
 
 def _number(text: str, name: str) -> int:

@@ -13,9 +13,10 @@ from rich.console import Console
 from rich.text import Text
 
 from stoker.cli.arguments import Commands, add_cache, add_command, add_json
+from stoker.cli.counting import counting
 from stoker.cli.paint import cells, make_console, print_facts, print_json, print_line, table
 from stoker.cli.share import print_sharing, sharing_json
-from stoker.cli.target import add_target, dataset_of
+from stoker.cli.target import add_target, target_of
 from stoker.cli.units import add_units, asked_of
 from stoker.cli.words import bytes_text, count_text, plain_number
 
@@ -47,7 +48,7 @@ stoker inspect data/ --columns label,dense_0,user.age
 stoker inspect data/ --share
 stoker inspect train.py:dataset --cache /nvme/stoker""",
     )
-    add_target(parser)
+    add_target(parser, takes_mixture=True)
     add_cache(parser, "a cache folder: says how much of the data set it holds")
     parser.add_argument(
         "--share", action="store_true", help="read some rows: says which fields could be shared, and what that saves"
@@ -59,12 +60,24 @@ stoker inspect train.py:dataset --cache /nvme/stoker""",
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Inspect and print."""
-    from stoker.feed.inspection import inspect
+    from stoker.cli.inspect_mixture import mixture_json, print_mixture
+    from stoker.feed.inspection import inspect, inspect_mixture
+    from stoker.source.dataset import Dataset
 
-    dataset = dataset_of(options)
-    with make_console(stderr=True).status("reading footers …"):
-        cache = Path(options.cache).expanduser() if options.cache else None
-        found = inspect(dataset, cache=cache, asked=asked_of(options))
+    target, asked = target_of(options), asked_of(options)
+    cache = Path(options.cache).expanduser() if options.cache else None
+    if not isinstance(target, Dataset):
+        if options.share:
+            raise ValueError(f"--share looks at one data set; name one of {', '.join(target.names)} in the module")
+        with counting("reading footers …") as (_, show):
+            mixed = inspect_mixture(target, cache=cache, asked=asked, on_count=show)
+        if options.json:
+            print_json(mixture_json(mixed))
+        else:
+            print_mixture(mixed, console)
+        return 1 if mixed.problems else 0
+    with counting("reading footers …") as (_, show):
+        found = inspect(target, cache=cache, asked=asked, on_count=show)
     sharing = None
     if options.share and not found.problems:
         from stoker.feed.sharing import find_sharing
@@ -73,16 +86,17 @@ def run(options: argparse.Namespace, console: Console) -> int:
             sharing = find_sharing(found.catalogue)
     if options.json:
         shared = {} if sharing is None else {"sharing": sharing_json(sharing)}
-        print_json(_as_json(found) | shared)
+        print_json(inspection_json(found) | shared)
     else:
-        _print(found, console)
+        print_inspection(found, console)
         if sharing is not None:
             console.print()
             print_sharing(sharing, console, num_samples=found.num_samples)
     return 1 if found.problems else 0
 
 
-def _print(found: Inspection, console: Console) -> None:
+def print_inspection(found: Inspection, console: Console, *, is_part: bool = False) -> None:
+    """Print what is known of a data set, alone or as a part of a mixture."""
     source, catalogue = found.source, found.catalogue
     print_line(console, _title(found), "bold")
     rows = count_text(source.num_rows, "row")
@@ -110,7 +124,7 @@ def _print(found: Inspection, console: Console) -> None:
         for problem in found.problems:
             print_line(console, f"  {problem}")
         return
-    print_facts(console, _sizes(found))
+    print_facts(console, _sizes(found, is_part=is_part))
 
 
 def _chunk_size(found: Inspection) -> str:
@@ -217,7 +231,7 @@ def _print_transform(found: Inspection, console: Console) -> None:
     console.print()
 
 
-def _sizes(found: Inspection) -> list[tuple[str, str]]:
+def _sizes(found: Inspection, *, is_part: bool) -> list[tuple[str, str]]:
     about = "" if found.is_exact else "about "
     facts: list[tuple[str, str]] = []
     if found.spec is not None:
@@ -231,7 +245,7 @@ def _sizes(found: Inspection) -> list[tuple[str, str]]:
         facts.append(
             ("on SSD", f"{about}{bytes_text(found.size_bytes)} in {count_text(len(found.catalogue), 'chunk')}")
         )
-    if found.window is not None:
+    if found.window is not None and not is_part:  # a mixture has one for all
         mixed = "all of them" if found.window >= len(found.catalogue) else count_text(found.window, "chunk")
         facts.append(("default window", f"{mixed} mixed together"))
     if found.num_present is not None:
@@ -241,7 +255,8 @@ def _sizes(found: Inspection) -> list[tuple[str, str]]:
     return facts
 
 
-def _as_json(found: Inspection) -> dict[str, object]:
+def inspection_json(found: Inspection) -> dict[str, object]:
+    """Return all of it as JSON can write it."""
     source, dataset = found.source, found.catalogue.dataset
     return {
         "sources": list(dataset.sources),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,12 +12,15 @@ from rich.console import Console
 
 from stoker.cli.arguments import Commands, add_cache, add_command, add_json, add_order, at_least_1
 from stoker.cli.codes import WRONG_USAGE
-from stoker.cli.paint import make_console, print_facts, print_json, print_line
-from stoker.cli.target import add_target, dataset_of
+from stoker.cli.counting import counting
+from stoker.cli.paint import cells, print_facts, print_json, print_line, table
+from stoker.cli.target import add_target, target_of
 from stoker.cli.units import add_units, asked_of
 from stoker.cli.words import count_text, plain_number
 
 if TYPE_CHECKING:
+    from stoker.order.mixture_quality import Share
+    from stoker.order.quality import Quality
     from stoker.source.units.asked import Asked
 
 
@@ -49,14 +53,15 @@ Reads one column (a label, a day, a country), and compares how much it varies
 from batch to batch with how much it would in a random permutation: chi-square
 per degree of freedom, 1 where the order mixes perfectly, more where the window
 is too small for data that are sorted by this column. A group, window or packed
-row counts once, with the value of its first row.""",
+row counts once, with the value of its first row. Of a mixture, labels of all
+data sets are compared, and the share of each in a batch is told.""",
         examples="""
 stoker order quality data/ --column label --batch-size 4096
 stoker order quality data/ --column day --batch-size 4096 --window 64
 stoker order quality train.py:dataset --column label --batch-size 512 \\
     --world-size 8 --cache /nvme/stoker""",
     )
-    add_target(parser)
+    add_target(parser, takes_mixture=True)
     parser.add_argument("--column", metavar="NAME", required=True, help="the column to measure by; a source column")
     add_order(parser, shuffle=True)
     add_units(parser)
@@ -70,61 +75,59 @@ stoker order quality train.py:dataset --column label --batch-size 512 \\
 
 def run_quality(options: argparse.Namespace, console: Console) -> int:
     """Measure and print."""
-    from stoker.feed.labels import file_numbers, label_quality, read_labels, unit_labels
-    from stoker.feed.planning import open_known, plan_order
+    from stoker.feed.labels import file_numbers, label_quality, mixed_label_quality, read_all_labels, unit_labels
+    from stoker.feed.planning import open_known, plan_orders
+    from stoker.order import Order
 
-    dataset, asked = dataset_of(options), asked_of(options)
-    with make_console(stderr=True).status("reading footers …") as status:
-        known = open_known(dataset, cache=Path(options.cache).expanduser() if options.cache else None, asked=asked)
-        units = known.units(seed=options.seed, epoch=options.epoch)
-        order = plan_order(
-            known, shuffle=options.shuffle, seed=options.seed, window=options.window, lanes=options.lanes, units=units
+    target, asked = target_of(options), asked_of(options)
+    cache = Path(options.cache).expanduser() if options.cache else None
+    with counting("reading footers …") as (status, show):
+        known = open_known(target, cache=cache, asked=asked, on_count=show)
+        orders = plan_orders(
+            known, shuffle=options.shuffle, seed=options.seed, window=options.window, lanes=options.lanes
         )
+        order = orders.order_in(options.epoch)
         status.update(f"reading column {options.column} …")
-        labels = read_labels(dataset, options.column)
-        if units is not None:
-            labels = unit_labels(labels, units, num_samples=known.catalogue.num_samples)
+        datasets = {name: one.catalogue.dataset for name, one in known.named.items()}
+        labels = read_all_labels(datasets, options.column)
         status.update("measuring …")
-        found = label_quality(
-            order,
-            labels,
-            batch_size=options.batch_size * options.world_size,
-            epoch=options.epoch,
-            num_batches=options.batches,
-            files=file_numbers(known.catalogue),
-        )
+        looked_at = {
+            "batch_size": options.batch_size * options.world_size,
+            "epoch": options.epoch,
+            "num_batches": options.batches,
+        }
+        found: Quality
+        if isinstance(order, Order):
+            only, units = known.chunks[0], orders.units_in(0, options.epoch)
+            own = labels[0] if units is None else unit_labels(labels[0], units, num_samples=only.num_samples)
+            found = label_quality(order, own, **looked_at, files=file_numbers(only.catalogue))
+            num_classes = int((own.counts > 0).sum())
+        else:
+            found = mixed_label_quality(known, orders, labels, **looked_at)
+            num_classes = sum(any(counts) for counts in zip(*(one.counts for one in labels), strict=True))
     if options.json:
-        print_json(
-            {
-                "column": options.column,
-                "num_classes": int((labels.counts > 0).sum()),
-                "units": "rows" if asked is None else asked.told(),
-                "num_samples": order.num_samples,
-                "num_batches": found.num_batches,
-                "chi_square": found.chi_square,
-                "lag_correlations": {str(lag): value for lag, value in found.lag_correlations.items()},
-                "num_chunks_a_batch": found.num_chunks,
-                "num_files_a_batch": found.num_files,
-                "chunks_per_window": found.chunks_per_window,
-                "chunks_per_lane": found.chunks_per_lane,
-                "window_for_weak": found.window_for_weak,
-                "sentence": found.sentence,
-            }
-        )
+        print_json(_as_json(options, found, num_classes, num_samples=order.num_samples, asked=asked))
         return 0
     print_line(console, found.sentence, "bold")
     console.print()
-    kinds = "values" if labels.are_values else "ranges of values"
-    farthest = max(found.lag_correlations, key=lambda lag: abs(found.lag_correlations[lag]), default=None)
+    kinds = "values" if labels[0].are_values else "ranges of values"
     facts = [] if asked is None else [("order of", f"{count_text(order.num_samples)} {_told(asked)}")]
     facts += [
-        ("measured by", f"{options.column}, {count_text(int((labels.counts > 0).sum()))} {kinds}"),
-        (
-            "looked at",
-            f"{count_text(found.num_batches)} batches of {count_text(options.batch_size * options.world_size)}",
-        ),
-        ("chi-square", f"{found.chi_square:.3f} per degree of freedom (1 in a random permutation)"),
+        ("measured by", f"{options.column}, {count_text(num_classes)} {kinds}"),
+        ("looked at", f"{count_text(found.num_batches)} batches of {count_text(looked_at['batch_size'])}"),
+        *_facts(found),
     ]
+    print_facts(console, facts)
+    shares = _shares(found)
+    if shares:
+        console.print()
+        _print_shares(shares, console)
+    return 0
+
+
+def _facts(found: Quality) -> list[tuple[str, str]]:
+    farthest = max(found.lag_correlations, key=lambda lag: abs(found.lag_correlations[lag]), default=None)
+    facts = [("chi-square", f"{found.chi_square:.3f} per degree of freedom (1 in a random permutation)")]
     if farthest is not None:
         facts.append(
             (
@@ -132,13 +135,49 @@ def run_quality(options: argparse.Namespace, console: Console) -> int:
                 f"{found.lag_correlations[farthest]:+.4f} at most, at lag {farthest} (0 in a random one)",
             )
         )
-    facts += [
+    return [
+        *facts,
         ("chunks a batch", f"{plain_number(round(found.num_chunks, 1))}"),
         ("files a batch", "" if found.num_files is None else plain_number(round(found.num_files, 1))),
         ("window", f"{plain_number(round(found.chunks_per_window, 1))} of {count_text(found.chunks_per_lane)} chunks"),
     ]
-    print_facts(console, facts)
-    return 0
+
+
+def _print_shares(shares: tuple[Share, ...], console: Console) -> None:
+    numbers = ("of the mixture", "of a batch", "at least", "at most", "window")
+    made = table("data set", *numbers, numbers=numbers, folds=("data set",))
+    for share in shares:
+        parts = (share.expected, share.mean, share.lowest, share.highest)
+        window = f"{plain_number(round(share.chunks_per_window, 1))} of {count_text(share.chunks_per_lane)} chunks"
+        made.add_row(*cells(share.name, *(f"{part:.2%}" for part in parts), window))
+    console.print(made)
+
+
+def _as_json(
+    options: argparse.Namespace, found: Quality, num_classes: int, *, num_samples: int, asked: Asked | None
+) -> dict[str, object]:
+    return {
+        "column": options.column,
+        "num_classes": num_classes,
+        "units": "rows" if asked is None else asked.told(),
+        "num_samples": num_samples,
+        "num_batches": found.num_batches,
+        "chi_square": found.chi_square,
+        "lag_correlations": {str(lag): value for lag, value in found.lag_correlations.items()},
+        "num_chunks_a_batch": found.num_chunks,
+        "num_files_a_batch": found.num_files,
+        "chunks_per_window": found.chunks_per_window,
+        "chunks_per_lane": found.chunks_per_lane,
+        "window_for_weak": found.window_for_weak,
+        "sentence": found.sentence,
+        "shares": [dataclasses.asdict(share) for share in _shares(found)] or None,
+    }
+
+
+def _shares(found: Quality) -> tuple[Share, ...]:
+    from stoker.order.mixture_quality import MixtureQuality
+
+    return found.shares if isinstance(found, MixtureQuality) else ()
 
 
 def _told(asked: Asked) -> str:

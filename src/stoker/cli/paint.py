@@ -53,11 +53,13 @@ def cells(*values: str | Text) -> list[Text]:
 
 
 def print_facts(console: Console, facts: Iterable[tuple[str, str | Text]]) -> None:
-    """Print names and values under each other."""
+    """Print names and values under each other; without a value there is no line."""
     made = Table.grid(padding=(0, 2, 0, 0))
     made.add_column(style="dim", no_wrap=True)
     made.add_column(overflow="fold")
     for name, value in facts:
+        if not value:
+            continue
         made.add_row(name, value if isinstance(value, Text) else Text(value))
     console.print(made)
 

@@ -16,6 +16,7 @@ from stoker.errors import StokerError
 
 if TYPE_CHECKING:
     from stoker.source.dataset import Dataset
+    from stoker.source.mixture import Mixture
 
 # A module or a .py file, a colon, a name. A URL has "//" behind its colon.
 _NAMED = re.compile(r"(?P<module>[^:]+):(?P<name>[A-Za-z_]\w*)")
@@ -26,10 +27,11 @@ class _Options(TypedDict, total=False):
     chunk_size: str
 
 
-def add_target(parser: argparse.ArgumentParser) -> None:
+def add_target(parser: argparse.ArgumentParser, *, takes_mixture: bool = False) -> None:
     """Add the arguments that say which data set is meant."""
+    named = "a Dataset or Mixture" if takes_mixture else "a Dataset"
     parser.add_argument(
-        "target", metavar="TARGET", help="Parquet file, folder, glob or URL; or a Dataset in code: train.py:dataset"
+        "target", metavar="TARGET", help=f"Parquet file, folder, glob or URL; or {named} in code: train.py:dataset"
     )
     parser.add_argument("--columns", metavar="A,B,...", help="only these columns, nested ones with dots")
     parser.add_argument("--chunk-size", metavar="SIZE", help="bytes that one chunk aims at (default: 32MiB)")
@@ -39,13 +41,32 @@ def add_target(parser: argparse.ArgumentParser) -> None:
 
 
 def dataset_of(options: argparse.Namespace) -> Dataset:
-    """Return the data set that the arguments name.
+    """Return the data set that the arguments name, where the command takes no mixture.
 
     Raises:
         ValueError: There is no such name, it is no Dataset, or options contradict it.
         StokerError: The user's module cannot be imported.
     """
     from stoker.source.dataset import Dataset
+
+    found = target_of(options)
+    if not isinstance(found, Dataset):
+        raise ValueError(
+            f"{options.target} is a stoker.Mixture, and this command takes one data set: give {found.names[0]!r} or "
+            "another of its data sets a name of its own in the module, and name that"
+        )
+    return found
+
+
+def target_of(options: argparse.Namespace) -> Dataset | Mixture:
+    """Return the data set or the mixture that the arguments name.
+
+    Raises:
+        ValueError: There is no such name, it is neither, or options contradict it.
+        StokerError: The user's module cannot be imported.
+    """
+    from stoker.source.dataset import Dataset
+    from stoker.source.mixture import Mixture
 
     if options.target.endswith(".py") and Path(options.target).is_file():
         raise ValueError(f"{options.target} is Python: name the Dataset in it, such as {options.target}:dataset")
@@ -62,13 +83,16 @@ def dataset_of(options: argparse.Namespace) -> Dataset:
             f"{options.target} says itself which columns and chunk size it has; leave --columns and --chunk-size out"
         )
     module = _load(match["module"])
-    dataset = getattr(module, match["name"], None)
-    if not isinstance(dataset, Dataset):
-        names = sorted(name for name, value in vars(module).items() if isinstance(value, Dataset))
+    found = getattr(module, match["name"], None)
+    if not isinstance(found, Dataset | Mixture):
+        names = sorted(name for name, value in vars(module).items() if isinstance(value, Dataset | Mixture))
         has = f"it has {', '.join(names)}" if names else "it has none at the top level"
-        raise ValueError(f"{match['module']} has no stoker.Dataset with the name {match['name']!r}; {has}")
-    dataset.refresh = dataset.refresh or options.refresh
-    return dataset
+        raise ValueError(
+            f"{match['module']} has no stoker.Dataset or stoker.Mixture with the name {match['name']!r}; {has}"
+        )
+    for dataset in [found] if isinstance(found, Dataset) else found.datasets.values():
+        dataset.refresh = dataset.refresh or options.refresh
+    return found
 
 
 def load_named(text: str, *, what: str) -> object:

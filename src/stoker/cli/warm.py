@@ -9,31 +9,26 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, cast
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
-from rich.table import Column
-from rich.text import Text
 
 from stoker.cli.arguments import Commands, add_command, add_json, at_least_1
 from stoker.cli.codes import INTERRUPTED, OK
+from stoker.cli.counting import counting
 from stoker.cli.paint import make_console, print_json, print_line
-from stoker.cli.target import add_target, dataset_of
+from stoker.cli.target import add_target, target_of
 from stoker.cli.units import add_units, asked_of
+from stoker.cli.warming import warming
 from stoker.cli.words import bytes_text, count_text, duration_text
 
 if TYPE_CHECKING:
     from stoker.cache.warm import WarmProgress
-    from stoker.source.units.reading import CountProgress
-
-# Without a terminal: a line when so much more is done, but not before so many seconds, and always after so many.
-_LINE_SHARE = 0.1
-_MIN_LINE_S = 2.0
-_MAX_LINE_S = 30.0
-# A narrower terminal shows rows a second, but not bytes.
-_WIDE = 96
+    from stoker.feed.chunks import Chunks
+    from stoker.feed.units.report import UnitsReport
+    from stoker.source.units.asked import Asked
 
 
 def add_to(commands: Commands) -> None:
@@ -57,7 +52,7 @@ stoker warm s3://lake/ranking/2026-11/ --cache /nvme/stoker
 stoker warm train.py:dataset --cache /nvme/stoker --cache-limit 500GB
 stoker warm train.py:dataset --cache /nvme/stoker --processes""",
     )
-    add_target(parser)
+    add_target(parser, takes_mixture=True)
     parser.add_argument("--cache", metavar="DIR", required=True, help="folder of the cache, on a fast local disk")
     parser.add_argument("--cache-limit", metavar="SIZE", help="size of that folder, such as 500GB (default: the disk)")
     parser.add_argument(
@@ -73,27 +68,48 @@ stoker warm train.py:dataset --cache /nvme/stoker --processes""",
     parser.set_defaults(run=run)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Warmed:
+    """What came of one data set."""
+
+    fingerprint: str
+    progress: WarmProgress
+    num_built: int
+    num_samples: int
+    counted: UnitsReport | None
+    was_stopped: bool
+
+    def to_json(self) -> dict[str, object]:
+        progress = self.progress
+        return {
+            "fingerprint": self.fingerprint,
+            "num_chunks": progress.num_chunks,
+            "num_present": progress.num_done,
+            "num_built": self.num_built,
+            "num_samples": self.num_samples,
+            "size_bytes": progress.found_bytes + progress.size_bytes,
+            "is_complete": progress.is_complete,
+            "is_full": progress.is_full,
+            "was_stopped": self.was_stopped,
+            "units": None if self.counted is None else dataclasses.asdict(self.counted),
+        }
+
+
 def run(options: argparse.Namespace, console: Console) -> int:
     """Fill the cache, and print how that goes and what came of it."""
-    from stoker.feed.chunks import open_chunks
     from stoker.feed.loader import default_num_threads
-    from stoker.feed.units.report import report_on
+    from stoker.feed.opened import open_all
     from stoker.spec import parse_size
     from stoker.trace.stages import ignore_stage
 
-    dataset, asked = dataset_of(options), asked_of(options)
+    target, asked = target_of(options), asked_of(options)
     limit_bytes = None if options.cache_limit is None else parse_size(options.cache_limit, name="--cache-limit")
     num_threads = options.threads or default_num_threads()
     messages = make_console(stderr=True)
     started = time.monotonic()
-    with messages.status("opening the data set …") as status:
-
-        def show(progress: CountProgress) -> None:
-            done = f"{count_text(progress.num_done)} of {count_text(progress.num_fragments, 'fragment')}"
-            status.update(f"counting: {done}, {count_text(progress.num_rows, 'row')} …")
-
-        chunks = open_chunks(
-            dataset,
+    with counting("opening the data set …") as (_, show):
+        opened = open_all(
+            target,
             cache=Path(options.cache).expanduser(),
             limit_bytes=limit_bytes,
             num_threads=num_threads,
@@ -102,54 +118,80 @@ def run(options: argparse.Namespace, console: Console) -> int:
             asked=asked,
             on_count=show,
         )
-    counted = None if asked is None else report_on(asked, chunks.index, num_samples=chunks.num_samples)
+    names = ("",) if opened.mixture is None else opened.mixture.names
+    done: dict[str, _Warmed] = {}
     try:
-        num_samples = int(chunks.num_samples.sum())
-        with _stoppable(messages) as stop_event, _display(messages, num_samples) as display:
-            progress = chunks.warm(num_threads=num_threads, on_progress=display, stop_event=stop_event)
-            was_stopped = stop_event.is_set() and not progress.is_complete
-        counts, size_bytes = chunks.counts(), progress.found_bytes + progress.size_bytes
+        with _stoppable(messages) as stop_event:
+            for name, chunks in zip(names, opened.chunks, strict=True):
+                if stop_event.is_set():
+                    break
+                if name:
+                    print_line(messages, name, "bold cyan")
+                done[name] = _warm(chunks, asked, messages, stop_event, num_threads=num_threads)
     finally:
-        chunks.close()
+        opened.close()
+    was_stopped = any(one.was_stopped for one in done.values()) or len(done) < len(names)
     seconds = time.monotonic() - started
     if options.json:
-        print_json(
-            {
-                "cache": str(Path(options.cache).expanduser().absolute()),
-                "fingerprint": chunks.fingerprint,
-                "num_chunks": progress.num_chunks,
-                "num_present": progress.num_done,
-                "num_built": counts.num_built,
-                "num_samples": num_samples,
-                "size_bytes": size_bytes,
-                "seconds": round(seconds, 3),
-                "is_complete": progress.is_complete,
-                "is_full": progress.is_full,
-                "was_stopped": was_stopped,
-                "units": None if counted is None else dataclasses.asdict(counted),
-            }
-        )
-    else:
-        if counted is not None:
-            print_line(console, f"{counted}.")
-        _print_end(console, options.cache, progress, counts.num_built, size_bytes, seconds, was_stopped=was_stopped)
+        print_json(_as_json(options.cache, done, num_sets=len(names), seconds=seconds, was_stopped=was_stopped))
+        return INTERRUPTED if was_stopped else OK
+    for name, one in done.items():
+        if name:
+            print_line(console, name, "bold cyan")
+        if one.counted is not None:
+            print_line(console, f"{one.counted}.")
+        _print_end(console, options.cache, one, seconds)
+    if len(done) < len(names):
+        print_line(console, f"Not begun: {', '.join(names[len(done) :])}.", "yellow")
     return INTERRUPTED if was_stopped else OK
 
 
-def _print_end(
-    console: Console,
-    cache: str,
-    progress: WarmProgress,
-    num_built: int,
-    size_bytes: int,
-    seconds: float,
-    *,
-    was_stopped: bool,
-) -> None:
+def _warm(
+    chunks: Chunks, asked: Asked | None, messages: Console, stop_event: threading.Event, *, num_threads: int
+) -> _Warmed:
+    from stoker.feed.units.report import report_on
+
+    num_samples = int(chunks.num_samples.sum())
+    with warming(messages, num_samples) as display:
+        progress = chunks.warm(num_threads=num_threads, on_progress=display, stop_event=stop_event)
+    return _Warmed(
+        fingerprint=chunks.fingerprint,
+        progress=progress,
+        num_built=chunks.counts().num_built,
+        num_samples=num_samples,
+        counted=None if asked is None else report_on(asked, chunks.index, num_samples=chunks.num_samples),
+        was_stopped=stop_event.is_set() and not progress.is_complete,
+    )
+
+
+def _as_json(
+    cache: str, done: dict[str, _Warmed], *, num_sets: int, seconds: float, was_stopped: bool
+) -> dict[str, object]:
+    """Return what came of it; of a mixture, sums and each data set."""
+    about = {"cache": str(Path(cache).expanduser().absolute())}
+    parts = {name: one.to_json() for name, one in done.items()}
+    if "" in parts:
+        return {**about, **parts[""], "seconds": round(seconds, 3)}
+    sums = ("num_chunks", "num_present", "num_built", "num_samples", "size_bytes")
+    is_complete = len(done) == num_sets and all(one.progress.is_complete for one in done.values())
+    return {
+        **about,
+        **{name: sum(cast(int, part[name]) for part in parts.values()) for name in sums},
+        "seconds": round(seconds, 3),
+        "is_complete": is_complete,
+        "is_full": any(one.progress.is_full for one in done.values()),
+        "was_stopped": was_stopped,
+        "datasets": parts,
+    }
+
+
+def _print_end(console: Console, cache: str, warmed: _Warmed, seconds: float) -> None:
+    progress, num_built = warmed.progress, warmed.num_built
+    size_bytes = progress.found_bytes + progress.size_bytes
     num_reused = progress.num_done - num_built
     built = f"{count_text(num_built, 'chunk')} built, {count_text(num_reused)} already there"
     held = f"{count_text(progress.num_done)} of {count_text(progress.num_chunks)} chunks"
-    if was_stopped:
+    if warmed.was_stopped:
         print_line(console, f"Stopped with {held} in the cache ({bytes_text(size_bytes)}): {built}.", "yellow")
         print_line(console, "The same command goes on from there.")
     elif progress.is_full:
@@ -183,124 +225,3 @@ def _stoppable(messages: Console) -> Iterator[threading.Event]:
         yield stop_event
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-class _Display(Protocol):
-    def __call__(self, progress: WarmProgress) -> None:
-        """Show how far it is."""
-
-
-@contextmanager
-def _display(messages: Console, num_samples: int) -> Iterator[_Display]:
-    if messages.is_terminal:
-        with _bar(messages) as bar:
-            yield _Bar(bar, num_samples)
-    else:
-        yield _Lines(messages, num_samples)
-
-
-def _bar(messages: Console) -> Progress:
-    return Progress(
-        BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=8)),
-        TextColumn("{task.fields[chunks]} chunks", table_column=Column(no_wrap=True)),
-        TextColumn("[green]{task.fields[size]}", table_column=Column(no_wrap=True)),
-        _Rate(is_short=messages.width < _WIDE, table_column=Column(no_wrap=True)),
-        _Left(table_column=Column(no_wrap=True)),
-        console=messages,
-        transient=True,
-        expand=True,
-    )
-
-
-class _Bar:
-    """A bar on a terminal."""
-
-    def __init__(self, bar: Progress, num_samples: int) -> None:
-        self._bar = bar
-        self._rates = _Rates(num_samples)
-        self._task = bar.add_task("", total=None, chunks="", size="", rates=self._rates)
-
-    def __call__(self, progress: WarmProgress) -> None:
-        self._rates.update(progress)
-        self._bar.update(
-            self._task,
-            total=progress.num_chunks,
-            completed=progress.num_done,
-            chunks=f"{count_text(progress.num_done)}/{count_text(progress.num_chunks)}",
-            size=bytes_text(progress.size_bytes),
-        )
-
-
-class _Lines:
-    """A line now and then, where there is no terminal."""
-
-    def __init__(self, messages: Console, num_samples: int) -> None:
-        self._messages = messages
-        self._rates = _Rates(num_samples)
-        self._share: float | None = None
-        self._said_s = time.monotonic()
-
-    def __call__(self, progress: WarmProgress) -> None:
-        self._rates.update(progress)
-        share = progress.num_done / max(1, progress.num_chunks)
-        if self._share is None:
-            self._share = share
-            if not progress.is_complete:
-                there = f"{count_text(progress.num_done)} of {count_text(progress.num_chunks, 'chunk')} are there"
-                self._messages.print(f"{there}, the others are built now")
-            return
-        waited_s = time.monotonic() - self._said_s
-        if waited_s < _MIN_LINE_S or (share < self._share + _LINE_SHARE and waited_s < _MAX_LINE_S):
-            return
-        self._share, self._said_s = share, time.monotonic()
-        words = [
-            f"{count_text(progress.num_done)}/{count_text(progress.num_chunks)} chunks",
-            bytes_text(progress.size_bytes),
-            self._rates.rate_text(),
-            self._rates.left_text(),
-        ]
-        self._messages.print(" · ".join(word for word in words if word))
-
-
-class _Rates:
-    """How fast it goes, from the first chunk that was built on."""
-
-    def __init__(self, num_samples: int) -> None:
-        self._num_samples = num_samples
-        self._started = time.monotonic()
-        self._progress: WarmProgress | None = None
-
-    def update(self, progress: WarmProgress) -> None:
-        self._progress = progress
-
-    def rate_text(self) -> str:
-        """Return rows and bytes a second: "812,000 rows/s · 410.2 MB/s"."""
-        progress, seconds = self._progress, time.monotonic() - self._started
-        if progress is None or not progress.num_samples or seconds <= 0:
-            return ""
-        return f"{count_text(progress.num_samples / seconds)} rows/s · {bytes_text(progress.size_bytes / seconds)}/s"
-
-    def left_text(self) -> str:
-        """Return the time that is left: "3 min 20 s left"."""
-        progress, seconds = self._progress, time.monotonic() - self._started
-        if progress is None or progress.num_done >= progress.num_chunks:
-            return ""
-        num_built = progress.num_done - progress.num_found
-        if not num_built:
-            return ""
-        return f"{duration_text(seconds * (progress.num_chunks - progress.num_done) / num_built)} left"
-
-
-class _Rate(ProgressColumn):
-    def __init__(self, *, is_short: bool, table_column: Column) -> None:
-        super().__init__(table_column=table_column)
-        self._is_short = is_short
-
-    def render(self, task: Task) -> Text:
-        text: str = task.fields["rates"].rate_text()
-        return Text(text.partition(" · ")[0] if self._is_short else text, style="cyan")
-
-
-class _Left(ProgressColumn):
-    def render(self, task: Task) -> Text:
-        return Text(task.fields["rates"].left_text(), style="dim")

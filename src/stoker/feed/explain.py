@@ -6,7 +6,7 @@ step ─► positions ─► (chunk, row of the chunk) ─► file, row group, r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, overload
 
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from stoker.feed.units.expand import Units
 from stoker.order.epoch import Order
-from stoker.order.explain import samples_of, uses_of
+from stoker.order.explain import samples_of
 from stoker.order.plain import Int64
 from stoker.order.shard import Shard
 from stoker.order.steps import Steps
@@ -186,49 +186,6 @@ def explain(
         chunk_row=row,
         is_padding=is_padding,
         unit=unit,
-    )
-
-
-def find(
-    catalogue: Catalogue,
-    order: Order,
-    steps: Steps,
-    url: str,
-    row_group: int,
-    row: int,
-    *,
-    epoch: int,
-    world_size: int = 1,
-    unit_of: Callable[[int, int], int] | None = None,
-) -> Use:
-    """Return in which step of an epoch, and on which rank, a row is used: the inverse of `explain`.
-
-    Args:
-        catalogue: The opened data set.
-        order: Its order.
-        steps: The epoch's steps, from its beginning.
-        url: A file, as `Catalogue.files` names it or by an end of that which no other file has.
-        row_group: Number of the row group in the file.
-        row: Row in the row group.
-        epoch: Which epoch.
-        world_size: How many ranks there are.
-        unit_of: Returns the unit that a chunk's row is in, where the order counts units.
-
-    Raises:
-        ValueError: There is no such file, row group or row; or a filter leaves open which of its fragment's rows
-            this is.
-        SourceError: The footer cannot be read.
-    """
-    chunk, chunk_row = chunk_of_row(catalogue, url, row_group, row)
-    unit = chunk_row if unit_of is None else unit_of(chunk, chunk_row)
-    uses = uses_of(order, order.lanes_of_epoch(epoch), steps, chunk=[chunk], row=[unit], world_size=world_size)
-    step, rank = int(uses.step[0]), int(uses.rank[0])
-    return Use(
-        epoch=epoch,
-        step=None if step < 0 else step,
-        rank=None if step < 0 else rank,
-        chunk=chunk,
-        chunk_row=chunk_row,
     )
 
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from stoker.feed.explain import Explanation, Places, Use, chunk_of_row, explain, find, locate_rows
-from stoker.feed.opened import Opened
+from stoker.feed.explain import Explanation, Places, Use, chunk_of_row, explain, locate_rows
 from stoker.feed.orders import Orders
-from stoker.feed.units.expand import Units, finder
+from stoker.feed.sets import Sets
+from stoker.feed.units.expand import offsets_of, ranges
 from stoker.order.epoch import Order
-from stoker.order.mixture import MixtureEpoch, MixtureOrder
+from stoker.order.mixed import MixedSamples, mixed_samples_of, use_at
+from stoker.order.mixture import MixtureOrder
 from stoker.order.plain import Int64
 from stoker.order.shard import Shard
 from stoker.order.steps import Steps
 
 
-def explain_all(opened: Opened, orders: Orders, steps: Steps, step: int, *, epoch: int, shard: Shard) -> Explanation:
+def explain_all(opened: Sets, orders: Orders, steps: Steps, step: int, *, epoch: int, shard: Shard) -> Explanation:
     """Return where every sample of a step on a rank comes from; nothing but footers is read. See `explain`.
 
     Raises:
@@ -26,24 +27,14 @@ def explain_all(opened: Opened, orders: Orders, steps: Steps, step: int, *, epoc
     if isinstance(order, Order):
         catalogue = opened.chunks[0].catalogue
         return explain(catalogue, order, steps, step, epoch=epoch, shard=shard, units=orders.units_in(0, epoch))
-    lanes = order.lanes_of_epoch(epoch)
-    whose, chunk, row, unit, is_padding = [], [], [], [], []
-    num_units = 0
-    for lane, start, stop, padding in steps.slices(step, shard):
-        found = _rows(lanes[lane], orders, start, stop)
-        whose.append(found[0])
-        chunk.append(found[1])
-        row.append(found[2])
-        unit.append(found[3] + num_units)
-        is_padding.append(np.full(len(found[3]), padding))
-        num_units += stop - start
-    nothing = np.empty(0, dtype=np.int64)
-    all_whose, all_chunks, all_rows = (np.concatenate([nothing, *parts]) for parts in (whose, chunk, row))
+    samples = mixed_samples_of(order.lanes_of_epoch(epoch), steps, step, shard)
+    row, unit = _rows(samples, orders)
+    whose, chunk = samples.component[unit], samples.chunk[unit]
     firsts = np.cumsum([0, *(len(one.catalogue.files) for one in opened.chunks)])
-    places = Places(*(np.full(all_whose.size, -1, dtype=np.int64) for _ in range(3)))
-    for which in np.unique(all_whose).tolist():
-        members = np.flatnonzero(all_whose == which)
-        inside = locate_rows(opened.chunks[which].catalogue, all_chunks[members], all_rows[members])
+    places = Places(*(np.full(whose.size, -1, dtype=np.int64) for _ in range(3)))
+    for which in np.unique(whose).tolist():
+        members = np.flatnonzero(whose == which)
+        inside = locate_rows(opened.chunks[which].catalogue, chunk[members], row[members])
         for place, one in zip(places, inside, strict=True):
             place[members] = one
         places.file[members] += firsts[which]
@@ -53,40 +44,37 @@ def explain_all(opened: Opened, orders: Orders, steps: Steps, step: int, *, epoc
         shard=shard,
         urls=[info.url for one in opened.chunks for info in one.catalogue.files],
         places=places,
-        chunk=all_chunks,
-        chunk_row=all_rows,
-        is_padding=np.concatenate([nothing.astype(bool), *is_padding]),
-        unit=np.concatenate([nothing, *unit]),
+        chunk=chunk,
+        chunk_row=row,
+        is_padding=samples.is_padding[unit],
+        unit=unit,
         names=order.names,
-        whose=all_whose,
+        whose=whose,
     )
 
 
-def _rows(lane: MixtureEpoch, orders: Orders, start: int, stop: int) -> tuple[Int64, Int64, Int64, Int64]:
-    """Return data set, chunk, row and unit of every row that stands at some positions of a lane."""
-    whose = lane.components(start, stop)
-    places = [np.flatnonzero(whose == which) for which in range(int(whose.max(initial=-1)) + 1)]
-    taken = [0] * len(places)
-    found: list[tuple[Int64, Int64, Int64, Int64]] = []
-    for which, epoch, first, last in lane.stretches(start, stop):
-        unit = places[which][taken[which] : taken[which] + last - first]
-        taken[which] += last - first
-        chunk, row = lane.component_epoch(which, epoch).locate(np.arange(first, last))
-        units: Units | None = orders.units_in(which, epoch)
-        if units is not None:
-            row, offsets = units.rows(chunk, row)
-            counts = np.diff(offsets)
-            unit, chunk = np.repeat(unit, counts), np.repeat(chunk, counts)
-        found.append((np.full(len(row), which), chunk, row, unit))
-    joined = [np.concatenate([np.empty(0, dtype=np.int64), *parts]) for parts in zip(*found, strict=True)]
-    if not joined:
-        return (np.empty(0, dtype=np.int64),) * 4
-    by_unit = np.argsort(joined[3], kind="stable")
-    return joined[0][by_unit], joined[1][by_unit], joined[2][by_unit], joined[3][by_unit]
+def _rows(samples: MixedSamples, orders: Orders) -> tuple[Int64, Int64]:
+    """Return the rows of the samples of a mixture, in their order, and which sample each is of. Shape [T] each."""
+    num = samples.row.size
+    if orders.asked is None:
+        return samples.row, np.arange(num, dtype=np.int64)
+    counts, found = np.zeros(num, dtype=np.int64), []
+    for which, epoch in sorted(set(zip(samples.component.tolist(), samples.epoch.tolist(), strict=True))):
+        members = np.flatnonzero((samples.component == which) & (samples.epoch == epoch))
+        units = orders.units_in(which, epoch)
+        assert units is not None
+        row, offsets = units.rows(samples.chunk[members], samples.row[members])
+        counts[members] = np.diff(offsets)
+        found.append((members, row, offsets))
+    starts = offsets_of(counts)
+    rows = np.empty(starts[-1], dtype=np.int64)
+    for members, row, offsets in found:
+        rows[ranges(starts[members], offsets)] = row
+    return rows, np.repeat(np.arange(num, dtype=np.int64), counts)
 
 
 def find_all(
-    opened: Opened,
+    opened: Sets,
     orders: Orders,
     steps: Steps,
     url: str,
@@ -96,37 +84,76 @@ def find_all(
     epoch: int,
     world_size: int,
 ) -> list[Use]:
-    """Return every use of a row in an epoch, in the order of steps; one without a step where there is none.
+    """Return every use of a row in an epoch, in the order of steps: the inverse of `explain_all`.
+
+    Several where a mixture comes to a data set again, or where the order counts draws, windows or packed rows; one
+    without a step where the epoch does not use the row. Padding is no use.
+
+    Args:
+        opened: The data sets.
+        orders: Their orders.
+        steps: The epoch's steps, from its beginning.
+        url: A file, as `Catalogue.files` names it or by an end of that which no other file has.
+        row_group: Number of the row group in the file.
+        row: Row in the row group.
+        epoch: Which epoch.
+        world_size: How many ranks there are.
 
     Raises:
-        ValueError: There is no such file, row group or row, or several data sets of a mixture have it; a filter
-            leaves open which sample it is; or the order counts something that may have a row more than once, or not
-            at all.
+        ValueError: There is no such file, row group or row, or several data sets of a mixture have it; or a filter
+            leaves open which sample it is.
         SourceError: A footer cannot be read.
     """
     order = orders.order_in(epoch)
-    unit_of = finder(orders.asked, orders.units_in(0, epoch if isinstance(order, Order) else 0))
     if isinstance(order, Order):
-        catalogue = opened.chunks[0].catalogue
-        return [find(catalogue, order, steps, url, row_group, row, epoch=epoch, world_size=world_size, unit_of=unit_of)]
-    which, chunk, chunk_row = _sample(opened, order, url, row_group, row)
-    unit_of = finder(orders.asked, orders.units_in(which, 0))
-    unit = chunk_row if unit_of is None else unit_of(chunk, chunk_row)
-    component = order.components[which]
-    lane = int(component.lane_of([chunk], [unit])[0])
+        name, which = None, 0
+        chunk, chunk_row = chunk_of_row(opened.chunks[0].catalogue, url, row_group, row)
+    else:
+        which, chunk, chunk_row = _sample(opened, order, url, row_group, row)
+        name = order.names[which]
     uses = []
-    for position in order.epoch(epoch, lane=lane).positions_of(which, chunk, unit).tolist():
-        step = (position - steps.lane_start) // steps.part_size
-        if not 0 <= step < steps.num_steps:
-            continue
-        part, inside = steps.part(step, lane), position - steps.lane_start - step * steps.part_size
-        cuts = [steps.cut(rank, part=part, lane=lane, world_size=world_size) for rank in range(world_size + 1)]
-        rank = int(np.searchsorted(cuts, inside, side="right")) - 1
-        uses.append(Use(epoch, step, rank, chunk, chunk_row, order.names[which]))
-    return uses or [Use(epoch, None, None, chunk, chunk_row, order.names[which])]
+    for lane, position in _positions(orders, order, which, chunk, chunk_row, epoch=epoch):
+        used = use_at(steps, lane=lane, position=position, world_size=world_size)
+        if used is not None:
+            uses.append(Use(epoch, *used, chunk, chunk_row, name))
+    return sorted(uses) or [Use(epoch, None, None, chunk, chunk_row, name)]
 
 
-def _sample(opened: Opened, order: MixtureOrder, url: str, row_group: int, row: int) -> tuple[int, int, int]:
+def _positions(
+    orders: Orders, order: Order | MixtureOrder, which: int, chunk: int, row: int, *, epoch: int
+) -> list[tuple[int, int]]:
+    """Return lane and position of every sample of an epoch that has a row of a data set's chunk."""
+    if isinstance(order, Order):
+        units = _units_of(orders, 0, epoch, chunk, row)
+        chunks = np.full_like(units, chunk)
+        found = []
+        for lane, members in _by_lane(order.lane_of(chunks, units)):
+            positions = order.epoch(epoch, lane=lane).positions_of(chunks[members], units[members])
+            found += [(lane, position) for position in positions.tolist()]
+        return found
+    found = []
+    for lane, mixed in enumerate(order.lanes_of_epoch(epoch)):
+        for own_epoch in mixed.own_epochs(which):
+            units = _units_of(orders, which, own_epoch, chunk, row)
+            chunks = np.full_like(units, chunk)
+            members = order.component_in(which, own_epoch).lane_of(chunks, units) == lane
+            places = mixed.component_epoch(which, own_epoch).positions_of(chunks[members], units[members])
+            mixed_at = [mixed.position_of(which, own_epoch, place) for place in places.tolist()]
+            found += [(lane, position) for position in mixed_at if position is not None]
+    return found
+
+
+def _by_lane(lanes: Int64) -> list[tuple[int, Int64]]:
+    return [(lane, np.flatnonzero(lanes == lane)) for lane in np.unique(lanes).tolist()]
+
+
+def _units_of(orders: Orders, which: int, epoch: int, chunk: int, row: int) -> Int64:
+    """Return what the order counts that a row stands in: itself, where it counts rows. Shape [n]."""
+    units = orders.units_in(which, epoch)
+    return np.array([row], dtype=np.int64) if units is None else units.units_of(chunk, row)
+
+
+def _sample(opened: Sets, order: MixtureOrder, url: str, row_group: int, row: int) -> tuple[int, int, int]:
     """Return data set, chunk and row of the chunk of a row of a file."""
     found, errors = [], []
     for which, one in enumerate(opened.chunks):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,14 +14,18 @@ from stoker.cache.write import prepare_chunk
 from stoker.errors import FieldError
 from stoker.feed.chunks import check_known_nulls
 from stoker.feed.mixing import window_chunks
-from stoker.feed.planning import open_known
+from stoker.feed.planning import KnownSet, check_specs, default_window, open_known
+from stoker.feed.sets import fingerprint_of
 from stoker.feed.units.make import check_units
 from stoker.feed.units.report import UnitsReport, report_on
+from stoker.order.mixture import mixture_counts
 from stoker.source.catalogue import Catalogue
 from stoker.source.columns import ColumnAnswer, plan_spec, plan_table
 from stoker.source.dataset import Dataset
+from stoker.source.mixture import Mixture
 from stoker.source.overview import SourceOverview, overview
 from stoker.source.units.asked import Asked
+from stoker.source.units.reading import OnCount
 from stoker.spec import Spec
 
 
@@ -57,8 +62,37 @@ class Inspection:
     units: UnitsReport | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class MixtureInspection:
+    """What is known of a mixture before any row is read.
+
+    Attributes:
+        mixture: What the user wrote.
+        fingerprint: Of all of it.
+        parts: Each data set by its name.
+        counts: Name -> samples that it gives to an epoch, or units, where the order counts these; None where a loader
+            would refuse the mixture.
+        num_samples: Name -> samples, or units, that it has.
+        window: Chunks of each data set that are mixed together where nobody says otherwise, None where not known.
+        problems: Why a loader would refuse the mixture, those of its data sets included.
+    """
+
+    mixture: Mixture
+    fingerprint: str
+    parts: Mapping[str, Inspection]
+    counts: Mapping[str, int] | None
+    num_samples: Mapping[str, int]
+    window: int | None
+    problems: tuple[str, ...]
+
+
 def inspect(
-    dataset: Dataset, *, cache: Path | None = None, num_threads: int = 8, asked: Asked | None = None
+    dataset: Dataset,
+    *,
+    cache: Path | None = None,
+    num_threads: int = 8,
+    asked: Asked | None = None,
+    on_count: OnCount | None = None,
 ) -> Inspection:
     """Return what a loader would make of a data set; only footers are read, and a filter's columns.
 
@@ -67,6 +101,7 @@ def inspect(
         cache: A cache to look into; one that is not there yet is not made.
         num_threads: Threads that read footers.
         asked: What the order counts, if not rows: then the columns that decide it are read, too.
+        on_count: Told how far reading these is.
 
     Raises:
         ValueError: What the order counts is made by a transform, and the cache does not know it.
@@ -74,8 +109,54 @@ def inspect(
         FieldError: A column that was asked for is not there, or files contradict each other.
         CacheError: The cache cannot be used.
     """
-    known = open_known(dataset, cache=cache, num_threads=num_threads, counts_present=True, asked=asked)
-    catalogue = known.catalogue
+    known = open_known(
+        dataset, cache=cache, num_threads=num_threads, counts_present=True, asked=asked, on_count=on_count
+    )
+    return _inspect_set(known.chunks[0], asked, num_threads=num_threads)
+
+
+def inspect_mixture(
+    mixture: Mixture,
+    *,
+    cache: Path | None = None,
+    num_threads: int = 8,
+    asked: Asked | None = None,
+    on_count: OnCount | None = None,
+) -> MixtureInspection:
+    """Return what a loader would make of a mixture; see `inspect`."""
+    known = open_known(
+        mixture, cache=cache, num_threads=num_threads, counts_present=True, asked=asked, on_count=on_count
+    )
+    parts = {name: _inspect_set(one, asked, num_threads=num_threads) for name, one in known.named.items()}
+    problems = [f"{name}: {problem}" for name, part in parts.items() for problem in part.problems]
+    num_samples = {
+        name: part.num_samples if part.units is None else part.units.num_units for name, part in parts.items()
+    }
+    counts, window = None, None
+    if not problems:
+        try:
+            spec = check_specs(known)
+            weights = None if mixture.weights is None else [mixture.weights[name] for name in mixture.names]
+            sizes = list(num_samples.values())
+            found = mixture_counts(sizes, weights=weights, until=mixture.until, names=mixture.names)
+            counts = dict(zip(mixture.names, found, strict=True))
+        except (FieldError, ValueError) as error:
+            problems.append(str(error))
+        else:
+            window = None if spec is None else default_window(known, spec)
+    return MixtureInspection(
+        mixture=mixture,
+        fingerprint=fingerprint_of(known),
+        parts=parts,
+        counts=counts,
+        num_samples=num_samples,
+        window=window,
+        problems=tuple(problems),
+    )
+
+
+def _inspect_set(known: KnownSet, asked: Asked | None, *, num_threads: int) -> Inspection:
+    catalogue, dataset = known.catalogue, known.catalogue.dataset
     source = overview(catalogue, num_threads=num_threads)
     columns = tuple(plan_table(catalogue.schema, dataset.fields, values_per_sample=source.values_a_row))
     spec = known.spec

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,13 +14,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stoker.errors import FieldError
+from stoker.feed.orders import Orders
+from stoker.feed.planning import Known, naming
 from stoker.feed.units.expand import Units
 from stoker.order.epoch import Order
+from stoker.order.mixture import MixtureOrder
+from stoker.order.mixture_quality import MixtureQuality, mixture_quality
 from stoker.order.plain import Int64
 from stoker.order.quality import Quality, quality
 from stoker.source.catalogue import Catalogue
 from stoker.source.dataset import Dataset
 from stoker.source.footers import for_each
+from stoker.source.units.rule import plain_type
 
 # Up to so many different values, each is a class of its own; beyond, they are cut into so many classes of equal size:
 # chi-square wants a few samples of each class in a batch.
@@ -59,6 +66,48 @@ def read_labels(dataset: Dataset, column: str, *, num_threads: int = 8) -> Label
         FieldError: There is no such column, or its values cannot be sorted into classes.
         SourceError: It cannot be read.
     """
+    return read_all_labels({"": dataset}, column, num_threads=num_threads)[0]
+
+
+def read_all_labels(datasets: Mapping[str, Dataset], column: str, *, num_threads: int = 8) -> tuple[Labels, ...]:
+    """Return the same of several data sets, which have the classes in common.
+
+    Args:
+        datasets: Name -> samples.
+        column: The column, which all of them have.
+        num_threads: Threads that read it.
+
+    Raises:
+        FieldError: As `read_labels` says, or the column is of numbers in one data set and of words in another.
+        SourceError: It cannot be read.
+    """
+    catalogues = {}
+    for name, dataset in datasets.items():
+        with naming(name):
+            catalogues[name] = _open_column(dataset, column, num_threads)
+    kinds = {name: catalogue.schema.field(0).type for name, catalogue in catalogues.items()}
+    are_numbers = {name: _is_number(plain_type(kind)) for name, kind in kinds.items()}
+    if len(set(are_numbers.values())) > 1:
+        told = ", ".join(f"{kind} in {name!r}" for name, kind in kinds.items())
+        raise FieldError(
+            f"column {column!r} is {told}: values that cannot be compared are no common labels", columns=[column]
+        )
+    reader = _Numbers() if all(are_numbers.values()) else _Words(column)
+    parts = [_read_values(catalogue, reader, num_threads) for catalogue in catalogues.values()]
+    together: _Numeric = np.concatenate(parts, dtype=reader.dtype)
+    classes = _classes(reader.ranked(together))
+    ends = np.cumsum([part.size for part in parts])[:-1]
+    return tuple(
+        Labels(
+            codes=codes,
+            counts=np.bincount(codes, minlength=classes.counts.size).astype(np.int64),
+            are_values=classes.are_values,
+        )
+        for codes in np.split(classes.codes, ends)
+    )
+
+
+def _open_column(dataset: Dataset, column: str, num_threads: int) -> Catalogue:
     # As few columns make larger fragments, but the samples and their order are the same.
     catalogue = Dataset(
         list(dataset.sources),
@@ -74,17 +123,18 @@ def read_labels(dataset: Dataset, column: str, *, num_threads: int = 8) -> Label
             f"{', '.join(catalogue.schema.names)}",
             columns=[column],
         )
-    kind = catalogue.schema.field(0).type
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
+    kind = plain_type(catalogue.schema.field(0).type)
     if pa.types.is_nested(kind) or pa.types.is_null(kind):
         raise FieldError(
             f"column {column!r} ({kind}) has no classes to count; choose one of numbers, dates or words",
             columns=[column],
         )
-    reader = _Numbers() if _is_number(kind) else _Words(column)
+    return catalogue
+
+
+def _read_values(catalogue: Catalogue, reader: _Numbers | _Words, num_threads: int) -> _Numeric:
     starts = np.concatenate([[0], np.cumsum(catalogue.num_samples)])
-    values = np.empty(int(starts[-1]), dtype=reader.dtype)
+    values: _Numeric = np.empty(int(starts[-1]), dtype=reader.dtype)
     units = sorted({catalogue.unit(i)[0] for i in range(len(catalogue))})
 
     def work(u: int) -> None:
@@ -92,7 +142,7 @@ def read_labels(dataset: Dataset, column: str, *, num_threads: int = 8) -> Label
             values[starts[j] : starts[j + 1]] = reader.convert(table.column(0))
 
     for_each(len(units), work, num_threads=num_threads)
-    return _classes(reader.ranked(values))
+    return values
 
 
 def label_quality(
@@ -140,6 +190,58 @@ def unit_labels(labels: Labels, units: Units, *, num_samples: Int64) -> Labels:
     return Labels(codes=found, counts=counts, are_values=labels.are_values)
 
 
+def mixed_label_quality(
+    known: Known,
+    orders: Orders,
+    labels: Sequence[Labels],
+    *,
+    batch_size: int,
+    epoch: int,
+    num_batches: int,
+) -> MixtureQuality:
+    """Return how well a mixture mixes these labels; see `stoker.order.mixture_quality.mixture_quality`.
+
+    Args:
+        known: The data sets.
+        orders: Their orders.
+        labels: Of each data set's rows.
+        batch_size: Samples of a global batch.
+        epoch: Which epoch of the mixture.
+        num_batches: How many batches to look at, at most.
+
+    Raises:
+        ValueError: As `mixture_quality` says.
+    """
+    order = orders.order_in(epoch)
+    assert isinstance(order, MixtureOrder)
+
+    @lru_cache(maxsize=2 * len(labels))
+    def labels_in(which: int, own_epoch: int) -> Labels:
+        units = orders.units_in(which, own_epoch)
+        if units is None:
+            return labels[which]
+        return unit_labels(labels[which], units, num_samples=known.chunks[which].num_samples)
+
+    def label_of(which: int, own_epoch: int, chunk: Int64, row: Int64) -> npt.NDArray[np.uint8]:
+        starts = order.component_in(which, own_epoch).chunk_starts
+        codes: npt.NDArray[np.uint8] = labels_in(which, own_epoch).codes[starts[chunk] + row]
+        return codes
+
+    files, num_files = [], 0
+    for one in known.chunks:
+        files.append(file_numbers(one.catalogue) + num_files)
+        num_files += len(one.catalogue.files)
+    return mixture_quality(
+        order,
+        batch_size=batch_size,
+        label_of=label_of,
+        label_counts=[labels_in(which, 0).counts for which in range(len(labels))],
+        epoch=epoch,
+        num_batches=num_batches,
+        files=files,
+    )
+
+
 def file_numbers(catalogue: Catalogue) -> Int64:
     """Return the number of each chunk's file. Shape [K]."""
     number_of = {info.url: i for i, info in enumerate(catalogue.files)}
@@ -162,7 +264,8 @@ class _Numbers:
     dtype = np.dtype(np.float64)
 
     def convert(self, column: pa.ChunkedArray) -> _Numeric:
-        kind = column.type
+        kind = plain_type(column.type)
+        column = column if column.type == kind else column.cast(kind)
         if pa.types.is_temporal(kind):
             column = column.cast(pa.int32() if kind.bit_width == 32 else pa.int64())
         values: npt.NDArray[np.float64] = column.cast(pa.float64(), safe=False).to_numpy()
@@ -184,7 +287,9 @@ class _Words:
         self._number_of: dict[Any, int] = {}
 
     def convert(self, column: pa.ChunkedArray) -> _Numeric:
-        encoded = column if pa.types.is_dictionary(column.type) else pc.dictionary_encode(column)
+        if not pa.types.is_dictionary(column.type):
+            column = pc.dictionary_encode(column.cast(plain_type(column.type)))
+        encoded = column
         encoded = encoded.unify_dictionaries()
         if not encoded.num_chunks:
             return np.empty(0, np.int32)

@@ -402,7 +402,7 @@ class Loader:
         return explain_all(self._opened, self._orders, self._steps(0), step, epoch=epoch, shard=self._shard)
 
     def find(self, url: str, row_group: int, row: int, *, epoch: int | None = None) -> Use:
-        """Return in which step of an epoch, and on which rank, a row is used: the inverse of `explain`.
+        """Return in which step of an epoch, and on which rank, a row is used first: the inverse of `explain`.
 
         Args:
             url: A file, by its whole path or URL or an end of it.
@@ -411,15 +411,15 @@ class Loader:
             epoch: Which epoch; the one that the next batch belongs to unless told.
 
         Raises:
-            ValueError: There is no such file, row group or row; a filter leaves open which sample it is; or the order
-                counts something that may have a row more than once, or not at all.
+            ValueError: There is no such file, row group or row; or a filter leaves open which sample it is.
         """
         return self.find_all(url, row_group, row, epoch=epoch)[0]
 
     def find_all(self, url: str, row_group: int, row: int, *, epoch: int | None = None) -> list[Use]:
-        """Return every step of an epoch that uses a row, the first one first: a mixture may use it several times.
+        """Return every step of an epoch that uses a row, the first one first.
 
-        One entry without a step says that the epoch does not use it. Otherwise as `find`.
+        There are several where draws, windows or packed rows have a row more than once, or a mixture begins a data set
+        again. One entry without a step says that the epoch does not use it. Otherwise as `find`.
         """
         epoch = self.epoch if epoch is None else epoch
         world_size = self._shard.world_size

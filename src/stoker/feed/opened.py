@@ -10,7 +10,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from fractions import Fraction
 from itertools import accumulate
 from pathlib import Path
 from typing import Literal
@@ -19,13 +18,14 @@ import numpy as np
 
 from stoker.feed.chunks import ChunkCounts, Chunks, open_chunks
 from stoker.feed.fill import Filling
+from stoker.feed.sets import fingerprint_of
 from stoker.feed.temporary import TemporaryFolder
 from stoker.feed.window import Window
-from stoker.identity import fingerprint
 from stoker.order.plain import Int64
 from stoker.source.dataset import Dataset
 from stoker.source.mixture import Mixture
 from stoker.source.units.asked import Asked
+from stoker.source.units.reading import OnCount
 from stoker.spec import Spec
 from stoker.trace.stages import OnStage
 
@@ -80,15 +80,7 @@ class Opened:
     @property
     def fingerprint(self) -> str:
         """What tells these data sets, mixed in this way, from all others."""
-        if self.mixture is None:
-            return self.chunks[0].fingerprint
-        mixture, weights = self.mixture, None
-        if mixture.weights is not None:
-            shares = [Fraction(str(mixture.weights[name])) for name in mixture.names]
-            weights = [str(share / sum(shares)) for share in shares]  # their scale means nothing
-        parts = [[name, one.fingerprint] for name, one in zip(mixture.names, self.chunks, strict=True)]
-        until = mixture.until if weights is not None else None
-        return fingerprint("mixture", {"parts": parts, "weights": weights, "until": until})
+        return fingerprint_of(self)
 
     @property
     def num_sets(self) -> int:
@@ -172,6 +164,7 @@ def open_all(
     transform_in: Literal["threads", "processes"],
     on_stage: OnStage,
     asked: Asked | None = None,
+    on_count: OnCount | None = None,
 ) -> Opened:
     """Open a data set, or all of a mixture; see `open_chunks`.
 
@@ -189,6 +182,7 @@ def open_all(
             transform_in=transform_in,
             on_stage=on_stage,
             asked=asked,
+            on_count=on_count,
         )
 
     if isinstance(dataset, Dataset):

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from stoker.feed.opened import Opened
+from stoker.feed.sets import Sets
 from stoker.feed.units.expand import Units, units_of
 from stoker.feed.units.report import UnitsReport, report_on
 from stoker.order.epoch import EpochOrder, Order
@@ -44,7 +44,7 @@ class Orders:
 
     def __init__(
         self,
-        opened: Opened,
+        opened: Sets,
         *,
         asked: Asked | None,
         shuffle: bool,

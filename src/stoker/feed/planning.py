@@ -1,61 +1,101 @@
-"""Opening a data set to plan with it, not to load from it: footers, and what a cache already knows."""
+"""Opening data sets to plan with them, not to load from them: footers, and what a cache already knows."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from stoker.cache.folder import is_cache
 from stoker.cache.store import Store
-from stoker.feed.mixing import window_chunks
-from stoker.feed.units.expand import Units, units_of
+from stoker.feed.mixing import mixed_window, window_chunks
+from stoker.feed.orders import Orders
 from stoker.feed.units.open import makes_tokens
-from stoker.order.epoch import Order
 from stoker.order.plain import Int64
 from stoker.source.catalogue import Catalogue
 from stoker.source.columns import plan_spec
 from stoker.source.dataset import Dataset
+from stoker.source.mixture import Mixture
 from stoker.source.units.asked import Asked
 from stoker.source.units.count import open_index
 from stoker.source.units.index import Index
+from stoker.source.units.reading import OnCount
 from stoker.spec import Spec
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known:
-    """A data set as it can be known without reading rows.
+class KnownSet:
+    """One data set as it can be known without reading rows.
 
     Attributes:
         catalogue: The opened data set.
         spec: What a sample is, as the cache knows it from loading; None where it does not.
         num_present: Chunks in the cache, None where none was named or nobody asked.
-        asked: What the order counts; None for rows.
         index: Where its units are; None for rows.
     """
 
     catalogue: Catalogue
     spec: Spec | None
     num_present: int | None
-    asked: Asked | None = None
     index: Index | None = None
 
-    def units(self, *, seed: int, epoch: int) -> Units | None:
-        """Return what the order counts in an epoch; None for rows."""
-        if self.asked is None or self.index is None:
-            return None
-        return units_of(self.asked, self.index, seed=seed, epoch=epoch)
+    @property
+    def num_samples(self) -> Int64:
+        """Rows of each chunk. Shape [K]."""
+        return self.catalogue.num_samples
+
+    def planned_spec(self) -> Spec | None:
+        """Return what a sample is: as columns say, or the cache; None where only a transform that never ran knows.
+
+        Raises:
+            FieldError: A column cannot become a tensor, so that no loader can be made.
+        """
+        dataset = self.catalogue.dataset
+        if dataset.transform is None:
+            return plan_spec(self.catalogue.schema, dataset.fields, dataset.share)
+        return self.spec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """A data set, or all of a mixture, as they can be known without reading rows.
+
+    Attributes:
+        chunks: Each data set.
+        mixture: What the user wrote, where it is one.
+        asked: What the order counts; None for rows.
+    """
+
+    chunks: tuple[KnownSet, ...]
+    mixture: Mixture | None = None
+    asked: Asked | None = None
+
+    @property
+    def num_samples(self) -> Int64:
+        """Rows of each chunk, of all data sets. Shape [K]."""
+        return np.concatenate([one.num_samples for one in self.chunks])
+
+    @property
+    def named(self) -> dict[str, KnownSet]:
+        """The data sets of a mixture by their names; one that stands alone under an empty one."""
+        names = ("",) if self.mixture is None else self.mixture.names
+        return dict(zip(names, self.chunks, strict=True))
 
 
 def open_known(
-    dataset: Dataset,
+    dataset: Dataset | Mixture,
     *,
     cache: Path | None,
     num_threads: int = 8,
     counts_present: bool = False,
     asked: Asked | None = None,
+    on_count: OnCount | None = None,
 ) -> Known:
-    """Open a data set, with the help of a cache that may know it; a cache that is not there is not made.
+    """Open a data set or all of a mixture, with the help of a cache that may know them; none is made.
 
     Args:
         dataset: What to open.
@@ -63,36 +103,76 @@ def open_known(
         num_threads: Threads that read footers.
         counts_present: Whether to look for every chunk: 100,000 of them take seconds.
         asked: What the order counts, if not rows: then the columns that decide it are read, unless the cache knows.
+        on_count: Told how far reading these is.
 
     Raises:
         ValueError: What the order counts is made by a transform, and the cache does not know it.
         SourceError: The data set cannot be listed or a footer cannot be read.
-        FieldError: A column that was asked for is not there, or files contradict each other.
+        FieldError: A column that was asked for is not there, or files contradict each other; or the data sets of a
+            mixture have different specs.
         CacheError: The folder is no cache, or cannot be used.
     """
+    is_strange = cache is not None and not is_cache(cache) and cache.exists()
+    if cache is not None and is_strange and (not cache.is_dir() or any(cache.iterdir())):
+        Store(cache).close()  # says what is wrong with it
+    opened = []
+    for name, one in {"": dataset}.items() if isinstance(dataset, Dataset) else dataset.datasets.items():
+        with naming(name):
+            opened.append(
+                _open_set(
+                    one,
+                    cache=cache,
+                    num_threads=num_threads,
+                    counts_present=counts_present,
+                    asked=asked,
+                    on_count=on_count,
+                )
+            )
+    return Known(chunks=tuple(opened), mixture=None if isinstance(dataset, Dataset) else dataset, asked=asked)
+
+
+@contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Note the data set of a mixture on an error; one without a name is alone."""
+    try:
+        yield
+    except BaseException as error:
+        if name:
+            error.add_note(f"in data set {name!r} of the mixture")
+        raise
+
+
+def _open_set(
+    dataset: Dataset,
+    *,
+    cache: Path | None,
+    num_threads: int,
+    counts_present: bool,
+    asked: Asked | None,
+    on_count: OnCount | None,
+) -> KnownSet:
+    rule = None if asked is None else asked.rule
     if cache is None or not is_cache(cache):
-        if cache is not None and cache.exists() and (not cache.is_dir() or any(cache.iterdir())):
-            Store(cache).close()  # says what is wrong with it
-        catalogue = dataset.open(None, num_threads=num_threads, runs=None if asked is None else asked.rule)
-        return Known(
+        catalogue = dataset.open(None, num_threads=num_threads, runs=rule, on_count=on_count)
+        return KnownSet(
             catalogue=catalogue,
             spec=None,
             num_present=0 if counts_present and cache is not None else None,
-            asked=asked,
-            index=None if asked is None else _index(asked, catalogue, None, num_threads),
+            index=None if asked is None else _index(asked, catalogue, None, num_threads, on_count),
         )
     with Store(cache) as store:
-        catalogue = dataset.open(store.path, num_threads=num_threads, runs=None if asked is None else asked.rule)
-        return Known(
+        catalogue = dataset.open(store.path, num_threads=num_threads, runs=rule, on_count=on_count)
+        return KnownSet(
             catalogue=catalogue,
             spec=store.spec_of(catalogue.fingerprint),
             num_present=sum(store.has(catalogue.key(i)) for i in range(len(catalogue))) if counts_present else None,
-            asked=asked,
-            index=None if asked is None else _index(asked, catalogue, store.path, num_threads),
+            index=None if asked is None else _index(asked, catalogue, store.path, num_threads, on_count),
         )
 
 
-def _index(asked: Asked, catalogue: Catalogue, folder: Path | None, num_threads: int) -> Index:
+def _index(
+    asked: Asked, catalogue: Catalogue, folder: Path | None, num_threads: int, on_count: OnCount | None
+) -> Index:
     def refused() -> Int64:
         raise ValueError(
             f"only the transform's result says how many {asked.told()} there are: name the cache of a loader that has "
@@ -101,43 +181,73 @@ def _index(asked: Asked, catalogue: Catalogue, folder: Path | None, num_threads:
 
     is_made = makes_tokens(asked, catalogue.dataset)
     token_counts = refused if is_made else None
-    return open_index(asked, catalogue, folder=folder, num_threads=num_threads, token_counts=token_counts)
+    return open_index(
+        asked, catalogue, folder=folder, num_threads=num_threads, on_progress=on_count, token_counts=token_counts
+    )
 
 
-def plan_order(
+def plan_orders(
     known: Known,
     *,
     shuffle: bool,
     seed: int = 0,
     window: int | Literal["all"] | None = None,
     lanes: int = 1,
-    units: Units | None = None,
-) -> Order:
-    """Return the order that a loader with these arguments has, in the epoch of `units`, where it counts these.
+) -> Orders:
+    """Return the orders that a loader with these arguments has.
 
     Raises:
-        ValueError: The size of a sample, which decides the default window, is not known: the transform never ran.
-        FieldError: A column cannot become a tensor, so that no loader can be made.
+        ValueError: The size of a sample, which decides the default window, is not known: the transform never ran; or
+            a data set of a mixture has too few samples for its share.
+        FieldError: A column cannot become a tensor, or the data sets of a mixture have different specs: no loader can
+            be made.
     """
     record_bytes = 0
     if window is None and shuffle:
         record_bytes = _spec(known).unshared_bytes
-    return Order(
-        known.catalogue.num_samples if units is None else units.num_units,
+    elif known.mixture is not None:
+        check_specs(known)
+    num_samples = known.num_samples
+    window = mixed_window(window, num_samples, record_bytes, num_sets=len(known.chunks))
+    return Orders(
+        known,
+        asked=known.asked,
         shuffle=shuffle,
         seed=seed,
-        window=window_chunks(window, num_samples=known.catalogue.num_samples, record_bytes=record_bytes),
+        window=window_chunks(window, num_samples=num_samples, record_bytes=record_bytes),
         lanes=lanes,
     )
 
 
+def default_window(known: Known, spec: Spec) -> int | None:
+    """Return how many chunks of each data set are mixed together where nobody says otherwise; None for all."""
+    num_samples, record_bytes = known.num_samples, spec.unshared_bytes
+    window = mixed_window(None, num_samples, record_bytes, num_sets=len(known.chunks))
+    return window_chunks(window, num_samples=num_samples, record_bytes=record_bytes)
+
+
+def check_specs(known: Known) -> Spec | None:
+    """Return the one spec of all data sets; None where only a transform that never ran knows.
+
+    Raises:
+        FieldError: A column cannot become a tensor, or the data sets of a mixture have different specs.
+        ValueError: The mixture's source field is the name of a field.
+    """
+    specs = {}
+    for name, one in known.named.items():
+        with naming(name):
+            specs[name] = one.planned_spec()
+    found = {name: spec for name, spec in specs.items() if spec is not None}
+    if len(found) < len(specs):
+        return None
+    return next(iter(found.values())) if known.mixture is None else known.mixture.check_specs(found)
+
+
 def _spec(known: Known) -> Spec:
-    dataset = known.catalogue.dataset
-    if dataset.transform is None:
-        return plan_spec(known.catalogue.schema, dataset.fields, dataset.share)
-    if known.spec is None:
+    spec = check_specs(known)
+    if spec is None:
         raise ValueError(
             "the default window depends on the size of a sample, which only the transform's result tells: give a "
             "window, or the cache of a loader that has run"
         )
-    return known.spec
+    return spec

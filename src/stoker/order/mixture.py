@@ -200,8 +200,8 @@ class MixtureOrder:
         for name, order, counts in zip(names, self.components, by_component, strict=True):
             if any(count and not size for count, size in zip(counts, order.lane_sizes, strict=True)):
                 raise ValueError(
-                    f"{name!r} has {order.num_samples} samples, too few to share out among {lanes} lanes: use fewer "
-                    "lanes"
+                    f"{name!r} has {order.num_samples} sample{'s' * (order.num_samples != 1)}, too few to share out "
+                    f"among {lanes} lanes: use fewer lanes, or leave it out"
                 )
 
     @property
@@ -362,16 +362,20 @@ class MixtureEpoch:
                 chunk[members[among]], row[members[among]] = located
         return component, chunk, row
 
+    def own_epochs(self, component: int) -> range:
+        """Return which of its own epochs a component gives samples of to this epoch, in this lane."""
+        size, count = self._sizes[component], self._counts[component]
+        begin = self.epoch * count
+        return range(begin // size, -(-(begin + count) // size)) if size and count else range(0)
+
     def positions_of(self, component: int, chunk: int, row: int) -> Int64:
         """Return at which positions of this epoch a sample stands: none, one, or several. Shape [n], ascending.
 
         Raises:
             ValueError: The component has no such sample in this lane.
         """
-        size, count = self._sizes[component], self._counts[component]
-        begin = self.epoch * count
         found = []
-        for epoch in range(begin // size, -(-(begin + count) // size)) if size else ():
+        for epoch in self.own_epochs(component):
             place = int(self.component_epoch(component, epoch).positions_of([chunk], [row])[0])
             found.append(self.position_of(component, epoch, place))
         return np.array([position for position in found if position is not None], dtype=np.int64)

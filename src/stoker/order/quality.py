@@ -31,8 +31,8 @@ class Quality:
         num_batches: Full batches that were looked at.
         chi_square: Of the labels in a batch, per degree of freedom, mean over the batches; 1 for a random
             permutation (drawing without replacement is allowed for), more where batches are of one kind.
-        lag_correlations: By lag: correlation of samples' places in the fixed order that many rows apart in a batch;
-            0 for a random permutation.
+        lag_correlations: By lag: correlation of samples' places in their lane's fixed order that many rows apart in a
+            batch; 0 for a random permutation.
         num_chunks: Distinct chunks in a batch, mean.
         num_files: Distinct files in a batch, mean; None where the chunks' files were not given.
         chunks_per_window: Chunks that are mixed together, mean.
@@ -137,6 +137,8 @@ def quality(
 
     lanes = order.lanes_of_epoch(epoch)
     num_slots = sum(lane.window_chunks(window).size for lane in lanes for window in range(lane.num_windows))
+    lane_sizes = np.array(order.lane_sizes, dtype=np.int64)
+    lane_starts = np.cumsum(lane_sizes) - lane_sizes
     lags = [1 << i for i in range(batch_size.bit_length() - 1)]
     chi_squares, products, distinct_chunks, distinct_files = [], np.zeros(len(lags)), [], []
     for i in range(looked_at := min(num_batches, steps.num_steps)):
@@ -144,7 +146,8 @@ def quality(
         place = order.chunk_starts[batch.chunk] + batch.row
         labels = place * counts.size // num_samples if label_of is None else label_of(batch.chunk, batch.row)
         chi_squares.append(chi_square(labels, counts))
-        products += _lag_products(place, lags, num_samples)
+        in_lane = centred(place - lane_starts[batch.lane], lane_sizes[batch.lane])
+        products += lag_products(in_lane, lags)
         distinct_chunks.append(np.unique(batch.chunk).size)
         if files is not None:
             distinct_files.append(_distinct_files(batch, files))
@@ -160,7 +163,7 @@ def quality(
     )
 
 
-def chi_square(labels: npt.NDArray[np.integer], label_counts: Int64) -> float:
+def chi_square(labels: npt.NDArray[np.integer], label_counts: npt.NDArray[np.integer | np.floating]) -> float:
     """Return chi-square per degree of freedom of a batch's labels: 1 is what a random permutation gives on average.
 
     A batch is drawn without replacement, so its counts vary less than independent draws would, by
@@ -170,7 +173,7 @@ def chi_square(labels: npt.NDArray[np.integer], label_counts: Int64) -> float:
         labels: Labels of a batch, from 0. Shape [B].
         label_counts: Samples of each label in the whole data set. Shape [C], at least two of them not 0.
     """
-    num_samples, batch_size = int(label_counts.sum()), labels.size
+    num_samples, batch_size = round(float(label_counts.sum())), labels.size
     occurring = np.flatnonzero(label_counts)
     expected = label_counts[occurring] * (batch_size / num_samples)
     seen = np.bincount(labels, minlength=label_counts.size)[occurring]
@@ -186,12 +189,18 @@ def lag_correlations(place: Int64, lags: list[int], *, num_samples: int) -> dict
         lags: Distances in rows, each below B.
         num_samples: Samples of the data set: mean and variance are those of all places, not of these.
     """
-    return dict(zip(lags, _lag_products(place, lags, num_samples).tolist(), strict=True))
+    return dict(zip(lags, lag_products(centred(place, num_samples), lags).tolist(), strict=True))
 
 
-def _lag_products(place: Int64, lags: list[int], num_samples: int) -> npt.NDArray[np.float64]:
-    centred = (place - (num_samples - 1) / 2) / np.sqrt((float(num_samples) ** 2 - 1) / 12)
-    return np.array([np.mean(centred[:-lag] * centred[lag:]) for lag in lags])
+def centred(place: Int64, num_samples: int | Int64) -> npt.NDArray[np.float64]:
+    """Return places among so many with mean 0 and variance 1 over all of them. Shape [B]."""
+    num = np.asarray(num_samples, dtype=np.float64)
+    return np.asarray((place - (num - 1) / 2) / np.sqrt(np.maximum(num**2 - 1, 1.0) / 12), dtype=np.float64)
+
+
+def lag_products(place: npt.NDArray[np.float64], lags: list[int]) -> npt.NDArray[np.float64]:
+    """Return the mean product of centred places that many rows apart, for each lag."""
+    return np.array([np.mean(place[:-lag] * place[lag:]) for lag in lags])
 
 
 def _sorted_counts(num_samples: int, num_labels: int = 64) -> Int64:

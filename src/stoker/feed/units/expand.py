@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -61,6 +60,9 @@ class Units(Protocol):
             unit: Units of those chunks. Shape [B].
         """
 
+    def units_of(self, chunk: int, row: int) -> Int64:
+        """Return the units of a chunk that a row of it stands in: none, one, or several. Shape [n], ascending."""
+
 
 @dataclass(frozen=True)
 class Groups:
@@ -81,10 +83,10 @@ class Groups:
         offsets = offsets_of(starts[at + 1] - first)
         return Rows(ranges(first - self.index.row_starts[chunk], offsets), offsets)
 
-    def unit_of(self, chunk: int, row: int) -> int:
-        """Return the group that a chunk's row is in."""
+    def units_of(self, chunk: int, row: int) -> Int64:
+        """Return the group that a chunk's row is in. Shape [1]."""
         at = np.searchsorted(self.index.arrays["starts"], self.index.row_starts[chunk] + row, side="right") - 1
-        return int(at - self.index.arrays["unit_starts"][chunk])
+        return np.array([at - self.index.arrays["unit_starts"][chunk]], dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,13 @@ class Windows:
         row = (first[:, None] + np.arange(self.length)).reshape(-1)
         return Rows(row, np.arange(len(first) + 1, dtype=np.int64) * self.length)
 
+    def units_of(self, chunk: int, row: int) -> Int64:
+        """Return the windows that a chunk's row is in."""
+        begin, end = self.index.arrays["unit_starts"][chunk : chunk + 2].tolist()
+        at = int(self.index.row_starts[chunk]) + row
+        low, high = np.searchsorted(self.index.arrays["starts"][begin:end], [at - self.length, at], side="right")
+        return np.arange(low, high, dtype=np.int64)
+
 
 @dataclass(frozen=True)
 class Weights:
@@ -121,6 +130,11 @@ class Weights:
     def rows(self, chunk: Int64, unit: Int64) -> Rows:
         """Return the row of each draw."""
         return Rows(self.draws.rows(chunk, unit), np.arange(len(unit) + 1, dtype=np.int64))
+
+    def units_of(self, chunk: int, row: int) -> Int64:
+        """Return the draws that take a chunk's row."""
+        draw = np.arange(self.num_units[chunk], dtype=np.int64)
+        return np.flatnonzero(self.draws.rows(np.full_like(draw, chunk), draw) == row)
 
 
 @dataclass(frozen=True)
@@ -140,6 +154,18 @@ class Packed:
         """Return the documents of packed rows."""
         segments = self.segments(chunk, unit)
         return Rows(segments.row, segments.offsets)
+
+    def units_of(self, chunk: int, row: int) -> Int64:
+        """Return the packed rows that a chunk's document stands in."""
+        arrays, begin = self.index.arrays, int(self.index.row_starts[chunk])
+        if self.split:
+            tokens = arrays["token_starts"]
+            start, stop = (tokens[begin + row : begin + row + 2] - tokens[begin]).tolist()
+            return np.arange(start // self.length, -(-stop // self.length) if stop > start else start // self.length)
+        first, last = arrays["unit_starts"][chunk : chunk + 2].tolist()
+        borders = arrays["piece_starts"][first : last + 1]
+        piece = np.flatnonzero(arrays["piece_rows"][borders[0] : borders[-1]] == row)
+        return np.unique(np.searchsorted(borders - borders[0], piece, side="right") - 1)
 
     def segments(self, chunk: Int64, unit: Int64) -> Segments:
         """Return what packed rows are made of.
@@ -205,22 +231,6 @@ def units_of(asked: Asked, index: Index, *, seed: int, epoch: int) -> Units:
         return Packed(index, asked.length, asked.split)
     assert isinstance(asked, Weighted)
     return Weights(Draws(index.arrays["cumulated"], index.row_starts, seed=seed, epoch=epoch))
-
-
-def finder(asked: Asked | None, units: Units | None) -> Callable[[int, int], int] | None:
-    """Return what finds the one unit that a chunk's row is in; None where rows are counted.
-
-    Raises:
-        ValueError: A row may be in several units, or in none.
-    """
-    if asked is None:
-        return None
-    if not isinstance(units, Groups):
-        raise ValueError(
-            f"a row may be in several {asked.told()} or in none, so there is no one step that uses it; "
-            "explain(step) names the rows of a step"
-        )
-    return units.unit_of
 
 
 def offsets_of(counts: Int64) -> Int64:
