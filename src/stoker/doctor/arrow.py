@@ -8,14 +8,15 @@ Nothing of it is a part of Stoker's loader: it is here to be measured.
 
 from __future__ import annotations
 
+import statistics
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +30,9 @@ _QUEUE = 16
 # Rows that a round is made of at least, however long they take.
 _MIN_ROWS = 1_024
 _GIL_NOISE = 0.04
+# Of the time: for one thread alone.
+_ALONE_SHARE = 0.4
+_NUM_PIECES = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +44,8 @@ class ArrowCost:
         draw_gil_s: Of these, with the GIL held.
         dequeue_s: Processor seconds of transforming and converting, in the loop's thread.
         dequeue_gil_s: Of these, with the GIL held.
+        loop_s: Seconds of transforming and converting in the loop's thread while the others draw.
+        rate_s: Samples/s with all of them at work and no step behind.
         spread: Of the rounds, as a share.
     """
 
@@ -47,6 +53,8 @@ class ArrowCost:
     draw_gil_s: float
     dequeue_s: float
     dequeue_gil_s: float
+    loop_s: float
+    rate_s: float
     spread: float
 
 
@@ -71,6 +79,25 @@ def converter(dataset: Dataset) -> Callable[[pa.Table], Arrays]:
     return convert
 
 
+@dataclass
+class Converted:
+    """What the loop's thread has converted so far.
+
+    Attributes:
+        num_rows: Rows.
+        wall_s: Seconds.
+        cpu_s: Processor seconds.
+    """
+
+    num_rows: int = 0
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+
+    def copy(self) -> Converted:
+        """Return it as it is now."""
+        return replace(self)
+
+
 class ArrowBatches:
     """Batches from Arrow files, drawn by threads, for ever.
 
@@ -80,6 +107,9 @@ class ArrowBatches:
         batch_size: Rows of a batch.
         window: Files whose rows are mixed.
         num_threads: Threads that draw.
+
+    Attributes:
+        converted: What has been converted.
     """
 
     def __init__(
@@ -93,6 +123,7 @@ class ArrowBatches:
     ) -> None:
         self._paths = paths
         self._convert = convert
+        self.converted = Converted()
         self._batch_size = batch_size
         self._window = window
         self._number = 0
@@ -119,7 +150,13 @@ class ArrowBatches:
                     return
                 table = self._ready.popleft()
                 self._changed.notify_all()
-            yield self._convert(table)
+            start_s, cpu_s = time.perf_counter(), time.thread_time()
+            batch = self._convert(table)
+            self.converted.num_rows += len(table)
+            self.converted.wall_s += time.perf_counter() - start_s
+            self.converted.cpu_s += time.thread_time() - cpu_s
+            yield batch
+            del batch
 
     def close(self) -> None:
         """End the threads.
@@ -165,39 +202,89 @@ def draw(paths: Sequence[Path], number: int, *, window: int, batch_size: int) ->
 
 
 def probe_arrow(
-    paths: Sequence[Path], *, convert: Callable[[pa.Table], Any], batch_size: int, window: int, seconds: float
+    paths: Sequence[Path],
+    *,
+    convert: Callable[[pa.Table], Arrays],
+    batch_size: int,
+    window: int,
+    num_threads: int,
+    seconds: float,
 ) -> ArrowCost:
-    """Return what drawing and converting take, one after the other in this thread.
+    """Return what drawing and converting take: one after the other in this thread, then at the same time in several.
+
+    The first tells who holds the GIL, the second what they lose by working side by side.
 
     Args:
         paths: Arrow files, in the page cache.
         convert: See `ArrowBatches`.
         batch_size: Rows of a batch.
         window: Files whose rows are mixed.
+        num_threads: Threads that draw.
         seconds: Time for it; two windows are drawn at least.
     """
     start = time.perf_counter()
+    alone_s = seconds * _ALONE_SHARE
     rounds: list[tuple[float, float]] = []
     draws: list[tuple[int, int]] = []
     converts: list[tuple[int, int]] = []
     watch = GilWatch()
     with watch:
         number = 0
-        while number < 2 or (time.perf_counter() - start < seconds and number < 12):
+        while number < 2 or (time.perf_counter() - start < alone_s and number < 12):
             rounds.append(
-                _one_window(paths, number, convert, batch_size, window, draws, converts, until=start + seconds)
+                _one_window(paths, number, convert, batch_size, window, draws, converts, until=start + alone_s)
             )
             number += 1
     counted = rounds[1:]
     draw_s = sum(d for d, _ in counted) / len(counted)
     dequeue_s = sum(c for _, c in counted) / len(counted)
-    totals = [d + c for d, c in counted]
+    with closing(
+        ArrowBatches(paths, convert=convert, batch_size=batch_size, window=window, num_threads=num_threads)
+    ) as source:
+        together = _together(source, seconds=seconds - alone_s)
     return ArrowCost(
-        draw_s=draw_s,
-        draw_gil_s=_held(watch, draws) * draw_s,
+        draw_s=together.draw_s,
+        draw_gil_s=min(_held(watch, draws) * draw_s, together.draw_s),
+        dequeue_s=together.dequeue_s,
+        dequeue_gil_s=min(_held(watch, converts) * dequeue_s, together.dequeue_s),
+        loop_s=together.loop_s,
+        rate_s=together.rate_s,
+        spread=together.spread,
+    )
+
+
+class _Together(NamedTuple):
+    draw_s: float
+    dequeue_s: float
+    loop_s: float
+    rate_s: float
+    spread: float
+
+
+def _together(source: ArrowBatches, *, seconds: float) -> _Together:
+    """Take batches for some time, as fast as they come, and return what a sample took of whom."""
+    batches = iter(source)
+    for _ in range(_QUEUE):  # what was drawn before anyone converted
+        next(batches)
+    converted = source.converted
+    start_s, cpu_s, before = time.perf_counter(), time.process_time(), converted.copy()
+    rates: list[float] = []
+    last_s, last_rows = start_s, converted.num_rows
+    while time.perf_counter() - start_s < seconds or not rates or converted.num_rows - before.num_rows < _MIN_ROWS:
+        next(batches)
+        now = time.perf_counter()
+        if now - last_s >= seconds / _NUM_PIECES:
+            rates.append((converted.num_rows - last_rows) / (now - last_s))
+            last_s, last_rows = now, converted.num_rows
+    wall_s, cpu_s = time.perf_counter() - start_s, time.process_time() - cpu_s
+    num_rows = converted.num_rows - before.num_rows
+    dequeue_s = (converted.cpu_s - before.cpu_s) / num_rows
+    return _Together(
+        draw_s=max(0.0, cpu_s / num_rows - dequeue_s),
         dequeue_s=dequeue_s,
-        dequeue_gil_s=_held(watch, converts) * dequeue_s,
-        spread=(max(totals) - min(totals)) / (2 * (draw_s + dequeue_s)),
+        loop_s=(converted.wall_s - before.wall_s) / num_rows,
+        rate_s=num_rows / wall_s,
+        spread=(max(rates) - min(rates)) / (2 * statistics.median(rates)),
     )
 
 

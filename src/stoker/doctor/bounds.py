@@ -52,8 +52,8 @@ _RESOURCES = (
     _Resource("network", "network", lambda p: p.machine.network_bytes_s, lambda s, _: s.net_bytes),
     _Resource("disk_read", "disk, reading", lambda p: p.machine.read_bytes_s, lambda s, _: s.read_bytes),
     _Resource("disk_write", "disk, writing", lambda p: p.machine.write_bytes_s, lambda s, _: s.write_bytes),
-    _Resource("cores", "cores", lambda p: p.machine.cores, lambda s, _: s.cpu_s),
-    _Resource("gil", "GIL", lambda _: 1.0, lambda s, _: s.gil_s),
+    _Resource("cores", "cores", lambda p: p.machine.cores * p.machine.together, lambda s, _: s.cpu_s),
+    _Resource("gil", "GIL", lambda p: p.machine.together, lambda s, _: s.gil_s),
     _Resource("builders", "threads that build", lambda p: p.num_builders, _at("build")),
     _Resource(
         "assemblers",

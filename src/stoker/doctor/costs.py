@@ -104,6 +104,8 @@ class Machine:
         read_bytes_s: Disk, sequential.
         write_bytes_s: The same, writing.
         pcie_bytes_s: From pinned memory to the device.
+        together: Share of the cores and of the GIL that threads get to use when they work side by side: the rest goes
+            by while they hand the GIL, locks and memory to each other.
     """
 
     cores: float
@@ -112,11 +114,14 @@ class Machine:
     read_bytes_s: float = math.inf
     write_bytes_s: float = math.inf
     pcie_bytes_s: float = math.inf
+    together: float = 1.0
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if not value > 0:
                 raise ValueError(f"{name} must be above 0, not {value}")
+        if self.together > 1:
+            raise ValueError(f"together is a share, not {self.together}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +138,8 @@ class Plan:
         prefetch: Batches made ahead of the step.
         chunk_samples: Samples of each chunk, in their order: skewed ones hold up those beside them.
         window: Chunks that are mixed together.
+        gaps: Time between one batch and the next where nobody kept them waiting, as multiples of the mean: batches
+            come unevenly, and a step that could nearly eat them all waits for the late ones. Empty for even ones.
     """
 
     path: str
@@ -144,6 +151,7 @@ class Plan:
     prefetch: int = 4
     chunk_samples: tuple[int, ...] = field(default=(65_536,) * 8)
     window: int = 4
+    gaps: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.path not in PATH_STAGES:
@@ -156,6 +164,8 @@ class Plan:
         for name in ("batch_size", "num_builders", "num_assemblers", "window"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if any(gap < 0 for gap in self.gaps):
+            raise ValueError("no batch comes before the one before it: gaps must be at least 0")
         if not self.chunk_samples or min(self.chunk_samples) < 1:
             raise ValueError("there must be chunks, and samples in each")
 

@@ -35,9 +35,10 @@ from stoker.doctor.sampled import SampledDataset, spread_units
 from stoker.doctor.scratch import Scratch
 from stoker.doctor.settings import DoctorSettings
 from stoker.doctor.tap import Tap
+from stoker.doctor.together import settled
 from stoker.doctor.verify import TODAY, verify, verify_all
 from stoker.doctor.whatif import Change, changes_for, fixes_of
-from stoker.doctor.whole import Listener, Whole, spans_of
+from stoker.doctor.whole import Listener, Whole, build_cpu_s, spans_of
 from stoker.errors import SourceError
 from stoker.feed.chunks import open_chunks
 from stoker.feed.temporary import TemporaryFolder
@@ -49,7 +50,7 @@ from stoker.trace.stages import ignore_stage
 # Planned for of the budget: every experiment ends a little late, and most of all on a busy machine.
 _PLANNED = 0.75
 # Shares of that; what is left over is for what takes longer than it should.
-_FETCH, _THREADS, _BUILD, _FILL, _WARM, _ARROW, _STEP, _RAM = 0.10, 0.10, 0.11, 0.05, 0.10, 0.05, 0.05, 0.03
+_FETCH, _THREADS, _BUILD, _FILL, _WARM, _ARROW, _STEP, _RAM = 0.10, 0.10, 0.10, 0.05, 0.13, 0.08, 0.05, 0.03
 _TODAY, _PATHS, _VERIFY = 0.18, 0.05, 0.15
 _NUM_UNITS = 16
 _NUM_COLD_UNITS = 64
@@ -133,14 +134,14 @@ class _Examination:
         scratch = self._scratch()
 
         clock.say("what this machine can do")
-        cores = [probe_machine.cores_now()]
+        paces = [probe_machine.pace()]
         memory_bytes_s = probe_machine.memory_bytes_s()
         disk = probe_machine.disk(scratch, limit_s=clock.slice_s(0.02))
 
         fetched = self._fetch(catalogue)
         fetch = self._fetch_threads(fetched)
         built = self._build(catalogue, fetched)
-        cores += [probe_machine.cores_now(), *([built.cores] if built.cores else [])]
+        paces.append(probe_machine.pace())
         fetched = _first(fetched, num_samples=max(rate for _, rate in built.rates) * clock.slice_s(_FILL))
         sample, window, facts, arrow_bytes, tensor_bytes = self._samples(catalogue, fetched, scratch)
         warm = self._warm(sample, fetched)
@@ -149,7 +150,7 @@ class _Examination:
         with gpu.watching():
             step, facts_of_step, ram, step_rates = self._step(warm)
         copied = self._copy(tensor_bytes)
-        cores.append(probe_machine.cores_now())
+        paces.append(probe_machine.pace())
 
         num_samples = int(catalogue.num_samples.sum())
         free = _STAYS * probe_machine.free_memory_bytes()
@@ -185,11 +186,18 @@ class _Examination:
             copy=copied,
             step=step,
             step_rates=step_rates,
-            cores_left=statistics.median(cores),
+            cores_left=statistics.median(pace.cores for pace in paces),
         )
         plans = plans_of(found)
         today = self._today(catalogue)
-        measured, timeline, cores_left = self._wholes(sample, plans, today, step)
+        measured, timeline, cores_left, build_cpu_s = self._wholes(sample, plans, today, step)
+        if today == SOURCE and SOURCE in measured:
+            plans[SOURCE] = settled(
+                plans[SOURCE],
+                build_cpu_s=build_cpu_s,
+                measured_s=measured[SOURCE].samples_s,
+                cores_left=cores_left[SOURCE],
+            )
         found = replace(found, cores_left=cores_left.get(today, found.cores_left))
         examined = Examined(
             settings=settings,
@@ -215,16 +223,17 @@ class _Examination:
         result = result_of(examined, wall_s=0.0, when=datetime.now(UTC).date().isoformat())
         changes = changes_for(plans, today=today, options=options_of(examined))
         seconds = _VERIFY * _PLANNED * settings.budget_s
+        speed = statistics.median(pace.speed for pace in paces)
         verified: Verified | None = None
         tried: tuple[Verified, ...] = ()
         if settings.verify_all:
             clock.say("verifying every fix")
             nothing = Change(key=TODAY, text="today's path as it is", how="", plan=plans[today])
             fixes = fixes_of([nothing, *changes], today=plans[today])
-            tried = verify_all(fixes, [nothing, *changes], sample, settings, today=today, seconds=seconds)
+            tried = verify_all(fixes, [nothing, *changes], sample, settings, today=today, seconds=seconds, speed=speed)
         elif settings.verify and result.fixes:
             clock.say(f"verifying: {result.fixes[0].text}")
-            verified = verify(result.fixes, changes, sample, settings, today=today, seconds=seconds)
+            verified = verify(result.fixes, changes, sample, settings, today=today, seconds=seconds, speed=speed)
         wall_s = time.perf_counter() - clock.start_s + opened_s
         return replace(result, verified=verified, tried=tried, wall_s=wall_s)
 
@@ -336,6 +345,7 @@ class _Examination:
             convert=converter(sample.catalogue.dataset),
             batch_size=self._settings.batch_size,
             window=min(sample.window, len(sample.arrow)),
+            num_threads=self._settings.num_threads,
             seconds=self._clock.slice_s(_ARROW),
         )
 
@@ -393,7 +403,7 @@ class _Examination:
 
     def _wholes(
         self, sample: Sample, plans: dict[str, Plan], today: str, step: StepCost | None
-    ) -> tuple[dict[str, Rate], tuple[Span, ...], dict[str, float]]:
+    ) -> tuple[dict[str, Rate], tuple[Span, ...], dict[str, float], float | None]:
         """Run the paths whole: today's for longer, the others to see that the model is right about them."""
         settings, clock = self._settings, self._clock
         measured: dict[str, Rate] = {}
@@ -433,7 +443,7 @@ class _Examination:
                         from_s=whole.asked[at],
                         length_s=length_s,
                     )
-        return measured, timeline, cores_left
+        return measured, timeline, cores_left, build_cpu_s(listener)
 
 
 def _text(dataset: Dataset) -> str:

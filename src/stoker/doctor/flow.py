@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from stoker.doctor.bounds import bounds_of, residence_s
+from stoker.doctor.bounds import bounds_of, demand_of, residence_s, supply_of
 from stoker.doctor.costs import Plan, StageCost
 
 # Chunks that are sent through, of which the first ones only fill the pipe.
@@ -26,9 +26,10 @@ _NUM_CHUNKS = 120
 _NUM_FIRST = 40
 # Windows that may be built ahead of the one in use: as `feed.windows` does.
 _WINDOWS_AHEAD = 2
-# No two chunks take quite the same time. Without that, threads that began together would fetch together and compute
-# together for ever, as real ones do not. Multiples of the golden ratio spread as evenly as any.
-_JITTER = 0.05
+# No two chunks take quite the same time. This much apart, threads that began together still fetch together and compute
+# together for many turns, each resource idle while all are at the other: so do real ones, whose links, cores and GIL
+# give all that are at them their equal share. Multiples of the golden ratio spread as evenly as any.
+_JITTER = 0.01
 _GOLDEN = 0.6180339887498949
 # Less than this is done: rates and sizes are floats.
 _DONE = 1e-12
@@ -44,8 +45,32 @@ def rate_of(plan: Plan) -> float:
     if not bounds:
         raise ValueError("a plan whose stages cost nothing has no rate")
     if not any(stage.place == "build" for stage in plan.stages):
-        return bounds[0].samples_s
+        return _uneven(plan, bounds[0].samples_s)
     return min(bounds[0].samples_s, _Flow(plan).run())
+
+
+def _uneven(plan: Plan, bound: float) -> float:
+    """Return the rate where batches come as unevenly as the plan says, and as many wait as may."""
+    demand = demand_of(plan)
+    if not plan.gaps or demand is None:
+        return bound
+    made_s, step_s = plan.batch_size / supply_of(plan), plan.batch_size / demand
+    if not made_s:
+        return bound
+    mean = sum(plan.gaps) / len(plan.gaps)
+    taken: deque[float] = deque(maxlen=max(1, plan.prefetch))
+    ready = free = began = 0.0
+    num_first = min(plan.prefetch, len(plan.gaps) // 4)
+    for i, gap in enumerate(plan.gaps):
+        # A batch is begun when there is room for it: when the one so many before it has been taken.
+        room = taken[0] if len(taken) == taken.maxlen else 0.0
+        ready = max(ready, room) + gap / mean * made_s
+        begin = max(ready, free)
+        taken.append(begin)
+        free = begin + step_s
+        if i < num_first:
+            began = free
+    return min(bound, (len(plan.gaps) - num_first) * plan.batch_size / (free - began))
 
 
 @dataclass
@@ -210,9 +235,9 @@ class _Flow:
                 if resource == "delay":
                     job.rate = 1.0
                 elif resource == "cores":
-                    job.rate = each * int(job.resource.partition(":")[2])
+                    job.rate = machine.together * each * int(job.resource.partition(":")[2])
                 elif resource == "gil":
-                    job.rate = each / len(jobs)
+                    job.rate = machine.together * each / len(jobs)
                 elif resource == "network":
                     job.rate = min(machine.connection_bytes_s, machine.network_bytes_s / len(jobs))
                 elif resource == "read":

@@ -13,6 +13,8 @@ from typing import Self
 # Shorter stretches say nothing of who had the processors.
 _LEAST_S = 0.1
 _LEAST_CORES = 0.05
+# What the system itself takes of an idle machine, at most: nobody else is there.
+_SYSTEMS_SHARE = 0.04
 
 
 @dataclass
@@ -90,7 +92,7 @@ class Contention:
         if idle_s is None or self._idle_s is None or wall_s < _LEAST_S:
             return self._cores
         left = (time.process_time() - self._cpu_s + idle_s - self._idle_s) / wall_s
-        return min(self._cores, max(_LEAST_CORES, left))
+        return self._cores if left >= (1 - _SYSTEMS_SHARE) * self._cores else max(_LEAST_CORES, left)
 
 
 def _idle_s() -> float | None:

@@ -16,6 +16,8 @@ from stoker.doctor.results import ARROW, SOURCE, TENSORS
 
 # A step whose function is gone so much of its time leaves the loop no time beside it: it is done by the host.
 _SYNCHRONOUS = 0.9
+# Of the time: who works for so much of it is who all others wait for.
+_BUSY = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +105,7 @@ def _plan(found: Findings, path: str, stages: tuple[StageCost, ...]) -> Plan:
         prefetch=max(found.prefetch, found.num_threads) if path == ARROW else found.prefetch,
         chunk_samples=found.unit_samples,
         window=found.window,
+        gaps=found.warm.gaps if path == TENSORS else (),
     )
 
 
@@ -152,15 +155,34 @@ def _warm(found: Findings) -> tuple[StageCost, ...]:
 
 
 def _arrow(found: Findings, arrow: ArrowCost) -> tuple[StageCost, ...]:
+    """Return drawing and converting, the time in it that goes by while they wait for each other."""
+    each_s = 1 / arrow.rate_s
+    # Nothing takes more of a resource than there was of it while all of them worked.
+    gil = min(1.0, each_s / max(arrow.draw_gil_s + arrow.dequeue_gil_s, 1e-12))
+    cpu = min(1.0, found.machine.cores * each_s / max(arrow.draw_s + arrow.dequeue_s, 1e-12))
+    # Who is at work nearly all the time is who limits; the others could do more.
+    is_loop = arrow.loop_s >= _BUSY * each_s
+    loop_s = each_s if is_loop else arrow.loop_s
+    draw_wait_s = 0.0 if is_loop else max(0.0, found.num_threads * each_s - cpu * arrow.draw_s)
     return (
         StageCost(key="read", place="assemble", read_bytes=0.0 if found.arrow_stays else found.arrow_bytes),
         StageCost(
-            key="draw", place="assemble", cpu_s=arrow.draw_s, gil_s=arrow.draw_gil_s, spread=arrow.spread
+            key="draw",
+            place="assemble",
+            cpu_s=cpu * arrow.draw_s,
+            gil_s=min(gil * arrow.draw_gil_s, cpu * arrow.draw_s),
+            wait_s=draw_wait_s,
+            spread=arrow.spread,
         ),
         StageCost(
-            key="dequeue", place="loop", cpu_s=arrow.dequeue_s, gil_s=arrow.dequeue_gil_s, spread=arrow.spread
+            key="dequeue",
+            place="loop",
+            cpu_s=cpu * arrow.dequeue_s,
+            gil_s=min(gil * arrow.dequeue_gil_s, cpu * arrow.dequeue_s),
+            wait_s=max(0.0, loop_s - cpu * arrow.dequeue_s),
+            spread=arrow.spread,
         ),
-    )  # fmt: skip
+    )
 
 
 def _last(found: Findings) -> tuple[StageCost, ...]:

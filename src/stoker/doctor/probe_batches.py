@@ -19,6 +19,8 @@ from stoker.feed.loader import Loader
 # Between 1 / 16 of the batch size and 8 times it: enough to tell what a batch costs from what a sample costs.
 _FACTORS = (1 / 16, 1 / 4, 1, 4, 8)
 _NUM_ROUNDS = 3
+# Enough to have every kind of lateness among them.
+_MAX_GAPS = 4_096
 # Batches at an epoch's beginning that do not count.
 _FIRST = 8
 
@@ -33,6 +35,7 @@ class WarmCost:
         each_cpu_s: Processor seconds that each sample adds.
         each_gil_s: Of these, with the GIL held.
         points: Each batch size and its rate.
+        gaps: Seconds between one batch and the next at the batch size asked for.
         frozen: Some batches, to train on again and again.
         by_size: One batch of each size, for the step.
     """
@@ -42,6 +45,7 @@ class WarmCost:
     each_cpu_s: float
     each_gil_s: float
     points: tuple[BatchPoint, ...]
+    gaps: tuple[float, ...]
     frozen: tuple[Any, ...]
     by_size: tuple[Any, ...]
 
@@ -59,7 +63,9 @@ def probe_warm(
         seconds: Time for all of it.
     """
     sizes = sorted({min(num_samples, max(1, round(batch_size * factor))) for factor in _FACTORS})
-    each_s = seconds / (len(sizes) + _NUM_ROUNDS)
+    # Half of the time for the size that counts, the rest for those that tell it apart.
+    own_s, other_s = seconds / (2 * (_NUM_ROUNDS + 1)), seconds / (4 * max(1, len(sizes) - 1))
+    gaps: list[float] = []
     walls: list[tuple[int, float]] = []
     cpus: list[tuple[int, float]] = []
     points: list[BatchPoint] = []
@@ -70,8 +76,10 @@ def probe_warm(
     for size in sizes:
         is_it = size == min(num_samples, batch_size)
         with make_loader(size) as loader:
+            each_s = own_s if is_it else other_s
             _drain(loader, seconds=each_s, num_batches=max(1, num_samples // size))  # maps, checks, touches: once
-            found = [_drain(loader, seconds=each_s) for _ in range(_NUM_ROUNDS if is_it else 1)]
+            noted = gaps if is_it else []
+            found = [_drain(loader, seconds=each_s, gaps=noted) for _ in range(_NUM_ROUNDS if is_it else 1)]
             if is_it:
                 rate = middle([num * size / wall_s for num, wall_s, _ in found])
                 watch = GilWatch()
@@ -100,13 +108,18 @@ def probe_warm(
         each_cpu_s=each_cpu_s,
         each_gil_s=min(gil_s, each_cpu_s),
         points=tuple(points),
+        gaps=tuple(gaps[-_MAX_GAPS:]),
         frozen=frozen,
         by_size=tuple(by_size),
     )
 
 
-def _drain(loader: Loader, *, seconds: float, num_batches: int | None = None) -> tuple[int, float, float]:
+def _drain(
+    loader: Loader, *, seconds: float, num_batches: int | None = None, gaps: list[float] | None = None
+) -> tuple[int, float, float]:
     """Take batches for some time, or so many, and return how many, the seconds and the processor seconds.
+
+    Seconds between one batch and the next are added to `gaps`.
 
     The beginning of each epoch, where the first window is opened, is left out: real epochs are long.
     """
@@ -120,12 +133,17 @@ def _drain(loader: Loader, *, seconds: float, num_batches: int | None = None) ->
         start, cpu_s, num, left = time.perf_counter(), time.process_time(), 0, cores()
         contention.begin()
         is_over = False
+        last = start
         for i, _ in enumerate(loader, 1):
+            now = time.perf_counter()
             if i == skipped:
                 contention.begin()
                 start, cpu_s = time.perf_counter(), time.process_time()
+            elif i > skipped and gaps is not None:
+                gaps.append(now - last)
+            last = now
             num = max(0, i - skipped)
-            is_over = time.perf_counter() - begun >= seconds or (num_batches is not None and i >= num_batches)
+            is_over = now - begun >= seconds or (num_batches is not None and i >= num_batches)
             if i == num_steps or (is_over and num):
                 took_s, took_cpu_s = time.perf_counter() - start, time.process_time() - cpu_s
                 left = contention.cores_left()

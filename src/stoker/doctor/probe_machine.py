@@ -16,6 +16,7 @@ from stoker.doctor.meter import in_threads
 
 _MIB = 1 << 20
 _SPIN_S = 0.15
+_SPIN_BYTES = 4 * _MIB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,20 +50,45 @@ def cores() -> float:
         return float(num_cores())
 
 
-def cores_now(num_threads: int | None = None) -> float:
-    """Return how many cores this process gets right now: fewer than it may use, where others use them too."""
-    count = num_threads or num_cores()
-    block = np.zeros(_MIB // 2, dtype=np.uint8)
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """What this process gets of the processors at the moment.
+
+    Attributes:
+        cores: How many: fewer than it may use, where others use them too.
+        speed: Pieces of the same work a processor second: a core that shares its parts with a neighbour, here or on the
+            same host, does less in its time.
+    """
+
+    cores: float
+    speed: float
+
+
+def pace() -> Pace:
+    """Return what this process gets of the processors right now, all of them at work."""
+    count = num_cores()
+    rng = np.random.default_rng(0)
+    rows = np.ones((_SPIN_BYTES // 512, 512), dtype=np.uint8)
+    order = rng.integers(0, len(rows), 2_048)
+    values = rng.standard_normal(1 << 15)
+    places = [(np.empty((len(order), 512), dtype=np.uint8), values.copy()) for _ in range(count)]
+    num_done = [0] * count
     end = time.perf_counter() + _SPIN_S
 
-    def spin(_: int) -> None:
-        mine = block.copy()
+    def spin(i: int) -> None:
+        taken, mine = places[i]
         while time.perf_counter() < end:
-            np.add(mine, 1, out=mine)  # no GIL
+            # Memory here and there, then sums and branches: no GIL in either, and each so long that it is hardly asked
+            # for, since threads that wait for it leave cores idle.
+            np.take(rows, order, axis=0, out=taken, mode="clip")
+            mine[:] = values
+            mine.sort(kind="heapsort")
+            num_done[i] += 1
 
     cpu_s = time.process_time()
     wall_s = in_threads(count, spin)
-    return min(float(num_cores()), max(0.1, (time.process_time() - cpu_s) / wall_s))
+    cpu_s = time.process_time() - cpu_s
+    return Pace(cores=min(float(count), max(0.1, cpu_s / wall_s)), speed=sum(num_done) / cpu_s)
 
 
 def memory_bytes_s() -> float:

@@ -21,6 +21,9 @@ from stoker.source.catalogue import Catalogue
 _MEMORY_SHARE = 0.2
 # Windows that a cold run should come to, at least.
 _NUM_WINDOWS = 5
+# An epoch of warm chunks is so many times as long as the sample, or has so many chunks.
+_MOST_TIMES = 200
+_MOST_CHUNKS = 4_096
 # A loop that waited less than this was not limited by its batches.
 _HARDLY = 0.05
 
@@ -99,11 +102,11 @@ def run_source(
 
 def run_tensors(sample: Sample, settings: DoctorSettings, *, seconds: float) -> Whole:
     """Train from a warm cache."""
-    dataset = SampledDataset(sample.catalogue, sample.warm_units)
-    with _loader(dataset, settings, window=sample.window, cache=sample.warm) as loader:
+    with _loader(_warm_dataset(sample), settings, window=sample.window, cache=sample.warm) as loader:
+        num_once = -(-sum(len(unit) for unit in sample.warm_units) * sample.mean_chunk // settings.batch_size)
         end = time.perf_counter() + seconds
-        for _ in loader:  # maps, checks, touches: once
-            if time.perf_counter() > end:
+        for i, _ in enumerate(loader):  # maps, checks, touches: once
+            if i >= num_once or time.perf_counter() > end:
                 break
         runs: list[Whole] = []
         end = time.perf_counter() + seconds
@@ -138,12 +141,19 @@ def run_in_processes(sample: Sample, settings: DoctorSettings, *, seconds: float
 
 def warm_loader(sample: Sample, settings: DoctorSettings) -> Callable[[int], Loader]:
     """Return what makes a loader with a batch size on the warm cache."""
-    dataset = SampledDataset(sample.catalogue, sample.warm_units)
+    dataset = _warm_dataset(sample)
 
     def make(batch_size: int) -> Loader:
         return _loader(dataset, replace(settings, batch_size=batch_size), window=sample.window, cache=sample.warm)
 
     return make
+
+
+def _warm_dataset(sample: Sample) -> SampledDataset:
+    """Return the chunks of the warm cache again and again: epochs are long, and windows open as often as they do."""
+    num_chunks = sum(len(unit) for unit in sample.warm_units)
+    num_times = max(1, min(_MOST_TIMES, _MOST_CHUNKS // num_chunks))
+    return SampledDataset(sample.catalogue, sample.warm_units, num_times=num_times, is_new=False)
 
 
 def _loader(dataset: Any, settings: DoctorSettings, *, window: int, cache: Path | None) -> Loader:

@@ -26,6 +26,8 @@ from stoker.trace.stages import OnStage, ignore_stage
 
 BUILT = "built"
 """What a listener is told when a unit is built: in place of bytes, its samples."""
+BUILD_CPU = "build_cpu"
+"""What it is told beside that: in place of start and stop, 0 and the processor time of the building thread in ns."""
 
 
 def spread_units(catalogue: Catalogue, num_units: int) -> list[range]:
@@ -47,16 +49,24 @@ class SampledCatalogue(Catalogue):
         inner: The whole.
         units: The units.
         num_times: How often each is there.
+        is_new: Whether it is another chunk each time, which no cache has.
         on_stage: Told of fetching and decoding, beside whoever else is.
     """
 
     def __init__(
-        self, inner: Catalogue, units: Sequence[range], *, num_times: int, on_stage: OnStage = ignore_stage
+        self,
+        inner: Catalogue,
+        units: Sequence[range],
+        *,
+        num_times: int,
+        is_new: bool = True,
+        on_stage: OnStage = ignore_stage,
     ) -> None:
         # A view: everything that is not said otherwise here is the whole's.
         self.__dict__.update(inner.__dict__)
         self.__dict__.pop("fingerprint", None)
         self._inner = inner
+        self._is_new = is_new
         self._listener = on_stage
         self._units: list[range] = []
         self._of: list[tuple[int, int, int]] = []  # (number in the whole, repetition, place in `_units`)
@@ -74,13 +84,13 @@ class SampledCatalogue(Catalogue):
     @cached_property
     def fingerprint(self) -> str:
         """32 hex digits that stand for this sample."""
-        return fingerprint("doctor", [self._inner.fingerprint, [list(place) for place in self._of]])
+        return fingerprint("doctor", [self._inner.fingerprint, self._is_new, [list(place) for place in self._of]])
 
     def key(self, i: int) -> str:
-        """Return the chunk's key; that of a repetition is found in no cache."""
+        """Return the chunk's key; that of a repetition is found in no cache, if it is to be new."""
         number, repetition, _ = self._of[i]
         key = self._inner.key(number)
-        return fingerprint("doctor-chunk", [key, repetition]) if repetition else key
+        return fingerprint("doctor-chunk", [key, repetition]) if repetition and self._is_new else key
 
     def unit(self, i: int) -> range:
         """Return the fragments that are read in one go with i."""
@@ -95,12 +105,13 @@ class SampledCatalogue(Catalogue):
 
         unit = self.unit(i)
         first = self._of[unit[0]][0]
-        start_ns = time.perf_counter_ns()
+        start_ns, cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
         try:
             for j, table in self._inner.read(self._of[i][0], on_stage=tell):
                 yield unit[0] + j - first, table
         finally:  # whoever builds has by now published what it was given, and closes this
             num_samples = int(self.num_samples[unit.start : unit.stop].sum())
+            self._listener(BUILD_CPU, 0, time.thread_time_ns() - cpu_ns, num_samples)
             self._listener(BUILT, start_ns, time.perf_counter_ns(), num_samples)
 
     def check_unchanged(self, i: int) -> None:
@@ -115,20 +126,32 @@ class SampledDataset(Dataset):
         catalogue: The whole, opened.
         units: The units.
         num_times: How often each is there.
+        is_new: Whether it is another chunk each time, which no cache has.
         on_stage: Told of fetching, decoding and transforming.
     """
 
     def __init__(
-        self, catalogue: Catalogue, units: Sequence[range], *, num_times: int = 1, on_stage: OnStage = ignore_stage
+        self,
+        catalogue: Catalogue,
+        units: Sequence[range],
+        *,
+        num_times: int = 1,
+        is_new: bool = True,
+        on_stage: OnStage = ignore_stage,
     ) -> None:
         self.__dict__.update(catalogue.dataset.__dict__)
         self._catalogue_of_all = catalogue
         self._chosen = tuple(units)
         self._num_times = num_times
+        self._is_new = is_new
         self._on_stage = on_stage
 
     def open(self, folder: Path | str | None = None, **_: Any) -> Catalogue:  # noqa: ARG002  nothing is kept of it
         """Return the sample."""
         return SampledCatalogue(
-            self._catalogue_of_all, self._chosen, num_times=self._num_times, on_stage=self._on_stage
+            self._catalogue_of_all,
+            self._chosen,
+            num_times=self._num_times,
+            is_new=self._is_new,
+            on_stage=self._on_stage,
         )

@@ -12,11 +12,13 @@ from stoker.doctor.flow import rate_of
 from stoker.doctor.results import ARROW, SOURCE, TENSORS, Fix, Verified
 from stoker.doctor.runs import Sample, run_arrow, run_in_processes, run_source, run_tensors
 from stoker.doctor.settings import DoctorSettings
-from stoker.doctor.whatif import Change, with_cores
+from stoker.doctor.whatif import Change, at_speed, with_cores
 from stoker.doctor.whole import Whole
 
 # Windows of a data set in which processes have long begun, and have not come to its end.
 _MANY_WINDOWS = 8
+# Processors are as fast as they were: no look at them tells less apart.
+_SAME_SPEED = 0.08
 TODAY = "today"
 """Key of no fix at all: today's path, measured like the others."""
 
@@ -29,10 +31,12 @@ def verify(
     *,
     today: str,
     seconds: float,
+    speed: float,
 ) -> Verified | None:
     """Apply the best fix that can be applied here, and return what came out; None where none can.
 
-    What is predicted is for the cores that others leave while it runs, as what is measured is.
+    What is predicted is for the cores that others leave while it runs, and for the speed that they have then, as what is
+    measured is.
 
     Args:
         fixes: Best first.
@@ -41,9 +45,10 @@ def verify(
         settings: How the examination ran.
         today: Key of the path that samples take now.
         seconds: How long.
+        speed: Of the processors while the plans were measured; see `Pace`.
     """
     plans = {change.key: change.plan for change in changes}
-    tried = (_tried(fix, plans[fix.key], sample, settings, today=today, seconds=seconds) for fix in fixes)
+    tried = (_tried(fix, plans[fix.key], sample, settings, today=today, seconds=seconds, speed=speed) for fix in fixes)
     return next((verified for verified in tried if verified is not None), None)
 
 
@@ -55,23 +60,29 @@ def verify_all(
     *,
     today: str,
     seconds: float,
+    speed: float,
 ) -> tuple[Verified, ...]:
     """Apply every fix that can be applied here, and return what came out; arguments as for `verify`."""
     plans = {change.key: change.plan for change in changes}
-    tried = [_tried(fix, plans[fix.key], sample, settings, today=today, seconds=seconds) for fix in fixes]
+    tried = [_tried(fix, plans[fix.key], sample, settings, today=today, seconds=seconds, speed=speed) for fix in fixes]
     return tuple(verified for verified in tried if verified is not None)
 
 
 def _tried(
-    fix: Fix, plan: Plan, sample: Sample, settings: DoctorSettings, *, today: str, seconds: float
+    fix: Fix, plan: Plan, sample: Sample, settings: DoctorSettings, *, today: str, seconds: float, speed: float
 ) -> Verified | None:
+    before = probe_machine.pace()
     whole = apply(fix, sample, settings, today=today, seconds=seconds)
     if whole is None or whole.rate is None:
         return None
+    after = probe_machine.pace()
     # What processes of their own used is not in our clock.
-    cores_left = probe_machine.cores_now() if fix.key == "processes" else whole.cores_left
-    predicted_s = rate_of(with_cores(plan, cores_left))
-    return Verified(fix=fix.key, text=fix.text, predicted_s=predicted_s, measured=whole.rate)
+    cores_left = (before.cores + after.cores) / 2 if fix.key == "processes" else whole.cores_left
+    faster = (before.speed + after.speed) / (2 * speed)
+    then = with_cores(plan, cores_left)
+    if abs(faster - 1) > _SAME_SPEED:
+        then = at_speed(then, faster)
+    return Verified(fix=fix.key, text=fix.text, predicted_s=rate_of(then), measured=whole.rate)
 
 
 def apply(fix: Fix, sample: Sample, settings: DoctorSettings, *, today: str, seconds: float) -> Whole | None:

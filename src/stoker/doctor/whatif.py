@@ -10,7 +10,7 @@ from stoker.doctor.bounds import demand_of
 from stoker.doctor.causes import limit_of
 from stoker.doctor.costs import PATH_NAMES, Plan
 from stoker.doctor.flow import rate_of
-from stoker.doctor.results import ARROW, SOURCE, TENSORS, Fix, Materialise
+from stoker.doctor.results import ARROW, MODEL, SOURCE, TENSORS, Fix, Materialise
 
 # A change that gives less than this is not worth a line.
 _WORTH = 1.03
@@ -67,6 +67,22 @@ class Change:
 def with_cores(plan: Plan, cores: float) -> Plan:
     """Return the plan on a machine with so many cores, others' shares gone from them."""
     return replace(plan, machine=replace(plan.machine, cores=cores))
+
+
+def at_speed(plan: Plan, speed: float) -> Plan:
+    """Return the plan on processors that do `speed` times as much in a second: all but waiting for a source."""
+    stages = tuple(
+        replace(
+            stage,
+            cpu_s=stage.cpu_s / speed,
+            gil_s=stage.gil_s / speed,
+            wait_s=stage.wait_s if stage.place == "build" else stage.wait_s / speed,
+        )
+        if stage.key != MODEL
+        else stage
+        for stage in plan.stages
+    )
+    return replace(plan, stages=stages)
 
 
 def more_threads(plan: Plan, *, num_more: int) -> Plan:

@@ -15,7 +15,7 @@ import numpy as np
 from stoker.doctor.meter import Contention
 from stoker.doctor.probe_machine import cores
 from stoker.doctor.results import Rate, Span
-from stoker.doctor.sampled import BUILT
+from stoker.doctor.sampled import BUILD_CPU, BUILT
 from stoker.doctor.step import Step
 from stoker.spec import Ragged
 
@@ -32,11 +32,14 @@ class Listener:
 
     pieces: list[tuple[int, str, int, int]] = field(default_factory=list)
     built: list[tuple[float, int]] = field(default_factory=list)
+    build_cpu: list[tuple[float, int]] = field(default_factory=list)
 
     def __call__(self, stage: str, start_ns: int, stop_ns: int, num_bytes: int) -> None:
         """Note one piece of work."""
         if stage == BUILT:
             self.built.append((stop_ns / 1e9, num_bytes))
+        elif stage == BUILD_CPU:
+            self.build_cpu.append((stop_ns / 1e9, num_bytes))
         else:
             self.pieces.append((threading.get_ident(), stage, start_ns, stop_ns))
 
@@ -213,6 +216,16 @@ def built_rate(built: Sequence[tuple[float, int]], *, num_first: int) -> Rate | 
     whole = slope(slice(None))
     halves = [slope(slice(0, len(times) // 2)), slope(slice(len(times) // 2, None))]
     return Rate(samples_s=whole, low=min(whole, *halves), high=max(whole, *halves), num_rounds=len(times))
+
+
+def build_cpu_s(listener: Listener) -> float | None:
+    """Return the processor seconds a sample that building took in a run; None of too few units.
+
+    The first half is left out: its memory had been used just before, and takes less than a long run's.
+    """
+    counted = listener.build_cpu[len(listener.build_cpu) // 2 :]
+    num_samples = sum(size for _, size in counted)
+    return sum(cpu_s for cpu_s, _ in counted) / num_samples if len(counted) >= _MIN_BUILT // 2 and num_samples else None
 
 
 def spans_of(whole: Whole, listener: Listener, *, step_s: float, from_s: float, length_s: float) -> tuple[Span, ...]:
