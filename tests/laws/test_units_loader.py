@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections import Counter
 from fractions import Fraction
@@ -220,59 +219,6 @@ def check_explained(loader: stoker.Loader, kind: str, chunks, step: int, batch) 
         assert ids[2::3] == batch["id"][:, 1].tolist()
     else:
         assert ids == batch["id"].reshape(-1).tolist()
-
-
-@settings(max_examples=40)
-@given(
-    drawn=datasets,
-    kind=kinds,
-    shuffle=st.booleans(),
-    lanes=st.integers(1, 2),
-    cuts=st.lists(st.tuples(st.integers(0, 6), st.integers(1, 9), st.integers(1, 3)), min_size=1, max_size=5),
-)
-def test_a_chain_of_resumes_on_other_ranks_and_batch_sizes_gives_the_uncut_order(drawn, kind, shuffle, lanes, cuts):
-    with tempfile.TemporaryDirectory() as path:
-        folder = Path(path) / "data"
-        dataset = write(folder, drawn)
-        if not is_possible(kind, folder):
-            return
-        options = {
-            "shuffle": shuffle, "seed": 5, "window": 2, "lanes": lanes, "cache": Path(path) / "cache",
-            "num_threads": 1, **KINDS[kind],
-        }  # fmt: skip
-        with stoker.Loader(dataset, batch_size=lanes, **options) as loader:
-            uncut = [[unit for batch in loader for unit in units_in(kind, batch)] for _ in range(2)]
-        got: list[list] = [[], []]
-        state = None
-        for num_steps, batch_size, world_size in [*cuts, (10**9, 50, 1)]:
-            parts, states = [], set()
-            for rank in range(world_size):
-                with stoker.Loader(
-                    dataset, global_batch_size=batch_size * lanes, rank=rank, world_size=world_size, **options
-                ) as loader:
-                    if state is not None:
-                        loader.load_state_dict(json.loads(state))
-                        assert loader.state_dict() == json.loads(state)
-                    mine = []
-                    while loader.epoch < 2 and len(mine) < num_steps and len(loader):
-                        epoch = loader.epoch
-                        for batch in loader:
-                            mine.append((epoch, units_in(kind, batch)))
-                            if len(mine) == num_steps:
-                                break
-                    parts.append(mine)
-                    states.add(json.dumps(loader.state_dict()))
-            assert len(states) == 1
-            state = states.pop()
-            for step in zip(*parts, strict=True):
-                for epoch, units in step:
-                    got[epoch] += units
-            if json.loads(state)["epoch"] >= 2:
-                break
-        if lanes == 1:
-            assert got == uncut
-        else:  # lanes take turns by batches, so it is the parts of each that go on
-            assert [sorted(epoch, key=str) for epoch in got] == [sorted(epoch, key=str) for epoch in uncut]
 
 
 def flat_bytes(array) -> bytes:

@@ -96,7 +96,13 @@ class Loader:
         window: Chunks whose samples are mixed together; "all" mixes the whole data set. None takes as many as make
             about 512 MiB, which depends on the data set alone. Of a mixture, chunks of each data set.
         lanes: Fixed equal shares of the samples, each of which feeds an equal part of every global batch, so that n
-            nodes can each cache their own share.
+            nodes can each cache their own share. With 21 samples, two lanes and global batches of 8:
+
+                samples   0 ········· 9 │ 10 ·········· 20     lane 0 has 10, lane 1 has 11, each shuffled for itself
+                step 0    ████          │ ████                 a rank of two reads its own lane alone
+                step 1    ████          │ ████                 any other number of ranks gets the same batches
+                step 2    ██            │ ███                  "keep": 5 samples; "drop": no such step;
+                          ██░░          │ ███░                 "pad": each lane repeats its own beginning
         remainder: What becomes of the samples that do not fill a global batch: "keep" makes the last batch smaller,
             "drop" leaves them out, "pad" fills it up with samples of the epoch's beginning and adds the bool field
             `sample_mask`, False on those.

@@ -53,7 +53,16 @@ class Steps:
         "pad"   ████████        ████████        ██████░░     positions 0 and 1 again, marked as padding
 
     In the last batch of "keep" each lane's part is spread over its ranks as a full part is, in proportion: a rank
-    never needs a lane that it does not need in a full batch. It may get nothing at all, but it has the step.
+    never needs a lane that it does not need in a full batch. It may get nothing at all, but it has the step. The same
+    with two lanes, of 10 and 11 of 21 samples; lane positions, and below them the ranks:
+
+        step    0                 1                 2
+        "keep"  0 1 2 3│0 1 2 3   4 5 6 7│4 5 6 7   8 9│8 9 10      5 samples, of which lane 0 has one less
+                0 0 1 1│1 2 2 2   0 0 1 1│1 2 2 2   0 1│1 2  2
+        "drop"  0 1 2 3│0 1 2 3   4 5 6 7│4 5 6 7                   5 samples are not delivered in this epoch
+                0 0 1 1│1 2 2 2   0 0 1 1│1 2 2 2
+        "pad"   0 1 2 3│0 1 2 3   4 5 6 7│4 5 6 7   8 9 0 1│8 9 10 0
+                0 0 1 1│1 2 2 2   0 0 1 1│1 2 2 2   0 0 1 1│1 2  2 2    each lane repeats its own beginning
 
     Args:
         lane_sizes: Samples of each lane: `Order.lane_sizes`.

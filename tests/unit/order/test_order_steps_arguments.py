@@ -27,6 +27,18 @@ def test_the_remainder_is_kept_dropped_or_padded_as_drawn():
     assert [pad.num_padded(2, Shard(rank, 3)) for rank in range(3)] == [0, 0, 2]
 
 
+def test_the_remainder_of_two_lanes_is_kept_dropped_or_padded_as_drawn():
+    keep, drop, pad = (
+        Steps(lane_sizes=(10, 11), global_batch_size=8, remainder=remainder) for remainder in ("keep", "drop", "pad")
+    )
+    assert (keep.num_steps, drop.num_steps, pad.num_steps) == (3, 2, 3)
+    for steps in (keep, drop, pad):
+        assert _taken(steps, 1, 3) == [[(0, 4, 6)], [(0, 6, 8), (1, 4, 5)], [(1, 5, 8)]]
+    assert _taken(keep, 2, 3) == [[(0, 8, 9)], [(0, 9, 10), (1, 8, 9)], [(1, 9, 11)]]
+    assert _taken(pad, 2, 3) == [[(0, 8, 10)], [(0, 0, 2), (1, 8, 9)], [(1, 9, 11), (1, 0, 1)]]
+    assert drop.num_dropped == 5
+
+
 def test_a_batch_larger_than_the_epoch_repeats_it_as_often_as_needed():
     steps = Steps(lane_sizes=(3,), global_batch_size=8, remainder="pad")
     assert steps.slices(0) == (Slice(0, 0, 3), Slice(0, 0, 3, is_padding=True), Slice(0, 0, 2, is_padding=True))
