@@ -74,7 +74,7 @@ def test_global_batches_are_the_same_for_any_world_size_cold_warm_and_uncached(p
 
 @pytest.mark.parametrize("num_threads", range(1, 17))
 def test_global_batches_are_the_same_for_any_number_of_threads(place, expected, num_threads):
-    for world_size, prefetch in ((1, num_threads), (3, 2)):
+    for world_size, prefetch in ((1, num_threads), (3, 16)):
         options = {"num_threads": num_threads, "prefetch": prefetch, "cache": place / "threads"}
         assert steps_of(dataset_of(place), world_size=world_size, **options) == expected
     assert steps_of(dataset_of(place), world_size=1, num_threads=num_threads) == expected

@@ -70,6 +70,20 @@ class Assembled:
             views |= {name: Shared(field, shared.index) for name, field in shared.rows.views().items()}
         return {name: views[name] for name in self.names}
 
+    def cut(self, sizes: Sequence[int]) -> list[Assembled]:
+        """Return the batches that lie in this one side by side, in the same memory.
+
+        Args:
+            sizes: Samples of each; together those of this one, of which nothing is shared.
+        """
+        batches, begin = [], 0
+        for size in sizes:
+            end = begin + size
+            ragged = {name: _lists_between(lists, begin, end) for name, lists in self.ragged.items()}
+            batches.append(Assembled(self.spec, size, self.records[begin:end], ragged, (), self.names))
+            begin = end
+        return batches
+
     def _own_views(self) -> Arrays:
         # The fields of one structured array cost 0.1 microseconds each, arrays made one by one 2.5.
         if self.num_samples == 0 or self.spec.record_bytes == 0:
@@ -103,6 +117,14 @@ class SharedRows:
 
     rows: Assembled
     index: Array
+
+
+def _lists_between(lists: Ragged, begin: int, end: int) -> Ragged:
+    """Return lists [begin, end), their values in the same memory."""
+    offsets = lists.offsets[begin : end + 1]
+    first, last = int(offsets[0]), int(offsets[-1])
+    values = _lists_between(lists.values, first, last) if isinstance(lists.values, Ragged) else lists.values[first:last]
+    return Ragged(values, offsets - first)
 
 
 def _ragged_bytes(ragged: Ragged) -> int:

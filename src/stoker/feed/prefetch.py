@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Generic, TypeVar
 
@@ -11,36 +11,46 @@ T = TypeVar("T")
 
 
 class Prefetch(Generic[T]):
-    """Give `make(0)`, `make(1)`, ... in this order, made by threads up to `depth` ahead of the caller.
+    """Give results 0, 1, 2, ... in this order, made by threads up to `depth` ahead of the caller.
 
-        make    ... 7   6        threads; as many results as `depth` wait or are being made
-        ready       5 . 3        4 is still being made: it is what the caller would wait for
+        make    ... 8 7   6 5    two threads, each at two results at a time; as many as `depth` wait or are being made
+        ready       4 3          5 is still being made: it is what the caller would wait for next but two
         caller  2                has been handed 0, 1, 2
 
-    An exception of `make(i)` is raised where `i` was due, after all results before it, and ends the sequence.
+    Several at a time, because what is made takes the interpreter's lock in turns: a thread that waits for it is put to
+    sleep and woken, which takes longer than what it wanted to do. The first ones are made one at a time, so that the
+    first of all comes soon; then as many as are ahead already.
+
+    An exception of making result i is raised where i was due, after all results before it, and ends the sequence.
 
     Args:
-        make: Called with the number of the result, from several threads at once.
+        make: Called with the number of a result and how many are wanted from there on; yields that many of them or
+            fewer, in order, but at least one. From several threads at once.
         num_results: How many there are.
         depth: How many may be made or wait ahead of the caller. With 0 there are no threads: each result is made when
             it is asked for, by the caller.
         num_threads: Threads that make them.
+        max_together: Results that a thread makes at a time, at most.
         waiting: Gives the block in which a thread waits for room.
     """
 
     def __init__(
         self,
-        make: Callable[[int], T],
+        make: Callable[[int, int], Iterable[T]],
         *,
         num_results: int,
         depth: int,
         num_threads: int,
+        max_together: int = 1,
         waiting: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self._make = make
         self._num_results = num_results
         self._depth = depth
         self._waiting = waiting
+        num_threads = min(max(1, num_threads), depth, num_results)
+        # Not more than leaves some for the other threads.
+        self._max_together = max(1, min(max_together, depth // max(1, num_threads)))
         # One lock, but two places to wait at, and each is told only of what it waits for: nobody is woken to find
         # nothing to do.
         self._lock = threading.RLock()
@@ -54,8 +64,7 @@ class Prefetch(Generic[T]):
         self._next_to_hand = 0
         self._is_closed = False
         self._threads = [
-            threading.Thread(target=self._work, name=f"stoker-batch-{i}", daemon=True)
-            for i in range(min(max(1, num_threads), depth, num_results))
+            threading.Thread(target=self._work, name=f"stoker-batch-{i}", daemon=True) for i in range(num_threads)
         ]
         for thread in self._threads:
             thread.start()
@@ -91,7 +100,8 @@ class Prefetch(Generic[T]):
                 self._taken.notify_all()
                 raise error
             self._next_to_hand += 1
-            self._taken.notify()
+            if self._has_room():
+                self._taken.notify()
             return self._ready.pop(number)
 
     def close(self) -> None:
@@ -117,28 +127,33 @@ class Prefetch(Generic[T]):
                 raise StopIteration
             if self._is_closed:
                 raise InterruptedError("closed before all results were handed over")
-            result = self._make(number)
+            (result,) = self._make(number, 1)
             self._next_to_hand += 1
             return result
 
     def _work(self) -> None:
-        while (number := self._claim()) is not None:
+        while (claimed := self._claim()) is not None:
+            number, stop = claimed
             try:
-                result = self._make(number)
+                while number < stop:
+                    for result in self._make(number, stop - number):
+                        with self._lock:
+                            if self._is_closed:
+                                return
+                            self._ready[number] = result
+                            if number == self._awaited:
+                                self._made.notify()
+                        del result  # the caller owns it now: a reference would keep its buffer from being reused
+                        number += 1
             except BaseException as error:  # whatever it is, it belongs to the step that was due
                 with self._lock:
                     self._failed[number] = error
                     self._made.notify_all()
                     self._taken.notify_all()
                 return
-            with self._lock:
-                self._ready[number] = result
-                if number == self._awaited:
-                    self._made.notify()
-            del result  # the caller owns it now: a reference here would keep its buffer from being reused
 
-    def _claim(self) -> int | None:
-        """Return the next number to make, or None when there is nothing left to do."""
+    def _claim(self) -> tuple[int, int] | None:
+        """Return first and past-the-last of the numbers to make next, or None when there is nothing left to do."""
         with self._lock:
             if self._has_room() or self._is_done():
                 return self._claim_now()
@@ -147,14 +162,20 @@ class Prefetch(Generic[T]):
                 self._taken.wait()
             return self._claim_now()
 
+    def _num_wanted(self) -> int:
+        """Return how many to make at a time: as many as are ahead already, within what is allowed and what is left."""
+        ahead = self._next_to_make - self._next_to_hand
+        return min(max(1, ahead), self._max_together, self._num_results - self._next_to_make)
+
     def _has_room(self) -> bool:
-        return self._next_to_make < self._next_to_hand + self._depth
+        return self._next_to_make + self._num_wanted() <= self._next_to_hand + self._depth
 
     def _is_done(self) -> bool:
         return self._is_closed or bool(self._failed) or self._next_to_make >= self._num_results
 
-    def _claim_now(self) -> int | None:
+    def _claim_now(self) -> tuple[int, int] | None:
         if self._is_done():
             return None
-        self._next_to_make += 1
-        return self._next_to_make - 1
+        first = self._next_to_make
+        self._next_to_make += self._num_wanted()
+        return first, self._next_to_make

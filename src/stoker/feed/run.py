@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from stoker.feed.assemble import Once, Part, assemble
+from stoker.feed.assemble import Assembled, Once, Part, assemble
 from stoker.feed.buffers import BufferPool
 from stoker.feed.fill import Filler
 from stoker.feed.handover import Batch, Handover
@@ -19,7 +19,7 @@ from stoker.feed.opened import Opened
 from stoker.feed.prefetch import Prefetch
 from stoker.feed.reorder import reordered
 from stoker.feed.sequence import SequenceShard
-from stoker.feed.streams import Acquired, EpochStream, Mapped, MixedStream, Stream
+from stoker.feed.streams import Acquired, EpochStream, Mapped, MixedStream, Range, Stream
 from stoker.feed.subjects import Subjects
 from stoker.feed.units.expand import Units
 from stoker.feed.units.make import Made, Maker, UnitPart
@@ -30,12 +30,17 @@ from stoker.order.mixture import MixtureEpoch
 from stoker.order.plain import Int64
 from stoker.order.position import Position
 from stoker.order.shard import Shard
-from stoker.order.steps import Steps
+from stoker.order.steps import Slice, Steps
 from stoker.spec import Arrays
 from stoker.trace.stages import Stages, timed
 from stoker.trace.track import Subject
 
 Augment = Callable[[Arrays, np.random.Generator], Arrays]
+
+# Batches that one thread makes in one go, at most, and how large they may be together: more would save little more,
+# and a batch that is kept keeps the memory of all that were gathered with it.
+_MAX_TOGETHER = 8
+_TOGETHER_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +143,8 @@ class Run:
         self._numbers = range(turn.first, steps.num_steps, turn.every)
         self._num_handed = 0
         self._handed_ns = 0
+        self._batch_bytes = _TOGETHER_BYTES  # of the last one; until one is made, one at a time
+        self._passing_from = 0  # the step from which on windows may be left behind
         self._subjects = Subjects(epoch=self._epoch, steps=steps, num_lanes=len(orders))
         # Asked for twice: when a step is assembled, and to see what it leaves behind.
         self._slices = lru_cache(maxsize=64)(partial(steps.slices, shard=settings.shard))
@@ -157,6 +164,7 @@ class Run:
             num_results=len(self._numbers),
             depth=settings.prefetch,
             num_threads=settings.num_threads,
+            max_together=self._max_together(),
             waiting=partial(stages.span, "wait_room"),
         )
 
@@ -270,34 +278,67 @@ class Run:
         with self._stages.span("build", subject=self._subjects.of_chunk(chunk)):
             return self._opened.build(chunk)
 
-    def _make(self, number: int) -> Prepared:
-        with self._stages.span("batch", subject=self._subjects.of_step(self._numbers[number])):
-            return self._make_batch(number)
+    def _max_together(self) -> int:
+        """Return how many batches may be gathered in one go: more make the wait for one of them longer."""
+        settings, opened = self._settings, self._opened
+        if settings.maker is not None or opened.is_mixed or settings.once != "never" or self._stages.max_spans:
+            return 1  # not simply rows one after the other; or a trace, which wants to see each batch made
+        return _MAX_TOGETHER
 
-    def _make_batch(self, number: int) -> Prepared:
-        step = self._numbers[number]
-        slices = self._slices(step)
+    def _make(self, number: int, num_wanted: int) -> Iterator[Prepared]:
+        """Yield the batches of some of the run's steps, the first of them at least."""
+        numbers = self._numbers[number : number + num_wanted]
+        with self._stages.span("batch", subject=self._subjects.of_step(numbers[0])):
+            made, slices = self._made(numbers)
+            prepared = self._finished(made[0], slices[0])
+        yield prepared
+        for step, batch, pieces in zip(numbers[1:], made[1:], slices[1:], strict=False):
+            with self._stages.span("batch", subject=self._subjects.of_step(step)):
+                prepared = self._finished(batch, pieces)
+            yield prepared
+
+    def _made(self, numbers: Sequence[int]) -> tuple[list[Made], list[tuple[Slice, ...]]]:
+        """Return the batches of the first step and of those after it whose windows are open already."""
+        streams = self._streams
+        slices = [self._slices(numbers[0])]
+        for step in numbers[1 : _TOGETHER_BYTES // self._batch_bytes]:
+            pieces = self._slices(step)
+            if not all(streams[piece.lane].is_open(piece.start, piece.stop) for piece in pieces):
+                break
+            slices.append(pieces)
         acquired: Acquired = []
         try:
-            streams = self._streams
-            parts = [part for lane, start, stop, _ in slices for part in streams[lane].parts(start, stop, acquired)]
-            whose = [streams[piece.lane].whose(piece.start, piece.stop) for piece in slices]
+            parts = []
+            for lane, ranges in _by_lane(slices):
+                parts += streams[lane].parts(ranges, acquired)
             start_ns = time.perf_counter_ns()
-            made = self._mixed(parts, whose) if self._opened.is_mixed else self._gathered(parts, self._pool)
+            if self._opened.is_mixed:
+                whose = [streams[piece.lane].whose(piece.start, piece.stop) for piece in slices[0]]
+                made = self._mixed(parts, whose)
+            else:
+                made = self._gathered(parts, self._pool)
         finally:
             for windows, window in acquired:
                 windows.release(window)
         self._stages("gather", start_ns, time.perf_counter_ns(), made.size_bytes)
+        self._batch_bytes = max(1, made.size_bytes // len(slices))
+        if len(slices) == 1:
+            return [made], slices
+        sizes = [sum(piece.num_samples for piece in pieces) for pieces in slices]
+        return [_rows_made(batch) for batch in made.assembled.cut(sizes)], slices
+
+    def _finished(self, made: Made, slices: Sequence[Slice]) -> Prepared:
+        """Return a batch as it is handed over."""
         arrays = made.arrays
         if self._settings.marks_padding:
             is_padding = [np.full(piece.num_samples, piece.is_padding) for piece in slices]
             arrays["sample_mask"] = ~np.concatenate([np.zeros(0, dtype=np.bool_), *is_padding])
+        is_augmented = self._settings.augment is not None
         if self._settings.augment is not None:
             places = ",".join(f"{piece.lane}:{piece.start}:{piece.stop}" for piece in slices)
             key = order_key(seed=self._settings.seed, epoch=self._epoch, purpose=f"augment:{places}")
             with timed(self._stages, "augment"):
                 arrays = self._settings.augment(arrays, np.random.Generator(np.random.Philox(key=key)))
-        is_augmented = self._settings.augment is not None
         cut = self._settings.sequence_shard
         if cut is not None:
             cut.check_batch(arrays)
@@ -312,8 +353,7 @@ class Run:
 
     def _assembled(self, parts: Sequence[UnitPart], places: Int64 | None = None) -> Made:
         rows = [Part(window, slot, row) for window, _, slot, row, *_ in parts]
-        assembled = assemble(self._opened.spec, rows, self._pool, once=self._settings.once, places=places)
-        return Made(assembled.views(), assembled, None, True, assembled.num_samples, assembled.size_bytes)
+        return _rows_made(assemble(self._opened.spec, rows, self._pool, once=self._settings.once, places=places))
 
     def _mixed(self, parts: Sequence[UnitPart], whose_by_slice: Sequence[Int64 | None]) -> Made:
         """Return a batch of several data sets: gathered one after the other, each sample to its place.
@@ -344,11 +384,35 @@ class Run:
 
     def _pass_windows(self) -> None:
         """Close the windows that only steps already handed over needed."""
-        if self.is_over:
+        if self.is_over or self._numbers[self._num_handed] < self._passing_from:
             return
-        for piece in self._slices(self._numbers[self._num_handed]):
-            if not piece.is_padding:  # which goes back to the beginning
-                self._streams[piece.lane].pass_by(piece.start)
+        step, steps = self._numbers[self._num_handed], self.steps
+        pieces = [piece for piece in self._slices(step) if not piece.is_padding]  # which goes back to the beginning
+        borders = [self._streams[piece.lane].pass_by(piece.start) for piece in pieces]
+        # No step before this one begins behind such a border: nothing has to be looked at until then.
+        if borders:
+            self._passing_from = max(step + 1, (min(borders) - steps.lane_start) // steps.part_size)
+
+
+def _by_lane(slices: Sequence[Sequence[Slice]]) -> list[tuple[int, list[Range]]]:
+    """Return the ranges of batches in their order, those of one lane that follow each other together."""
+    if len(slices) == 1 and len(slices[0]) == 1:
+        lane, start, stop, _ = slices[0][0]
+        return [(lane, [(start, stop)])]
+    found: list[tuple[int, list[Range]]] = []
+    for pieces in slices:
+        for lane, start, stop, _ in pieces:
+            if not found or found[-1][0] != lane:
+                found.append((lane, [(start, stop)]))
+            elif found[-1][1][-1][1] == start:  # it goes on where the one before it ends
+                found[-1][1][-1] = (found[-1][1][-1][0], stop)
+            else:
+                found[-1][1].append((start, stop))
+    return found
+
+
+def _rows_made(assembled: Assembled) -> Made:
+    return Made(assembled.views(), assembled, None, True, assembled.num_samples, assembled.size_bytes)
 
 
 def let_go(close: Callable[[], None]) -> None:

@@ -11,7 +11,7 @@ other as its data sets' own epochs come:
 from __future__ import annotations
 
 import threading
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
@@ -20,7 +20,7 @@ from stoker.feed.units.expand import Units
 from stoker.feed.units.make import UnitPart
 from stoker.feed.window import Window
 from stoker.feed.windows import Windows
-from stoker.order.epoch import EpochOrder, locate_range
+from stoker.order.epoch import EpochOrder, locate_ranges
 from stoker.order.mixture import MixtureEpoch
 from stoker.order.plain import Int64, Tables
 
@@ -50,29 +50,37 @@ class Mapped:
 
 
 Acquired: TypeAlias = list[tuple[Windows[Mapped], int]]
+Range: TypeAlias = tuple[int, int]
+"""First and past-the-last position."""
 
 
 class Stream(Protocol):
     """The samples of one lane in one epoch."""
 
-    def parts(self, start: int, stop: int, acquired: Acquired) -> list[UnitPart]:
-        """Return where the samples of positions lie, cut at the borders of windows.
+    def parts(self, ranges: Sequence[Range], acquired: Acquired) -> list[UnitPart]:
+        """Return where the samples of positions lie: range by range, those in one window together.
 
         Their windows are open, and noted in `acquired`: whoever asks releases them.
 
         Blocks: until they are open.
 
         Args:
-            start: First position.
-            stop: One past the last.
+            ranges: First and past-the-last position of each.
             acquired: Gets every window and its number.
         """
+
+    def is_open(self, start: int, stop: int) -> bool:
+        """Return whether `parts` of these positions would not have to wait."""
 
     def whose(self, start: int, stop: int) -> Int64 | None:
         """Return the data set of each position, None where there is only one. Shape [B]."""
 
-    def pass_by(self, position: int) -> None:
-        """Say that no step to come needs a position before this one, except by asking again."""
+    def pass_by(self, position: int) -> int:
+        """Say that no step to come needs a position before this one, except by asking again.
+
+        Returns:
+            From which position on it is worth saying that again.
+        """
 
     def stop(self) -> None:
         """Open no more windows, and free whoever waits for one."""
@@ -108,19 +116,41 @@ class EpochStream:
         self._which = which
         self._passed = 0
 
-    def parts(self, start: int, stop: int, acquired: Acquired) -> list[UnitPart]:
+    def parts(self, ranges: Sequence[Range], acquired: Acquired) -> list[UnitPart]:
         """Return where the samples of positions lie; see `Stream.parts`."""
-        windows, borders = self.windows, self._borders
+        windows = self.windows
         parts = []
-        while start < stop:
-            number = bisect_right(borders, start) - 1
-            end = min(stop, borders[number + 1])
+        for number, pieces in self._by_window(ranges):
             mapped = windows.acquire(number)
             acquired.append((windows, number))
-            slot, unit = locate_range(start, end, mapped.tables)
+            slot, unit = locate_ranges(pieces, mapped.tables)
             parts.append(UnitPart(mapped.window, mapped.chunks, slot, unit, self._units, self._fragments, self._which))
-            start = end
         return parts
+
+    def is_open(self, start: int, stop: int) -> bool:
+        """Return whether the windows of positions are open."""
+        first, last = bisect_right(self._borders, start) - 1, bisect_left(self._borders, stop)
+        return all(self.windows.is_open(number) for number in range(first, last))
+
+    def _by_window(self, ranges: Sequence[Range]) -> list[tuple[int, list[Range]]]:
+        """Return the ranges in their order, cut at borders; those that follow each other in one window together."""
+        borders = self._borders
+        if len(ranges) == 1:  # mostly so
+            number = bisect_right(borders, ranges[0][0]) - 1
+            if ranges[0][0] < ranges[0][1] <= borders[number + 1]:
+                return [(number, list(ranges))]
+        found: list[tuple[int, list[Range]]] = []
+        for begin, stop in ranges:
+            start = begin
+            while start < stop:
+                number = bisect_right(borders, start) - 1
+                end = min(stop, borders[number + 1])
+                if found and found[-1][0] == number:
+                    found[-1][1].append((start, end))
+                else:
+                    found.append((number, [(start, end)]))
+                start = end
+        return found
 
     def whose(self, start: int, stop: int) -> Int64 | None:
         """Return None: there is one data set."""
@@ -131,12 +161,13 @@ class EpochStream:
         """Return whether a position lies in the epoch's last window."""
         return position >= self._borders[-2]
 
-    def pass_by(self, position: int) -> None:
-        """Close the windows before the one of this position."""
+    def pass_by(self, position: int) -> int:
+        """Close the windows before the one of this position, and return where that one ends."""
         number = bisect_right(self._borders, position) - 1
         if number > self._passed:
             self._passed = number
             self.windows.pass_by(number)
+        return self._borders[min(number + 1, len(self._borders) - 1)]
 
     def pass_all(self) -> None:
         """Close every window once nobody uses it."""
@@ -180,13 +211,21 @@ class MixedStream:
         self._retired: list[_Open] = []
         self._is_stopped = False
 
-    def parts(self, start: int, stop: int, acquired: Acquired) -> list[UnitPart]:
+    def parts(self, ranges: Sequence[Range], acquired: Acquired) -> list[UnitPart]:
         """Return where the samples of positions lie: data set by data set, each in the order of its positions."""
+        return [part for start, stop in ranges for part in self._parts_of_range(start, stop, acquired)]
+
+    def is_open(self, start: int, stop: int) -> bool:
+        """Return False: which windows these positions need is known only when they are asked for."""
+        del start, stop
+        return False
+
+    def _parts_of_range(self, start: int, stop: int, acquired: Acquired) -> list[UnitPart]:
         parts: list[UnitPart] = []
         for which, epoch, first, last in self._order.stretches(start, stop):
             one = self._enter(which, epoch)
             try:
-                parts += one.stream.parts(first, last, acquired)
+                parts += one.stream.parts([(first, last)], acquired)
             finally:
                 with self._lock:
                     one.num_users -= 1
@@ -198,7 +237,7 @@ class MixedStream:
         """Return the data set of each position. Shape [B]."""
         return self._order.components(start, stop)
 
-    def pass_by(self, position: int) -> None:
+    def pass_by(self, position: int) -> int:
         """Close what lies before where each data set's stream stands at this position."""
         with self._lock:
             stands = self._order.streams_at(position)
@@ -215,6 +254,7 @@ class MixedStream:
             self._retired = [one for one in self._retired if one not in idle]
         for one in idle:
             one.stream.close()
+        return position + 1
 
     def stop(self) -> None:
         """Open no more windows, and no more streams."""

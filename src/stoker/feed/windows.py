@@ -110,6 +110,11 @@ class Windows(Generic[W]):
             if slot is not None:  # else all are closed
                 self._leave(number, slot)
 
+    def is_open(self, number: int) -> bool:
+        """Return whether window `number` could be had without waiting."""
+        slot = self._slots.get(number)
+        return slot is not None and slot.window is not None
+
     def ask(self, number: int) -> None:
         """Have window `number` opened by and by: steps to come will need it."""
         with self._lock:

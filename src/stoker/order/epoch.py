@@ -10,6 +10,7 @@ positions     0 1 2 3 ...        │ window_starts[1] ...              what a st
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
 
@@ -334,9 +335,15 @@ class EpochOrder:
         return list(zip(found.tolist(), np.split(by_window, begins[1:]), strict=False))
 
 
-def locate_range(first: int, last: int, tables: Tables) -> tuple[Int64, Int64]:
-    """Return slot and row of positions [first, last), which must lie in the window: that is not checked again.
+def locate_ranges(ranges: Sequence[tuple[int, int]], tables: Tables) -> tuple[Int64, Int64]:
+    """Return slot and row of ranges of positions, which must lie in the window: that is not checked again.
 
-    Slots count from the window's first; rows as `EpochOrder.tables` was told. Shape [last - first] each.
+    Slots count from the window's first; rows as `EpochOrder.tables` was told. Shape [B] each, B over all ranges.
+
+    Args:
+        ranges: First and past-the-last position of each; at least one.
+        tables: Of the window.
     """
-    return arithmetic().locate_range(first, last, tables)
+    if len(ranges) == 1:
+        return arithmetic().locate_range(*ranges[0], tables)
+    return arithmetic().locate(np.concatenate([np.arange(*one, dtype=np.int64) for one in ranges]), tables)

@@ -1,8 +1,14 @@
 import threading
+import weakref
 
 import pytest
 
 from stoker.feed.prefetch import Prefetch
+
+
+def one_by_one(make):
+    """Give results that are made one at a time, however many are wanted."""
+    return lambda first, _: iter([make(first)])
 
 
 def drain(prefetch):
@@ -17,7 +23,7 @@ def drain(prefetch):
 @pytest.mark.parametrize("num_threads", [1, 2, 7])
 @pytest.mark.parametrize("depth", [0, 1, 3, 100])
 def test_results_come_in_order(num_threads, depth):
-    prefetch = Prefetch(lambda i: i * i, num_results=50, depth=depth, num_threads=num_threads)
+    prefetch = Prefetch(one_by_one(lambda i: i * i), num_results=50, depth=depth, num_threads=num_threads)
     assert drain(prefetch) == [i * i for i in range(50)]
     prefetch.close()
 
@@ -31,7 +37,7 @@ def test_no_more_than_depth_are_made_ahead():
         made.release()
         return i
 
-    prefetch = Prefetch(make, num_results=100, depth=3, num_threads=4)
+    prefetch = Prefetch(one_by_one(make), num_results=100, depth=3, num_threads=4)
     for _ in range(3):
         assert made.acquire(timeout=30)
     assert not made.acquire(timeout=0.05)
@@ -48,7 +54,7 @@ def test_an_error_comes_where_its_result_was_due_and_ends_the_sequence():
             raise KeyError("five")
         return i
 
-    prefetch = Prefetch(make, num_results=10, depth=10, num_threads=3)
+    prefetch = Prefetch(one_by_one(make), num_results=10, depth=10, num_threads=3)
     assert [prefetch.get() for _ in range(5)] == [0, 1, 2, 3, 4]
     with pytest.raises(KeyError, match="five"):
         prefetch.get()
@@ -58,7 +64,7 @@ def test_an_error_comes_where_its_result_was_due_and_ends_the_sequence():
 
 
 def test_close_in_the_middle_ends_all_threads():
-    prefetch = Prefetch(lambda i: i, num_results=10**9, depth=5, num_threads=3)
+    prefetch = Prefetch(one_by_one(lambda i: i), num_results=10**9, depth=5, num_threads=3)
     assert prefetch.get() == 0
     prefetch.close()
     prefetch.close()
@@ -66,14 +72,16 @@ def test_close_in_the_middle_ends_all_threads():
 
 
 def test_nothing_to_make_ends_at_once():
-    prefetch = Prefetch(lambda i: i, num_results=0, depth=5, num_threads=3)
+    prefetch = Prefetch(one_by_one(lambda i: i), num_results=0, depth=5, num_threads=3)
     assert drain(prefetch) == []
     prefetch.close()
 
 
 def test_without_depth_each_result_is_made_by_the_caller_when_it_is_asked_for():
     made = []
-    prefetch = Prefetch(lambda i: made.append((i, threading.current_thread())), num_results=3, depth=0, num_threads=4)
+    prefetch = Prefetch(
+        one_by_one(lambda i: made.append((i, threading.current_thread()))), num_results=3, depth=0, num_threads=4
+    )
     assert made == []
     prefetch.get()
     assert made == [(0, threading.current_thread())]
@@ -91,7 +99,7 @@ def test_closing_waits_for_a_result_that_the_caller_is_making():
         events.append("made")
         return i
 
-    prefetch = Prefetch(make, num_results=2, depth=0, num_threads=1)
+    prefetch = Prefetch(one_by_one(make), num_results=2, depth=0, num_threads=1)
     caller = threading.Thread(target=prefetch.get)
     caller.start()
     assert begun.wait(30)
@@ -107,3 +115,94 @@ def test_closing_waits_for_a_result_that_the_caller_is_making():
     caller.join(30)
     closer.join(30)
     assert events == ["made", "closed"]
+
+
+# ---------------------------------------------------------------------- several at a time
+
+
+def some_of(make, wanted, at_most=100):
+    """Give as many as are wanted, but `at_most`, and note how many were."""
+
+    def several(first, num_wanted):
+        wanted.append(num_wanted)
+        for i in range(first, first + min(num_wanted, at_most)):
+            yield make(i)
+
+    return several
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 7])
+@pytest.mark.parametrize("depth", [0, 1, 3, 16, 100])
+@pytest.mark.parametrize("at_most", [1, 2, 100])
+def test_results_made_together_come_in_order(num_threads, depth, at_most):
+    wanted = []
+    prefetch = Prefetch(
+        some_of(lambda i: i * i, wanted, at_most), num_results=50, depth=depth, num_threads=num_threads, max_together=4
+    )
+    assert drain(prefetch) == [i * i for i in range(50)]
+    prefetch.close()
+    assert wanted[0] == 1  # the caller waits for it
+    assert max(wanted) <= 4
+    assert at_most < 100 or sum(wanted) == 50
+
+
+@pytest.mark.parametrize(("depth", "num_threads", "together"), [(3, 4, 1), (3, 1, 3), (8, 2, 4), (9, 2, 4)])
+def test_no_more_than_depth_are_made_ahead_however_many_together(depth, num_threads, together):
+    made = []
+    changed = threading.Condition()
+
+    def make(i):
+        with changed:
+            made.append(i)
+            changed.notify_all()
+        return i
+
+    wanted = []
+    prefetch = Prefetch(
+        some_of(make, wanted), num_results=1000, depth=depth, num_threads=num_threads, max_together=together
+    )
+    # The look-ahead may stay one unit short of full: a thread waits until there is room for a whole one.
+    with changed:
+        assert changed.wait_for(lambda: len(made) > depth - together, timeout=30)
+        changed.wait_for(lambda: len(made) > depth, timeout=0.05)
+        assert len(made) <= depth
+    for handed in range(1, 20):
+        assert prefetch.get() == handed - 1
+        with changed:
+            assert changed.wait_for(lambda handed=handed: len(made) > handed + depth - 2 * together, timeout=30)
+            assert len(made) <= handed + depth
+    prefetch.close()
+
+
+@pytest.mark.parametrize("failing", range(12))
+def test_an_error_among_results_made_together_comes_behind_those_before_it(failing):
+    def make(i):
+        if i == failing:
+            raise KeyError(f"result {i}")
+        return i
+
+    prefetch = Prefetch(some_of(make, []), num_results=12, depth=8, num_threads=2, max_together=4)
+    assert [prefetch.get() for _ in range(failing)] == list(range(failing))
+    with pytest.raises(KeyError, match=f"result {failing}"):
+        prefetch.get()
+    prefetch.close()
+
+
+def test_a_result_that_was_handed_over_is_referred_to_by_nobody_else():
+    class Result:
+        pass
+
+    made = []
+
+    def make(_):
+        result = Result()
+        made.append(weakref.ref(result))
+        return result
+
+    prefetch = Prefetch(some_of(make, []), num_results=1000, depth=8, num_threads=2, max_together=4)
+    for _ in range(40):
+        prefetch.get()
+    # A thread drops the last it has made before it waits for room: soon, and without being asked.
+    wait = threading.Event().wait
+    assert any(not wait(0.01) and [one() for one in made[:40]] == [None] * 40 for _ in range(3000))
+    prefetch.close()
