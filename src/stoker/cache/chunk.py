@@ -74,33 +74,54 @@ class ChunkHeader:
         spec: What a sample is.
         arrays: Where each array lies, without padding.
         size_bytes: Of the whole file.
-        about: What made it, as JSON: url, row groups, rows, key.
+        about_json: What made it, for people: see `about`.
     """
 
     num_samples: int
     spec: Spec
     arrays: Mapping[str, ArrayPlace]
     size_bytes: int
-    about: Mapping[str, Any]
+    about_json: str
+
+    @property
+    def about(self) -> Mapping[str, Any]:
+        """What made it: url, row groups, rows, key."""
+        about: Mapping[str, Any] = json.loads(self.about_json)
+        return about
 
 
-def read_header(file: Path | str | int) -> ChunkHeader:
+def read_header(file: Path | str | int, *, file_bytes: int | None = None) -> ChunkHeader:
     """Return the header of a chunk file, after checking its own checksum and the length of the file.
 
     Bytes of arrays are not looked at: `check_arrays` does that.
 
     Args:
         file: Path, or a descriptor open for reading.
+        file_bytes: How long the file is, for who has just asked.
 
     Raises:
         ChunkCorruptError: It is no chunk file, one of another format version, cut short, or damaged in the header.
         OSError: It cannot be read.
     """
     if isinstance(file, int):
-        return _read_header(file, Path(f"/dev/fd/{file}"))
-    path = Path(file)
-    with opened(path) as fd:
-        return _read_header(fd, path)
+        try:
+            return _read_header(file, os.fstat(file).st_size if file_bytes is None else file_bytes)
+        except _Damage as error:
+            path = Path(f"/dev/fd/{file}")
+            raise ChunkCorruptError(f"{path} {error}", path=path) from error.__cause__
+    with opened(Path(file)) as fd:
+        return _read_header_of(fd, Path(file))
+
+
+class _Damage(Exception):  # noqa: N818  (never leaves this module)
+    """What is wrong with a header; the file's name belongs in front."""
+
+
+def _read_header_of(fd: int, path: Path) -> ChunkHeader:
+    try:
+        return _read_header(fd, os.fstat(fd).st_size)
+    except _Damage as error:
+        raise ChunkCorruptError(f"{path} {error}", path=path) from error.__cause__
 
 
 @contextmanager
@@ -113,25 +134,22 @@ def opened(path: Path) -> Iterator[int]:
         os.close(fd)
 
 
-def _read_header(fd: int, path: Path) -> ChunkHeader:
-    file_bytes = os.fstat(fd).st_size
+def _read_header(fd: int, file_bytes: int) -> ChunkHeader:
     head = os.pread(fd, _FIRST_READ_BYTES, 0)
     num_bytes = 8 + int.from_bytes(head[:8], "little")
     if len(head) < 8 or num_bytes > min(file_bytes, _MAX_HEADER_BYTES):
-        raise ChunkCorruptError(f"{path} is no chunk file or is cut short: {file_bytes} bytes", path=path)
+        raise _Damage(f"is no chunk file or is cut short: {file_bytes} bytes")
     if num_bytes > len(head):
         head += os.pread(fd, num_bytes - len(head), len(head))
     head = head[:num_bytes]
     if head[CHECKSUM_AT : CHECKSUM_AT + 16] != header_checksum(head):
-        raise ChunkCorruptError(f"{path} is no chunk file or is damaged: the header's checksum differs", path=path)
+        raise _Damage("is no chunk file or is damaged: the header's checksum differs")
     try:
         content = json.loads(head[8:])
         metadata = content["__metadata__"]
         version = metadata["format_version"]
         if version not in _VERSIONS:
-            raise ChunkCorruptError(
-                f"{path} has chunk format {version}, this version of Stoker reads {' and '.join(_VERSIONS)}", path=path
-            )
+            raise _Damage(f"has chunk format {version}, this version of Stoker reads {' and '.join(_VERSIONS)}")
         checksums = json.loads(metadata["checksums"])
         arrays = {name: _place(num_bytes, content[name], checksum) for name, checksum in checksums.items()}
         ends = [item["data_offsets"][1] for name, item in content.items() if name != "__metadata__"]
@@ -140,12 +158,12 @@ def _read_header(fd: int, path: Path) -> ChunkHeader:
             spec=_parse_spec(metadata["spec"]),
             arrays=arrays,
             size_bytes=num_bytes + max(ends, default=0),
-            about=json.loads(metadata["about"]),
+            about_json=str(metadata["about"]),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise ChunkCorruptError(f"{path} cannot be read as a chunk: {error!r}", path=path) from error
+        raise _Damage(f"cannot be read as a chunk: {error!r}") from error
     if header.size_bytes != file_bytes:
-        raise ChunkCorruptError(f"{path} has {file_bytes} bytes, its header says {header.size_bytes}", path=path)
+        raise _Damage(f"has {file_bytes} bytes, its header says {header.size_bytes}")
     return header
 
 
@@ -204,7 +222,7 @@ def read_arrays(path: Path | str) -> Arrays:
     """
     path = Path(path)
     with opened(path) as fd:
-        header = _read_header(fd, path)
+        header = _read_header_of(fd, path)
         check_arrays(fd, header, path=path)
         content = {name: _read_array(fd, place) for name, place in header.arrays.items()}
     return arrays_of(header.spec, content, num_samples=header.num_samples)

@@ -196,6 +196,7 @@ class Store:
         self._device, self._inode = about.st_dev, about.st_ino
         self._mutex = threading.Lock()
         self._counts = StoreCounts()
+        self._num_reused = 0
         self._published: set[str] = set()
         self._opened: set[str] = set()
         self._corrupt: set[str] = set()
@@ -262,7 +263,7 @@ class Store:
         if key not in self._opened:
             with self._mutex:
                 if key not in self._opened and key not in self._published:
-                    self._counts = replace(self._counts, num_reused=self._counts.num_reused + 1)
+                    self._num_reused += 1
                 self._opened.add(key)
         return chunk
 
@@ -301,7 +302,7 @@ class Store:
                 place = (self._device, self._inode, key)
                 known, header = _checked.get(place, (None, None))
                 if known != version or header is None:
-                    header = read_header(fd)
+                    header = read_header(fd, file_bytes=about.st_size)
                     if not self._marks.holds(key, about):
                         check_arrays(fd, header, path=Path(name))
                         self._marks.set(key, about)
@@ -598,7 +599,7 @@ class Store:
     def counts(self) -> StoreCounts:
         """Return what this store has done so far."""
         with self._mutex:
-            return replace(self._counts, num_evicted=self._room.num_evicted)
+            return replace(self._counts, num_reused=self._num_reused, num_evicted=self._room.num_evicted)
 
     def entries(self) -> list[DatasetEntry]:
         """Return the data sets and their chunks, the most recently opened first; chunks of none come last."""

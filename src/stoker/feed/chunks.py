@@ -5,26 +5,25 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from stoker.cache.build import Builder, ChunkBuilder
-from stoker.cache.chunk import read_header
 from stoker.cache.layout import array_names
 from stoker.cache.locks import Lock
-from stoker.cache.store import Store
+from stoker.cache.store import Chunk, Store
 from stoker.cache.warm import OnProgress, WarmProgress, warm
 from stoker.cache.workers import ProcessBuilder
-from stoker.errors import CacheError, ChunkCorruptError, FieldError
+from stoker.errors import FieldError
 from stoker.feed.fill import Filling
+from stoker.feed.opening import Opener
 from stoker.feed.temporary import TemporaryFolder
 from stoker.feed.units.make import check_units
 from stoker.feed.units.open import makes_tokens, open_units
@@ -39,11 +38,6 @@ from stoker.source.units.reading import OnCount
 from stoker.spec import Entry, Spec
 from stoker.trace.stages import OnStage
 
-# A chunk that was found corrupt, or was evicted between being built and being opened, is built again this often before
-# it counts as a fault of the disk.
-_TRIES = 5
-# Files that a window may hold open while its chunks come in; the usual limit of a process is 1,024.
-_MAX_HELD = 256
 # How often to look whether another process has counted what this one needs.
 _POLL_S = 0.02
 # Threads that build from a remote source beyond those for the cores: they wait for the network most of the time, and
@@ -54,8 +48,6 @@ _REMOTE_THREADS = 6
 _PUBLISH_THREADS = 1
 # Of the free memory that a cache without a folder may take: the model's process needs some, too.
 _TEMPORARY_SHARE = 0.5
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +99,14 @@ class Chunks:
         self._temporary = temporary
         self.index: Index | None = None
         self._keys: dict[int, str] = {}
+        self._opener = Opener(
+            store=store,
+            spec=spec,
+            num_samples=self.num_samples,
+            key=self._key,
+            fragments=catalogue.fragments,
+            is_tight=self.is_tight,
+        )
 
     @property
     def kept_in(self) -> Path | None:
@@ -128,8 +128,8 @@ class Chunks:
         return _num_builders(self.catalogue, num_threads)
 
     def is_there(self, chunk: int) -> bool:
-        """Return whether a chunk is in the cache."""
-        return self._store.has(self._key(chunk))
+        """Return whether a chunk is in the cache. One that stays mapped is looked for when its window opens."""
+        return self._opener.stands(chunk) or self._store.has(self._key(chunk))
 
     def build(self, chunk: int) -> bool:
         """Build a chunk, and what is read in one go with it; False where another process is at it."""
@@ -161,36 +161,7 @@ class Chunks:
             chunks: Numbers of chunks, shape [K].
             filler: Has been or will be asked for them.
         """
-        numbers = [int(chunk) for chunk in chunks]
-        filler.request(numbers)
-        if len(numbers) <= _MAX_HELD:
-            return self._open_held(numbers, filler)
-        # Too many to hold open: looked up twice, and built again where one was evicted in between.
-        sizes = [self._held(chunk, filler, os.fstat).st_size for chunk in numbers]
-        window = self._window(numbers, sizes)
-        try:
-            for slot, chunk in enumerate(numbers):
-                self._held(chunk, filler, partial(_place, window, slot))
-        except BaseException:
-            window.close()
-            raise
-        return window
-
-    def _open_held(self, numbers: Sequence[int], filler: Filling) -> Window:
-        """Open each chunk as soon as it is there: an open file may be evicted and is still read."""
-        with ExitStack() as stack:
-            fds = []
-            for chunk in numbers:
-                fds.append(self._held(chunk, filler, os.dup))
-                stack.callback(os.close, fds[-1])
-            window = self._window(numbers, [os.fstat(fd).st_size for fd in fds])
-            try:
-                for slot, fd in enumerate(fds):
-                    _place(window, slot, fd)
-            except BaseException:
-                window.close()
-                raise
-        return window
+        return self._opener.open([int(chunk) for chunk in chunks], filler)
 
     def list_lengths(self, chunk: int, entry: Entry, filler: Filling) -> npt.NDArray[np.int64]:
         """Return how many values a ragged field has in each sample of a chunk: read from the chunk. Shape [N].
@@ -203,31 +174,14 @@ class Chunks:
             filler: Has been or will be asked for the chunk.
         """
 
-        def read(fd: int) -> npt.NDArray[np.int64]:
-            place = read_header(fd).arrays[array_names(entry)[0]]
-            offsets: npt.NDArray[np.int64] = np.frombuffer(os.pread(fd, place.size_bytes, place.offset_bytes), np.int64)
+        def read(opened: Chunk) -> npt.NDArray[np.int64]:
+            place = opened.header.arrays[array_names(entry)[0]]
+            content = os.pread(opened.fd, place.size_bytes, place.offset_bytes)
+            offsets: npt.NDArray[np.int64] = np.frombuffer(content, np.int64)
             return offsets[1:] - offsets[:-1]
 
         filler.request([chunk])
-        return self._held(chunk, filler, read)
-
-    def _window(self, numbers: Sequence[int], sizes: Sequence[int]) -> Window:
-        return Window(self.spec, num_samples=[int(self.num_samples[i]) for i in numbers], size_bytes=sizes)
-
-    def _held(self, chunk: int, filler: Filling, use: Callable[[int], T]) -> T:
-        """Return what `use` makes of the chunk's descriptor, once the chunk is there and found sound."""
-        for _ in range(_TRIES):
-            filler.wait(chunk)
-            try:
-                with self._store.open(self._key(chunk)) as opened:
-                    return use(opened.fd)
-            except (KeyError, ChunkCorruptError):  # evicted, or discarded as corrupt: made again from the source
-                filler.request([chunk])
-        raise CacheError(
-            f"the chunk of {self.catalogue.fragments[chunk]} was built {_TRIES} times and never stayed in "
-            f"{self._store.path}: check the disk, or give the cache more room",
-            path=self._store.path,
-        )
+        return self._opener.with_chunk(chunk, filler, read)
 
     def _key(self, chunk: int) -> str:
         key = self._keys.get(chunk)
@@ -248,13 +202,10 @@ class Chunks:
     def close(self) -> None:
         """Give locks and temporary folders back. Harmless when called again."""
         self._builder.close()
+        self._opener.close()
         self._store.close()
         if self._temporary is not None:
             self._temporary.close()
-
-
-def _place(window: Window, slot: int, fd: int) -> None:
-    window.place(slot, fd, read_header(fd))
 
 
 def open_chunks(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from stoker.cache.chunk import ChunkHeader
 from stoker.cache.layout import array_names, table_names
+from stoker.feed.memory import Memories
 from stoker.feed.region import PAGE_BYTES, Region
 from stoker.spec import Array, Spec
 
@@ -35,28 +36,27 @@ class Levels:
 class Rows:
     """Rows of one table of the chunks of a window, whatever files they lie in: what is gathered from.
 
+    Args:
+        region: Where they lie.
+        spec: What a row is.
+        span: Bytes of the region in which the records lie, whole ones.
+        first_row: See below.
+        levels: See below.
+
     Attributes:
         spec: What a row is.
-        first_row: Where each slot's rows begin, counted through the window. Shape [K].
+        first_row: Where each slot's rows begin, counted through the window: different ones, in any order. Shape [K].
         levels: Where each ragged field's arrays lie.
     """
 
-    def __init__(self, region: Region, spec: Spec, *, places: Sequence[int], end: int, bounds: Sequence[int]) -> None:
+    def __init__(
+        self, region: Region, spec: Spec, *, span: slice, first_row: Index, levels: Mapping[str, Levels]
+    ) -> None:
         self._region = region
-        self._span = slice(places[0] if places else end, end)
+        self._span = span
         self.spec = spec
-        num_slots = len(places)
-        if spec.record_bytes:
-            self.first_row = (np.array(places, dtype=np.int64) - self._span.start) // spec.record_bytes
-        else:  # numbers of rows are different ones in any case
-            self.first_row = np.cumsum([0, *bounds], dtype=np.int64)[:-1]
-        self.levels = {
-            entry.name: Levels(
-                offsets=tuple(np.zeros(num_slots, dtype=np.int64) for _ in range(entry.num_levels)),
-                values=np.zeros(num_slots, dtype=np.int64),
-            )
-            for entry in spec.ragged
-        }
+        self.first_row = first_row
+        self.levels = dict(levels)
 
     @cached_property
     def records(self) -> Array:
@@ -94,6 +94,7 @@ class Window:
         num_samples: Of each chunk, shape [K].
         size_bytes: Of each chunk's file, shape [K].
         is_mapped: False reads the files into memory instead of mapping them; None for what the platform can.
+        memories: Where the memory comes from that they are read into.
 
     Attributes:
         spec: As given.
@@ -102,7 +103,13 @@ class Window:
     """
 
     def __init__(
-        self, spec: Spec, *, num_samples: Sequence[int], size_bytes: Sequence[int], is_mapped: bool | None = None
+        self,
+        spec: Spec,
+        *,
+        num_samples: Sequence[int],
+        size_bytes: Sequence[int],
+        is_mapped: bool | None = None,
+        memories: Memories | None = None,
     ) -> None:
         self.spec = spec
         self.num_slots = len(num_samples)
@@ -125,14 +132,22 @@ class Window:
         for size in size_bytes:
             self._rest_at.append(rest_end)
             rest_end += -(-size // PAGE_BYTES) * PAGE_BYTES if spec.ragged else 0
-        self._region = Region(rest_end, is_mapped=is_mapped)
+        self._region = Region(rest_end, is_mapped=is_mapped, memories=memories)
         self.tables = tuple(
-            Rows(self._region, table, places=places, end=end, bounds=num_samples)
+            Rows(
+                self._region,
+                table,
+                span=slice(places[0] if places else end, end),
+                first_row=_first_rows(table, places, num_samples),
+                levels=empty_levels(table, self.num_slots),
+            )
             for table, places, end in zip(spec.tables, self._records_at, ends, strict=True)
         )
 
     def place(self, slot: int, fd: int, header: ChunkHeader) -> None:
         """Put a chunk in its slot. Its file may be closed and removed afterwards.
+
+        Several threads may place chunks at once.
 
         Raises:
             OSError: The system could not map or read it.
@@ -141,21 +156,16 @@ class Window:
             if rows.spec.record_bytes:
                 records = header.arrays[name]
                 self._region.place(fd, offset=records.offset_bytes, num_bytes=records.size_bytes, at=places[slot])
-        if not self.spec.ragged:
-            return
-        first = min(header.arrays[name].offset_bytes for entry in self.spec.ragged for name in array_names(entry))
-        begin = first // PAGE_BYTES * PAGE_BYTES
-        self._region.place(fd, offset=begin, num_bytes=header.size_bytes - begin, at=self._rest_at[slot])
-        for rows in self.tables:
-            for entry in rows.spec.ragged:
-                *offsets, values = (
-                    self._rest_at[slot] + header.arrays[name].offset_bytes - begin for name in array_names(entry)
-                )
-                levels = rows.levels[entry.name]
-                for level, at in zip(levels.offsets, offsets, strict=True):
-                    level[slot] = at // 8
-                levels.offsets[0][slot] -= rows.first_row[slot]
-                levels.values[slot] = values
+        if self.spec.ragged:
+            begin = rest_offset(self.spec, header)
+            self._region.place(fd, offset=begin, num_bytes=header.size_bytes - begin, at=self._rest_at[slot])
+            for rows in self.tables:
+                set_levels(rows.levels, rows.spec, rows.first_row, slot, header, shift=self._rest_at[slot] - begin)
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether the files are mapped, not read."""
+        return self._region.is_mapped
 
     @property
     def first_row(self) -> Index:
@@ -196,3 +206,49 @@ class Window:
         for rows in self.tables:
             rows.forget()
         self._region.close()
+
+
+def empty_levels(spec: Spec, num_slots: int) -> dict[str, Levels]:
+    """Return tables for the lists of `num_slots` chunks, filled with zeros."""
+    return {
+        entry.name: Levels(
+            offsets=tuple(np.zeros(num_slots, dtype=np.int64) for _ in range(entry.num_levels)),
+            values=np.zeros(num_slots, dtype=np.int64),
+        )
+        for entry in spec.ragged
+    }
+
+
+def rest_offset(spec: Spec, header: ChunkHeader) -> int:
+    """Return where in a chunk file its lists begin, rounded down to a page; everything up to its end is theirs."""
+    first = min(header.arrays[name].offset_bytes for entry in spec.ragged for name in array_names(entry))
+    return first // PAGE_BYTES * PAGE_BYTES
+
+
+def set_levels(
+    levels: Mapping[str, Levels], spec: Spec, first_row: Index, slot: int, header: ChunkHeader, *, shift: int
+) -> None:
+    """Note where the lists of a chunk lie.
+
+    Args:
+        levels: Tables to write to.
+        spec: Of the table.
+        first_row: Of each slot. Shape [K].
+        slot: Of the chunk.
+        header: Of the chunk.
+        shift: What to add to a place in the file to get the place in the region.
+    """
+    for entry in spec.ragged:
+        *offsets, values = (shift + header.arrays[name].offset_bytes for name in array_names(entry))
+        found = levels[entry.name]
+        for level, at in zip(found.offsets, offsets, strict=True):
+            level[slot] = at // 8
+        found.offsets[0][slot] -= first_row[slot]
+        found.values[slot] = values
+
+
+def _first_rows(spec: Spec, places: Sequence[int], num_samples: Sequence[int]) -> Index:
+    if spec.record_bytes:
+        return (np.array(places, dtype=np.int64) - (places[0] if places else 0)) // spec.record_bytes
+    # Numbers of rows are different ones in any case.
+    return np.cumsum([0, *num_samples], dtype=np.int64)[:-1]

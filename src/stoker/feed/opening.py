@@ -1,0 +1,297 @@
+"""Opening windows of one data set: its chunks found, and brought to where they are gathered from.
+
+    data sets of up to 512 MiB        each chunk mapped once            standing
+    in the page cache                 mapped, nothing is copied         window
+    not there, and read before        read past the page cache          window, in memory that windows share
+    not there for the first time      read to compare its checksums, and so in the page cache
+
+Whoever opens a chunk the first time after the machine started reads all of it, and it stays in the page cache if it
+can. If it is gone later, something else needed the memory: reading it again that way would push out that or the next
+window, and cost the processor more than reading past the page cache does. Nothing is pushed out so, and what is in the
+page cache of a data set larger than memory stays there: a fixed set, which hits as often as its share of the data.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+from stoker.cache.chunk import ChunkHeader
+from stoker.cache.store import Chunk, Store
+from stoker.errors import CacheError, ChunkCorruptError
+from stoker.feed.fill import Filling
+from stoker.feed.memory import Memories
+from stoker.feed.resident import available_bytes, cached_bytes
+from stoker.feed.standing import NoPlaceError, Standing
+from stoker.feed.window import Index, Window
+from stoker.spec import Spec
+
+# A chunk that was found corrupt, or was evicted between being built and being opened, is built again this often before
+# it counts as a fault of the disk.
+_TRIES = 5
+# Files that a window may hold open while its chunks come in; the usual limit of a process is 1,024.
+_MAX_HELD = 256
+# Files read at a time, 2 MiB of each: one thread hands the interpreter over while the other's piece comes in.
+_NUM_READERS = 3
+# Missing from the page cache, less than this part of a window is brought back: the system may have let go of a page or
+# two of everybody's. Up to the other part only where all of the data set fits.
+_FEW, _SOME = 1 / 16, 1 / 4
+# Whose chunks are found gone time after time gets them past the page cache, but tries it again at the 8th, 16th, 32nd…
+# time, if they fit: what pushed them out may have ended.
+_FIRST_TRIAL = 8
+
+T = TypeVar("T")
+
+
+class _Held(NamedTuple):
+    """A chunk that is held open.
+
+    Attributes:
+        fd: Open for reading.
+        header: What lies where.
+        missing_bytes: What of it is not in the page cache.
+    """
+
+    fd: int
+    header: ChunkHeader
+    missing_bytes: int
+
+
+class Opener:
+    """Opens the windows of a data set.
+
+    Args:
+        store: Where its chunks are.
+        spec: What a sample is.
+        num_samples: Of each chunk. Shape [N].
+        key: Gives the key of a chunk.
+        fragments: Names the chunks, for errors.
+        is_tight: Whether chunks may have to leave the cache again: then none stays mapped.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        spec: Spec,
+        num_samples: Index,
+        key: Callable[[int], str],
+        fragments: Sequence[object],
+        is_tight: bool,
+    ) -> None:
+        self._store = store
+        self._spec = spec
+        self._num_samples: list[int] = num_samples.tolist()
+        self._key = key
+        self._fragments = fragments
+        self._memories = Memories()
+        self._num_gone: Counter[int] = Counter()  # times that a chunk was not in the page cache any more
+        self._lock = threading.Lock()
+        self._standing: Standing | None = None
+        self._is_tight = is_tight
+        if not is_tight and Standing.suits(spec, num_samples):
+            with contextlib.suppress(OSError):  # no room for its addresses
+                self._standing = Standing(spec, num_samples)
+
+    def stands(self, chunk: int) -> bool:
+        """Return whether a chunk is mapped, so that it need not be looked for before its window opens."""
+        standing = self._standing
+        return standing is not None and standing.versions[chunk] is not None
+
+    def open(self, numbers: Sequence[int], filler: Filling) -> Window:
+        """Return a window of chunks, in this order.
+
+        Blocks: until all of them are there.
+
+        Args:
+            numbers: Of the chunks. Shape [K].
+            filler: Has been or will be asked for them.
+        """
+        standing = self._standing
+        if standing is not None:
+            try:
+                return self._open_standing(standing, numbers, filler)
+            except NoPlaceError:  # it is not as small as its records let it seem, or nearly all of it was replaced
+                self._give_up(standing)
+        if self._is_tight:
+            filler.request(numbers)
+        if len(numbers) > _MAX_HELD:
+            return self._open_in_turn(numbers, filler)
+        held: list[_Held] = []
+        try:
+            for chunk in numbers:  # opened as soon as it is there: an open file may be evicted and is still read
+                held.append(self.with_chunk(chunk, filler, self._hold))  # noqa: PERF401  (closed where one fails)
+            sizes = [one.header.size_bytes for one in held]
+            missing = [one.missing_bytes for one in held]
+            is_mapped = self._is_mapped(numbers, sizes, missing)
+            return self._filled(
+                self._window(numbers, sizes, is_mapped=is_mapped),
+                lambda window, slot: _place(window, slot, *held[slot]),
+            )
+        finally:
+            for one in held:
+                os.close(one.fd)
+
+    def with_chunk(self, chunk: int, filler: Filling, use: Callable[[Chunk], T]) -> T:
+        """Return what `use` makes of a chunk, once it is there and found sound; closed afterwards.
+
+        Raises:
+            CacheError: It never stays.
+        """
+        for i in range(_TRIES + 1):
+            # Where chunks may have to leave, the filler counts who has been waited for, and builds no more than these.
+            # Elsewhere nearly all are there, and asking costs as much as opening.
+            if i or self._is_tight:
+                filler.wait(chunk)
+            try:
+                with self._store.open(self._key(chunk)) as opened:
+                    return use(opened)
+            except (KeyError, ChunkCorruptError):  # evicted, or discarded as corrupt: made again from the source
+                filler.request([chunk])
+        raise CacheError(
+            f"the chunk of {self._fragments[chunk]} was built {_TRIES} times and never stayed in "
+            f"{self._store.path}: check the disk, or give the cache more room",
+            path=self._store.path,
+        )
+
+    def close(self) -> None:
+        """Give back maps and memory that no window uses. Harmless when called again."""
+        if self._standing is not None:
+            self._give_up(self._standing)
+        self._memories.clear()
+
+    def _give_up(self, standing: Standing) -> None:
+        with self._lock:
+            was_mine, self._standing = self._standing is standing, None
+        if was_mine:
+            standing.leave()
+
+    def _open_standing(self, standing: Standing, numbers: Sequence[int], filler: Filling) -> Window:
+        versions, is_still, key = standing.versions, self._store.is_still, self._key
+        missing = [n for n in numbers if (known := versions[n]) is None or not is_still(key(n), known)]
+
+        def place(chunk: int, opened: Chunk) -> None:
+            if not opened.is_kept:
+                raise NoPlaceError  # it is to leave the disk when its window is closed
+            standing.place(chunk, opened.fd, opened.header, opened.version)
+
+        if missing:
+            for n in missing:
+                versions[n] = None
+            for n in missing:
+                self.with_chunk(n, filler, partial(place, n))
+        return standing.window(numbers)
+
+    def _open_in_turn(self, numbers: Sequence[int], filler: Filling) -> Window:
+        """Open a window of too many chunks to hold open: looked up twice, built again where one went in between."""
+        sizes, missing = [], []
+        for chunk in numbers:
+            size, lacking = self.with_chunk(chunk, filler, lambda opened: (opened.version[2], self._missing(opened)))
+            sizes.append(size)
+            missing.append(lacking)
+        is_mapped = self._is_mapped(numbers, sizes, missing)
+
+        def place(window: Window, slot: int) -> None:
+            def placed(opened: Chunk) -> None:
+                if opened.version[2] > sizes[slot]:
+                    raise CacheError(
+                        f"{opened.path} was built anew while a window of it was opened, and is larger than before: "
+                        "its transform is not deterministic; give it a new version",
+                        path=opened.path,
+                    )
+                _place(window, slot, opened.fd, opened.header, missing[slot])
+
+            self.with_chunk(numbers[slot], filler, placed)
+
+        return self._filled(self._window(numbers, sizes, is_mapped=is_mapped), place)
+
+    def _window(self, numbers: Sequence[int], sizes: Sequence[int], *, is_mapped: bool | None) -> Window:
+        num_samples = [self._num_samples[chunk] for chunk in numbers]
+        return Window(
+            self._spec, num_samples=num_samples, size_bytes=sizes, is_mapped=is_mapped, memories=self._memories
+        )
+
+    def _filled(self, window: Window, place: Callable[[Window, int], None]) -> Window:
+        """Return a window with all its chunks in their places; closed where that fails."""
+        try:
+            if window.is_mapped:
+                for slot in range(window.num_slots):
+                    place(window, slot)
+            else:
+                _share(window.num_slots, lambda slot: place(window, slot))
+        except BaseException:
+            window.close()
+            raise
+        return window
+
+    def _hold(self, opened: Chunk) -> _Held:
+        missing_bytes = self._missing(opened)
+        return _Held(opened.detach(), opened.header, missing_bytes)
+
+    def _missing(self, opened: Chunk) -> int:
+        """Return what of a chunk is not in the page cache."""
+        size_bytes = opened.version[2]
+        if opened.was_read and hasattr(os, "posix_fadvise") and not self._fits(size_bytes):
+            os.posix_fadvise(opened.fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        return size_bytes - cached_bytes(opened.fd, size_bytes)
+
+    def _fits(self, mean_bytes: int) -> bool:
+        """Return whether all chunks of the data set could lie in memory without pushing out what others have there."""
+        available = available_bytes()
+        return available is None or mean_bytes * len(self._num_samples) <= available
+
+    def _is_mapped(self, numbers: Sequence[int], sizes: Sequence[int], missing: Sequence[int]) -> bool | None:
+        """Return whether to map a window: None is as the platform can, False is to read it past the page cache."""
+        total = sum(sizes)
+        share = sum(missing) / max(1, total)
+        if share < _FEW or not hasattr(os, "O_DIRECT"):
+            self._memories.rest()
+            return None
+        gone = [chunk for chunk, lacking, size in zip(numbers, missing, sizes, strict=True) if lacking > _FEW * size]
+        self._num_gone.update(gone)
+        num_times = min((self._num_gone[chunk] for chunk in gone), default=0)
+        is_trial = num_times >= _FIRST_TRIAL and num_times & (num_times - 1) == 0
+        if (share < _SOME or is_trial) and self._fits(total // len(sizes)):
+            return None
+        return False
+
+
+def _place(window: Window, slot: int, fd: int, header: ChunkHeader, missing_bytes: int) -> None:
+    if missing_bytes and not window.is_mapped:
+        with contextlib.suppress(OSError):  # a file system that cannot: it is read as any other
+            fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_DIRECT)
+    window.place(slot, fd, header)
+
+
+def _share(num: int, work: Callable[[int], None]) -> None:
+    """Do `work(0)`, `work(1)`, ... by a few threads, of which this is one; the first error ends it, and is raised."""
+    lock, failed = threading.Lock(), []
+    numbers = iter(range(num))
+
+    def take() -> None:
+        while not failed:
+            with lock:
+                number = next(numbers, None)
+            if number is None:
+                return
+            try:
+                work(number)
+            except BaseException as error:  # raised by whoever asked for all of it
+                failed.append(error)
+
+    threads = [
+        threading.Thread(target=take, name=f"stoker-read-{i}", daemon=True) for i in range(min(num, _NUM_READERS) - 1)
+    ]
+    for thread in threads:
+        thread.start()
+    take()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[0]

@@ -1,0 +1,171 @@
+"""Small data sets: every chunk mapped once, at a place of its own that it keeps as long as the loader lives.
+
+windows of an epoch    ┆ 7 2 5 ┆ 0 3 1 ┆ …
+maps of their own      ┆ 7 ┆ 2 ┆ 5 ┆     ┆ 0 ┆ 3 ┆ 1 ┆     made and entered anew in every window
+standing               ┆ 7 ┆ 2 ┆ 5 ┆ 0 ┆ 3 ┆ 1 ┆ …         made once: a window is a table of where its chunks are
+
+What a map costs depends on the number of chunks, what a gather costs on their bytes: a data set of thousands of small
+chunks would spend more time on maps than on rows. Each chunk is still looked at when its window opens: one that was
+replaced, touched or removed gets another place.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from stoker.cache.chunk import ChunkHeader
+from stoker.cache.layout import RECORDS
+from stoker.cache.store import Version
+from stoker.feed.region import CAN_MAP_SIDE_BY_SIDE, PAGE_BYTES, Region
+from stoker.feed.window import Index, Levels, Rows, Window, empty_levels, rest_offset, set_levels
+from stoker.spec import Spec
+
+# What stays mapped cannot leave the page cache for others as easily, so not more than what a window has by default.
+MAX_BYTES = 512 << 20
+# A process may have 65,530 maps; a chunk with lists takes two.
+MAX_CHUNKS = 16384
+# Addresses cost nothing. Chunks that were replaced leave gaps, and chunks are rounded up to pages and records.
+_ROOM = 8
+
+
+class NoPlaceError(Exception):
+    """There is no place for a chunk any more."""
+
+
+class Standing:
+    """The places of all chunks of a data set.
+
+    Args:
+        spec: Of the samples, which share nothing.
+        num_samples: Of each chunk. Shape [N].
+
+    Attributes:
+        region: Where they lie.
+    """
+
+    def __init__(self, spec: Spec, num_samples: Index) -> None:
+        self.spec = spec
+        self.region = Region(MAX_BYTES * _ROOM)
+        self.versions: list[Version | None] = [None] * len(num_samples)
+        self._lock = threading.Lock()
+        self._step = math.lcm(PAGE_BYTES, spec.record_bytes or 1)
+        self._end = 0
+        self._num_bytes = 0
+        self._num_users = 1  # whoever made it
+        starts = np.cumsum([0, *num_samples.tolist()], dtype=np.int64)[:-1]
+        self._first_row = np.zeros(len(num_samples), dtype=np.int64) if spec.record_bytes else starts
+        self._levels = empty_levels(spec, len(num_samples))
+        self._extents: list[list[tuple[int, int]]] = [[] for _ in num_samples]
+        self._fresh: set[int] = set()
+
+    @staticmethod
+    def suits(spec: Spec, num_samples: Index) -> bool:
+        """Return whether a data set may be small enough, as far as its records tell; lists show when they come."""
+        num_bytes = int(num_samples.sum()) * spec.record_bytes
+        # Rows that samples share are looked for by where their chunk begins, in the order of a window's slots.
+        return CAN_MAP_SIDE_BY_SIDE and not spec.keys and len(num_samples) <= MAX_CHUNKS and num_bytes <= MAX_BYTES
+
+    def place(self, chunk: int, fd: int, header: ChunkHeader, version: Version) -> None:
+        """Give a chunk a place, or another one.
+
+        Raises:
+            NoPlaceError: There is none left.
+            OSError: The system could not map it.
+        """
+        with self._lock:
+            begin = rest_offset(self.spec, header) if self.spec.ragged else header.size_bytes
+            records_bytes = header.arrays[RECORDS].size_bytes if self.spec.record_bytes else 0
+            rest_bytes = header.size_bytes - begin
+            at = -(-self._end // self._step) * self._step
+            rest_at = at + _pages(records_bytes)
+            end = rest_at + _pages(rest_bytes)
+            if end > self.region.size_bytes or self._num_bytes + header.size_bytes > MAX_BYTES:
+                raise NoPlaceError
+            if records_bytes:
+                offset = header.arrays[RECORDS].offset_bytes
+                self.region.place(fd, offset=offset, num_bytes=records_bytes, at=at)
+                self._first_row[chunk] = at // self.spec.record_bytes
+            if rest_bytes:
+                self.region.place(fd, offset=begin, num_bytes=rest_bytes, at=rest_at)
+                set_levels(self._levels, self.spec, self._first_row, chunk, header, shift=rest_at - begin)
+            self._end = end
+            self._num_bytes += header.size_bytes
+            self._extents[chunk] = [(at, records_bytes), (rest_at, rest_bytes)]
+            self._fresh.add(chunk)
+            self.versions[chunk] = version
+
+    def window(self, chunks: Sequence[int]) -> StandingWindow:
+        """Return a window of chunks that have a place."""
+        with self._lock:
+            self._num_users += 1
+            index = np.array(chunks, dtype=np.int64)
+            levels = {
+                name: Levels(offsets=tuple(level[index] for level in found.offsets), values=found.values[index])
+                for name, found in self._levels.items()
+            }
+            return StandingWindow(self, index, self._first_row[index], levels)
+
+    def extents(self, chunks: Index) -> list[tuple[int, int]]:
+        """Return where chunks lie: first byte and bytes."""
+        return [extent for chunk in chunks.tolist() for extent in self._extents[chunk] if extent[1]]
+
+    def take_fresh(self, chunks: Index) -> Index:
+        """Return which of these chunks nobody has entered the pages of; whoever asks does."""
+        with self._lock:
+            fresh = self._fresh.intersection(chunks.tolist()) if self._fresh else set()
+            self._fresh.difference_update(fresh)
+        return np.array(sorted(fresh), dtype=np.int64)
+
+    def leave(self) -> None:
+        """Say that a window, or whoever made this, is done with it: the last one gives the addresses back."""
+        with self._lock:
+            self._num_users -= 1
+            if self._num_users == 0:
+                self.region.close()
+
+
+class StandingWindow(Window):
+    """A window whose chunks lie where they always do: they were placed before."""
+
+    def __init__(self, standing: Standing, chunks: Index, first_row: Index, levels: dict[str, Levels]) -> None:
+        self.spec = standing.spec
+        self.num_slots = len(chunks)
+        self._standing: Standing | None = standing
+        self._region = standing.region
+        self._chunks = chunks
+        self._is_in_memory = True
+        width = self.spec.record_bytes or 1
+        span = slice(0, self._region.size_bytes // width * width)
+        self.tables = (Rows(self._region, self.spec, span=span, first_row=first_row, levels=levels),)
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether its pages lie in memory already, as far as a look at a few of them tells."""
+        if self._standing is not None:
+            self._is_in_memory = self._region.are_in_memory(self._standing.extents(self._chunks))
+        return self._is_in_memory
+
+    def settle(self, *, goes_on: Callable[[], bool] = lambda: True) -> None:
+        """Enter the pages of chunks that are new; of all, where some were found missing from memory."""
+        if self._standing is None:
+            return
+        fresh = self._standing.take_fresh(self._chunks)
+        chunks = fresh if self._is_in_memory else self._chunks
+        self._is_in_memory = True
+        self._region.enter(self._standing.extents(chunks), goes_on)
+
+    def close(self) -> None:
+        """Let go of the chunks, which stay where they are."""
+        for rows in self.tables:
+            rows.forget()
+        standing, self._standing = self._standing, None
+        if standing is not None:
+            standing.leave()
+
+
+def _pages(num_bytes: int) -> int:
+    return -(-num_bytes // PAGE_BYTES) * PAGE_BYTES
