@@ -143,7 +143,7 @@ def _drain(
                 gaps.append(now - last)
             last = now
             num = max(0, i - skipped)
-            is_over = now - begun >= seconds or (num_batches is not None and i >= num_batches)
+            is_over = (now - begun >= seconds and num >= _FIRST) or (num_batches is not None and i >= num_batches)
             if i == num_steps or (is_over and num):
                 took_s, took_cpu_s = time.perf_counter() - start, time.process_time() - cpu_s
                 left = contention.cores_left()

@@ -113,7 +113,7 @@ def run_tensors(sample: Sample, settings: DoctorSettings, *, seconds: float) -> 
         while not runs or time.perf_counter() < end:
             with closing(_once(loader)) as batches:
                 runs.append(run_whole(batches, step=settings.step, seconds=end - time.perf_counter()))
-        return joined(runs)
+        return runs[0] if len(runs) == 1 else joined(runs)
 
 
 def run_arrow(sample: Sample, settings: DoctorSettings, *, seconds: float) -> Whole:

@@ -1,7 +1,8 @@
 """What threads lose by working side by side: found from one run of the whole path. Pure.
 
 Each stage alone, its data in the caches and its memory at hand, takes less than in a real run, where pages are fresh
-and caches are shared; and threads that hand the GIL and locks to each other leave cores idle that stages alone would use.
+and caches are shared; and threads that hand the GIL and locks to each other leave cores idle that stages alone would
+use.
 Both are measured once, where the whole path of today runs: the first as the processor time of the threads that build,
 the second as what is left between the rate that came and the one that these times allow.
 """

@@ -35,8 +35,8 @@ def verify(
 ) -> Verified | None:
     """Apply the best fix that can be applied here, and return what came out; None where none can.
 
-    What is predicted is for the cores that others leave while it runs, and for the speed that they have then, as what is
-    measured is.
+    What is predicted is for the cores that others leave while it runs, and for the speed that these have then, as what
+    is measured is.
 
     Args:
         fixes: Best first.
