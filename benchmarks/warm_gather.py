@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from benchmarks.measure import Answer, compare, rate_of
 from stoker import Dataset, Field, Loader
@@ -89,39 +87,6 @@ def run_batch_cost_named(data: DemoData, folder: Path, *, num_rounds: int) -> An
     dataset = _fixed(data, {})
     budget_us = BATCH_US + FIELD_US * (len(column_names()) - len(RAGGED))
     return _cost("one tensor a column", dataset, folder, num_rounds=num_rounds, budget_us=budget_us)
-
-
-def run_chunk_counts(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
-    """The same rows in one chunk and in a thousand: does a batch cost the same?"""
-    del data
-    num_rows = 1 << 20
-    table = pa.table({f"x_{i}": np.arange(num_rows, dtype=np.float32) + i for i in range(16)})
-    paths = {}
-    for num_chunks in (1, 1_024):
-        paths[num_chunks] = folder / f"{num_chunks}-chunks.parquet"
-        pq.write_table(table, paths[num_chunks], row_group_size=num_rows // num_chunks)
-    fields = {"x": Field("float32", columns="x_*")}
-    with (
-        _small(Dataset(paths[1], fields=fields, chunk_size="1GiB"), folder, batch_size=256) as one,
-        _small(Dataset(paths[1_024], fields=fields, chunk_size="64KiB"), folder, batch_size=256) as many,
-    ):
-        for loader, num_chunks in ((one, 1), (many, 1_024)):
-            for _ in loader:
-                pass
-            if loader.stats().num_built != num_chunks:
-                raise AssertionError(f"{loader.stats().num_built} chunks were built instead of {num_chunks}")
-        return compare(
-            "a batch from 1,024 chunks / the same from one",
-            ours=lambda: 1e3 / _us_a_batch(many),
-            ceiling=lambda: 1e3 / _us_a_batch(one),
-            unit="thousand batches/s",
-            num_rounds=num_rounds,
-            promise=0.8,
-            remarks=lambda: (
-                f"{many!r}",
-                f"{NUM_SMALL:,} batches of 256 rows of 64 bytes, opening and closing of windows included",
-            ),
-        )
 
 
 def _fixed(data: DemoData, fields: dict[str, Field]) -> Dataset:

@@ -23,6 +23,34 @@ def test_every_warm_question_is_answered(question, tmp_path, monkeypatch):
     assert len(answer.ratios) == 1
 
 
+@pytest.mark.parametrize("question", ["run", "run_many", "run_epochs", "run_first_batch"])
+def test_every_question_about_many_chunks_and_epochs_is_answered(question, tmp_path, monkeypatch):
+    from benchmarks import chunk_counts
+
+    monkeypatch.setattr(chunk_counts, "NUM_ROWS", 1 << 15)
+    monkeypatch.setattr(chunk_counts, "NUM_EPOCHS", 5)
+    monkeypatch.setattr(chunk_counts, "NUM_SOME", 32)
+    monkeypatch.setattr(chunk_counts, "NUM_MANY", 128)
+    answer = getattr(chunk_counts, question)(make_data(tmp_path / "data", num_rows=3_000), tmp_path, num_rounds=1)
+    assert answer.ours > 0
+    assert answer.promise is not None
+    assert len(answer.ratios) == 1
+
+
+def test_the_question_about_a_cold_disk_is_answered(tmp_path, monkeypatch):
+    from benchmarks import cold_disk
+
+    monkeypatch.setattr(cold_disk, "CHUNK_BYTES", 256 << 10)
+    try:
+        answer = cold_disk.run(make_data(tmp_path / "data", num_rows=9_000), tmp_path, num_rounds=1)
+    except (AssertionError, OSError) as error:
+        if "page cache" in str(error) or isinstance(error, OSError):
+            pytest.skip(f"files cannot be dropped from memory here: {error}")
+        raise
+    assert answer.ours > 0
+    assert answer.promise == 0.8
+
+
 @pytest.mark.parametrize("question", ["index", "resume", "explain"])
 def test_every_question_about_the_order_is_answered(question, tmp_path, monkeypatch):
     from benchmarks import order

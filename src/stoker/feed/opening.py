@@ -271,7 +271,8 @@ def _place(window: Window, slot: int, fd: int, header: ChunkHeader, missing_byte
 
 def _share(num: int, work: Callable[[int], None]) -> None:
     """Do `work(0)`, `work(1)`, ... by a few threads, of which this is one; the first error ends it, and is raised."""
-    lock, failed = threading.Lock(), []
+    lock = threading.Lock()
+    failed: list[BaseException] = []
     numbers = iter(range(num))
 
     def take() -> None:

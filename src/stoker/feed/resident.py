@@ -78,7 +78,7 @@ def _mapped_bytes(fd: int, size_bytes: int) -> int:
         return size_bytes
     if failed:
         return size_bytes
-    return min(size_bytes, int((np.frombuffer(seen, np.uint8) & 1).sum()) * _PAGE_BYTES)
+    return min(size_bytes, int((np.frombuffer(seen.raw, np.uint8) & 1).sum()) * _PAGE_BYTES)
 
 
 def available_bytes() -> int | None:

@@ -1,0 +1,90 @@
+"""Memory: what a loader takes is known, and epochs add nothing to it."""
+
+import gc
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import stoker.feed.standing
+from stoker import Dataset, Loader
+from stoker.feed.resident import cached_bytes
+
+SMAPS = Path("/proc/self/smaps_rollup")
+pytestmark = pytest.mark.skipif(not SMAPS.exists(), reason="the system does not tell")
+
+# What an interpreter may take now and then for other things: 50 epochs that each kept 20 kB would show.
+GROWTH_BYTES = 1 << 20
+
+
+def private_bytes():
+    """Memory that is this process's own."""
+    gc.collect()
+    lines = [line.split() for line in SMAPS.read_text().splitlines()[1:]]
+    found = {words[0].rstrip(":"): int(words[1]) << 10 for words in lines}
+    return found["Anonymous"]
+
+
+def write(path, *, num_rows, rows_per_chunk, width):
+    table = pa.table({f"x_{i}": np.arange(num_rows, dtype=np.int64) + i for i in range(width)})
+    pq.write_table(table, path, row_group_size=rows_per_chunk, compression="none", use_dictionary=False)
+    return Dataset(path, chunk_size=rows_per_chunk * width * 8)
+
+
+def drop(cache):
+    for path in (cache / "chunks").glob("*/*"):
+        fd = os.open(path, os.O_RDONLY)
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        left = cached_bytes(fd, path.stat().st_size)
+        os.close(fd)
+        if left:
+            pytest.skip("the file system keeps its files in memory")
+
+
+@pytest.mark.parametrize("way", ["standing", "mapped", "read"])
+def test_fifty_epochs_take_no_more_memory_than_five(way, tmp_path, monkeypatch):
+    dataset = write(tmp_path / "data.parquet", num_rows=40_000, rows_per_chunk=1_000, width=8)
+    if way != "standing":
+        monkeypatch.setattr(stoker.feed.standing, "MAX_CHUNKS", 0)
+    with Loader(
+        dataset, batch_size=256, shuffle=True, window=7, cache=tmp_path / "cache", num_threads=2, cache_limit="1GB"
+    ) as loader:
+
+        def epochs(num):
+            for _ in range(num):
+                if way == "read":
+                    drop(tmp_path / "cache")
+                assert sum(len(batch["x_0"]) for batch in loader) == 40_000
+
+        epochs(5)
+        before = private_bytes()
+        epochs(45)
+        assert private_bytes() - before < GROWTH_BYTES
+
+
+def test_windows_that_are_read_take_three_times_their_bytes_at_most(tmp_path, monkeypatch):
+    num_rows, rows_per_chunk, width, window, batch_size = 1 << 17, 1 << 11, 32, 16, 512
+    dataset = write(tmp_path / "data.parquet", num_rows=num_rows, rows_per_chunk=rows_per_chunk, width=width)
+    monkeypatch.setattr(stoker.feed.standing, "MAX_CHUNKS", 0)
+    with Loader(dataset, batch_size=batch_size, shuffle=True, cache=tmp_path / "cache", num_threads=2) as loader:
+        for _ in range(2):
+            for _ in loader:
+                pass
+    drop(tmp_path / "cache")
+    before = private_bytes()
+    options = {"window": window, "num_threads": 2, "prefetch": 4}
+    with Loader(dataset, batch_size=batch_size, shuffle=True, cache=tmp_path / "cache", **options) as loader:
+        most = 0
+        for step, _ in enumerate(loader):
+            if step % 32 == 0:
+                most = max(most, private_bytes() - before)
+        window_bytes = window * rows_per_chunk * width * 8
+        batch_bytes = batch_size * width * 8
+        # Batches that wait, are made, are handed over, and lie unused; and what the interpreter takes beside.
+        budget = 3 * window_bytes + 32 * batch_bytes
+        assert window_bytes < most < 1.1 * budget
+    assert private_bytes() - before < GROWTH_BYTES + 32 * batch_bytes

@@ -1,0 +1,300 @@
+"""How windows get into memory: mapped once, mapped anew, or read past the page cache; the batches are the same."""
+
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import stoker.feed.opening
+import stoker.feed.standing
+from stoker import Dataset, Loader
+from stoker.feed.memory import Memories
+from stoker.feed.region import PAGE_BYTES, Region
+from stoker.feed.resident import available_bytes, cached_bytes
+
+NUM_ROWS = 6_000
+OPTIONS = {"batch_size": 64, "shuffle": True, "seed": 3, "window": 3, "num_threads": 2}
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    lists = [list(range(i % 7)) for i in range(NUM_ROWS)]
+    table = pa.table({"id": np.arange(NUM_ROWS), "list": pa.array(lists, pa.list_(pa.int64()))})
+    pq.write_table(table, tmp_path / "data.parquet", row_group_size=500)
+    return Dataset(tmp_path / "data.parquet", chunk_size=4_000)
+
+
+@pytest.fixture
+def nothing_stands(monkeypatch):
+    monkeypatch.setattr(stoker.feed.standing, "MAX_CHUNKS", 0)
+
+
+@pytest.fixture
+def windows(monkeypatch):
+    """Every window that was opened: whether it was mapped, and how many chunks it has."""
+    opened = []
+    whole = stoker.feed.opening.Opener.open
+
+    def noted(self, numbers, filler):
+        window = whole(self, numbers, filler)
+        opened.append(window)
+        return window
+
+    monkeypatch.setattr(stoker.feed.opening.Opener, "open", noted)
+    return opened
+
+
+def chunk_files(cache):
+    return sorted((cache / "chunks").glob("*/*"))
+
+
+def drop(cache):
+    """Drop the chunks from the page cache; skips where the file system keeps them or cannot do without it."""
+    for path in chunk_files(cache):
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            if cached_bytes(fd, path.stat().st_size):
+                pytest.skip("the file system keeps its files in memory")
+        finally:
+            os.close(fd)
+
+
+def in_memory(cache):
+    total = 0
+    for path in chunk_files(cache):
+        fd = os.open(path, os.O_RDONLY)
+        total += cached_bytes(fd, path.stat().st_size)
+        os.close(fd)
+    return total
+
+
+def chunk_maps():
+    """Addresses and files of all maps of chunks."""
+    lines = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
+    return [(words[0], words[-1]) for words in lines if "/chunks/" in words[-1]]
+
+
+def content(batches):
+    return [
+        (batch["id"].tobytes(), batch["list"].offsets.tobytes(), batch["list"].values.tobytes()) for batch in batches
+    ]
+
+
+def test_a_window_that_left_the_page_cache_is_read_past_it_and_gives_the_same_batches(
+    dataset, tmp_path, nothing_stands, windows
+):
+    with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
+        expected = [content(loader) for _ in range(2)]
+        assert all(window.is_mapped for window in windows)
+    with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
+        for epoch in expected:
+            drop(tmp_path / "cache")
+            windows.clear()
+            assert content(loader) == epoch
+            assert windows
+            assert not any(window.is_mapped for window in windows)
+            assert in_memory(tmp_path / "cache") == 0
+
+
+def test_what_is_left_in_the_page_cache_is_copied_from_there(dataset, tmp_path, nothing_stands, windows):
+    options = OPTIONS | {"window": "all"}
+    with Loader(dataset, cache=tmp_path / "cache", **options) as loader:
+        expected = content(loader)
+        drop(tmp_path / "cache")
+        kept = chunk_files(tmp_path / "cache")[:2]
+        for path in kept:
+            path.read_bytes()
+        loader.set_epoch(0)
+        windows.clear()
+        assert content(loader) == expected
+        assert not any(window.is_mapped for window in windows)
+        assert in_memory(tmp_path / "cache") <= sum(path.stat().st_size + PAGE_BYTES for path in kept)
+
+
+def test_windows_of_more_chunks_than_may_be_open_are_the_same_in_every_way(
+    dataset, tmp_path, nothing_stands, windows, monkeypatch
+):
+    options = OPTIONS | {"window": "all"}
+    with Loader(dataset, cache=tmp_path / "cache", **options) as loader:
+        expected = content(loader)
+    monkeypatch.setattr(stoker.feed.opening, "_MAX_HELD", 2)
+    with Loader(dataset, cache=tmp_path / "cache", **options) as loader:
+        assert content(loader) == expected
+        drop(tmp_path / "cache")
+        loader.set_epoch(0)
+        windows.clear()
+        assert content(loader) == expected
+        assert not any(window.is_mapped for window in windows)
+
+
+def test_the_page_cache_is_tried_again_after_a_while(dataset, tmp_path, nothing_stands, windows):
+    options = OPTIONS | {"window": "all", "num_threads": 1}
+    with Loader(dataset, cache=tmp_path / "cache", **options) as loader:
+        for _ in loader:
+            pass
+        ways = []
+        for _ in range(9):
+            drop(tmp_path / "cache")
+            windows.clear()
+            for _ in loader:
+                pass
+            ways += [window.is_mapped for window in windows]
+        windows.clear()
+        for _ in loader:
+            pass
+        assert not windows[0].is_mapped  # the ninth time left nothing there
+    assert ways == [False] * 7 + [True] + [False]
+
+
+def test_a_data_set_that_does_not_fit_never_goes_back_to_the_page_cache(
+    dataset, tmp_path, nothing_stands, windows, monkeypatch
+):
+    monkeypatch.setattr(stoker.feed.opening, "available_bytes", lambda: 0)
+    options = OPTIONS | {"window": "all", "num_threads": 1}
+    with Loader(dataset, cache=tmp_path / "cache", **options) as loader:
+        for _ in loader:
+            pass
+        windows.clear()
+        for _ in range(9):
+            drop(tmp_path / "cache")
+            for _ in loader:
+                pass
+        assert not any(window.is_mapped for window in windows)
+
+
+def test_a_small_data_set_is_mapped_once(dataset, tmp_path):
+    with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
+        for _ in loader:
+            pass
+        before = chunk_maps()
+        for _ in range(2):
+            for _ in loader:
+                pass
+        assert chunk_maps() == before
+        assert len({name for _, name in before}) == len(chunk_files(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("stands", [True, False])
+def test_a_chunk_that_is_removed_or_damaged_between_epochs_is_built_again(dataset, tmp_path, stands, monkeypatch):
+    if not stands:
+        monkeypatch.setattr(stoker.feed.standing, "MAX_CHUNKS", 0)
+    with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
+        expected = content(loader)
+        removed, damaged, cut, *_ = chunk_files(tmp_path / "cache")
+        removed.unlink()
+        whole = bytearray(damaged.read_bytes())
+        whole[8_200] ^= 1
+        aside = tmp_path / "aside"
+        for path, damage in ((damaged, bytes(whole)), (cut, cut.read_bytes()[:-1])):
+            aside.write_bytes(damage)
+            aside.replace(path)
+        loader.set_epoch(0)
+        assert content(loader) == expected
+        assert loader.stats().num_mended == 2
+
+
+def test_a_data_set_that_turns_out_too_large_to_stand_is_opened_window_by_window(dataset, tmp_path, monkeypatch):
+    with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
+        expected = [content(loader) for _ in range(2)]
+    # Its records alone would fit; a few chunks find a place, then there is none left.
+    monkeypatch.setattr(stoker.feed.standing, "MAX_BYTES", NUM_ROWS * 64)
+    with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
+        assert loader.spec.record_bytes <= 64
+        assert [content(loader) for _ in range(2)] == expected
+
+
+def test_memory_is_used_by_one_window_after_the_other_and_never_by_two():
+    memories = Memories()
+    first, second = memories.take(PAGE_BYTES), memories.take(PAGE_BYTES)
+    assert not np.shares_memory(first, second)
+    memories.give(first)
+    third = memories.take(PAGE_BYTES)
+    assert np.shares_memory(first, third)
+    memories.give(second)
+    memories.give(third)
+    assert memories.num_free == 2
+    memories.clear()
+    assert memories.num_free == 0
+
+
+def test_who_needs_more_memory_than_is_wanted_gets_it():
+    memories = Memories()
+    taken = [memories.take(PAGE_BYTES) for _ in range(4)]
+    assert sum(np.shares_memory(a, b) for a in taken for b in taken) == 4
+    for memory in taken:
+        memories.give(memory)
+    assert memories.num_free == 4
+
+
+def test_memory_that_no_window_needs_any_more_goes_back():
+    memories = Memories()
+    memories.give(memories.take(PAGE_BYTES))
+    for _ in range(100):
+        memories.rest()
+    assert memories.num_free == 0
+
+
+def test_what_is_read_past_the_page_cache_lies_where_what_is_mapped_lies(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(np.random.default_rng(0).bytes(10 * PAGE_BYTES + 100))
+    regions = [Region(12 * PAGE_BYTES), Region(12 * PAGE_BYTES, is_mapped=False)]
+    for region, flags in zip(regions, (0, getattr(os, "O_DIRECT", 0)), strict=True):
+        try:
+            fd = os.open(path, os.O_RDONLY | flags)
+        except OSError:
+            pytest.skip("the file system cannot do without the page cache")
+        region.place(fd, offset=2 * PAGE_BYTES, num_bytes=8 * PAGE_BYTES + 100, at=PAGE_BYTES)
+        os.close(fd)
+    mapped, read = (region.bytes[PAGE_BYTES : 9 * PAGE_BYTES + 100].tobytes() for region in regions)
+    assert mapped == read == path.read_bytes()[2 * PAGE_BYTES :]
+    for region in regions:
+        region.close()
+
+
+def test_a_file_that_is_shorter_than_it_says_is_an_error_where_it_is_read(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"1" * PAGE_BYTES)
+    region = Region(4 * PAGE_BYTES, is_mapped=False)
+    fd = os.open(path, os.O_RDONLY)
+    with pytest.raises(OSError, match="ends"):
+        region.place(fd, offset=0, num_bytes=2 * PAGE_BYTES, at=0)
+    os.close(fd)
+    region.close()
+
+
+def test_an_error_of_a_reading_thread_reaches_whoever_opens_the_window():
+    seen = threading.Event()
+
+    def work(number):
+        if number == 3:
+            seen.set()
+            raise OSError("the disk is gone")
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        stoker.feed.opening._share(100, work)
+    assert seen.is_set()
+
+
+def test_what_a_file_has_in_the_page_cache_is_told_in_both_ways(tmp_path):
+    from stoker.feed import resident
+
+    path = tmp_path / "file"
+    path.write_bytes(b"1" * (10 * PAGE_BYTES))
+    fd = os.open(path, os.O_RDWR)
+    os.fsync(fd)
+    size = 10 * PAGE_BYTES
+    assert cached_bytes(fd, size) == resident._mapped_bytes(fd, size) == size
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    assert cached_bytes(fd, size) == resident._mapped_bytes(fd, size)
+    os.close(fd)
+
+
+def test_the_memory_that_is_available_is_more_than_none():
+    available = available_bytes()
+    assert available is None or available > 1 << 20
