@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.measure import Answer
@@ -13,6 +14,7 @@ from stoker.demo.data import DemoData
 from stoker.demo.link import BANDWIDTH_BYTES_S, LATENCY_S, MeteredLink
 from stoker.demo.ranking import COUNTRIES
 from stoker.doctor.examine import examine
+from stoker.doctor.probe_machine import Disk
 from stoker.doctor.results import DoctorResult
 from stoker.doctor.settings import DoctorSettings
 from stoker.doctor.step import TimedStep
@@ -72,6 +74,9 @@ def examine_case(case: Case, folder: Path, *, budget_s: float = BUDGET_S, verify
             budget_s=budget_s,
             verify_all=verify_all,
         )
+        if case.disk_bytes_s is not None:
+            disk = Disk(read_bytes_s=case.disk_bytes_s, write_bytes_s=case.disk_bytes_s, is_memory=False)
+            settings = replace(settings, disk=lambda *_: disk, free_memory_bytes=lambda: 0)
         return examine(dataset, settings)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

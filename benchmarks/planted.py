@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stoker import Dataset
-from stoker.source.storage import Storage
+from stoker.source.storage import BytesLike, Storage
 from stoker.testing import MemoryStorage, SlowStorage
 
 NUM_FLOATS = 24
@@ -30,6 +31,8 @@ class Case:
         step_s: Seconds a step.
         batch_size: Samples a step.
         is_warm: Whether training uses a warm cache.
+        disk_bytes_s: What the disk under the cache reads, where memory is too small to keep what was read; None for
+            this machine's disk and memory.
     """
 
     name: str
@@ -38,6 +41,7 @@ class Case:
     step_s: float = 1e-3
     batch_size: int = 2_048
     is_warm: bool = False
+    disk_bytes_s: float | None = None
 
 
 def table(num_rows: int, *, seed: int, num_floats: int = NUM_FLOATS) -> pa.Table:
@@ -98,11 +102,37 @@ def sorts(rows: pa.Table) -> pa.Table:
     return rows
 
 
+def asks_a_service(rows: pa.Table) -> pa.Table:
+    """Wait for somebody else: 30 microseconds a row, neither core nor GIL in use."""
+    time.sleep(len(rows) * 30e-6)
+    return rows
+
+
+class NarrowConnections:
+    """A lake, each connection of which carries little, however many there are.
+
+    Args:
+        inner: The lake.
+        bytes_s: Of each.
+    """
+
+    def __init__(self, inner: Storage, bytes_s: float) -> None:
+        self._inner = inner
+        self._bytes_s = bytes_s
+        self.list = inner.list
+        self.stat = inner.stat
+
+    def read(self, url: str, offset: int, num_bytes: int) -> BytesLike:
+        """Return what the lake has, as slowly as one connection carries it."""
+        time.sleep(num_bytes / self._bytes_s)
+        return self._inner.read(url, offset, num_bytes)
+
+
 def skewed() -> Storage:
-    """A lake of small files, and a huge row group now and then, which one thread has to read."""
-    small, huge = parquet(table(4_000, seed=1)), parquet(table(400_000, seed=2))
+    """A lake of small files, and a huge row group now and then, which comes over one connection."""
+    small, huge = parquet(table(4_000, seed=1)), parquet(table(200_000, seed=2))
     files = {f"lake/{i:03}.parquet": huge if i % 16 == 15 else small for i in range(48)}
-    return SlowStorage(MemoryStorage(files), bandwidth_bytes_s=None, latency_s=0.001)
+    return NarrowConnections(MemoryStorage(files), 20e6)
 
 
 CASES = (
@@ -174,6 +204,50 @@ CASES = (
         name="throttled network and transform with the GIL",
         stages=frozenset({"fetch", "transform"}),
         dataset=lambda _: Dataset("lake", storage=behind(15e6), transform=python_loop, version="1"),
+        step_s=1e-3,
+    ),
+    Case(
+        name="narrow connections",
+        stages=frozenset({"fetch"}),
+        dataset=lambda _: Dataset("lake", storage=NarrowConnections(lake(), 4e6)),
+        step_s=2e-3,
+    ),
+    Case(
+        name="transform that waits for a service",
+        stages=frozenset({"transform"}),
+        dataset=lambda folder: Dataset(local(folder), transform=asks_a_service, version="1"),
+        step_s=2e-3,
+    ),
+    Case(
+        name="skewed file sizes",
+        stages=frozenset({"skew"}),
+        dataset=lambda _: Dataset("lake", storage=skewed()),
+        step_s=0.2e-3,
+    ),
+    Case(
+        name="slow disk under the cache",
+        stages=frozenset({"open"}),
+        dataset=lambda folder: Dataset(local(folder, num_chunks=8)),
+        step_s=1e-3,
+        is_warm=True,
+        disk_bytes_s=20e6,
+    ),
+    Case(
+        name="one step after the other in Python",
+        stages=frozenset({"transform", "decode"}),
+        dataset=lambda folder: Dataset(local(folder, compression="gzip"), transform=python_loop, version="1"),
+        step_s=0.4e-3,
+    ),
+    Case(
+        name="high latency and transform with the GIL",
+        stages=frozenset({"fetch", "transform"}),
+        dataset=lambda _: Dataset("lake", storage=behind(None, 0.4), transform=python_loop, version="1"),
+        step_s=1e-3,
+    ),
+    Case(
+        name="throttled network and transform that waits",
+        stages=frozenset({"fetch", "transform"}),
+        dataset=lambda _: Dataset("lake", storage=behind(15e6), transform=asks_a_service, version="1"),
         step_s=1e-3,
     ),
 )

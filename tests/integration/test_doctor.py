@@ -10,6 +10,8 @@ from tests.strategies import write_files
 from stoker import Dataset
 from stoker.cli import main
 from stoker.doctor.examine import examine
+from stoker.doctor.probe_machine import Disk
+from stoker.doctor.ranks import compare
 from stoker.doctor.results import SOURCE, TENSORS
 from stoker.doctor.settings import DoctorSettings
 from stoker.doctor.step import TimedStep
@@ -199,5 +201,42 @@ def test_what_makes_no_sense_is_refused_at_once(data, capsys, arguments, says):
 def test_every_planted_case_is_named(case, tmp_path):
     from benchmarks.doctor import examine_case
 
-    found = examine_case(case, tmp_path / "case", budget_s=15.0, verify_all=False)
+    found = examine_case(case, tmp_path / "case", budget_s=8.0, verify_all=False)
     assert case.stages <= set(found.verdict.stages), found.verdict.sentence
+
+
+@pytest.mark.slow
+def test_the_rank_whose_link_is_narrow_is_named_with_its_stage(tmp_path):
+    def rank(bytes_s):
+        dataset = Dataset("lake", storage=planted.behind(bytes_s))
+        return examine(dataset, settings(step=TimedStep(4e-3), batch_size=2_048, scratch=tmp_path)).to_json()
+
+    verdict = compare([rank(40e6), rank(5e6), rank(40e6)])
+    assert (verdict.rank, verdict.stage) == (1, "fetch")
+    assert verdict.lost_share > 0.5
+
+
+def test_a_transform_that_waits_is_named_though_it_takes_no_core(tmp_path):
+    dataset = Dataset(planted.local(tmp_path, num_chunks=6), transform=planted.asks_a_service, version="1")
+    found = examine(dataset, settings(step=TimedStep(1e-3), batch_size=2_048, scratch=tmp_path / "scratch"))
+    assert found.verdict.stages[0] == "transform"
+    transform = found.stage("transform")
+    assert transform.wait_s == pytest.approx(30e-6, rel=0.2)
+
+
+def test_a_slow_disk_under_a_cache_that_memory_cannot_hold_is_named(tmp_path):
+    dataset = Dataset(planted.local(tmp_path, num_chunks=4))
+    fill(dataset, tmp_path / "cache")
+    slow = Disk(read_bytes_s=5e6, write_bytes_s=5e6, is_memory=False)
+    found = examine(
+        dataset,
+        settings(
+            step=TimedStep(1e-3),
+            batch_size=2_048,
+            cache=tmp_path / "cache",
+            disk=lambda *_: slow,
+            free_memory_bytes=lambda: 0,
+        ),
+    )
+    assert found.verdict.stages[0] == "open"
+    assert "disk" in found.verdict.sentence

@@ -7,6 +7,7 @@ disk        bytes/s, reading and writing      fetch (local), read, publish, open
 cores       processor seconds a second        everything that computes
 GIL         one second a second               whatever holds it
 builders    threads that build                a chunk keeps one from its first byte to its publication
+readers     those that may read, not publish  a local source lets one more publish meanwhile
 assemblers  threads that assemble
 loop        the training loop's own thread    batches converted there, the step's own part on the host
 PCIe        bytes/s to the device             copy
@@ -55,6 +56,12 @@ _RESOURCES = (
     _Resource("cores", "cores", lambda p: p.machine.cores * p.machine.together, lambda s, _: s.cpu_s),
     _Resource("gil", "GIL", lambda p: p.machine.together, lambda s, _: s.gil_s),
     _Resource("builders", "threads that build", lambda p: p.num_builders, _at("build")),
+    _Resource(
+        "readers",
+        "threads that read and transform",
+        lambda p: p.num_builders if p.num_readers is None else min(p.num_readers, p.num_builders),
+        lambda s, p: _at("build")(s, p) if s.key != "publish" else 0.0,
+    ),
     _Resource(
         "assemblers",
         "threads that assemble",

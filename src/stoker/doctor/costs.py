@@ -134,6 +134,7 @@ class Plan:
         machine: What there is to take.
         batch_size: Samples a step.
         num_builders: Threads that build chunks.
+        num_readers: Of these, as many as may read, transform and convert at a time; None for all.
         num_assemblers: Threads that assemble batches.
         prefetch: Batches made ahead of the step.
         chunk_samples: Samples of each chunk, in their order: skewed ones hold up those beside them.
@@ -147,6 +148,7 @@ class Plan:
     machine: Machine
     batch_size: int
     num_builders: int = 1
+    num_readers: int | None = None
     num_assemblers: int = 1
     prefetch: int = 4
     chunk_samples: tuple[int, ...] = field(default=(65_536,) * 8)
@@ -166,6 +168,8 @@ class Plan:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         if any(gap < 0 for gap in self.gaps):
             raise ValueError("no batch comes before the one before it: gaps must be at least 0")
+        if self.num_readers is not None and self.num_readers < 1:
+            raise ValueError(f"num_readers must be at least 1, not {self.num_readers}")
         if not self.chunk_samples or min(self.chunk_samples) < 1:
             raise ValueError("there must be chunks, and samples in each")
 

@@ -149,6 +149,7 @@ def _why(plan: Plan, key: str) -> str:
         "cores": "all cores are busy, most with this",
         "gil": "it holds the GIL, so one core does it all",
         "builders": "threads wait for the first byte" if key == "fetch" else "too few threads",
+        "readers": "too few threads",
         "assemblers": "too few threads",
         "loop": "it runs in the training loop's own thread",
         "pcie": "PCIe is full",

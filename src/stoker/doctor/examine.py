@@ -136,7 +136,7 @@ class _Examination:
         clock.say("what this machine can do")
         paces = [probe_machine.pace()]
         memory_bytes_s = probe_machine.memory_bytes_s()
-        disk = probe_machine.disk(scratch, limit_s=clock.slice_s(0.02))
+        disk = settings.disk(scratch, clock.slice_s(0.02))
 
         fetched = self._fetch(catalogue)
         fetch = self._fetch_threads(fetched)
@@ -153,7 +153,7 @@ class _Examination:
         paces.append(probe_machine.pace())
 
         num_samples = int(catalogue.num_samples.sum())
-        free = _STAYS * probe_machine.free_memory_bytes()
+        free = _STAYS * settings.free_memory_bytes()
         source_bytes = sum(fetched.num_bytes) / sum(fetched.num_samples)
         machine = Machine(
             cores=probe_machine.cores(),
@@ -167,6 +167,7 @@ class _Examination:
             machine=machine,
             batch_size=settings.batch_size,
             num_builders=self._num_builders,
+            num_readers=settings.num_threads if self._is_local and settings.transform_in == "threads" else None,
             num_threads=settings.num_threads,
             prefetch=settings.prefetch,
             window=window,

@@ -23,12 +23,14 @@ class StageTimes:
 
     Attributes:
         cpu_s: Processor seconds of the threads that did it.
+        wait_s: Seconds in which they neither had a processor nor wanted one: they waited for something else.
         wall_s: Seconds from beginning to end.
         num_bytes: Bytes that it gave.
         spans: Start and stop of each piece, in ns of `time.perf_counter_ns`.
     """
 
     cpu_s: float = 0.0
+    wait_s: float = 0.0
     wall_s: float = 0.0
     num_bytes: int = 0
     spans: list[tuple[int, int]] = field(default_factory=list)
@@ -49,12 +51,15 @@ class CpuMeter:
     def begin(self) -> None:
         """Say that this thread begins now."""
         self._last.cpu_s = time.thread_time()
+        self._last.delay_s = _delay_s()
 
     def __call__(self, stage: str, start_ns: int, stop_ns: int, num_bytes: int) -> None:
         """Add one piece of work."""
         now = time.thread_time()
         took_s = now - getattr(self._last, "cpu_s", now)
         self._last.cpu_s = now
+        delay_s = _delay_s()
+        delayed_s, self._last.delay_s = delay_s - getattr(self._last, "delay_s", delay_s), delay_s
         with self._lock:
             # Told twice of one reading: the waits inside it, then decoding, which took all of the processor.
             times = self.times.setdefault(stage, StageTimes())
@@ -62,6 +67,7 @@ class CpuMeter:
                 self.times.setdefault("decode", StageTimes()).cpu_s += took_s
             else:
                 times.cpu_s += took_s
+            times.wait_s += max(0.0, (stop_ns - start_ns) / 1e9 - took_s - delayed_s)
             times.wall_s += (stop_ns - start_ns) / 1e9
             times.num_bytes += num_bytes
             times.spans.append((start_ns, stop_ns))
@@ -104,6 +110,14 @@ def _idle_s() -> float | None:
         return sum(int(idle) + int(waiting) for _, _, _, _, idle, waiting, *_ in fields) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, AttributeError):
         return None
+
+
+def _delay_s() -> float:
+    """Return how long this thread has waited for a processor so far; 0 where the system does not tell."""
+    try:
+        return int(Path(f"/proc/self/task/{threading.get_native_id()}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def in_threads(num_threads: int, work: Callable[[int], None]) -> float:

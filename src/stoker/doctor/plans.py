@@ -28,6 +28,7 @@ class Findings:
         machine: Its ceilings.
         batch_size: Samples a step.
         num_builders: Threads that build.
+        num_readers: Of these, as many as may read and transform at a time; None for all.
         num_threads: Threads that assemble.
         prefetch: Batches made ahead.
         window: Chunks that are mixed together.
@@ -53,6 +54,7 @@ class Findings:
     machine: Machine
     batch_size: int
     num_builders: int
+    num_readers: int | None
     num_threads: int
     prefetch: int
     window: int
@@ -101,6 +103,7 @@ def _plan(found: Findings, path: str, stages: tuple[StageCost, ...]) -> Plan:
         machine=found.machine,
         batch_size=found.batch_size,
         num_builders=found.num_builders,
+        num_readers=found.num_readers,
         num_assemblers=found.num_threads if path == ARROW else found.num_assemblers,
         prefetch=max(found.prefetch, found.num_threads) if path == ARROW else found.prefetch,
         chunk_samples=found.unit_samples,
@@ -121,7 +124,7 @@ def _source(found: Findings) -> tuple[StageCost, ...]:
         spread=found.fetch.spread,
     )
     built = [
-        StageCost(key=key, place="build", cpu_s=cost.cpu_s, gil_s=cost.gil_s, spread=cost.spread)
+        StageCost(key=key, place="build", cpu_s=cost.cpu_s, gil_s=cost.gil_s, wait_s=cost.wait_s, spread=cost.spread)
         for key in BUILD_STAGES
         if (cost := found.built.stages.get(key)) is not None
     ]

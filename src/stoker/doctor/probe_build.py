@@ -26,6 +26,10 @@ BUILD_STAGES = ("decode", "transform", "convert", "publish")
 
 # Of the samples' processor time: what a look at the GIL may be off.
 _GIL_NOISE = 0.04
+# Stages in which the user's own code may ask something else and wait for it.
+_MAY_WAIT = ("transform",)
+# Of the processor time: less waiting is only the system's.
+_WAITS = 0.2
 
 
 @dataclass(kw_only=True)
@@ -56,6 +60,7 @@ class BuildCost:
     Attributes:
         cpu_s: Processor seconds.
         gil_s: Of these, with the GIL held.
+        wait_s: Seconds in which the thread waits for something else: a service that a transform asks.
         size_bytes: Bytes that it gave.
         spread: Of the rounds, as a share.
         by_threads: Processor seconds a sample with so many threads at it.
@@ -63,6 +68,7 @@ class BuildCost:
 
     cpu_s: float
     gil_s: float
+    wait_s: float
     size_bytes: float
     spread: float
     by_threads: tuple[tuple[int, float], ...]
@@ -140,6 +146,7 @@ def build_units(
     """
     num_samples = sum(fetched.num_samples)
     costs: dict[str, list[tuple[int, float]]] = {stage: [] for stage in BUILD_STAGES}
+    waits: dict[str, list[float]] = {stage: [] for stage in BUILD_STAGES}
     held: dict[str, float] = {}
     sizes: dict[str, float] = {}
     rates: list[tuple[int, float]] = []
@@ -169,9 +176,13 @@ def build_units(
             for stage, times in meter.times.items():
                 if stage in costs:
                     costs[stage].append((num_threads, times.cpu_s / num_samples))
+                    if num_threads == 1 and stage in _MAY_WAIT:  # with several, they also wait for each other
+                        waits[stage].append(times.wait_s / num_samples)
     return Built(
         stages={
-            stage: _cost(found, held.get(stage, 0.0), sizes.get(stage, 0.0)) for stage, found in costs.items() if found
+            stage: _cost(found, held.get(stage, 0.0), sizes.get(stage, 0.0), min(waits[stage], default=0.0))
+            for stage, found in costs.items()
+            if found
         },
         rates=tuple(rates),
         cores=cores,
@@ -190,7 +201,7 @@ def tables_of(catalogue: Catalogue, fetched: Fetched, *, tap: Tap | None, max_by
     return tables
 
 
-def _cost(found: list[tuple[int, float]], held: float, size_bytes: float) -> BuildCost:
+def _cost(found: list[tuple[int, float]], held: float, size_bytes: float, wait_s: float) -> BuildCost:
     # What it costs with all threads at work is what counts: cores share caches and memory.
     alone = [cpu_s for num, cpu_s in found if num == 1]
     most = max(num for num, _ in found)
@@ -202,6 +213,7 @@ def _cost(found: list[tuple[int, float]], held: float, size_bytes: float) -> Bui
     return BuildCost(
         cpu_s=cpu_s,
         gil_s=held * min(alone or full),
+        wait_s=wait_s if wait_s > _WAITS * cpu_s else 0.0,
         size_bytes=size_bytes,
         spread=spread,
         by_threads=tuple(found),

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from stoker.doctor.probe_machine import num_cores
+from stoker.doctor import probe_machine
+from stoker.doctor.probe_machine import Disk, num_cores
 from stoker.doctor.step import Step
 from stoker.feed.loader import Loader
 
@@ -36,6 +37,8 @@ class DoctorSettings:
         verify_all: Whether every fix that can be applied here is, and today's path beside them.
         gpu_hour: Price of an hour of one GPU.
         num_gpus: GPUs that wait together.
+        disk: Measures the disk that a folder lies on, in so many seconds each way.
+        free_memory_bytes: Says how much memory is free: what takes more of it comes from the disk in each epoch.
         make_loader: Makes the loaders that are measured.
         is_on_device: Whether their batches are copied to a GPU.
         on_progress: Told what is measured now, and which share of the budget is gone.
@@ -57,6 +60,8 @@ class DoctorSettings:
     verify_all: bool = False
     gpu_hour: float | None = None
     num_gpus: int = 1
+    disk: Callable[[Path, float], Disk] = lambda folder, limit_s: probe_machine.disk(folder, limit_s=limit_s)
+    free_memory_bytes: Callable[[], int] = probe_machine.free_memory_bytes
     make_loader: MakeLoader = Loader
     is_on_device: bool = False
     on_progress: Callable[[str, float], object] = lambda _what, _share: None

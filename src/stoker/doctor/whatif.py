@@ -88,7 +88,8 @@ def at_speed(plan: Plan, speed: float) -> Plan:
 def more_threads(plan: Plan, *, num_more: int) -> Plan:
     """Return the plan with `num_more` threads of both kinds, as far as there are batches for them to make."""
     assemblers = min(plan.num_assemblers + num_more, max(plan.num_assemblers, plan.prefetch))
-    return replace(plan, num_builders=plan.num_builders + num_more, num_assemblers=assemblers)
+    readers = None if plan.num_readers is None else plan.num_readers + num_more
+    return replace(plan, num_builders=plan.num_builders + num_more, num_readers=readers, num_assemblers=assemblers)
 
 
 def more_cores(plan: Plan, *, num_threads: int, times: int = 2) -> Plan:
@@ -110,7 +111,7 @@ def faster_network(plan: Plan, *, times: int = 2) -> Plan:
 def in_processes(plan: Plan, *, num_processes: int) -> Plan:
     """Return the plan with everything up to publication in processes: each of them has a GIL of its own."""
     stages = tuple(replace(stage, gil_s=0.0) if stage.place == "build" else stage for stage in plan.stages)
-    return replace(plan, stages=stages, num_builders=num_processes)
+    return replace(plan, stages=stages, num_builders=num_processes, num_readers=None)
 
 
 def larger_batch(plan: Plan, *, times: int = _MORE_BATCH) -> Plan:
