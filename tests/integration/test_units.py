@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import threading
 from pathlib import Path
 
@@ -160,7 +159,7 @@ def test_a_key_that_comes_again_is_another_group_and_is_reported(tmp_path):
     with stoker.Loader(stoker.Dataset(tmp_path / "data"), batch_size=2, shuffle_by="q") as loader:
         assert loader.units.num_units == 4
         assert loader.units.num_reappearing == 2
-        assert "2 groups whose key was there before" in str(loader.units)
+        assert "2 runs whose key was there before" in str(loader.units)
 
 
 def test_windows_that_would_cross_a_chunk_are_counted(tmp_path):
@@ -318,12 +317,19 @@ def test_a_row_is_found_in_the_step_of_its_group(folder):
     "options",
     [{"weights": "weight"}, {"sequence": stoker.NGram(length=2)}, {"sequence": stoker.Pack("tokens", length=9)}],
 )
-def test_a_row_that_may_be_used_often_cannot_be_found(folder, options):
-    with (
-        stoker.Loader(stoker.Dataset(folder), batch_size=4, **options) as loader,
-        pytest.raises(ValueError, match=re.escape("explain(step) names the rows of a step")),
-    ):
-        loader.find("part.parquet", 0, 0)
+def test_a_row_that_may_be_used_often_is_found_wherever_it_is_used(folder, options):
+    with stoker.Loader(stoker.Dataset(folder), batch_size=4, shuffle=True, **options) as loader:
+        used: dict[tuple, list[int]] = {}
+        for step in range(len(loader)):
+            told = loader.explain(step)
+            stands = {(*place[1:3], unit) for place, unit in zip(told, told.unit.tolist(), strict=True)}
+            for row_group, row, _ in stands:
+                used.setdefault((row_group, row), []).append(step)
+        assert max(map(len, used.values())) > 1
+        for i in range(0, NUM_ROWS, 7):
+            uses = loader.find_all("part.parquet", i // 50, i % 50)
+            assert [use.step for use in uses] == used.get((i // 50, i % 50), [None])
+            assert loader.find("part.parquet", i // 50, i % 50) == uses[0]
 
 
 def test_weights_are_drawn_anew_in_every_epoch_and_epochs_are_of_one_length(folder):
@@ -383,3 +389,29 @@ def test_tensors_are_the_arrays(folder, tmp_path, options, num_workers):
             for one, other in zip(*(f if isinstance(f, stoker.Ragged) else [f] for f in (field, array)), strict=True):
                 np.testing.assert_array_equal(one, other)
                 assert one.dtype == other.dtype
+
+
+def test_groups_that_are_torn_are_told_by_a_warning(tmp_path, caplog):
+    rows = {
+        "id": np.arange(60),
+        "mixed": np.arange(60) % 2,
+        "sorted": np.arange(60) // 7,
+        "whole": np.arange(60) // 5,
+    }
+    pq.write_table(pa.table(rows), write_folder(tmp_path) / "a.parquet", row_group_size=10)
+    dataset = stoker.Dataset(tmp_path / "data", chunk_size=250)
+
+    def warnings_of(**options) -> list[str]:
+        caplog.clear()
+        with stoker.Loader(dataset, batch_size=2, **options):
+            return [record.getMessage() for record in caplog.records if record.name == "stoker"]
+
+    assert warnings_of(shuffle_by="whole") == warnings_of() == []
+    (message,) = warnings_of(shuffle_by="mixed")
+    assert "runs whose key was there before" in message
+    assert "sort the files by mixed to have them together" in message
+    (message,) = warnings_of(shuffle_by="sorted")
+    assert "runs cut by chunks' borders: the parts of these groups are groups of their own" in message
+    (message,) = warnings_of(sequence=stoker.NGram(length=1, keys="mixed"))
+    assert "sort the files by mixed to have them together" in message
+    assert warnings_of(sequence=stoker.NGram(length=2, keys="whole", timestamp="id", max_gap=1)) == []

@@ -189,7 +189,8 @@ class Loader:
         _integer(lanes, "lanes")
         if self._global_batch_size % lanes:
             raise ValueError(
-                f"a global batch of {self._global_batch_size} samples cannot be cut into {lanes} equal lanes"
+                f"a global batch of {self._global_batch_size} samples cannot be cut into {lanes} equal lanes; take a "
+                f"multiple of {lanes}, such as {-(-self._global_batch_size // lanes) * lanes}"
             )
         if remainder not in ("keep", "drop", "pad"):
             raise ValueError(f"remainder must be 'keep', 'drop' or 'pad', not {remainder!r}")
@@ -343,7 +344,10 @@ class Loader:
             self._start = saved.settled(self._steps(saved.num_consumed))
         except ValueError as error:  # no step of this data set begins there
             raise ResumeError(
-                f"the saved position is not sound: {error}", saved=saved.num_consumed, current=self.num_samples
+                f"the saved position is not sound: no step begins behind {saved.num_consumed:,} of the "
+                f"{self._order.num_samples:,} samples of an epoch ({error})",
+                saved=saved.num_consumed,
+                current=self._order.num_samples,
             ) from error
         self._at = saved
         self._is_restored = True
@@ -590,6 +594,8 @@ def _check_uncut(sequence_shard: SequenceShard | None, spec: Spec) -> None:
 def _shard(rank: int | None, world_size: int | None, shard: Shard | None) -> Shard:
     if shard is None:
         rank = 0 if rank is None else _integer(rank, "rank", at_least=0)
+        if rank and world_size is None:
+            raise ValueError(f"rank {rank} of how many? Give world_size too, or shard=stoker.Shard.from_env()")
         return Shard(rank, 1 if world_size is None else _integer(world_size, "world_size"))
     if rank is not None or world_size is not None:
         raise ValueError("shard says both rank and world_size; give either that or these")

@@ -15,7 +15,7 @@ from stoker.feed.units.report import UnitsReport, report_on
 from stoker.order.epoch import EpochOrder, Order
 from stoker.order.mixture import MixtureEpoch, MixtureOrder, component_seed
 from stoker.order.plain import Int64
-from stoker.source.units.asked import Asked, Weighted
+from stoker.source.units.asked import Asked, Grouped, NGram, Weighted
 
 _log = logging.getLogger("stoker")
 
@@ -75,6 +75,24 @@ class Orders:
         self.first: Order | MixtureOrder = self.order_in(0)
         if asked is not None and not self.first.num_samples and opened.num_samples.sum():
             _log.warning("every epoch is empty: %s", self.report())
+        elif isinstance(asked, Grouped | NGram):
+            self._tell_torn(asked)
+
+    def _tell_torn(self, asked: Grouped | NGram) -> None:
+        """Say where rows of one key do not come together, which nothing else would show."""
+        report = self.report()
+        if report.num_reappearing:
+            _log.warning(
+                "%s: rows of one key do not all lie side by side; sort the files by %s to have them together",
+                report,
+                ", ".join(asked.keys),
+            )
+        elif report.num_cut and isinstance(asked, Grouped):
+            _log.warning(
+                "%s: the parts of these groups are groups of their own; no group is cut where files and row groups "
+                "begin with one",
+                report,
+            )
 
     @property
     def is_mixed(self) -> bool:

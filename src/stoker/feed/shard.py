@@ -92,8 +92,11 @@ def place_in_mesh(device_mesh: Any, dims: Sequence[str | int], *, argument: str)
         argument: What the caller calls them, for messages.
 
     Raises:
+        TypeError: It is no mesh.
         ValueError: The mesh has no such dimension, one is named twice, or this process is not in the mesh.
     """
+    if not hasattr(device_mesh, "mesh_dim_names"):
+        raise TypeError(f"device_mesh must be a torch DeviceMesh, not {device_mesh!r}")
     names = tuple(device_mesh.mesh_dim_names or ())
     shape = tuple(int(size) for size in device_mesh.mesh.shape)
     coordinate = device_mesh.get_coordinate()

@@ -15,6 +15,11 @@ FORMAT_VERSION = 1
 # What is counted unless told.
 ROWS = "rows"
 
+_WHAT_A_DATA_SET_IS = (
+    " (A data set is its files as they were, its filter, columns, fields, sharing, transform and chunk size; and what "
+    "keeps rows in one chunk.)"
+)
+
 _WORDS = {
     "fingerprint": "the data set",
     "order_version": "the order version",
@@ -73,10 +78,24 @@ class Position:
         Raises:
             ResumeError: It was written by a newer Stoker, or by something else.
         """
-        version = data.get("format_version") if isinstance(data, Mapping) else None
+        if not isinstance(data, Mapping):
+            hint = "; it is JSON text: json.loads makes it one" if isinstance(data, str | bytes) else ""
+            raise ResumeError(
+                f"a saved position is the dict that state_dict() returned, not {type(data).__name__}{hint}",
+                saved=data,
+                current=FORMAT_VERSION,
+            )
+        version = data.get("format_version")
+        if version is None:
+            raise ResumeError(
+                f"this is no saved position of a loader: it has no 'format_version', but {_listed(data)}",
+                saved=dict(data),
+                current=FORMAT_VERSION,
+            )
         if version != FORMAT_VERSION:
             raise ResumeError(
-                f"the saved position has format {version!r}, this Stoker reads format {FORMAT_VERSION}",
+                f"the saved position has format {version!r}, and this Stoker reads format {FORMAT_VERSION}: load it "
+                "with the version of Stoker that saved it",
                 saved=version,
                 current=FORMAT_VERSION,
             )
@@ -93,11 +112,13 @@ class Position:
             "num_consumed": (int,),
         }
         names = {field.name for field in fields(cls)}
-        unsound = sorted(names ^ (data.keys() - {"format_version"})) or sorted(
-            name
-            for name, kind in kinds.items()
+        unsound = [f"{name} is missing" for name in sorted(names - data.keys())]
+        unsound += [f"{name} is not known" for name in sorted(data.keys() - names - {"format_version"})]
+        unsound = unsound or [
+            f"{name} is {data[name]!r}"
+            for name, kind in sorted(kinds.items())
             if not isinstance(data[name], kind) or (isinstance(data[name], bool) and bool not in kind)
-        )
+        ]
         if unsound:
             raise ResumeError(
                 f"the saved position is not sound: {', '.join(unsound)}", saved=dict(data), current=sorted(names)
@@ -127,7 +148,7 @@ class Position:
             what = "; ".join(f"{_WORDS[name]} was {saved[name]!r} and is {now[name]!r}" for name in differing)
             raise ResumeError(
                 f"the saved position belongs to another order: {what}. Load it into a loader with the saved "
-                "settings, or start anew without it.",
+                f"settings, or start anew without it.{_WHAT_A_DATA_SET_IS if 'fingerprint' in differing else ''}",
                 saved=saved,
                 current=now,
             )
@@ -160,3 +181,9 @@ class Position:
         That is so where a remainder is dropped and the batch has grown since the position was saved.
         """
         return self.next_epoch() if self.num_consumed and not steps.num_steps else self
+
+
+def _listed(data: Mapping[str, object]) -> str:
+    """Return the first names that something has."""
+    names = sorted(map(str, data))
+    return f"{', '.join(names[:6])}{', ...' if len(names) > 6 else ''}" if names else "nothing at all"

@@ -16,7 +16,7 @@ class Shard:
 
     Raises:
         TypeError: One of them is no integer.
-        ValueError: `rank` lies outside [0, world_size).
+        ValueError: `rank` lies outside [0, world_size), or there are no ranks.
     """
 
     rank: int = 0
@@ -27,8 +27,12 @@ class Shard:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int):
                 raise TypeError(f"Shard: {name} must be an integer, not {type(value).__name__}")
+        if self.world_size < 1:
+            raise ValueError(f"Shard: world_size must be at least 1, not {self.world_size}")
         if not 0 <= self.rank < self.world_size:
-            raise ValueError(f"Shard: rank {self.rank} lies outside [0, {self.world_size})")
+            raise ValueError(
+                f"Shard: rank {self.rank} lies outside [0, {self.world_size}): {self.world_size} ranks count from 0"
+            )
 
 
 # The first pair that is there decides. SLURM comes last: mpirun and torchrun in an allocation see its variables too.

@@ -72,7 +72,7 @@ def test_without_shuffling_another_window_is_the_same_order():
     ],
 )
 def test_what_is_no_saved_position_is_a_resume_error(data):
-    with pytest.raises(ResumeError, match="the saved position"):
+    with pytest.raises(ResumeError, match="saved position"):
         Position.from_json(data)
 
 
@@ -106,3 +106,39 @@ def test_an_epoch_too_small_for_a_batch_is_an_epoch_without_steps():
 def test_a_negative_epoch_is_a_value_error():
     with pytest.raises(ValueError, match="epoch"):
         replace(POSITION, epoch=-1)
+
+
+@pytest.mark.parametrize(
+    ("saved", "words"),
+    [
+        (None, "the dict that state_dict\\(\\) returned, not NoneType"),
+        ('{"epoch": 1}', "not str; it is JSON text: json.loads makes it one"),
+        ({}, "it has no 'format_version', but nothing at all"),
+        ({"epoch": 3, "model": 1}, "it has no 'format_version', but epoch, model"),
+        ({"format_version": 99}, "has format 99, and this Stoker reads format 1: load it with"),
+    ],
+)
+def test_what_is_no_saved_position_is_said_to_be_none(saved, words):
+    with pytest.raises(ResumeError, match=words):
+        Position.from_json(saved)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"seed": ...}, "not sound: seed is missing"),
+        ({"sede": 1}, "not sound: sede is not known"),
+        ({"num_consumed": "8"}, "not sound: num_consumed is '8'"),
+        ({"shuffle": 1}, "not sound: shuffle is 1"),
+    ],
+)
+def test_an_unsound_position_is_told_by_what_is_wrong_with_it(change, words):
+    whole = Position(fingerprint="x", seed=1, shuffle=True, window=None).to_json() | change
+    with pytest.raises(ResumeError, match=words):
+        Position.from_json({name: value for name, value in whole.items() if value is not ...})
+
+
+def test_another_data_set_is_told_with_what_a_data_set_is():
+    one, other = (Position(fingerprint=name, seed=1, shuffle=True, window=None) for name in ("one", "other"))
+    with pytest.raises(ResumeError, match=r"the data set was 'one' and is 'other'.*\(A data set is its files as they"):
+        one.check(other)

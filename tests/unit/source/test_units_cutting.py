@@ -43,6 +43,20 @@ def test_a_run_that_is_longer_than_two_chunks_is_cut_all_the_same():
     assert plan([40], begins={0: [0]}) == [(0, 1, n, n + 10) for n in range(0, 40, 10)]
 
 
+def test_a_huge_row_group_is_cut_at_runs_that_are_as_long_as_two_parts():
+    assert plan([30], begins={0: [0, 15]}) == [(0, 1, 0, 15), (0, 1, 15, 30)]
+    assert plan([60], begins={0: [0, 18, 36, 54]}) == [
+        (0, 1, *rows) for rows in ((0, 18), (18, 36), (36, 54), (54, 60))
+    ]
+
+
+@given(runs=st.lists(st.integers(1, 20), min_size=2, max_size=40), chunk_bytes=st.just(10))
+def test_no_run_of_a_huge_row_group_is_cut_that_is_no_longer_than_half_a_part(runs, chunk_bytes):
+    begins = np.cumsum([0, *(min(run, chunk_bytes // 2) for run in runs)]).tolist()
+    found = plan([begins[-1]], begins={0: begins[:-1]}, chunk_bytes=chunk_bytes)
+    assert {row_start for *_, row_start, _ in found if row_start >= 0} <= set(begins)
+
+
 @given(
     sizes=st.lists(st.integers(0, 60), max_size=20),
     cutting=st.sets(st.integers(1, 20)),

@@ -19,7 +19,8 @@ class UnitsReport:
         num_unused_rows: Rows that are in no unit: of weight 0, without tokens, in runs shorter than a window.
         num_cut: Borders between chunks that cut a group, or a run that windows stand in.
         num_lost: Windows that would cross such a border.
-        num_reappearing: Groups whose key an earlier group of the same chunk had, too: they are groups of their own.
+        num_reappearing: Runs, of a group or of windows without `max_gap`, whose key an earlier run of the same chunk
+            had, too: they are groups of their own, and no window goes from one to the other.
         num_torn: Documents that stand in several packed rows.
         filled: Part of the packed rows' places that hold a token; 1.0 where nothing is packed.
     """
@@ -39,7 +40,7 @@ class UnitsReport:
         notes = [
             (self.num_cut, "run cut by a chunk's border", "runs cut by chunks' borders"),
             (self.num_lost, "window lost there", "windows lost there"),
-            (self.num_reappearing, "group whose key was there before", "groups whose key was there before"),
+            (self.num_reappearing, "run whose key was there before", "runs whose key was there before"),
             (self.num_torn, "document in several rows", "documents in several rows"),
             (self.num_unused_rows, "row in none of them", "rows in none of them"),
         ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,7 +79,10 @@ def _count(asked: Asked, catalogue: Catalogue, num_threads: int, on_progress: On
                 runs = find_runs(catalogue, asked.rule, num_threads=num_threads, on_progress=on_progress)
         row_starts = _starts(catalogue.num_samples)
         if isinstance(asked, NGram):
-            return count_windows(asked, row_starts, None if runs is None else runs.begins)
+            index = count_windows(asked, row_starts, None if runs is None else runs.begins)
+            if runs is None or not asked.keys or asked.max_gap is not None:  # a gap begins a run of the same key
+                return index
+            return replace(index, numbers={**index.numbers, "num_reappearing": num_reappearing(runs, row_starts)})
         assert runs is not None
         return _count_groups(runs, row_starts)
     if isinstance(asked, Weighted):
@@ -171,7 +175,7 @@ def _count_weights(asked: Weighted, catalogue: Catalogue, num_threads: int, on_p
             value = column[row].as_py()
             raise SourceError(
                 f"{catalogue.place(j, row if kept is None else int(kept[row]))}: the weight {asked.column!r} is "
-                f"{value!r}; weights must be finite numbers from 0 on",
+                f"{value!r}; weights must be finite numbers from 0 on: filter such rows out, or write a number",
                 url=catalogue.fragments[j].url,
             )
         weights[row_starts[j] : row_starts[j + 1]] = values
@@ -179,9 +183,10 @@ def _count_weights(asked: Weighted, catalogue: Catalogue, num_threads: int, on_p
     read_every(catalogue, columns, take, num_threads=num_threads, on_progress=on_progress)
     if len(weights) and not weights.any():
         first, last = catalogue.fragments[0], catalogue.fragments[len(catalogue) - 1]
+        where = f"from {first} to {last}" if len(catalogue) > 1 else f"of {first}"
         raise SourceError(
-            f"the weight {asked.column!r} is 0 in every one of {len(weights):,} rows, from {first} to {last}: "
-            "no sample could be drawn",
+            f"the weight {asked.column!r} is 0 in every one of {len(weights):,} rows, {where}: no sample could be "
+            "drawn",
             url=first.url,
         )
     cumulated = cumulate(weights)

@@ -82,19 +82,24 @@ def plan_between_runs(
 
 
 def _parts(g: int, group: RowGroup, chunk_bytes: int, begins: Int64) -> list[Piece]:
-    """Split a row group at the runs that begin nearest to equal parts; at equal parts where none does."""
+    """Split a row group at the runs that begin nearest to equal parts; at equal parts where none is near.
+
+    Near is what leaves a fragment of half a part to two parts: a run is cut only where it is longer than that.
+    """
     num_parts = min(-(-group.size_bytes // chunk_bytes), group.num_rows)
     if num_parts > 1_000_000:
         raise ValueError(f"row group {g} claims {group.num_rows:,} rows and {group.size_bytes:,} bytes")
     part = -(-group.num_rows // num_parts)
     borders = [0]
     for ideal in range(part, group.num_rows, part):
+        least, most = borders[-1] + max(part // 2, 1), borders[-1] + _JOINED_UP_TO * part
+        if ideal < least:  # the last one was cut late
+            continue
         n = int(np.searchsorted(begins, ideal))
-        near = [int(row) for row in begins[max(n - 1, 0) : n + 1] if abs(row - ideal) <= part // 2]
-        near = [row for row in near if borders[-1] < row < group.num_rows]
-        row = min(near, key=lambda row: abs(row - ideal)) if near else ideal
-        if row > borders[-1]:
-            borders.append(row)
+        near = [int(row) for row in begins[max(n - 1, 0) : n + 1] if least <= row <= min(most, group.num_rows - 1)]
+        if not near and group.num_rows <= most and borders[-1] in begins:  # its last run, whole
+            break
+        borders.append(min(near, key=lambda row: abs(row - ideal)) if near else ideal)
     return [
         Piece(g, g + 1, start, stop, stop - start)
         for start, stop in zip(borders, [*borders[1:], group.num_rows], strict=True)
