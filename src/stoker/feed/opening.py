@@ -1,9 +1,9 @@
 """Opening windows of one data set: its chunks found, and brought to where they are gathered from.
 
-    data sets of up to 512 MiB        each chunk mapped once            standing
-    in the page cache                 mapped, nothing is copied         window
-    not there, and read before        read past the page cache          window, in memory that windows share
-    not there for the first time      read to compare its checksums, and so in the page cache
+    small chunks, 512 MiB at most      each chunk mapped once            standing
+    in the page cache                  mapped, nothing is copied         window
+    not there, and read before         read past the page cache          window, in memory that windows share
+    not there for the first time       read to compare its checksums, and so in the page cache
 
 Whoever opens a chunk the first time after the machine started reads all of it, and it stays in the page cache if it
 can. If it is gone later, something else needed the memory: reading it again that way would push out that or the next
