@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +34,9 @@ MAX_CLASSES = 64
 _MAX_WORDS = 1_000_000
 # Borders of ranges come from so many values, evenly spread.
 _SAMPLED_VALUES = 1_000_000
+
+
+_Numeric: TypeAlias = npt.NDArray[np.float64] | npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -94,7 +97,7 @@ def read_all_labels(datasets: Mapping[str, Dataset], column: str, *, num_threads
         )
     reader = _Numbers() if all(are_numbers.values()) else _Words(column)
     parts = [_read_values(catalogue, reader, num_threads) for catalogue in catalogues.values()]
-    together: _Numeric = np.concatenate(parts, dtype=reader.dtype)
+    together = cast(_Numeric, np.concatenate(parts))
     classes = _classes(reader.ranked(together))
     ends = np.cumsum([part.size for part in parts])[:-1]
     return tuple(
@@ -253,9 +256,6 @@ def _filters(dataset: Dataset) -> Any:
     if dataset.filter is None or dataset.filter.conditions is None:
         return dataset.filter and dataset.filter.expression
     return [list(all_of) for all_of in dataset.filter.conditions]
-
-
-_Numeric: TypeAlias = "npt.NDArray[np.float64] | npt.NDArray[np.int32]"
 
 
 class _Numbers:

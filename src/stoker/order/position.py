@@ -72,7 +72,7 @@ class Position:
         return {"format_version": FORMAT_VERSION} | asdict(self)
 
     @classmethod
-    def from_json(cls, data: Mapping[str, object]) -> Position:
+    def from_json(cls, data: object) -> Position:
         """Return the position that `to_json` wrote.
 
         Raises:
@@ -124,7 +124,7 @@ class Position:
                 f"the saved position is not sound: {', '.join(unsound)}", saved=dict(data), current=sorted(names)
             )
         try:
-            return cls(**{name: data[name] for name in names})  # type: ignore[arg-type]  # checked above
+            return cls(**{name: data[name] for name in names})
         except ValueError as error:
             raise ResumeError(f"the saved position is not sound: {error}", saved=dict(data), current=None) from error
 
