@@ -43,10 +43,10 @@ def run_epochs(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
     del data
     with _loader(folder, num_chunks=64) as loader:
         _epoch_s(loader)  # builds what is missing, and has the loops compiled
-        early = [_epoch_s(loader) for _ in range(num_rounds + 1)]
+        early = [_thread_s(loader) for _ in range(num_rounds + 1)]
         for _ in range(NUM_EPOCHS - 2 * num_rounds):
             _epoch_s(loader)
-        late = [_epoch_s(loader) for _ in range(num_rounds + 1)]
+        late = [_thread_s(loader) for _ in range(num_rounds + 1)]
         num_batches = len(loader)
     before, after = iter(early), iter(late)
     return compare(
@@ -56,7 +56,10 @@ def run_epochs(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
         unit="thousand batches/s",
         num_rounds=num_rounds,
         promise=0.9,
-        remarks=lambda: (f"{num_batches:,} batches of {BATCH_SIZE} rows an epoch, 64 chunks; medians decide",),
+        remarks=lambda: (
+            f"{num_batches:,} batches of {BATCH_SIZE} rows an epoch, 64 chunks; processor time of the calling thread, "
+            "which assembles them",
+        ),
     )
 
 
@@ -150,6 +153,12 @@ def _epoch_s(loader: Loader) -> float:
     if num_rows != NUM_ROWS:
         raise AssertionError(f"{num_rows} rows of {NUM_ROWS} were delivered")
     return time.perf_counter() - start
+
+
+def _thread_s(loader: Loader) -> float:
+    start = time.thread_time()
+    _epoch_s(loader)
+    return time.thread_time() - start
 
 
 def _first_batch_s(folder: Path, window: object) -> float:
