@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import threading
 from pathlib import Path
 
@@ -31,9 +32,22 @@ def _open_files() -> set[str]:
     return {name for name in found if "/chunks/" in name or "stoker" in Path(name).name or name.endswith("locks")}
 
 
+_num_frozen_modules = 0
+
+
+def _freeze_what_was_imported() -> None:
+    """Let the collection behind each test look at what tests made, not at 300,000 objects of torch and pyarrow."""
+    global _num_frozen_modules  # how many were imported the last time
+    if len(sys.modules) > _num_frozen_modules + 50:
+        gc.collect()
+        gc.freeze()
+        _num_frozen_modules = len(sys.modules)
+
+
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind(tmp_path):
     """Fail a test that leaves a thread, a file handle, a map or a temporary folder of ours behind."""
+    _freeze_what_was_imported()
     shm = Path("/dev/shm")
     folders = {p.name for p in shm.glob("stoker-*")} if shm.exists() else set()
     yield
