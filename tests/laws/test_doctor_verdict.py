@@ -184,7 +184,7 @@ _PLANTS = {
 }
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(
     plant=st.sampled_from(sorted(_PLANTS)),
     slow=st.floats(2.0, 200.0),
@@ -203,7 +203,7 @@ def test_whatever_else_varies_the_stage_that_was_made_dear_is_named(plant, slow,
     assert found.lost_share == pytest.approx(1 - 1 / slow, abs=0.12)
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(
     plants=st.sampled_from([pair for pair in itertools.combinations(sorted(_PLANTS), 2) if pair[0][0] != pair[1][0]]),
     first=st.floats(3.0, 50.0),
@@ -218,7 +218,7 @@ def test_two_stages_that_both_starve_the_step_are_both_named(plants, first, seco
     assert set(verdict(plan).stages) == {key for key, _ in plants}
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(
     cpu=st.lists(st.floats(0.0, 20e-6), min_size=5, max_size=5),
     gil=st.lists(st.floats(0.0, 1.0), min_size=5, max_size=5),
