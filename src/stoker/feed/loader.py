@@ -80,8 +80,8 @@ class Loader:
 
     The first epoch reads, transforms and caches while it trains; later ones read the cache alone. Each `for` is one
     epoch, the next `for` the next epoch; a `for` that was left early begins the same epoch again. A batch is yours:
-    its memory is used again only when nothing refers to it any more. Fixed-width fields are views with the record as
-    stride; `np.ascontiguousarray` copies one that must be contiguous.
+    its memory is used again only when nothing refers to it any more, nor to those gathered with it (16 MiB at most).
+    Fixed-width fields are views with the record as stride; `np.ascontiguousarray` copies one that must be contiguous.
 
     The order counts rows, unless `shuffle_by`, `weights` or `sequence` says otherwise. What it counts then is found by
     reading the columns that decide it once, and kept with the cache; `units` tells.

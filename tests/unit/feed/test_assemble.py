@@ -84,3 +84,34 @@ def test_any_set_of_fields_is_assembled(tmp_path, columns, is_mapped):
     for array in empty.views().values():
         assert len(array.offsets if isinstance(array, Ragged) else array) == (1 if isinstance(array, Ragged) else 0)
     window.close()
+
+
+def plain(field):
+    """The field as lists, with the offsets that a batch of its own has."""
+    if isinstance(field, Ragged):
+        return [field.offsets.tolist(), plain(field.values)]
+    return field.tolist()
+
+
+@given(sizes=st.lists(st.integers(0, 9), min_size=1, max_size=6), seed=st.integers(0, 5))
+def test_batches_cut_from_one_are_those_assembled_one_by_one(tmp_path_factory, sizes, seed):
+    window = window_of(tmp_path_factory.mktemp("cut"), [30, 20], first=0)
+    try:
+        rows = np.random.default_rng(seed).integers(0, 20, sum(sizes))
+        slots = np.random.default_rng(seed + 1).integers(0, 2, sum(sizes))
+        borders = np.cumsum([0, *sizes])
+
+        def assembled(begin, end):
+            slot = slots[begin:end]
+            return assemble(
+                window.spec, [Part(window, slot, window.first_row[slot] + rows[begin:end])], BufferPool(max_unused=16)
+            )
+
+        together = assembled(0, sum(sizes)).cut(sizes)
+        for batch, begin, end in zip(together, borders[:-1], borders[1:], strict=True):
+            alone = assembled(begin, end).views()
+            assert {name: plain(field) for name, field in batch.views().items()} == {
+                name: plain(field) for name, field in alone.items()
+            }
+    finally:
+        window.close()
