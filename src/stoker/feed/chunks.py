@@ -46,8 +46,6 @@ _REMOTE_THREADS = 6
 # Threads that build from a local source beyond those that may decode: one publishes a chunk, which waits for the disk
 # and the kernel, while the next one is decoded. Two are no faster than one.
 _PUBLISH_THREADS = 1
-# Of the free memory that a cache without a folder may take: the model's process needs some, too.
-_TEMPORARY_SHARE = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,7 +239,7 @@ def open_chunks(
             stack.callback(temporary.close)
             cache = temporary.cache
             if limit_bytes is None:
-                limit_bytes = int(temporary.free_bytes * _TEMPORARY_SHARE)
+                limit_bytes = temporary.limit_bytes
         store = Store(cache, limit_bytes=limit_bytes)
         stack.callback(store.close)
         counting = None

@@ -29,9 +29,6 @@ from stoker.source.units.reading import OnCount
 from stoker.spec import Spec
 from stoker.trace.stages import OnStage
 
-# Of the free memory that a cache without a folder may take: the model's process needs some, too.
-_TEMPORARY_SHARE = 0.5
-
 
 class _Shifted:
     """A part of a filler, in which a data set's chunks have their own numbers."""
@@ -194,7 +191,7 @@ def open_all(
             temporary = TemporaryFolder()
             stack.callback(temporary.close)
             cache = temporary.cache
-            limit_bytes = int(temporary.free_bytes * _TEMPORARY_SHARE) if limit_bytes is None else limit_bytes
+            limit_bytes = temporary.limit_bytes if limit_bytes is None else limit_bytes
         parts = []
         for name, one in dataset.datasets.items():
             with _naming(name):

@@ -11,6 +11,8 @@ from pathlib import Path
 
 _PREFIX = "stoker-"
 _OWNER = "owner"
+# Of the memory that is free.
+_SHARE = 0.5
 
 
 class TemporaryFolder:
@@ -31,9 +33,9 @@ class TemporaryFolder:
         self.cache = self.path / "cache"
 
     @property
-    def free_bytes(self) -> int:
-        """Bytes that are free where it lies."""
-        return shutil.disk_usage(self._parent).free
+    def limit_bytes(self) -> int:
+        """How large a cache in it may become: the model's process needs some of the memory that is free, too."""
+        return int(shutil.disk_usage(self._parent).free * _SHARE)
 
     def close(self) -> None:
         """Remove it. Harmless when called again."""
