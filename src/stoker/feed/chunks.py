@@ -121,6 +121,10 @@ class Chunks:
         expected = max(num_samples * self.spec.record_bytes, len(self.num_samples) * self.catalogue.dataset.chunk_bytes)
         return 2 * expected > limit_bytes
 
+    def stand(self, window: int | None) -> None:
+        """Map each chunk once from now on, where they are few or small enough; see `Opener.stand`."""
+        self._opener.stand(window)
+
     def num_builders(self, num_threads: int) -> int:
         """Return how many threads should build, for `num_threads` cores."""
         return _num_builders(self.catalogue, num_threads)

@@ -256,6 +256,7 @@ class Loader:
                 self._opened, asked=self._asked, shuffle=self._shuffle, seed=self._seed, window=window, lanes=lanes
             )
             self._order = self._orders.first
+            self._opened.stand(window)
         except BaseException:
             self.close()
             raise

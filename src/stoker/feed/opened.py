@@ -117,6 +117,11 @@ class Opened:
         numbers: list[int] = (chunks + self._firsts[which]).tolist()
         return numbers
 
+    def stand(self, window: int | None) -> None:
+        """Map each chunk once from now on, where they are few or small enough; see `Opener.stand`."""
+        for one in self.chunks:
+            one.stand(window)
+
     def open_window(self, which: int, chunks: Int64, filler: Filling) -> Window:
         """Return a window of chunks of one data set, in this order.
 

@@ -1,6 +1,6 @@
 """Opening windows of one data set: its chunks found, and brought to where they are gathered from.
 
-    small chunks, 512 MiB at most      each chunk mapped once            standing
+    512 MiB at most, or two windows    each chunk mapped once            standing
     in the page cache                  mapped, nothing is copied         window
     not there, and read before         read past the page cache          window, in memory that windows share
     not there for the first time       read to compare its checksums, and so in the page cache
@@ -22,6 +22,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
+import numpy as np
+
 from stoker.cache.chunk import ChunkHeader
 from stoker.cache.store import Chunk, Store
 from stoker.errors import CacheError, ChunkCorruptError
@@ -42,9 +44,9 @@ _NUM_READERS = 3
 # Missing from the page cache, less than this part of a window is brought back: the system may have let go of a page or
 # two of everybody's. Up to the other part only where all of the data set fits.
 _FEW, _SOME = 1 / 16, 1 / 4
-# Whose chunks are found gone time after time gets them past the page cache, but tries it again at the 8th, 16th, 32nd…
+# Whose chunks are found gone time after time gets them past the page cache, but tries it again at the 2nd, 4th, 8th…
 # time, if they fit: what pushed them out may have ended.
-_FIRST_TRIAL = 8
+_FIRST_TRIAL = 2
 
 T = TypeVar("T")
 
@@ -95,9 +97,17 @@ class Opener:
         self._lock = threading.Lock()
         self._standing: Standing | None = None
         self._is_tight = is_tight
-        if not is_tight and Standing.suits(spec, num_samples):
+
+    def stand(self, window: int | None) -> None:
+        """Map each chunk once from now on, if they are few or small enough.
+
+        Args:
+            window: Chunks that lie in a window at most; None for all.
+        """
+        num_samples = np.array(self._num_samples, dtype=np.int64)
+        if not self._is_tight and Standing.suits(self._spec, num_samples, window=window):
             with contextlib.suppress(OSError):  # no room for its addresses
-                self._standing = Standing(spec, num_samples)
+                self._standing = Standing(self._spec, num_samples, window=window)
 
     def stands(self, chunk: int) -> bool:
         """Return whether a chunk is mapped, so that it need not be looked for before its window opens."""

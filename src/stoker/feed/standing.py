@@ -1,12 +1,12 @@
-"""Small data sets of small chunks: each chunk mapped once, at a place that it keeps as long as the loader lives.
+"""Small data sets: each chunk mapped once, at a place that it keeps as long as the loader lives.
 
 windows of an epoch    ┆ 7 2 5 ┆ 0 3 1 ┆ …
 maps of their own      ┆ 7 ┆ 2 ┆ 5 ┆     ┆ 0 ┆ 3 ┆ 1 ┆     made and entered anew in every window
 standing               ┆ 7 ┆ 2 ┆ 5 ┆ 0 ┆ 3 ┆ 1 ┆ …         made once: a window is a table of where its chunks are
 
-What a map costs depends on the number of chunks, what a gather costs on their bytes: a data set of thousands of small
-chunks would spend more time on maps than on rows. Each chunk is still looked at when its window opens: one that was
-replaced, touched or removed gets another place.
+A map costs some 30 microseconds a chunk, and entering its pages and leaving them 50 milliseconds a gigabyte: a data set
+of thousands of small chunks would spend more time on maps than on rows, and one of few large ones a tenth of it. Each
+chunk is still looked at when its window opens: one that was replaced, touched or removed gets another place.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from stoker.feed.region import CAN_MAP_SIDE_BY_SIDE, PAGE_BYTES, Region
 from stoker.feed.window import Index, Levels, Rows, Window, empty_levels, rest_offset, set_levels
 from stoker.spec import Spec
 
-# What stays mapped cannot leave the page cache for others as easily, so not more than what a window has by default.
+# What stays mapped cannot leave the page cache for others as easily, so not more than what a window has by default, or
+# what two windows have: so much is mapped in any case where one is used and the next one is opened.
 MAX_BYTES = 512 << 20
-# What it takes to map a chunk, some 30 microseconds, is a fifth of what it takes to gather this much.
-MAX_CHUNK_BYTES = 1 << 20
+_WINDOWS_MAPPED = 2
 # A process may have 65,530 maps; a chunk with lists takes two.
 MAX_CHUNKS = 16384
 # Addresses cost nothing. Chunks that were replaced leave gaps, and chunks are rounded up to pages and records.
 _ROOM = 8
+_MAX_ROOM_BYTES = 256 << 30
 
 
 class NoPlaceError(Exception):
@@ -44,14 +45,17 @@ class Standing:
     Args:
         spec: Of the samples, which share nothing.
         num_samples: Of each chunk. Shape [N].
+        window: Chunks that lie in a window at most; None for all.
 
     Attributes:
         region: Where they lie.
     """
 
-    def __init__(self, spec: Spec, num_samples: Index) -> None:
+    def __init__(self, spec: Spec, num_samples: Index, *, window: int | None) -> None:
         self.spec = spec
-        self.region = Region(MAX_BYTES * _ROOM)
+        is_mapped_anyway = _is_mapped_anyway(num_samples, window)
+        self._max_bytes = _MAX_ROOM_BYTES if is_mapped_anyway else MAX_BYTES
+        self.region = Region(_MAX_ROOM_BYTES if is_mapped_anyway else MAX_BYTES * _ROOM)
         self.versions: list[Version | None] = [None] * len(num_samples)
         self._lock = threading.Lock()
         self._step = math.lcm(PAGE_BYTES, spec.record_bytes or 1)
@@ -65,12 +69,12 @@ class Standing:
         self._fresh: set[int] = set()
 
     @staticmethod
-    def suits(spec: Spec, num_samples: Index) -> bool:
+    def suits(spec: Spec, num_samples: Index, *, window: int | None) -> bool:
         """Return whether a data set may be small enough, as far as its records tell; lists show when they come."""
-        num_bytes, num_chunks = int(num_samples.sum()) * spec.record_bytes, len(num_samples)
-        is_small = num_chunks <= MAX_CHUNKS and num_bytes <= min(MAX_BYTES, num_chunks * MAX_CHUNK_BYTES)
+        num_bytes = int(num_samples.sum()) * spec.record_bytes
+        max_bytes = _MAX_ROOM_BYTES // _ROOM if _is_mapped_anyway(num_samples, window) else MAX_BYTES
         # Rows that samples share are looked for by where their chunk begins, in the order of a window's slots.
-        return CAN_MAP_SIDE_BY_SIDE and not spec.keys and is_small
+        return CAN_MAP_SIDE_BY_SIDE and not spec.keys and len(num_samples) <= MAX_CHUNKS and num_bytes <= max_bytes
 
     def place(self, chunk: int, fd: int, header: ChunkHeader, version: Version) -> None:
         """Give a chunk a place, or another one.
@@ -87,9 +91,7 @@ class Standing:
             rest_at = at + _pages(records_bytes)
             end = rest_at + _pages(rest_bytes)
             num_bytes = self._num_bytes + header.size_bytes
-            # Some chunks may be larger than others, not all of them.
-            is_small = header.size_bytes <= 4 * MAX_CHUNK_BYTES and num_bytes <= MAX_BYTES
-            if end > self.region.size_bytes or not is_small:
+            if end > self.region.size_bytes or num_bytes > self._max_bytes:
                 raise NoPlaceError
             if records_bytes:
                 offset = header.arrays[RECORDS].offset_bytes
@@ -171,6 +173,11 @@ class StandingWindow(Window):
         standing, self._standing = self._standing, None
         if standing is not None:
             standing.leave()
+
+
+def _is_mapped_anyway(num_samples: Index, window: int | None) -> bool:
+    """Return whether all chunks that have samples lie in the two windows that are open at once."""
+    return window is None or int(np.count_nonzero(num_samples)) <= _WINDOWS_MAPPED * window
 
 
 def _pages(num_bytes: int) -> int:

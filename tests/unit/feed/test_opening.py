@@ -92,10 +92,11 @@ def test_a_window_that_left_the_page_cache_is_read_past_it_and_gives_the_same_ba
     with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
         expected = [content(loader) for _ in range(2)]
         assert all(window.is_mapped for window in windows)
-    with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
-        for epoch in expected:
+    for number, epoch in enumerate(expected):
+        with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
             drop(tmp_path / "cache")
             windows.clear()
+            loader.set_epoch(number)
             assert content(loader) == epoch
             assert windows
             assert not any(window.is_mapped for window in windows)
@@ -149,7 +150,7 @@ def test_the_page_cache_is_tried_again_after_a_while(dataset, tmp_path, nothing_
         for _ in loader:
             pass
         assert not windows[0].is_mapped  # the ninth time left nothing there
-    assert ways == [False] * 7 + [True] + [False]
+    assert ways == [number in (2, 4, 8) for number in range(1, 10)]
 
 
 def test_a_data_set_that_does_not_fit_never_goes_back_to_the_page_cache(
@@ -168,16 +169,33 @@ def test_a_data_set_that_does_not_fit_never_goes_back_to_the_page_cache(
         assert not any(window.is_mapped for window in windows)
 
 
-def test_a_small_data_set_is_mapped_once(dataset, tmp_path):
+@pytest.mark.parametrize(("max_bytes", "parts"), [(512 << 20, 6), (0, 2), (0, 1)], ids=["small", "two windows", "one"])
+def test_a_data_set_that_is_small_or_lies_in_two_windows_is_mapped_once(
+    dataset, tmp_path, monkeypatch, max_bytes, parts
+):
+    monkeypatch.setattr(stoker.feed.standing, "MAX_BYTES", max_bytes)
     with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
-        for _ in loader:
-            pass
-        before = chunk_maps()
-        for _ in range(2):
-            for _ in loader:
-                pass
-        assert chunk_maps() == before
+        content(loader)
+    window = -(-len(chunk_files(tmp_path / "cache")) // parts)
+    with Loader(dataset, cache=tmp_path / "cache", **OPTIONS | {"window": window}) as loader:
+        maps = []
+        for num_epochs in (1, 2):
+            for _ in range(num_epochs):
+                for _ in loader:
+                    pass
+            maps.append(chunk_maps())
+        before, after = maps
+        assert after == before
         assert len({name for _, name in before}) == len(chunk_files(tmp_path / "cache"))
+
+
+def test_a_data_set_that_is_larger_is_mapped_window_by_window(dataset, tmp_path, monkeypatch):
+    monkeypatch.setattr(stoker.feed.standing, "MAX_BYTES", 0)
+    with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
+        batches = iter(loader)
+        next(batches)
+        num_mapped = len({name for _, name in chunk_maps()})
+    assert 0 < num_mapped < len(chunk_files(tmp_path / "cache"))
 
 
 @pytest.mark.parametrize("stands", [True, False])
