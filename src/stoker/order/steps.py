@@ -174,6 +174,10 @@ class Steps:
         """
         if not 0 <= step < self.num_steps:
             raise ValueError(f"step {step} lies outside [0, {self.num_steps})")
+        begin = self.lane_start + step * self.part_size
+        if self.num_lanes == 1 and begin + self.part_size <= self.lane_sizes[0]:  # mostly so
+            start, stop = (begin + rank * self.part_size // shard.world_size for rank in (shard.rank, shard.rank + 1))
+            return (Slice(0, start, stop),) if start < stop else ()
         taken: list[Slice] = []
         first, last = shard.rank * self.num_lanes, (shard.rank + 1) * self.num_lanes
         for lane in range(first // shard.world_size, -(-last // shard.world_size)):

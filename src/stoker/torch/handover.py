@@ -15,7 +15,7 @@ from stoker.feed.buffers import plain_buffer
 from stoker.feed.handover import Batch
 from stoker.spec import Array, Ragged, Shared
 from stoker.torch.expand import expand_ragged, expand_rows, expanded_totals
-from stoker.torch.tensors import Tensors, as_tensors, fields_of
+from stoker.torch.tensors import Tensors, as_tensors, fields_of, own_tensors
 
 
 class CpuHandover:
@@ -38,6 +38,8 @@ class CpuHandover:
 
     def prepare(self, batch: Batch) -> Tensors:
         """Return the fields as tensors."""
+        if not (batch.is_augmented or self._in_one_storage or batch.sequence_shard):
+            return {name: own_tensors(array) for name, array in batch.arrays.items()}
         together: Tensors = {}
         if self._in_one_storage and _has_records(batch):
             together = _fields(torch.from_numpy(batch.assembled.records), batch)

@@ -54,6 +54,11 @@ def as_tensors(array: Array | Ragged | Shared) -> Any:
     return as_tensor(array)
 
 
+def own_tensors(array: Any) -> Any:
+    """Return the same of an array that was gathered here, which torch can look at as it is: in half the time."""
+    return torch.from_numpy(array) if type(array) is np.ndarray else as_tensors(array)
+
+
 def fields_of(records: torch.Tensor, spec: Spec) -> dict[str, torch.Tensor]:
     """Return the fixed-width fields of records, in batch order, as views of one memory, wherever that lies.
 
