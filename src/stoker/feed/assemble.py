@@ -13,7 +13,7 @@ from stoker.feed import gather
 from stoker.feed.buffers import BufferPool
 from stoker.feed.lists import reordered_lists
 from stoker.feed.window import Rows, Window
-from stoker.spec import Array, Arrays, Entry, Ragged, Shared, Spec, run_name
+from stoker.spec import CACHE_LINE_BYTES, Array, Arrays, Entry, Ragged, Shared, Spec, run_name
 
 Index = npt.NDArray[np.int64]
 
@@ -102,6 +102,8 @@ class Assembled:
     @property
     def size_bytes(self) -> int:
         """Bytes gathered."""
+        if not (self.ragged or self.shared):
+            return self.records.nbytes
         shared = sum(shared.rows.size_bytes + int(shared.index.nbytes) for shared in self.shared)
         return self.records.nbytes + sum(_ragged_bytes(ragged) for ragged in self.ragged.values()) + shared
 
@@ -170,6 +172,10 @@ def _assembled(
     spec: Spec, tables: Sequence[Sequence[Part]], pool: BufferPool, places: Index | None = None
 ) -> Assembled:
     """Gather some of the tables of a spec, side by side: from the first on, each with as many rows."""
+    if len(tables) == 1 and len(tables[0]) == 1 and places is None:
+        taken = _taken(spec, *tables[0][0], pool)
+        if taken is not None:
+            return taken
     num_samples = sum(len(part.row) for part in tables[0])
     width = spec.record_bytes
     records = pool.take(num_samples * width)[: num_samples * width].reshape(num_samples, width)
@@ -187,6 +193,35 @@ def _assembled(
         order = _placed(np.arange(len(places), dtype=np.int64), places)
         ragged = {name: reordered_lists(lists, order, pool) for name, lists in ragged.items()}
     return Assembled(spec=spec, num_samples=num_samples, records=records, ragged=ragged)
+
+
+def _taken(spec: Spec, window: Window | Rows, slot: Index, row: Index, pool: BufferPool) -> Assembled | None:
+    """Gather samples of one window in one go; None where that cannot be, or would spare nothing."""
+    rows = window.tables[0] if isinstance(window, Window) else window
+    num, width = len(row), spec.record_bytes
+    lists = rows.lists if spec.ragged else None
+    if width != rows.spec.record_bytes or (spec.ragged and (lists is None or spec.ragged != rows.spec.ragged)):
+        return None
+    records = pool.take(num * width)[: num * width].reshape(num, width)
+    if lists is None:
+        if width:
+            gather.take_records(rows.records, row, records)
+        return Assembled(spec, num, records, {})
+    source = rows.records if width else rows.bytes[:0].reshape(1, 0)
+    expected_bytes = int(num * rows.expected_bytes)
+    taken = gather.take_rows(source, lists, slot, row, records, pool.take, expected_bytes=expected_bytes)
+    if taken is None:
+        return None
+    offsets, begins, values = taken
+    sizes = offsets[:, -1] * lists.value_bytes
+    # Some more than the most so far: what varies by chance from batch to batch shall not be asked for twice.
+    num_bytes = float(begins[-1] + sizes[-1] + CACHE_LINE_BYTES)
+    rows.expected_bytes = max(rows.expected_bytes, 1.05 * num_bytes / max(1, num))
+    ragged = {}
+    for entry, its_offsets, begin, size in zip(spec.ragged, offsets, begins.tolist(), sizes.tolist(), strict=True):
+        content = values[begin : begin + size].view(entry.dtype).reshape(-1, *entry.shape)
+        ragged[entry.name] = Ragged(content, its_offsets)
+    return Assembled(spec=spec, num_samples=num, records=records, ragged=ragged)
 
 
 def _placed(values: Array, places: Index) -> Array:
@@ -241,7 +276,7 @@ def _assemble_lists(entry: Entry, parts: Sequence[Part], pool: BufferPool, level
 
     value_bytes = entry.value_bytes
     total = sum(int(offsets[-1]) for _, offsets in borders)
-    memory = pool.take(total * value_bytes + gather.SLACK_BYTES)
+    memory = pool.take(total * value_bytes)
     at = 0
     for (window, slot, _), (starts, offsets) in zip(parts, borders, strict=True):
         values = window.levels[name].values

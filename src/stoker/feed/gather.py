@@ -6,8 +6,10 @@ Every array here is an index into one flat array of a `Region`, so nothing depen
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cache
 from types import ModuleType
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +18,6 @@ from stoker.feed import ready
 from stoker.spec import CACHE_LINE_BYTES, Array
 
 Index = npt.NDArray[np.int64]
-
-# Lists are copied in whole lines, so the last one needs some room behind it.
-SLACK_BYTES = CACHE_LINE_BYTES
 
 
 def _compiled() -> ModuleType | None:
@@ -75,6 +74,83 @@ def take_records(
         target[...] = np.take(records.view(item)[:, 0], index, mode="clip")
 
 
+class Fields(NamedTuple):
+    """Where the lists of several ragged fields lie in a region, an item a slot.
+
+    Attributes:
+        words: The region as int64.
+        memory: The region as uint8.
+        first_word: What to add to a slot's row to get where its list begins, in `words`. Shape [F, K].
+        first_byte: Where each slot's values begin in `memory`. Shape [F, K].
+        value_bytes: Bytes of a value of each field, none of them 0. Shape [F].
+    """
+
+    words: Index
+    memory: Array
+    first_word: Array
+    first_byte: Array
+    value_bytes: Index
+
+
+class Taken(NamedTuple):
+    """The lists of several fields, taken.
+
+    Attributes:
+        offsets: Of the lists of each field. Shape [F, B + 1].
+        begins: Where each field's values begin. Shape [F].
+        values: The values of all fields, uint8.
+    """
+
+    offsets: Array
+    begins: Index
+    values: Array
+
+
+def take_rows(
+    records: Array,
+    fields: Fields,
+    slot: Index,
+    row: Index,
+    out: Array,
+    memory_for: Callable[[int], Array],
+    *,
+    expected_bytes: int = 0,
+) -> Taken | None:
+    """Copy records and all lists of rows: what `take_records`, `extents` and `copy_lists` do, in one call.
+
+    Each call gives up the interpreter's lock and waits until it gets it back. So the memory for values is asked for
+    before it is known how much is needed, and again where it was too little.
+
+    Args:
+        records: As in `take_records`; without columns where there are none.
+        fields: Where the lists lie.
+        slot: Chunk of each row, as its place in the window. Shape [B].
+        row: Each known to be in range. Shape [B].
+        out: uint8, contiguous, shape [B, record_bytes].
+        memory_for: Gives a buffer of so many bytes.
+        expected_bytes: How many bytes the values probably take.
+
+    Returns:
+        None where only NumPy's ways are there.
+    """
+    kernels = _compiled() if records.shape[1] % CACHE_LINE_BYTES == 0 else None
+    if kernels is None:
+        return None
+    num = len(fields.value_bytes)
+    starts = np.empty((num, len(row)), dtype=np.int64)
+    offsets = np.empty((num, len(row) + 1), dtype=np.int64)
+    begins = np.empty(num, dtype=np.int64)
+    values = memory_for(expected_bytes)
+    lists = (fields.memory, fields.first_byte, fields.value_bytes, slot, starts, offsets, begins)
+    num_bytes = kernels.take_rows(
+        records.reshape(-1), row, records.shape[1], out.reshape(-1), fields.words, fields.first_word, *lists, values
+    )
+    if num_bytes > len(values):
+        values = memory_for(num_bytes)
+        kernels.copy_fields(*lists, values)
+    return Taken(offsets, begins, values)
+
+
 def extents(words: Index, first: Index, slot: Index, row: Index, *, compiled: bool = True) -> tuple[Index, Index]:
     """Return where each list's values begin in its chunk, and the offsets of the lists side by side.
 
@@ -121,8 +197,7 @@ def copy_lists(
         slot: Chunk of each list, shape [B].
         starts: Where each list begins in its chunk's values, shape [B], in values.
         offsets: Where each list begins in `out`, shape [B + 1], in values.
-        out: uint8. What is left of it behind the last list may be overwritten; with `SLACK_BYTES` left, no list
-            needs special care.
+        out: uint8, with room for all of them.
         compiled: False keeps to NumPy.
     """
     kernels = _compiled() if compiled else None

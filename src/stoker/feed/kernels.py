@@ -4,15 +4,16 @@ Imported on first use only, because numba takes a tenth of a second to import. `
 for machines without numba; the two are held equal by a test. All signatures are given, so that each loop exists once,
 whatever its arrays may be; compiled once a machine, kept beside this file where that can be written.
 
-What both kinds of loops do, and why (4,096 records of 640 bytes from 1 million, mapped; np.take of as many in memory of
-NumPy's own: 541 microseconds; docs/decisions/0007):
+What both kinds of loops do, and why (docs/decisions/0007 and 0011; 4,096 records of 640 bytes from 1 million, mapped;
+np.take of as many in memory of NumPy's own: 541 microseconds):
 
     ask ahead    rows some 20 kB ahead are asked for into L2, which can wait for three times as many lines as L1 can.
                  8 rows ahead 425 microseconds, 16 rows 412, 32 rows 384; into L1, 8 rows ahead, 467
     wide moves   whole cache lines by vector registers: nothing is called and no length looked at
+    stream       large batches of records are written past the caches: 14 GB/s by two threads instead of 10
 """
 
-# mypy: disable-error-code="no-untyped-def"
+# mypy: disable-error-code="no-untyped-def,no-untyped-call"
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -36,6 +37,9 @@ _AHEAD_BYTES = 20 << 10
 _MAX_AHEAD = 32
 # Of a long row only the beginning is asked for: behind it the processor sees by itself where this leads.
 _MAX_ASKED_BYTES = 2 << 10
+# From this many bytes on, what is written goes past the caches: it would push out rows that were asked for, and be
+# pushed out itself before anybody reads it.
+_STREAMED_BYTES = 1 << 20
 # Lists ahead of their turn. Their lengths differ, so this is a number and not bytes.
 _LISTS_AHEAD = 24
 
@@ -44,6 +48,8 @@ _INT64 = types.Array(types.int64, 1, "C", readonly=True)
 _OUT_BYTES = types.Array(types.uint8, 1, "C")
 _OUT_INT32 = types.Array(types.int32, 1, "C")
 _OUT_INT64 = types.Array(types.int64, 1, "C")
+_INT64_2D = types.Array(types.int64, 2, "C", readonly=True)
+_OUT_INT64_2D = types.Array(types.int64, 2, "C")
 
 
 def _compile(*arguments: object, returns: object = types.void) -> Callable[[_Function], _Function]:
@@ -77,8 +83,13 @@ def _prefetch(_typing_context: Any, array: Any, index: Any) -> Any:
     return signature, generate
 
 
-def _copies(num_bytes: int) -> Any:
-    """Return a function that copies whole blocks of so many bytes from one byte array to another."""
+def _copies(num_bytes: int, *, streams: bool = False) -> Any:
+    """Return a function that copies whole blocks of so many bytes from one byte array to another.
+
+    Args:
+        num_bytes: Of a block.
+        streams: Whether what is written goes past the caches; the target must begin at a multiple of `num_bytes` then.
+    """
 
     @intrinsic  # type: ignore[untyped-decorator,unused-ignore]
     def copy(_typing_context: Any, target: Any, at: Any, source: Any, begin: Any, num_blocks: Any) -> Any:
@@ -93,7 +104,11 @@ def _copies(num_bytes: int) -> Any:
             with cgutils.for_range(builder, arguments[4]) as loop:
                 value = builder.load(builder.gep(source, [loop.index]))
                 value.align = 1
-                builder.store(value, builder.gep(target, [loop.index])).align = 1
+                written = builder.store(value, builder.gep(target, [loop.index]))
+                written.align = num_bytes if streams else 1
+                if streams:
+                    one = builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
+                    written.set_metadata("nontemporal", one)
             return context.get_dummy_value()
 
         return signature, generate
@@ -101,8 +116,21 @@ def _copies(num_bytes: int) -> Any:
     return copy
 
 
+@intrinsic  # type: ignore[untyped-decorator,unused-ignore]
+def _fence(_typing_context: Any) -> Any:
+    """Let nobody see what is written from here on before what went past the caches."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        del signature, arguments
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
 _copy_lines = _copies(_LINE_BYTES)
-_copy_16 = _copies(16)
+_stream_lines = _copies(_LINE_BYTES, streams=True)
+_copy_32, _copy_16, _copy_8 = _copies(32), _copies(16), _copies(8)
 
 
 @_compile(_BYTES, _INT64, types.int64, _OUT_BYTES, types.int64, types.int64)
@@ -112,6 +140,7 @@ def take_lines(memory, index, num_bytes, out, out_bytes, at):
     ahead = max(1, min(_MAX_AHEAD, _AHEAD_BYTES // num_bytes))
     asked = min(num_bytes, _MAX_ASKED_BYTES)
     num_lines = num_bytes // _LINE_BYTES
+    streams = num * num_bytes >= _STREAMED_BYTES and (out.ctypes.data | out_bytes | at) % _LINE_BYTES == 0
     for i in range(min(ahead, num)):
         for byte in range(0, asked, _LINE_BYTES):
             _prefetch(memory, index[i] * num_bytes + byte)
@@ -119,7 +148,12 @@ def take_lines(memory, index, num_bytes, out, out_bytes, at):
         if i + ahead < num:
             for byte in range(0, asked, _LINE_BYTES):
                 _prefetch(memory, index[i + ahead] * num_bytes + byte)
-        _copy_lines(out, i * out_bytes + at, memory, index[i] * num_bytes, num_lines)
+        if streams:
+            _stream_lines(out, i * out_bytes + at, memory, index[i] * num_bytes, num_lines)
+        else:
+            _copy_lines(out, i * out_bytes + at, memory, index[i] * num_bytes, num_lines)
+    if streams:
+        _fence()
 
 
 @_compile(_BYTES, _INT64, types.int64, _INT64, _OUT_BYTES, types.int64, types.int64)
@@ -132,6 +166,7 @@ def put_lines(memory, index, num_bytes, places, out, out_bytes, at):
     ahead = max(1, min(_MAX_AHEAD, _AHEAD_BYTES // num_bytes))
     asked = min(num_bytes, _MAX_ASKED_BYTES)
     num_lines = num_bytes // _LINE_BYTES
+    streams = num * num_bytes >= _STREAMED_BYTES and (out.ctypes.data | out_bytes | at) % _LINE_BYTES == 0
     for i in range(min(ahead, num)):
         for byte in range(0, asked, _LINE_BYTES):
             _prefetch(memory, index[i] * num_bytes + byte)
@@ -139,7 +174,12 @@ def put_lines(memory, index, num_bytes, places, out, out_bytes, at):
         if i + ahead < num:
             for byte in range(0, asked, _LINE_BYTES):
                 _prefetch(memory, index[i + ahead] * num_bytes + byte)
-        _copy_lines(out, places[i] * out_bytes + at, memory, index[i] * num_bytes, num_lines)
+        if streams:
+            _stream_lines(out, places[i] * out_bytes + at, memory, index[i] * num_bytes, num_lines)
+        else:
+            _copy_lines(out, places[i] * out_bytes + at, memory, index[i] * num_bytes, num_lines)
+    if streams:
+        _fence()
 
 
 @_compile(_INT64, _INT64, _INT64, _INT64, _OUT_INT64, _OUT_INT64)
@@ -164,7 +204,8 @@ def extents(words, first, slot, row, starts, offsets):
 def copy_lists(memory, first, value_bytes, slot, starts, offsets, out):
     """Copy each list's values to its place. See `gather.copy_lists`.
 
-    Whole blocks are copied, also of a list that ends within one: what is too much lies where the next list will be.
+    Not a byte beside a list is read: half of the time it would lie in a line that nobody has asked for. So what whole
+    blocks leave over is the last block once more, up to the list's end.
     """
     num = len(slot)
     for i in range(-_LISTS_AHEAD, num):
@@ -172,21 +213,56 @@ def copy_lists(memory, first, value_bytes, slot, starts, offsets, out):
             j = i + _LISTS_AHEAD
             begin = first[slot[j]] + starts[j] * value_bytes
             end = begin + min((offsets[j + 1] - offsets[j]) * value_bytes, _MAX_ASKED_BYTES)
-            for byte in range(begin, end, _LINE_BYTES):
+            for byte in range(begin - begin % _LINE_BYTES, end, _LINE_BYTES):
                 _prefetch(memory, byte)
         if i < 0:
             continue
         begin = first[slot[i]] + starts[i] * value_bytes
         at = offsets[i] * value_bytes
         num_bytes = (offsets[i + 1] - offsets[i]) * value_bytes
-        num_lines = max(1, (num_bytes + _LINE_BYTES - 1) // _LINE_BYTES)  # an empty list's 16 bytes need room, too
-        if begin + num_lines * _LINE_BYTES > len(memory) or at + num_lines * _LINE_BYTES > len(out):
-            for byte in range(num_bytes):  # the very end of the window or of the buffer
-                out[at + byte] = memory[begin + byte]
-        elif num_bytes <= 16:
+        if num_bytes >= 64:
+            _copy_lines(out, at, memory, begin, num_bytes // 64)
+            _copy_lines(out, at + num_bytes - 64, memory, begin + num_bytes - 64, 1)
+        elif num_bytes >= 32:
+            _copy_32(out, at, memory, begin, 1)
+            _copy_32(out, at + num_bytes - 32, memory, begin + num_bytes - 32, 1)
+        elif num_bytes >= 16:
             _copy_16(out, at, memory, begin, 1)
+            _copy_16(out, at + num_bytes - 16, memory, begin + num_bytes - 16, 1)
+        elif num_bytes >= 8:
+            _copy_8(out, at, memory, begin, 1)
+            _copy_8(out, at + num_bytes - 8, memory, begin + num_bytes - 8, 1)
         else:
-            _copy_lines(out, at, memory, begin, num_lines)
+            for byte in range(num_bytes):
+                out[at + byte] = memory[begin + byte]
+
+
+_WHERE_LISTS_LIE = (_INT64_2D, _INT64, _INT64, _OUT_INT64_2D, _OUT_INT64_2D, _OUT_INT64, _OUT_BYTES)
+
+
+@_compile(_BYTES, *_WHERE_LISTS_LIE, returns=types.int64)
+def copy_fields(memory, first, value_bytes, slot, starts, offsets, begins, out):
+    """Copy the lists of several fields, one field behind the other, where there is room. See `gather.take_rows`."""
+    end = 0
+    for i in range(len(first)):
+        begins[i] = end
+        end += (offsets[i, -1] * value_bytes[i] + _LINE_BYTES - 1) // _LINE_BYTES * _LINE_BYTES
+    if end <= len(out):
+        for i in range(len(first)):
+            copy_lists(memory, first[i], value_bytes[i], slot, starts[i], offsets[i], out[begins[i] :])
+    return end
+
+
+@_compile(_BYTES, _INT64, types.int64, _OUT_BYTES, _INT64, _INT64_2D, _BYTES, *_WHERE_LISTS_LIE, returns=types.int64)
+def take_rows(
+    records, row, num_bytes, out, words, first_word, memory, first, value_bytes, slot, starts, offsets, begins, values
+):
+    """Copy records and the lists of several fields. See `gather.take_rows`."""
+    if num_bytes:
+        take_lines(records, row, num_bytes, out, num_bytes, 0)
+    for i in range(len(first)):
+        extents(words, first_word[i], slot, row, starts[i], offsets[i])
+    return copy_fields(memory, first, value_bytes, slot, starts, offsets, begins, values)
 
 
 @_compile(_BYTES, types.int64, types.int64, _INT64, _INT64, _INT64, _OUT_INT64)

@@ -28,7 +28,7 @@ def reordered_lists(lists: Ragged, order: Int64, pool: BufferPool) -> Ragged:
     if not (values.flags.c_contiguous and value_bytes and len(values)):
         return Ragged(values[ranges(starts, offsets)], offsets)
     total = int(offsets[-1])
-    memory = pool.take(total * value_bytes + gather.SLACK_BYTES)
+    memory = pool.take(total * value_bytes)
     slot = np.zeros(len(order), dtype=np.int64)
     gather.copy_lists(values.reshape(-1).view(np.uint8), slot[:1], value_bytes, slot, starts, offsets, memory)
     return Ragged(memory[: total * value_bytes].view(values.dtype).reshape(values.shape), offsets)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from stoker.cache.chunk import ChunkHeader
 from stoker.cache.layout import array_names, table_names
+from stoker.feed.gather import Fields
 from stoker.feed.memory import Memories
 from stoker.feed.region import PAGE_BYTES, Region
 from stoker.spec import Array, Spec
@@ -47,6 +48,7 @@ class Rows:
         spec: What a row is.
         first_row: Where each slot's rows begin, counted through the window: different ones, in any order. Shape [K].
         levels: Where each ragged field's arrays lie.
+        expected_bytes: What the lists of a row have taken so far, at most; set by whoever gathers.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Rows:
         self.spec = spec
         self.first_row = first_row
         self.levels = dict(levels)
+        self.expected_bytes = 0.0
 
     @cached_property
     def records(self) -> Array:
@@ -73,9 +76,23 @@ class Rows:
         """The region as uint8, for values."""
         return self._region.bytes
 
+    @cached_property
+    def lists(self) -> Fields | None:
+        """Where the lists of all ragged fields lie; None where some hold lists of lists, or values without bytes."""
+        if not self.levels or not all(entry.num_levels == 1 and entry.value_bytes for entry in self.spec.ragged):
+            return None
+        levels = [self.levels[entry.name] for entry in self.spec.ragged]
+        return Fields(
+            words=self.words,
+            memory=self.bytes,
+            first_word=np.stack([level.offsets[0] for level in levels]),
+            first_byte=np.stack([level.values for level in levels]),
+            value_bytes=np.array([entry.value_bytes for entry in self.spec.ragged], dtype=np.int64),
+        )
+
     def forget(self) -> None:
         """Let go of all views of the region."""
-        for view in ("records", "words"):
+        for view in ("records", "words", "lists"):
             self.__dict__.pop(view, None)
 
 

@@ -56,6 +56,68 @@ def test_gathered_lists_are_the_lists_asked_for(lengths, seed, units_per_value, 
     assert (guarded[num_bytes + slack_bytes :] == 201).all()
 
 
+@pytest.mark.parametrize("shift", [0, 8], ids=["aligned", "between lines"])
+@pytest.mark.parametrize("is_placed", [False, True])
+def test_batches_that_go_past_the_caches_are_the_indexed_ones(is_placed, shift):
+    rng = np.random.default_rng(3)
+    rows = rng.integers(0, 256, (5_000, 320), dtype=np.uint8)
+    index = rng.integers(0, len(rows), 4_000)  # 1.28 MB
+    memory = np.full(len(index) * 384 + 128, 77, dtype=np.uint8)
+    begin = -memory.ctypes.data % 64 + shift
+    out = memory[begin : begin + len(index) * 384].reshape(-1, 384)
+    places = rng.permutation(len(index)) if is_placed else None
+    gather.take_records(rows, index, out, at=64, places=places)
+    expected = np.full_like(out, 77)
+    expected[slice(None) if places is None else places, 64:] = rows[index]
+    np.testing.assert_array_equal(out, expected)
+    assert (memory[:begin] == 77).all()
+    assert (memory[begin + out.size :] == 77).all()
+
+
+@given(st.data())
+def test_rows_taken_in_one_call_are_those_taken_field_by_field(data):
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    num_rows, num_fields = data.draw(st.integers(1, 40)), data.draw(st.integers(1, 4))
+    words, first_word, first_byte, values, end = [], [], [], [], 0
+    value_bytes = rng.choice([1, 2, 3, 4, 8, 24], num_fields)
+    for size in value_bytes:
+        offsets = np.concatenate([[0], np.cumsum(rng.integers(0, data.draw(st.sampled_from([1, 4, 70])), num_rows))])
+        first_word.append(sum(map(len, words)))
+        words.append(offsets)
+        first_byte.append(end)
+        values.append(rng.integers(0, 256, offsets[-1] * int(size), dtype=np.uint8))
+        values.append(np.zeros(-len(values[-1]) % 8, dtype=np.uint8))
+        end += len(values[-2]) + len(values[-1])
+    words, memory = np.concatenate(words), np.concatenate(values)
+    records = rng.integers(0, 256, (num_rows, data.draw(st.sampled_from([0, 64, 192]))), dtype=np.uint8)
+    row = rng.integers(0, num_rows, data.draw(st.integers(0, 30)))
+    slot = np.zeros(len(row), dtype=np.int64)
+    fields = gather.Fields(
+        words, memory, np.array(first_word)[:, None], np.array(first_byte)[:, None], value_bytes.astype(np.int64)
+    )
+    asked = []
+
+    def memory_for(num_bytes):
+        asked.append(num_bytes)
+        return np.full(num_bytes, 201, dtype=np.uint8)
+
+    out = np.empty((len(row), records.shape[1]), dtype=np.uint8)
+    expected_bytes = data.draw(st.sampled_from([0, 100, 10_000]))
+    taken = gather.take_rows(records, fields, slot, row, out, memory_for, expected_bytes=expected_bytes)
+    np.testing.assert_array_equal(out, records[row])
+    for i, size in enumerate(value_bytes.tolist()):
+        starts, offsets = gather.extents(words, fields.first_word[i], slot, row)
+        np.testing.assert_array_equal(taken.offsets[i], offsets)
+        alone = np.empty(int(offsets[-1]) * size, dtype=np.uint8)
+        gather.copy_lists(memory, fields.first_byte[i], size, slot, starts, offsets, alone, compiled=False) if len(
+            alone
+        ) else None
+        begin = taken.begins[i]
+        np.testing.assert_array_equal(taken.values[begin : begin + len(alone)], alone)
+    assert asked[0] == expected_bytes
+    assert len(asked) == (1 if len(taken.values) == expected_bytes else 2)
+
+
 def test_inner_lists_are_found_in_their_chunks():
     slot, rows = gather.expand(np.array([1, 0, 1]), np.array([4, 0, 2]), np.array([0, 2, 2, 3]))
     assert slot.tolist() == [1, 1, 1]
