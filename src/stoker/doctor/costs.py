@@ -150,7 +150,7 @@ class Plan:
     num_builders: int = 1
     num_readers: int | None = None
     num_assemblers: int = 1
-    prefetch: int = 8
+    prefetch: int = 12
     chunk_samples: tuple[int, ...] = field(default=(65_536,) * 8)
     window: int = 4
     gaps: tuple[float, ...] = ()

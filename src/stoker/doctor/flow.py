@@ -55,9 +55,9 @@ def _uneven(plan: Plan, bound: float) -> float:
     if not plan.gaps or demand is None:
         return bound
     made_s, step_s = plan.batch_size / supply_of(plan), plan.batch_size / demand
-    if not made_s:
-        return bound
     mean = sum(plan.gaps) / len(plan.gaps)
+    if not made_s or not mean:
+        return bound
     taken: deque[float] = deque(maxlen=max(1, plan.prefetch))
     ready = free = began = 0.0
     num_first = min(plan.prefetch, len(plan.gaps) // 4)

@@ -52,7 +52,7 @@ class DoctorSettings:
     batch_size: int = BATCH_SIZE
     num_threads: int = field(default_factory=num_cores)
     transform_in: Literal["threads", "processes"] = "threads"
-    prefetch: int = 8
+    prefetch: int = 12
     cache: Path | None = None
     scratch: Path | None = None
     budget_s: float = BUDGET_S

@@ -159,7 +159,7 @@ class Loader:
         cache: str | Path | None = None,
         cache_limit: int | str | None = None,
         num_threads: int | None = None,
-        prefetch: int = 8,
+        prefetch: int = 12,
         transform_in: Literal["threads", "processes"] = "threads",
         augment: Augment | None = None,
         trace: Trace | None = None,

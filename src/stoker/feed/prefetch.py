@@ -49,8 +49,8 @@ class Prefetch(Generic[T]):
         self._depth = depth
         self._waiting = waiting
         num_threads = min(max(1, num_threads), depth, num_results)
-        # Not more than leaves some for the other threads.
-        self._max_together = max(1, min(max_together, depth // max(1, num_threads)))
+        # Not more than lets every thread make some while as many wait: else one that is done waits for the caller.
+        self._max_together = max(1, min(max_together, depth // (num_threads + 1)))
         # One lock, but two places to wait at, and each is told only of what it waits for: nobody is woken to find
         # nothing to do.
         self._lock = threading.RLock()
