@@ -52,13 +52,15 @@ _INT64_2D = types.Array(types.int64, 2, "C", readonly=True)
 _OUT_INT64_2D = types.Array(types.int64, 2, "C")
 
 
-def _compile(*arguments: object, returns: object = types.void) -> Callable[[_Function], _Function]:
+def _compile(
+    *arguments: object, returns: object = types.void, keeps_lock: bool = False
+) -> Callable[[_Function], _Function]:
     def decorate(function: _Function) -> _Function:
         signature = returns(*arguments)  # type: ignore[operator,unused-ignore]
         try:
-            compiled: _Function = numba.njit(signature, nogil=True, cache=True)(function)
+            compiled: _Function = numba.njit(signature, nogil=not keeps_lock, cache=True)(function)
         except RuntimeError:  # neither beside the source nor in the home can be written: compile in each process
-            compiled = numba.njit(signature, nogil=True)(function)
+            compiled = numba.njit(signature, nogil=not keeps_lock)(function)
         return compiled
 
     return decorate
@@ -154,6 +156,12 @@ def take_lines(memory, index, num_bytes, out, out_bytes, at):
             _copy_lines(out, i * out_bytes + at, memory, index[i] * num_bytes, num_lines)
     if streams:
         _fence()
+
+
+@_compile(_BYTES, _INT64, types.int64, _OUT_BYTES, types.int64, types.int64, keeps_lock=True)
+def take_few_lines(memory, index, num_bytes, out, out_bytes, at):
+    """Do the same as `take_lines`, and keep the interpreter's lock meanwhile."""
+    take_lines(memory, index, num_bytes, out, out_bytes, at)
 
 
 @_compile(_BYTES, _INT64, types.int64, _INT64, _OUT_BYTES, types.int64, types.int64)
@@ -263,6 +271,21 @@ def take_rows(
     for i in range(len(first)):
         extents(words, first_word[i], slot, row, starts[i], offsets[i])
     return copy_fields(memory, first, value_bytes, slot, starts, offsets, begins, values)
+
+
+@_compile(
+    *(_BYTES, _INT64, types.int64, _OUT_BYTES, _INT64, _INT64_2D, _BYTES, *_WHERE_LISTS_LIE),
+    returns=types.int64,
+    keeps_lock=True,
+)
+def take_few_rows(
+    records, row, num_bytes, out, words, first_word, memory, first, value_bytes, slot, starts, offsets, begins, values
+):
+    """Do the same as `take_rows`, and keep the interpreter's lock meanwhile."""
+    return take_rows(
+        *(records, row, num_bytes, out, words, first_word, memory),
+        *(first, value_bytes, slot, starts, offsets, begins, values),
+    )
 
 
 @_compile(_BYTES, types.int64, types.int64, _INT64, _INT64, _INT64, _OUT_INT64)
