@@ -47,7 +47,8 @@ def main() -> int:
     # Ours always takes part: what is asked for is the ratio.
     chosen = [c for c in CONTESTANTS if not options.contestants or c.key in {*options.contestants, *OURS}]
 
-    console = Console(highlight=False)
+    # A file or a pipe has no width of its own: the table gets the one it needs.
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
     os.environ.update(_ENVIRONMENT)
     folder = Path(tempfile.mkdtemp(prefix="stoker-rivals-"))
     outcomes: list[Outcome] = []

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from stoker.compiling import compile_loop
 
 # Rows of one column before the next column: their part of the records stays in the first-level cache, and the next
 # cache lines of the column are on their way. 70 columns, records of 640 bytes: 16 to 256 rows 13 GB/s, 512 rows 6.
@@ -68,7 +69,7 @@ def _copy(_typing_context: Any, target: Any, source: Any, num_bytes: Any) -> Any
     return types.void(target, source, num_bytes), generate
 
 
-@numba.njit("void(int64[:, ::1], int64, int64, int64, int64)", nogil=True, cache=True)  # type: ignore[untyped-decorator,unused-ignore]
+@compile_loop("void(int64[:, ::1], int64, int64, int64, int64)")
 def pack(jobs, target, record_bytes, start, stop):
     """Lay rows [start, stop) of all jobs side by side at the address `target`. See `pack.Packer`."""
     step = record_bytes

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from stoker.compiling import compile_loop
 
 
 @intrinsic  # type: ignore[untyped-decorator,unused-ignore]
@@ -33,7 +34,14 @@ def _memcmp(_typing_context: Any, array: Any, first: Any, second: Any, num_bytes
     return signature, generate
 
 
-def _mark(data, starts, begins):
+@compile_loop(
+    types.void(
+        types.Array(types.uint8, 1, "C", readonly=True),
+        types.Array(types.int64, 1, "C", readonly=True),
+        types.Array(types.boolean, 1, "C"),
+    )
+)
+def mark(data, starts, begins):
     """Mark the rows whose bytes differ from those of the row before. See `runs.mark`."""
     for i in range(1, len(begins)):
         if begins[i]:
@@ -42,14 +50,3 @@ def _mark(data, starts, begins):
         num_bytes = starts[i + 1] - second
         if second - first != num_bytes or (num_bytes and _memcmp(data, first, second, num_bytes)):
             begins[i] = True
-
-
-_SIGNATURE = types.void(
-    types.Array(types.uint8, 1, "C", readonly=True),
-    types.Array(types.int64, 1, "C", readonly=True),
-    types.Array(types.boolean, 1, "C"),
-)
-try:
-    mark = numba.njit(_SIGNATURE, nogil=True, cache=True)(_mark)
-except RuntimeError:  # neither beside the source nor in the home can be written: compile in each process
-    mark = numba.njit(_SIGNATURE, nogil=True)(_mark)

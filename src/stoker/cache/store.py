@@ -236,18 +236,9 @@ class Store:
         """Return whether the chunk is there. Costs a file lookup or two, and does not look inside."""
         return os.path.exists(self._folder.kept_name(key)) or os.path.exists(self._folder.overflow_path(key))  # noqa: PTH110  (twice as fast)
 
-    def is_still(self, key: str, version: Version) -> bool:
-        """Return whether a chunk that is kept is the file it was when it was opened. Costs a file lookup.
-
-        Args:
-            key: Of the chunk.
-            version: As the chunk said when it was open.
-        """
-        try:
-            about = os.stat(self._folder.kept_name(key))  # noqa: PTH116  (no Path: it is a text)
-        except OSError:
-            return False
-        return version == (about.st_ino, about.st_mtime_ns, about.st_size)
+    def name_of(self, key: str) -> bytes:
+        """Return the name of a chunk's file, if it is kept: what `versions_of` asks for."""
+        return os.fsencode(self._folder.kept_name(key))
 
     def open(self, key: str) -> Chunk:
         """Return the chunk, open for reading.

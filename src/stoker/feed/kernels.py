@@ -25,6 +25,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from stoker.compiling import compile_loop
+
 if numba.config.DISABLE_JIT:
     raise ImportError("numba is told not to compile; the NumPy version is the faster one then")
 
@@ -53,17 +55,9 @@ _OUT_INT64_2D = types.Array(types.int64, 2, "C")
 
 
 def _compile(
-    *arguments: object, returns: object = types.void, keeps_lock: bool = False
+    *arguments: object, returns: Callable[..., object] = types.void, keeps_lock: bool = False
 ) -> Callable[[_Function], _Function]:
-    def decorate(function: _Function) -> _Function:
-        signature = returns(*arguments)  # type: ignore[operator,unused-ignore]
-        try:
-            compiled: _Function = numba.njit(signature, nogil=not keeps_lock, cache=True)(function)
-        except RuntimeError:  # neither beside the source nor in the home can be written: compile in each process
-            compiled = numba.njit(signature, nogil=not keeps_lock)(function)
-        return compiled
-
-    return decorate
+    return compile_loop(returns(*arguments), keeps_lock=keeps_lock)
 
 
 @intrinsic  # type: ignore[untyped-decorator,unused-ignore]

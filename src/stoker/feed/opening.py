@@ -25,10 +25,12 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from stoker.cache.chunk import ChunkHeader
+from stoker.cache.look import NO_VERSION, versions_of
 from stoker.cache.store import Chunk, Store
 from stoker.errors import CacheError, ChunkCorruptError
 from stoker.feed.fill import Filling
 from stoker.feed.memory import Memories
+from stoker.feed.ready import are_kernels_ready
 from stoker.feed.resident import available_bytes, cached_bytes
 from stoker.feed.standing import NoPlaceError, Standing
 from stoker.feed.window import Index, Window
@@ -94,6 +96,7 @@ class Opener:
         self._fragments = fragments
         self._memories = Memories()
         self._num_gone: Counter[int] = Counter()  # times that a chunk was not in the page cache any more
+        self._names: dict[int, bytes] = {}
         self._lock = threading.Lock()
         self._standing: Standing | None = None
         self._is_tight = is_tight
@@ -112,7 +115,7 @@ class Opener:
     def stands(self, chunk: int) -> bool:
         """Return whether a chunk is mapped, so that it need not be looked for before its window opens."""
         standing = self._standing
-        return standing is not None and standing.versions[chunk] is not None
+        return standing is not None and int(standing.versions[chunk, 0]) >= 0
 
     def open(self, numbers: Sequence[int], filler: Filling) -> Window:
         """Return a window of chunks, in this order.
@@ -176,6 +179,12 @@ class Opener:
             self._give_up(self._standing)
         self._memories.clear()
 
+    def _name(self, chunk: int) -> bytes:
+        name = self._names.get(chunk)
+        if name is None:
+            name = self._names[chunk] = self._store.name_of(self._key(chunk))
+        return name
+
     def _give_up(self, standing: Standing) -> None:
         with self._lock:
             was_mine, self._standing = self._standing is standing, None
@@ -183,8 +192,10 @@ class Opener:
             standing.leave()
 
     def _open_standing(self, standing: Standing, numbers: Sequence[int], filler: Filling) -> Window:
-        versions, is_still, key = standing.versions, self._store.is_still, self._key
-        missing = [n for n in numbers if (known := versions[n]) is None or not is_still(key(n), known)]
+        versions = standing.versions
+        files = versions_of([self._name(n) for n in numbers], compiled=are_kernels_ready())
+        changed = (files != versions[numbers]).any(axis=1) | (files[:, 0] < 0)
+        missing = [numbers[i] for i in np.flatnonzero(changed).tolist()]
 
         def place(chunk: int, opened: Chunk) -> None:
             if not opened.is_kept:
@@ -192,8 +203,7 @@ class Opener:
             standing.place(chunk, opened.fd, opened.header, opened.version)
 
         if missing:
-            for n in missing:
-                versions[n] = None
+            versions[missing] = NO_VERSION
             for n in missing:
                 self.with_chunk(n, filler, partial(place, n))
         return standing.window(numbers)

@@ -19,6 +19,7 @@ import numpy as np
 
 from stoker.cache.chunk import ChunkHeader
 from stoker.cache.layout import RECORDS
+from stoker.cache.look import NO_VERSION
 from stoker.cache.store import Version
 from stoker.feed.region import CAN_MAP_SIDE_BY_SIDE, PAGE_BYTES, Region
 from stoker.feed.window import Index, Levels, Rows, Window, empty_levels, rest_offset, set_levels
@@ -49,6 +50,7 @@ class Standing:
 
     Attributes:
         region: Where they lie.
+        versions: Which file each chunk is; `NO_VERSION` where it has no place. Shape [N, 3].
     """
 
     def __init__(self, spec: Spec, num_samples: Index, *, window: int | None) -> None:
@@ -56,7 +58,7 @@ class Standing:
         is_mapped_anyway = _is_mapped_anyway(num_samples, window)
         self._max_bytes = _MAX_ROOM_BYTES if is_mapped_anyway else MAX_BYTES
         self.region = Region(_MAX_ROOM_BYTES if is_mapped_anyway else MAX_BYTES * _ROOM)
-        self.versions: list[Version | None] = [None] * len(num_samples)
+        self.versions = np.full((len(num_samples), 3), NO_VERSION, dtype=np.int64)
         self._lock = threading.Lock()
         self._step = math.lcm(PAGE_BYTES, spec.record_bytes or 1)
         self._end = 0

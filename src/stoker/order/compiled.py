@@ -13,6 +13,7 @@ import numba
 import numpy as np
 from numba import types
 
+from stoker.compiling import compile_loop
 from stoker.order.plain import GOLDEN, MIX_1, MIX_2, NUM_ROUNDS, TABLE_SIZE, Int32, Int64, Tables, UInt64
 
 if numba.config.DISABLE_JIT:
@@ -34,11 +35,7 @@ def _inline(function: _Function) -> _Function:
 
 
 def _compile(function: _Function, *arguments: object, keeps_lock: bool = False) -> _Function:
-    signature = types.void(*arguments)
-    try:
-        compiled: _Function = numba.njit(signature, nogil=not keeps_lock, cache=True)(function)
-    except RuntimeError:  # neither beside the source nor in the home can be written: compile in each process
-        compiled = numba.njit(signature, nogil=not keeps_lock)(function)
+    compiled: _Function = compile_loop(types.void(*arguments), keeps_lock=keeps_lock)(function)
     return compiled
 
 

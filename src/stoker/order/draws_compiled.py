@@ -9,6 +9,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
+from stoker.compiling import compile_loop
 from stoker.order.plain import GOLDEN, MIX_1, MIX_2
 
 _GOLDEN, _MIX_1, _MIX_2 = np.uint64(GOLDEN), np.uint64(MIX_1), np.uint64(MIX_2)
@@ -22,7 +23,7 @@ def _mix(value):
     return value ^ (value >> _31)
 
 
-@numba.njit(nogil=True, cache=True)  # type: ignore[untyped-decorator,unused-ignore]
+@compile_loop()
 def rows(
     cumulated,
     chunk_starts,

@@ -109,7 +109,7 @@ def compile_reader() -> bool:
 @functools.cache
 def _compiled() -> Callable[[Any, Any, Any], None]:
     """Return `thrift.footer` compiled: the same functions in a second copy of their module."""
-    import numba
+    from stoker.compiling import compile_loop
 
     spec = importlib.util.spec_from_file_location("stoker.source._thrift_compiled", thrift.__file__)
     assert spec is not None
@@ -120,6 +120,6 @@ def _compiled() -> Callable[[Any, Any, Any], None]:
     for name, function in list(vars(module).items()):
         if callable(function) and getattr(function, "__module__", None) == module.__name__:
             # Bounds are checked: a footer that lies about a length must not be read beyond its end.
-            setattr(module, name, numba.njit(nogil=True, boundscheck=True, cache=True)(function))
+            setattr(module, name, compile_loop(boundscheck=True)(function))
     compiled: Callable[[Any, Any, Any], None] = module.footer
     return compiled

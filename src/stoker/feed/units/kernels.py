@@ -6,10 +6,10 @@ Imported on first use only. Compiled once a machine, kept beside this file.
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
-import numba
+from stoker.compiling import compile_loop
 
 
-@numba.njit(nogil=True, cache=True)  # type: ignore[untyped-decorator,unused-ignore]
+@compile_loop()
 def fill_places(first, num, at, offsets, ids, positions):
     """Write documents and positions of each token. See `packing.fill_places`."""
     for row in range(len(offsets) - 1):
@@ -26,7 +26,7 @@ def fill_places(first, num, at, offsets, ids, positions):
             positions[row, i] = 0
 
 
-@numba.njit(nogil=True, cache=True)  # type: ignore[untyped-decorator,unused-ignore]
+@compile_loop()
 def copy_ranges(memory, source, num_bytes, target, out):
     """Copy byte ranges. See `packing.copy_ranges`."""
     for s in range(len(source)):

@@ -111,10 +111,10 @@ def place_pieces(sizes: Int64, length: int, top: Int64, below: Int64, tree: Int6
 @cache
 def _compiled() -> Callable[..., Int64]:
     try:
-        import numba
+        from stoker.compiling import compile_loop
     except ImportError:
         return place_pieces
-    compiled: Callable[..., Int64] = numba.njit(nogil=True, cache=True)(place_pieces)
+    compiled: Callable[..., Int64] = compile_loop()(place_pieces)
     return compiled
 
 

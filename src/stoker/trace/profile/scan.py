@@ -14,8 +14,9 @@ Texts are interned: a row holds the number of a text in a table that lives besid
 # ruff: noqa: SIM109, SIM110  plain comparisons and loops are what the compiler turns into the fastest code
 from __future__ import annotations
 
-import numba
 import numpy as np
+
+from stoker.compiling import compile_loop
 
 (PHASE, CATEGORY, NAME, PID, TID, START, LENGTH, CORRELATION, BYTES, SEQUENCE, GROUP, LABEL, FLOW, NUM_COLUMNS) = range(
     14
@@ -53,26 +54,19 @@ _CORRELATION, _BYTES, _SEQ, _GROUP, _COLLECTIVE = (
 )
 
 
-def _compiled(function):
-    try:
-        return numba.njit(cache=True, nogil=True)(function)
-    except RuntimeError:  # neither beside the source nor in the home can be written: compile in each process
-        return numba.njit(nogil=True)(function)
-
-
-@_compiled
+@compile_loop()
 def _is_space(char):
     return char == 32 or char == 10 or char == 13 or char == 9
 
 
-@_compiled
+@compile_loop()
 def _skip_space(data, at, end):
     while at < end and _is_space(data[at]):
         at += 1
     return at
 
 
-@_compiled
+@compile_loop()
 def _skip_string(data, at, end):
     """Return the place behind the string that begins at `at`."""
     at += 1
@@ -84,7 +78,7 @@ def _skip_string(data, at, end):
     return _INCOMPLETE
 
 
-@_compiled
+@compile_loop()
 def skip_value(data, at, end):
     """Return the place behind the value at `at`, -1 where it does not end before `end`, -2 where none begins."""
     if at >= end:
@@ -120,7 +114,7 @@ def skip_value(data, at, end):
     return _INCOMPLETE
 
 
-@_compiled
+@compile_loop()
 def _is(data, begin, stop, key):
     if stop - begin != key.size:
         return False
@@ -130,7 +124,7 @@ def _is(data, begin, stop, key):
     return True
 
 
-@_compiled
+@compile_loop()
 def _unquote(data, begin, stop):
     """Return the range inside the quotes, or the range itself where there are none."""
     if stop - begin >= 2 and data[begin] == _QUOTE:
@@ -143,7 +137,7 @@ def _unquote(data, begin, stop):
     return begin, stop
 
 
-@_compiled
+@compile_loop()
 def parse_ns(data, begin, stop):
     """Return a number of microseconds, in quotes or not, as nanoseconds: exact to the third decimal, then rounded."""
     begin, stop = _unquote(data, begin, stop)
@@ -207,7 +201,7 @@ def parse_ns(data, begin, stop):
     return sign * np.int64(np.rint(value))
 
 
-@_compiled
+@compile_loop()
 def _parse_integer(data, begin, stop):
     """Return an integer, in quotes or not, or MISSING."""
     begin, stop = _unquote(data, begin, stop)
@@ -227,7 +221,7 @@ def _parse_integer(data, begin, stop):
     return sign * value
 
 
-@_compiled
+@compile_loop()
 def _intern(data, begin, stop, slots, offsets, lengths, counts, pool):
     """Return the number of a text, or _NO_ROOM."""
     size = stop - begin
@@ -266,7 +260,7 @@ def _intern(data, begin, stop, slots, offsets, lengths, counts, pool):
     return np.int64(entry)
 
 
-@_compiled
+@compile_loop()
 def _read_number(data, key, key_stop, value, stop, row, is_args):
     """Put the value of a key into `row` where it is a number; return the column of a text that is wanted, or -1."""
     if is_args:
@@ -301,7 +295,7 @@ def _read_number(data, key, key_stop, value, stop, row, is_args):
     return -1
 
 
-@_compiled
+@compile_loop()
 def _event(data, at, end, row, slots, offsets, lengths, counts, pool):
     """Read the event at `at` into `row`, and return the place behind it or why not.
 
@@ -364,7 +358,7 @@ def _event(data, at, end, row, slots, offsets, lengths, counts, pool):
             return _BROKEN
 
 
-@_compiled
+@compile_loop()
 def find_event(data, at, end):
     """Return where the next event begins behind damage, or -1: an object in a list, with a key that events have."""
     last = np.uint8(0)
@@ -385,7 +379,7 @@ def find_event(data, at, end):
     return -1
 
 
-@_compiled
+@compile_loop()
 def scan(data, at, end, rows, slots, offsets, lengths, counts, pool):
     """Read events from `data[at:end]`, inside a JSON array, until one of four reasons to stop.
 
@@ -436,7 +430,7 @@ def scan(data, at, end, rows, slots, offsets, lengths, counts, pool):
             num_rows += 1
 
 
-@_compiled
+@compile_loop()
 def intern_all(texts, begins, sizes, slots, offsets, lengths, counts, pool):
     """Fill fresh tables with texts, in their order, so that each keeps its number."""
     for index in range(begins.size):

@@ -1,0 +1,34 @@
+"""Loops compiled to machine code: how all of them are.
+
+Imported by modules of loops alone, which are imported on first use: numba takes a tenth of a second to import.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+
+
+def compile_loop(
+    signature: object = None, *, keeps_lock: bool = False, **options: object
+) -> Callable[[Callable[..., object]], Any]:
+    """Return what compiles a function, once a machine: the code is kept where numba finds a folder to write to.
+
+    Args:
+        signature: Types of arguments and result, so that the loop exists once and is compiled at once; None compiles
+            it for those of each call.
+        keeps_lock: Whether the interpreter's lock is kept while the loop runs.
+        options: More for `numba.njit`.
+    """
+    signatures = () if signature is None else (signature,)
+    options["nogil"] = not keeps_lock
+
+    def decorate(function: Callable[..., object]) -> Any:
+        try:
+            return numba.njit(*signatures, cache=True, **options)(function)
+        except RuntimeError:  # neither beside the source nor in the home can be written: compile in each process
+            return numba.njit(*signatures, **options)(function)
+
+    return decorate
