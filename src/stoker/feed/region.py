@@ -53,8 +53,19 @@ def _libc() -> Any:
     ]
     libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
     return libc
+
+
+@cache
+def _mincore() -> Any:
+    """Return the call that looks at a page, which keeps the interpreter's lock: to get it back takes longer.
+
+    In a loop that lets go of torch tensors even much longer: it gives the lock up for each tensor, and takes it again
+    before anybody else is awake.
+    """
+    mincore = ctypes.PyDLL(None).mincore
+    mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
+    return mincore
 
 
 def _mmap(address: int | None, num_bytes: int, protection: int, flags: int, fd: int, offset: int) -> int:
@@ -153,7 +164,7 @@ class Region:
         if not self.is_mapped:
             return True
         seen = ctypes.create_string_buffer(1)
-        mincore = _libc().mincore
+        mincore = _mincore()
         num_each = max(1, min(_NUM_SAMPLED_EACH, _NUM_SAMPLED // max(1, len(extents))))
         for i in range(0, len(extents), -(-len(extents) // _NUM_SAMPLED) or 1):
             at, num_bytes = extents[i]
