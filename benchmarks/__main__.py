@@ -64,12 +64,13 @@ def main() -> int:
     console = Console(highlight=False)
     folder = Path(tempfile.mkdtemp(prefix="stoker-bench-"))
     try:
-        with console.status("writing the demo's data"):
-            data = make_data(folder / "data", num_rows=options.rows)
+        # No spinner: it is a thread of its own, which wants the interpreter's lock ten times a second.
+        console.print("writing the demo's data", style="dim")
+        data = make_data(folder / "data", num_rows=options.rows)
         answers = {}
         for name in chosen:
-            with console.status(f"measuring {name}"):
-                answers[name] = QUESTIONS[name](data, folder, num_rounds=options.rounds)
+            console.print(f"measuring {name}", style="dim")
+            answers[name] = QUESTIONS[name](data, folder, num_rounds=options.rounds)
     finally:
         shutil.rmtree(folder)
     _print(console, answers)

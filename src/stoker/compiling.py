@@ -11,19 +11,18 @@ from typing import Any
 import numba
 
 
-def compile_loop(
-    signature: object = None, *, keeps_lock: bool = False, **options: object
-) -> Callable[[Callable[..., object]], Any]:
+def compile_loop(signature: object = None, **options: object) -> Callable[[Callable[..., object]], Any]:
     """Return what compiles a function, once a machine: the code is kept where numba finds a folder to write to.
+
+    The interpreter's lock is given up while a loop runs.
 
     Args:
         signature: Types of arguments and result, so that the loop exists once and is compiled at once; None compiles
             it for those of each call.
-        keeps_lock: Whether the interpreter's lock is kept while the loop runs.
         options: More for `numba.njit`.
     """
     signatures = () if signature is None else (signature,)
-    options["nogil"] = not keeps_lock
+    options["nogil"] = True
 
     def decorate(function: Callable[..., object]) -> Any:
         try:

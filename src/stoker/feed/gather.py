@@ -19,9 +19,6 @@ from stoker.spec import CACHE_LINE_BYTES, Array
 
 Index = npt.NDArray[np.int64]
 
-# Up to here, what is copied takes less time than it takes a thread to get the interpreter's lock back: it is kept.
-FEW_BYTES = 64 << 10
-
 
 def _compiled() -> ModuleType | None:
     """Return the compiled loops; None without numba, and as long as a thread is still loading them."""
@@ -61,8 +58,7 @@ def take_records(
         kernels.put_lines(records.reshape(-1), index, num_bytes, places, out.reshape(-1), out.shape[1], at)
         return
     if kernels is not None:
-        take = kernels.take_lines if len(index) * num_bytes > FEW_BYTES else kernels.take_few_lines
-        take(records.reshape(-1), index, num_bytes, out.reshape(-1), out.shape[1], at)
+        kernels.take_lines(records.reshape(-1), index, num_bytes, out.reshape(-1), out.shape[1], at)
         return
     # One opaque item a record moves at memcpy speed; "clip" spares a second pass that looks for bad indices
     # (7.8 against 6.3 million rows/s, 624-byte records).
@@ -146,8 +142,7 @@ def take_rows(
     begins = np.empty(num, dtype=np.int64)
     values = memory_for(expected_bytes)
     lists = (fields.memory, fields.first_byte, fields.value_bytes, slot, starts, offsets, begins)
-    take = kernels.take_rows if out.nbytes + expected_bytes > FEW_BYTES else kernels.take_few_rows
-    num_bytes = take(
+    num_bytes = kernels.take_rows(
         records.reshape(-1), row, records.shape[1], out.reshape(-1), fields.words, fields.first_word, *lists, values
     )
     if num_bytes > len(values):

@@ -54,10 +54,8 @@ _INT64_2D = types.Array(types.int64, 2, "C", readonly=True)
 _OUT_INT64_2D = types.Array(types.int64, 2, "C")
 
 
-def _compile(
-    *arguments: object, returns: Callable[..., object] = types.void, keeps_lock: bool = False
-) -> Callable[[_Function], _Function]:
-    return compile_loop(returns(*arguments), keeps_lock=keeps_lock)
+def _compile(*arguments: object, returns: Callable[..., object] = types.void) -> Callable[[_Function], _Function]:
+    return compile_loop(returns(*arguments))
 
 
 @intrinsic  # type: ignore[untyped-decorator,unused-ignore]
@@ -150,12 +148,6 @@ def take_lines(memory, index, num_bytes, out, out_bytes, at):
             _copy_lines(out, i * out_bytes + at, memory, index[i] * num_bytes, num_lines)
     if streams:
         _fence()
-
-
-@_compile(_BYTES, _INT64, types.int64, _OUT_BYTES, types.int64, types.int64, keeps_lock=True)
-def take_few_lines(memory, index, num_bytes, out, out_bytes, at):
-    """Do the same as `take_lines`, and keep the interpreter's lock meanwhile."""
-    take_lines(memory, index, num_bytes, out, out_bytes, at)
 
 
 @_compile(_BYTES, _INT64, types.int64, _INT64, _OUT_BYTES, types.int64, types.int64)
@@ -265,21 +257,6 @@ def take_rows(
     for i in range(len(first)):
         extents(words, first_word[i], slot, row, starts[i], offsets[i])
     return copy_fields(memory, first, value_bytes, slot, starts, offsets, begins, values)
-
-
-@_compile(
-    *(_BYTES, _INT64, types.int64, _OUT_BYTES, _INT64, _INT64_2D, _BYTES, *_WHERE_LISTS_LIE),
-    returns=types.int64,
-    keeps_lock=True,
-)
-def take_few_rows(
-    records, row, num_bytes, out, words, first_word, memory, first, value_bytes, slot, starts, offsets, begins, values
-):
-    """Do the same as `take_rows`, and keep the interpreter's lock meanwhile."""
-    return take_rows(
-        *(records, row, num_bytes, out, words, first_word, memory),
-        *(first, value_bytes, slot, starts, offsets, begins, values),
-    )
 
 
 @_compile(_BYTES, types.int64, types.int64, _INT64, _INT64, _INT64, _OUT_INT64)

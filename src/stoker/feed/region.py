@@ -184,22 +184,23 @@ class Region:
         """
         self.enter(self._placed, goes_on)
 
-    def enter(self, extents: list[tuple[int, int]], goes_on: Callable[[], bool] = lambda: True) -> None:
-        """Read some placed files into memory; see `settle`.
+    def enter(self, extents: list[tuple[int, int]], goes_on: Callable[[], bool] = lambda: True) -> bool:
+        """Read some placed files into memory, and return whether it was not ended early; see `settle`.
 
         Args:
             extents: Where each begins in the range, and its bytes.
             goes_on: As there.
         """
         if not self.is_mapped:
-            return
+            return True
         for first, last in _joined(extents):
             for begin in range(first, last, _PIECE_BYTES):
                 if not goes_on():
-                    return
+                    return False
                 piece = min(_PIECE_BYTES, last - begin)
                 if _libc().madvise(self._address + begin, piece, _MADV_POPULATE_READ):
                     _libc().madvise(self._address + begin, piece, mmap.MADV_WILLNEED)  # an older system: read, at least
+        return True
 
     def close(self) -> None:
         """Give the addresses back. Harmless when called again."""

@@ -130,6 +130,11 @@ class Standing:
             self._fresh.difference_update(fresh)
         return np.array(sorted(fresh), dtype=np.int64)
 
+    def give_back_fresh(self, chunks: Index) -> None:
+        """Say that the pages of chunks that were taken as fresh were not entered after all."""
+        with self._lock:
+            self._fresh.update(chunks.tolist())
+
     def leave(self) -> None:
         """Say that a window, or whoever made this, is done with it: the last one gives the addresses back."""
         with self._lock:
@@ -163,10 +168,12 @@ class StandingWindow(Window):
         """Enter the pages of chunks that are new; of all, where some were found missing from memory."""
         if self._standing is None:
             return
-        fresh = self._standing.take_fresh(self._chunks)
+        standing = self._standing
+        fresh = standing.take_fresh(self._chunks)
         chunks = fresh if self._is_in_memory else self._chunks
         self._is_in_memory = True
-        self._region.enter(self._standing.extents(chunks), goes_on)
+        if not self._region.enter(standing.extents(chunks), goes_on):
+            standing.give_back_fresh(chunks)
 
     def close(self) -> None:
         """Let go of the chunks, which stay where they are."""

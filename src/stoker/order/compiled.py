@@ -34,8 +34,8 @@ def _inline(function: _Function) -> _Function:
     return compiled
 
 
-def _compile(function: _Function, *arguments: object, keeps_lock: bool = False) -> _Function:
-    compiled: _Function = compile_loop(types.void(*arguments), keeps_lock=keeps_lock)(function)
+def _compile(function: _Function, *arguments: object) -> _Function:
+    compiled: _Function = compile_loop(types.void(*arguments))(function)
     return compiled
 
 
@@ -259,30 +259,6 @@ _locate_into = _compile(_locate_source, _READ, *_TABLES, _WRITE, _WRITE)
 _locate_range_into = _compile(_locate_range_source, types.int64, *_TABLES, _WRITE, _WRITE)
 
 
-def _locate_few_source(
-    first: int,
-    start: int,
-    stop: int,
-    key: np.uint64,
-    shuffle: bool,
-    slot_starts: Int64,
-    shifts: Int64,
-    guide: Int32,
-    guide_shift: int,
-    first_slot: int,
-    slot: Int64,
-    row: Int64,
-) -> None:
-    _locate_range_into(
-        *(first, start, stop, key, shuffle, slot_starts, shifts, guide, guide_shift, first_slot, slot, row)
-    )
-
-
-# Up to here, to find the samples takes less time than it takes a thread to get the interpreter's lock back: it is kept.
-_FEW = 1024
-_locate_few_into = _compile(_locate_few_source, types.int64, *_TABLES, _WRITE, _WRITE, keeps_lock=True)
-
-
 def permute(index: Int64, size: int, key: int) -> Int64:
     """Return where each index goes; see `plain.permute`."""
     out = np.empty_like(index)
@@ -307,5 +283,5 @@ def locate(position: Int64, tables: Tables) -> tuple[Int64, Int64]:
 def locate_range(first: int, last: int, tables: Tables) -> tuple[Int64, Int64]:
     """Return slot and row of consecutive positions within a window; see `plain.locate_range`."""
     slot, row = np.empty(last - first, dtype=np.int64), np.empty(last - first, dtype=np.int64)
-    (_locate_range_into if last - first > _FEW else _locate_few_into)(first, *tables, slot, row)
+    _locate_range_into(first, *tables, slot, row)
     return slot, row
