@@ -15,6 +15,7 @@ from stoker import Dataset, Loader
 from stoker.feed.memory import Memories
 from stoker.feed.region import PAGE_BYTES, Region
 from stoker.feed.resident import available_bytes, cached_bytes
+from stoker.feed.standing import Standing
 
 NUM_ROWS = 6_000
 OPTIONS = {"batch_size": 64, "shuffle": True, "seed": 3, "window": 3, "num_threads": 2}
@@ -196,6 +197,25 @@ def test_a_data_set_that_is_larger_is_mapped_window_by_window(dataset, tmp_path,
         next(batches)
         num_mapped = len({name for _, name in chunk_maps()})
     assert 0 < num_mapped < len(chunk_files(tmp_path / "cache"))
+
+
+def test_pages_whose_entering_was_ended_early_are_entered_later(dataset, tmp_path):
+    with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
+        content(loader)
+        opener = loader._opened.chunks[0]._opener
+        chunks = np.arange(len(chunk_files(tmp_path / "cache")))
+        standing = Standing(loader.spec, loader._opened.num_samples, window=None)
+        for number in chunks.tolist():
+            opener.with_chunk(number, None, lambda one, n=number: standing.place(n, one.fd, one.header, one.version))
+        window = standing.window(chunks.tolist())
+        window.settle(goes_on=lambda: False)
+        fresh = standing.take_fresh(chunks)
+        assert fresh.tolist() == chunks.tolist()
+        standing.give_back_fresh(fresh)
+        window.settle()
+        assert standing.take_fresh(chunks).size == 0
+        window.close()
+        standing.leave()
 
 
 @pytest.mark.parametrize("stands", [True, False])
