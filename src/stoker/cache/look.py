@@ -7,7 +7,6 @@ threads that make batches takes twenty. One compiled call for a whole window giv
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from functools import cache
 from types import ModuleType
@@ -21,8 +20,6 @@ NO_VERSION = (-1, -1, -1)
 @cache
 def _loops() -> ModuleType | None:
     """Return the compiled loop; None without numba, or on a system that has another way to be asked."""
-    if sys.platform != "linux" or sys.byteorder != "little":
-        return None
     try:
         from stoker.cache import look_kernels
     except ImportError:

@@ -10,13 +10,14 @@ Source:
 from __future__ import annotations
 
 import ctypes
+import sys
 
 import numpy as np
 from numba import types
 
 from stoker.compiling import compile_loop
 
-if not hasattr(ctypes.CDLL(None), "statx"):
+if sys.platform != "linux" or sys.byteorder != "little" or not hasattr(ctypes.CDLL(None), "statx"):
     raise ImportError("the system has no statx")
 
 _statx = types.ExternalFunction("statx", types.int32(types.int32, types.intp, types.int32, types.uint32, types.intp))
