@@ -73,7 +73,8 @@ class Windows(Generic[W]):
         self._changed = threading.Condition(self._lock)
         self._slots: dict[int, _Slot[W]] = {}
         self._queue: deque[int] = deque()
-        self._highest_request = -1
+        self._asked: set[int] = set()  # windows whose chunks were asked for
+        self._asking = threading.RLock()
         self._is_closed = False
         self._thread: threading.Thread | None = None
 
@@ -95,8 +96,9 @@ class Windows(Generic[W]):
             if slot.window is not None and not self._is_closed:
                 return slot.window
         try:
-            if self._builds_ahead and number + 2 < self._num_windows:
-                self._ask_for_chunks(number + 2)
+            if self._builds_ahead:
+                for ahead in range(number, min(number + 3, self._num_windows)):
+                    self._ask_for_chunks(ahead)
             with self._waiting():
                 return self._opened(slot)
         except BaseException:
@@ -197,11 +199,11 @@ class Windows(Generic[W]):
         return slot
 
     def _ask_for_chunks(self, number: int) -> None:
-        with self._changed:
-            if number <= self._highest_request:
-                return
-            self._highest_request = number
-        self._request(number)
+        # One asks at a time: whoever asks for the next window's chunks does it behind those of this one.
+        with self._asking:
+            if number not in self._asked:
+                self._asked.add(number)
+                self._request(number)
 
     def _close_if_done(self, number: int, slot: _Slot[W]) -> None:
         if slot.is_passed and slot.num_users == 0 and not slot.is_opening and self._slots.get(number) is slot:

@@ -1,4 +1,5 @@
 import threading
+import time
 
 import pytest
 
@@ -79,6 +80,26 @@ def test_an_error_of_opening_reaches_everyone_who_needs_that_window():
             with pytest.raises(OSError, match="no such window"), windows.use(1):
                 pass
     windows.close()
+
+
+@pytest.mark.parametrize("is_slow", [True, False])
+def test_chunks_are_asked_for_window_by_window_whoever_comes_first(is_slow):
+    asked = []
+
+    def request(number):
+        if is_slow:  # the other thread overtakes, if it can
+            time.sleep(0.02)
+        asked.append(number)
+
+    windows = Windows(open_window=FakeWindow, request=request, num_windows=6)
+    for number in range(6):
+        for _ in range(2):
+            with windows.use(number):
+                pass
+        assert asked[: number + 1] == list(range(number + 1))
+        windows.pass_by(number)
+    windows.close()
+    assert asked == list(range(6))
 
 
 def test_closing_frees_whoever_waits_for_a_window():
