@@ -287,6 +287,9 @@ class Dataset:
             columns=pa.schema([field for field in columns if field.name not in partitions.names]),
             chunk_bytes=self.chunk_bytes,
             expression=expression,
+            prunable=None
+            if self.filter is None or expression is None
+            else self.filter.prunable(filter_schema, expression),
             filter_schema=filter_schema,
             partitions=partitions,
         )

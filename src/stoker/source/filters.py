@@ -7,6 +7,7 @@ rows, exactly: a row stays where the expression is true, not where it is false o
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
@@ -22,6 +23,9 @@ import pyarrow.dataset as ds
 
 OPERATORS = ("=", "==", "!=", "<", "<=", ">", ">=", "in", "not in")
 _VALUES = (str, bytes, bool, int, float, Decimal, date, datetime, time, timedelta)
+
+# Functions in an expression that are not true of NaN if their value set, printed with them, has none.
+_FALSE_OF_NAN = {"is_in", "is_null"}
 
 Condition: TypeAlias = "tuple[str, str, Any]"
 
@@ -66,6 +70,27 @@ class Filter:
         except (pa.ArrowException, TypeError, KeyError) as error:  # before ValueError: pyarrow's own are such, too
             raise ValueError(f"filters: {str(error).splitlines()[0]} in {self}") from error
         return expression
+
+    def prunable(self, schema: pa.Schema, bound: pc.Expression) -> pc.Expression | None:
+        """Return what may be asked of statistics: true wherever the filter is. None where they can say nothing.
+
+        Statistics leave NaN out: a row group of 0.0 and NaN counts as all 0.0, and yet it has a row that is not 0.0. So
+        what is true of NaN is left out of the question.
+
+        Args:
+            schema: What the filter was bound to.
+            bound: What came of it.
+        """
+        if self.conditions is None:
+            leaves = [kind for field in needed_columns(schema, bound) for kind in _leaf_types(field.type)]
+            return None if any(map(pa.types.is_floating, leaves)) and _may_hold_of_nan(bound) else bound
+        alternatives = []
+        for all_of in self.conditions:
+            kept = [condition for condition in all_of if not _holds_of_nan(schema, *condition)]
+            if not kept:
+                return None
+            alternatives.append(reduce(lambda a, b: a & b, [_condition(schema, *condition) for condition in kept]))
+        return reduce(lambda a, b: a | b, alternatives)
 
     def __str__(self) -> str:
         if self.conditions is None:
@@ -161,6 +186,30 @@ def _condition(schema: pa.Schema, name: str, op: str, value: object) -> pc.Expre
     return _COMPARE[op](pc.field(*_steps(schema, name)), value)
 
 
+def _holds_of_nan(schema: pa.Schema, name: str, op: str, value: Any) -> bool:
+    """Return whether a condition is, or may be, true of NaN."""
+    first, *rest = _steps(schema, name)
+    kind = schema.field(first).type
+    for step in rest:
+        kind = kind.field(step).type
+    if not pa.types.is_floating(kind):
+        return False
+    return op in ("!=", "not in") or (op == "in" and any(one != one for one in value))
+
+
+def _may_hold_of_nan(expression: pc.Expression) -> bool:
+    """Return whether an expression is perhaps true of NaN: it is not where it only compares, and negates nothing."""
+    text = str(expression).replace("nan_is_null=false", "")
+    functions = set(re.findall(r"(\w+)\(", text))
+    return not functions <= _FALSE_OF_NAN or any(word in text.lower() for word in ("!=", "nan", "..."))
+
+
+def _leaf_types(kind: pa.DataType) -> list[pa.DataType]:
+    if not pa.types.is_struct(kind):
+        return [kind]
+    return [leaf for i in range(kind.num_fields) for leaf in _leaf_types(kind.field(i).type)]
+
+
 def _steps(schema: pa.Schema, name: str) -> tuple[str, ...]:
     """Return the way to `name`: itself where a column has this name, else through structs by its dots."""
     if schema.get_field_index(name) >= 0:
@@ -245,7 +294,7 @@ def surviving_row_groups(
 
     Args:
         footer: A Parquet file without its data: the magic number, the footer, its length, the magic number.
-        expression: A filter bound to `schema`.
+        expression: What may be asked of them; see `Filter.prunable`.
         schema: Schema of the data set, partition columns included.
         partition: What is true of every row of the file.
     """

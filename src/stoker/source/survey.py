@@ -117,6 +117,7 @@ class Cut:
         columns: The columns the transform sees, without partition columns.
         chunk_bytes: Size of a chunk aimed at.
         expression: Filter on rows, or None; on `filter_schema`.
+        prunable: What of it may be asked of statistics, or None; see `Filter.prunable`.
         filter_schema: What the filter may name.
         partitions: Partition columns.
     """
@@ -124,6 +125,7 @@ class Cut:
     columns: pa.Schema
     chunk_bytes: int
     expression: pc.Expression | None
+    prunable: pc.Expression | None
     filter_schema: pa.Schema
     partitions: pa.Schema
 
@@ -136,13 +138,13 @@ class Cut:
 def survivors(checked: Checked, file: Listed, cut: Cut, footers: Footers) -> frozenset[int]:
     """Return the row groups of a file that may hold a row that passes the filter."""
     groups = frozenset(range(len(checked.numbers.groups)))
-    if cut.expression is None:
+    if cut.prunable is None:
         return groups
     if file.partition not in checked.survivors:
         try:
             found = surviving_row_groups(
                 footers.bytes_of(file.info),
-                expression=cut.expression,
+                expression=cut.prunable,
                 schema=cut.filter_schema,
                 partition=partition_expression(file, cut.partitions),
             )

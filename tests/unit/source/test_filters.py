@@ -7,8 +7,10 @@ import datetime as dt
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
+from stoker import Dataset
 from stoker.source.filters import needed_columns, parse_filter, passes
 
 SCHEMA = pa.schema(
@@ -139,3 +141,52 @@ def test_rows_keep_their_order():
 def test_a_null_does_not_pass():
     table = pa.table({"a": pa.array([1, None, 3])})
     assert passes(table, pc.field("a") > 1).to_pylist() == [False, None, True]
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("filters", "num_rows"),
+    [
+        ([("x", "!=", 0.0)], 1),
+        ([("x", "not in", [0.0, 1.0])], 1),
+        ([("x", "in", [NAN])], 1),
+        ([[("n", "=", 9)], [("x", "!=", 0.0)]], 1),
+        ([[("n", "=", 1), ("x", "!=", 0.0)]], 1),
+        ([("x", "=", 0.0)], 1),
+        ([("x", ">", 0.0)], 0),
+        (~(pc.field("x") <= 0.0), 1),
+        (pc.field("x") != 0.0, 1),
+        (pc.field("x").is_nan(), 1),
+        (pc.field("s", "y") != 0.0, 1),
+        (pc.field("x").is_null(nan_is_null=True), 1),
+        ((pc.field("x") > 0.0) | (pc.field("n") == 9), 0),
+    ],
+    ids=str,
+)
+def test_rows_that_are_nan_are_not_pruned_by_statistics_that_leave_them_out(filters, num_rows, tmp_path):
+    table = pa.table({"x": [0.0, NAN], "n": [1, 1], "s": [{"y": 0.0}, {"y": NAN}]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    catalogue = Dataset(tmp_path, columns=["n"], filters=filters).open()
+    assert catalogue.num_samples.sum() == num_rows
+    expression = filters if isinstance(filters, pc.Expression) else pq.filters_to_expression(filters)
+    assert table.filter(expression).num_rows == num_rows
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        [("n", ">", 1)],
+        [("n", ">", 1), ("x", "!=", 0.0)],
+        [("x", ">", 1.0)],
+        [("n", "!=", 1)],
+        pc.field("x") > 1.0,
+        ~(pc.field("n") == 1),
+        (pc.field("x") > 1.0) & (pc.field("n") == 1),
+    ],
+    ids=str,
+)
+def test_row_groups_that_hold_nothing_are_pruned_all_the_same(filters, tmp_path):
+    pq.write_table(pa.table({"x": [0.0, NAN], "n": [1, 1]}), tmp_path / "a.parquet")
+    assert len(Dataset(tmp_path, filters=filters).open()) == 0
