@@ -282,14 +282,15 @@ class Dataset:
         tops = set(schema.names) | set(partitions.names)
         dotted = [pa.field(name, type_) for name, type_ in flat_fields(schema) if name not in tops]
         filter_schema = pa.schema([*schema, *partitions, *dotted])
-        expression = None if self.filter is None else self.filter.bind(filter_schema)
+        expression = prunable = None
+        if self.filter is not None:
+            expression = self.filter.bind(filter_schema)
+            prunable = self.filter.prunable(filter_schema, expression)
         cut = Cut(
             columns=pa.schema([field for field in columns if field.name not in partitions.names]),
             chunk_bytes=self.chunk_bytes,
             expression=expression,
-            prunable=None
-            if self.filter is None or expression is None
-            else self.filter.prunable(filter_schema, expression),
+            prunable=prunable,
             filter_schema=filter_schema,
             partitions=partitions,
         )
