@@ -9,6 +9,17 @@ from collections.abc import Callable
 from typing import Any
 
 import numba
+from numba import types
+
+
+def reads(kind: Any, num_dimensions: int = 1) -> Any:
+    """Return the type of a contiguous array that a loop reads, whether or not it may be written to."""
+    return types.Array(kind, num_dimensions, "C", readonly=True)
+
+
+def writes(kind: Any, num_dimensions: int = 1) -> Any:
+    """Return the type of a contiguous array that a loop writes to."""
+    return types.Array(kind, num_dimensions, "C")
 
 
 def compile_loop(signature: object = None, **options: object) -> Callable[[Callable[..., object]], Any]:

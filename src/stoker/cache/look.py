@@ -10,11 +10,20 @@ import os
 from collections.abc import Sequence
 from functools import cache
 from types import ModuleType
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-NO_VERSION = (-1, -1, -1)
+Version: TypeAlias = tuple[int, int, int]
+"""Which file a chunk is: inode, time of writing in nanoseconds, size in bytes."""
+
+NO_VERSION: Version = (-1, -1, -1)
+
+
+def version_of(about: os.stat_result) -> Version:
+    """Return which file was looked at."""
+    return about.st_ino, about.st_mtime_ns, about.st_size
 
 
 @cache
@@ -47,9 +56,7 @@ def versions_of(names: Sequence[bytes], *, compiled: bool) -> npt.NDArray[np.int
         return found
     for i, name in enumerate(names):
         try:
-            about = os.stat(name)  # noqa: PTH116  (no Path: it is bytes)
+            found[i] = version_of(os.stat(name))  # noqa: PTH116  (no Path: it is bytes)
         except OSError:
             found[i] = NO_VERSION
-        else:
-            found[i] = about.st_ino, about.st_mtime_ns, about.st_size
     return found

@@ -15,7 +15,7 @@ import sys
 import numpy as np
 from numba import types
 
-from stoker.compiling import compile_loop
+from stoker.compiling import compile_loop, reads, writes
 
 if sys.platform != "linux" or sys.byteorder != "little" or not hasattr(ctypes.CDLL(None), "statx"):
     raise ImportError("the system has no statx")
@@ -28,13 +28,7 @@ _STATX_WORDS = 32
 _INODE, _SIZE, _MTIME_S, _MTIME_NS = 4, 5, 14, 15
 
 
-@compile_loop(
-    types.void(
-        types.Array(types.uint8, 1, "C", readonly=True),
-        types.Array(types.int64, 1, "C", readonly=True),
-        types.Array(types.int64, 2, "C"),
-    )
-)
+@compile_loop(types.void(reads(types.uint8), reads(types.int64), writes(types.int64, 2)))
 def look(names, begins, found):
     """Look at files whose names, each with a zero behind, begin at `begins`. See `look.versions_of`."""
     about = np.zeros(_STATX_WORDS, np.int64)

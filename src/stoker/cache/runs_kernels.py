@@ -14,7 +14,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from stoker.compiling import compile_loop
+from stoker.compiling import compile_loop, reads, writes
 
 
 @intrinsic  # type: ignore[untyped-decorator,unused-ignore]
@@ -34,13 +34,7 @@ def _memcmp(_typing_context: Any, array: Any, first: Any, second: Any, num_bytes
     return signature, generate
 
 
-@compile_loop(
-    types.void(
-        types.Array(types.uint8, 1, "C", readonly=True),
-        types.Array(types.int64, 1, "C", readonly=True),
-        types.Array(types.boolean, 1, "C"),
-    )
-)
+@compile_loop(types.void(reads(types.uint8), reads(types.int64), writes(types.boolean)))
 def mark(data, starts, begins):
     """Mark the rows whose bytes differ from those of the row before. See `runs.mark`."""
     for i in range(1, len(begins)):

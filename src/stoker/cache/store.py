@@ -21,13 +21,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self, TypeAlias
+from typing import Self
 
 from stoker.cache.chunk import ChunkHeader, check_arrays, read_header
 from stoker.cache.failures import sweep_failures
 from stoker.cache.files import Files
 from stoker.cache.folder import ChunkFile, Folder
 from stoker.cache.locks import Kind, Lock, Locks
+from stoker.cache.look import Version, version_of
 from stoker.cache.manifest import Manifest, Manifests
 from stoker.cache.marks import Marks
 from stoker.cache.room import Ledger, Room
@@ -35,9 +36,6 @@ from stoker.cache.write import PreparedChunk, prepare_chunk
 from stoker.errors import CacheError, CacheFullError, ChunkCorruptError
 from stoker.source.columns import Packable
 from stoker.spec import Spec
-
-Version: TypeAlias = tuple[int, int, int]
-"""Which file a chunk is: inode, time of writing in nanoseconds, size in bytes."""
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
@@ -289,7 +287,7 @@ class Store:
         try:
             try:
                 about = os.fstat(fd)  # before it is read: what is written meanwhile is not what was checked
-                version = _version(about)
+                version = version_of(about)
                 place = (self._device, self._inode, key)
                 known, header = _checked.get(place, (None, None))
                 if known != version or header is None:
@@ -431,7 +429,7 @@ class Store:
                 try:
                     prepared.write(fd, self._files)
                     # Its checksums were taken from what was written a moment ago: nothing to compare them with.
-                    version = _version(os.fstat(fd))
+                    version = version_of(os.fstat(fd))
                     _remember((self._device, self._inode, key), version, read_header(fd))
                 finally:
                     os.close(fd)
@@ -691,10 +689,6 @@ class Store:
 
     def __repr__(self) -> str:
         return f"Store({str(self.path)!r}, limit_bytes={self.limit_bytes})"
-
-
-def _version(about: os.stat_result) -> Version:
-    return about.st_ino, about.st_mtime_ns, about.st_size
 
 
 def _remember(place: tuple[int, int, str], version: Version, header: ChunkHeader) -> None:

@@ -25,7 +25,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from stoker.compiling import compile_loop
+from stoker.compiling import compile_loop, reads, writes
 
 if numba.config.DISABLE_JIT:
     raise ImportError("numba is told not to compile; the NumPy version is the faster one then")
@@ -45,13 +45,9 @@ _STREAMED_BYTES = 1 << 20
 # Lists ahead of their turn. Their lengths differ, so this is a number and not bytes.
 _LISTS_AHEAD = 24
 
-_BYTES = types.Array(types.uint8, 1, "C", readonly=True)
-_INT64 = types.Array(types.int64, 1, "C", readonly=True)
-_OUT_BYTES = types.Array(types.uint8, 1, "C")
-_OUT_INT32 = types.Array(types.int32, 1, "C")
-_OUT_INT64 = types.Array(types.int64, 1, "C")
-_INT64_2D = types.Array(types.int64, 2, "C", readonly=True)
-_OUT_INT64_2D = types.Array(types.int64, 2, "C")
+_BYTES, _INT64, _INT64_2D = reads(types.uint8), reads(types.int64), reads(types.int64, 2)
+_OUT_BYTES, _OUT_INT32 = writes(types.uint8), writes(types.int32)
+_OUT_INT64, _OUT_INT64_2D = writes(types.int64), writes(types.int64, 2)
 
 
 def _compile(*arguments: object, returns: Callable[..., object] = types.void) -> Callable[[_Function], _Function]:

@@ -19,8 +19,7 @@ import numpy as np
 
 from stoker.cache.chunk import ChunkHeader
 from stoker.cache.layout import RECORDS
-from stoker.cache.look import NO_VERSION
-from stoker.cache.store import Version
+from stoker.cache.look import NO_VERSION, Version
 from stoker.feed.region import CAN_MAP_SIDE_BY_SIDE, PAGE_BYTES, Region
 from stoker.feed.window import Index, Levels, Rows, Window, empty_levels, rest_offset, set_levels
 from stoker.spec import Spec

@@ -13,7 +13,7 @@ import numba
 import numpy as np
 from numba import types
 
-from stoker.compiling import compile_loop
+from stoker.compiling import compile_loop, reads, writes
 from stoker.order.plain import GOLDEN, MIX_1, MIX_2, NUM_ROUNDS, TABLE_SIZE, Int32, Int64, Tables, UInt64
 
 if numba.config.DISABLE_JIT:
@@ -24,9 +24,9 @@ _Function = TypeVar("_Function", bound=Callable[..., object])
 _GOLDEN, _MIX_1, _MIX_2 = np.uint64(GOLDEN), np.uint64(MIX_1), np.uint64(MIX_2)
 _0, _1, _27, _30, _31, _32, _64 = (np.uint64(n) for n in (0, 1, 27, 30, 31, 32, 64))
 
-_READ = types.Array(types.int64, 1, "C", readonly=True)
-_READ_32 = types.Array(types.int32, 1, "C", readonly=True)
-_WRITE = types.Array(types.int64, 1, "C")
+_READ = reads(types.int64)
+_READ_32 = reads(types.int32)
+_WRITE = writes(types.int64)
 
 
 def _inline(function: _Function) -> _Function:
