@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Collection, Generator, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from typing import Protocol, cast
 
 import numpy as np
@@ -46,6 +46,35 @@ class ChunkBuilder(Protocol):
         """End what was started."""
 
 
+class _Place:
+    """A place among the threads that may compute: taken once, however often it is asked for, and given back.
+
+    Args:
+        places: All of them; None where there are enough.
+    """
+
+    def __init__(self, places: threading.Semaphore | None) -> None:
+        self._places = places
+        self._is_taken = False
+
+    def take(self) -> None:
+        """Take it.
+
+        Blocks: until one is free.
+        """
+        if self._places is not None and not self._is_taken:
+            self._places.acquire()
+            self._is_taken = True
+
+    def __enter__(self) -> None:
+        """Do nothing: it is taken when it is needed."""
+
+    def __exit__(self, *_: object) -> None:
+        if self._places is not None and self._is_taken:
+            self._is_taken = False
+            self._places.release()
+
+
 class Builder:
     """Builds the chunks of a data set that are missing from a store, in the calling thread.
 
@@ -58,11 +87,13 @@ class Builder:
         store: Where chunks go. It is told that the data set is in use.
         on_stage: Told of each piece of work.
         reserve_bytes: See `Store.register`.
-        num_readers: Threads that may read, transform and convert at a time, None for any number. With more threads
-            than that, one chunk is published while the next one is decoded:
+        num_computing: Threads that may decode, transform and convert at a time, None for any number. With more threads
+            than that, one chunk is fetched, and another one published, while the next one is decoded:
 
-                thread 1  |··decode··|publish|  wait  |··decode··|
-                thread 2       wait  |··decode··|publish|
+                thread 1  |··decode··|publish|~~fetch~~|  wait  |··decode··|
+                thread 2  |~~fetch~~|··decode··|publish|~~fetch~~|
+
+            Were all of them let at it, they would fetch together and compute together, the cores idle in between.
     """
 
     def __init__(
@@ -72,7 +103,7 @@ class Builder:
         *,
         on_stage: OnStage = ignore_stage,
         reserve_bytes: int = 0,
-        num_readers: int | None = None,
+        num_computing: int | None = None,
     ) -> None:
         self._catalogue = catalogue
         self._store = store
@@ -82,9 +113,7 @@ class Builder:
         if self._dataset.transform is None:
             self._spec = plan_spec(catalogue.schema, self._dataset.fields, self._dataset.share)
         self._finding = threading.Lock()
-        self._reading: AbstractContextManager[object] = (
-            nullcontext() if num_readers is None else threading.Semaphore(num_readers)
-        )
+        self._places = None if num_computing is None else threading.Semaphore(num_computing)
         self._register(reserve_bytes)
 
     def reserve(self, num_bytes: int) -> None:
@@ -193,14 +222,19 @@ class Builder:
     ) -> Generator[tuple[int, Packable, Spec], None, None]:
         """Yield the fields of each missing fragment of a unit, and the spec that they fit.
 
-        Holds a reader's place while it makes them, and not while the caller publishes them.
+        Holds a place among those that compute while it makes them, and not while bytes come over a network or while
+        the caller publishes.
         """
-        with closing(self._read(i, missing, spec)) as tables:
+        place = _Place(self._places)
+        with place, closing(self._read(i, missing, spec, place)) as tables:
             while True:
-                with self._reading:
+                if not self._catalogue.is_remote:  # reading from a disk is a part of decoding
+                    place.take()
+                with place:
                     j, table = next(tables, (-1, None))
                     if j < 0:
                         return
+                    place.take()
                     if spec is None and j != i:
                         continue  # perhaps without samples: chunk i says what a sample is
                     fields, found = self._convert(j, table, spec)
@@ -210,7 +244,7 @@ class Builder:
                 del fields
 
     def _read(
-        self, i: int, missing: Collection[int], spec: Spec | None
+        self, i: int, missing: Collection[int], spec: Spec | None, place: _Place
     ) -> Generator[tuple[int, pa.Table | None], None, None]:
         """Yield the rows of each missing fragment of a unit; None for those known to have no samples."""
         catalogue = self._catalogue
@@ -221,7 +255,8 @@ class Builder:
         if not left:
             return
         # Closing the generator frees what it has read ahead.
-        reading = cast("Generator[tuple[int, pa.Table]]", catalogue.read(i, on_stage=self._on_stage))
+        rows = catalogue.read(i, on_stage=self._on_stage, on_fetched=place.take)
+        reading = cast("Generator[tuple[int, pa.Table]]", rows)
         with closing(reading) as tables:
             for j, table in self._noting(tables, "reading", catalogue.fragments[i]):
                 if j in left:

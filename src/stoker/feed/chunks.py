@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -40,8 +41,8 @@ from stoker.trace.stages import OnStage
 
 # How often to look whether another process has counted what this one needs.
 _POLL_S = 0.02
-# Threads that build from a remote source beyond those for the cores: they wait for the network most of the time, and
-# while one decodes, others must keep it busy. Each holds a fragment in memory, so not many.
+# Threads that build from a remote source beyond those that may compute: they wait for the network most of the time,
+# and while one decodes, others must keep it busy. Each holds a fragment in memory, so not many.
 _REMOTE_THREADS = 6
 # Threads that build from a local source beyond those that may decode: one publishes a chunk, which waits for the disk
 # and the kernel, while the next one is decoded. Two are no faster than one.
@@ -73,6 +74,7 @@ class Chunks:
         store: The cache; closed with this.
         builder: Builds what is missing; closed with this.
         spec: What a sample is.
+        expected_bytes: About how much all chunks take.
         temporary: Folder to remove at the end, where the cache is this loader's alone.
 
     Attributes:
@@ -86,6 +88,7 @@ class Chunks:
         store: Store,
         builder: ChunkBuilder,
         spec: Spec,
+        expected_bytes: int,
         temporary: TemporaryFolder | None,
     ) -> None:
         self.catalogue = catalogue
@@ -94,6 +97,7 @@ class Chunks:
         self.fingerprint = catalogue.fingerprint
         self._store = store
         self._builder = builder
+        self._expected_bytes = expected_bytes
         self._temporary = temporary
         self.index: Index | None = None
         self._keys: dict[int, str] = {}
@@ -115,11 +119,7 @@ class Chunks:
     def is_tight(self) -> bool:
         """Whether chunks may have to leave the cache again: then none is built long before it is used."""
         limit_bytes = self._store.limit_bytes
-        if limit_bytes is None:
-            return False
-        num_samples = int(self.num_samples.sum())
-        expected = max(num_samples * self.spec.record_bytes, len(self.num_samples) * self.catalogue.dataset.chunk_bytes)
-        return 2 * expected > limit_bytes
+        return limit_bytes is not None and 2 * self._expected_bytes > limit_bytes
 
     def stand(self, window: int | None) -> None:
         """Map each chunk once from now on, where they are few or small enough; see `Opener.stand`."""
@@ -265,7 +265,14 @@ def open_chunks(
                 check_known_nulls(catalogue)
             spec = builder.find_spec()
             _try_first_chunk(catalogue, store, builder)
-        chunks = Chunks(catalogue=catalogue, store=store, builder=builder, spec=spec, temporary=temporary)
+        chunks = Chunks(
+            catalogue=catalogue,
+            store=store,
+            builder=builder,
+            spec=spec,
+            expected_bytes=_expected_bytes(catalogue, store, spec),
+            temporary=temporary,
+        )
         if asked is not None:
             check_units(asked, spec)
             chunks.index = open_units(asked, chunks, num_threads, on_count)
@@ -302,7 +309,7 @@ def _builder(
             store,
             on_stage=on_stage,
             reserve_bytes=reserve_bytes,
-            num_readers=None if catalogue.is_remote else num_threads,
+            num_computing=num_threads,
         )
     return ProcessBuilder(
         catalogue,
@@ -349,6 +356,20 @@ def _try_first_chunk(catalogue: Catalogue, store: Store, builder: ChunkBuilder) 
     filled = np.flatnonzero(catalogue.num_samples)
     if len(filled) and len(catalogue.unit(int(filled[0]))) == 1 and store.is_writable:
         builder.build(int(filled[0]))
+
+
+def _expected_bytes(catalogue: Catalogue, store: Store, spec: Spec) -> int:
+    """Return about how much all chunks take: as much a sample as the first one does, where that is there."""
+    counts = catalogue.num_samples
+    record_bytes = int(counts.sum()) * spec.record_bytes
+    if not spec.ragged:
+        return record_bytes
+    filled = np.flatnonzero(counts)
+    with contextlib.suppress(OSError, IndexError):
+        first = int(filled[0])
+        size_bytes = store.path_of(catalogue.key(first)).stat().st_size
+        return int(size_bytes / counts[first] * counts.sum())
+    return max(record_bytes, len(counts) * catalogue.dataset.chunk_bytes)
 
 
 def check_known_nulls(catalogue: Catalogue) -> None:

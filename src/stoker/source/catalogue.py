@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, overload
 
@@ -199,7 +199,9 @@ class Catalogue:
             last += 1
         return range(first, last + 1)
 
-    def read(self, i: int, *, on_stage: OnStage = ignore_stage) -> Iterator[tuple[int, pa.Table]]:
+    def read(
+        self, i: int, *, on_stage: OnStage = ignore_stage, on_fetched: Callable[[], object] | None = None
+    ) -> Iterator[tuple[int, pa.Table]]:
         """Yield (j, rows of fragment j) for every j of `unit(i)`, in order, filtered exactly.
 
         Decodes in the calling thread. A huge row group streams: a window of each column and one part are in memory,
@@ -209,12 +211,14 @@ class Catalogue:
             i: Number of a fragment.
             on_stage: Called with a stage ("fetch", "decode"), its start and stop in ns of `time.perf_counter_ns`, and
                 the bytes it gave.
+            on_fetched: Called when all bytes of the unit are here and none of them is decoded yet, where that is so:
+                not where it streams, or is read by and by from a local disk.
 
         Raises:
             SourceError: The rows cannot be fetched or decoded.
             SourceChangedError: The file is no longer the one that was listed.
         """
-        for j, table in self._read(i, self._rows, on_stage):
+        for j, table in self._read(i, self._rows, on_stage, on_fetched):
             start = time.perf_counter_ns()
             if self._cut.expression is not None:
                 table = table.filter(self._mask(table), null_selection_behavior="drop")
@@ -340,7 +344,9 @@ class Catalogue:
         with decoding("", where="the filter"):
             return passes(pa.Table.from_arrays(columns, schema=pa.schema(fields)), self._cut.expression)
 
-    def _read(self, i: int, want: Want, on_stage: OnStage) -> Iterator[tuple[int, pa.Table]]:
+    def _read(
+        self, i: int, want: Want, on_stage: OnStage, on_fetched: Callable[[], object] | None = None
+    ) -> Iterator[tuple[int, pa.Table]]:
         """Yield the rows of the unit of i, before the filter, structs as structs."""
         file = self._file(i)
         unit = self.unit(i)
@@ -353,10 +359,17 @@ class Catalogue:
         elif self._known.row_start[i] >= 0:
             yield from self._read_parts(unit, file, footer, leaves, want, on_stage)
         else:
-            yield i, self._read_whole(i, file, footer, leaves, want, on_stage)
+            yield i, self._read_whole(i, file, footer, leaves, want, on_stage, on_fetched)
 
     def _read_whole(
-        self, i: int, file: Listed, footer: Footer, leaves: Sequence[int], want: Want, on_stage: OnStage
+        self,
+        i: int,
+        file: Listed,
+        footer: Footer,
+        leaves: Sequence[int],
+        want: Want,
+        on_stage: OnStage,
+        on_fetched: Callable[[], object] | None,
     ) -> pa.Table:
         where = str(self.fragments[i])
         needed = survivors(footer.checked, file, self._cut, self._footers)
@@ -364,6 +377,10 @@ class Catalogue:
         chunks = self._chunks(footer, groups, leaves, file.info)
         watch = Stopwatch()
         ranges = self._ranges(file.info, chunks, watch)
+        if on_fetched is not None:
+            start = time.perf_counter_ns()
+            on_fetched()
+            watch.pause(start, time.perf_counter_ns())
         try:
             table = decode_row_groups(
                 ranges,

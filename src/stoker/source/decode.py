@@ -202,7 +202,7 @@ class Stopwatch:
     """
 
     def __init__(self) -> None:
-        self._waits: list[tuple[int, int]] = []
+        self._waits: list[tuple[int, int, bool]] = []
         self._start = time.perf_counter_ns()
 
     def start(self) -> None:
@@ -211,16 +211,21 @@ class Stopwatch:
         self._start = time.perf_counter_ns()
 
     def wait(self, start_ns: int, stop_ns: int) -> None:
-        """Note a wait inside the part."""
-        self._waits.append((start_ns, stop_ns))
+        """Note a wait for bytes inside the part."""
+        self._waits.append((start_ns, stop_ns, True))
+
+    def pause(self, start_ns: int, stop_ns: int) -> None:
+        """Note a time inside the part that belongs to no stage."""
+        self._waits.append((start_ns, stop_ns, False))
 
     def stop(self, on_stage: Any, *, fetched_bytes: int, decoded_bytes: int) -> None:
         """Report the spans of the part; all bytes of a kind go to its first span."""
         at = self._start
-        for start, stop in self._waits:
+        for start, stop, is_fetch in self._waits:
             on_stage("decode", at, start, 0)
-            on_stage("fetch", start, stop, fetched_bytes)
-            fetched_bytes = 0
+            if is_fetch:
+                on_stage("fetch", start, stop, fetched_bytes)
+                fetched_bytes = 0
             at = stop
         if fetched_bytes:
             on_stage("fetch", at, at, fetched_bytes)

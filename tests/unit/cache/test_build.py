@@ -380,7 +380,7 @@ def test_the_next_chunk_is_made_while_one_is_published_but_no_two_at_once(tmp_pa
     catalogue = opened(lake((50,) * 5), transform=crowd, version="1")  # a file each, so that none is read with another
     with Store(tmp_path / "cache", files=files) as store:
         files.is_held.set()
-        builder = Builder(catalogue, store, num_readers=1)
+        builder = Builder(catalogue, store, num_computing=1)
         builder.find_spec()
         files.is_held.clear()
         chunks = [i for i in range(len(catalogue)) if not store.has(catalogue.key(i))]
@@ -399,3 +399,52 @@ def test_the_next_chunk_is_made_while_one_is_published_but_no_two_at_once(tmp_pa
         assert all(store.has(catalogue.key(i)) for i in range(len(catalogue)))
     assert len(chunks) >= 3
     assert crowd.most == 1
+
+
+class Meeting:
+    """A remote storage whose reads wait until so many are there at once."""
+
+    def __init__(self, inner, num):
+        self.list, self.stat, self.inner = inner.list, inner.stat, inner
+        self.barrier = threading.Barrier(num)
+        self.is_open = False
+
+    def read(self, url, offset, num_bytes):
+        if self.is_open:
+            self.barrier.wait(30)
+        return self.inner.read(url, offset, num_bytes)
+
+
+def test_as_many_fetch_as_there_are_threads_and_no_more_compute_than_may(tmp_path):
+    storage, crowd = Meeting(lake((50,) * 9), 8), Crowd()
+    catalogue = opened(storage, transform=crowd, version="1")
+    with Store(tmp_path / "cache") as store:
+        builder = Builder(catalogue, store, num_computing=2)
+        builder.find_spec()
+        chunks = [i for i in range(len(catalogue)) if not store.has(catalogue.key(i))]
+        crowd.most, crowd.are_two = 0, threading.Event()
+        storage.is_open = True
+        threads = [threading.Thread(target=builder.build, args=(i,)) for i in chunks]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert all(store.has(catalogue.key(i)) for i in range(len(catalogue)))
+    assert len(chunks) == 8  # so all of them were reading at once, or the barrier would have broken
+    assert crowd.most == 2
+
+
+def test_a_place_is_free_again_after_a_transform_that_failed(tmp_path):
+    def fails(table):
+        raise RuntimeError("no")
+
+    catalogue = opened(lake((50,) * 3), transform=CountingTransform(), version="1")
+    with Store(tmp_path / "cache") as store:
+        builder = Builder(catalogue, store, num_computing=1)
+        builder.find_spec()
+        catalogue.dataset.transform = fails
+        for i in (1, 2):
+            with pytest.raises(TransformError):
+                builder.build(i)
+        catalogue.dataset.transform = CountingTransform()
+        assert all(builder.build(i) for i in (1, 2))
