@@ -98,9 +98,8 @@ def test_what_lies_ready_in_a_dataloaders_queue_is_seen():
     probe = ready_probe(iterator)
     for _ in range(5):
         next(iterator)
-    queued = iterator._data_queue
-    assert wait_until(lambda: queued.qsize() >= 4)
-    assert probe() == 1.0
+    # In the queue, or beside it where a batch came out of its turn.
+    assert wait_until(lambda: probe() == 1.0)
     assert ready_probe(iter(range(3))) is None
 
 
