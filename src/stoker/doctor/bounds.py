@@ -7,7 +7,7 @@ disk        bytes/s, reading and writing      fetch (local), read, publish, open
 cores       processor seconds a second        everything that computes
 GIL         one second a second               whatever holds it
 builders    threads that build                a chunk keeps one from its first byte to its publication
-readers     those that may read, not publish  a local source lets one more publish meanwhile
+computing   those of them that may compute    others fetch from a network or publish meanwhile
 assemblers  threads that assemble
 loop        the training loop's own thread    batches converted there, the step's own part on the host
 PCIe        bytes/s to the device             copy
@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from stoker.doctor.costs import Plan, StageCost
 from stoker.doctor.results import MODEL, Bound
+from stoker.source.fetch import requests_at_once
 
 
 class _Resource(NamedTuple):
@@ -36,12 +37,20 @@ def residence_s(stage: StageCost, plan: Plan) -> float:
     if stage.place == "device":
         return stage.host_s
     machine = plan.machine
-    transfer_s = stage.net_bytes / machine.connection_bytes_s if stage.net_bytes else 0.0
+    transfer_s = 0.0
+    if stage.net_bytes:
+        at_once = requests_at_once(stage.net_bytes * plan.mean_chunk)
+        transfer_s = stage.net_bytes / min(at_once * machine.connection_bytes_s, machine.network_bytes_s)
     disk_s = 0.0
     if stage.read_bytes:
         disk_s += stage.read_bytes / machine.read_bytes_s
     # Writing goes to the page cache and from there to the disk behind everyone's back: it keeps no thread.
     return stage.wait_s + transfer_s + disk_s + stage.cpu_s
+
+
+def takes_a_place(stage: StageCost) -> bool:
+    """Return whether a stage of building is done by those that compute: not what waits for a network, or publishes."""
+    return stage.place == "build" and stage.key != "publish" and not stage.net_bytes
 
 
 def _at(place: str) -> Callable[[StageCost, Plan], float]:
@@ -57,10 +66,10 @@ _RESOURCES = (
     _Resource("gil", "GIL", lambda p: p.machine.together, lambda s, _: s.gil_s),
     _Resource("builders", "threads that build", lambda p: p.num_builders, _at("build")),
     _Resource(
-        "readers",
-        "threads that read and transform",
-        lambda p: p.num_builders if p.num_readers is None else min(p.num_readers, p.num_builders),
-        lambda s, p: _at("build")(s, p) if s.key != "publish" else 0.0,
+        "computing",
+        "threads that decode and transform",
+        lambda p: p.num_builders if p.num_computing is None else min(p.num_computing, p.num_builders),
+        lambda s, p: _at("build")(s, p) if takes_a_place(s) else 0.0,
     ),
     _Resource(
         "assemblers",

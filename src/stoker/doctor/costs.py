@@ -100,7 +100,7 @@ class Machine:
     Attributes:
         cores: Processors that this process gets: fewer than it sees where others use them.
         network_bytes_s: All connections together.
-        connection_bytes_s: What one fetch alone gets.
+        connection_bytes_s: What one request alone gets; large chunks are fetched by several at once.
         read_bytes_s: Disk, sequential.
         write_bytes_s: The same, writing.
         pcie_bytes_s: From pinned memory to the device.
@@ -134,13 +134,14 @@ class Plan:
         machine: What there is to take.
         batch_size: Samples a step.
         num_builders: Threads that build chunks.
-        num_readers: Of these, as many as may read, transform and convert at a time; None for all.
+        num_computing: Of these, as many as may decode, transform and convert at a time; None for all.
         num_assemblers: Threads that assemble batches.
         prefetch: Batches made ahead of the step.
         chunk_samples: Samples of each chunk, in their order: skewed ones hold up those beside them.
         window: Chunks that are mixed together.
         gaps: Time between one batch and the next where nobody kept them waiting, as multiples of the mean: batches
             come unevenly, and a step that could nearly eat them all waits for the late ones. Empty for even ones.
+        reach: What a run of the path gave, as a share of what its stages say, where no handing over explains it.
     """
 
     path: str
@@ -148,12 +149,13 @@ class Plan:
     machine: Machine
     batch_size: int
     num_builders: int = 1
-    num_readers: int | None = None
+    num_computing: int | None = None
     num_assemblers: int = 1
     prefetch: int = 12
     chunk_samples: tuple[int, ...] = field(default=(65_536,) * 8)
     window: int = 4
     gaps: tuple[float, ...] = ()
+    reach: float = 1.0
 
     def __post_init__(self) -> None:
         if self.path not in PATH_STAGES:
@@ -166,10 +168,12 @@ class Plan:
         for name in ("batch_size", "num_builders", "num_assemblers", "window"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if not self.reach > 0:
+            raise ValueError(f"reach must be above 0, not {self.reach}")
         if any(gap < 0 for gap in self.gaps):
             raise ValueError("no batch comes before the one before it: gaps must be at least 0")
-        if self.num_readers is not None and self.num_readers < 1:
-            raise ValueError(f"num_readers must be at least 1, not {self.num_readers}")
+        if self.num_computing is not None and self.num_computing < 1:
+            raise ValueError(f"num_computing must be at least 1, not {self.num_computing}")
         if not self.chunk_samples or min(self.chunk_samples) < 1:
             raise ValueError("there must be chunks, and samples in each")
 

@@ -7,8 +7,9 @@ import copy
 import math
 import statistics
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from stoker.cache.store import Store
 from stoker.doctor import probe_machine
 from stoker.doctor.arrow import ArrowCost, converter, probe_arrow, write_tables
 from stoker.doctor.bounds import demand_of
+from stoker.doctor.causes import KEEPS_UP
 from stoker.doctor.costs import Machine, Plan
 from stoker.doctor.facts import RowFacts, row_facts
 from stoker.doctor.flow import rate_of
@@ -37,7 +39,7 @@ from stoker.doctor.settings import DoctorSettings
 from stoker.doctor.tap import Tap
 from stoker.doctor.together import settled
 from stoker.doctor.verify import TODAY, verify, verify_all
-from stoker.doctor.whatif import Change, changes_for, fixes_of
+from stoker.doctor.whatif import MORE_THREADS, Change, changes_for, fixes_of, more_threads
 from stoker.doctor.whole import Listener, Whole, build_cpu_s, spans_of
 from stoker.errors import SourceError
 from stoker.feed.chunks import open_chunks
@@ -51,7 +53,7 @@ from stoker.trace.stages import ignore_stage
 _PLANNED = 0.75
 # Shares of that; what is left over is for what takes longer than it should.
 _FETCH, _THREADS, _BUILD, _FILL, _WARM, _ARROW, _STEP, _RAM = 0.10, 0.10, 0.10, 0.05, 0.13, 0.08, 0.05, 0.03
-_TODAY, _PATHS, _VERIFY = 0.18, 0.05, 0.15
+_TODAY, _PATHS, _MORE, _VERIFY = 0.18, 0.05, 0.12, 0.15
 _NUM_UNITS = 16
 _NUM_COLD_UNITS = 64
 # Memory for the bytes of units, their tables and their chunks, of what is free.
@@ -62,6 +64,8 @@ _STAYS = 0.6
 _MIN_WINDOW = 4
 # A path that runs for less says nothing of itself.
 _LEAST_S = 0.5
+# One of which three windows take more of the budget is not run.
+_LONGEST = 0.6
 _NUM_FROZEN = 8
 
 
@@ -81,6 +85,23 @@ def examine(dataset: Dataset, settings: DoctorSettings) -> DoctorResult:
 
 
 @dataclass(kw_only=True)
+class _Runs:
+    """What the runs of whole paths have shown so far.
+
+    Attributes:
+        measured: Their rates.
+        cores_left: Processors that others left to them.
+        timeline: A stretch of today's.
+        listener: Told what built in today's.
+    """
+
+    measured: dict[str, Rate] = field(default_factory=dict)
+    cores_left: dict[str, float] = field(default_factory=dict)
+    timeline: tuple[Span, ...] = ()
+    listener: Listener = field(default_factory=Listener)
+
+
+@dataclass(kw_only=True)
 class _Clock:
     """The budget."""
 
@@ -90,6 +111,11 @@ class _Clock:
     def say(self, what: str) -> None:
         """Tell what is measured now."""
         self.settings.on_progress(what, min(1.0, (time.perf_counter() - self.start_s) / self.settings.budget_s))
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the budget is used up, with what is planned for experiments that take longer."""
+        return self.start_s + self.settings.budget_s - time.perf_counter()
 
     def slice_s(self, share: float) -> float:
         """Return the seconds of a share of the budget: less where time runs out."""
@@ -167,7 +193,7 @@ class _Examination:
             machine=machine,
             batch_size=settings.batch_size,
             num_builders=self._num_builders,
-            num_readers=settings.num_threads if self._is_local and settings.transform_in == "threads" else None,
+            num_computing=settings.num_threads if settings.transform_in == "threads" else None,
             num_threads=settings.num_threads,
             prefetch=settings.prefetch,
             window=window,
@@ -191,13 +217,19 @@ class _Examination:
         )
         plans = plans_of(found)
         today = self._today(catalogue)
-        measured, timeline, cores_left, build_cpu_s = self._wholes(sample, plans, today, step)
-        if today == SOURCE and SOURCE in measured:
-            plans[SOURCE] = settled(
-                plans[SOURCE],
-                build_cpu_s=build_cpu_s,
-                measured_s=measured[SOURCE].samples_s,
-                cores_left=cores_left[SOURCE],
+        runs = _Runs()
+        self._whole(today, sample, plans, today, step, runs)
+        threads = self._more_threads(sample, plans[SOURCE], runs.measured) if today == SOURCE else None
+        for key in (ARROW, TENSORS):
+            if key in plans and key != today:
+                self._whole(key, sample, plans, today, step, runs)
+        measured, cores_left = runs.measured, runs.cores_left
+        for key in measured:
+            plans[key] = settled(
+                plans[key],
+                build_cpu_s=build_cpu_s(runs.listener) if key == SOURCE else None,
+                measured_s=measured[key].samples_s,
+                cores_left=cores_left[key],
             )
         found = replace(found, cores_left=cores_left.get(today, found.cores_left))
         examined = Examined(
@@ -208,6 +240,7 @@ class _Examination:
             found=found,
             plans=plans,
             today=today,
+            threads=threads,
             measured=measured,
             facts=facts,
             step=facts_of_step,
@@ -216,7 +249,7 @@ class _Examination:
             memory_bytes_s=memory_bytes_s,
             gpus=gpu.facts(),
             gpu_note=gpu.note,
-            timeline=timeline,
+            timeline=runs.timeline,
             opened_s=opened_s,
             notes=tuple(self._notes),
         )
@@ -402,49 +435,71 @@ class _Examination:
             )
         return TENSORS if present >= 0.99 * len(looked) else SOURCE
 
-    def _wholes(
-        self, sample: Sample, plans: dict[str, Plan], today: str, step: StepCost | None
-    ) -> tuple[dict[str, Rate], tuple[Span, ...], dict[str, float], float | None]:
-        """Run the paths whole: today's for longer, the others to see that the model is right about them."""
+    def _whole(
+        self, key: str, sample: Sample, plans: dict[str, Plan], today: str, step: StepCost | None, runs: _Runs
+    ) -> None:
+        """Run a path whole: today's for longer."""
         settings, clock = self._settings, self._clock
-        measured: dict[str, Rate] = {}
-        cores_left: dict[str, float] = {}
-        timeline: tuple[Span, ...] = ()
-        listener = Listener()
-        for key in sorted(plans, key=lambda key: key != today):
-            seconds = clock.slice_s(_TODAY if key == today else _PATHS)
-            if seconds < _LEAST_S and key != today:
-                continue
-            expected_s = rate_of(plans[key])
-            window_s = sample.window * sample.mean_chunk / expected_s
-            limit_s = 0.6 * settings.budget_s
-            if key == SOURCE and (today != SOURCE or 3 * window_s > limit_s):
-                if today == SOURCE:
-                    self._notes.append("One window takes too long to be measured whole: today's rate is the model's.")
-                continue
-            clock.say(f"the whole path: {key}" if key != SOURCE else "the whole path, from the source")
+        seconds = clock.slice_s(_TODAY if key == today else _PATHS)
+        if seconds < _LEAST_S and key != today:
+            return
+        expected_s = rate_of(plans[key])
+        window_s = sample.window * sample.mean_chunk / expected_s
+        if key == SOURCE and 3 * window_s > _LONGEST * settings.budget_s:
+            self._notes.append("One window takes too long to be measured whole: today's rate is the model's.")
+            return
+        clock.say(f"the whole path: {key}" if key != SOURCE else "the whole path, from the source")
+        with contextlib.suppress(SourceError):
             whole: Whole
-            with contextlib.suppress(SourceError):
-                if key == SOURCE:
-                    whole = run_source(sample, settings, seconds=seconds, expected_s=expected_s, listener=listener)
-                elif key == ARROW:
-                    whole = run_arrow(sample, settings, seconds=seconds)
-                else:
-                    whole = run_tensors(sample, settings, seconds=seconds)
-                cores_left[key] = whole.cores_left
-                if whole.rate is not None:
-                    measured[key] = whole.rate
-                if key == today and whole.got:
-                    at = min(len(whole.got) - 1, len(whole.got) // 2)
-                    length_s = min(max(window_s, 10 * _period_s(plans[key])), whole.wall_s / 2)
-                    timeline = spans_of(
-                        whole,
-                        listener,
-                        step_s=0.0 if step is None else step.step_s,
-                        from_s=whole.asked[at],
-                        length_s=length_s,
-                    )
-        return measured, timeline, cores_left, build_cpu_s(listener)
+            if key == SOURCE:
+                whole = run_source(sample, settings, seconds=seconds, expected_s=expected_s, listener=runs.listener)
+            elif key == ARROW:
+                whole = run_arrow(sample, settings, seconds=seconds)
+            else:
+                whole = run_tensors(sample, settings, seconds=seconds)
+            runs.cores_left[key] = whole.cores_left
+            if whole.rate is not None:
+                runs.measured[key] = whole.rate
+            if key == today and whole.got:
+                at = min(len(whole.got) - 1, len(whole.got) // 2)
+                length_s = min(max(window_s, 10 * _period_s(plans[key])), whole.wall_s / 2)
+                runs.timeline = spans_of(
+                    whole,
+                    runs.listener,
+                    step_s=0.0 if step is None else step.step_s,
+                    from_s=whole.asked[at],
+                    length_s=length_s,
+                )
+
+    def _more_threads(self, sample: Sample, plan: Plan, measured: Mapping[str, Rate]) -> Plan | None:
+        """Return the plan with more threads as a run of it shows it; None where it is not worth one, or takes too long.
+
+        What threads lose by each other is the one thing that no experiment with fewer of them tells.
+        """
+        settings, clock = self._settings, self._clock
+        num_threads = MORE_THREADS * settings.num_threads
+        more = more_threads(plan, num_more=num_threads - settings.num_threads)
+        demand, now = demand_of(plan), measured.get(SOURCE)
+        is_fed = demand is not None and now is not None and now.samples_s >= KEEPS_UP * demand
+        expected_s = rate_of(more)
+        # What fills the pipe, and the windows that a rate is taken of.
+        least_s = 4 * more.window * sample.mean_chunk / expected_s
+        if is_fed or now is None or least_s > clock.left_s:
+            return None
+        seconds = max(_LEAST_S, 0.75 * least_s, clock.slice_s(_MORE))
+        clock.say(f"the whole path, with {num_threads} threads")
+        listener = Listener()
+        with contextlib.suppress(SourceError):
+            asked = replace(settings, num_threads=num_threads)
+            whole = run_source(sample, asked, seconds=seconds, expected_s=expected_s, listener=listener)
+            if whole.rate is not None:
+                return settled(
+                    more,
+                    build_cpu_s=build_cpu_s(listener),
+                    measured_s=whole.rate.samples_s,
+                    cores_left=whole.cores_left,
+                )
+        return None
 
 
 def _text(dataset: Dataset) -> str:

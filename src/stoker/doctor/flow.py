@@ -6,20 +6,23 @@ sent through the plan one by one, by arithmetic: at every moment each resource i
 at it, and the moment at which the next of them is done is the next one looked at.
 
     builder 0   ··latency··|▓ network ▓▓▓|█ cores ██|          ▓ shared by all that fetch
-    builder 1      ··latency··|▓▓▓▓▓▓▓|███|                     █ shared by all that compute, one of them with the GIL
+    builder 1      ··latency··|▓▓▓▓▓▓▓|··|███|                  █ shared by as many as may compute, one with the GIL
     assembler                             |gather|              when all chunks of its window are there
     step                                       |step|
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from stoker.doctor.bounds import bounds_of, demand_of, residence_s, supply_of
+from stoker.doctor.bounds import bounds_of, demand_of, residence_s, supply_of, takes_a_place
 from stoker.doctor.costs import Plan, StageCost
+from stoker.doctor.results import MODEL
+from stoker.source.fetch import requests_at_once
 
 # Chunks that are sent through, of which the first ones only fill the pipe.
 _NUM_CHUNKS = 120
@@ -31,6 +34,8 @@ _WINDOWS_AHEAD = 2
 # give all that are at them their equal share. Multiples of the golden ratio spread as evenly as any.
 _JITTER = 0.01
 _GOLDEN = 0.6180339887498949
+# Phases that take nothing: a place among those that compute, and giving it back.
+_TAKE, _GIVE = "take", "give"
 # Less than this is done: rates and sizes are floats.
 _DONE = 1e-12
 
@@ -44,9 +49,17 @@ def rate_of(plan: Plan) -> float:
     bounds = bounds_of(plan)
     if not bounds:
         raise ValueError("a plan whose stages cost nothing has no rate")
-    if not any(stage.place == "build" for stage in plan.stages):
-        return _uneven(plan, bounds[0].samples_s)
-    return min(bounds[0].samples_s, _Flow(plan).run())
+    if any(stage.place == "build" for stage in plan.stages):
+        rate = min(bounds[0].samples_s, _Flow(plan).run())
+    else:
+        rate = _uneven(plan, bounds[0].samples_s)
+    if plan.reach == 1:
+        return rate
+    if plan.reach > 1:
+        return min(plan.reach * rate, demand_of(plan) or math.inf)
+    # It is the loader that gives less, not the step that takes less.
+    loader = replace(plan.without(MODEL), reach=1.0)
+    return min(rate, plan.reach * rate_of(loader)) if bounds_of(loader) else rate
 
 
 def _uneven(plan: Plan, bound: float) -> float:
@@ -84,14 +97,6 @@ class _Job:
     resource: str = ""
     rate: float = field(default=0.0)
 
-    def advance(self) -> bool:
-        """Go to the next phase that takes something; False where there is none."""
-        while self.phases:
-            self.resource, self.left = self.phases.popleft()
-            if self.left > _DONE:
-                return True
-        return False
-
 
 class _Flow:
     """One run of chunks through a plan."""
@@ -100,6 +105,7 @@ class _Flow:
         self._plan = plan
         sizes = plan.chunk_samples
         self._sizes = [sizes[i % len(sizes)] for i in range(max(_NUM_CHUNKS, 3 * plan.window))]
+        self._ends = [0, *itertools.accumulate(self._sizes)]
         self._jitter = [1 + _JITTER * (2 * (i * _GOLDEN % 1) - 1) for i in range(len(self._sizes))]
         self._first = max(_NUM_FIRST, plan.window)
         self._build = [stage for stage in plan.stages if stage.place == "build"]
@@ -113,6 +119,8 @@ class _Flow:
         self._is_assembling = False
         self._is_training = False
         self._num_building = 0
+        self._num_places = plan.num_builders if plan.num_computing is None else plan.num_computing
+        self._waiting: deque[_Job] = deque()
 
     def run(self) -> float:
         now = 0.0
@@ -125,9 +133,8 @@ class _Flow:
             for job in self._jobs:
                 job.left -= job.rate * step_s
             for job in [job for job in self._jobs if job.left <= _DONE * max(1.0, job.rate)]:
-                if not job.advance():
-                    self._jobs.remove(job)
-                    self._finish(job)
+                self._jobs.remove(job)
+                self._begin(job)
             if self._num_trained <= self._first:
                 began = now
             self._start_what_can()
@@ -148,8 +155,7 @@ class _Flow:
             self._next_build += 1
             self._num_building += 1
             size = self._sizes[chunk] * self._jitter[chunk]
-            phases = [phase for stage in self._build for phase in self._phases(stage, size)]
-            self._begin(_Job(deque(phases), "build", chunk))
+            self._begin(_Job(deque(self._build_phases(size)), "build", chunk))
         elif not self._is_assembling and self._may_assemble():
             self._is_assembling = True
             chunk = self._num_assembled
@@ -165,10 +171,23 @@ class _Flow:
         return True
 
     def _begin(self, job: _Job) -> None:
-        if job.advance():
-            self._jobs.append(job)
-        else:
-            self._finish(job)
+        """Let a job go on with the next phase that takes something, or finish."""
+        while job.phases:
+            job.resource, job.left = job.phases.popleft()
+            if job.resource == _TAKE:
+                if not self._num_places:
+                    self._waiting.append(job)
+                    return
+                self._num_places -= 1
+            elif job.resource == _GIVE:
+                self._num_places += 1
+                if self._waiting:  # whoever came first
+                    self._num_places -= 1
+                    self._begin(self._waiting.popleft())
+            elif job.left > _DONE:
+                self._jobs.append(job)
+                return
+        self._finish(job)
 
     def _finish(self, job: _Job) -> None:
         if job.kind == "build":
@@ -185,24 +204,38 @@ class _Flow:
         if self._next_build >= len(self._sizes):
             return False
         window = self._plan.window
-        return self._next_build // window <= self._num_trained // window + _WINDOWS_AHEAD
+        return self._next_build // window <= self._num_assembled // window + _WINDOWS_AHEAD
 
     def _may_assemble(self) -> bool:
         at = self._num_assembled
-        # Batches are handed over one by one: assembling is a chunk ahead of training at most.
-        if at >= len(self._sizes) or at > self._num_trained + 1:
+        if at >= len(self._sizes):
+            return False
+        # Batches are handed over one by one: assembling is ahead of training by as many as may wait, or by a chunk.
+        ahead = self._ends[at] - self._ends[self._num_trained]
+        if at > self._num_trained + 1 and ahead > self._plan.prefetch * self._plan.batch_size:
             return False
         first = at // self._plan.window * self._plan.window
         return all(self._is_built[first : min(first + self._plan.window, len(self._sizes))])
 
     # ------------------------------------------------------------------ what they take
 
+    def _build_phases(self, size: float) -> list[tuple[str, float]]:
+        """Return what a chunk takes until it is published; for some of it, one of the places of those that compute."""
+        phases: list[tuple[str, float]] = []
+        has_place = False
+        for stage in self._build:
+            if takes_a_place(stage) != has_place:
+                has_place = not has_place
+                phases.append((_TAKE if has_place else _GIVE, 0.0))
+            phases += self._phases(stage, size)
+        return [*phases, (_GIVE, 0.0)] if has_place else phases
+
     @staticmethod
     def _phases(stage: StageCost, size: float, *, at_once: int = 1) -> list[tuple[str, float]]:
         """Return what a chunk takes of each resource in turn, by one of `at_once` threads that share it."""
         return [
             ("delay", stage.wait_s * size / at_once),
-            ("network", stage.net_bytes * size),
+            (f"network:{requests_at_once(stage.net_bytes * size)}", stage.net_bytes * size),
             ("read", stage.read_bytes * size),
             ("gil", stage.gil_s * size),
             (f"cores:{at_once}", (stage.cpu_s - stage.gil_s) * size),
@@ -239,7 +272,8 @@ class _Flow:
                 elif resource == "gil":
                     job.rate = machine.together * each / len(jobs)
                 elif resource == "network":
-                    job.rate = min(machine.connection_bytes_s, machine.network_bytes_s / len(jobs))
+                    at_once = int(job.resource.partition(":")[2])
+                    job.rate = min(at_once * machine.connection_bytes_s, machine.network_bytes_s / len(jobs))
                 elif resource == "read":
                     job.rate = machine.read_bytes_s / len(jobs)
                 else:

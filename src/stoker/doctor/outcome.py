@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stoker.doctor import probe_machine
 from stoker.doctor.bounds import demand_of
@@ -51,6 +51,7 @@ class Examined:
         found: What the probes found.
         plans: The paths, by key.
         today: Key of the one that samples take now.
+        threads: That one with more threads, as a run of it has shown it; None where there was none.
         measured: Rates of whole paths.
         facts: What the rows say.
         step: The step; None without one.
@@ -71,6 +72,7 @@ class Examined:
     found: Findings
     plans: Mapping[str, Plan]
     today: str
+    threads: Plan | None
     measured: Mapping[str, Rate]
     facts: RowFacts
     step: StepFacts | None
@@ -166,6 +168,7 @@ def options_of(examined: Examined) -> Options:
         widest_share=facts.widest_share,
         widest_cpu_share=facts.widest_cpu_share,
         repeated_share=facts.repeated_share,
+        threads=examined.threads,
     )
 
 
@@ -205,7 +208,7 @@ def _alone(plan: Plan, cost: StageCost) -> float:
     if cost.key == MODEL:
         demand = demand_of(plan)
         return math.inf if demand is None else demand
-    only = plan.without(*(stage.key for stage in plan.stages if stage.key != cost.key))
+    only = replace(plan.without(*(stage.key for stage in plan.stages if stage.key != cost.key)), reach=1.0)
     try:
         return rate_of(only)
     except ValueError:

@@ -28,7 +28,7 @@ class Findings:
         machine: Its ceilings.
         batch_size: Samples a step.
         num_builders: Threads that build.
-        num_readers: Of these, as many as may read and transform at a time; None for all.
+        num_computing: Of these, as many as may decode, transform and convert at a time; None for all.
         num_threads: Threads that assemble.
         prefetch: Batches made ahead.
         window: Chunks that are mixed together.
@@ -54,7 +54,7 @@ class Findings:
     machine: Machine
     batch_size: int
     num_builders: int
-    num_readers: int | None
+    num_computing: int | None
     num_threads: int
     prefetch: int
     window: int
@@ -103,7 +103,7 @@ def _plan(found: Findings, path: str, stages: tuple[StageCost, ...]) -> Plan:
         machine=found.machine,
         batch_size=found.batch_size,
         num_builders=found.num_builders,
-        num_readers=found.num_readers,
+        num_computing=found.num_computing,
         num_assemblers=found.num_threads if path == ARROW else found.num_assemblers,
         prefetch=max(found.prefetch, found.num_threads) if path == ARROW else found.prefetch,
         chunk_samples=found.unit_samples,

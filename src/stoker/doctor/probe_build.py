@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import time
@@ -26,6 +27,9 @@ BUILD_STAGES = ("decode", "transform", "convert", "publish")
 
 # Of the samples' processor time: what a look at the GIL may be off.
 _GIL_NOISE = 0.04
+# Rounds that there should be time for, and units a thread that a round is made of at least.
+_NUM_ROUNDS = 4
+_LEAST = 2
 # Stages in which the user's own code may ask something else and wait for it.
 _MAY_WAIT = ("transform",)
 # Of the processor time: less waiting is only the system's.
@@ -105,6 +109,8 @@ def fetch_units(
         max_bytes: Bytes to keep at most.
     """
     found = Fetched()
+    if tap is not None:
+        tap.take_reads()  # those of footers, when the data set was opened
     for unit in units:
         if found.units and (time.perf_counter() > until or sum(found.num_bytes) > max_bytes):
             break
@@ -144,7 +150,6 @@ def build_units(
         threads: Numbers of threads, the first of them 1.
         until: When to stop, by `time.perf_counter`.
     """
-    num_samples = sum(fetched.num_samples)
     costs: dict[str, list[tuple[int, float]]] = {stage: [] for stage in BUILD_STAGES}
     waits: dict[str, list[float]] = {stage: [] for stage in BUILD_STAGES}
     held: dict[str, float] = {}
@@ -152,16 +157,22 @@ def build_units(
     rates: list[tuple[int, float]] = []
     cores = 0.0
     with tap.replaying() if tap is not None else nullcontext():
-        for round_, num_threads in enumerate([1, *threads]):
-            if round_ > 1 and time.perf_counter() > until:
+        rounds = [1, *threads]
+        for round_, num_threads in enumerate(rounds):
+            now = time.perf_counter()
+            if round_ > 1 and now > until:
                 break
+            # Slow stages get through a few units a round, fast ones through all of them.
+            round_until = now + max(0.0, until - now) / min(_NUM_ROUNDS, len(rounds) - round_)
             # The first round, not counted, compiles and touches what is compiled and touched once; it is also the one
             # in which the GIL is watched, which takes some time itself.
             meter = CpuMeter()
             watch = GilWatch()
             cpu_s = time.process_time()
             with watch if round_ == 0 else nullcontext():
-                wall_s = _build_all(catalogue, fetched.units, scratch / f"build-{round_}", meter, num_threads)
+                wall_s, num_samples = _build_all(
+                    catalogue, fetched.units, scratch / f"build-{round_}", meter, num_threads, until=round_until
+                )
             cpu_s = time.process_time() - cpu_s
             shutil.rmtree(scratch / f"build-{round_}", ignore_errors=True)  # its memory is used again, as a loader's is
             if round_ == 0:
@@ -220,8 +231,10 @@ def _cost(found: list[tuple[int, float]], held: float, size_bytes: float, wait_s
     )
 
 
-def _build_all(catalogue: Catalogue, units: Sequence[range], folder: Path, meter: CpuMeter, num_threads: int) -> float:
-    """Build all units in an empty cache, and return how long that took."""
+def _build_all(
+    catalogue: Catalogue, units: Sequence[range], folder: Path, meter: CpuMeter, num_threads: int, *, until: float
+) -> tuple[float, int]:
+    """Build units in an empty cache, two for each thread at least, and return how long that took and their samples."""
     # Twice: finding out what a transform gives takes one unit away.
     sampled = SampledCatalogue(catalogue, units, num_times=2)
     with Store(folder) as store:
@@ -229,14 +242,18 @@ def _build_all(catalogue: Catalogue, units: Sequence[range], folder: Path, meter
         builder.find_spec()
         meter.times.clear()
         firsts = [i for i in range(len(sampled)) if sampled.unit(i)[0] == i]
-        todo = iter([i for i in firsts if not store.has(sampled.key(i))][: len(units)])
+        todo = [i for i in firsts if not store.has(sampled.key(i))][: len(units)]
+        numbers = itertools.count()
+        built: list[int] = []
 
         def work(_: int) -> None:
-            while (i := next(todo, None)) is not None:
+            while (k := next(numbers)) < len(todo) and (k < _LEAST * num_threads or time.perf_counter() < until):
                 meter.begin()
-                builder.build(i)
+                builder.build(todo[k])
+                built.extend(sampled.unit(todo[k]))
 
-        return in_threads(min(num_threads, len(units)), work)
+        wall_s = in_threads(min(num_threads, len(units)), work)
+        return wall_s, int(sampled.num_samples[built].sum())
 
 
 def _drop_pages(catalogue: Catalogue, unit: range) -> None:

@@ -27,7 +27,7 @@ class FetchCost:
 
     Attributes:
         wait_s: Seconds of latency that fetching one unit takes, whatever its size.
-        connection_bytes_s: What one fetch alone gets behind that.
+        connection_bytes_s: What one request alone gets behind that.
         bytes_s: What all together get at best.
         spread: Of the measurements, as a share.
         by_threads: Bytes a second with so many fetches at once.
@@ -53,8 +53,8 @@ def probe_remote(storage: Storage, fetched: Fetched, *, until: float) -> FetchCo
     # A unit is fetched by its reads, all at once, and a look at the object behind them.
     wait_s = stat_s + read_s
     alone = [
-        num_bytes / max(1e-9, wall_s - wait_s)
-        for num_bytes, wall_s in zip(fetched.num_bytes, fetched.wall_s, strict=True)
+        num_bytes / max(1e-9, wall_s - wait_s) / max(1, len(reads))
+        for num_bytes, wall_s, reads in zip(fetched.num_bytes, fetched.wall_s, fetched.reads, strict=True)
     ]
     connection = statistics.median(alone)
     spread = (max(alone) - min(alone)) / (2 * connection) if len(alone) > 1 else 0.0
@@ -62,8 +62,12 @@ def probe_remote(storage: Storage, fetched: Fetched, *, until: float) -> FetchCo
     by_threads: list[tuple[int, float]] = []
     num_threads, num_worse = 2, 0
     best = connection
-    while num_threads <= _MAX_THREADS and num_worse < _NUM_WORSE and time.perf_counter() < until:
-        left_s = until - time.perf_counter()
+    took_s = 0.0
+    while num_threads <= _MAX_THREADS and num_worse < _NUM_WORSE:
+        start = time.perf_counter()
+        left_s = until - start
+        if left_s < took_s or left_s <= 0:
+            break
         # As many bytes a thread as come in the time there is, if it is no faster than before.
         limit = int(max(64 * 1024, min(statistics.median(fetched.num_bytes), best * left_s / 3 / num_threads)))
         rate = _rate(storage, units, num_threads=num_threads, limit_bytes=limit, latency_s=wait_s)
@@ -71,6 +75,7 @@ def probe_remote(storage: Storage, fetched: Fetched, *, until: float) -> FetchCo
         num_worse = 0 if rate >= _BRINGS_MORE * best else num_worse + 1
         best = max(best, rate)
         num_threads *= 2
+        took_s = time.perf_counter() - start
     return FetchCost(
         wait_s=wait_s,
         connection_bytes_s=connection,

@@ -91,12 +91,11 @@ def run_source(
     with _loader(dataset, settings, window=window, cache=None) as loader, closing(_once(loader)) as batches:
         window_batches = window * sample.mean_chunk / settings.batch_size
         whole = run_whole(batches, step=settings.step, seconds=seconds, window_batches=window_batches)
-        # As long as the last batch was waited for; what is built while everything ends counts for nothing.
-        built = [(at, size) for at, size in listener.built if at <= whole.begun[-1]] if whole.begun else []
     if stall_share(whole) < _HARDLY:
         # The loop had what it wanted: batches came one by one, at the step's pace, and building in bursts ahead of it.
         return replace(whole, rate=steady_rate(whole.begun, whole.sizes))
-    rate = built_rate(built, num_first=settings.num_threads + extra)
+    until = whole.begun[-1] if whole.begun else 0.0
+    rate = built_rate(listener.built, num_first=settings.num_threads + extra, until=until)
     return whole if rate is None else replace(whole, rate=rate)
 
 

@@ -17,8 +17,8 @@ _WORTH = 1.03
 # Of fixes that give nearly the same, the first of these is the best: what costs nothing comes first.
 _CHEAPEST = ("processes", "threads", "batch", "tensors", "columns", "share", "arrow", "cores", "network")
 _NEARLY = 1.02
-# Threads that wait cost little: so many times as many are tried.
-_MORE_THREADS = 4
+MORE_THREADS = 4
+"""Threads that wait cost little: so many times as many are tried."""
 _MORE_BATCH = 4
 # A column is worth leaving out, and repeated features worth sharing, from this share of the bytes on.
 _MUCH = 0.15
@@ -36,6 +36,7 @@ class Options:
         widest_share: Its share of those bytes.
         widest_cpu_share: Its share of what decoding and converting cost.
         repeated_share: Share of the tensors' bytes that only repeats the sample before.
+        threads: The plan with more threads as a run of it has shown it; None where there was none.
     """
 
     num_threads: int
@@ -45,6 +46,7 @@ class Options:
     widest_share: float = 0.0
     widest_cpu_share: float = 0.0
     repeated_share: float = 0.0
+    threads: Plan | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +78,8 @@ def at_speed(plan: Plan, speed: float) -> Plan:
             stage,
             cpu_s=stage.cpu_s / speed,
             gil_s=stage.gil_s / speed,
-            wait_s=stage.wait_s if stage.place == "build" else stage.wait_s / speed,
+            # Those that assemble wait for memory; those that build for a source, a loop for what its transform asks.
+            wait_s=stage.wait_s / speed if stage.place == "assemble" else stage.wait_s,
         )
         if stage.key != MODEL
         else stage
@@ -86,10 +89,20 @@ def at_speed(plan: Plan, speed: float) -> Plan:
 
 
 def more_threads(plan: Plan, *, num_more: int) -> Plan:
-    """Return the plan with `num_more` threads of both kinds, as far as there are batches for them to make."""
+    """Return the plan with `num_more` threads of both kinds, as far as there are batches for them to make.
+
+    Windows have a chunk for each that builds at least.
+    """
     assemblers = min(plan.num_assemblers + num_more, max(plan.num_assemblers, plan.prefetch))
-    readers = None if plan.num_readers is None else plan.num_readers + num_more
-    return replace(plan, num_builders=plan.num_builders + num_more, num_readers=readers, num_assemblers=assemblers)
+    computing = None if plan.num_computing is None else plan.num_computing + num_more
+    builders = plan.num_builders + num_more
+    return replace(
+        plan,
+        num_builders=builders,
+        num_computing=computing,
+        num_assemblers=assemblers,
+        window=max(plan.window, builders),
+    )
 
 
 def more_cores(plan: Plan, *, num_threads: int, times: int = 2) -> Plan:
@@ -111,7 +124,7 @@ def faster_network(plan: Plan, *, times: int = 2) -> Plan:
 def in_processes(plan: Plan, *, num_processes: int) -> Plan:
     """Return the plan with everything up to publication in processes: each of them has a GIL of its own."""
     stages = tuple(replace(stage, gil_s=0.0) if stage.place == "build" else stage for stage in plan.stages)
-    return replace(plan, stages=stages, num_builders=num_processes, num_readers=None)
+    return replace(plan, stages=stages, num_builders=num_processes, num_computing=None)
 
 
 def larger_batch(plan: Plan, *, times: int = _MORE_BATCH) -> Plan:
@@ -195,8 +208,8 @@ def changes_for(plans: Mapping[str, Plan], *, today: str, options: Options) -> l
         changes.append(Change(key=key, text=text, how=how, plan=changed))
 
     if today == SOURCE:
-        threads = options.num_threads * _MORE_THREADS
-        more = more_threads(plan, num_more=threads - options.num_threads)
+        threads = options.num_threads * MORE_THREADS
+        more = options.threads or more_threads(plan, num_more=threads - options.num_threads)
         add("threads", f"{threads} threads instead of {options.num_threads}", f"num_threads={threads}", more)
         if options.has_transform and not options.in_processes:
             apart = in_processes(plan, num_processes=options.num_threads)

@@ -24,6 +24,8 @@ _FIRST = 6
 _NUM_PIECES = 5
 # Units that a rate of building is made of, at least.
 _MIN_BUILT = 6
+# Parts of a run whose rates say how far they lie apart.
+_NUM_PARTS = 3
 
 
 @dataclass(kw_only=True)
@@ -31,13 +33,13 @@ class Listener:
     """Notes what builds chunks, by thread: an `OnStage`."""
 
     pieces: list[tuple[int, str, int, int]] = field(default_factory=list)
-    built: list[tuple[float, int]] = field(default_factory=list)
+    built: list[tuple[float, float, int]] = field(default_factory=list)
     build_cpu: list[tuple[float, int]] = field(default_factory=list)
 
     def __call__(self, stage: str, start_ns: int, stop_ns: int, num_bytes: int) -> None:
         """Note one piece of work."""
         if stage == BUILT:
-            self.built.append((stop_ns / 1e9, num_bytes))
+            self.built.append((start_ns / 1e9, stop_ns / 1e9, num_bytes))
         elif stage == BUILD_CPU:
             self.build_cpu.append((stop_ns / 1e9, num_bytes))
         else:
@@ -194,28 +196,35 @@ def joined(runs: Sequence[Whole]) -> Whole:
     )
 
 
-def built_rate(built: Sequence[tuple[float, int]], *, num_first: int) -> Rate | None:
-    """Return the samples/s at which units were built: the slope of their number over time; None of too few.
+def built_rate(built: Sequence[tuple[float, float, int]], *, num_first: int, until: float) -> Rate | None:
+    """Return the samples/s at which units were built; None of too few.
 
-    Batches come window by window, units nearly evenly: a run of a few windows tells their rate far better.
+    Batches come window by window, units several at a time and huge ones seldom. So each unit's samples count all along
+    the time that it took:
+
+        builder 0   ┆ 500 ┆ 500 ┆ 500 ┆ 500 ┆
+        builder 1   ┆         5,000         ┆       at every moment, what all of them were at, over how long that took
 
     Args:
-        built: When each unit was built, and its samples.
+        built: When each unit was begun and when it was done, and its samples.
         num_first: Units that only filled the pipe: as many as there are builders.
+        until: When to stop counting: what was built while all came to an end had the machine to itself.
     """
-    counted = sorted(built)[num_first:]
-    if len(counted) < max(_MIN_BUILT, num_first):
+    ended = sorted(stop for _, stop, _ in built if stop <= until)
+    if len(ended) < num_first + max(_MIN_BUILT, num_first):
         return None
-    times = np.array([at for at, _ in counted])
-    done = np.cumsum([size for _, size in counted]).astype(float)
-
-    def slope(part: slice) -> float:
-        at, number = times[part] - times[part].mean(), done[part] - done[part].mean()
-        return float((at * number).sum() / max((at * at).sum(), 1e-12))
-
-    whole = slope(slice(None))
-    halves = [slope(slice(0, len(times) // 2)), slope(slice(len(times) // 2, None))]
-    return Rate(samples_s=whole, low=min(whole, *halves), high=max(whole, *halves), num_rounds=len(times))
+    start, stop, size = (np.array(column, dtype=float) for column in zip(*built, strict=True))
+    borders = np.linspace(ended[num_first - 1], ended[-1], _NUM_PARTS + 1)
+    # How much of each unit was done by each border.
+    done = np.clip((borders[:, None] - start) / np.maximum(stop - start, 1e-9), 0.0, 1.0) @ size
+    rates = np.diff(done) / np.diff(borders)
+    whole = float((done[-1] - done[0]) / (borders[-1] - borders[0]))
+    return Rate(
+        samples_s=whole,
+        low=min(whole, float(rates.min())),
+        high=max(whole, float(rates.max())),
+        num_rounds=len(ended) - num_first,
+    )
 
 
 def build_cpu_s(listener: Listener) -> float | None:

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -90,6 +91,11 @@ def plan_requests(span: Span, *, max_request_bytes: int = MAX_REQUEST_BYTES) -> 
     num_requests = max(1, -(-size // max_request_bytes))
     each = -(-size // num_requests)
     return [Span(start, min(start + each, span.stop)) for start in range(span.start, span.stop, each)]
+
+
+def requests_at_once(num_bytes: float) -> int:
+    """Return how many requests fetch a span of so many bytes side by side."""
+    return max(1, min(math.ceil(num_bytes / MAX_REQUEST_BYTES), _MAX_REQUESTS_AT_ONCE))
 
 
 def check_unchanged(info: ObjectInfo, storage: Storage) -> None:

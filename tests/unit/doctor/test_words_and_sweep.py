@@ -64,10 +64,18 @@ def test_a_rate_taken_over_whole_windows_is_not_fooled_by_batches_that_come_at_o
 
 
 def test_units_that_are_built_eight_at_a_time_have_the_rate_of_all_of_them():
-    built = [(turn * 2.0 + 1e-3 * i, 500) for turn in range(8) for i in range(8)]
-    rate = built_rate(built, num_first=8)
-    assert rate.samples_s == pytest.approx(2_000, rel=0.05)
-    assert built_rate(built[:12], num_first=8) is None
+    built = [(turn * 2.0, turn * 2.0 + 2.0 + 1e-3 * i, 500) for turn in range(8) for i in range(8)]
+    rate = built_rate(built, num_first=8, until=100.0)
+    assert rate.samples_s == pytest.approx(2_000, rel=0.01)
+    assert built_rate(built[:12], num_first=8, until=100.0) is None
+
+
+@given(until=st.floats(40.0, 80.0), begin=st.floats(0.0, 20.0))
+def test_a_huge_unit_counts_all_along_the_time_it_took(until, begin):
+    small = [(0.1 * i, 0.1 * (i + 1), 100) for i in range(1_000)]
+    huge = [(begin + 20.0 * i, begin + 20.0 * (i + 1), 60_000) for i in range(10)]
+    rate = built_rate([*small, *huge], num_first=200, until=until)
+    assert rate.samples_s == pytest.approx(1_000 + 3_000, rel=0.02)
 
 
 def test_a_run_of_less_than_a_window_has_no_rate():
