@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import chunk_counts, cold_disk, doctor, first_epoch, order, sharing, tracing, warm_gather, watch
+from benchmarks import chunk_counts, cold_disk, doctor, first_epoch, memory, order, sharing, tracing, warm_gather, watch
 from benchmarks.measure import Answer
 from stoker.demo.data import make_data
 from stoker.demo.machine import machine, versions
@@ -31,6 +31,7 @@ QUESTIONS = {
     "chunk-counts-10000": chunk_counts.run_many,
     "epochs": chunk_counts.run_epochs,
     "first-batch": chunk_counts.run_first_batch,
+    "memory": memory.run,
     "cold-disk": cold_disk.run,
     "first-epoch": first_epoch.run,
     "first-epoch-all-cores": first_epoch.run_on_all,

@@ -23,7 +23,7 @@ from stoker.feed.chunks import open_chunks
 from stoker.source.storage import storage_for
 from stoker.trace.stages import ignore_stage
 
-BUDGET_S = 30.0
+BUDGET_S = 45.0
 
 
 def run(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
@@ -33,7 +33,8 @@ def run(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
     remarks: list[str] = []
     found = 0
     for case in (*CASES, _demo(data)):
-        result = examine_case(case, folder / "doctor")
+        # A disk that is only said to be slow gives what it gives: there is nothing to compare.
+        result = examine_case(case, folder / "doctor", verify_all=case.disk_bytes_s is None)
         is_named = case.stages <= set(result.verdict.stages)
         found += is_named
         mark = "named" if is_named else f"NOT NAMED, but {', '.join(result.verdict.stages)}"

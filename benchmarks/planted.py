@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stoker import Dataset
+from stoker import Dataset, Field
 from stoker.source.storage import BytesLike, Storage
 from stoker.testing import MemoryStorage, SlowStorage
 
@@ -81,6 +81,25 @@ def local(folder: Path, *, num_chunks: int = 24, num_floats: int = NUM_FLOATS, c
     return str(where)
 
 
+def with_words(folder: Path) -> Dataset:
+    """Rows of long words, each of which becomes a number."""
+    where = folder / "words"
+    where.mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    words = pa.array([f"word-{i:032}" for i in range(5_000)])
+    columns = {f"word_{i}": words.take(pa.array(rng.integers(0, 5_000, CHUNK_ROWS))) for i in range(8)}
+    for i in range(24):
+        (where / f"{i:03}.parquet").write_bytes(parquet(pa.table(columns)))
+    fields = {f"word_{i}": Field("int32", hash_buckets=1 << 20) for i in range(8)}
+    return Dataset(str(where), fields=fields)
+
+
+def zipped() -> MemoryStorage:
+    """A lake in memory, its files compressed."""
+    same = [parquet(table(CHUNK_ROWS, seed=seed), compression="gzip") for seed in range(3)]
+    return MemoryStorage({f"lake/{i:03}.parquet": same[i % 3] for i in range(24)})
+
+
 def behind(bandwidth_bytes_s: float | None = None, latency_s: float = 0.0) -> Storage:
     """The lake behind a link."""
     return SlowStorage(lake(), latency_s=latency_s, bandwidth_bytes_s=bandwidth_bytes_s)
@@ -100,6 +119,12 @@ def sorts(rows: pa.Table) -> pa.Table:
     for shift in range(24):
         np.sort(np.roll(values, shift), kind="heapsort")
     return rows
+
+
+def python_objects(rows: pa.Table) -> pa.Table:
+    """Make a Python object of every value of a few columns: all of it with the GIL."""
+    sums = [sum(row.values()) for row in rows.select([f"x_{i:02}" for i in range(8)]).to_pylist()]
+    return rows.append_column("sum", pa.array(sums, pa.float32()))
 
 
 def asks_a_service(rows: pa.Table) -> pa.Table:
@@ -130,8 +155,8 @@ class NarrowConnections:
 
 def skewed() -> Storage:
     """A lake of small files, and a huge row group now and then, which comes over one connection."""
-    small, huge = parquet(table(4_000, seed=1)), parquet(table(200_000, seed=2))
-    files = {f"lake/{i:03}.parquet": huge if i % 16 == 15 else small for i in range(48)}
+    small, huge = parquet(table(2_000, seed=1)), parquet(table(100_000, seed=2))
+    files = {f"lake/{i:03}.parquet": huge if i % 12 == 11 else small for i in range(48)}
     return NarrowConnections(MemoryStorage(files), 20e6)
 
 
@@ -249,5 +274,43 @@ CASES = (
         stages=frozenset({"fetch", "transform"}),
         dataset=lambda _: Dataset("lake", storage=behind(15e6), transform=asks_a_service, version="1"),
         step_s=1e-3,
+    ),
+    Case(
+        name="words that become numbers",
+        stages=frozenset({"convert"}),
+        dataset=with_words,
+        step_s=0.2e-3,
+    ),
+    Case(
+        name="transform that makes Python objects",
+        stages=frozenset({"transform"}),
+        dataset=lambda folder: Dataset(local(folder), transform=python_objects, version="1"),
+        step_s=2e-3,
+    ),
+    Case(
+        name="narrow connections and transform with the GIL",
+        stages=frozenset({"fetch", "transform"}),
+        dataset=lambda _: Dataset("lake", storage=NarrowConnections(lake(), 4e6), transform=python_loop, version="1"),
+        step_s=1e-3,
+    ),
+    Case(
+        name="throttled network and slow decode",
+        stages=frozenset({"fetch", "decode"}),
+        dataset=lambda _: Dataset("lake", storage=SlowStorage(zipped(), bandwidth_bytes_s=40e6)),
+        step_s=0.4e-3,
+    ),
+    Case(
+        name="slow step on a warm cache",
+        stages=frozenset({"step"}),
+        dataset=lambda folder: Dataset(local(folder)),
+        step_s=0.01,
+        is_warm=True,
+    ),
+    Case(
+        name="slow disk under the source",
+        stages=frozenset({"fetch"}),
+        dataset=lambda folder: Dataset(local(folder)),
+        step_s=1e-3,
+        disk_bytes_s=20e6,
     ),
 )
