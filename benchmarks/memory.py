@@ -50,7 +50,8 @@ def run(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
             f"{num_batches} batches of {BATCH_SIZE:,} rows an epoch, all columns, {batch_mib:.1f} MiB each; {PREFETCH} are made "
             f"ahead, one is made and one is used: {budget:.0f} MiB",
             "own memory by epoch: " + ", ".join(f"{own[i]:.0f}" for i in (0, 1, NUM_FIRST - 1, 9, 24, NUM_EPOCHS - 1)),
-            "pages of the cache that are mapped: " + ", ".join(f"{mapped[i]:.0f}" for i in (0, NUM_FIRST - 1, NUM_EPOCHS - 1)),
+            "pages of the cache that are mapped: "
+            + ", ".join(f"{mapped[i]:.0f}" for i in (0, NUM_FIRST - 1, NUM_EPOCHS - 1)),
         ),
     )
 

@@ -1,5 +1,6 @@
 """Stoker keeps GPUs fed: Parquet read once, turned into tensors once, kept on the training host's SSD."""
 
+from stoker.compact import Scaled
 from stoker.doctor.watch import Watched, WatchReport, watch
 from stoker.errors import (
     CacheError,
@@ -40,6 +41,7 @@ __all__ = [
     "Pack",
     "Ragged",
     "ResumeError",
+    "Scaled",
     "SequenceShard",
     "Shard",
     "Shared",

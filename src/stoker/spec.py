@@ -19,6 +19,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from stoker.compact import Compact, KeptAs, check_kept_as
+
 CACHE_LINE_BYTES = 64
 # Messages and listings show a field in full; its vocabulary only while it is short.
 _SHOWN_WORDS = 8
@@ -76,6 +78,9 @@ class Field:
             error.
         fill: Value that stands for null. For lists a null list is an empty list when `fill` is given.
         mask: Also give the bool field `<name>_mask`, True where the value was there. Nulls become `fill`, or zero.
+        kept_as: A narrower form in which the field lies in the cache, is gathered and goes to a device, where it is
+            widened to `dtype` again: "float16" or "bfloat16" for floats, "int32", "uint16", ... for integers, "bits"
+            for stacked bools, a `Scaled` for floats of a known range. A value that does not fit is an error.
 
     Raises:
         TypeError: An argument has the wrong type.
@@ -95,8 +100,11 @@ class Field:
     num_bytes: int | None = field(default=None, kw_only=True)
     fill: float | str | None = field(default=None, kw_only=True)
     mask: bool = field(default=False, kw_only=True)
+    kept_as: KeptAs | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
+        if self.kept_as is not None:
+            check_kept_as(self.kept_as)
         if self.dtype is not None:
             try:
                 dtype = np.dtype(self.dtype)
@@ -157,6 +165,8 @@ class Field:
             "num_bytes": self.num_bytes,
             "fill": self.fill if self.fill is None else repr(self.fill),
             "mask": self.mask,
+            # Left out where it is not asked for: chunks from before there was such a thing stay what they are.
+            **({} if self.kept_as is None else {"kept_as": repr(self.kept_as)}),
         }
 
 
@@ -166,12 +176,13 @@ class Entry:
 
     Attributes:
         name: Key of the field in a batch.
-        dtype: dtype of its values.
-        shape: Shape of one sample, or of one value where the field is ragged.
+        dtype: dtype of its values, as they are kept.
+        shape: Shape of one sample, or of one value where the field is ragged; as it is kept.
         num_levels: 0 for fixed-width, 1 for lists, 2 for lists of lists.
         unit: What one step of the number means where Arrow's type said so ("us", "days", "ns since 1970"), else None.
         shared_by: Field whose equal neighbours share the value, so that it is kept once for them; None where each
             sample has its own.
+        compact: How it is widened where it is kept narrower than it is delivered, else None.
     """
 
     name: str
@@ -180,6 +191,14 @@ class Entry:
     num_levels: int = 0
     unit: str | None = None
     shared_by: str | None = None
+    compact: Compact | None = None
+
+    @property
+    def delivered(self) -> Entry:
+        """The field as batches have it."""
+        if self.compact is None:
+            return self
+        return replace(self, dtype=self.compact.dtype, shape=self.compact.shape, compact=None)
 
     @property
     def is_ragged(self) -> bool:
@@ -201,6 +220,7 @@ class Entry:
             "unit": self.unit,
             # Left out where nothing is shared: what was written before there was sharing stays the same.
             **({} if self.shared_by is None else {"shared_by": self.shared_by}),
+            **({} if self.compact is None else {"compact": self.compact.to_json()}),
         }
 
     @classmethod
@@ -213,6 +233,7 @@ class Entry:
             num_levels=data["num_levels"],
             unit=data["unit"],
             shared_by=data.get("shared_by"),
+            compact=None if data.get("compact") is None else Compact.from_json(data["compact"]),
         )
 
     def __str__(self) -> str:
@@ -220,6 +241,9 @@ class Entry:
         shape = f"[{', '.join(map(str, self.shape))}]" if self.shape else ""
         unit = f" ({self.unit})" if self.unit else ""
         shared = "" if self.shared_by is None else f", shared by {self.shared_by}"
+        if self.compact is not None:
+            forms = {"cast": self.dtype.name, "scaled": f"{self.dtype.name} steps"}
+            return f"{self.delivered}, kept as {forms.get(self.compact.form, self.compact.form)}"
         return f"{self.name}: {self.dtype.name}{lists}{shape}{unit}{shared}"
 
 
@@ -287,6 +311,16 @@ class Spec:
         Of the fixed-width fields that share a table all or none must be there.
         """
         return Spec(tuple(entries), self.keys)
+
+    @cached_property
+    def delivered(self) -> Spec:
+        """The same fields as batches have them, none kept narrower."""
+        return Spec(tuple(entry.delivered for entry in self.entries), self.keys) if self.compact else self
+
+    @cached_property
+    def compact(self) -> dict[str, Compact]:
+        """The fields that are kept narrower than they are delivered, and how each is widened."""
+        return {entry.name: entry.compact for entry in self.entries if entry.compact is not None}
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -361,8 +395,13 @@ class Spec:
 
     @cached_property
     def unshared_bytes(self) -> int:
-        """Bytes of a record if nothing were shared: what windows are measured by, so that sharing changes no order."""
+        """Bytes of a record if nothing were shared."""
         return _record_bytes(self.fixed)
+
+    @cached_property
+    def plain_bytes(self) -> int:
+        """Bytes of a record if nothing were shared or narrower: windows are measured by it, so the order stays."""
+        return self.delivered.unshared_bytes
 
     @cached_property
     def record_dtype(self) -> np.dtype[Any]:

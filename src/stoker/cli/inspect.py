@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from stoker.cli.arguments import Commands, add_cache, add_command, add_json
+from stoker.cli.compact import narrowing_json, print_narrowing
 from stoker.cli.counting import counting
 from stoker.cli.paint import cells, make_console, print_facts, print_json, print_line, table
 from stoker.cli.share import print_sharing, sharing_json
@@ -40,18 +41,25 @@ def add_to(commands: Commands) -> None:
 Shows what lies at TARGET (files, row groups, rows) and what a loader would
 make of it: the tensor each column becomes, bytes a sample, size on SSD.
 Reads footers only; with --share also some rows, to see which fields do not
-change from row to row and what keeping them once would save. Exits with 1 if a loader would refuse a column, and says
-what to do about it.""",
+change from row to row and what keeping them once would save; with --compact
+the same, for fields that could be kept in narrower numbers. Exits with 1 if a
+loader would refuse a column, and says what to do about it.""",
         examples="""
 stoker inspect s3://lake/ranking/2026-11/
 stoker inspect data/ --columns label,dense_0,user.age
 stoker inspect data/ --share
+stoker inspect data/ --compact
 stoker inspect train.py:dataset --cache /nvme/stoker""",
     )
     add_target(parser, takes_mixture=True)
     add_cache(parser, "a cache folder: says how much of the data set it holds")
     parser.add_argument(
         "--share", action="store_true", help="read some rows: says which fields could be shared, and what that saves"
+    )
+    parser.add_argument(
+        "--compact",
+        action="store_true",
+        help="read some rows: says which fields could be kept narrower, and what it costs",
     )
     add_units(parser)
     add_json(parser)
@@ -67,8 +75,9 @@ def run(options: argparse.Namespace, console: Console) -> int:
     target, asked = target_of(options), asked_of(options)
     cache = Path(options.cache).expanduser() if options.cache else None
     if not isinstance(target, Dataset):
-        if options.share:
-            raise ValueError(f"--share looks at one data set; name one of {', '.join(target.names)} in the module")
+        if options.share or options.compact:
+            asked_for = "--share" if options.share else "--compact"
+            raise ValueError(f"{asked_for} looks at one data set; name one of {', '.join(target.names)} in the module")
         with counting("reading footers …") as (_, show):
             mixed = inspect_mixture(target, cache=cache, asked=asked, on_count=show)
         if options.json:
@@ -84,14 +93,24 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
         with make_console(stderr=True).status("reading some rows …"):
             sharing = find_sharing(found.catalogue)
+    narrowing = None
+    if options.compact and not found.problems:
+        from stoker.feed.narrowing import find_narrowing
+
+        with make_console(stderr=True).status("reading some rows …"):
+            narrowing = find_narrowing(found.catalogue)
     if options.json:
         shared = {} if sharing is None else {"sharing": sharing_json(sharing)}
-        print_json(inspection_json(found) | shared)
+        narrow = {} if narrowing is None else {"narrowing": narrowing_json(narrowing)}
+        print_json(inspection_json(found) | shared | narrow)
     else:
         print_inspection(found, console)
         if sharing is not None:
             console.print()
             print_sharing(sharing, console, num_samples=found.num_samples)
+        if narrowing is not None:
+            console.print()
+            print_narrowing(narrowing, console, num_samples=found.num_samples)
     return 1 if found.problems else 0
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from stoker.compact import Compact
 from stoker.feed.assemble import Assembled
 from stoker.feed.buffers import plain_buffer
 from stoker.feed.sequence import SequenceShard
@@ -24,6 +26,8 @@ class Batch:
         has_records: Whether they are views of the records at all.
         sequence_shard: Which part of each sequence leaves; None for all of it.
         is_expanded: Whether what was gathered once leaves as each sample's; else as `Shared`.
+        compact: The fields that are kept narrower than they leave, and how each is widened.
+        is_widened: Whether `arrays` has them widened already; `assembled` never has.
     """
 
     arrays: Arrays
@@ -33,12 +37,14 @@ class Batch:
     has_records: bool = True
     sequence_shard: SequenceShard | None = None
     is_expanded: bool = False
+    compact: Mapping[str, Compact] = field(default_factory=dict)
+    is_widened: bool = False
 
-    def cut(self, name: str, field: Any) -> Any:
+    def cut(self, name: str, array: Any) -> Any:
         """Return what leaves of a field, an array or a tensor: all of it, or this rank's part of each sequence."""
         if self.sequence_shard is None or name not in self.sequence_shard.fields:
-            return field
-        return self.sequence_shard.part(field)
+            return array
+        return self.sequence_shard.part(array)
 
 
 class Handover(Protocol):
@@ -51,6 +57,10 @@ class Handover(Protocol):
     @property
     def expands(self) -> bool:
         """Whether it expands what samples share behind the copy, so that each value is copied once."""
+
+    @property
+    def widens(self) -> bool:
+        """Whether it widens what is kept narrower behind the copy, so that narrow values are copied."""
 
     def allocate(self, num_bytes: int) -> Array:
         """Return memory for batches, uint8, shape [num_bytes]."""
@@ -67,6 +77,7 @@ class NumpyHandover:
 
     copies = False
     expands = False
+    widens = False
 
     def allocate(self, num_bytes: int) -> Array:
         """Return ordinary memory."""
@@ -76,7 +87,7 @@ class NumpyHandover:
         """Return the fields."""
         if batch.sequence_shard is None:
             return batch.arrays
-        return {name: batch.cut(name, field) for name, field in batch.arrays.items()}
+        return {name: batch.cut(name, array) for name, array in batch.arrays.items()}
 
     def hand_over(self, prepared: Arrays) -> Arrays:
         """Return the fields."""

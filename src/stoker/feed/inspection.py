@@ -226,6 +226,6 @@ def _header_bytes(catalogue: Catalogue, spec: Spec) -> int:
 
 
 def _window(catalogue: Catalogue, spec: Spec) -> int:
-    window = window_chunks(None, num_samples=catalogue.num_samples, record_bytes=spec.unshared_bytes)
+    window = window_chunks(None, num_samples=catalogue.num_samples, record_bytes=spec.plain_bytes)
     num_filled = int(np.count_nonzero(catalogue.num_samples))
     return num_filled if window is None else min(window, num_filled)

@@ -113,8 +113,8 @@ class Loader:
         cache: Folder on a fast local disk that keeps the transformed chunks; it may be shared by any number of
             processes and data sets. None keeps them in memory (tmpfs) for this loader alone.
         cache_limit: Size of that folder, "500GB" or bytes; None is what the disk has.
-        num_threads: Threads that decode, transform and convert at a time (a few more wait for a remote source or write),
-            and as many that assemble batches; default: the cores this process may use. Changes no batch.
+        num_threads: Threads that decode, transform and convert at a time (a few more wait for a remote source, or
+            write), and as many that assemble batches; default: the cores this process may use. Changes no batch.
         prefetch: Batches made ahead of the step; with 0 each is assembled when it is asked for, in the calling thread.
             Changes no batch.
         transform_in: "threads", or "processes" for a transform that holds the GIL.
@@ -248,9 +248,9 @@ class Loader:
             if shared == "unique":
                 _check_uncut(sequence_shard, spec)
             window = window_chunks(
-                mixed_window(window, num_samples, spec.unshared_bytes, num_sets=len(self._opened.chunks)),
+                mixed_window(window, num_samples, spec.plain_bytes, num_sets=len(self._opened.chunks)),
                 num_samples=num_samples,
-                record_bytes=spec.unshared_bytes,
+                record_bytes=spec.plain_bytes,
             )
             self._orders = Orders(
                 self._opened, asked=self._asked, shuffle=self._shuffle, seed=self._seed, window=window, lanes=lanes
@@ -361,7 +361,7 @@ class Loader:
     @property
     def spec(self) -> Spec:
         """Names, dtypes and shapes of a sample's fields."""
-        return self._opened.spec
+        return self._opened.spec.delivered
 
     @property
     def num_samples(self) -> int:
@@ -572,7 +572,7 @@ def _maker(
 ) -> Maker | None:
     """Return what makes batches of anything but rows; checks names and shapes in any case."""
     maker = None if asked is None else Maker(asked, opened.spec, marks_padding=marks_padding)
-    spec = opened.spec if maker is None else maker.spec
+    spec = opened.spec.delivered if maker is None else maker.spec
     if maker is None and marks_padding and any(entry.name == "sample_mask" for entry in spec):
         raise ValueError(
             "remainder='pad' gives batches an array 'sample_mask' of their own, but the data set has a field of "

@@ -204,7 +204,7 @@ def plan_orders(
     """
     record_bytes = 0
     if window is None and shuffle:
-        record_bytes = _spec(known).unshared_bytes
+        record_bytes = _spec(known).plain_bytes
     elif known.mixture is not None:
         check_specs(known)
     num_samples = known.num_samples
@@ -221,7 +221,7 @@ def plan_orders(
 
 def default_window(known: Known, spec: Spec) -> int | None:
     """Return how many chunks of each data set are mixed together where nobody says otherwise; None for all."""
-    num_samples, record_bytes = known.num_samples, spec.unshared_bytes
+    num_samples, record_bytes = known.num_samples, spec.plain_bytes
     window = mixed_window(None, num_samples, record_bytes, num_sets=len(known.chunks))
     return window_chunks(window, num_samples=num_samples, record_bytes=record_bytes)
 

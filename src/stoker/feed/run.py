@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from stoker.compact import Compact, widen
 from stoker.feed.assemble import Assembled, Once, Part, assemble
 from stoker.feed.buffers import BufferPool
 from stoker.feed.fill import Filler
@@ -31,7 +32,7 @@ from stoker.order.plain import Int64
 from stoker.order.position import Position
 from stoker.order.shard import Shard
 from stoker.order.steps import Slice, Steps
-from stoker.spec import Arrays
+from stoker.spec import Arrays, Ragged, Shared
 from stoker.trace.stages import Stages, timed
 from stoker.trace.track import Subject
 
@@ -329,7 +330,12 @@ class Run:
 
     def _finished(self, made: Made, slices: Sequence[Slice]) -> Prepared:
         """Return a batch as it is handed over."""
-        arrays = made.arrays
+        settings, compact = self._settings, self._opened.spec.compact
+        # What looks at values or cuts shapes wants them as they are delivered, and so does a loop without a device.
+        is_widened = bool(compact) and not (
+            settings.handover.widens and settings.augment is None and settings.sequence_shard is None
+        )
+        arrays = _widened(made.arrays, compact) if is_widened else made.arrays
         if self._settings.marks_padding:
             is_padding = [np.full(piece.num_samples, piece.is_padding) for piece in slices]
             arrays["sample_mask"] = ~np.concatenate([np.zeros(0, dtype=np.bool_), *is_padding])
@@ -343,7 +349,17 @@ class Run:
         if cut is not None:
             cut.check_batch(arrays)
         is_expanded = self._settings.is_expanded
-        batch = Batch(arrays, made.assembled, is_augmented, made.shaping, made.has_records, cut, is_expanded)
+        batch = Batch(
+            arrays,
+            made.assembled,
+            is_augmented,
+            made.shaping,
+            made.has_records,
+            cut,
+            is_expanded,
+            compact=compact,
+            is_widened=is_widened,
+        )
         return Prepared(self._handed_to(batch), made.num_samples)
 
     def _gathered(self, parts: Sequence[UnitPart], pool: BufferPool) -> Made:
@@ -409,6 +425,18 @@ def _by_lane(slices: Sequence[Sequence[Slice]]) -> list[tuple[int, list[Range]]]
             else:
                 found[-1][1].append((start, stop))
     return found
+
+
+def _widened(arrays: Arrays, compact: Mapping[str, Compact]) -> Arrays:
+    return {name: _wide(array, compact[name]) if name in compact else array for name, array in arrays.items()}
+
+
+def _wide(array: Any, compact: Compact) -> Any:
+    if isinstance(array, Shared):
+        return Shared(_wide(array.values, compact), array.index)
+    if isinstance(array, Ragged):
+        return Ragged(_wide(array.values, compact), array.offsets)
+    return widen(array, compact)
 
 
 def _rows_made(assembled: Assembled) -> Made:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import cast
@@ -17,7 +17,7 @@ import pyarrow as pa
 from stoker.cache.runs import find_begins
 from stoker.feed.mixing import window_chunks
 from stoker.source.catalogue import Catalogue
-from stoker.source.columns import Packable, spec_of, to_packable
+from stoker.source.columns import Columns, Packable, spec_of, to_packable
 from stoker.spec import Array, Entry, Ragged, Spec
 
 Bools = npt.NDArray[np.bool_]
@@ -99,25 +99,21 @@ def find_sharing(catalogue: Catalogue) -> SharingFound:
         StokerError: A fragment cannot be read, transformed, or become tensors.
     """
     dataset = catalogue.dataset
-    filled = np.flatnonzero(catalogue.num_samples)
-    chosen = filled[np.unique(np.linspace(0, len(filled) - 1, _MAX_FRAGMENTS).astype(int))] if len(filled) else filled
     changes: dict[str, list[Bools]] = {}
     sizes: dict[str, float] = {}
     num_rows = 0
     spec = Spec(())
-    for i in chosen.tolist():
-        table = _first_rows(catalogue, i, -(-_MAX_ROWS // len(chosen)))
-        columns = table if dataset.transform is None else dataset.transform(table)
-        where = str(catalogue.fragments[i])
-        spec = spec_of(columns, dataset.fields, where=where)
+    for columns, found, num, where in look_at(catalogue):
+        spec = found
         arrays = to_packable(columns, dataset.fields, where=where)
-        num_rows += table.num_rows
+        num_rows += num
         for entry in spec:
-            changes.setdefault(entry.name, []).append(find_begins([arrays[entry.name]], num_rows=table.num_rows))
-            sizes[entry.name] = sizes.get(entry.name, 0) + _num_bytes(entry, arrays, table.num_rows)
+            changes.setdefault(entry.name, []).append(find_begins([arrays[entry.name]], num_rows=num))
+            sizes[entry.name] = sizes.get(entry.name, 0) + _num_bytes(entry, arrays, num)
     begins = {name: np.concatenate(parts) for name, parts in changes.items()}
     means = {name: size / max(num_rows, 1) for name, size in sizes.items()}
-    window = window_chunks(None, num_samples=catalogue.num_samples, record_bytes=spec.unshared_bytes)
+    filled = np.flatnonzero(catalogue.num_samples)
+    window = window_chunks(None, num_samples=catalogue.num_samples, record_bytes=spec.plain_bytes)
     window_rows = int(catalogue.num_samples[filled][: len(filled) if window is None else window].sum())
     return SharingFound(
         keys=tuple(_choose(spec, begins, means, num_rows)),
@@ -125,6 +121,22 @@ def find_sharing(catalogue: Catalogue) -> SharingFound:
         row_bytes=sum(means.values()),
         window_rows=window_rows,
     )
+
+
+def look_at(catalogue: Catalogue) -> Iterator[tuple[Columns, Spec, int, str]]:
+    """Yield what the first rows of some fragments become: columns, what a sample is, how many rows, and where they lie.
+
+    Raises:
+        StokerError: A fragment cannot be read, transformed, or become tensors.
+    """
+    dataset = catalogue.dataset
+    filled = np.flatnonzero(catalogue.num_samples)
+    chosen = filled[np.unique(np.linspace(0, len(filled) - 1, _MAX_FRAGMENTS).astype(int))] if len(filled) else filled
+    for i in chosen.tolist():
+        table = _first_rows(catalogue, i, -(-_MAX_ROWS // len(chosen)))
+        columns = table if dataset.transform is None else dataset.transform(table)
+        where = str(catalogue.fragments[i])
+        yield columns, spec_of(columns, dataset.fields, where=where), table.num_rows, where
 
 
 def _first_rows(catalogue: Catalogue, i: int, num_rows: int) -> pa.Table:

@@ -10,10 +10,12 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from stoker.compact import Compact
 from stoker.feed.assemble import SharedRows
 from stoker.feed.buffers import plain_buffer
 from stoker.feed.handover import Batch
 from stoker.spec import Array, Ragged, Shared
+from stoker.torch.compact import widen_tensor
 from stoker.torch.expand import expand_ragged, expand_rows, expanded_totals
 from stoker.torch.tensors import Tensors, as_tensors, fields_of, own_tensors
 
@@ -28,6 +30,7 @@ class CpuHandover:
 
     copies = False
     expands = False
+    widens = False
 
     def __init__(self, *, in_one_storage: bool = False) -> None:
         self._in_one_storage = in_one_storage
@@ -41,10 +44,12 @@ class CpuHandover:
         if not (batch.is_augmented or self._in_one_storage or batch.sequence_shard):
             return {name: own_tensors(array) for name, array in batch.arrays.items()}
         together: Tensors = {}
+        # What was widened is no view of the records any more.
         if self._in_one_storage and _has_records(batch):
             together = _fields(torch.from_numpy(batch.assembled.records), batch)
         if self._in_one_storage:
             together |= _shared_in_one_storage(batch)
+            together = {name: field for name, field in together.items() if name not in batch.compact}
         whole = {name: together[name] if name in together else as_tensors(a) for name, a in batch.arrays.items()}
         return whole if batch.sequence_shard is None else {name: batch.cut(name, one) for name, one in whole.items()}
 
@@ -109,6 +114,7 @@ class DeviceHandover:
 
     copies = True
     expands = True
+    widens = True
 
     def __init__(self, stream: SideStream) -> None:
         self._stream = stream
@@ -130,11 +136,16 @@ class DeviceHandover:
             if not batch.is_augmented:
                 for shared in batch.assembled.shared:
                     together |= self._copy_shared(shared, memory, is_expanded=batch.is_expanded)
+            if batch.is_widened:
+                together = {name: field for name, field in together.items() if name not in batch.compact}
             # The spec's order, then what was added; what the record copy has brought is not copied again.
             tensors: Tensors = {
                 name: together[name] if name in together else self._copy_field(array, memory)
                 for name, array in batch.arrays.items()
             }
+            if not batch.is_widened:
+                for name in batch.compact.keys() & tensors.keys():
+                    tensors[name] = self._widened(tensors[name], batch.compact[name], memory)
             if batch.sequence_shard is not None:
                 tensors = {name: batch.cut(name, tensor) for name, tensor in tensors.items()}
                 # Where two pieces were put together, these own memory, too.
@@ -167,6 +178,15 @@ class DeviceHandover:
                 memory += _tensors_of(copied)
             fields[name] = copied
         return fields if is_expanded else {name: Shared(field, index) for name, field in fields.items()}
+
+    def _widened(self, field: Any, compact: Compact, memory: list[torch.Tensor]) -> Any:
+        """Return a field as it is delivered, behind the copy."""
+        if isinstance(field, Shared):
+            return Shared(self._widened(field.values, compact, memory), field.index)
+        if isinstance(field, Ragged):
+            return Ragged(self._widened(field.values, compact, memory), field.offsets)
+        memory.append(widen_tensor(field, compact))
+        return memory[-1]
 
     def _copy_field(self, array: Any, memory: list[torch.Tensor]) -> Any:
         if isinstance(array, Shared):

@@ -130,17 +130,17 @@ class Maker:
     @property
     def spec(self) -> Spec:
         """What a batch holds of each unit; of a group, of each of its rows."""
-        asked = self.asked
+        asked, spec = self.asked, self._spec.delivered
         if isinstance(asked, NGram):
-            shapes = {name: (len(at), *self._spec[name].shape) for name, at in self._wanted.items()}
-            wanted = [self._spec[name] for name in self._wanted]
+            shapes = {name: (len(at), *spec[name].shape) for name, at in self._wanted.items()}
+            wanted = [spec[name] for name in self._wanted]
             return Spec(tuple(one if one.is_ragged else replace(one, shape=shapes[one.name]) for one in wanted))
         if not isinstance(asked, Pack):
-            return self._spec
+            return spec
         places = [Entry(name=name, dtype=np.dtype(np.int32), shape=(asked.length,)) for name in _PLACES]
-        packed = [self._spec[name] for name in asked.packed]
+        packed = [spec[name] for name in asked.packed]
         rows = [replace(one, shape=(asked.length, *one.shape), num_levels=0) for one in packed]
-        return Spec((*rows, *places, *(replace(self._spec[name], num_levels=1) for name in asked.per_segment)))
+        return Spec((*rows, *places, *(replace(spec[name], num_levels=1) for name in asked.per_segment)))
 
     def make(self, parts: Sequence[UnitPart], pool: BufferPool, *, once: Once = "never") -> Made:
         """Return the batch of these units, in their order; see `assemble` for `once`."""
@@ -261,6 +261,11 @@ def _check_pack(asked: Pack, spec: Spec) -> None:
             raise FieldError(
                 f"Pack: {name!r} is shared by {entry.shared_by!r}, and what is packed belongs to its own row; leave it "
                 "out of share=",
+                columns=[name],
+            )
+        if entry.compact is not None and entry.compact.form != "cast":
+            raise FieldError(
+                f"Pack: {entry} cannot be packed in that form; take an integer or float16, or leave kept_as out",
                 columns=[name],
             )
         _check_fits(entry, asked.pad[name], "pad")

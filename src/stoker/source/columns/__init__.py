@@ -6,6 +6,7 @@
     convert   Arrow arrays to NumPy arrays as planned; words and numeric do the leaves
     stack     a stacked field before its columns are brought together
     shared    which fields neighbours share
+    narrow    fields in the narrower form that they are kept in
     results   what a transform may return
     nulls     the one wording of a null without an answer
     overview  what each column becomes, as rows to print
@@ -20,6 +21,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from stoker.source.columns.convert import convert_table
+from stoker.source.columns.narrow import narrowed
 from stoker.source.columns.nulls import check_nulls, null_error
 from stoker.source.columns.overview import ColumnAnswer, plan_table
 from stoker.source.columns.plan import plan_fields, spec_of_plans
@@ -81,7 +83,7 @@ def spec_of(
 
 
 def to_arrays(columns: Columns, fields: Mapping[str, Field], *, where: str) -> Arrays:
-    """Return the arrays of a chunk, with the names, dtypes and shapes of `plan_spec` of the same schema.
+    """Return the fields as they are delivered, with the names, dtypes and shapes of `plan_spec(...).delivered`.
 
     Arrays are C-contiguous. They are views of Arrow's memory, and then read-only, where the layout is the same: numbers
     without nulls in one piece, fixed-size lists, values of lists. Stacked fields are new.
@@ -95,18 +97,21 @@ def to_arrays(columns: Columns, fields: Mapping[str, Field], *, where: str) -> A
         FieldError: As `plan_spec`; or a value cannot become what its field asks for, or is null without an answer.
         FieldMismatchError: Something in a mapping is no array of rows.
     """
-    packable = to_packable(columns, fields, where=where)
+    table = as_table(columns, where=where)
+    packable = convert_table(table, plan_fields(table.schema, fields), where=where)
     return {name: field.whole() if isinstance(field, Stack) else field for name, field in packable.items()}
 
 
 def to_packable(columns: Columns, fields: Mapping[str, Field], *, where: str) -> Packable:
-    """Return what `to_arrays` does, but stacked fields still as their columns: packing brings these together.
+    """Return the fields of a chunk, with the names, dtypes and shapes of `plan_spec` of the same schema.
 
-    Every value has been checked: what is left to do cannot fail.
+    As `to_arrays`, but in the form they are kept in, and stacked fields still as their columns: packing brings these
+    together. Every value has been checked: what is left to do cannot fail.
 
     Raises:
         FieldError: As `to_arrays`.
         FieldMismatchError: As `to_arrays`.
     """
     table = as_table(columns, where=where)
-    return convert_table(table, plan_fields(table.schema, fields), where=where)
+    plans = plan_fields(table.schema, fields)
+    return narrowed(convert_table(table, plans, where=where), plans, where=where)

@@ -63,7 +63,7 @@ def plan_table(
                 column=name,
                 arrow_type=kind,
                 field=plan.entry.name,
-                becomes=_text(plan.entry),
+                becomes=_text(plan.kept),
                 sample_bytes=_sample_bytes(plan, mean),
                 is_exact=not plan.entry.is_ragged,
                 problem=None,
@@ -94,7 +94,7 @@ def _text(entry: Entry) -> str:
 
 def _sample_bytes(plan: FieldPlan, mean: float | None) -> float | None:
     """Return the bytes one of the field's columns adds to a sample, its share of the mask included."""
-    entry = plan.entry
+    entry = plan.kept
     mask = 0 if plan.mask is None else 1
     if not entry.is_ragged:
         return entry.value_bytes // (len(plan.columns) if plan.match.is_stacked else 1) + mask

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
+from stoker.compact import plan_compact
 from stoker.errors import FieldError
 from stoker.source.columns.column import ColumnPlan, plan_column
 from stoker.source.columns.kinds import DType, Form
@@ -18,12 +19,13 @@ from stoker.spec import Entry, Field, Spec
 
 @dataclass(frozen=True, kw_only=True)
 class FieldPlan:
-    """How one field is made of its columns, and the entries it gives: its own and its mask's."""
+    """How one field is made of its columns, the entries it gives, its own and its mask's, and how its own is kept."""
 
     match: Match
     columns: tuple[ColumnPlan, ...]
     entry: Entry
     mask: Entry | None
+    kept: Entry
 
 
 def plan_fields(schema: pa.Schema, fields: Mapping[str, Field]) -> list[FieldPlan]:
@@ -56,7 +58,7 @@ def spec_of_plans(plans: Sequence[FieldPlan]) -> Spec:
     """Return the spec that the plans give."""
     entries: list[Entry] = []
     for plan in plans:
-        entries.append(plan.entry)
+        entries.append(plan.kept)
         if plan.mask is not None:
             entries.append(plan.mask)
     return Spec(tuple(entries))
@@ -94,11 +96,18 @@ def _plan_field(match: Match, schema: pa.Schema, names: Sequence[str]) -> FieldP
     else:
         shape, unit = plans[0].shape, plans[0].unit
     entry = Entry(name=match.name, dtype=plans[0].dtype, shape=shape, num_levels=plans[0].num_levels, unit=unit)
+    kept = entry
+    if match.field.kept_as is not None:
+        found = plan_compact(match.field.kept_as, entry.dtype, entry.shape)
+        if isinstance(found, str):
+            return [Problem(place=place, columns=match.columns, text=f"field {match.name!r}: kept_as: {found}")]
+        dtype, kept_shape, compact = found
+        kept = replace(entry, dtype=dtype, shape=kept_shape, compact=compact)
     mask = None
     if match.field.mask:
         mask_shape = shape if match.is_stacked else ()
         mask = Entry(name=mask_name(match.name), dtype=np.dtype(np.bool_), shape=mask_shape)
-    return FieldPlan(match=match, columns=tuple(plans), entry=entry, mask=mask)
+    return FieldPlan(match=match, columns=tuple(plans), entry=entry, mask=mask, kept=kept)
 
 
 def _stack(match: Match, plans: Sequence[ColumnPlan]) -> tuple[list[ColumnPlan], tuple[int, ...], str | None] | str:

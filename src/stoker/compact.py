@@ -1,0 +1,227 @@
+"""Fields kept narrower than they are delivered: fewer bytes on SSD, through memory and to a device.
+
+    delivered   float32 [40]    ┆ 4 bytes each ┆           int64        ┆ 8 bytes ┆       bool [12]   ┆ 12 bytes ┆
+    kept        float16 [40]    ┆ 2 ┆                      int32        ┆ 4 ┆             bits [2]    ┆ 2 ┆
+
+A value that the narrow form cannot hold is an error where the chunk is built, so nothing is lost in silence: integers
+and bits come back as they were; floats as near as their form says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Array: TypeAlias = npt.NDArray[Any]
+Form: TypeAlias = Literal["cast", "bfloat16", "bits", "scaled"]
+
+_INTEGERS = ("int8", "int16", "int32", "uint8", "uint16", "uint32")
+KEPT_AS = ("float16", "bfloat16", *_INTEGERS, "bits")
+"""What `Field(kept_as=...)` takes, beside a `Scaled`."""
+
+# bfloat16 is the upper half of a float32.
+_HALF = 16
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """Floats of a known range, kept as evenly spaced steps: 256 of them as uint8, 65,536 as uint16.
+
+    A value comes back within half a step, (high - low) / 510 or / 131,070.
+
+    Args:
+        low: The least value.
+        high: The greatest.
+        dtype: "uint8" or "uint16".
+
+    Raises:
+        ValueError: The range is empty or not finite, or the dtype another one.
+
+    Example:
+        >>> Scaled(0.0, 1.0).step
+        0.00392156862745098
+    """
+
+    low: float
+    high: float
+    dtype: str = "uint8"
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.low) and np.isfinite(self.high) and self.low < self.high):
+            raise ValueError(f"Scaled: the range must be finite and not empty, not {self.low} to {self.high}")
+        if self.dtype not in ("uint8", "uint16"):
+            raise ValueError(f"Scaled: dtype must be 'uint8' or 'uint16', not {self.dtype!r}")
+
+    @property
+    def step(self) -> float:
+        """What lies between one kept value and the next."""
+        return (self.high - self.low) / int(np.iinfo(self.dtype).max)
+
+
+KeptAs: TypeAlias = str | Scaled
+
+
+@dataclass(frozen=True)
+class Compact:
+    """How a field is widened: what it is delivered as, from what is kept.
+
+    Attributes:
+        form: "cast" for NumPy's own, "bfloat16", "bits" for eight bools a byte, "scaled" for steps of a range.
+        dtype: Delivered.
+        shape: Delivered, of one sample or value.
+        low: Of a range.
+        step: Of a range.
+    """
+
+    form: Form
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    low: float = 0.0
+    step: float = 0.0
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as JSON can write it."""
+        scale = {"low": self.low, "step": self.step} if self.form == "scaled" else {}
+        return {"form": self.form, "dtype": self.dtype.name, "shape": list(self.shape), **scale}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Compact:
+        """Return what `to_json` wrote."""
+        low, step = data.get("low", 0.0), data.get("step", 0.0)
+        return cls(data["form"], np.dtype(data["dtype"]), tuple(data["shape"]), low, step)
+
+
+class MisfitError(ValueError):
+    """A value that the narrow form cannot hold.
+
+    Attributes:
+        index: Row of the first one.
+    """
+
+    def __init__(self, value: object, index: int) -> None:
+        super().__init__(str(value))
+        self.index = index
+
+
+def check_kept_as(kept_as: KeptAs) -> None:
+    """Raise where this is no form.
+
+    Raises:
+        ValueError: A name that is none.
+        TypeError: Neither a name nor a `Scaled`.
+    """
+    if isinstance(kept_as, Scaled):
+        return
+    if not isinstance(kept_as, str):
+        raise TypeError(f"Field: kept_as must be one of {', '.join(KEPT_AS)}, or a Scaled, not {kept_as!r}")
+    if kept_as not in KEPT_AS:
+        raise ValueError(f"Field: kept_as must be one of {', '.join(KEPT_AS)}, or a Scaled, not {kept_as!r}")
+
+
+def plan_compact(
+    kept_as: KeptAs, dtype: np.dtype[Any], shape: tuple[int, ...]
+) -> tuple[np.dtype[Any], tuple[int, ...], Compact] | str:
+    """Return dtype and shape of what is kept and how it is widened; or why that cannot be.
+
+    Args:
+        kept_as: What the user wants.
+        dtype: Delivered.
+        shape: Delivered, of one sample or value.
+    """
+    if isinstance(kept_as, Scaled):
+        if dtype.kind != "f":
+            return f"a range is for floats, and the field is {dtype.name}"
+        return np.dtype(kept_as.dtype), shape, Compact("scaled", dtype, shape, float(kept_as.low), kept_as.step)
+    if kept_as == "bits":
+        if dtype.kind != "b":
+            return f"bits are for bools, and the field is {dtype.name}"
+        if not shape:
+            return "a single bool takes a byte in any form; stack several in one field"
+        return np.dtype(np.uint8), (*shape[:-1], -(-shape[-1] // 8)), Compact("bits", dtype, shape)
+    if kept_as in ("float16", "bfloat16"):
+        if dtype.kind != "f" or dtype.itemsize <= 2:
+            return f"{kept_as} is for wider floats, and the field is {dtype.name}"
+        form: Form = "bfloat16" if kept_as == "bfloat16" else "cast"
+        return np.dtype(np.uint16 if form == "bfloat16" else np.float16), shape, Compact(form, dtype, shape)
+    kept = np.dtype(kept_as)
+    if dtype.kind not in "iu" or dtype.itemsize <= kept.itemsize:
+        return f"{kept_as} is for wider integers, and the field is {dtype.name}"
+    return kept, shape, Compact("cast", dtype, shape)
+
+
+def narrow(values: Array, compact: Compact, kept: np.dtype[Any]) -> Array:
+    """Return values in the form they are kept in.
+
+    Args:
+        values: Shape [n, ...]; for bits the whole field, else whatever of it.
+        compact: How they will be widened.
+        kept: dtype of what is kept.
+
+    Raises:
+        MisfitError: A value has no such form.
+    """
+    if compact.form == "bits":
+        return np.packbits(values, axis=-1, bitorder="little")
+    if compact.form == "scaled":
+        with np.errstate(invalid="ignore", over="ignore"):
+            steps = np.rint((values.astype(np.float64) - compact.low) / compact.step)
+            fits = (steps >= 0) & (steps <= np.iinfo(kept).max)
+        _check(fits, values)
+        return steps.astype(kept)
+    if compact.form == "bfloat16":
+        return _to_bfloat16(values)
+    if kept.kind == "f":
+        with np.errstate(over="ignore"):
+            halves = values.astype(kept)
+        _check(np.isfinite(halves) | ~np.isfinite(values), values)
+        return halves
+    limits = np.iinfo(kept)
+    if values.dtype != kept and values.size:
+        _check((values >= limits.min) & (values <= limits.max), values)
+    return values.astype(kept)
+
+
+def _to_bfloat16(values: Array) -> Array:
+    with np.errstate(over="ignore"):
+        floats = np.ascontiguousarray(values, dtype=np.float32)
+    bits = floats.view(np.uint32)
+    # To the nearest, ties to even, as processors do; and what is no number stays none, however its low bits look.
+    nearest = (bits + np.uint32(0x7FFF) + ((bits >> _HALF) & np.uint32(1))) >> _HALF
+    halves = np.where(np.isnan(floats), (bits >> _HALF) | np.uint32(0x40), nearest).astype(np.uint16)
+    is_infinite = (halves & 0x7FFF) == 0x7F80
+    _check(~is_infinite | ~np.isfinite(values), values)
+    return halves
+
+
+def _check(fits: Array, values: Array) -> None:
+    if not fits.all():
+        at = int(np.argmin(fits.reshape(-1)))
+        row = at // max(1, int(np.prod(values.shape[1:], dtype=np.int64)))
+        raise MisfitError(values.reshape(-1)[at], row)
+
+
+def widen(kept: Array, compact: Compact) -> Array:
+    """Return values as they are delivered, new.
+
+    Args:
+        kept: Shape [..., and that of what is kept].
+        compact: How.
+    """
+    if compact.form == "cast":
+        return kept.astype(compact.dtype)
+    if compact.form == "bits":
+        # A copy in one piece: unpackbits takes the last axis of any array, but is slow where it is strided.
+        packed = np.ascontiguousarray(kept)
+        return np.unpackbits(packed, axis=-1, count=compact.shape[-1], bitorder="little").view(np.bool_)
+    if compact.form == "bfloat16":
+        wide = kept.astype(np.uint32)
+        wide <<= _HALF
+        return wide.view(np.float32).astype(compact.dtype, copy=False)
+    values = kept.astype(compact.dtype)
+    values *= compact.dtype.type(compact.step)
+    values += compact.dtype.type(compact.low)
+    return values

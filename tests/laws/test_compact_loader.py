@@ -1,0 +1,249 @@
+"""Fields that are kept narrower come as they would without, but for the rounding that was asked for."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.unit.cache.samples import same
+
+import stoker
+from stoker.compact import narrow, plan_compact, widen
+from stoker.errors import FieldError
+from stoker.spec import Ragged
+
+KEPT = {
+    "dense": "float16",
+    "embedding": "bfloat16",
+    "share_of": stoker.Scaled(0.0, 1.0),
+    "ids": "int32",
+    "code": "uint16",
+    "flags": "bits",
+    "tokens": "uint16",
+    "ratings": "float16",
+}
+NUM_ROWS = 700
+
+
+def write(folder):
+    rng = np.random.default_rng(3)
+    folder.mkdir(exist_ok=True)
+    for i, num in enumerate((300, 0, NUM_ROWS - 300)):
+        counts = rng.integers(0, 9, num)
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+        total = int(offsets[-1])
+        columns = {
+            "row": np.arange(num) + 1000 * i,
+            "code": rng.integers(0, 60_000, num),
+            "share_of": rng.random(num, dtype=np.float32),
+            "query": np.arange(num) // 5,
+            **{f"dense_{k}": rng.standard_normal(num, dtype=np.float32) for k in range(5)},
+            **{f"id_{k}": rng.integers(0, 1 << 31, num) for k in range(3)},
+            **{f"flag_{k}": rng.random(num) < 0.5 for k in range(11)},
+            "embedding": pa.FixedSizeListArray.from_arrays(pa.array(rng.standard_normal(num * 6, dtype=np.float32)), 6),
+            "tokens": pa.ListArray.from_arrays(pa.array(offsets), pa.array(rng.integers(0, 50_000, total))),
+            "ratings": pa.ListArray.from_arrays(
+                pa.array(offsets), pa.array(rng.standard_normal(total, dtype=np.float32))
+            ),
+        }
+        pq.write_table(pa.table(columns), folder / f"{i}.parquet", row_group_size=128)
+    return folder
+
+
+def fields(*, is_compact):
+    def kept_as(name):
+        return {"kept_as": KEPT[name]} if is_compact else {}
+
+    return {
+        "dense": stoker.Field("float32", columns="dense_*", **kept_as("dense")),
+        "ids": stoker.Field("int64", columns="id_*", **kept_as("ids")),
+        "flags": stoker.Field(columns="flag_*", **kept_as("flags")),
+        "embedding": stoker.Field("float32", **kept_as("embedding")),
+        "share_of": stoker.Field("float32", **kept_as("share_of")),
+        "code": stoker.Field("int64", **kept_as("code")),
+        "tokens": stoker.Field("int64", **kept_as("tokens")),
+        "ratings": stoker.Field("float32", **kept_as("ratings")),
+    }
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("compact") / "data")
+
+
+def dataset(folder, *, is_compact, **options):
+    return stoker.Dataset(folder, fields=fields(is_compact=is_compact), chunk_size=8_000, **options)
+
+
+def rounded(array, name):
+    """An array as it would come from what is kept of it."""
+    if name not in KEPT:
+        return array
+    if isinstance(array, Ragged):
+        return Ragged(rounded(array.values, name), array.offsets)
+    dtype, _, compact = plan_compact(KEPT[name], array.dtype, array.shape[1:])
+    return widen(narrow(np.ascontiguousarray(array), compact, dtype), compact)
+
+
+def check(found, expected):
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert list(one) == list(other)
+        for name in one:
+            assert same(one[name], rounded(other[name], name)), name
+
+
+def plain(field):
+    if isinstance(field, tuple):
+        return type(field)(*(plain(part) for part in field))
+    return np.ascontiguousarray(field if isinstance(field, np.ndarray) else field.numpy())
+
+
+def batches(loader, num_epochs=1):
+    with loader:
+        return [{name: plain(field) for name, field in batch.items()} for _ in range(num_epochs) for batch in loader]
+
+
+OPTIONS = {"batch_size": 64, "shuffle": True, "seed": 5, "window": 3}
+ORDERS = {
+    "rows": {},
+    "none": {"shuffle": False},
+    "one at a time": {"prefetch": 0, "num_threads": 1},
+    "padded": {"remainder": "pad", "rank": 1, "world_size": 3},
+    "groups": {"shuffle_by": "query", "batch_size": 10},
+    "windows": {"sequence": stoker.NGram({0: ["dense", "flags", "tokens"], 2: ["flags", "code"]})},
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("share", [None, {"query": ["code"]}], ids=["plain", "shared"])
+def test_batches_are_those_that_are_kept_wide_cold_and_warm(folder, tmp_path, order, share):
+    options = OPTIONS | ORDERS[order]
+    if "sequence" in options:
+        options.pop("window"), options.pop("shuffle")
+    expected = batches(stoker.Loader(dataset(folder, is_compact=False, share=share), **options), 2)
+    compact = dataset(folder, is_compact=True, share=share)
+    check(batches(stoker.Loader(compact, cache=tmp_path, **options), 2), expected)
+    check(batches(stoker.Loader(compact, cache=tmp_path, **options), 2), expected)
+
+
+def test_the_cache_is_as_much_smaller_and_the_spec_says_what_is_delivered(folder, tmp_path):
+    sizes = {}
+    for is_compact in (False, True):
+        with stoker.Loader(
+            dataset(folder, is_compact=is_compact), cache=tmp_path / str(is_compact), **OPTIONS
+        ) as loader:
+            for _ in loader:
+                pass
+            specs = str([str(entry) for entry in loader.spec])
+            sizes[is_compact] = loader._opened.spec.record_bytes
+        sizes[specs] = True
+    # 5 float32, 3 int64, 11 bools, 6 float32, a float32, an int64, and two int64 that stay.
+    assert sizes[True] <= 64 < 128 <= sizes[False]
+    assert len(sizes) == 3  # both say the same of what they deliver
+
+
+def test_augment_sees_values_as_they_are_delivered(folder):
+    seen = []
+
+    def augment(batch, rng):
+        seen.append({name: getattr(array, "dtype", None) for name, array in batch.items()})
+        assert batch["flags"].shape[1:] == (11,)
+        return {"twice": batch["dense"] * 2}
+
+    found = batches(stoker.Loader(dataset(folder, is_compact=True), augment=augment, **OPTIONS))
+    expected = batches(stoker.Loader(dataset(folder, is_compact=False), **OPTIONS))
+    assert seen[0]["dense"] == np.float32
+    np.testing.assert_array_equal(found[0]["twice"], rounded(expected[0]["dense"], "dense") * 2)
+
+
+def test_tokens_are_packed_in_their_narrow_form(folder):
+    options = {"batch_size": 8, "sequence": stoker.Pack("tokens", length=16, per_segment=["flags", "dense"], pad=7)}
+    expected = batches(stoker.Loader(dataset(folder, is_compact=False), **options))
+    check(batches(stoker.Loader(dataset(folder, is_compact=True), **options)), expected)
+    with pytest.raises(ValueError, match="uint16"):
+        stoker.Loader(dataset(folder, is_compact=True), batch_size=8, sequence=stoker.Pack("tokens", length=16, pad=-1))
+
+
+@pytest.mark.parametrize("num_sets", [2])
+def test_a_mixture_mixes_them(folder, num_sets):
+    def mixture(is_compact):
+        sets = {f"set {i}": dataset(folder, is_compact=is_compact) for i in range(num_sets)}
+        return stoker.Mixture(sets, weights=dict.fromkeys(sets, 1.0))
+
+    expected = batches(stoker.Loader(mixture(False), **OPTIONS))
+    check(batches(stoker.Loader(mixture(True), **OPTIONS)), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "kept_as", "value"),
+    [("code", "uint8", None), ("ids", "int16", None), ("dense", stoker.Scaled(0, 1), None)],
+)
+def test_a_value_that_does_not_fit_is_an_error_with_column_and_row(folder, name, kept_as, value):
+    asked = fields(is_compact=False)
+    asked[name] = stoker.Field(asked[name].dtype, columns=asked[name].columns, kept_as=kept_as)
+    with pytest.raises(FieldError, match=r"cannot be kept as .*row \d+, counted from 0, of .*0\.parquet") as caught:
+        batches(stoker.Loader(stoker.Dataset(folder, fields=asked), batch_size=64))
+    assert caught.value.columns
+
+
+def test_a_form_that_does_not_suit_is_refused_before_anything_is_read(folder):
+    asked = {"code": stoker.Field(kept_as="float16"), "ratings": stoker.Field(kept_as="int8")}
+    with pytest.raises(FieldError, match=r"(?s)'code': kept_as: .*'ratings': kept_as: "):
+        stoker.Loader(stoker.Dataset(folder, fields=asked), batch_size=64)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("order", ["rows", "padded", "groups", "windows"])
+@pytest.mark.parametrize("share", [None, {"query": ["code", "flags"]}], ids=["plain", "shared"])
+def test_tensors_are_the_same_and_fewer_bytes_cross(folder, order, share):
+    pytest.importorskip("torch")
+    from tests.unit.test_torch_sharing import OnPromptDevice
+
+    from stoker.torch import TorchLoader
+
+    options = OPTIONS | ORDERS[order]
+    if "sequence" in options:
+        options.pop("window"), options.pop("shuffle")
+    expected = batches(stoker.Loader(dataset(folder, is_compact=False, share=share), **options))
+    compact = dataset(folder, is_compact=True, share=share)
+    check(batches(TorchLoader(compact, **options)), expected)
+    crossed = {}
+    for is_compact in (False, True):
+        loader = OnPromptDevice(dataset(folder, is_compact=is_compact, share=share), **options)
+        found = batches(loader)
+        crossed[is_compact] = loader.stream.num_bytes
+        if is_compact:
+            check(found, expected)
+    assert crossed[True] < 0.8 * crossed[False]
+
+
+@pytest.mark.torch
+def test_on_a_device_augmented_batches_and_their_memory_are_whole(folder):
+    pytest.importorskip("torch")
+    from tests.unit.test_torch_sharing import OnPromptDevice
+
+    def augment(batch, rng):
+        return {**batch, "dense": batch["dense"] + 1}
+
+    compact = dataset(folder, is_compact=True)
+    expected = batches(stoker.Loader(compact, augment=augment, **OPTIONS))
+    found = batches(OnPromptDevice(compact, augment=augment, **OPTIONS))
+    for one, other in zip(found, expected, strict=True):
+        assert all(same(one[name], other[name]) for name in other)
+    with OnPromptDevice(compact, **OPTIONS) as loader:
+        for batch in loader:
+            known = {one.untyped_storage().data_ptr() for one in loader.stream.memory}
+            parts = [part for field in batch.values() for part in (field if isinstance(field, tuple) else (field,))]
+            assert all(part.untyped_storage().data_ptr() in known for part in parts)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_torch_data_set_has_them_too(folder, tmp_path, num_workers):
+    torch = pytest.importorskip("torch")
+    from stoker.torch import TorchDataset
+
+    expected = batches(stoker.Loader(dataset(folder, is_compact=False), **OPTIONS))
+    made = TorchDataset(dataset(folder, is_compact=True), cache=tmp_path, **OPTIONS)
+    loader = torch.utils.data.DataLoader(made, batch_size=None, num_workers=num_workers)
+    check([{name: plain(field) for name, field in batch.items()} for batch in loader], expected)
