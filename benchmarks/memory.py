@@ -20,7 +20,7 @@ _MIB = 1 << 20
 
 
 def run(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
-    """Memory of the process after a few epochs and after fifty: the process's own, and pages of the cache it has mapped."""
+    """Memory of the process after a few epochs and after fifty: its own, and pages of the cache that it has mapped."""
     del num_rounds  # an epoch after the other is what is asked
     own: list[float] = []
     mapped: list[float] = []
@@ -47,11 +47,10 @@ def run(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
         ratios=(own[NUM_FIRST - 1] / own[-1],),
         promise=0.95,
         remarks=(
-            f"{num_batches} batches of {BATCH_SIZE:,} rows an epoch, all columns, {batch_mib:.1f} MiB each; {PREFETCH} are made "
-            f"ahead, one is made and one is used: {budget:.0f} MiB",
-            "own memory by epoch: " + ", ".join(f"{own[i]:.0f}" for i in (0, 1, NUM_FIRST - 1, 9, 24, NUM_EPOCHS - 1)),
-            "pages of the cache that are mapped: "
-            + ", ".join(f"{mapped[i]:.0f}" for i in (0, NUM_FIRST - 1, NUM_EPOCHS - 1)),
+            f"{num_batches} batches of {BATCH_SIZE:,} rows an epoch, all columns, {batch_mib:.1f} MiB each; {PREFETCH} are "
+            f"made ahead, one is made and one is used: {budget:.0f} MiB",
+            "own memory by epoch: " + ", ".join(f"{own[i]:.0f}" for i in (0, 1, NUM_FIRST - 1, 9, 24, -1)),
+            "mapped pages of the cache by epoch: " + ", ".join(f"{mapped[i]:.0f}" for i in (0, NUM_FIRST - 1, -1)),
         ),
     )
 
