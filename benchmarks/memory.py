@@ -47,8 +47,8 @@ def run(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
         ratios=(own[NUM_FIRST - 1] / own[-1],),
         promise=0.95,
         remarks=(
-            f"{num_batches} batches of {BATCH_SIZE:,} rows an epoch, all columns, {batch_mib:.1f} MiB each; {PREFETCH} are "
-            f"made ahead, one is made and one is used: {budget:.0f} MiB",
+            f"{num_batches} batches of {BATCH_SIZE:,} rows an epoch, all columns, {batch_mib:.1f} MiB each; {PREFETCH} "
+            f"are made ahead, one is made and one is used: {budget:.0f} MiB",
             "own memory by epoch: " + ", ".join(f"{own[i]:.0f}" for i in (0, 1, NUM_FIRST - 1, 9, 24, -1)),
             "mapped pages of the cache by epoch: " + ", ".join(f"{mapped[i]:.0f}" for i in (0, NUM_FIRST - 1, -1)),
         ),
