@@ -37,6 +37,16 @@ def test_every_question_about_many_chunks_and_epochs_is_answered(question, tmp_p
     assert len(answer.ratios) == 1
 
 
+def test_the_question_about_memory_is_answered(tmp_path, monkeypatch):
+    from benchmarks import memory
+
+    monkeypatch.setattr(memory, "NUM_EPOCHS", 6)
+    answer = memory.run(make_data(tmp_path / "data", num_rows=30_000), tmp_path, num_rounds=1)
+    assert answer.promise == 0.9
+    assert len(answer.ratios) == 1
+    assert "ahead" in answer.remarks[0]
+
+
 def test_the_question_about_a_cold_disk_is_answered(tmp_path, monkeypatch):
     from benchmarks import cold_disk
 
