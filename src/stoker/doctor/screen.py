@@ -17,6 +17,8 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 # A bar is full at twice the demand: what matters is on which side of the mark it ends.
 _FULL = 2.0
 _NUM_FIXES = 6
+# A column of words that may take several lines, beside "<" and ">" for those that may not.
+_FOLDS = "~"
 _COLOURS = {MODEL: "green"}
 _SHORT = {
     "draw": "draw rows in Arrow",
@@ -119,12 +121,12 @@ def _stages(result: DoctorResult, *, is_wide: bool) -> Table:
         heads += [("supply / demand", "<")]
     heads += [("CPU", ">")]
     if is_wide:
-        heads += [("GIL", ">"), ("gives", ">"), ("at threads", "<")]
+        heads += [("GIL", ">"), ("gives", ">"), ("at threads", _FOLDS)]
     table = _table(*heads)
     for stage in result.stages:
         cells: list[RenderableType] = [_stage_name(stage, result), rate_text(stage.supply.samples_s)]
         if result.step is not None:
-            cells.append(_headroom(stage, num_cells=20 if is_wide else 14))
+            cells.append(_headroom(stage, num_cells=12))
         cells.append(time_text(stage.cpu_s) if stage.cpu_s else Text("–", style="dim"))
         if is_wide:
             held = stage.gil_s / stage.cpu_s if stage.cpu_s else 0.0
@@ -151,13 +153,13 @@ def _headroom(stage: StageResult, *, num_cells: int) -> Text:
 
 
 def _threads(stage: StageResult) -> str:
-    return "  ".join(f"{at.num_threads}: {rate_text(at.samples_s)}" for at in stage.threads[-3:])
+    return "  ".join(f"{at.num_threads}: {rate_text(at.samples_s)}" for at in stage.threads[-2:])
 
 
 def _fixes(result: DoctorResult, *, is_wide: bool) -> Table:
-    heads = [("what would help", "<"), ("predicted", ">"), ("", ">")]
+    heads = [("what would help", _FOLDS), ("predicted", ">"), ("", ">")]
     if is_wide:
-        heads += [("then limits", "<"), ("how", "<")]
+        heads += [("then limits", "<"), ("how", _FOLDS)]
     table = _table(*heads)
     for i, fix in enumerate(result.fixes[:_NUM_FIXES]):
         cells: list[RenderableType] = [
@@ -180,7 +182,7 @@ def _materialise(result: DoctorResult) -> Text:
 
 
 def _ceilings(result: DoctorResult, *, is_wide: bool) -> Table:
-    table = _table(("this machine", "<"), ("ceiling", ">"), ("used today", "<"), *([("", "<")] if is_wide else []))
+    table = _table(("this machine", "<"), ("ceiling", ">"), ("used today", "<"), *([("", _FOLDS)] if is_wide else []))
     for ceiling in result.ceilings:
         if ceiling.unit == "s":
             value = time_text(ceiling.value)
@@ -255,7 +257,8 @@ def _verified(result: DoctorResult) -> Text | None:
 def _table(*columns: tuple[str, str]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0), show_edge=False)
     for head, side in columns:
-        table.add_column(head, justify="right" if side == ">" else "left", no_wrap=True, overflow="ellipsis")
+        # Where the terminal is too narrow, columns of words give way, so that no number is cut off.
+        table.add_column(head, justify="right" if side == ">" else "left", no_wrap=side != _FOLDS, overflow="ellipsis")
     return table
 
 
