@@ -53,6 +53,9 @@ class Scaled:
     def __post_init__(self) -> None:
         if not (np.isfinite(self.low) and np.isfinite(self.high) and self.low < self.high):
             raise ValueError(f"Scaled: the range must be finite and not empty, not {self.low} to {self.high}")
+        # One range has one name in fingerprints, however its ends were written.
+        object.__setattr__(self, "low", float(self.low))
+        object.__setattr__(self, "high", float(self.high))
         if self.dtype not in ("uint8", "uint16"):
             raise ValueError(f"Scaled: dtype must be 'uint8' or 'uint16', not {self.dtype!r}")
 
@@ -135,7 +138,7 @@ def plan_compact(
     if isinstance(kept_as, Scaled):
         if dtype.kind != "f":
             return f"a range is for floats, and the field is {dtype.name}"
-        return np.dtype(kept_as.dtype), shape, Compact("scaled", dtype, shape, float(kept_as.low), kept_as.step)
+        return np.dtype(kept_as.dtype), shape, Compact("scaled", dtype, shape, kept_as.low, kept_as.step)
     if kept_as == "bits":
         if dtype.kind != "b":
             return f"bits are for bools, and the field is {dtype.name}"

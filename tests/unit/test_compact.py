@@ -129,6 +129,11 @@ def test_a_form_that_makes_no_sense_is_refused_with_the_reason(kept_as, dtype, s
     assert reason in plan_compact(kept_as, np.dtype(dtype), shape)
 
 
+def test_one_range_is_one_form_however_its_ends_are_written():
+    written = [Scaled(0, 1), Scaled(0.0, 1.0), Scaled(np.float32(0), np.int64(1))]
+    assert len({str(Field("float32", kept_as=scaled).to_json()) for scaled in written}) == 1
+
+
 def test_arguments_that_are_none_are_refused():
     with pytest.raises(ValueError, match="float8"):
         Field("float32", kept_as="float8")

@@ -226,11 +226,11 @@ class Builder:
         the caller publishes.
         """
         place = _Place(self._places)
-        with place, closing(self._read(i, missing, spec, place)) as tables:
+        with closing(self._read(i, missing, spec, place)) as tables:
             while True:
-                if not self._catalogue.is_remote:  # reading from a disk is a part of decoding
-                    place.take()
                 with place:
+                    if not self._catalogue.is_remote:  # reading from a disk is a part of decoding
+                        place.take()
                     j, table = next(tables, (-1, None))
                     if j < 0:
                         return

@@ -69,7 +69,7 @@ _RESOURCES = (
         "computing",
         "threads that decode and transform",
         lambda p: p.num_builders if p.num_computing is None else min(p.num_computing, p.num_builders),
-        lambda s, p: _at("build")(s, p) if takes_a_place(s) else 0.0,
+        lambda s, p: residence_s(s, p) if takes_a_place(s) else 0.0,
     ),
     _Resource(
         "assemblers",
