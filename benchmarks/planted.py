@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +33,8 @@ class Case:
         is_warm: Whether training uses a warm cache.
         disk_bytes_s: What the disk under the cache reads, where memory is too small to keep what was read; None for
             this machine's disk and memory.
+        instead: Makes the data set with a fix applied that no run of the doctor can apply, by the fix's key.
+        num_cores: Processors that the examination may use, to be compared with twice as many; None for all of them.
     """
 
     name: str
@@ -42,6 +44,8 @@ class Case:
     batch_size: int = 2_048
     is_warm: bool = False
     disk_bytes_s: float | None = None
+    instead: Mapping[str, Callable[[Path], Dataset]] = field(default_factory=dict)
+    num_cores: int | None = None
 
 
 def table(num_rows: int, *, seed: int, num_floats: int = NUM_FLOATS) -> pa.Table:
@@ -79,6 +83,22 @@ def local(folder: Path, *, num_chunks: int = 24, num_floats: int = NUM_FLOATS, c
         for i in range(num_chunks):
             (where / f"{i:03}.parquet").write_bytes(same[i % 2])
     return str(where)
+
+
+def repeated(folder: Path) -> Dataset:
+    """Rows of which sixteen in turn have the same wide features."""
+    where = folder / "repeated"
+    if not where.exists():
+        where.mkdir(parents=True)
+        rng = np.random.default_rng(0)
+        columns = {f"x_{i}": rng.standard_normal(CHUNK_ROWS, dtype=np.float32) for i in range(8)}
+        same = {f"q_{i}": np.repeat(rng.standard_normal(CHUNK_ROWS // 16), 16).astype(np.float32) for i in range(192)}
+        query = np.repeat(np.arange(CHUNK_ROWS // 16), 16)
+        for i in range(8):
+            rows = pa.table({"query": query + i * CHUNK_ROWS, **columns, **same})
+            (where / f"{i:03}.parquet").write_bytes(parquet(rows))
+    fields = {"x": Field("float32", columns="x_*"), "q": Field("float32", columns="q_*")}
+    return Dataset(str(where), fields=fields)
 
 
 def with_words(folder: Path) -> Dataset:
@@ -166,6 +186,7 @@ CASES = (
         stages=frozenset({"fetch"}),
         dataset=lambda _: Dataset("lake", storage=behind(12e6)),
         step_s=4e-3,
+        instead={"network": lambda _: Dataset("lake", storage=behind(24e6))},
     ),
     Case(
         name="high latency",
@@ -178,6 +199,7 @@ CASES = (
         stages=frozenset({"fetch"}),
         dataset=lambda _: Dataset("lake", storage=behind(20e6, 0.1)),
         step_s=4e-3,
+        instead={"network": lambda _: Dataset("lake", storage=behind(40e6, 0.1))},
     ),
     Case(
         name="slow decode",
@@ -188,7 +210,7 @@ CASES = (
     Case(
         name="transform with the GIL",
         stages=frozenset({"transform"}),
-        dataset=lambda folder: Dataset(local(folder), transform=python_loop, version="1"),
+        dataset=lambda folder: Dataset(local(folder, num_chunks=96), transform=python_loop, version="1"),
         step_s=1e-3,
     ),
     Case(
@@ -226,16 +248,26 @@ CASES = (
         is_warm=True,
     ),
     Case(
+        name="slow gather of repeated features",
+        stages=frozenset({"gather"}),
+        dataset=repeated,
+        batch_size=8_192,
+        step_s=10e-6,
+        is_warm=True,
+    ),
+    Case(
         name="throttled network and transform with the GIL",
         stages=frozenset({"fetch", "transform"}),
         dataset=lambda _: Dataset("lake", storage=behind(15e6), transform=python_loop, version="1"),
         step_s=1e-3,
+        instead={"network": lambda _: Dataset("lake", storage=behind(30e6), transform=python_loop, version="1")},
     ),
     Case(
         name="narrow connections",
         stages=frozenset({"fetch"}),
         dataset=lambda _: Dataset("lake", storage=NarrowConnections(lake(), 4e6)),
         step_s=2e-3,
+        instead={"network": lambda _: Dataset("lake", storage=NarrowConnections(lake(), 8e6))},
     ),
     Case(
         name="transform that waits for a service",
@@ -260,7 +292,9 @@ CASES = (
     Case(
         name="one step after the other in Python",
         stages=frozenset({"transform", "decode"}),
-        dataset=lambda folder: Dataset(local(folder, compression="gzip"), transform=python_loop, version="1"),
+        dataset=lambda folder: Dataset(
+            local(folder, num_chunks=96, compression="gzip"), transform=python_loop, version="1"
+        ),
         step_s=0.4e-3,
     ),
     Case(
@@ -284,7 +318,7 @@ CASES = (
     Case(
         name="transform that makes Python objects",
         stages=frozenset({"transform"}),
-        dataset=lambda folder: Dataset(local(folder), transform=python_objects, version="1"),
+        dataset=lambda folder: Dataset(local(folder, num_chunks=96), transform=python_objects, version="1"),
         step_s=2e-3,
     ),
     Case(
@@ -298,6 +332,7 @@ CASES = (
         stages=frozenset({"fetch", "decode"}),
         dataset=lambda _: Dataset("lake", storage=SlowStorage(zipped(), bandwidth_bytes_s=40e6)),
         step_s=0.4e-3,
+        instead={"network": lambda _: Dataset("lake", storage=SlowStorage(zipped(), bandwidth_bytes_s=80e6))},
     ),
     Case(
         name="slow step on a warm cache",
@@ -313,4 +348,39 @@ CASES = (
         step_s=1e-3,
         disk_bytes_s=20e6,
     ),
+    Case(
+        name="slow decode on one processor",
+        stages=frozenset({"decode"}),
+        dataset=lambda folder: Dataset(local(folder, compression="gzip")),
+        step_s=0.4e-3,
+        num_cores=1,
+    ),
+    Case(
+        name="transform without the GIL on one processor",
+        stages=frozenset({"transform"}),
+        dataset=lambda folder: Dataset(local(folder), transform=sorts, version="1"),
+        step_s=0.5e-3,
+        num_cores=1,
+    ),
+    Case(
+        name="slow gather on one processor",
+        stages=frozenset({"gather"}),
+        dataset=lambda folder: Dataset(local(folder, num_chunks=8, num_floats=400)),
+        batch_size=8_192,
+        step_s=10e-6,
+        is_warm=True,
+        num_cores=1,
+    ),
 )
+
+RANKS = tuple(
+    Case(
+        name=f"rank {rank}, whose link is a third of the others'" if is_slow else f"rank {rank}",
+        stages=frozenset({"fetch"}),
+        dataset=lambda _, bytes_s=8e6 if is_slow else 24e6: Dataset("lake", storage=behind(bytes_s)),
+        step_s=4e-3,
+    )
+    for rank, is_slow in enumerate((False, True, False))
+)
+SLOW_RANK = 1
+"""Which of `RANKS` holds the others up."""

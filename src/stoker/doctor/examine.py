@@ -7,9 +7,8 @@ import copy
 import math
 import statistics
 import time
-from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,11 +17,9 @@ import numpy as np
 from stoker.cache.store import Store
 from stoker.doctor import probe_machine
 from stoker.doctor.arrow import ArrowCost, converter, probe_arrow, write_tables
-from stoker.doctor.bounds import demand_of
-from stoker.doctor.causes import KEEPS_UP
-from stoker.doctor.costs import Machine, Plan
+from stoker.doctor.clock import PLANNED, Clock
+from stoker.doctor.costs import Machine
 from stoker.doctor.facts import RowFacts, row_facts
-from stoker.doctor.flow import rate_of
 from stoker.doctor.gpu import GpuWatch
 from stoker.doctor.outcome import Examined, options_of, result_of
 from stoker.doctor.plans import Findings, plans_of
@@ -30,18 +27,18 @@ from stoker.doctor.probe_batches import WarmCost, probe_warm
 from stoker.doctor.probe_build import Built, Fetched, build_units, fetch_units, tables_of
 from stoker.doctor.probe_copy import CopyCost, has_cuda, probe_copy
 from stoker.doctor.probe_fetch import FetchCost, probe_local, probe_remote
+from stoker.doctor.probe_sharing import Shared, keep_shared
 from stoker.doctor.probe_step import StepCost, probe_step, rate_in_ram
-from stoker.doctor.results import ARROW, SOURCE, TENSORS, DoctorResult, Rate, Span, StepFacts, Verified
-from stoker.doctor.runs import Sample, run_arrow, run_source, run_tensors, warm_loader
+from stoker.doctor.results import SOURCE, TENSORS, DoctorResult, Rate, StepFacts, Verified
+from stoker.doctor.runs import Sample, warm_loader
 from stoker.doctor.sampled import SampledDataset, spread_units
 from stoker.doctor.scratch import Scratch
 from stoker.doctor.settings import DoctorSettings
 from stoker.doctor.tap import Tap
-from stoker.doctor.together import settled
+from stoker.doctor.try_fixes import TryFixes
 from stoker.doctor.verify import TODAY, verify, verify_all
-from stoker.doctor.whatif import MORE_THREADS, Change, changes_for, fixes_of, more_threads
-from stoker.doctor.whole import Listener, Whole, build_cpu_s, spans_of
-from stoker.errors import SourceError
+from stoker.doctor.whatif import MUCH, Change, changes_for, fixes_of
+from stoker.doctor.whole_paths import WholePaths
 from stoker.feed.chunks import open_chunks
 from stoker.feed.temporary import TemporaryFolder
 from stoker.source.catalogue import Catalogue
@@ -49,11 +46,9 @@ from stoker.source.dataset import Dataset
 from stoker.source.storage import scheme_of, storage_for
 from stoker.trace.stages import ignore_stage
 
-# Planned for of the budget: every experiment ends a little late, and most of all on a busy machine.
-_PLANNED = 0.75
-# Shares of that; what is left over is for what takes longer than it should.
+# Shares of what is planned; what is left over is for what takes longer than it should.
 _FETCH, _THREADS, _BUILD, _FILL, _WARM, _ARROW, _STEP, _RAM = 0.10, 0.10, 0.10, 0.05, 0.13, 0.08, 0.05, 0.03
-_TODAY, _PATHS, _MORE, _VERIFY = 0.18, 0.05, 0.12, 0.15
+_VERIFY = 0.15
 _NUM_UNITS = 16
 _NUM_COLD_UNITS = 64
 # Memory for the bytes of units, their tables and their chunks, of what is free.
@@ -62,11 +57,9 @@ _MAX_KEEP_BYTES = 1 << 30
 # A data set stays in the page cache when it takes no more of the free memory than this.
 _STAYS = 0.6
 _MIN_WINDOW = 4
-# A path that runs for less says nothing of itself.
-_LEAST_S = 0.5
-# One of which three windows take more of the budget is not run.
-_LONGEST = 0.6
 _NUM_FROZEN = 8
+# A data set that opens in less can be opened again for a trial.
+_QUICKLY_S = 2.0
 
 
 def examine(dataset: Dataset, settings: DoctorSettings) -> DoctorResult:
@@ -84,57 +77,13 @@ def examine(dataset: Dataset, settings: DoctorSettings) -> DoctorResult:
         return _Examination(dataset, settings, stack).run()
 
 
-@dataclass(kw_only=True)
-class _Runs:
-    """What the runs of whole paths have shown so far.
-
-    Attributes:
-        measured: Their rates.
-        cores_left: Processors that others left to them.
-        timeline: A stretch of today's.
-        listener: Told what built in today's.
-    """
-
-    measured: dict[str, Rate] = field(default_factory=dict)
-    cores_left: dict[str, float] = field(default_factory=dict)
-    timeline: tuple[Span, ...] = ()
-    listener: Listener = field(default_factory=Listener)
-
-
-@dataclass(kw_only=True)
-class _Clock:
-    """The budget."""
-
-    settings: DoctorSettings
-    start_s: float
-
-    def say(self, what: str) -> None:
-        """Tell what is measured now."""
-        self.settings.on_progress(what, min(1.0, (time.perf_counter() - self.start_s) / self.settings.budget_s))
-
-    @property
-    def left_s(self) -> float:
-        """Seconds until the budget is used up, with what is planned for experiments that take longer."""
-        return self.start_s + self.settings.budget_s - time.perf_counter()
-
-    def slice_s(self, share: float) -> float:
-        """Return the seconds of a share of the budget: less where time runs out."""
-        budget_s = _PLANNED * self.settings.budget_s
-        left_s = max(0.0, budget_s - (time.perf_counter() - self.start_s))
-        return max(0.05, min(share * budget_s, 0.8 * left_s))
-
-    def until(self, share: float) -> float:
-        """Return the end of a share that begins now, by `time.perf_counter`."""
-        return time.perf_counter() + self.slice_s(share)
-
-
 class _Examination:
     """One examination, step by step."""
 
     def __init__(self, dataset: Dataset, settings: DoctorSettings, stack: ExitStack) -> None:
         self._settings = settings
         self._stack = stack
-        self._clock = _Clock(settings=settings, start_s=time.perf_counter())
+        self._clock = Clock(settings=settings, start_s=time.perf_counter())
         self._is_local = dataset.storage is None and scheme_of(dataset.sources[0]) == "file"
         self._dataset = copy.copy(dataset)
         self._tap: Tap | None = None
@@ -215,23 +164,27 @@ class _Examination:
             step_rates=step_rates,
             cores_left=statistics.median(pace.cores for pace in paces),
         )
-        plans = plans_of(found)
         today = self._today(catalogue)
-        runs = _Runs()
-        self._whole(today, sample, plans, today, step, runs)
-        threads = self._more_threads(sample, plans[SOURCE], runs.measured) if today == SOURCE else None
-        for key in (ARROW, TENSORS):
-            if key in plans and key != today:
-                self._whole(key, sample, plans, today, step, runs)
-        measured, cores_left = runs.measured, runs.cores_left
-        for key in measured:
-            plans[key] = settled(
-                plans[key],
-                build_cpu_s=build_cpu_s(runs.listener) if key == SOURCE else None,
-                measured_s=measured[key].samples_s,
-                cores_left=cores_left[key],
-            )
-        found = replace(found, cores_left=cores_left.get(today, found.cores_left))
+        step_s = 0.0 if step is None else step.step_s
+        paths = WholePaths(sample, settings, clock, plans_of(found), today=today, step_s=step_s)
+        paths.run()
+        sharing = self._sharing(sample, facts, scratch) if today == TENSORS and not paths.is_fed() else None
+        if sharing is not None:
+            sample = replace(sample, shared=sharing.sample)
+        fixes = TryFixes(
+            sample=sample,
+            settings=settings,
+            clock=clock,
+            paths=paths,
+            today=today,
+            may_open_again=opened_s < _QUICKLY_S,
+            widest_share=facts.widest_share,
+            widest_cpu_share=facts.widest_cpu_share,
+        ).all()
+        plans = paths.settled()
+        self._notes += paths.notes
+        if paths.cores_left is not None:
+            found = replace(found, cores_left=paths.cores_left)
         examined = Examined(
             settings=settings,
             catalogue=catalogue,
@@ -240,8 +193,9 @@ class _Examination:
             found=found,
             plans=plans,
             today=today,
-            threads=threads,
-            measured=measured,
+            tried=fixes,
+            shared_how="" if sharing is None else sharing.how,
+            measured=paths.measured,
             facts=facts,
             step=facts_of_step,
             ram=ram,
@@ -249,25 +203,26 @@ class _Examination:
             memory_bytes_s=memory_bytes_s,
             gpus=gpu.facts(),
             gpu_note=gpu.note,
-            timeline=runs.timeline,
+            timeline=paths.timeline,
             opened_s=opened_s,
             notes=tuple(self._notes),
         )
         clock.say("working it out")
         result = result_of(examined, wall_s=0.0, when=datetime.now(UTC).date().isoformat())
         changes = changes_for(plans, today=today, options=options_of(examined))
-        seconds = _VERIFY * _PLANNED * settings.budget_s
-        speed = statistics.median(pace.speed for pace in paces)
+        seconds = _VERIFY * PLANNED * settings.budget_s
         verified: Verified | None = None
         tried: tuple[Verified, ...] = ()
         if settings.verify_all:
             clock.say("verifying every fix")
             nothing = Change(key=TODAY, text="today's path as it is", how="", plan=plans[today])
-            fixes = fixes_of([nothing, *changes], today=plans[today])
-            tried = verify_all(fixes, [nothing, *changes], sample, settings, today=today, seconds=seconds, speed=speed)
+            applied = fixes_of([nothing, *changes], today=plans[today])
+            tried = verify_all(
+                applied, [nothing, *changes], sample, settings, today=today, seconds=seconds, speed=paths.speed
+            )
         elif settings.verify and result.fixes:
             clock.say(f"verifying: {result.fixes[0].text}")
-            verified = verify(result.fixes, changes, sample, settings, today=today, seconds=seconds, speed=speed)
+            verified = verify(result.fixes, changes, sample, settings, today=today, seconds=seconds, speed=paths.speed)
         wall_s = time.perf_counter() - clock.start_s + opened_s
         return replace(result, verified=verified, tried=tried, wall_s=wall_s)
 
@@ -348,6 +303,7 @@ class _Examination:
         arrow_bytes = sum(table.nbytes for table in tables) / max(1, sum(table.num_rows for table in tables))
         # What all builders make at a time comes together: a window that is as large comes in even turns.
         window = max(_MIN_WINDOW, self._num_builders)
+        facts = row_facts(catalogue, tables[0], fetched.units[0])
         sample = Sample(
             catalogue=catalogue,
             units=spread_units(catalogue, _NUM_COLD_UNITS),
@@ -358,8 +314,8 @@ class _Examination:
             window=window,
             num_threads=settings.num_threads,
             num_builders=self._num_builders,
+            widest_column=facts.widest_column,
         )
-        facts = row_facts(catalogue, tables[0], fetched.units[0])
         return sample, window, facts, arrow_bytes, tensor_bytes
 
     def _warm(self, sample: Sample, fetched: Fetched) -> WarmCost:
@@ -420,6 +376,14 @@ class _Examination:
         self._clock.say("copying alone, from pinned and pageable memory")
         return probe_copy(int(tensor_bytes * self._settings.batch_size))
 
+    def _sharing(self, sample: Sample, facts: RowFacts, scratch: Path) -> Shared | None:
+        if facts.repeated_share < MUCH:
+            return None
+        self._clock.say("filling a cache of shared features")
+        replaying = self._tap.replaying() if self._tap is not None else contextlib.nullcontext()
+        with replaying:
+            return keep_shared(sample, scratch / "shared", num_threads=self._settings.num_threads)
+
     def _today(self, catalogue: Catalogue) -> str:
         """Return the path that samples take now: the warm one where the cache holds nearly all chunks."""
         cache = self._settings.cache
@@ -435,81 +399,11 @@ class _Examination:
             )
         return TENSORS if present >= 0.99 * len(looked) else SOURCE
 
-    def _whole(
-        self, key: str, sample: Sample, plans: dict[str, Plan], today: str, step: StepCost | None, runs: _Runs
-    ) -> None:
-        """Run a path whole: today's for longer."""
-        settings, clock = self._settings, self._clock
-        seconds = clock.slice_s(_TODAY if key == today else _PATHS)
-        if seconds < _LEAST_S and key != today:
-            return
-        expected_s = rate_of(plans[key])
-        window_s = sample.window * sample.mean_chunk / expected_s
-        if key == SOURCE and 3 * window_s > _LONGEST * settings.budget_s:
-            self._notes.append("One window takes too long to be measured whole: today's rate is the model's.")
-            return
-        clock.say(f"the whole path: {key}" if key != SOURCE else "the whole path, from the source")
-        with contextlib.suppress(SourceError):
-            whole: Whole
-            if key == SOURCE:
-                whole = run_source(sample, settings, seconds=seconds, expected_s=expected_s, listener=runs.listener)
-            elif key == ARROW:
-                whole = run_arrow(sample, settings, seconds=seconds)
-            else:
-                whole = run_tensors(sample, settings, seconds=seconds)
-            runs.cores_left[key] = whole.cores_left
-            if whole.rate is not None:
-                runs.measured[key] = whole.rate
-            if key == today and whole.got:
-                at = min(len(whole.got) - 1, len(whole.got) // 2)
-                length_s = min(max(window_s, 10 * _period_s(plans[key])), whole.wall_s / 2)
-                runs.timeline = spans_of(
-                    whole,
-                    runs.listener,
-                    step_s=0.0 if step is None else step.step_s,
-                    from_s=whole.asked[at],
-                    length_s=length_s,
-                )
-
-    def _more_threads(self, sample: Sample, plan: Plan, measured: Mapping[str, Rate]) -> Plan | None:
-        """Return the plan with more threads as a run of it shows it; None where it is not worth one, or takes too long.
-
-        What threads lose by each other is the one thing that no experiment with fewer of them tells.
-        """
-        settings, clock = self._settings, self._clock
-        num_threads = MORE_THREADS * settings.num_threads
-        more = more_threads(plan, num_more=num_threads - settings.num_threads)
-        demand, now = demand_of(plan), measured.get(SOURCE)
-        is_fed = demand is not None and now is not None and now.samples_s >= KEEPS_UP * demand
-        expected_s = rate_of(more)
-        # What fills the pipe, and the windows that a rate is taken of.
-        least_s = 4 * more.window * sample.mean_chunk / expected_s
-        if is_fed or now is None or least_s > clock.left_s:
-            return None
-        seconds = max(_LEAST_S, 0.75 * least_s, clock.slice_s(_MORE))
-        clock.say(f"the whole path, with {num_threads} threads")
-        listener = Listener()
-        with contextlib.suppress(SourceError):
-            asked = replace(settings, num_threads=num_threads)
-            whole = run_source(sample, asked, seconds=seconds, expected_s=expected_s, listener=listener)
-            if whole.rate is not None:
-                return settled(
-                    more,
-                    build_cpu_s=build_cpu_s(listener),
-                    measured_s=whole.rate.samples_s,
-                    cores_left=whole.cores_left,
-                )
-        return None
-
 
 def _text(dataset: Dataset) -> str:
     """Return a data set as people read it, on one line."""
     more = len(dataset.sources) - 1
     return dataset.sources[0] + (f" and {more:,} more" if more else "")
-
-
-def _period_s(plan: Plan) -> float:
-    return plan.batch_size / min(rate_of(plan), demand_of(plan) or math.inf)
 
 
 def _first(fetched: Fetched, *, num_samples: float) -> Fetched:

@@ -51,7 +51,8 @@ class Examined:
         found: What the probes found.
         plans: The paths, by key.
         today: Key of the one that samples take now.
-        threads: That one with more threads, as a run of it has shown it; None where there was none.
+        tried: The plans of fixes as a run of them has shown them, by key.
+        shared_how: What to write to keep repeated features once.
         measured: Rates of whole paths.
         facts: What the rows say.
         step: The step; None without one.
@@ -72,7 +73,8 @@ class Examined:
     found: Findings
     plans: Mapping[str, Plan]
     today: str
-    threads: Plan | None
+    tried: Mapping[str, Plan]
+    shared_how: str
     measured: Mapping[str, Rate]
     facts: RowFacts
     step: StepFacts | None
@@ -167,8 +169,8 @@ def options_of(examined: Examined) -> Options:
         widest_column=facts.widest_column if len(examined.catalogue.schema) > 1 else "",
         widest_share=facts.widest_share,
         widest_cpu_share=facts.widest_cpu_share,
-        repeated_share=facts.repeated_share,
-        threads=examined.threads,
+        tried=examined.tried,
+        shared_how=examined.shared_how,
     )
 
 

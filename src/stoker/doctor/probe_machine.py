@@ -5,10 +5,13 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import statistics
 import tempfile
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -72,23 +75,32 @@ def pace() -> Pace:
     order = rng.integers(0, len(rows), 2_048)
     values = rng.standard_normal(1 << 15)
     places = [(np.empty((len(order), 512), dtype=np.uint8), values.copy()) for _ in range(count)]
-    num_done = [0] * count
-    end = time.perf_counter() + _SPIN_S
+    spent: list[tuple[float, float]] = []  # (processor seconds, seconds) of each thread
+    each_s: list[float] = []  # processor seconds of each piece
+    together = threading.Barrier(count)
+
+    def piece(taken: Any, mine: Any) -> None:
+        # Memory here and there, then sums and branches: no GIL in either, and each so long that it is hardly asked for,
+        # since threads that wait for it leave cores idle.
+        np.take(rows, order, axis=0, out=taken, mode="clip")
+        mine[:] = values
+        mine.sort(kind="heapsort")
 
     def spin(i: int) -> None:
-        taken, mine = places[i]
-        while time.perf_counter() < end:
-            # Memory here and there, then sums and branches: no GIL in either, and each so long that it is hardly asked
-            # for, since threads that wait for it leave cores idle.
-            np.take(rows, order, axis=0, out=taken, mode="clip")
-            mine[:] = values
-            mine.sort(kind="heapsort")
-            num_done[i] += 1
+        # The first piece may pay what those before have left: an allocator tidies up for as long as all of this takes.
+        piece(*places[i])
+        together.wait()
+        cpu_s = began_s = time.thread_time()
+        start_s = time.perf_counter()
+        while (wall_s := time.perf_counter() - start_s) < _SPIN_S:
+            piece(*places[i])
+            last_s, cpu_s = cpu_s, time.thread_time()
+            each_s.append(cpu_s - last_s)
+        spent.append((cpu_s - began_s, wall_s))
 
-    cpu_s = time.process_time()
-    wall_s = in_threads(count, spin)
-    cpu_s = time.process_time() - cpu_s
-    return Pace(cores=min(float(count), max(0.1, cpu_s / wall_s)), speed=sum(num_done) / cpu_s)
+    in_threads(count, spin)
+    share = sum(cpu_s for cpu_s, _ in spent) / sum(wall_s for _, wall_s in spent)
+    return Pace(cores=count * min(1.0, max(0.1, share)), speed=1 / statistics.median(each_s))
 
 
 def memory_bytes_s() -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
@@ -11,9 +12,10 @@ from typing import Any
 
 from stoker.doctor.arrow import ArrowBatches, converter
 from stoker.doctor.probe_machine import free_memory_bytes
-from stoker.doctor.sampled import SampledDataset
+from stoker.doctor.sampled import SampledDataset, spread_units
 from stoker.doctor.settings import DoctorSettings
 from stoker.doctor.whole import Listener, Whole, built_rate, joined, run_whole, stall_share, steady_rate
+from stoker.errors import FieldError
 from stoker.feed.loader import Loader
 from stoker.source.catalogue import Catalogue
 
@@ -24,6 +26,8 @@ _NUM_WINDOWS = 5
 # An epoch of warm chunks is so many times as long as the sample, or has so many chunks.
 _MOST_TIMES = 200
 _MOST_CHUNKS = 4_096
+# So many times as long a run of very uneven units is.
+_MOST_LONGER = 2
 # A loop that waited less than this was not limited by its batches.
 _HARDLY = 0.05
 
@@ -42,6 +46,8 @@ class Sample:
         window: Chunks that are mixed together.
         num_threads: Threads that the loader was told.
         num_builders: Threads that it builds with.
+        widest_column: The column with most bytes at the source; "" where that is not known.
+        shared: The same with repeated features kept once; None where nothing repeats.
     """
 
     catalogue: Catalogue
@@ -53,11 +59,19 @@ class Sample:
     window: int
     num_threads: int
     num_builders: int
+    widest_column: str = ""
+    shared: Sample | None = None
 
     @property
     def mean_unit(self) -> float:
         """Samples of a unit."""
         return sum(int(self.catalogue.num_samples[u.start : u.stop].sum()) for u in self.units) / len(self.units)
+
+    @property
+    def evenness(self) -> float:
+        """So many of the units, all of one size, would say as much as these do together: a share; 1 of even ones."""
+        sizes = [int(self.catalogue.num_samples[u.start : u.stop].sum()) for u in self.units]
+        return sum(sizes) ** 2 / (len(sizes) * sum(size**2 for size in sizes))
 
     @property
     def mean_chunk(self) -> float:
@@ -82,7 +96,9 @@ def run_source(
     window = max(sample.window, settings.num_threads + extra)
     window_s = window * sample.mean_chunk / expected_s
     # A few whole windows: less says nothing where batches come window by window.
-    seconds = max(seconds, min((_NUM_WINDOWS - 1) * window_s, 3 * seconds))
+    windows_s = min((_NUM_WINDOWS - 1) * window_s, 3 * seconds)
+    # And longer where a few huge units say it all: how they fall in the order is half of what a short run shows.
+    seconds = max(seconds, windows_s, min(1 / sample.evenness, _MOST_LONGER) * seconds)
     wanted = expected_s * seconds * 1.5 + (_NUM_WINDOWS + 2) * window * sample.mean_chunk
     most = _MEMORY_SHARE * free_memory_bytes() / max(1.0, sample.tensor_bytes)
     num_times = max(1, round(min(wanted, most) / (sample.mean_unit * len(sample.units)) + 0.5))
@@ -97,6 +113,17 @@ def run_source(
     until = whole.begun[-1] if whole.begun else 0.0
     rate = built_rate(listener.built, num_first=settings.num_threads + extra, until=until)
     return whole if rate is None else replace(whole, rate=rate)
+
+
+def without_widest(sample: Sample) -> Sample | None:
+    """Return what runs on the data set without its widest column; None where that column is needed."""
+    dataset = copy.copy(sample.catalogue.dataset)
+    dataset.columns = tuple(name for name in sample.catalogue.schema.names if name != sample.widest_column)
+    try:
+        catalogue = dataset.open()
+    except (FieldError, ValueError):
+        return None
+    return replace(sample, catalogue=catalogue, units=spread_units(catalogue, len(sample.units)))
 
 
 def run_tensors(sample: Sample, settings: DoctorSettings, *, seconds: float) -> Whole:

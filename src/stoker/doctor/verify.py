@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,10 +11,11 @@ from stoker.doctor import probe_machine
 from stoker.doctor.costs import Plan
 from stoker.doctor.flow import rate_of
 from stoker.doctor.results import ARROW, SOURCE, TENSORS, Fix, Verified
-from stoker.doctor.runs import Sample, run_arrow, run_in_processes, run_source, run_tensors
+from stoker.doctor.runs import Sample, run_arrow, run_in_processes, run_source, run_tensors, without_widest
 from stoker.doctor.settings import DoctorSettings
 from stoker.doctor.whatif import Change, at_speed, with_cores
 from stoker.doctor.whole import Whole
+from stoker.errors import TransformError
 
 # Windows of a data set in which processes have long begun, and have not come to its end.
 _MANY_WINDOWS = 8
@@ -78,7 +80,7 @@ def _tried(
     after = probe_machine.pace()
     # What processes of their own used is not in our clock.
     cores_left = (before.cores + after.cores) / 2 if fix.key == "processes" else whole.cores_left
-    faster = (before.speed + after.speed) / (2 * speed)
+    faster = max(before.speed, after.speed) / speed
     then = with_cores(plan, cores_left)
     if abs(faster - 1) > _SAME_SPEED:
         then = at_speed(then, faster)
@@ -93,10 +95,10 @@ def apply(fix: Fix, sample: Sample, settings: DoctorSettings, *, today: str, sec
 
 def _runs(
     fix: Fix, sample: Sample, settings: DoctorSettings, *, today: str, seconds: float
-) -> dict[str, Callable[[], Whole]]:
+) -> dict[str, Callable[[], Whole | None]]:
     """Return how each fix is applied."""
     rate_s = fix.predicted_s
-    runs: dict[str, Callable[[], Whole]] = {
+    runs: dict[str, Callable[[], Whole | None]] = {
         TODAY: lambda: (
             run_source(sample, settings, seconds=seconds, expected_s=rate_s)
             if today == SOURCE
@@ -108,15 +110,27 @@ def _runs(
     if today == SOURCE:
         more = replace(settings, num_threads=_threads(fix, settings))
         runs["threads"] = lambda: run_source(sample, more, seconds=seconds, expected_s=rate_s)
+        runs["columns"] = lambda: _without_widest(sample, settings, seconds=seconds, expected_s=rate_s)
         if len(sample.catalogue) >= _MANY_WINDOWS * sample.window:
             # Each process opens the data set itself, so it cannot be given some of its chunks again and again.
             runs["processes"] = lambda: run_in_processes(sample, settings, seconds=seconds)
+    if today == TENSORS and (shared := sample.shared) is not None:
+        runs["share"] = lambda: run_tensors(shared, settings, seconds=seconds)
     if today == TENSORS:
         batch_size = min(settings.batch_size * 4, max(1, int(sample.mean_chunk)))
         larger = replace(settings, batch_size=batch_size)
         if settings.step is None:  # a step on other batches takes another time
             runs["batch"] = lambda: run_tensors(copy.copy(sample), larger, seconds=seconds)
     return runs
+
+
+def _without_widest(sample: Sample, settings: DoctorSettings, *, seconds: float, expected_s: float) -> Whole | None:
+    less = without_widest(sample)
+    if less is None:
+        return None
+    with contextlib.suppress(TransformError):  # it is the transform that needs the column
+        return run_source(less, settings, seconds=seconds, expected_s=expected_s)
+    return None
 
 
 def _threads(fix: Fix, settings: DoctorSettings) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from stoker.doctor.bounds import demand_of
 from stoker.doctor.causes import limit_of
@@ -20,8 +20,10 @@ _NEARLY = 1.02
 MORE_THREADS = 4
 """Threads that wait cost little: so many times as many are tried."""
 _MORE_BATCH = 4
-# A column is worth leaving out, and repeated features worth sharing, from this share of the bytes on.
-_MUCH = 0.15
+MUCH = 0.15
+"""A column is worth leaving out, and repeated features worth sharing, from this share of the bytes on."""
+# Stages whose work is less where less is kept and sent.
+_OF_BATCHES = ("open", "gather", "batch", "copy")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +37,8 @@ class Options:
         widest_column: The column with most bytes at the source; "" where nothing may be left out.
         widest_share: Its share of those bytes.
         widest_cpu_share: Its share of what decoding and converting cost.
-        repeated_share: Share of the tensors' bytes that only repeats the sample before.
-        threads: The plan with more threads as a run of it has shown it; None where there was none.
+        tried: The plans of fixes as a run of them has shown them, by key.
+        shared_how: What to write to keep repeated features once.
     """
 
     num_threads: int
@@ -45,8 +47,8 @@ class Options:
     widest_column: str = ""
     widest_share: float = 0.0
     widest_cpu_share: float = 0.0
-    repeated_share: float = 0.0
-    threads: Plan | None = None
+    tried: Mapping[str, Plan] = field(default_factory=dict)
+    shared_how: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,9 +124,13 @@ def faster_network(plan: Plan, *, times: int = 2) -> Plan:
 
 
 def in_processes(plan: Plan, *, num_processes: int) -> Plan:
-    """Return the plan with everything up to publication in processes: each of them has a GIL of its own."""
+    """Return the plan with everything up to publication in processes: each of them has a GIL of its own.
+
+    What threads lose by handing things to each other, these do not.
+    """
     stages = tuple(replace(stage, gil_s=0.0) if stage.place == "build" else stage for stage in plan.stages)
-    return replace(plan, stages=stages, num_builders=num_processes, num_computing=None)
+    machine = replace(plan.machine, together=1.0)
+    return replace(plan, stages=stages, machine=machine, num_builders=num_processes, num_computing=None)
 
 
 def larger_batch(plan: Plan, *, times: int = _MORE_BATCH) -> Plan:
@@ -143,13 +149,10 @@ def fewer_columns(plan: Plan, *, share: float, cpu_share: float) -> Plan:
     return plan
 
 
-def shared_features(plan: Plan, *, share: float) -> Plan:
-    """Return the plan with repeated features stored and sent once."""
-    for key in ("publish", "open", "gather", "copy"):
-        cost = plan.stage(key)
-        if cost is not None:
-            plan = plan.with_stage(cost.scaled(1 - share))
-    return plan
+def shared_features(plan: Plan, *, times: float) -> Plan:
+    """Return the plan with repeated features kept and sent once, which makes its batches so many times as fast."""
+    stages = tuple(stage.scaled(1 / times) if stage.key in _OF_BATCHES else stage for stage in plan.stages)
+    return replace(plan, stages=stages, gaps=())
 
 
 def fixes_for(plans: Mapping[str, Plan], *, today: str, options: Options) -> tuple[Fix, ...]:
@@ -205,18 +208,18 @@ def changes_for(plans: Mapping[str, Plan], *, today: str, options: Options) -> l
     changes: list[Change] = []
 
     def add(key: str, text: str, how: str, changed: Plan) -> None:
-        changes.append(Change(key=key, text=text, how=how, plan=changed))
+        changes.append(Change(key=key, text=text, how=how, plan=options.tried.get(key, changed)))
 
     if today == SOURCE:
         threads = options.num_threads * MORE_THREADS
-        more = options.threads or more_threads(plan, num_more=threads - options.num_threads)
+        more = more_threads(plan, num_more=threads - options.num_threads)
         add("threads", f"{threads} threads instead of {options.num_threads}", f"num_threads={threads}", more)
         if options.has_transform and not options.in_processes:
             apart = in_processes(plan, num_processes=options.num_threads)
             add("processes", "run the transform in processes", 'transform_in="processes"', apart)
         if plan.stage("fetch") is not None and math.isfinite(plan.machine.network_bytes_s):
             add("network", "a link twice as fast", "more bandwidth, or data nearby", faster_network(plan))
-        if options.widest_share >= _MUCH and options.widest_column:
+        if options.widest_share >= MUCH and options.widest_column:
             less = fewer_columns(plan, share=options.widest_share, cpu_share=options.widest_cpu_share)
             text = f"do without {options.widest_column} ({options.widest_share:.0%} of the bytes)"
             add("columns", text, "Dataset(columns=[...])", less)
@@ -226,9 +229,8 @@ def changes_for(plans: Mapping[str, Plan], *, today: str, options: Options) -> l
             add(ARROW, "keep Arrow on SSD", "a cache of decoded tables", plans[ARROW])
         if TENSORS in plans:
             add(TENSORS, "keep tensors on SSD", "Loader(cache=DIR), or stoker warm", plans[TENSORS])
-    elif options.repeated_share >= _MUCH:
-        shared = shared_features(plan, share=options.repeated_share)
-        add("share", "store repeated features once", "shared features", shared)
+    elif "share" in options.tried:
+        add("share", "keep repeated features once", options.shared_how, options.tried["share"])
     if plan.stage("batch") is not None:
         batch = plan.batch_size * _MORE_BATCH
         add("batch", f"batches of {batch:,}", f"batch_size={batch}", larger_batch(plan))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -128,6 +129,15 @@ class Catalogue:
             f"<Catalogue of {self.dataset!r}: {len(self.files):,} files, {len(self):,} fragments, "
             f"{int(self.num_samples.sum()):,} samples>"
         )
+
+    def sharing(self, share: Mapping[str, Sequence[str]]) -> Catalogue:
+        """Return the same fragments of the same files, with fields shared as `Dataset(share=...)` says."""
+        other = copy.copy(self)
+        other.dataset = copy.copy(self.dataset)
+        other.dataset.share = {key: tuple(patterns) for key, patterns in share.items()}
+        for made_of_it in ("_recipe", "fingerprint"):
+            other.__dict__.pop(made_of_it, None)
+        return other
 
     @cached_property
     def _recipe(self) -> str:

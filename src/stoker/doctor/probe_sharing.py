@@ -1,0 +1,63 @@
+"""Repeated features kept once: the sample's chunks built so, beside those that are as they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from stoker.doctor.runs import Sample
+from stoker.doctor.sampled import SampledDataset
+from stoker.errors import StokerError
+from stoker.feed.chunks import open_chunks
+from stoker.feed.sharing import SharingFound, find_sharing
+from stoker.trace.stages import ignore_stage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shared:
+    """The sample with what repeats in it kept once.
+
+    Attributes:
+        sample: To run on.
+        how: What to write for it.
+    """
+
+    sample: Sample
+    how: str
+
+
+def keep_shared(sample: Sample, folder: Path, *, num_threads: int) -> Shared | None:
+    """Build the warm chunks of a sample once more, features that repeat kept once; None where none are worth it.
+
+    Args:
+        sample: As it is.
+        folder: For the cache.
+        num_threads: Threads that build.
+    """
+    if sample.catalogue.dataset.share:
+        return None
+    try:
+        found = find_sharing(SampledDataset(sample.catalogue, sample.warm_units).open())
+        if not found.keys:
+            return None
+        catalogue = sample.catalogue.sharing({one.key: one.patterns or (one.key,) for one in found.keys})
+        chunks = open_chunks(
+            SampledDataset(catalogue, sample.warm_units),
+            cache=folder,
+            limit_bytes=None,
+            num_threads=num_threads,
+            transform_in="threads",
+            on_stage=ignore_stage,
+        )
+        try:
+            chunks.warm(num_threads=num_threads)
+        finally:
+            chunks.close()
+    except StokerError:  # what can be built as it is, and not so, is no advice
+        return None
+    return Shared(sample=replace(sample, catalogue=catalogue, warm=folder), how=_how(found))
+
+
+def _how(found: SharingFound) -> str:
+    keys = ", ".join(f'"{one.key}": [...]' for one in found.keys)
+    return f"Dataset(share={{{keys}}}): stoker inspect --share"

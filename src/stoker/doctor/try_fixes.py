@@ -1,0 +1,138 @@
+"""Fixes that are tried for a while, because no experiment with anything else tells what they give."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from stoker.doctor.clock import Clock
+from stoker.doctor.costs import Plan
+from stoker.doctor.flow import rate_of
+from stoker.doctor.results import SOURCE, TENSORS
+from stoker.doctor.runs import Sample, run_in_processes, run_source, run_tensors, without_widest
+from stoker.doctor.settings import DoctorSettings
+from stoker.doctor.together import settled
+from stoker.doctor.whatif import MORE_THREADS, MUCH, fewer_columns, in_processes, more_threads, shared_features
+from stoker.doctor.whole import Listener, Whole, build_cpu_s
+from stoker.doctor.whole_paths import WholePaths
+from stoker.errors import StokerError
+
+# Share of the budget for each.
+_SHARE = 0.12
+# A run for less says nothing of itself.
+_LEAST_S = 0.5
+# Windows that a rate is taken of, and those in which processes have long begun and have not come to their end.
+_NUM_WINDOWS, _NUM_WINDOWS_APART = 3, 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class TryFixes:
+    """What is needed to try fixes of today's path.
+
+    Attributes:
+        sample: What to run on.
+        settings: How the examination runs.
+        clock: The budget.
+        paths: The whole paths, run.
+        today: Key of the one that samples take now.
+        may_open_again: Whether the data set is opened quickly enough to do so for a trial.
+        widest_share: Share that the widest column has of the bytes at the source.
+        widest_cpu_share: Share that it has of what decoding and converting cost.
+    """
+
+    sample: Sample
+    settings: DoctorSettings
+    clock: Clock
+    paths: WholePaths
+    today: str
+    may_open_again: bool
+    widest_share: float
+    widest_cpu_share: float
+
+    def all(self) -> dict[str, Plan]:
+        """Return the plan that each fix makes as a run of it has shown it, by its key.
+
+        Those are left out that are no fixes of this path, for which no time is left, or that did not run.
+        """
+        if self.paths.is_fed():
+            return {}
+        trials: Mapping[str, Callable[[], Plan | None]] = {
+            SOURCE: {"threads": self._threads, "processes": self._processes, "columns": self._columns},
+            TENSORS: {"share": self._share},
+        }[self.today]
+        found: dict[str, Plan] = {}
+        for key, trial in trials.items():
+            # What works on the samples as they are may not work on them otherwise, and is no advice then.
+            with contextlib.suppress(StokerError):
+                if (plan := trial()) is not None:
+                    found[key] = plan
+        return found
+
+    def _threads(self) -> Plan | None:
+        """What threads lose by each other, fewer of them do not tell."""
+        num_threads = MORE_THREADS * self.settings.num_threads
+        plan = more_threads(self.paths.alone(SOURCE), num_more=num_threads - self.settings.num_threads)
+        if (seconds := self._seconds(plan)) is None:
+            return None
+        self.clock.say(f"the whole path, with {num_threads} threads")
+        return self._from_source(plan, self.sample, replace(self.settings, num_threads=num_threads), seconds=seconds)
+
+    def _columns(self) -> Plan | None:
+        """A column of lists costs other work than one of numbers that has as many bytes."""
+        if not self.may_open_again or self.widest_share < MUCH or len(self.sample.catalogue.schema) < 2:
+            return None
+        plan = self.paths.alone(SOURCE)
+        plan = fewer_columns(plan, share=self.widest_share, cpu_share=self.widest_cpu_share)
+        seconds, sample = self._seconds(plan), without_widest(self.sample)
+        if seconds is None or sample is None:
+            return None
+        self.clock.say(f"the whole path, without {self.sample.widest_column}")
+        return self._from_source(plan, sample, self.settings, seconds=seconds)
+
+    def _processes(self) -> Plan | None:
+        """Each process opens the data set for itself, and all of it: the sample cannot be sent there."""
+        sample, settings = self.sample, self.settings
+        catalogue = sample.catalogue
+        has_transform = catalogue.dataset.transform is not None and settings.transform_in == "threads"
+        if not has_transform or not self.may_open_again or catalogue.is_remote:
+            return None
+        plan = in_processes(self.paths.settled()[SOURCE], num_processes=settings.num_threads)
+        seconds = self._seconds(plan, num_windows=_NUM_WINDOWS_APART)
+        if seconds is None or len(catalogue) < _NUM_WINDOWS_APART * sample.window:
+            return None
+        self.clock.say("the whole path, the transform in processes")
+        whole = run_in_processes(sample, settings, seconds=seconds)
+        # What others used and what processes of our own did cannot be told apart from here.
+        return self._settled(plan, replace(whole, cores_left=plan.machine.cores))
+
+    def _share(self) -> Plan | None:
+        """What is read less is read faster, what is spread out again is written as before: which counts is open."""
+        seconds = self.clock.slice_s(_SHARE)
+        if self.sample.shared is None or seconds < _LEAST_S:
+            return None
+        self.clock.say("a warm cache of shared features")
+        whole = run_tensors(self.sample.shared, self.settings, seconds=seconds)
+        if whole.rate is None:
+            return None
+        times = whole.rate.samples_s / self.paths.measured[TENSORS].samples_s
+        return self._settled(shared_features(self.paths.settled()[TENSORS], times=times), whole)
+
+    def _seconds(self, plan: Plan, *, num_windows: int = _NUM_WINDOWS) -> float | None:
+        """Return how long to run a plan, None where that is longer than there is time."""
+        windows_s = num_windows * plan.window * self.sample.mean_chunk / rate_of(plan)
+        # Those that only fill the pipe come before them.
+        if windows_s * (1 + 1 / num_windows) > self.clock.left_s:
+            return None
+        return max(_LEAST_S, windows_s, self.clock.slice_s(_SHARE))
+
+    def _from_source(self, plan: Plan, sample: Sample, settings: DoctorSettings, *, seconds: float) -> Plan | None:
+        listener = Listener()
+        whole = run_source(sample, settings, seconds=seconds, expected_s=rate_of(plan), listener=listener)
+        return self._settled(plan, whole, cpu_s=build_cpu_s(listener))
+
+    @staticmethod
+    def _settled(plan: Plan, whole: Whole, *, cpu_s: float | None = None) -> Plan | None:
+        if whole.rate is None:
+            return None
+        return settled(plan, build_cpu_s=cpu_s, measured_s=whole.rate.samples_s, cores_left=whole.cores_left)

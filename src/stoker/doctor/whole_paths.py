@@ -1,0 +1,144 @@
+"""Whole paths, each run for a while: what today's gives, and what the others do."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Mapping
+
+from stoker.doctor import probe_machine
+from stoker.doctor.bounds import demand_of
+from stoker.doctor.causes import KEEPS_UP
+from stoker.doctor.clock import Clock
+from stoker.doctor.costs import Plan
+from stoker.doctor.flow import rate_of
+from stoker.doctor.results import ARROW, SOURCE, TENSORS, Rate, Span
+from stoker.doctor.runs import Sample, run_arrow, run_source, run_tensors
+from stoker.doctor.settings import DoctorSettings
+from stoker.doctor.together import settled
+from stoker.doctor.whole import Listener, Whole, build_cpu_s, spans_of
+from stoker.errors import SourceError
+
+# Shares of the budget for today's path, and for each other one.
+_TODAY, _OTHERS = 0.18, 0.05
+# A path that runs for less says nothing of itself.
+_LEAST_S = 0.5
+# One of which three windows take more of the budget is not run.
+_LONGEST = 0.6
+
+
+class WholePaths:
+    """The runs of whole paths, in turn, within the budget.
+
+    Args:
+        sample: What they run on.
+        settings: How.
+        clock: The budget.
+        plans: The paths as each stage alone says, by key.
+        today: Key of the one that samples take now.
+        step_s: Seconds of a step on the device; 0.0 without one.
+
+    Attributes:
+        measured: Rates of those that ran.
+        timeline: A stretch of today's.
+        notes: What a reader should know.
+    """
+
+    def __init__(
+        self,
+        sample: Sample,
+        settings: DoctorSettings,
+        clock: Clock,
+        plans: Mapping[str, Plan],
+        *,
+        today: str,
+        step_s: float,
+    ) -> None:
+        self.measured: dict[str, Rate] = {}
+        self.timeline: tuple[Span, ...] = ()
+        self.notes: list[str] = []
+        self._sample = sample
+        self._settings = settings
+        self._clock = clock
+        self._plans = plans
+        self._today = today
+        self._step_s = step_s
+        self._cores_left: dict[str, float] = {}
+        self._speeds: list[float] = []
+        self._listener = Listener()
+
+    def run(self) -> None:
+        """Run each: the short ones first, so that today's takes what it needs, and others what is left then."""
+        keys = sorted({ARROW, TENSORS, self._today} & self._plans.keys(), key=lambda key: (key == self._today, key))
+        for key in keys:
+            self._run(key)
+            # What is verified later is compared with these runs: so is the speed of the processors.
+            self._speeds.append(probe_machine.pace().speed)
+
+    @property
+    def speed(self) -> float:
+        """Of the processors behind the runs; see `Pace`. What disturbs a short look makes it slower, never faster."""
+        return max(self._speeds)
+
+    @property
+    def cores_left(self) -> float | None:
+        """Processors that others left to today's; None where it did not run."""
+        return self._cores_left.get(self._today)
+
+    def alone(self, key: str) -> Plan:
+        """Return a plan as each stage alone says."""
+        return self._plans[key]
+
+    def settled(self) -> dict[str, Plan]:
+        """Return the plans with what the runs have shown."""
+        plans = dict(self._plans)
+        for key, rate in self.measured.items():
+            plans[key] = settled(
+                plans[key],
+                build_cpu_s=build_cpu_s(self._listener) if key == SOURCE else None,
+                measured_s=rate.samples_s,
+                cores_left=self._cores_left[key],
+            )
+        return plans
+
+    def is_fed(self) -> bool:
+        """Return whether today's path gives what the step takes; True where it did not run, for nothing is known."""
+        now, demand = self.measured.get(self._today), demand_of(self._plans[self._today])
+        return now is None or (demand is not None and now.samples_s >= KEEPS_UP * demand)
+
+    def _run(self, key: str) -> None:
+        """Run a path: today's for longer."""
+        settings, clock, sample, plan = self._settings, self._clock, self._sample, self._plans[key]
+        seconds = clock.slice_s(_TODAY if key == self._today else _OTHERS)
+        if seconds < _LEAST_S and key != self._today:
+            return
+        expected_s = rate_of(plan)
+        window_s = sample.window * sample.mean_chunk / expected_s
+        if key == SOURCE and 3 * window_s > _LONGEST * settings.budget_s:
+            self.notes.append("One window takes too long to be measured whole: today's rate is the model's.")
+            return
+        clock.say(f"the whole path: {key}" if key != SOURCE else "the whole path, from the source")
+        with contextlib.suppress(SourceError):
+            whole: Whole
+            if key == SOURCE:
+                whole = run_source(sample, settings, seconds=seconds, expected_s=expected_s, listener=self._listener)
+            elif key == ARROW:
+                whole = run_arrow(sample, settings, seconds=seconds)
+            else:
+                whole = run_tensors(sample, settings, seconds=seconds)
+            self._cores_left[key] = whole.cores_left
+            if whole.rate is not None:
+                self.measured[key] = whole.rate
+            if key == self._today and whole.got:
+                at = min(len(whole.got) - 1, len(whole.got) // 2)
+                self.timeline = spans_of(
+                    whole,
+                    self._listener,
+                    step_s=self._step_s,
+                    from_s=whole.asked[at],
+                    length_s=min(max(window_s, 10 * _period_s(plan)), whole.wall_s / 2),
+                )
+
+
+def _period_s(plan: Plan) -> float:
+    return plan.batch_size / min(rate_of(plan), demand_of(plan) or math.inf)
