@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
-from collections.abc import Callable
+from bisect import bisect
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from benchmarks.planted import Case
-from stoker import Dataset
+from stoker import Dataset, Loader
 from stoker.doctor.results import DoctorResult, Verified
-from stoker.doctor.runs import Sample, run_source, run_tensors
-from stoker.doctor.sampled import spread_units
+from stoker.doctor.runs import Sample, run_tensors
+from stoker.doctor.sampled import SampledDataset, spread_units
 from stoker.doctor.settings import DoctorSettings
-from stoker.doctor.whole import Whole
+from stoker.doctor.whole import Listener, Whole, built_rate, run_whole, stall_share, steady_rate
 from stoker.feed.chunks import open_chunks
+from stoker.source.catalogue import Catalogue
 from stoker.trace.stages import ignore_stage
 
 Result = TypeVar("Result")
 
-_SECONDS = 5.0
-_MIN_WINDOW = 4
+_SECONDS, _CLIMB_S = 6.0, 12.0
+_NUM_UNITS, _WINDOW, _SPARE = 64, 64, 1.2
+# A loop that waited less was not limited by its batches.
+_HARDLY = 0.05
 
 
 def applied(case: Case, settings: DoctorSettings, result: DoctorResult, folder: Path) -> tuple[Verified, ...]:
@@ -57,6 +63,10 @@ def _pin(num_cores: int) -> None:
 
 def _run(dataset: Dataset, settings: DoctorSettings, folder: Path, *, is_warm: bool, expected_s: float) -> Whole:
     """Return a run of a data set, from its source or from a cache that is warm."""
+    catalogue = dataset.open()
+    units = spread_units(catalogue, _NUM_UNITS)
+    if not is_warm:
+        return _from_source(catalogue, units, settings, expected_s=expected_s)
     chunks = open_chunks(
         dataset,
         cache=folder,
@@ -66,13 +76,9 @@ def _run(dataset: Dataset, settings: DoctorSettings, folder: Path, *, is_warm: b
         on_stage=ignore_stage,
     )
     try:
-        num_builders = chunks.num_builders(settings.num_threads)
-        if is_warm:
-            chunks.warm(num_threads=settings.num_threads)
+        chunks.warm(num_threads=settings.num_threads)
     finally:
         chunks.close()
-    catalogue = dataset.open()
-    units = spread_units(catalogue, 64)
     sample = Sample(
         catalogue=catalogue,
         units=units,
@@ -80,10 +86,29 @@ def _run(dataset: Dataset, settings: DoctorSettings, folder: Path, *, is_warm: b
         warm_units=units,
         arrow=(),
         tensor_bytes=0.0,
-        window=max(_MIN_WINDOW, num_builders),
+        window=4,
         num_threads=settings.num_threads,
-        num_builders=num_builders,
     )
-    if is_warm:
-        return run_tensors(sample, settings, seconds=_SECONDS)
-    return run_source(sample, settings, seconds=_SECONDS, expected_s=expected_s)
+    return run_tensors(sample, settings, seconds=_SECONDS)
+
+
+def _from_source(catalogue: Catalogue, units: Sequence[range], settings: DoctorSettings, *, expected_s: float) -> Whole:
+    """Return the end of a run: in the beginning the loader finds out how many threads are worth it."""
+    listener = Listener()
+    # No more than the run takes: where a cache in memory may become too small, few chunks are built ahead.
+    num_samples = sum(int(catalogue.num_samples[unit.start : unit.stop].sum()) for unit in units)
+    num_times = math.ceil(_SPARE * expected_s * (_CLIMB_S + _SECONDS) / num_samples)
+    dataset = SampledDataset(catalogue, units, num_times=num_times, on_stage=listener)
+    options = {"batch_size": settings.batch_size, "num_threads": settings.num_threads, "window": _WINDOW}
+    with Loader(dataset, shuffle=True, **options) as loader, closing(_once(loader)) as batches:
+        whole = run_whole(batches, step=settings.step, seconds=_CLIMB_S + _SECONDS)
+    from_s = whole.begun[-1] - _SECONDS
+    at = bisect(whole.begun, from_s)
+    if stall_share(whole) < _HARDLY:
+        return replace(whole, rate=steady_rate(whole.begun[at:], whole.sizes[at:]))
+    late = [unit for unit in listener.built if unit[1] > from_s]
+    return replace(whole, rate=built_rate(late, num_first=1, until=whole.begun[-1]))
+
+
+def _once(loader: Loader) -> Generator[Any, None, None]:
+    yield from loader

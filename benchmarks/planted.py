@@ -66,9 +66,9 @@ def parquet(rows: pa.Table, *, compression: str = "none", level: int | None = No
     return sink.getvalue()
 
 
-def lake(*, num_chunks: int = 24, num_floats: int = NUM_FLOATS) -> MemoryStorage:
+def lake(*, num_chunks: int = 24, num_floats: int = NUM_FLOATS, chunk_rows: int = CHUNK_ROWS) -> MemoryStorage:
     """A lake in memory, a row group a file."""
-    same = [parquet(table(CHUNK_ROWS, seed=seed, num_floats=num_floats)) for seed in range(3)]
+    same = [parquet(table(chunk_rows, seed=seed, num_floats=num_floats)) for seed in range(3)]
     return MemoryStorage({f"lake/{i:03}.parquet": same[i % 3] for i in range(num_chunks)})
 
 
@@ -118,6 +118,11 @@ def zipped() -> MemoryStorage:
     """A lake in memory, its files compressed."""
     same = [parquet(table(CHUNK_ROWS, seed=seed), compression="gzip") for seed in range(3)]
     return MemoryStorage({f"lake/{i:03}.parquet": same[i % 3] for i in range(24)})
+
+
+def small_lake() -> MemoryStorage:
+    """A lake of many small files: however many are fetched at once, waiting for each counts."""
+    return lake(num_chunks=96, chunk_rows=5_000)
 
 
 def behind(bandwidth_bytes_s: float | None = None, latency_s: float = 0.0) -> Storage:
@@ -177,7 +182,7 @@ def skewed() -> Storage:
     """A lake of small files, and a huge row group now and then, which comes over one connection."""
     small, huge = parquet(table(2_000, seed=1)), parquet(table(100_000, seed=2))
     files = {f"lake/{i:03}.parquet": huge if i % 12 == 11 else small for i in range(48)}
-    return NarrowConnections(MemoryStorage(files), 20e6)
+    return NarrowConnections(MemoryStorage(files), 10e6)
 
 
 CASES = (
@@ -191,8 +196,8 @@ CASES = (
     Case(
         name="high latency",
         stages=frozenset({"fetch"}),
-        dataset=lambda _: Dataset("lake", storage=behind(None, 0.4)),
-        step_s=4e-3,
+        dataset=lambda _: Dataset("lake", storage=SlowStorage(small_lake(), latency_s=0.4)),
+        step_s=1e-3,
     ),
     Case(
         name="throttled network with latency",
@@ -265,9 +270,9 @@ CASES = (
     Case(
         name="narrow connections",
         stages=frozenset({"fetch"}),
-        dataset=lambda _: Dataset("lake", storage=NarrowConnections(lake(), 4e6)),
+        dataset=lambda _: Dataset("lake", storage=NarrowConnections(small_lake(), 1.5e6)),
         step_s=2e-3,
-        instead={"network": lambda _: Dataset("lake", storage=NarrowConnections(lake(), 8e6))},
+        instead={"network": lambda _: Dataset("lake", storage=NarrowConnections(small_lake(), 3e6))},
     ),
     Case(
         name="transform that waits for a service",
@@ -300,7 +305,9 @@ CASES = (
     Case(
         name="high latency and transform with the GIL",
         stages=frozenset({"fetch", "transform"}),
-        dataset=lambda _: Dataset("lake", storage=behind(None, 0.4), transform=python_loop, version="1"),
+        dataset=lambda _: Dataset(
+            "lake", storage=SlowStorage(small_lake(), latency_s=0.6), transform=python_loop, version="1"
+        ),
         step_s=1e-3,
     ),
     Case(
@@ -324,7 +331,9 @@ CASES = (
     Case(
         name="narrow connections and transform with the GIL",
         stages=frozenset({"fetch", "transform"}),
-        dataset=lambda _: Dataset("lake", storage=NarrowConnections(lake(), 4e6), transform=python_loop, version="1"),
+        dataset=lambda _: Dataset(
+            "lake", storage=NarrowConnections(small_lake(), 1e6), transform=python_loop, version="1"
+        ),
         step_s=1e-3,
     ),
     Case(

@@ -19,7 +19,7 @@ from stoker.doctor.settings import DoctorSettings
 from stoker.doctor.step import TimedStep
 from stoker.errors import StokerError
 from stoker.feed.chunks import open_chunks
-from stoker.testing import FlakyStorage
+from stoker.testing import FlakyStorage, SlowStorage
 from stoker.trace.stages import ignore_stage
 
 planted = pytest.importorskip("benchmarks.planted")
@@ -72,7 +72,7 @@ def test_a_throttled_network_is_named_and_tensors_on_ssd_mend_it(tmp_path):
 
 @looked_at_again
 def test_latency_is_named_where_no_bandwidth_is_missing(tmp_path):
-    dataset = Dataset("lake", storage=planted.behind(None, 0.4))
+    dataset = Dataset("lake", storage=SlowStorage(planted.small_lake(), latency_s=0.6))
     found = examine(dataset, settings(step=TimedStep(1e-3), batch_size=2_048, scratch=tmp_path))
     assert found.verdict.stages[0] == "fetch"
     assert "first byte" in found.verdict.sentence

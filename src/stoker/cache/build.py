@@ -11,6 +11,7 @@ from typing import Protocol, cast
 import numpy as np
 import pyarrow as pa
 
+from stoker.cache.crew import Place, Places
 from stoker.cache.store import Store
 from stoker.cache.write import find_mismatch
 from stoker.errors import (
@@ -36,6 +37,10 @@ _MANY = (pa.Table, pa.RecordBatch, Mapping)
 class ChunkBuilder(Protocol):
     """What builds chunks: here, or in other processes."""
 
+    @property
+    def places(self) -> Places | None:
+        """Those of the threads that compute here; None where others do, or any number may."""
+
     def build(self, i: int, *, may_overflow: bool = True) -> bool:
         """Have chunk i built; False where another process is at it."""
 
@@ -44,35 +49,6 @@ class ChunkBuilder(Protocol):
 
     def close(self) -> None:
         """End what was started."""
-
-
-class _Place:
-    """A place among the threads that may compute: taken once, however often it is asked for, and given back.
-
-    Args:
-        places: All of them; None where there are enough.
-    """
-
-    def __init__(self, places: threading.Semaphore | None) -> None:
-        self._places = places
-        self._is_taken = False
-
-    def take(self) -> None:
-        """Take it.
-
-        Blocks: until one is free.
-        """
-        if self._places is not None and not self._is_taken:
-            self._places.acquire()
-            self._is_taken = True
-
-    def __enter__(self) -> None:
-        """Do nothing: it is taken when it is needed."""
-
-    def __exit__(self, *_: object) -> None:
-        if self._places is not None and self._is_taken:
-            self._is_taken = False
-            self._places.release()
 
 
 class Builder:
@@ -113,8 +89,13 @@ class Builder:
         if self._dataset.transform is None:
             self._spec = plan_spec(catalogue.schema, self._dataset.fields, self._dataset.share)
         self._finding = threading.Lock()
-        self._places = None if num_computing is None else threading.Semaphore(num_computing)
+        self._places = None if num_computing is None else Places(num_computing)
         self._register(reserve_bytes)
+
+    @property
+    def places(self) -> Places | None:
+        """Those of the threads that compute; None where any number may."""
+        return self._places
 
     def reserve(self, num_bytes: int) -> None:
         """Leave so much room in the store for chunks that are needed but not kept: those of all open windows."""
@@ -225,7 +206,7 @@ class Builder:
         Holds a place among those that compute while it makes them, and not while bytes come over a network or while
         the caller publishes.
         """
-        place = _Place(self._places)
+        place = Place(self._places)
         with closing(self._read(i, missing, spec, place)) as tables:
             while True:
                 with place:
@@ -244,7 +225,7 @@ class Builder:
                 del fields
 
     def _read(
-        self, i: int, missing: Collection[int], spec: Spec | None, place: _Place
+        self, i: int, missing: Collection[int], spec: Spec | None, place: Place
     ) -> Generator[tuple[int, pa.Table | None], None, None]:
         """Yield the rows of each missing fragment of a unit; None for those known to have no samples."""
         catalogue = self._catalogue

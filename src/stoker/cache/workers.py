@@ -150,6 +150,11 @@ class ProcessBuilder:
         """Return what a sample is. The one chunk that may have to be built for it is built in this process."""
         return self._here.find_spec(first)
 
+    @property
+    def places(self) -> None:
+        """None: nobody computes here."""
+        return None
+
     def build(self, i: int, *, may_overflow: bool = True) -> bool:
         """Have chunk i built; False where another process than these workers is at it.
 
@@ -248,6 +253,15 @@ def check_can_be_sent(dataset: Dataset) -> None:
                 f"transform_in='processes': the {what} cannot be sent to another process ({error}); {way_out}, or use "
                 f"transform_in='threads'"
             ) from error
+
+
+def can_be_sent(dataset: Dataset) -> bool:
+    """Return whether processes of other builders could be told of `dataset`; see `check_can_be_sent`."""
+    try:
+        check_can_be_sent(dataset)
+    except ValueError:
+        return False
+    return True
 
 
 # ---------------------------------------------------------------------- in the worker

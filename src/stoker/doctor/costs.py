@@ -134,6 +134,7 @@ class Plan:
         machine: What there is to take.
         batch_size: Samples a step.
         num_builders: Threads that build chunks.
+        most_builders: As many as there may be where more of them bring more; 0 where they stay as many as they are.
         num_computing: Of these, as many as may decode, transform and convert at a time; None for all.
         num_assemblers: Threads that assemble batches.
         prefetch: Batches made ahead of the step.
@@ -149,6 +150,7 @@ class Plan:
     machine: Machine
     batch_size: int
     num_builders: int = 1
+    most_builders: int = 0
     num_computing: int | None = None
     num_assemblers: int = 1
     prefetch: int = 12

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from stoker.cache.store import Store
+from stoker.cache.workers import can_be_sent
 from stoker.doctor import probe_machine
 from stoker.doctor.arrow import ArrowCost, converter, probe_arrow, write_tables
 from stoker.doctor.clock import PLANNED, Clock
@@ -85,6 +86,7 @@ class _Examination:
         self._stack = stack
         self._clock = Clock(settings=settings, start_s=time.perf_counter())
         self._is_local = dataset.storage is None and scheme_of(dataset.sources[0]) == "file"
+        self._asked = dataset
         self._dataset = copy.copy(dataset)
         self._tap: Tap | None = None
         if not self._is_local:
@@ -142,6 +144,7 @@ class _Examination:
             machine=machine,
             batch_size=settings.batch_size,
             num_builders=self._num_builders,
+            most_builders=self._most_builders,
             num_computing=settings.num_threads if settings.transform_in == "threads" else None,
             num_threads=settings.num_threads,
             prefetch=settings.prefetch,
@@ -195,6 +198,7 @@ class _Examination:
             today=today,
             tried=fixes,
             shared_how="" if sharing is None else sharing.how,
+            can_be_sent=can_be_sent(self._asked),
             measured=paths.measured,
             facts=facts,
             step=facts_of_step,
@@ -295,7 +299,9 @@ class _Examination:
             finally:
                 chunks.close()
         in_processes = settings.transform_in == "processes"
-        self._num_builders = settings.num_threads if in_processes else chunks.num_builders(settings.num_threads)
+        crew = chunks.crew(settings.num_threads)
+        self._num_builders = settings.num_threads if in_processes else crew.size
+        self._most_builders = 0 if in_processes else crew.most
         tables = tables_of(
             catalogue, fetched, tap=self._tap, max_bytes=int(_KEEP_SHARE * probe_machine.free_memory_bytes())
         )
@@ -313,7 +319,6 @@ class _Examination:
             tensor_bytes=tensor_bytes,
             window=window,
             num_threads=settings.num_threads,
-            num_builders=self._num_builders,
             widest_column=facts.widest_column,
         )
         return sample, window, facts, arrow_bytes, tensor_bytes

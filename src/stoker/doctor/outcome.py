@@ -53,6 +53,7 @@ class Examined:
         today: Key of the one that samples take now.
         tried: The plans of fixes as a run of them has shown them, by key.
         shared_how: What to write to keep repeated features once.
+        can_be_sent: Whether processes can be given the data set.
         measured: Rates of whole paths.
         facts: What the rows say.
         step: The step; None without one.
@@ -75,6 +76,7 @@ class Examined:
     today: str
     tried: Mapping[str, Plan]
     shared_how: str
+    can_be_sent: bool
     measured: Mapping[str, Rate]
     facts: RowFacts
     step: StepFacts | None
@@ -164,7 +166,7 @@ def options_of(examined: Examined) -> Options:
     settings, facts = examined.settings, examined.facts
     return Options(
         num_threads=settings.num_threads,
-        has_transform=examined.catalogue.dataset.transform is not None,
+        has_transform=examined.catalogue.dataset.transform is not None and examined.can_be_sent,
         in_processes=settings.transform_in == "processes",
         widest_column=facts.widest_column if len(examined.catalogue.schema) > 1 else "",
         widest_share=facts.widest_share,

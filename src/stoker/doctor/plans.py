@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from stoker.doctor.arrow import ArrowCost
 from stoker.doctor.costs import Machine, Plan, StageCost
+from stoker.doctor.crew import with_crew
 from stoker.doctor.probe_batches import WarmCost
 from stoker.doctor.probe_build import BUILD_STAGES, Built
 from stoker.doctor.probe_copy import CopyCost
@@ -27,7 +28,8 @@ class Findings:
     Attributes:
         machine: Its ceilings.
         batch_size: Samples a step.
-        num_builders: Threads that build.
+        num_builders: Threads that build to begin with.
+        most_builders: As many as there may be where more of them bring more.
         num_computing: Of these, as many as may decode, transform and convert at a time; None for all.
         num_threads: Threads that assemble.
         prefetch: Batches made ahead.
@@ -54,6 +56,7 @@ class Findings:
     machine: Machine
     batch_size: int
     num_builders: int
+    most_builders: int
     num_computing: int | None
     num_threads: int
     prefetch: int
@@ -86,7 +89,7 @@ def plans_of(found: Findings) -> dict[str, Plan]:
     """Return the plan of each path that was measured."""
     last = _last(found)
     warm = (*_warm(found), *last)
-    plans = {SOURCE: _plan(found, SOURCE, (*_source(found), *warm))}
+    plans = {SOURCE: with_crew(_plan(found, SOURCE, (*_source(found), *warm)))}
     if found.arrow is not None:
         plans[ARROW] = _plan(found, ARROW, (*_arrow(found, found.arrow), *last))
     opened = StageCost(
@@ -103,6 +106,7 @@ def _plan(found: Findings, path: str, stages: tuple[StageCost, ...]) -> Plan:
         machine=found.machine,
         batch_size=found.batch_size,
         num_builders=found.num_builders,
+        most_builders=found.most_builders if path == SOURCE else 0,
         num_computing=found.num_computing,
         num_assemblers=found.num_threads if path == ARROW else found.num_assemblers,
         prefetch=max(found.prefetch, found.num_threads) if path == ARROW else found.prefetch,

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from stoker.doctor.arrow import ArrowBatches, converter
+from stoker.doctor.costs import Plan
+from stoker.doctor.flow import rate_of
 from stoker.doctor.probe_machine import free_memory_bytes
 from stoker.doctor.sampled import SampledDataset, spread_units
 from stoker.doctor.settings import DoctorSettings
@@ -45,7 +47,6 @@ class Sample:
         tensor_bytes: Bytes a sample as a finished record.
         window: Chunks that are mixed together.
         num_threads: Threads that the loader was told.
-        num_builders: Threads that it builds with.
         widest_column: The column with most bytes at the source; "" where that is not known.
         shared: The same with repeated features kept once; None where nothing repeats.
     """
@@ -58,7 +59,6 @@ class Sample:
     tensor_bytes: float
     window: int
     num_threads: int
-    num_builders: int
     widest_column: str = ""
     shared: Sample | None = None
 
@@ -81,19 +81,19 @@ class Sample:
 
 
 def run_source(
-    sample: Sample, settings: DoctorSettings, *, seconds: float, expected_s: float, listener: Listener | None = None
+    sample: Sample, settings: DoctorSettings, plan: Plan, *, seconds: float, listener: Listener | None = None
 ) -> Whole:
     """Train from the source, with nothing in any cache.
 
     Args:
         sample: What to run on.
         settings: How.
+        plan: What is expected of it: as many chunks are made ready, and as many threads build from the beginning as
+            would in a long epoch.
         seconds: How long, from the first batch on.
-        expected_s: Samples/s that are expected: as many chunks are made ready for the run.
         listener: Told what builds.
     """
-    extra = sample.num_builders - sample.num_threads
-    window = max(sample.window, settings.num_threads + extra)
+    expected_s, window, num_builders = rate_of(plan), plan.window, plan.num_builders
     window_s = window * sample.mean_chunk / expected_s
     # A few whole windows: less says nothing where batches come window by window.
     windows_s = min((_NUM_WINDOWS - 1) * window_s, 3 * seconds)
@@ -103,7 +103,9 @@ def run_source(
     most = _MEMORY_SHARE * free_memory_bytes() / max(1.0, sample.tensor_bytes)
     num_times = max(1, round(min(wanted, most) / (sample.mean_unit * len(sample.units)) + 0.5))
     listener = listener if listener is not None else Listener()
-    dataset = SampledDataset(sample.catalogue, sample.units, num_times=num_times, on_stage=listener)
+    dataset = SampledDataset(
+        sample.catalogue, sample.units, num_times=num_times, on_stage=listener, num_builders=num_builders
+    )
     with _loader(dataset, settings, window=window, cache=None) as loader, closing(_once(loader)) as batches:
         window_batches = window * sample.mean_chunk / settings.batch_size
         whole = run_whole(batches, step=settings.step, seconds=seconds, window_batches=window_batches)
@@ -111,7 +113,7 @@ def run_source(
         # The loop had what it wanted: batches came one by one, at the step's pace, and building in bursts ahead of it.
         return replace(whole, rate=steady_rate(whole.begun, whole.sizes))
     until = whole.begun[-1] if whole.begun else 0.0
-    rate = built_rate(listener.built, num_first=settings.num_threads + extra, until=until)
+    rate = built_rate(listener.built, num_first=num_builders, until=until)
     return whole if rate is None else replace(whole, rate=rate)
 
 

@@ -51,6 +51,7 @@ class SampledCatalogue(Catalogue):
         num_times: How often each is there.
         is_new: Whether it is another chunk each time, which no cache has.
         on_stage: Told of fetching and decoding, beside whoever else is.
+        num_builders: Threads that a loader builds with to begin with; None leaves that to it.
     """
 
     def __init__(
@@ -61,11 +62,13 @@ class SampledCatalogue(Catalogue):
         num_times: int,
         is_new: bool = True,
         on_stage: OnStage = ignore_stage,
+        num_builders: int | None = None,
     ) -> None:
         # A view: everything that is not said otherwise here is the whole's.
         self.__dict__.update(inner.__dict__)
         self.__dict__.pop("fingerprint", None)
         self._inner = inner
+        self.num_builders = num_builders
         self._is_new = is_new
         self._listener = on_stage
         self._units: list[range] = []
@@ -130,6 +133,7 @@ class SampledDataset(Dataset):
         num_times: How often each is there.
         is_new: Whether it is another chunk each time, which no cache has.
         on_stage: Told of fetching, decoding and transforming.
+        num_builders: Threads that a loader builds with to begin with; None leaves that to it.
     """
 
     def __init__(
@@ -140,6 +144,7 @@ class SampledDataset(Dataset):
         num_times: int = 1,
         is_new: bool = True,
         on_stage: OnStage = ignore_stage,
+        num_builders: int | None = None,
     ) -> None:
         self.__dict__.update(catalogue.dataset.__dict__)
         self._catalogue_of_all = catalogue
@@ -147,6 +152,7 @@ class SampledDataset(Dataset):
         self._num_times = num_times
         self._is_new = is_new
         self._on_stage = on_stage
+        self._num_builders = num_builders
 
     def open(self, folder: Path | str | None = None, **_: Any) -> Catalogue:  # noqa: ARG002  nothing is kept of it
         """Return the sample."""
@@ -156,4 +162,5 @@ class SampledDataset(Dataset):
             num_times=self._num_times,
             is_new=self._is_new,
             on_stage=self._on_stage,
+            num_builders=self._num_builders,
         )

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from stoker.cache.workers import can_be_sent
 from stoker.doctor.clock import Clock
 from stoker.doctor.costs import Plan
 from stoker.doctor.flow import rate_of
@@ -95,7 +96,7 @@ class TryFixes:
         sample, settings = self.sample, self.settings
         catalogue = sample.catalogue
         has_transform = catalogue.dataset.transform is not None and settings.transform_in == "threads"
-        if not has_transform or not self.may_open_again or catalogue.is_remote:
+        if not has_transform or not self.may_open_again or catalogue.is_remote or not can_be_sent(catalogue.dataset):
             return None
         plan = in_processes(self.paths.settled()[SOURCE], num_processes=settings.num_threads)
         seconds = self._seconds(plan, num_windows=_NUM_WINDOWS_APART)
@@ -128,7 +129,7 @@ class TryFixes:
 
     def _from_source(self, plan: Plan, sample: Sample, settings: DoctorSettings, *, seconds: float) -> Plan | None:
         listener = Listener()
-        whole = run_source(sample, settings, seconds=seconds, expected_s=rate_of(plan), listener=listener)
+        whole = run_source(sample, settings, plan, seconds=seconds, listener=listener)
         return self._settled(plan, whole, cpu_s=build_cpu_s(listener))
 
     @staticmethod

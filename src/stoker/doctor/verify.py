@@ -74,7 +74,7 @@ def _tried(
     fix: Fix, plan: Plan, sample: Sample, settings: DoctorSettings, *, today: str, seconds: float, speed: float
 ) -> Verified | None:
     before = probe_machine.pace()
-    whole = apply(fix, sample, settings, today=today, seconds=seconds)
+    whole = apply(fix, plan, sample, settings, today=today, seconds=seconds)
     if whole is None or whole.rate is None:
         return None
     after = probe_machine.pace()
@@ -87,20 +87,21 @@ def _tried(
     return Verified(fix=fix.key, text=fix.text, predicted_s=rate_of(then), measured=whole.rate)
 
 
-def apply(fix: Fix, sample: Sample, settings: DoctorSettings, *, today: str, seconds: float) -> Whole | None:
+def apply(
+    fix: Fix, plan: Plan, sample: Sample, settings: DoctorSettings, *, today: str, seconds: float
+) -> Whole | None:
     """Return a run with a fix applied; None where that takes another machine."""
-    run = _runs(fix, sample, settings, today=today, seconds=seconds).get(fix.key)
+    run = _runs(fix, plan, sample, settings, today=today, seconds=seconds).get(fix.key)
     return None if run is None else run()
 
 
 def _runs(
-    fix: Fix, sample: Sample, settings: DoctorSettings, *, today: str, seconds: float
+    fix: Fix, plan: Plan, sample: Sample, settings: DoctorSettings, *, today: str, seconds: float
 ) -> dict[str, Callable[[], Whole | None]]:
     """Return how each fix is applied."""
-    rate_s = fix.predicted_s
     runs: dict[str, Callable[[], Whole | None]] = {
         TODAY: lambda: (
-            run_source(sample, settings, seconds=seconds, expected_s=rate_s)
+            run_source(sample, settings, plan, seconds=seconds)
             if today == SOURCE
             else run_tensors(sample, settings, seconds=seconds)
         ),
@@ -109,9 +110,9 @@ def _runs(
     }
     if today == SOURCE:
         more = replace(settings, num_threads=_threads(fix, settings))
-        runs["threads"] = lambda: run_source(sample, more, seconds=seconds, expected_s=rate_s)
-        runs["columns"] = lambda: _without_widest(sample, settings, seconds=seconds, expected_s=rate_s)
-        if len(sample.catalogue) >= _MANY_WINDOWS * sample.window:
+        runs["threads"] = lambda: run_source(sample, more, plan, seconds=seconds)
+        runs["columns"] = lambda: _without_widest(sample, settings, plan, seconds=seconds)
+        if not sample.catalogue.is_remote and len(sample.catalogue) >= _MANY_WINDOWS * sample.window:
             # Each process opens the data set itself, so it cannot be given some of its chunks again and again.
             runs["processes"] = lambda: run_in_processes(sample, settings, seconds=seconds)
     if today == TENSORS and (shared := sample.shared) is not None:
@@ -124,12 +125,12 @@ def _runs(
     return runs
 
 
-def _without_widest(sample: Sample, settings: DoctorSettings, *, seconds: float, expected_s: float) -> Whole | None:
+def _without_widest(sample: Sample, settings: DoctorSettings, plan: Plan, *, seconds: float) -> Whole | None:
     less = without_widest(sample)
     if less is None:
         return None
     with contextlib.suppress(TransformError):  # it is the transform that needs the column
-        return run_source(less, settings, seconds=seconds, expected_s=expected_s)
+        return run_source(less, settings, plan, seconds=seconds)
     return None
 
 

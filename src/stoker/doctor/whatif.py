@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from stoker.doctor.bounds import demand_of
 from stoker.doctor.causes import limit_of
 from stoker.doctor.costs import PATH_NAMES, Plan
+from stoker.doctor.crew import window_for, with_crew
 from stoker.doctor.flow import rate_of
 from stoker.doctor.results import ARROW, MODEL, SOURCE, TENSORS, Fix, Materialise
 
@@ -32,7 +33,7 @@ class Options:
 
     Attributes:
         num_threads: Threads that the loader was told: so many processes take their place.
-        has_transform: Whether there is a transform.
+        has_transform: Whether there is a transform, and one that could run in processes.
         in_processes: Whether it runs in processes already.
         widest_column: The column with most bytes at the source; "" where nothing may be left out.
         widest_share: Its share of those bytes.
@@ -93,24 +94,26 @@ def at_speed(plan: Plan, speed: float) -> Plan:
 def more_threads(plan: Plan, *, num_more: int) -> Plan:
     """Return the plan with `num_more` threads of both kinds, as far as there are batches for them to make.
 
-    Windows have a chunk for each that builds at least.
+    Windows have chunks enough for all that build.
     """
     assemblers = min(plan.num_assemblers + num_more, max(plan.num_assemblers, plan.prefetch))
     computing = None if plan.num_computing is None else plan.num_computing + num_more
     builders = plan.num_builders + num_more
-    return replace(
+    more = replace(
         plan,
         num_builders=builders,
+        most_builders=plan.most_builders and plan.most_builders + num_more,
         num_computing=computing,
         num_assemblers=assemblers,
-        window=max(plan.window, builders),
+        window=window_for(plan, builders),
     )
+    return with_crew(more)
 
 
 def more_cores(plan: Plan, *, num_threads: int, times: int = 2) -> Plan:
     """Return the plan on a machine with more cores, and threads to use them."""
     machine = replace(plan.machine, cores=plan.machine.cores * times)
-    return replace(more_threads(plan, num_more=(times - 1) * num_threads), machine=machine)
+    return more_threads(replace(plan, machine=machine), num_more=(times - 1) * num_threads)
 
 
 def faster_network(plan: Plan, *, times: int = 2) -> Plan:
@@ -120,7 +123,7 @@ def faster_network(plan: Plan, *, times: int = 2) -> Plan:
         network_bytes_s=plan.machine.network_bytes_s * times,
         connection_bytes_s=plan.machine.connection_bytes_s * times,
     )
-    return replace(plan, machine=machine)
+    return with_crew(replace(plan, machine=machine))
 
 
 def in_processes(plan: Plan, *, num_processes: int) -> Plan:
@@ -130,7 +133,9 @@ def in_processes(plan: Plan, *, num_processes: int) -> Plan:
     """
     stages = tuple(replace(stage, gil_s=0.0) if stage.place == "build" else stage for stage in plan.stages)
     machine = replace(plan.machine, together=1.0)
-    return replace(plan, stages=stages, machine=machine, num_builders=num_processes, num_computing=None)
+    return replace(
+        plan, stages=stages, machine=machine, num_builders=num_processes, most_builders=0, num_computing=None
+    )
 
 
 def larger_batch(plan: Plan, *, times: int = _MORE_BATCH) -> Plan:

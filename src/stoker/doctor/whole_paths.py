@@ -112,8 +112,7 @@ class WholePaths:
         seconds = clock.slice_s(_TODAY if key == self._today else _OTHERS)
         if seconds < _LEAST_S and key != self._today:
             return
-        expected_s = rate_of(plan)
-        window_s = sample.window * sample.mean_chunk / expected_s
+        window_s = plan.window * sample.mean_chunk / rate_of(plan)
         if key == SOURCE and 3 * window_s > _LONGEST * settings.budget_s:
             self.notes.append("One window takes too long to be measured whole: today's rate is the model's.")
             return
@@ -121,7 +120,7 @@ class WholePaths:
         with contextlib.suppress(SourceError):
             whole: Whole
             if key == SOURCE:
-                whole = run_source(sample, settings, seconds=seconds, expected_s=expected_s, listener=self._listener)
+                whole = run_source(sample, settings, plan, seconds=seconds, listener=self._listener)
             elif key == ARROW:
                 whole = run_arrow(sample, settings, seconds=seconds)
             else:

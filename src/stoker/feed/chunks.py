@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from stoker.cache.build import Builder, ChunkBuilder
+from stoker.cache.crew import Crew, Places
 from stoker.cache.layout import array_names
 from stoker.cache.locks import Lock
 from stoker.cache.store import Chunk, Store
@@ -44,6 +45,9 @@ _POLL_S = 0.02
 # Threads that build from a remote source beyond those that may compute: they wait for the network most of the time,
 # and while one decodes, others must keep it busy. Each holds a fragment in memory, so not many.
 _REMOTE_THREADS = 6
+# However late a store answers, no more threads than these fetch at once, and no more than hold so much in memory.
+_MOST_THREADS = 64
+_FETCHED_BYTES = 1 << 30
 # Threads that build from a local source beyond those that may decode: one publishes a chunk, which waits for the disk
 # and the kernel, while the next one is decoded. Two are no faster than one.
 _PUBLISH_THREADS = 1
@@ -126,8 +130,26 @@ class Chunks:
         self._opener.stand(window)
 
     def num_builders(self, num_threads: int) -> int:
-        """Return how many threads should build, for `num_threads` cores."""
+        """Return how many threads build to begin with, for `num_threads` cores."""
         return _num_builders(self.catalogue, num_threads)
+
+    def crew(self, num_threads: int) -> Crew:
+        """Return the threads that should build, for `num_threads` cores: more while more fetches at once are worth it.
+
+        Only those of a remote source wait for something that is not used up by waiting for it. And where chunks may
+        have to leave the cache again, none is built long before it is used.
+        """
+        least = self.num_builders(num_threads)
+        if not self.catalogue.is_remote or self.is_tight:
+            return Crew(least)
+        chunk_bytes = max(1, self._expected_bytes // max(1, len(self.catalogue)))
+        return Crew(least, most=min(_MOST_THREADS, _FETCHED_BYTES // chunk_bytes), places=self.places)
+
+    @property
+    def places(self) -> tuple[Places, ...]:
+        """Those of the threads that compute; none where processes do."""
+        places = self._builder.places
+        return () if places is None else (places,)
 
     def is_there(self, chunk: int) -> bool:
         """Return whether a chunk is in the cache. One that stays mapped is looked for when its window opens."""
@@ -148,7 +170,7 @@ class Chunks:
         return warm(
             self.catalogue,
             self._store,
-            num_threads=self.num_builders(num_threads),
+            crew=self.crew(num_threads),
             on_progress=on_progress,
             stop_event=stop_event,
             builder=self._builder,
@@ -339,6 +361,8 @@ def _sound_source(catalogue: Catalogue) -> Iterator[None]:
 
 
 def _num_builders(catalogue: Catalogue, num_threads: int) -> int:
+    if catalogue.num_builders is not None:
+        return catalogue.num_builders
     return num_threads + (_REMOTE_THREADS if catalogue.is_remote else _PUBLISH_THREADS)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
+from stoker.cache.crew import Crew
 from stoker.errors import CacheFullError
 
 # How long to leave a chunk alone that another process builds. Short against building one, long against a file lookup.
@@ -33,7 +34,8 @@ class Filler:
     Args:
         is_there: Whether a chunk is in the cache.
         build: Builds a chunk; False means that another process has its lock.
-        num_threads: Threads that build. None is started before a chunk is missing.
+        crew: How many threads build. None is started before a chunk is missing.
+        size_of: Says how many samples a chunk has.
         max_ahead: Chunks that may be built and not yet waited for; None for any number. Where the cache is small, a
             chunk built too early is evicted before it is used.
         waiting: Gives the block in which one waits for a chunk.
@@ -44,13 +46,16 @@ class Filler:
         *,
         is_there: Callable[[int], bool],
         build: Callable[[int], bool],
-        num_threads: int,
+        crew: Crew,
+        size_of: Callable[[int], int] = lambda _: 1,
         max_ahead: int | None = None,
         waiting: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self._is_there = is_there
         self._build = build
-        self._num_threads = num_threads
+        self._crew = crew
+        self._size_of = size_of
+        self._is_hungry = True  # since a chunk was built, nobody found the queue empty
         self._max_ahead = max_ahead
         self._waiting = waiting
         self._changed = threading.Condition()
@@ -73,11 +78,14 @@ class Filler:
                 if chunk not in self._pending and chunk not in self._failed:
                     self._pending.add(chunk)
                     self._queue.append(chunk)
-            while len(self._threads) < min(self._num_threads, len(self._pending)) and not self._stopped.is_set():
-                thread = threading.Thread(target=self._work, name=f"stoker-build-{len(self._threads)}", daemon=True)
-                self._threads.append(thread)
-                thread.start()
+            self._start_threads()
             self._changed.notify_all()
+
+    def _start_threads(self) -> None:
+        while len(self._threads) < min(self._crew.size, len(self._pending)) and not self._stopped.is_set():
+            thread = threading.Thread(target=self._work, name=f"stoker-build-{len(self._threads)}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
 
     def wait(self, chunk: int) -> None:
         """Return when a requested chunk is there.
@@ -132,6 +140,9 @@ class Filler:
                     self._failed[chunk] = error
                     self._pending.discard(chunk)
                 elif is_done:
+                    is_hungry, self._is_hungry = self._is_hungry, True
+                    if self._crew.built(self._size_of(chunk), is_hungry=is_hungry):
+                        self._start_threads()
                     self._pending.discard(chunk)
                     if chunk not in self._awaited:
                         self._ahead.add(chunk)
@@ -154,7 +165,10 @@ class Filler:
 
     def _next(self) -> int | None:
         """Take a chunk from the queue: in order, or, where no more may be built ahead, one that is waited for."""
+        if self._num_building >= self._crew.size:  # it was larger once
+            return None
         if not self._queue:
+            self._is_hungry = False
             return None
         if self._max_ahead is None or len(self._ahead) < self._max_ahead:
             return self._queue.popleft()

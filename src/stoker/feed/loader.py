@@ -113,8 +113,8 @@ class Loader:
         cache: Folder on a fast local disk that keeps the transformed chunks; it may be shared by any number of
             processes and data sets. None keeps them in memory (tmpfs) for this loader alone.
         cache_limit: Size of that folder, "500GB" or bytes; None is what the disk has.
-        num_threads: Threads that decode, transform and convert at a time (a few more wait for a remote source, or
-            write), and as many that assemble batches; default: the cores this process may use. Changes no batch.
+        num_threads: Threads that decode, transform and convert at a time (as many more as are worth it wait for a
+            remote source, one writes), and as many that assemble batches; default: the cores this process may use. Changes no batch.
         prefetch: Batches made ahead of the step; with 0 each is assembled when it is asked for, in the calling thread.
             Changes no batch.
         transform_in: "threads", or "processes" for a transform that holds the GIL.

@@ -16,6 +16,7 @@ from typing import Literal
 
 import numpy as np
 
+from stoker.cache.crew import Crew
 from stoker.feed.chunks import ChunkCounts, Chunks, open_chunks
 from stoker.feed.fill import Filling
 from stoker.feed.sets import fingerprint_of
@@ -98,9 +99,14 @@ class Opened:
         """Whether chunks may have to leave the cache again: then none is built long before it is used."""
         return any(one.is_tight for one in self.chunks)
 
-    def num_builders(self, num_threads: int) -> int:
-        """Return how many threads should build, for `num_threads` cores."""
-        return max(one.num_builders(num_threads) for one in self.chunks)
+    def crew(self, num_threads: int) -> Crew:
+        """Return the threads that should build, for `num_threads` cores."""
+        crews = [one.crew(num_threads) for one in self.chunks]
+        return Crew(
+            max(crew.size for crew in crews),
+            most=max(crew.most for crew in crews),
+            places=[place for one in self.chunks for place in one.places],
+        )
 
     def is_there(self, number: int) -> bool:
         """Return whether a chunk is in the cache."""

@@ -154,7 +154,8 @@ class Run:
         self._filler = Filler(
             is_there=opened.is_there,
             build=self._build,
-            num_threads=opened.num_builders(settings.num_threads),
+            crew=opened.crew(settings.num_threads),
+            size_of=lambda number: int(opened.num_samples[number]),
             max_ahead=settings.num_threads if opened.is_tight else None,
             waiting=partial(stages.span, "wait_chunk"),
         )

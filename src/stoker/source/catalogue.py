@@ -83,6 +83,7 @@ class Catalogue:
         num_samples: Rows that pass the filter. int64, shape [K].
         null_counts: Column -> nulls in each fragment as the footers say, -1 where they do not. int64, shape [K] each.
         kept_together: Rows that are in one fragment where row groups allow it, or None.
+        num_builders: Threads that a loader builds with to begin with; None leaves that to it.
         runs: Runs of rows, where fragments were cut between them just now; whoever keeps them elsewhere sets it None.
     """
 
@@ -100,6 +101,7 @@ class Catalogue:
         kept_together: RunRule | None = None,
     ) -> None:
         self.dataset = dataset
+        self.num_builders: int | None = None
         self.runs: Runs | None = None
         self.kept_together = kept_together
         self.files: tuple[ObjectInfo, ...] = tuple(file.info for file in known.files)

@@ -8,6 +8,7 @@ import pytest
 
 from stoker import Dataset
 from stoker.cache.build import Builder
+from stoker.cache.crew import Crew
 from stoker.cache.store import Store
 from stoker.cache.warm import warm
 
@@ -27,11 +28,11 @@ def opened(tmp_path):
 def test_every_chunk_is_counted_once_parts_of_a_row_group_too(opened, num_threads):
     catalogue, store = opened
     told = []
-    found = warm(catalogue, store, num_threads=num_threads, on_progress=told.append)
+    found = warm(catalogue, store, crew=Crew(num_threads), on_progress=told.append)
     assert [progress.num_done for progress in told] == list(range(len(catalogue) + 1))
     assert (found.num_found, found.is_complete, found.num_samples) == (0, True, 20_020)
     assert found.size_bytes == store.usage_bytes
-    again = warm(catalogue, store, num_threads=num_threads)
+    again = warm(catalogue, store, crew=Crew(num_threads))
     assert (again.num_found, again.num_samples, again.found_bytes) == (len(catalogue), 0, found.size_bytes)
 
 
@@ -52,14 +53,14 @@ def test_parts_are_counted_while_the_others_are_still_to_come(opened):
         if progress.num_done > 3:
             seen.set()
 
-    assert warm(catalogue, store, num_threads=1, on_progress=on_progress, builder=Slow(catalogue, store)).is_complete
+    assert warm(catalogue, store, crew=Crew(1), on_progress=on_progress, builder=Slow(catalogue, store)).is_complete
 
 
 def test_when_it_is_stopped_what_is_begun_is_finished_and_counted(opened):
     catalogue, store = opened
     stop_event = threading.Event()
     found = warm(
-        catalogue, store, num_threads=1, stop_event=stop_event, on_progress=lambda p: p.num_done and stop_event.set()
+        catalogue, store, crew=Crew(1), stop_event=stop_event, on_progress=lambda p: p.num_done and stop_event.set()
     )
     assert (found.num_done, found.is_complete) == (1, False)
-    assert warm(catalogue, store, num_threads=1).num_found == 1
+    assert warm(catalogue, store, crew=Crew(1)).num_found == 1

@@ -10,6 +10,7 @@ from tests.strategies import write_files
 import stoker
 from stoker.cache.build import Builder
 from stoker.cache.chunk import read_arrays
+from stoker.cache.crew import Crew
 from stoker.cache.store import Store
 from stoker.cache.warm import warm
 from stoker.cache.workers import ProcessBuilder
@@ -72,7 +73,7 @@ def made(tmp_path, store):
 
 def test_processes_build_what_threads_would(made, store, tmp_path):
     catalogue, builder = made(doubled)
-    assert warm(catalogue, store, num_threads=2, builder=builder).num_done == len(catalogue)
+    assert warm(catalogue, store, crew=Crew(2), builder=builder).num_done == len(catalogue)
     pids, ids = set(), []
     for i in range(1, len(catalogue)):
         arrays = read_arrays(store.path_of(catalogue.key(i)))

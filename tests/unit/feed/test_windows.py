@@ -3,6 +3,7 @@ import time
 
 import pytest
 
+from stoker.cache.crew import Crew
 from stoker.feed.fill import Filler
 from stoker.feed.windows import Windows
 
@@ -143,7 +144,7 @@ def test_each_missing_chunk_is_built_once_and_errors_stay_with_their_chunk(num_t
         there.add(chunk)
         return True
 
-    filler = Filler(is_there=there.__contains__, build=build, num_threads=num_threads)
+    filler = Filler(is_there=there.__contains__, build=build, crew=Crew(num_threads))
     filler.request(range(8))
     filler.request(range(8))
     for chunk in range(8):
@@ -166,7 +167,7 @@ def test_a_chunk_another_process_builds_is_waited_for_while_others_get_built():
         there.add(chunk)
         return True
 
-    filler = Filler(is_there=there.__contains__, build=build, num_threads=1)
+    filler = Filler(is_there=there.__contains__, build=build, crew=Crew(1))
     filler.request(range(4))
     filler.wait(0)
     filler.close()
@@ -175,7 +176,7 @@ def test_a_chunk_another_process_builds_is_waited_for_while_others_get_built():
 
 
 def test_no_thread_is_started_where_nothing_is_missing():
-    filler = Filler(is_there=lambda chunk: True, build=lambda chunk: False, num_threads=4)
+    filler = Filler(is_there=lambda chunk: True, build=lambda chunk: False, crew=Crew(4))
     filler.request(range(100))
     filler.wait(50)
     assert not any(t.name.startswith("stoker-build") for t in threading.enumerate())
@@ -192,7 +193,7 @@ def test_no_more_chunks_are_built_ahead_than_may_be_and_evicted_ones_are_built_a
             highest.append(len(there))
         return True
 
-    filler = Filler(is_there=there.__contains__, build=build, num_threads=num_threads, max_ahead=2)
+    filler = Filler(is_there=there.__contains__, build=build, crew=Crew(num_threads), max_ahead=2)
     filler.request(range(30))
     for chunk in range(30):
         filler.wait(chunk)

@@ -64,7 +64,7 @@ def _token_counts(chunks: Chunks, entry: Entry, num_threads: int, on_progress: O
     filler = Filler(
         is_there=chunks.is_there,
         build=chunks.build,
-        num_threads=chunks.num_builders(num_threads),
+        crew=chunks.crew(num_threads),
         max_ahead=num_threads if chunks.is_tight else None,
     )
     try:

@@ -1,0 +1,173 @@
+"""How many threads build: enough to keep those at work that may compute, and no more."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+
+# Chunks by which the work of a crew of one size is judged, for each of its threads: behind as many that only came in
+# the rhythm of the last size.
+_JUDGED = 2
+_LEAST_JUDGED = 12
+AT_WORK = 0.75
+"""At work for this share of the time, those that compute are what limits: fetching more at once changes nothing."""
+WORTH = 1.15
+"""A larger crew is worth its memory when so many times as much comes of it."""
+# The link may be another one after a while: a crew that did not gain from growing tries again behind so many looks.
+_REST = 30
+
+
+class Places:
+    """Places among the threads that may compute, and for how long they were taken.
+
+    Args:
+        num: How many there are.
+        clock: Seconds, ascending.
+    """
+
+    def __init__(self, num: int, *, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.num = num
+        self._clock = clock
+        self._free = threading.Semaphore(num)
+        self._mutex = threading.Lock()
+        self._busy_s = 0.0
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds for which places were taken, of all that were given back, together."""
+        return self._busy_s
+
+    def acquire(self) -> float:
+        """Take one, and return when.
+
+        Blocks: until one is free.
+        """
+        self._free.acquire()
+        return self._clock()
+
+    def release(self, since_s: float) -> None:
+        """Give back what was taken then."""
+        with self._mutex:
+            self._busy_s += self._clock() - since_s
+        self._free.release()
+
+
+class Place:
+    """A place among the threads that may compute: taken once, however often it is asked for, and given back.
+
+    Args:
+        places: All of them; None where there are enough.
+    """
+
+    def __init__(self, places: Places | None) -> None:
+        self._places = places
+        self._since_s: float | None = None
+
+    def take(self) -> None:
+        """Take it.
+
+        Blocks: until one is free.
+        """
+        if self._places is not None and self._since_s is None:
+            self._since_s = self._places.acquire()
+
+    def __enter__(self) -> None:
+        """Do nothing: it is taken when it is needed."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._places is not None and self._since_s is not None:
+            since_s, self._since_s = self._since_s, None
+            self._places.release(since_s)
+
+
+class Crew:
+    """The number of threads that build, which grows while that brings more work to those that compute.
+
+    Fetching waits for a network and takes no core, so how many fetches at once are worth it depends on what they wait
+    for: a store that answers late wants many of them, and a link that is full gives no more to more of them.
+
+        8 fetch, places taken ▓▓░░░░░░  ─►  16: ▓▓▓▓░░░░  ─►  32: ▓▓▓▓░░░░  nothing came of it: back to 16
+
+    Which chunks are built, and in which order they are asked for, does not depend on it.
+
+    Args:
+        least: Threads to begin with.
+        most: No more than these: each holds what it has fetched in memory.
+        places: What those that compute take; none where the crew stays as it is.
+        clock: Seconds, ascending.
+    """
+
+    def __init__(
+        self,
+        least: int,
+        *,
+        most: int | None = None,
+        places: Sequence[Places] = (),
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        if least < 1:
+            raise ValueError(f"a crew has one thread at least, not {least}")
+        self.size = least
+        self.most = max(least, most or 0) if places else least
+        self._places = tuple(places)
+        self._clock = clock
+        self._before: tuple[int, float] | None = None  # the smaller size that was left, and the rate that it gave
+        self._num_rests = 0
+        self._begin()
+
+    def built(self, num_samples: int, *, is_hungry: bool) -> bool:
+        """Note that a chunk is built, and return whether the crew has grown.
+
+        Not safe to call from several threads at once.
+
+        Args:
+            num_samples: Of the chunk.
+            is_hungry: Whether more chunks waited to be built, all the time, than the crew has threads.
+        """
+        if not self._places:
+            return False
+        if not is_hungry:
+            self._begin()
+            return False
+        self._num_chunks += 1
+        if self._num_chunks <= self.size:  # so many were begun before the crew had this size
+            self._since_s, self._busy_s = self._clock(), self._busy()
+            return False
+        self._num_samples += num_samples
+        if self._num_chunks < self.size + max(_LEAST_JUDGED, _JUDGED * self.size):
+            return False
+        passed_s = max(self._clock() - self._since_s, 1e-9)
+        share = (self._busy() - self._busy_s) / (passed_s * sum(one.num for one in self._places))
+        return self._judge(self._num_samples / passed_s, share)
+
+    def _judge(self, rate: float, share: float) -> bool:
+        """Grow, go back, or stay.
+
+        Args:
+            rate: Samples/s that came.
+            share: Of the time in which those that compute were at work.
+        """
+        before, self._before = self._before, None
+        self._begin()
+        if before is not None and rate < WORTH * before[1]:
+            self.size, self._num_rests = before[0], _REST
+            return False
+        if self._num_rests:
+            self._num_rests -= 1
+            return False
+        if share >= AT_WORK or self.size >= self.most:
+            return False
+        self._before = self.size, rate
+        self.size = min(2 * self.size, self.most)
+        return True
+
+    def _begin(self) -> None:
+        self._num_chunks = self._num_samples = 0
+        self._since_s, self._busy_s = self._clock(), self._busy()
+
+    def _busy(self) -> float:
+        return sum(one.busy_s for one in self._places)

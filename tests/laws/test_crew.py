@@ -1,0 +1,199 @@
+"""However a store behaves, the crew comes to a size that gives nearly all there is, and never to more than it may."""
+
+import threading
+import time
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker import Dataset, Loader
+from stoker.cache.crew import AT_WORK, WORTH, Crew, Place, Places
+from stoker.testing import MemoryStorage
+
+LEAST, MOST = 8, 64
+
+
+class Store:
+    """A store, a link and a few that compute, by arithmetic: `rate(n)` chunks a second come where n are fetched."""
+
+    def __init__(self, *, latency_s, link_s, compute_s, num_places):
+        self.latency_s, self.link_s, self.compute_s, self.num_places = latency_s, link_s, compute_s, num_places
+        self.now = 0.0
+        self.places = Places(num_places, clock=lambda: self.now)
+
+    def rate(self, size):
+        fetching = size / (self.latency_s + self.link_s + self.compute_s)
+        return min(fetching, 1 / self.link_s, self.num_places / self.compute_s)
+
+    def build(self, crew, *, is_hungry=True, num_samples=100):
+        """Pass the time until one more chunk is built, and tell the crew."""
+        place = Place(self.places)
+        with place:
+            place.take()
+            self.now += self.compute_s
+        self.now += 1 / self.rate(crew.size) - self.compute_s
+        return crew.built(num_samples, is_hungry=is_hungry)
+
+
+stores = st.builds(
+    Store,
+    latency_s=st.floats(0.001, 10.0),
+    link_s=st.floats(1e-4, 1.0),
+    compute_s=st.floats(1e-4, 0.5),
+    num_places=st.integers(1, 16),
+)
+
+
+def crew_of(store, **changed):
+    return Crew(LEAST, **{"most": MOST, "places": [store.places], "clock": lambda: store.now, **changed})
+
+
+@given(stores)
+def test_it_ends_with_nearly_all_that_any_size_gives(store):
+    crew = crew_of(store)
+    for _ in range(1_500):
+        store.build(crew)
+        assert LEAST <= crew.size <= MOST
+    best = max(store.rate(size) for size in range(LEAST, MOST + 1))
+    # It stops where those that compute are at work nearly all the time, or where twice as many bring hardly more.
+    assert store.rate(crew.size) >= min(AT_WORK, 1 / WORTH) * best * 0.99
+
+
+@given(stores)
+def test_it_is_no_larger_than_what_brought_more(store):
+    crew = crew_of(store)
+    for _ in range(1_500):
+        store.build(crew)
+    while crew._before is not None:  # one that is being tried
+        store.build(crew)
+    if crew.size > LEAST:
+        assert store.rate(crew.size) >= WORTH * 0.99 * store.rate(crew.size // 2)
+
+
+@given(stores)
+def test_where_chunks_are_not_waited_for_it_stays_as_it_is(store):
+    crew = crew_of(store)
+    for _ in range(300):
+        assert not store.build(crew, is_hungry=False)
+    assert crew.size == LEAST
+
+
+@given(stores, st.integers(1, 200))
+def test_a_crew_without_places_or_room_never_grows(store, num_chunks):
+    for crew in (crew_of(store, places=()), crew_of(store, most=LEAST), crew_of(store, most=None)):
+        for _ in range(num_chunks):
+            store.build(crew)
+        assert crew.size == LEAST
+
+
+@given(stores)
+def test_nothing_is_tried_while_those_that_compute_are_at_work(store):
+    if store.rate(LEAST) * store.compute_s / store.num_places > AT_WORK + 0.01:
+        crew = crew_of(store)
+        for _ in range(300):
+            store.build(crew)
+            assert crew.size == LEAST
+
+
+def test_it_tries_again_behind_a_while_for_the_link_may_be_another_one():
+    store = Store(latency_s=0.01, link_s=0.1, compute_s=0.001, num_places=2)
+    crew = crew_of(store)
+    for _ in range(200):
+        store.build(crew)
+    assert crew.size == LEAST
+    store.link_s, store.latency_s = 1e-4, 2.0
+    for _ in range(3_000):
+        store.build(crew)
+    assert crew.size == MOST
+
+
+def test_places_count_the_time_for_which_they_were_taken():
+    now = [0.0]
+    places = Places(2, clock=lambda: now[0])
+    one, two = Place(places), Place(places)
+    with one:
+        one.take()
+        one.take()
+        now[0] = 1.0
+        with two:
+            two.take()
+            now[0] = 3.0
+    assert places.busy_s == pytest.approx(3.0 + 2.0)
+
+
+def test_no_crew_is_without_threads():
+    with pytest.raises(ValueError, match="one thread at least"):
+        Crew(0)
+
+
+class Late:
+    """A store that answers late, and counts how many wait for it at once."""
+
+    def __init__(self, inner, wait_s):
+        self.inner, self.wait_s = inner, wait_s
+        self.list, self.stat = inner.list, inner.stat
+        self.num_waiting = self.most_waiting = 0
+        self.mutex = threading.Lock()
+
+    def read(self, url, offset, num_bytes):
+        with self.mutex:
+            self.num_waiting += 1
+            self.most_waiting = max(self.most_waiting, self.num_waiting)
+        try:
+            time.sleep(self.wait_s)
+            return self.inner.read(url, offset, num_bytes)
+        finally:
+            with self.mutex:
+                self.num_waiting -= 1
+
+
+def lake(num_files):
+    files = {}
+    for i in range(num_files):
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.table({"x": np.arange(100 * i, 100 * i + 100)}), sink)
+        files[f"lake/{i:03}.parquet"] = sink.getvalue().to_pybytes()
+    return MemoryStorage(files)
+
+
+def test_a_loader_fetches_more_at_once_from_a_store_that_answers_late_and_gives_the_same(monkeypatch):
+    def epoch(storage):
+        with Loader(Dataset("lake", storage=storage), batch_size=64, shuffle=True, window=100, num_threads=1) as loader:
+            storage.most_waiting = 0
+            return [batch["x"].copy() for batch in loader]
+
+    inner = lake(200)
+    late = Late(inner, 0.03)
+    found = epoch(late)
+    assert late.most_waiting > 7  # of one that computes, and the six beside it
+    fixed = Late(inner, 0.001)
+    monkeypatch.setattr(Crew, "built", lambda *_, **__: False)
+    expected = epoch(fixed)
+    assert fixed.most_waiting <= 7
+    assert len(found) == len(expected)
+    assert all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_warming_fetches_more_at_once_too(tmp_path):
+    from stoker.feed.chunks import open_chunks
+    from stoker.trace.stages import ignore_stage
+
+    late = Late(lake(200), 0.03)
+    chunks = open_chunks(
+        Dataset("lake", storage=late),
+        cache=tmp_path,
+        limit_bytes=None,
+        num_threads=1,
+        transform_in="threads",
+        on_stage=ignore_stage,
+    )
+    try:
+        late.most_waiting = 0
+        assert chunks.warm(num_threads=1).is_complete
+    finally:
+        chunks.close()
+    assert late.most_waiting > 7
