@@ -114,7 +114,8 @@ class Loader:
             processes and data sets. None keeps them in memory (tmpfs) for this loader alone.
         cache_limit: Size of that folder, "500GB" or bytes; None is what the disk has.
         num_threads: Threads that decode, transform and convert at a time (as many more as are worth it wait for a
-            remote source, one writes), and as many that assemble batches; default: the cores this process may use. Changes no batch.
+            remote source, one writes), and as many that assemble batches; default: the cores this process may use.
+            Changes no batch.
         prefetch: Batches made ahead of the step; with 0 each is assembled when it is asked for, in the calling thread.
             Changes no batch.
         transform_in: "threads", or "processes" for a transform that holds the GIL.
