@@ -21,6 +21,8 @@ from stoker.errors import StokerError
 
 # Share of the budget for each.
 _SHARE = 0.12
+# What is left of the budget when all are tried: for working it all out.
+_AFTER_S = 3.0
 # A run for less says nothing of itself.
 _LEAST_S = 0.5
 # Windows that a rate is taken of, and those in which processes have long begun and have not come to their end.
@@ -121,11 +123,11 @@ class TryFixes:
 
     def _seconds(self, plan: Plan, *, num_windows: int = _NUM_WINDOWS) -> float | None:
         """Return how long to run a plan, None where that is longer than there is time."""
-        windows_s = num_windows * plan.window * self.sample.mean_chunk / rate_of(plan)
-        # Those that only fill the pipe come before them.
-        if windows_s * (1 + 1 / num_windows) > self.clock.left_s:
+        window_s = plan.window * self.sample.mean_chunk / rate_of(plan)
+        # Behind one that only fills the pipe; and what was begun when the time is over has to end.
+        if (num_windows + 2) * window_s > self.clock.left_s - _AFTER_S:
             return None
-        return max(_LEAST_S, windows_s, self.clock.slice_s(_SHARE))
+        return max(_LEAST_S, num_windows * window_s, min(self.clock.slice_s(_SHARE), self.clock.left_s - _AFTER_S))
 
     def _from_source(self, plan: Plan, sample: Sample, settings: DoctorSettings, *, seconds: float) -> Plan | None:
         listener = Listener()
