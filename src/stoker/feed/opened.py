@@ -105,7 +105,8 @@ class Opened:
         return Crew(
             max(crew.size for crew in crews),
             most=max(crew.most for crew in crews),
-            places=[place for one in self.chunks for place in one.places],
+            # One tight cache holds up all: none of them builds long before it is used.
+            places=[] if self.is_tight else [place for one in self.chunks for place in one.places],
         )
 
     def is_there(self, number: int) -> bool:
