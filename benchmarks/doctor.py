@@ -15,15 +15,14 @@ from stoker.demo.data import DemoData
 from stoker.demo.link import BANDWIDTH_BYTES_S, LATENCY_S, MeteredLink
 from stoker.demo.ranking import COUNTRIES
 from stoker.doctor.examine import examine
+from stoker.doctor.fill import fill_cache
 from stoker.doctor.probe_machine import Disk
 from stoker.doctor.ranks import compare
 from stoker.doctor.results import DoctorResult
 from stoker.doctor.settings import DoctorSettings
 from stoker.doctor.step import TimedStep
 from stoker.doctor.verify import TODAY
-from stoker.feed.chunks import open_chunks
 from stoker.source.storage import storage_for
-from stoker.trace.stages import ignore_stage
 
 BUDGET_S = 45.0
 _RANK_BUDGET_S = 20.0
@@ -83,18 +82,8 @@ def examine_case(case: Case, folder: Path, *, budget_s: float = BUDGET_S, verify
 def _examine(case: Case, folder: Path, settings: DoctorSettings) -> DoctorResult:
     dataset = case.dataset(folder)
     if case.is_warm:
-        chunks = open_chunks(
-            dataset,
-            cache=settings.cache,
-            limit_bytes=None,
-            num_threads=2,
-            transform_in="threads",
-            on_stage=ignore_stage,
-        )
-        try:
-            chunks.warm(num_threads=2)
-        finally:
-            chunks.close()
+        assert settings.cache is not None
+        fill_cache(dataset, settings.cache, num_threads=2)
     return examine(dataset, settings)
 
 

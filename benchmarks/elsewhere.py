@@ -15,14 +15,13 @@ from typing import Any, TypeVar
 
 from benchmarks.planted import Case
 from stoker import Dataset, Loader
+from stoker.doctor.fill import fill_cache
 from stoker.doctor.results import DoctorResult, Verified
 from stoker.doctor.runs import Sample, run_tensors
 from stoker.doctor.sampled import SampledDataset, spread_units
 from stoker.doctor.settings import DoctorSettings
 from stoker.doctor.whole import Listener, Whole, built_rate, run_whole, stall_share, steady_rate
-from stoker.feed.chunks import open_chunks
 from stoker.source.catalogue import Catalogue
-from stoker.trace.stages import ignore_stage
 
 Result = TypeVar("Result")
 
@@ -67,18 +66,7 @@ def _run(dataset: Dataset, settings: DoctorSettings, folder: Path, *, is_warm: b
     units = spread_units(catalogue, _NUM_UNITS)
     if not is_warm:
         return _from_source(catalogue, units, settings, expected_s=expected_s)
-    chunks = open_chunks(
-        dataset,
-        cache=folder,
-        limit_bytes=None,
-        num_threads=settings.num_threads,
-        transform_in="threads",
-        on_stage=ignore_stage,
-    )
-    try:
-        chunks.warm(num_threads=settings.num_threads)
-    finally:
-        chunks.close()
+    fill_cache(dataset, folder, num_threads=settings.num_threads)
     sample = Sample(
         catalogue=catalogue,
         units=units,

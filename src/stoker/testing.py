@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -126,6 +127,7 @@ class SlowStorage:
         inner: Where the objects are.
         latency_s: Seconds before the first byte of each call; calls at the same time wait at the same time.
         bandwidth_bytes_s: Bytes a second over all reads together; None for no limit.
+        connection_bytes_s: Bytes a second that one read alone gets, whatever the link could carry; None for no limit.
         clock: Gives the time in seconds.
         wait: Waits for a number of seconds; called outside of any lock.
     """
@@ -136,16 +138,19 @@ class SlowStorage:
         *,
         latency_s: float = 0.0,
         bandwidth_bytes_s: float | None = None,
+        connection_bytes_s: float | None = None,
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], object] = time.sleep,
     ) -> None:
         if latency_s < 0:
             raise ValueError(f"latency_s must not be negative, got {latency_s}")
-        if bandwidth_bytes_s is not None and bandwidth_bytes_s <= 0:
-            raise ValueError(f"bandwidth_bytes_s must be positive, got {bandwidth_bytes_s}")
+        for name, rate in (("bandwidth_bytes_s", bandwidth_bytes_s), ("connection_bytes_s", connection_bytes_s)):
+            if rate is not None and not rate > 0:
+                raise ValueError(f"{name} must be positive, got {rate}")
         self.inner = inner
         self._latency_s = latency_s
-        self._bandwidth = bandwidth_bytes_s
+        self._bandwidth = math.inf if bandwidth_bytes_s is None else bandwidth_bytes_s
+        self._connection = math.inf if connection_bytes_s is None else connection_bytes_s
         self._clock = clock
         self._wait = wait
         self._lock = threading.Lock()
@@ -165,26 +170,35 @@ class SlowStorage:
         """Return what `inner` reads, after the latency and the time on the link."""
         self._delay()
         data = self.inner.read(url, offset, num_bytes)
-        if self._bandwidth is not None:
+        if math.isfinite(self._bandwidth):
             turn = max(_MIN_TURN_BYTES, int(self._bandwidth * _TURN_S))
+            begun = self._clock()
             for start in range(0, num_bytes, turn):
-                self._transfer(min(turn, num_bytes - start), self._bandwidth)
+                stop = min(start + turn, num_bytes)
+                self._transfer(stop - start, not_before=begun + stop / self._connection)
+        elif math.isfinite(self._connection):
+            self._wait(num_bytes / self._connection)
         return data
 
     def _delay(self) -> None:
         if self._latency_s:
             self._wait(self._latency_s)
 
-    def _transfer(self, num_bytes: int, bandwidth: float) -> None:
+    def _transfer(self, num_bytes: int, *, not_before: float) -> None:
         """Take one turn on the link: turns of several reads come in the order they were asked for."""
         with self._lock:
             now = self._clock()
-            self._link_free_at = max(now, self._link_free_at) + num_bytes / bandwidth
-            wait_s = self._link_free_at - now
+            self._link_free_at = max(now, self._link_free_at) + num_bytes / self._bandwidth
+            wait_s = max(self._link_free_at, not_before) - now
         self._wait(wait_s)
 
     def __repr__(self) -> str:
-        return f"SlowStorage({self.inner!r}, latency_s={self._latency_s}, bandwidth_bytes_s={self._bandwidth})"
+        limits = "".join(
+            f", {name}={value}"
+            for name, value in (("bandwidth_bytes_s", self._bandwidth), ("connection_bytes_s", self._connection))
+            if math.isfinite(value)
+        )
+        return f"SlowStorage({self.inner!r}, latency_s={self._latency_s}{limits})"
 
 
 class FlakyStorage:

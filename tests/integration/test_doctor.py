@@ -4,7 +4,6 @@ import contextlib
 import functools
 import json
 import threading
-from pathlib import Path
 
 import pytest
 from tests.strategies import write_files
@@ -12,15 +11,14 @@ from tests.strategies import write_files
 from stoker import Dataset
 from stoker.cli import main
 from stoker.doctor.examine import examine
+from stoker.doctor.fill import fill_cache
 from stoker.doctor.probe_machine import Disk
 from stoker.doctor.ranks import compare
 from stoker.doctor.results import SOURCE, TENSORS
 from stoker.doctor.settings import DoctorSettings
 from stoker.doctor.step import TimedStep
 from stoker.errors import StokerError
-from stoker.feed.chunks import open_chunks
 from stoker.testing import FlakyStorage, SlowStorage
-from stoker.trace.stages import ignore_stage
 
 planted = pytest.importorskip("benchmarks.planted")
 
@@ -30,16 +28,6 @@ BUDGET_S = 4.0
 
 def settings(**changed):
     return DoctorSettings(**{"num_threads": 2, "budget_s": BUDGET_S, **changed})
-
-
-def fill(dataset: Dataset, cache: Path) -> None:
-    chunks = open_chunks(
-        dataset, cache=cache, limit_bytes=None, num_threads=2, transform_in="threads", on_stage=ignore_stage
-    )
-    try:
-        chunks.warm(num_threads=2)
-    finally:
-        chunks.close()
 
 
 def looked_at_again(test):
@@ -107,7 +95,7 @@ def test_a_slow_step_is_told_that_there_is_nothing_to_gain(tmp_path):
 @looked_at_again
 def test_a_cache_that_holds_everything_makes_today_the_warm_path(tmp_path):
     dataset = Dataset(planted.local(tmp_path, num_chunks=4))
-    fill(dataset, tmp_path / "cache")
+    fill_cache(dataset, tmp_path / "cache", num_threads=2)
     before = sorted(path.name for path in (tmp_path / "cache").rglob("*"))
     found = examine(dataset, settings(step=TimedStep(1e-6), batch_size=2, cache=tmp_path / "cache"))
     assert found.today.key == TENSORS
@@ -253,7 +241,7 @@ def test_a_transform_that_waits_is_named_though_it_takes_no_core(tmp_path):
 @looked_at_again
 def test_a_slow_disk_under_a_cache_that_memory_cannot_hold_is_named(tmp_path):
     dataset = Dataset(planted.local(tmp_path, num_chunks=4))
-    fill(dataset, tmp_path / "cache")
+    fill_cache(dataset, tmp_path / "cache", num_threads=2)
     slow = Disk(read_bytes_s=5e6, write_bytes_s=5e6, is_memory=False)
     found = examine(
         dataset,

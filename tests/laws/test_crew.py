@@ -10,9 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker import Dataset, Loader
+from stoker import Dataset, Loader, Mixture
 from stoker.cache.crew import AT_WORK, WORTH, Crew, Place, Places
+from stoker.feed.chunks import open_chunks
+from stoker.feed.opened import open_all
 from stoker.testing import MemoryStorage
+from stoker.trace.stages import ignore_stage
 
 LEAST, MOST = 8, 64
 
@@ -151,12 +154,12 @@ class Late:
                 self.num_waiting -= 1
 
 
-def lake(num_files):
+def lake(num_files, name="lake"):
     files = {}
     for i in range(num_files):
         sink = pa.BufferOutputStream()
         pq.write_table(pa.table({"x": np.arange(100 * i, 100 * i + 100)}), sink)
-        files[f"lake/{i:03}.parquet"] = sink.getvalue().to_pybytes()
+        files[f"{name}/{i:03}.parquet"] = sink.getvalue().to_pybytes()
     return MemoryStorage(files)
 
 
@@ -179,9 +182,6 @@ def test_a_loader_fetches_more_at_once_from_a_store_that_answers_late_and_gives_
 
 
 def test_warming_fetches_more_at_once_too(tmp_path):
-    from stoker.feed.chunks import open_chunks
-    from stoker.trace.stages import ignore_stage
-
     late = Late(lake(200), 0.03)
     chunks = open_chunks(
         Dataset("lake", storage=late),
@@ -197,3 +197,23 @@ def test_warming_fetches_more_at_once_too(tmp_path):
     finally:
         chunks.close()
     assert late.most_waiting > 7
+
+
+@pytest.mark.parametrize("is_tight", [False, True])
+def test_where_one_cache_of_a_mixture_is_tight_the_crew_stays_small(is_tight, tmp_path):
+    small, large = (Dataset(name, storage=lake(num, name)) for name, num in (("small", 2), ("large", 200)))
+    opened = open_all(
+        Mixture({"small": small, "large": large}),
+        cache=tmp_path,
+        # Twice as much as the small one has, and not as the large one has.
+        limit_bytes=200 * 100 * 8 if is_tight else 1 << 30,
+        num_threads=1,
+        transform_in="threads",
+        on_stage=ignore_stage,
+    )
+    try:
+        assert [one.is_tight for one in opened.chunks] == [False, is_tight]
+        crew = opened.crew(1)
+        assert crew.most == (crew.size if is_tight else MOST)
+    finally:
+        opened.close()

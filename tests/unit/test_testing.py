@@ -91,6 +91,29 @@ def test_an_idle_link_saves_nothing_up():
     assert time.now == pytest.approx(120)
 
 
+@pytest.mark.parametrize("link", [{}, {"bandwidth_bytes_s": 1000}])
+def test_one_read_alone_gets_no_more_than_its_connection_carries(link):
+    time = Time()
+    storage = SlowStorage(
+        MemoryStorage({"a": bytes(1000)}), connection_bytes_s=50, **link, clock=time.clock, wait=time.wait
+    )
+    storage.read("a", 0, 1000)
+    assert time.now == pytest.approx(20)
+
+
+def test_a_connection_that_could_carry_more_gets_what_the_link_carries():
+    time = Time()
+    storage = SlowStorage(
+        MemoryStorage({"a": bytes(1000)}),
+        bandwidth_bytes_s=100,
+        connection_bytes_s=5000,
+        clock=time.clock,
+        wait=time.wait,
+    )
+    storage.read("a", 0, 1000)
+    assert time.now == pytest.approx(10)
+
+
 def test_two_reads_at_once_share_the_link():
     """Both take turns: whoever begins second is not done only after the whole of the first."""
     turns = []
@@ -114,7 +137,7 @@ def test_two_reads_at_once_share_the_link():
     assert {name for name, _ in turns[:2]} == {"x", "y"}
 
 
-@pytest.mark.parametrize("wrong", [{"latency_s": -1}, {"bandwidth_bytes_s": 0}])
+@pytest.mark.parametrize("wrong", [{"latency_s": -1}, {"bandwidth_bytes_s": 0}, {"connection_bytes_s": 0}])
 def test_a_link_that_cannot_be_is_refused(wrong):
     with pytest.raises(ValueError, match="must"):
         SlowStorage(MemoryStorage(), **wrong)

@@ -21,6 +21,7 @@ from stoker.doctor.arrow import ArrowCost, converter, probe_arrow, write_tables
 from stoker.doctor.clock import PLANNED, Clock
 from stoker.doctor.costs import Machine
 from stoker.doctor.facts import RowFacts, row_facts
+from stoker.doctor.fill import fill_cache
 from stoker.doctor.gpu import GpuWatch
 from stoker.doctor.outcome import Examined, options_of, result_of
 from stoker.doctor.plans import Findings, plans_of
@@ -40,12 +41,10 @@ from stoker.doctor.try_fixes import TryFixes
 from stoker.doctor.verify import TODAY, verify, verify_all
 from stoker.doctor.whatif import MUCH, Change, changes_for, fixes_of
 from stoker.doctor.whole_paths import WholePaths
-from stoker.feed.chunks import open_chunks
 from stoker.feed.temporary import TemporaryFolder
 from stoker.source.catalogue import Catalogue
 from stoker.source.dataset import Dataset
 from stoker.source.storage import scheme_of, storage_for
-from stoker.trace.stages import ignore_stage
 
 # Shares of what is planned; what is left over is for what takes longer than it should.
 _FETCH, _THREADS, _BUILD, _FILL, _WARM, _ARROW, _STEP, _RAM = 0.10, 0.10, 0.10, 0.05, 0.13, 0.08, 0.05, 0.03
@@ -119,6 +118,7 @@ class _Examination:
         fetch = self._fetch_threads(fetched)
         built = self._build(catalogue, fetched)
         paces.append(probe_machine.pace())
+        kept = fetched.units
         fetched = _first(fetched, num_samples=max(rate for _, rate in built.rates) * clock.slice_s(_FILL))
         sample, window, facts, arrow_bytes, tensor_bytes = self._samples(catalogue, fetched, scratch)
         warm = self._warm(sample, fetched)
@@ -183,6 +183,9 @@ class _Examination:
             may_open_again=opened_s < _QUICKLY_S,
             widest_share=facts.widest_share,
             widest_cpu_share=facts.widest_cpu_share,
+            tap=self._tap,
+            fetched=kept,
+            fetch=fetch,
         ).all()
         plans = paths.settled()
         self._notes += paths.notes
@@ -286,26 +289,13 @@ class _Examination:
         replaying = self._tap.replaying() if self._tap is not None else contextlib.nullcontext()
         dataset = SampledDataset(catalogue, fetched.units)
         with replaying:
-            chunks = open_chunks(
-                dataset,
-                cache=scratch / "warm",
-                limit_bytes=None,
-                num_threads=settings.num_threads,
-                transform_in="threads",
-                on_stage=ignore_stage,
-            )
-            try:
-                progress = chunks.warm(num_threads=settings.num_threads)
-            finally:
-                chunks.close()
+            filled = fill_cache(dataset, scratch / "warm", num_threads=settings.num_threads)
         in_processes = settings.transform_in == "processes"
-        crew = chunks.crew(settings.num_threads)
-        self._num_builders = settings.num_threads if in_processes else crew.size
-        self._most_builders = 0 if in_processes else crew.most
+        self._num_builders = settings.num_threads if in_processes else filled.crew.size
+        self._most_builders = 0 if in_processes else filled.crew.most
         tables = tables_of(
             catalogue, fetched, tap=self._tap, max_bytes=int(_KEEP_SHARE * probe_machine.free_memory_bytes())
         )
-        tensor_bytes = (progress.size_bytes + progress.found_bytes) / max(1, int(chunks.num_samples.sum()))
         arrow_bytes = sum(table.nbytes for table in tables) / max(1, sum(table.num_rows for table in tables))
         # What all builders make at a time comes together: a window that is as large comes in even turns.
         window = max(_MIN_WINDOW, self._num_builders)
@@ -316,12 +306,12 @@ class _Examination:
             warm=scratch / "warm",
             warm_units=fetched.units,
             arrow=write_tables(tables, scratch / "arrow"),
-            tensor_bytes=tensor_bytes,
+            tensor_bytes=filled.tensor_bytes,
             window=window,
             num_threads=settings.num_threads,
             widest_column=facts.widest_column,
         )
-        return sample, window, facts, arrow_bytes, tensor_bytes
+        return sample, window, facts, arrow_bytes, filled.tensor_bytes
 
     def _warm(self, sample: Sample, fetched: Fetched) -> WarmCost:
         self._clock.say("a warm cache, at several batch sizes")

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from stoker.doctor.fill import fill_cache
 from stoker.doctor.runs import Sample
 from stoker.doctor.sampled import SampledDataset
 from stoker.errors import StokerError
-from stoker.feed.chunks import open_chunks
 from stoker.feed.sharing import SharingFound, find_sharing
-from stoker.trace.stages import ignore_stage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,18 +40,7 @@ def keep_shared(sample: Sample, folder: Path, *, num_threads: int) -> Shared | N
         if not found.keys:
             return None
         catalogue = sample.catalogue.sharing({one.key: one.patterns or (one.key,) for one in found.keys})
-        chunks = open_chunks(
-            SampledDataset(catalogue, sample.warm_units),
-            cache=folder,
-            limit_bytes=None,
-            num_threads=num_threads,
-            transform_in="threads",
-            on_stage=ignore_stage,
-        )
-        try:
-            chunks.warm(num_threads=num_threads)
-        finally:
-            chunks.close()
+        fill_cache(SampledDataset(catalogue, sample.warm_units), folder, num_threads=num_threads)
     except StokerError:  # what can be built as it is, and not so, is no advice
         return None
     return Shared(sample=replace(sample, catalogue=catalogue, warm=folder), how=_how(found))

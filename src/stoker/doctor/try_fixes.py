@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stoker.cache.workers import can_be_sent
 from stoker.doctor.clock import Clock
 from stoker.doctor.costs import Plan
 from stoker.doctor.flow import rate_of
+from stoker.doctor.probe_fetch import FetchCost
 from stoker.doctor.results import SOURCE, TENSORS
 from stoker.doctor.runs import Sample, run_in_processes, run_source, run_tensors, without_widest
 from stoker.doctor.settings import DoctorSettings
+from stoker.doctor.tap import Tap
 from stoker.doctor.together import settled
-from stoker.doctor.whatif import MORE_THREADS, MUCH, fewer_columns, in_processes, more_threads, shared_features
+from stoker.doctor.whatif import (
+    FASTER,
+    MORE_THREADS,
+    MUCH,
+    faster_network,
+    fewer_columns,
+    in_processes,
+    more_threads,
+    shared_features,
+)
 from stoker.doctor.whole import Listener, Whole, build_cpu_s
 from stoker.doctor.whole_paths import WholePaths
 from stoker.errors import StokerError
+from stoker.source.storage import Storage
+from stoker.testing import SlowStorage
 
 # Share of the budget for each.
 _SHARE = 0.12
@@ -27,6 +40,8 @@ _AFTER_S = 3.0
 _LEAST_S = 0.5
 # Windows that a rate is taken of, and those in which processes have long begun and have not come to their end.
 _NUM_WINDOWS, _NUM_WINDOWS_APART = 3, 8
+# A few kept units stand for a data set whose units are this even.
+_EVEN = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +57,9 @@ class TryFixes:
         may_open_again: Whether the data set is opened quickly enough to do so for a trial.
         widest_share: Share that the widest column has of the bytes at the source.
         widest_cpu_share: Share that it has of what decoding and converting cost.
+        tap: What the source is read through; None where it is local.
+        fetched: Units whose bytes the tap has kept.
+        fetch: What fetching costs.
     """
 
     sample: Sample
@@ -52,6 +70,9 @@ class TryFixes:
     may_open_again: bool
     widest_share: float
     widest_cpu_share: float
+    tap: Tap | None
+    fetched: Sequence[range]
+    fetch: FetchCost
 
     def all(self) -> dict[str, Plan]:
         """Return the plan that each fix makes as a run of it has shown it, by its key.
@@ -61,7 +82,12 @@ class TryFixes:
         if self.paths.is_fed():
             return {}
         trials: Mapping[str, Callable[[], Plan | None]] = {
-            SOURCE: {"threads": self._threads, "processes": self._processes, "columns": self._columns},
+            SOURCE: {
+                "threads": self._threads,
+                "processes": self._processes,
+                "columns": self._columns,
+                "network": self._network,
+            },
             TENSORS: {"share": self._share},
         }[self.today]
         found: dict[str, Plan] = {}
@@ -108,6 +134,27 @@ class TryFixes:
         whole = run_in_processes(sample, settings, seconds=seconds)
         # What others used and what processes of our own did cannot be told apart from here.
         return self._settled(plan, replace(whole, cores_left=plan.machine.cores))
+
+    def _network(self) -> Plan | None:
+        """Behind a faster link something else limits, of which a run behind the slow one showed little."""
+        plan = faster_network(self.paths.alone(SOURCE), times=FASTER)
+        sample = replace(self.sample, units=self.fetched)
+        seconds = self._seconds(plan)
+        if self.tap is None or seconds is None or sample.evenness < _EVEN:
+            return None
+        self.clock.say("the whole path, behind a link twice as fast")
+        with self.tap.replaying(self._faster_link):
+            return self._from_source(plan, sample, self.settings, seconds=seconds)
+
+    def _faster_link(self, kept: Storage) -> Storage:
+        """Return what was kept, behind a link like the one there is, with more bandwidth."""
+        fetch = self.fetch
+        return SlowStorage(
+            kept,
+            latency_s=fetch.wait_s / 2,  # of a read and of a look at the object
+            bandwidth_bytes_s=FASTER * fetch.bytes_s,
+            connection_bytes_s=FASTER * fetch.connection_bytes_s,
+        )
 
     def _share(self) -> Plan | None:
         """What is read less is read faster, what is spread out again is written as before: which counts is open."""

@@ -1,0 +1,46 @@
+"""A cache that is filled before anything is measured on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from stoker.cache.crew import Crew
+from stoker.feed.chunks import open_chunks
+from stoker.source.dataset import Dataset
+from stoker.trace.stages import ignore_stage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filled:
+    """What filling a cache showed.
+
+    Attributes:
+        tensor_bytes: Bytes a sample in the cache.
+        crew: Threads that a loader of the data set would build with.
+    """
+
+    tensor_bytes: float
+    crew: Crew
+
+
+def fill_cache(dataset: Dataset, folder: Path, *, num_threads: int) -> Filled:
+    """Build every chunk of a data set that is not in the cache yet.
+
+    Args:
+        dataset: Whose chunks.
+        folder: Of the cache.
+        num_threads: Threads that compute.
+
+    Raises:
+        StokerError: A chunk cannot be built.
+    """
+    chunks = open_chunks(
+        dataset, cache=folder, limit_bytes=None, num_threads=num_threads, transform_in="threads", on_stage=ignore_stage
+    )
+    try:
+        progress = chunks.warm(num_threads=num_threads)
+        num_bytes = progress.size_bytes + progress.found_bytes
+        return Filled(tensor_bytes=num_bytes / max(1, int(chunks.num_samples.sum())), crew=chunks.crew(num_threads))
+    finally:
+        chunks.close()
