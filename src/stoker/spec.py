@@ -10,6 +10,7 @@ Shapes in this code base carry letters: B batch, N samples in a chunk, K chunks 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -418,6 +419,11 @@ class Spec:
     def to_json(self) -> list[dict[str, object]]:
         """Return the spec as JSON can write it."""
         return [entry.to_json() for entry in self.entries]
+
+    @cached_property
+    def json_text(self) -> str:
+        """The same as text: every chunk has it in its header."""
+        return json.dumps(self.to_json(), separators=(",", ":"))
 
     @classmethod
     def from_json(cls, data: Sequence[Mapping[str, Any]]) -> Spec:

@@ -23,7 +23,7 @@ from stoker.errors import (
     TransformError,
 )
 from stoker.source.catalogue import Catalogue
-from stoker.source.columns import Columns, Packable, num_rows, plan_spec, spec_of, to_packable
+from stoker.source.columns import Columns, Converter, Packable, num_rows, plan_spec, spec_of
 from stoker.source.fragments import Fragment
 from stoker.spec import Array, Arrays, Entry, Ragged, Spec
 from stoker.trace.stages import OnStage, ignore_stage, timed
@@ -85,6 +85,7 @@ class Builder:
         self._store = store
         self._on_stage = on_stage
         self._dataset = catalogue.dataset
+        self._converter = Converter(self._dataset.fields)
         self._spec: Spec | None = None
         if self._dataset.transform is None:
             self._spec = plan_spec(catalogue.schema, self._dataset.fields, self._dataset.share)
@@ -271,7 +272,7 @@ class Builder:
             return empty_arrays(spec), spec
         columns = self._transformed(table, str(fragment))
         with noted("converting", fragment), timed(self._on_stage, "convert", table.nbytes):
-            arrays = to_packable(columns, self._dataset.fields, where=str(fragment))
+            arrays = self._converter.convert(columns, where=str(fragment))
             if spec is None:
                 spec = spec_of(columns, self._dataset.fields, self._dataset.share, where=str(fragment))
         reason = find_mismatch(arrays, spec, num_samples=table.num_rows)

@@ -90,7 +90,7 @@ def prepare_chunk(
         "format": "stoker-chunk",
         "format_version": str(SHARED_FORMAT_VERSION if spec.keys else FORMAT_VERSION),
         "num_samples": str(num_samples),
-        "spec": _dumps(spec.to_json()),
+        "spec": spec.json_text,
         "record": _dumps(describe_record(tables[0].spec)),
         **({"shared": _dumps(_describe_shared(spec, tables))} if spec.keys else {}),
         "about": _dumps(dict(about or {})),

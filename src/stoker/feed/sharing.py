@@ -17,7 +17,7 @@ import pyarrow as pa
 from stoker.cache.runs import find_begins
 from stoker.feed.mixing import window_chunks
 from stoker.source.catalogue import Catalogue
-from stoker.source.columns import Columns, Packable, spec_of, to_packable
+from stoker.source.columns import Columns, Converter, Packable, spec_of
 from stoker.spec import Array, Entry, Ragged, Spec
 
 Bools = npt.NDArray[np.bool_]
@@ -103,9 +103,10 @@ def find_sharing(catalogue: Catalogue) -> SharingFound:
     sizes: dict[str, float] = {}
     num_rows = 0
     spec = Spec(())
+    converter = Converter(dataset.fields)
     for columns, found, num, where in look_at(catalogue):
         spec = found
-        arrays = to_packable(columns, dataset.fields, where=where)
+        arrays = converter.convert(columns, where=where)
         num_rows += num
         for entry in spec:
             changes.setdefault(entry.name, []).append(find_begins([arrays[entry.name]], num_rows=num))

@@ -137,20 +137,28 @@ def fetch(info: ObjectInfo, storage: Storage, spans: Sequence[Span]) -> Ranges:
         SourceChangedError: The object is another one by now.
     """
     requests = [request for span in spans for request in plan_requests(span)]
+    try:
+        parts = _read_all(info, storage, requests)
+    except SourceError:
+        check_unchanged(info, storage)  # another object by now: that is what is wrong, not the read
+        raise
+    check_unchanged(info, storage)
+    return Ranges(info, storage, list(zip(requests, parts, strict=True)))
+
+
+def _read_all(info: ObjectInfo, storage: Storage, requests: Sequence[Span]) -> list[memoryview]:
+    if len(requests) <= 1:  # most chunks are: a thread for it would cost as much as the rest of asking
+        return [_read(info, storage, request) for request in requests]
     # Threads for this one fetch: starting them takes microseconds, a remote read milliseconds.
-    num_threads = max(1, min(len(requests), _MAX_REQUESTS_AT_ONCE))
+    num_threads = min(len(requests), _MAX_REQUESTS_AT_ONCE)
     with ThreadPoolExecutor(num_threads, thread_name_prefix="stoker-fetch") as pool:
         reads = [pool.submit(_read, info, storage, request) for request in requests]
         try:
-            parts = [read.result() for read in reads]
-        except BaseException as error:
+            return [read.result() for read in reads]
+        except BaseException:
             for read in reads:
                 read.cancel()
-            if isinstance(error, SourceError):
-                check_unchanged(info, storage)  # another object by now: that is what is wrong, not the read
             raise
-    check_unchanged(info, storage)
-    return Ranges(info, storage, list(zip(requests, parts, strict=True)))
 
 
 def _read(info: ObjectInfo, storage: Storage, span: Span) -> memoryview:

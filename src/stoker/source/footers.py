@@ -30,6 +30,8 @@ _MAGIC_ENCRYPTED = b"PARE"
 _SIGNATURE_BYTES = 28
 # Compressed footers that stay in memory where no folder keeps them; what is beyond is read again when needed.
 _MEMORY_BYTES = 256 << 20
+# Numbers of footers that stay behind opening: read again, they take 25 us and more for each column chunk, with the GIL.
+_NUMBERS_BYTES = 32 << 20
 # Parsed footers that stay: threads work on neighbouring fragments, which share few files.
 _MAX_PARSED = 32
 _BATCH_FILES = 1024
@@ -138,6 +140,7 @@ class Footers:
         self._parsed: OrderedDict[ObjectInfo, Footer] = OrderedDict()
         self._layouts: list[tuple[pq.ParquetSchema, bytes, Layout]] = []
         self._index: dict[ObjectInfo, tuple[int, int]] | None = None
+        self._file: ipc.RecordBatchFileReader | None = None
         self._is_compiled = False
 
     def get(self, info: ObjectInfo) -> Footer:
@@ -206,10 +209,11 @@ class Footers:
             _log.warning("the kept footers in %s cannot be read (%s): they are read again", self._path, error)
 
     def forget(self) -> None:
-        """Free what only opening needs."""
+        """Free what opening needs most of, where it is much."""
         with self._lock:
-            self._checked.clear()
-            self._checked_bytes = 0
+            if self._checked_bytes > _NUMBERS_BYTES:
+                self._checked.clear()
+                self._checked_bytes = 0
 
     def _check(self, buffer: pa.Buffer, metadata: pq.FileMetaData, url: str) -> Checked:
         with decoding(url, where=f"the schema of {url}"):
@@ -248,39 +252,34 @@ class Footers:
             return None
         with self._lock:
             if self._index is None:
-                self._index = self._read_index(self._path)
+                self._file, self._index = self._read_index(self._path)
             place = self._index.get(info)
-        if place is None:
+            file = self._file
+        if place is None or file is None:
             return None
-        try:
-            with pa.memory_map(str(self._path)) as file:
-                batch = ipc.open_file(file).get_batch(place[0])
-                row = place[1]
-                known = (batch["url"][row].as_py(), batch["size_bytes"][row].as_py(), batch["version"][row].as_py())
-                if known != (info.url, info.size_bytes, info.version):
-                    return None  # replaced meanwhile by another process
-                packed = pa.py_buffer(batch["footer"][row].as_buffer().to_pybytes())
-                return packed, batch["footer_bytes"][row].as_py()
-        except (OSError, pa.ArrowInvalid, IndexError, KeyError):
-            return None
+        # What another process has put in its place since leaves this file as it is, for whoever has it mapped.
+        batch, row = file.get_batch(place[0]), place[1]
+        packed = pa.py_buffer(batch["footer"][row].as_buffer().to_pybytes())
+        return packed, batch["footer_bytes"][row].as_py()
 
     @staticmethod
-    def _read_index(path: Path) -> dict[ObjectInfo, tuple[int, int]]:
+    def _read_index(path: Path) -> tuple[ipc.RecordBatchFileReader | None, dict[ObjectInfo, tuple[int, int]]]:
+        """Return the kept footers, mapped, and where each of them lies."""
         index: dict[ObjectInfo, tuple[int, int]] = {}
         try:
-            with pa.memory_map(str(path)) as file:
-                reader = ipc.open_file(file)
-                for b in range(reader.num_record_batches):
-                    batch = reader.get_batch(b)
-                    columns = (batch[name].to_pylist() for name in ("url", "size_bytes", "version"))
-                    for row, (url, size, version) in enumerate(zip(*columns, strict=True)):
-                        index[ObjectInfo(url=url, size_bytes=size, version=version)] = (b, row)
+            file = ipc.open_file(pa.memory_map(str(path)))
+            for b in range(file.num_record_batches):
+                batch = file.get_batch(b)
+                columns = (batch[name].to_pylist() for name in ("url", "size_bytes", "version"))
+                _ = batch["footer"], batch["footer_bytes"]
+                for row, (url, size, version) in enumerate(zip(*columns, strict=True)):
+                    index[ObjectInfo(url=url, size_bytes=size, version=version)] = (b, row)
         except FileNotFoundError:
-            pass
+            return None, {}
         except (OSError, pa.ArrowInvalid, KeyError) as error:
             _log.warning("the kept footers in %s cannot be read (%s): they are read from the source again", path, error)
-            return {}
-        return index
+            return None, {}
+        return file, index
 
     def keep(self, infos: Sequence[ObjectInfo]) -> None:
         """Write the footers of `infos` to the kept file, in place of what it held, and free their memory."""
@@ -310,7 +309,7 @@ class Footers:
             with self._lock:
                 self._packed.clear()
                 self._packed_bytes = 0
-                self._index = None
+                self._index = self._file = None
 
 
 def for_each(num_items: int, work: Callable[[int], None], *, num_threads: int) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.unit.cache.samples import arrays_of, entry, specs
 
 from stoker.cache.pack import Packer
-from stoker.source.columns import Stack, plan_spec, to_arrays, to_packable
+from stoker.source.columns import Converter, Stack, plan_spec, to_arrays
 from stoker.source.columns.stack import StackPiece
 from stoker.spec import Field, Spec
 
@@ -63,7 +63,7 @@ def test_columns_stacked_while_packing_are_the_stacked_array(kinds, dtype, sizes
     table = pa.table({**columns, "id": pa.chunked_array([np.arange(num_samples)])})
     fields = {"x": Field(dtype, columns="c*")}
     spec = plan_spec(table.schema, fields)
-    stacked = to_packable(table, fields, where="")
+    stacked = Converter(fields).convert(table, where="")
     assert isinstance(stacked["x"], Stack)
     whole = to_arrays(table, fields, where="")
     expected = packed(whole, spec, num_samples, step=step, compiled=False)

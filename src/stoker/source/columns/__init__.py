@@ -16,7 +16,7 @@ The answers are in docs/types.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
@@ -24,7 +24,7 @@ from stoker.source.columns.convert import convert_table
 from stoker.source.columns.narrow import narrowed
 from stoker.source.columns.nulls import check_nulls, null_error
 from stoker.source.columns.overview import ColumnAnswer, plan_table
-from stoker.source.columns.plan import plan_fields, spec_of_plans
+from stoker.source.columns.plan import FieldPlan, plan_fields, spec_of_plans
 from stoker.source.columns.results import Columns, as_table, num_rows
 from stoker.source.columns.shared import Share, share_fields
 from stoker.source.columns.stack import Packable, Stack, StackPiece
@@ -33,6 +33,7 @@ from stoker.spec import Arrays, Field, Spec
 __all__ = [
     "ColumnAnswer",
     "Columns",
+    "Converter",
     "Packable",
     "Share",
     "Stack",
@@ -44,7 +45,6 @@ __all__ = [
     "plan_table",
     "spec_of",
     "to_arrays",
-    "to_packable",
 ]
 
 
@@ -102,16 +102,34 @@ def to_arrays(columns: Columns, fields: Mapping[str, Field], *, where: str) -> A
     return {name: field.whole() if isinstance(field, Stack) else field for name, field in packable.items()}
 
 
-def to_packable(columns: Columns, fields: Mapping[str, Field], *, where: str) -> Packable:
-    """Return the fields of a chunk, with the names, dtypes and shapes of `plan_spec` of the same schema.
+class Converter:
+    """Makes the fields of chunks, with the names, dtypes and shapes of `plan_spec` of the same schema.
 
     As `to_arrays`, but in the form they are kept in, and stacked fields still as their columns: packing brings these
-    together. Every value has been checked: what is left to do cannot fail.
+    together. Every value has been checked: what is left to do cannot fail. Safe to use from several threads.
 
-    Raises:
-        FieldError: As `to_arrays`.
-        FieldMismatchError: As `to_arrays`.
+    Args:
+        fields: What the user asked for.
     """
-    table = as_table(columns, where=where)
-    plans = plan_fields(table.schema, fields)
-    return narrowed(convert_table(table, plans, where=where), plans, where=where)
+
+    def __init__(self, fields: Mapping[str, Field]) -> None:
+        self._fields = fields
+        # Chunks have one schema, but for what a transform may return: planning a hundred columns takes milliseconds.
+        self._known: tuple[pa.Schema, Sequence[FieldPlan]] | None = None
+
+    def convert(self, columns: Columns, *, where: str) -> Packable:
+        """Return the fields of a chunk.
+
+        Args:
+            columns: A table of any chunking, or what a transform returned.
+            where: File, row groups and rows, as a text for messages.
+
+        Raises:
+            FieldError: As `to_arrays`.
+            FieldMismatchError: As `to_arrays`.
+        """
+        table = as_table(columns, where=where)
+        known = self._known
+        if known is None or not known[0].equals(table.schema, check_metadata=True):
+            known = self._known = table.schema, plan_fields(table.schema, self._fields)
+        return narrowed(convert_table(table, known[1], where=where), known[1], where=where)

@@ -67,4 +67,4 @@ class Stack:
 
 
 Packable: TypeAlias = Mapping[str, "Array | Ragged | Stack"]
-"""Fields by name, as `to_packable` gives them."""
+"""Fields by name, as `Converter` gives them."""
