@@ -50,7 +50,8 @@ from stoker.source.storage import scheme_of, storage_for
 _FETCH, _THREADS, _BUILD, _FILL, _WARM, _ARROW, _STEP, _RAM = 0.10, 0.10, 0.10, 0.05, 0.13, 0.08, 0.05, 0.03
 _VERIFY = 0.15
 _NUM_UNITS = 16
-_NUM_COLD_UNITS = 64
+# Uneven units are few large ones among many small ones: what runs on less would run on another mean.
+_NUM_COLD_UNITS = 200
 # Memory for the bytes of units, their tables and their chunks, of what is free.
 _KEEP_SHARE = 0.1
 _MAX_KEEP_BYTES = 1 << 30
@@ -149,7 +150,7 @@ class _Examination:
             num_threads=settings.num_threads,
             prefetch=settings.prefetch,
             window=window,
-            unit_samples=_unit_samples(catalogue),
+            unit_samples=_unit_samples(sample),
             source_bytes=source_bytes,
             arrow_bytes=arrow_bytes,
             tensor_bytes=tensor_bytes,
@@ -407,8 +408,9 @@ def _first(fetched: Fetched, *, num_samples: float) -> Fetched:
     return fetched if num is None else replace(fetched, units=fetched.units[:num])
 
 
-def _unit_samples(catalogue: Catalogue) -> tuple[int, ...]:
-    """Return the samples of units spread over the data set, in their order; empty ones are none."""
-    units = spread_units(catalogue, 200)
-    sizes = [int(catalogue.num_samples[unit.start : unit.stop].sum()) for unit in units]
-    return tuple(size for size in sizes if size) or (1,)
+def _unit_samples(sample: Sample) -> tuple[int, ...]:
+    """Return the samples of the units that runs from the source take, in some order, as a shuffled epoch does."""
+    catalogue = sample.catalogue
+    sizes = [int(catalogue.num_samples[unit.start : unit.stop].sum()) for unit in sample.units]
+    order = np.random.default_rng(0).permutation(len(sizes))
+    return tuple(sizes[i] for i in order if sizes[i]) or (1,)

@@ -13,20 +13,25 @@ at it, and the moment at which the next of them is done is the next one looked a
 
 from __future__ import annotations
 
+import functools
+import heapq
 import itertools
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from stoker.doctor.bounds import bounds_of, demand_of, residence_s, supply_of, takes_a_place
 from stoker.doctor.costs import Plan, StageCost
 from stoker.doctor.results import MODEL
 from stoker.source.fetch import requests_at_once
 
-# Chunks that are sent through, of which the first ones only fill the pipe.
-_NUM_CHUNKS = 120
+# Chunks that are sent through: first those that only fill the pipe, all windows that may be built at once among them,
+# then those that are counted.
 _NUM_FIRST = 40
+_NUM_COUNTED = 80
+_NUM_WINDOWS_COUNTED = 3
 # Windows that may be built ahead of the one in use: as `feed.windows` does.
 _WINDOWS_AHEAD = 2
 # No two chunks take quite the same time. This much apart, threads that began together still fetch together and compute
@@ -36,10 +41,13 @@ _JITTER = 0.01
 _GOLDEN = 0.6180339887498949
 # Phases that take nothing: a place among those that compute, and giving it back.
 _TAKE, _GIVE = "take", "give"
-# Less than this is done: rates and sizes are floats.
-_DONE = 1e-12
+_Phase: TypeAlias = tuple[str, int, float]
+"""A resource, how many of it one may use at once, and how much of it is taken."""
+# Less than this is nothing: rates and sizes are floats.
+_NOTHING = 1e-12
 
 
+@functools.lru_cache(maxsize=512)
 def rate_of(plan: Plan) -> float:
     """Return the samples/s that the plan gives in the long run.
 
@@ -86,16 +94,43 @@ def _uneven(plan: Plan, bound: float) -> float:
     return min(bound, (len(plan.gaps) - num_first) * plan.batch_size / (free - began))
 
 
-@dataclass
+@dataclass(eq=False)
 class _Job:
-    """Something that goes through phases: what is left of the phase it is in, and the phases behind."""
+    """Something that goes through phases: those that are left of it."""
 
-    phases: deque[tuple[str, float]]
+    phases: deque[_Phase]
     kind: str
     chunk: int
-    left: float = 0.0
-    resource: str = ""
-    rate: float = field(default=0.0)
+
+
+class _Shared:
+    """Those who are at one resource, each as fast as the others: what is left of the next of them is all that counts.
+
+    done by each since the beginning   ───────────────●  now
+    A was here from there, for so much     ├──────┤      is done
+    B                                          ├─────────┤      next
+    """
+
+    def __init__(self) -> None:
+        self.rate = 0.0
+        self._done = 0.0
+        self._numbers = itertools.count()
+        self._ends: list[tuple[float, int, _Job]] = []
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def add(self, job: _Job, amount: float) -> None:
+        heapq.heappush(self._ends, (self._done + amount, next(self._numbers), job))
+
+    def next_s(self) -> float:
+        return max(0.0, self._ends[0][0] - self._done) / self.rate
+
+    def pass_by(self, seconds: float) -> None:
+        self._done += self.rate * seconds
+
+    def pop(self) -> _Job:
+        return heapq.heappop(self._ends)[2]
 
 
 class _Flow:
@@ -104,14 +139,19 @@ class _Flow:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         sizes = plan.chunk_samples
-        self._sizes = [sizes[i % len(sizes)] for i in range(max(_NUM_CHUNKS, 3 * plan.window))]
+        # From the end of one window to that of another: chunks of a window come together, and none for a while.
+        self._first = _round_up(max(_NUM_FIRST, (_WINDOWS_AHEAD + 1) * plan.window), plan.window)
+        num_counted = max(_NUM_COUNTED, _NUM_WINDOWS_COUNTED * plan.window)
+        if len(set(sizes)) > 1:  # as many of the large ones as there are
+            num_counted = _round_up(num_counted, len(sizes))
+        num_counted = _round_up(num_counted, plan.window)
+        self._sizes = [sizes[i % len(sizes)] for i in range(self._first + num_counted)]
         self._ends = [0, *itertools.accumulate(self._sizes)]
         self._jitter = [1 + _JITTER * (2 * (i * _GOLDEN % 1) - 1) for i in range(len(self._sizes))]
-        self._first = max(_NUM_FIRST, plan.window)
         self._build = [stage for stage in plan.stages if stage.place == "build"]
         self._assemble = [stage for stage in plan.stages if stage.place == "assemble"]
         self._last = [stage for stage in plan.stages if stage.place in ("loop", "device")]
-        self._jobs: list[_Job] = []
+        self._at: dict[tuple[str, int], _Shared] = {}
         self._next_build = 0
         self._is_built = [False] * len(self._sizes)
         self._num_assembled = 0
@@ -127,15 +167,15 @@ class _Flow:
         began = 0.0
         self._start_what_can()
         while self._num_trained < len(self._sizes):
-            self._share()
-            step_s = min(job.left / job.rate for job in self._jobs)
+            busy = [shared for shared in self._at.values() if shared]
+            self._set_rates()
+            first = min(busy, key=_Shared.next_s)
+            step_s = first.next_s()
             now += step_s
-            for job in self._jobs:
-                job.left -= job.rate * step_s
-            for job in [job for job in self._jobs if job.left <= _DONE * max(1.0, job.rate)]:
-                self._jobs.remove(job)
-                self._begin(job)
-            if self._num_trained <= self._first:
+            for shared in busy:
+                shared.pass_by(step_s)
+            self._begin(first.pop())
+            if not began and self._num_trained >= self._first:
                 began = now
             self._start_what_can()
         return sum(self._sizes[self._first :]) / (now - began)
@@ -173,19 +213,19 @@ class _Flow:
     def _begin(self, job: _Job) -> None:
         """Let a job go on with the next phase that takes something, or finish."""
         while job.phases:
-            job.resource, job.left = job.phases.popleft()
-            if job.resource == _TAKE:
+            resource, at_once, amount = job.phases.popleft()
+            if resource == _TAKE:
                 if not self._num_places:
                     self._waiting.append(job)
                     return
                 self._num_places -= 1
-            elif job.resource == _GIVE:
+            elif resource == _GIVE:
                 self._num_places += 1
                 if self._waiting:  # whoever came first
                     self._num_places -= 1
                     self._begin(self._waiting.popleft())
-            elif job.left > _DONE:
-                self._jobs.append(job)
+            elif amount > _NOTHING:
+                self._at.setdefault((resource, at_once), _Shared()).add(job, amount)
                 return
         self._finish(job)
 
@@ -219,30 +259,30 @@ class _Flow:
 
     # ------------------------------------------------------------------ what they take
 
-    def _build_phases(self, size: float) -> list[tuple[str, float]]:
+    def _build_phases(self, size: float) -> list[_Phase]:
         """Return what a chunk takes until it is published; for some of it, one of the places of those that compute."""
-        phases: list[tuple[str, float]] = []
+        phases: list[_Phase] = []
         has_place = False
         for stage in self._build:
             if takes_a_place(stage) != has_place:
                 has_place = not has_place
-                phases.append((_TAKE if has_place else _GIVE, 0.0))
+                phases.append((_TAKE if has_place else _GIVE, 1, 0.0))
             phases += self._phases(stage, size)
-        return [*phases, (_GIVE, 0.0)] if has_place else phases
+        return [*phases, (_GIVE, 1, 0.0)] if has_place else phases
 
     @staticmethod
-    def _phases(stage: StageCost, size: float, *, at_once: int = 1) -> list[tuple[str, float]]:
+    def _phases(stage: StageCost, size: float, *, at_once: int = 1) -> list[_Phase]:
         """Return what a chunk takes of each resource in turn, by one of `at_once` threads that share it."""
         return [
-            ("delay", stage.wait_s * size / at_once),
-            (f"network:{requests_at_once(stage.net_bytes * size)}", stage.net_bytes * size),
-            ("read", stage.read_bytes * size),
-            ("gil", stage.gil_s * size),
-            (f"cores:{at_once}", (stage.cpu_s - stage.gil_s) * size),
-            ("write", stage.write_bytes * size),
+            ("delay", 1, stage.wait_s * size / at_once),
+            ("network", requests_at_once(stage.net_bytes * size), stage.net_bytes * size),
+            ("read", 1, stage.read_bytes * size),
+            ("gil", 1, stage.gil_s * size),
+            ("cores", at_once, (stage.cpu_s - stage.gil_s) * size),
+            ("write", 1, stage.write_bytes * size),
         ]
 
-    def _last_phases(self, size: int) -> Sequence[tuple[str, float]]:
+    def _last_phases(self, size: int) -> Sequence[_Phase]:
         """Return what the loop and the device take: both work at the same time, so the longer one of them counts."""
         loop_s = sum(residence_s(stage, self._plan) for stage in self._last)
         device_s = sum(stage.device_s for stage in self._last)
@@ -253,28 +293,33 @@ class _Flow:
         # A step on the processor may use several at once.
         at_once = max(1, math.ceil(cpu_s / wall_s)) if wall_s else 1
         rest_s = max(0.0, wall_s - gil_s - (cpu_s - gil_s) / at_once)
-        return [("gil", gil_s * size), (f"cores:{at_once}", (cpu_s - gil_s) * size), ("delay", rest_s * size)]
+        return [("gil", 1, gil_s * size), ("cores", at_once, (cpu_s - gil_s) * size), ("delay", 1, rest_s * size)]
 
-    def _share(self) -> None:
-        """Set the rate at which each job goes on."""
+    def _set_rates(self) -> None:
+        """Set the rate at which each of those at a resource goes on."""
         machine = self._plan.machine
-        at: dict[str, list[_Job]] = {}
-        for job in self._jobs:
-            at.setdefault(job.resource.partition(":")[0], []).append(job)
-        wanted = sum(int(job.resource.partition(":")[2]) for job in at.get("cores", ())) + bool(at.get("gil"))
+        num: dict[str, int] = {}
+        wanted = 0
+        for (resource, at_once), shared in self._at.items():
+            num[resource] = num.get(resource, 0) + len(shared)
+            wanted += at_once * len(shared) if resource == "cores" else (resource == "gil" and bool(shared))
         each = min(1.0, machine.cores / wanted) if wanted else 1.0
-        for resource, jobs in at.items():
-            for job in jobs:
-                if resource == "delay":
-                    job.rate = 1.0
-                elif resource == "cores":
-                    job.rate = machine.together * each * int(job.resource.partition(":")[2])
-                elif resource == "gil":
-                    job.rate = machine.together * each / len(jobs)
-                elif resource == "network":
-                    at_once = int(job.resource.partition(":")[2])
-                    job.rate = min(at_once * machine.connection_bytes_s, machine.network_bytes_s / len(jobs))
-                elif resource == "read":
-                    job.rate = machine.read_bytes_s / len(jobs)
-                else:
-                    job.rate = machine.write_bytes_s / len(jobs)
+        for (resource, at_once), shared in self._at.items():
+            if not shared:
+                continue
+            if resource == "delay":
+                shared.rate = 1.0
+            elif resource == "cores":
+                shared.rate = machine.together * each * at_once
+            elif resource == "gil":
+                shared.rate = machine.together * each / num[resource]
+            elif resource == "network":
+                shared.rate = min(at_once * machine.connection_bytes_s, machine.network_bytes_s / num[resource])
+            elif resource == "read":
+                shared.rate = machine.read_bytes_s / num[resource]
+            else:
+                shared.rate = machine.write_bytes_s / num[resource]
+
+
+def _round_up(num: int, step: int) -> int:
+    return -(-num // step) * step

@@ -17,7 +17,8 @@ from stoker.source.storage import LocalStorage, Storage
 _BRINGS_MORE = 1.1
 # One that brings nothing may only have been disturbed.
 _NUM_WORSE = 2
-_MAX_THREADS = 32
+# As many as a crew may have: a store that answers each at its own pace gives more to all of them.
+_MAX_THREADS = 64
 _NUM_LOOKS = 3
 
 
