@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -53,8 +54,20 @@ def main() -> int:
     parser.add_argument("questions", nargs="*", metavar="QUESTION", help=f"of {', '.join(QUESTIONS)}; all unless told")
     parser.add_argument("--rows", type=int, default=2_097_152, help="rows of the data set")
     parser.add_argument("--rounds", type=int, default=5, help="times each is measured")
+    names = [case.name for case in doctor.CASES]
+    parser.add_argument(
+        "--case",
+        action="append",
+        default=[],
+        choices=[*names, "the demo"],
+        metavar="NAME",
+        help="of the question doctor, only this planted case; may be given several times",
+    )
     parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
     options = parser.parse_args()
+    if options.case and options.write:
+        parser.error("some cases of a question are no result of it: --case and --write do not go together")
+    questions = {**QUESTIONS, "doctor": partial(doctor.run, names=options.case)}
     chosen = []
     for asked in options.questions or QUESTIONS:
         # "order" asks all whose names begin with it; a whole name asks that one alone.
@@ -71,7 +84,7 @@ def main() -> int:
         answers = {}
         for name in chosen:
             console.print(f"measuring {name}", style="dim")
-            answers[name] = QUESTIONS[name](data, folder, num_rounds=options.rounds)
+            answers[name] = questions[name](data, folder, num_rounds=options.rounds)
     finally:
         shutil.rmtree(folder)
     _print(console, answers)

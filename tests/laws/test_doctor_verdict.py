@@ -22,6 +22,7 @@ from stoker.doctor.bounds import bounds_of, demand_of, supply_of
 from stoker.doctor.causes import KEEPS_UP, SKEW, causes_of, limit_of, step_parts
 from stoker.doctor.diagnose import diagnose
 from stoker.doctor.flow import rate_of
+from stoker.doctor.whatif import more_cores
 
 # Name -> (the plan, the stages that its verdict must name). One cause each, then two at once.
 SINGLE = {
@@ -73,6 +74,10 @@ SINGLE = {
             read_bytes_s=200e6,
         ),
         "open",
+    ),
+    "memory that gives no more": (
+        on(tensors_plan(gather=changed("gather", memory_bytes=1_000.0)), memory_bytes_s=400e6),
+        "gather",
     ),
     "slow copy": (on(tensors_plan(), pcie_bytes_s=300e6), "copy"),
     "Arrow made arrays at each dequeue": (arrow_plan(), "dequeue"),
@@ -249,6 +254,28 @@ def test_no_rate_is_above_a_bound_and_mending_never_makes_slower(cpu, gil, bandw
     assert all(part.seconds >= 0 for part in parts)
     if all(cause.mended >= cause.rate for cause in causes):
         assert sum(part.seconds for part in parts) == pytest.approx(plan.batch_size / rate, rel=1e-6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    window=st.integers(1, 40),
+    few=st.integers(1, 40),
+    seconds=st.floats(0.05, 3.0),
+)
+def test_what_takes_long_to_come_gives_no_more_than_the_windows_that_wait_for_it(window, few, seconds):
+    """A chunk is begun two windows ahead, and takes so long: three windows in that time, and none of them earlier."""
+    fetch = changed("fetch", cpu_s=0.0, net_bytes=1e-6, wait_s=seconds / CHUNK)
+    plan = source_plan(fetch=fetch, step=step_cost(1e9))
+    plan = dataclasses.replace(plan, num_builders=few * window, window=window)
+    assert rate_of(plan) <= (1 + 0.03) * 3 * window * CHUNK / seconds
+
+
+def test_more_cores_are_not_promised_more_memory():
+    gather = changed("gather", cpu_s=1e-6, memory_bytes=1_000.0)
+    plan = on(tensors_plan(gather=gather, step=step_cost(1e9)), cores=1.0, memory_bytes_s=1.2e9)
+    plan = dataclasses.replace(plan, num_assemblers=1)
+    assert rate_of(plan) < 1e6
+    assert rate_of(more_cores(plan, num_threads=1)) == pytest.approx(1.2e6)
 
 
 @settings(max_examples=60)

@@ -4,6 +4,7 @@ rate  ≤  capacity of a resource / what a sample takes of it           for each
 
 network     bytes/s of all connections       fetch
 disk        bytes/s, reading and writing      fetch (local), read, publish, open
+memory      bytes copied a second             gather
 cores       processor seconds a second        everything that computes
 GIL         one second a second               whatever holds it
 builders    threads that build                a chunk keeps one from its first byte to its publication
@@ -62,6 +63,7 @@ _RESOURCES = (
     _Resource("network", "network", lambda p: p.machine.network_bytes_s, lambda s, _: s.net_bytes),
     _Resource("disk_read", "disk, reading", lambda p: p.machine.read_bytes_s, lambda s, _: s.read_bytes),
     _Resource("disk_write", "disk, writing", lambda p: p.machine.write_bytes_s, lambda s, _: s.write_bytes),
+    _Resource("memory", "memory", lambda p: p.machine.memory_bytes_s, lambda s, _: s.memory_bytes),
     _Resource("cores", "cores", lambda p: p.machine.cores * p.machine.together, lambda s, _: s.cpu_s),
     _Resource("gil", "GIL", lambda p: p.machine.together, lambda s, _: s.gil_s),
     _Resource("builders", "threads that build", lambda p: p.num_builders, _at("build")),

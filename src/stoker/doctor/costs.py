@@ -42,7 +42,17 @@ PATH_STAGES: Mapping[str, tuple[str, ...]] = {
 }
 """What a sample goes through on each path, in order."""
 
-_SCALED = ("cpu_s", "gil_s", "net_bytes", "read_bytes", "write_bytes", "pcie_bytes", "device_s", "host_s")
+_SCALED = (
+    "cpu_s",
+    "gil_s",
+    "net_bytes",
+    "read_bytes",
+    "write_bytes",
+    "memory_bytes",
+    "pcie_bytes",
+    "device_s",
+    "host_s",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +68,7 @@ class StageCost:
         net_bytes: Bytes that come over the network.
         read_bytes: Bytes that are read from the local disk.
         write_bytes: Bytes that are written to it.
+        memory_bytes: Bytes that are copied from memory that no cache holds, each read once and written once.
         pcie_bytes: Bytes that are copied to the device.
         device_s: Seconds in which the device is busy with it.
         host_s: Of a stage on the device: seconds in which the loop's thread cannot do anything else.
@@ -72,6 +83,7 @@ class StageCost:
     net_bytes: float = 0.0
     read_bytes: float = 0.0
     write_bytes: float = 0.0
+    memory_bytes: float = 0.0
     pcie_bytes: float = 0.0
     device_s: float = 0.0
     host_s: float = 0.0
@@ -103,6 +115,7 @@ class Machine:
         connection_bytes_s: What one request alone gets; large chunks are fetched by several at once.
         read_bytes_s: Disk, sequential.
         write_bytes_s: The same, writing.
+        memory_bytes_s: Bytes a second that all cores together copy. More cores of another machine may get no more.
         pcie_bytes_s: From pinned memory to the device.
         together: Share of the cores and of the GIL that threads get to use when they work side by side: the rest goes
             by while they hand the GIL, locks and memory to each other.
@@ -113,6 +126,7 @@ class Machine:
     connection_bytes_s: float = math.inf
     read_bytes_s: float = math.inf
     write_bytes_s: float = math.inf
+    memory_bytes_s: float = math.inf
     pcie_bytes_s: float = math.inf
     together: float = 1.0
 

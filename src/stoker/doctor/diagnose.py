@@ -146,6 +146,7 @@ def _why(plan: Plan, key: str) -> str:
         "network": "the network is full",
         "disk_read": "the disk reads no faster",
         "disk_write": "the disk writes no faster",
+        "memory": "memory gives no more",
         "cores": "all cores are busy, most with this",
         "gil": "it holds the GIL, so one core does it all",
         "builders": "threads wait for the first byte" if key == "fetch" else "too few threads",

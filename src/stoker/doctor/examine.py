@@ -139,6 +139,8 @@ class _Examination:
             connection_bytes_s=fetch.connection_bytes_s if not self._is_local else math.inf,
             read_bytes_s=disk.read_bytes_s,
             write_bytes_s=disk.write_bytes_s,
+            # What was gathered a second was there to be had, however busy memory was when it was looked at.
+            memory_bytes_s=max(memory_bytes_s, warm.rate.samples_s * tensor_bytes),
             pcie_bytes_s=copied.pinned_bytes_s if copied is not None else math.inf,
         )
         found = Findings(

@@ -27,11 +27,9 @@ from stoker.doctor.costs import Plan, StageCost
 from stoker.doctor.results import MODEL
 from stoker.source.fetch import requests_at_once
 
-# Chunks that are sent through: first those that only fill the pipe, all windows that may be built at once among them,
-# then those that are counted.
+# Chunks that are sent through: first those that only fill the pipe, then those that are counted, at least.
 _NUM_FIRST = 40
 _NUM_COUNTED = 80
-_NUM_WINDOWS_COUNTED = 3
 # Windows that may be built ahead of the one in use: as `feed.windows` does.
 _WINDOWS_AHEAD = 2
 # No two chunks take quite the same time. This much apart, threads that began together still fetch together and compute
@@ -139,12 +137,13 @@ class _Flow:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         sizes = plan.chunk_samples
-        # From the end of one window to that of another: chunks of a window come together, and none for a while.
-        self._first = _round_up(max(_NUM_FIRST, (_WINDOWS_AHEAD + 1) * plan.window), plan.window)
-        num_counted = max(_NUM_COUNTED, _NUM_WINDOWS_COUNTED * plan.window)
-        if len(set(sizes)) > 1:  # as many of the large ones as there are
-            num_counted = _round_up(num_counted, len(sizes))
-        num_counted = _round_up(num_counted, plan.window)
+        # Chunks of as many windows as may be built at once can come together, and none for a while: only as many
+        # windows later is the same moment.
+        at_once = (_WINDOWS_AHEAD + 1) * plan.window
+        self._first = _round_up(_NUM_FIRST, at_once)
+        # As many of the large ones as there are.
+        num_counted = _NUM_COUNTED if len(set(sizes)) == 1 else _round_up(_NUM_COUNTED, len(sizes))
+        num_counted = _round_up(num_counted, at_once)
         self._sizes = [sizes[i % len(sizes)] for i in range(self._first + num_counted)]
         self._ends = [0, *itertools.accumulate(self._sizes)]
         self._jitter = [1 + _JITTER * (2 * (i * _GOLDEN % 1) - 1) for i in range(len(self._sizes))]

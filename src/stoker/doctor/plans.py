@@ -146,6 +146,7 @@ def _warm(found: Findings) -> tuple[StageCost, ...]:
         place="assemble",
         cpu_s=warm.each_cpu_s,
         gil_s=warm.each_gil_s,
+        memory_bytes=found.tensor_bytes,
         wait_s=max(0.0, at_once * each_wall_s - warm.each_cpu_s),
         spread=warm.rate.spread,
     )

@@ -44,7 +44,7 @@ _NUM_WINDOWS, _NUM_WINDOWS_APART = 3, 8
 _EVEN = 0.9
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class TryFixes:
     """What is needed to try fixes of today's path.
 
@@ -74,6 +74,9 @@ class TryFixes:
     fetched: Sequence[range]
     fetch: FetchCost
 
+    def __post_init__(self) -> None:
+        self._num_left = 1
+
     def all(self) -> dict[str, Plan]:
         """Return the plan that each fix makes as a run of it has shown it, by its key.
 
@@ -91,7 +94,8 @@ class TryFixes:
             TENSORS: {"share": self._share},
         }[self.today]
         found: dict[str, Plan] = {}
-        for key, trial in trials.items():
+        for i, (key, trial) in enumerate(trials.items()):
+            self._num_left = len(trials) - i
             # What works on the samples as they are may not work on them otherwise, and is no advice then.
             with contextlib.suppress(StokerError):
                 if (plan := trial()) is not None:
@@ -172,9 +176,11 @@ class TryFixes:
         """Return how long to run a plan, None where that is longer than there is time."""
         window_s = plan.window * self.sample.mean_chunk / rate_of(plan)
         # Behind one that only fills the pipe; and what was begun when the time is over has to end.
-        if (num_windows + 2) * window_s > self.clock.left_s - _AFTER_S:
+        left_s = self.clock.left_s - _AFTER_S
+        if (num_windows + 2) * window_s > left_s:
             return None
-        return max(_LEAST_S, num_windows * window_s, min(self.clock.slice_s(_SHARE), self.clock.left_s - _AFTER_S))
+        # No more than its part: trials that come later tell what no other does, too.
+        return max(_LEAST_S, num_windows * window_s, min(self.clock.slice_s(_SHARE), left_s / self._num_left))
 
     def _from_source(self, plan: Plan, sample: Sample, settings: DoctorSettings, *, seconds: float) -> Plan | None:
         listener = Listener()

@@ -230,7 +230,8 @@ def changes_for(plans: Mapping[str, Plan], *, today: str, options: Options) -> l
             less = fewer_columns(plan, share=options.widest_share, cpu_share=options.widest_cpu_share)
             text = f"do without {options.widest_column} ({options.widest_share:.0%} of the bytes)"
             add("columns", text, "Dataset(columns=[...])", less)
-    add("cores", "twice the cores", "a larger machine", more_cores(plan, num_threads=options.num_threads))
+    if limit_of(plan) != "gather":  # what memory gives to more cores, those that are here do not tell
+        add("cores", "twice the cores", "a larger machine", more_cores(plan, num_threads=options.num_threads))
     if today in (SOURCE, ARROW):
         if ARROW in plans and today != ARROW:
             add(ARROW, "keep Arrow on SSD", "a cache of decoded tables", plans[ARROW])
