@@ -14,7 +14,19 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import chunk_counts, cold_disk, doctor, first_epoch, memory, order, sharing, tracing, warm_gather, watch
+from benchmarks import (
+    chunk_counts,
+    cold_disk,
+    doctor,
+    first_epoch,
+    memory,
+    order,
+    sharing,
+    tracing,
+    warm_gather,
+    watch,
+    workloads,
+)
 from benchmarks.measure import Answer
 from stoker.demo.data import make_data
 from stoker.demo.machine import machine, versions
@@ -26,6 +38,9 @@ QUESTIONS = {
     "warm-stacked": warm_gather.run_stacked,
     "warm-named": warm_gather.run_named,
     "warm-everything": warm_gather.run_everything,
+    "warm-images": workloads.run_images,
+    "warm-tokens": workloads.run_tokens,
+    "warm-wide": workloads.run_wide,
     "batch-cost": warm_gather.run_batch_cost,
     "batch-cost-named": warm_gather.run_batch_cost_named,
     "chunk-counts": chunk_counts.run,

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import itertools
-import threading
 import time
-from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from benchmarks.against_copy import against_copy
 from benchmarks.measure import Answer, compare, rate_of
 from stoker import Dataset, Field, Loader
 from stoker.demo.data import DemoData
 from stoker.demo.ranking import column_names
-from stoker.spec import Ragged
 
 BATCH_SIZE = 4096
 RAGGED = ("country", "clicked_items", "viewed_categories")
 STACKED = {"dense": Field("float32", columns="dense_*"), "ids": Field("int64", columns="id_*")}
-# A copy this large lies in no cache.
-COPY_BYTES = 256 << 20
 # What a batch may cost beyond its bytes, in microseconds, and what more for each field.
 BATCH_US, FIELD_US = 60, 1
 NUM_SMALL = 3_000
@@ -63,18 +59,24 @@ def run(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
 
 def run_stacked(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
     """Two threads, fixed-width fields as stacked tensors, against two threads that copy."""
-    return _against_copy("stacked tensors", _fixed(data, STACKED), folder, num_rounds=num_rounds, promise=0.80)
+    return against_copy(
+        "stacked tensors", _fixed(data, STACKED), folder, batch_size=BATCH_SIZE, num_rounds=num_rounds, promise=0.80
+    )
 
 
 def run_named(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
     """Two threads, each column a tensor of its own, against two threads that copy."""
-    return _against_copy("one tensor a column", _fixed(data, {}), folder, num_rounds=num_rounds, promise=0.65)
+    return against_copy(
+        "one tensor a column", _fixed(data, {}), folder, batch_size=BATCH_SIZE, num_rounds=num_rounds, promise=0.65
+    )
 
 
 def run_everything(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
     """Two threads, both ragged histories and the string too, against two threads that copy."""
     dataset = Dataset([str(path) for path in data.paths], fields=STACKED)
-    return _against_copy("histories and string too", dataset, folder, num_rounds=num_rounds, promise=0.65)
+    return against_copy(
+        "histories and string too", dataset, folder, batch_size=BATCH_SIZE, num_rounds=num_rounds, promise=0.65
+    )
 
 
 def run_batch_cost(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
@@ -94,43 +96,7 @@ def _fixed(data: DemoData, fields: dict[str, Field]) -> Dataset:
     return Dataset([str(path) for path in data.paths], columns=columns, fields=fields)
 
 
-def _against_copy(words: str, dataset: Dataset, folder: Path, *, num_rounds: int, promise: float) -> Answer:
-    from stoker.torch import TorchLoader
-
-    source, target = np.ones(COPY_BYTES, dtype=np.uint8), np.empty(COPY_BYTES, dtype=np.uint8)
-
-    def copy() -> None:
-        half = COPY_BYTES // 2
-        threads = [
-            threading.Thread(target=np.copyto, args=(target[at : at + half], source[at : at + half]))
-            for at in (0, half)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-
-    with TorchLoader(dataset, batch_size=BATCH_SIZE, shuffle=True, cache=folder / "cache", num_threads=2) as loader:
-        num_bytes = sum(_num_bytes(batch.values()) for batch in loader)
-        num_fields = len(loader.spec)
-
-        def epoch() -> None:
-            num_rows = sum(len(batch["label"]) for batch in loader)
-            if num_rows != loader.num_samples:
-                raise AssertionError(f"{num_rows} rows of {loader.num_samples} were delivered")
-
-        return compare(
-            f"warm epoch, {words}, 2 threads / 2 threads of memcpy",
-            ours=lambda: rate_of(num_bytes, epoch) / 1e9,
-            ceiling=lambda: rate_of(COPY_BYTES, copy) / 1e9,
-            unit="GB/s",
-            num_rounds=num_rounds,
-            promise=promise,
-            remarks=lambda: (
-                f"{num_fields} fields, {num_bytes / loader.num_samples:.0f} bytes a row without padding, batches of "
-                f"{BATCH_SIZE:,} rows; bytes delivered against bytes copied, {COPY_BYTES >> 20} MiB in two halves",
-            ),
-        )
+_against_copy = partial(against_copy, batch_size=BATCH_SIZE)
 
 
 def _cost(words: str, dataset: Dataset, folder: Path, *, num_rounds: int, budget_us: int) -> Answer:
@@ -159,7 +125,3 @@ def _us_a_batch(loader: Loader) -> float:
     start = time.thread_time()
     num_batches = sum(1 for _ in itertools.islice(batches, NUM_SMALL))
     return (time.thread_time() - start) / num_batches * 1e6
-
-
-def _num_bytes(fields: Iterable[Any]) -> int:
-    return sum(_num_bytes(field) if isinstance(field, Ragged) else field.nbytes for field in fields)

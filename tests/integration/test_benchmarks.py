@@ -5,6 +5,7 @@ import pytest
 from stoker.demo.data import make_data
 
 warm_gather = pytest.importorskip("benchmarks.warm_gather")
+against_copy = pytest.importorskip("benchmarks.against_copy")
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
@@ -14,13 +15,25 @@ pytestmark = pytest.mark.torch
 )
 def test_every_warm_question_is_answered(question, tmp_path, monkeypatch):
     monkeypatch.setattr(warm_gather, "NUM_SMALL", 50)
-    monkeypatch.setattr(warm_gather, "COPY_BYTES", 1 << 20)
+    monkeypatch.setattr(against_copy, "COPY_BYTES", 1 << 20)
     data = make_data(tmp_path / "data", num_rows=9_000)
     answer = getattr(warm_gather, question)(data, tmp_path, num_rounds=1)
     assert answer.ours > 0
     assert answer.ceiling > 0
     assert answer.promise is not None
     assert len(answer.ratios) == 1
+
+
+@pytest.mark.parametrize("question", ["run_images", "run_tokens", "run_wide"])
+def test_every_question_about_other_rows_is_answered(question, tmp_path, monkeypatch):
+    from benchmarks import workloads
+
+    monkeypatch.setattr(workloads, "NUM_BYTES", 4 << 20)
+    monkeypatch.setattr(workloads, "_GROUP_BYTES", 1 << 20)
+    monkeypatch.setattr(against_copy, "COPY_BYTES", 1 << 20)
+    answer = getattr(workloads, question)(None, tmp_path, num_rounds=1)
+    assert answer.ours > 0
+    assert answer.promise is not None
 
 
 @pytest.mark.parametrize("question", ["run", "run_many", "run_epochs", "run_first_batch"])

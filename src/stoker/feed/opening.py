@@ -1,9 +1,9 @@
 """Opening windows of one data set: its chunks found, and brought to where they are gathered from.
 
-    512 MiB at most, or two windows    each chunk mapped once            standing
-    in the page cache                  mapped, nothing is copied         window
-    not there, and read before         read past the page cache          window, in memory that windows share
-    not there for the first time       read to compare its checksums, and so in the page cache
+    a quarter of memory at most     each chunk mapped once            standing
+    in the page cache               mapped, nothing is copied         window
+    not there, and read before      read past the page cache          window, in memory that windows share
+    not there for the first time    read to compare its checksums, and so in the page cache
 
 Whoever opens a chunk the first time after the machine started reads all of it, and it stays in the page cache if it
 can. If it is gone later, something else needed the memory: reading it again that way would push out that or the next
@@ -51,6 +51,10 @@ _FEW, _SOME = 1 / 16, 1 / 4
 _FIRST_TRIAL = 2
 
 T = TypeVar("T")
+
+
+class _NotInMemoryError(Exception):
+    """A chunk that could be mapped once and for all is not in the page cache now."""
 
 
 class _Held(NamedTuple):
@@ -129,9 +133,15 @@ class Opener:
         standing = self._standing
         if standing is not None:
             try:
-                return self._open_standing(standing, numbers, filler)
+                window = self._open_standing(standing, numbers, filler)
+                if not standing.is_large or window.is_in_memory:
+                    return window
+                window.close()
+                self._give_up(standing)  # somebody needs the memory
             except NoPlaceError:  # it is not as small as its records let it seem, or nearly all of it was replaced
                 self._give_up(standing)
+            except _NotInMemoryError:
+                pass  # it may be another time
         if self._is_tight:
             filler.request(numbers)
         if len(numbers) > _MAX_HELD:
@@ -200,6 +210,8 @@ class Opener:
         def place(chunk: int, opened: Chunk) -> None:
             if not opened.is_kept:
                 raise NoPlaceError  # it is to leave the disk when its window is closed
+            if standing.is_large and self._missing(opened) > _FEW * opened.version[2]:
+                raise _NotInMemoryError
             standing.place(chunk, opened.fd, opened.header, opened.version)
 
         if missing:

@@ -1,12 +1,12 @@
-"""Small data sets: each chunk mapped once, at a place that it keeps as long as the loader lives.
+"""Data sets that memory holds: each chunk mapped once, at a place that it keeps as long as the loader lives.
 
 windows of an epoch    ┆ 7 2 5 ┆ 0 3 1 ┆ …
 maps of their own      ┆ 7 ┆ 2 ┆ 5 ┆     ┆ 0 ┆ 3 ┆ 1 ┆     made and entered anew in every window
 standing               ┆ 7 ┆ 2 ┆ 5 ┆ 0 ┆ 3 ┆ 1 ┆ …         made once: a window is a table of where its chunks are
 
-A map costs some 30 microseconds a chunk, and entering its pages and leaving them 50 milliseconds a gigabyte: a data set
-of thousands of small chunks would spend more time on maps than on rows, and one of few large ones a tenth of it. Each
-chunk is still looked at when its window opens: one that was replaced, touched or removed gets another place.
+A map costs some 30 microseconds a chunk, and entering its pages and leaving them 50 to 150 milliseconds a gigabyte: a
+data set of thousands of small chunks would spend more time on maps than on rows, one of large ones up to half of it.
+Each chunk is still looked at when its window opens: one that was replaced, touched or removed gets another place.
 """
 
 from __future__ import annotations
@@ -21,18 +21,23 @@ from stoker.cache.chunk import ChunkHeader
 from stoker.cache.layout import RECORDS
 from stoker.cache.look import NO_VERSION, Version
 from stoker.feed.region import CAN_MAP_SIDE_BY_SIDE, PAGE_BYTES, Region
+from stoker.feed.resident import available_bytes
 from stoker.feed.window import Index, Levels, Rows, Window, empty_levels, rest_offset, set_levels
 from stoker.spec import Spec
 
-# What stays mapped cannot leave the page cache for others as easily, so not more than what a window has by default, or
-# what two windows have: so much is mapped in any case where one is used and the next one is opened.
+# What stays mapped cannot leave the page cache for others as easily. So much of it does no harm: what a window has by
+# default, or what two windows have, which are mapped in any case where one is used and the next one is opened.
 MAX_BYTES = 512 << 20
 _WINDOWS_MAPPED = 2
+# And so much of the memory that is available, as long as nobody else wants it. A map takes a 512th of it for its pages.
+MEMORY_SHARE = 0.25
 # A process may have 65,530 maps; a chunk with lists takes two.
 MAX_CHUNKS = 16384
-# Addresses cost nothing. Chunks that were replaced leave gaps, and chunks are rounded up to pages and records.
+# Addresses cost nothing, as far as they go: a process has 128 TiB. Chunks that were replaced leave gaps, and chunks are
+# rounded up to pages and records.
 _ROOM = 8
-_MAX_ROOM_BYTES = 256 << 30
+_MAX_ROOM_BYTES = 8 << 40
+_ROOM_ANYWAY_BYTES = 256 << 30
 
 
 class NoPlaceError(Exception):
@@ -49,14 +54,16 @@ class Standing:
 
     Attributes:
         region: Where they lie.
+        is_large: Whether they are more than does no harm: then what others push out of memory is not brought back.
         versions: Which file each chunk is; `NO_VERSION` where it has no place. Shape [N, 3].
     """
 
     def __init__(self, spec: Spec, num_samples: Index, *, window: int | None) -> None:
         self.spec = spec
         is_mapped_anyway = _is_mapped_anyway(num_samples, window)
-        self._max_bytes = _MAX_ROOM_BYTES if is_mapped_anyway else MAX_BYTES
-        self.region = Region(_MAX_ROOM_BYTES if is_mapped_anyway else MAX_BYTES * _ROOM)
+        self._max_bytes = _ROOM_ANYWAY_BYTES if is_mapped_anyway else _most_bytes()
+        self.region = Region(_ROOM_ANYWAY_BYTES if is_mapped_anyway else self._max_bytes * _ROOM)
+        self.is_large = not is_mapped_anyway and int(num_samples.sum()) * spec.record_bytes > MAX_BYTES
         self.versions = np.full((len(num_samples), 3), NO_VERSION, dtype=np.int64)
         self._lock = threading.Lock()
         self._step = math.lcm(PAGE_BYTES, spec.record_bytes or 1)
@@ -71,9 +78,9 @@ class Standing:
 
     @staticmethod
     def suits(spec: Spec, num_samples: Index, *, window: int | None) -> bool:
-        """Return whether a data set may be small enough, as far as its records tell; lists show when they come."""
+        """Return whether memory may hold a data set, as far as its records tell; lists show when they come."""
         num_bytes = int(num_samples.sum()) * spec.record_bytes
-        max_bytes = _MAX_ROOM_BYTES // _ROOM if _is_mapped_anyway(num_samples, window) else MAX_BYTES
+        max_bytes = _ROOM_ANYWAY_BYTES // _ROOM if _is_mapped_anyway(num_samples, window) else _most_bytes()
         # Rows that samples share are looked for by where their chunk begins, in the order of a window's slots.
         return CAN_MAP_SIDE_BY_SIDE and not spec.keys and len(num_samples) <= MAX_CHUNKS and num_bytes <= max_bytes
 
@@ -103,6 +110,7 @@ class Standing:
                 set_levels(self._levels, self.spec, self._first_row, chunk, header, shift=rest_at - begin)
             self._end = end
             self._num_bytes = num_bytes
+            self.is_large = self.is_large or (self._max_bytes < _ROOM_ANYWAY_BYTES and num_bytes > MAX_BYTES)
             self._extents[chunk] = [(at, records_bytes), (rest_at, rest_bytes)]
             self._fresh.add(chunk)
             self.versions[chunk] = version
@@ -186,6 +194,11 @@ class StandingWindow(Window):
 def _is_mapped_anyway(num_samples: Index, window: int | None) -> bool:
     """Return whether all chunks that have samples lie in the two windows that are open at once."""
     return window is None or int(np.count_nonzero(num_samples)) <= _WINDOWS_MAPPED * window
+
+
+def _most_bytes() -> int:
+    """Return how much may stay mapped: what does no harm, and a part of the memory that is available."""
+    return min(max(MAX_BYTES, int(MEMORY_SHARE * (available_bytes() or 0))), _MAX_ROOM_BYTES // _ROOM)
 
 
 def _pages(num_bytes: int) -> int:

@@ -15,7 +15,7 @@ from stoker import Dataset, Loader
 from stoker.feed.memory import Memories
 from stoker.feed.region import PAGE_BYTES, Region
 from stoker.feed.resident import available_bytes, cached_bytes
-from stoker.feed.standing import Standing
+from stoker.feed.standing import Standing, StandingWindow
 
 NUM_ROWS = 6_000
 OPTIONS = {"batch_size": 64, "shuffle": True, "seed": 3, "window": 3, "num_threads": 2}
@@ -175,6 +175,7 @@ def test_a_data_set_that_is_small_or_lies_in_two_windows_is_mapped_once(
     dataset, tmp_path, monkeypatch, max_bytes, parts
 ):
     monkeypatch.setattr(stoker.feed.standing, "MAX_BYTES", max_bytes)
+    monkeypatch.setattr(stoker.feed.standing, "MEMORY_SHARE", 0)
     with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
         content(loader)
     window = -(-len(chunk_files(tmp_path / "cache")) // parts)
@@ -192,11 +193,62 @@ def test_a_data_set_that_is_small_or_lies_in_two_windows_is_mapped_once(
 
 def test_a_data_set_that_is_larger_is_mapped_window_by_window(dataset, tmp_path, monkeypatch):
     monkeypatch.setattr(stoker.feed.standing, "MAX_BYTES", 0)
+    monkeypatch.setattr(stoker.feed.standing, "MEMORY_SHARE", 0)
     with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
         batches = iter(loader)
         next(batches)
         num_mapped = len({name for _, name in chunk_maps()})
     assert 0 < num_mapped < len(chunk_files(tmp_path / "cache"))
+
+
+@pytest.fixture
+def all_is_large(monkeypatch):
+    """Every data set is more than does no harm, and less than memory holds."""
+    monkeypatch.setattr(stoker.feed.standing, "MAX_BYTES", 0)
+
+
+def test_a_data_set_that_memory_holds_is_mapped_once_however_large_it_is(dataset, tmp_path, all_is_large):
+    with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
+        maps = []
+        for _ in range(3):
+            for _ in loader:
+                pass
+            maps.append(chunk_maps())
+        assert maps[1] == maps[2]
+        assert len({name for _, name in maps[2]}) == len(chunk_files(tmp_path / "cache"))
+
+
+def test_a_large_data_set_that_is_not_in_the_page_cache_is_read_past_it_until_it_is(
+    dataset, tmp_path, all_is_large, windows
+):
+    options = OPTIONS | {"num_threads": 1}
+    with Loader(dataset, cache=tmp_path / "cache", **options) as loader:
+        expected = content(loader)
+        assert all(isinstance(window, StandingWindow) for window in windows)
+    with Loader(dataset, cache=tmp_path / "cache", **options) as loader:
+        drop(tmp_path / "cache")
+        windows.clear()
+        assert content(loader) == expected
+        assert not any(window.is_mapped for window in windows)
+        for path in chunk_files(tmp_path / "cache"):
+            path.read_bytes()
+        windows.clear()
+        loader.set_epoch(0)
+        assert content(loader) == expected
+        assert all(isinstance(window, StandingWindow) for window in windows)
+
+
+def test_a_large_data_set_that_was_pushed_out_of_memory_is_mapped_no_more(
+    dataset, tmp_path, all_is_large, windows, monkeypatch
+):
+    with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
+        expected = content(loader)
+        monkeypatch.setattr(StandingWindow, "is_in_memory", False)
+        windows.clear()
+        loader.set_epoch(0)
+        assert content(loader) == expected
+        assert windows
+        assert not any(isinstance(window, StandingWindow) for window in windows)
 
 
 def test_pages_whose_entering_was_ended_early_are_entered_later(dataset, tmp_path):
@@ -242,6 +294,7 @@ def test_a_data_set_that_turns_out_too_large_to_stand_is_opened_window_by_window
         expected = [content(loader) for _ in range(2)]
     # Its records alone would fit; a few chunks find a place, then there is none left.
     monkeypatch.setattr(stoker.feed.standing, "MAX_BYTES", NUM_ROWS * 64)
+    monkeypatch.setattr(stoker.feed.standing, "MEMORY_SHARE", 0)
     with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
         assert loader.spec.record_bytes <= 64
         assert [content(loader) for _ in range(2)] == expected

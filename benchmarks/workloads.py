@@ -1,0 +1,87 @@
+"""Rows that are nothing like the demo's: images, texts as tokens, and thousands of columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.against_copy import against_copy
+from benchmarks.measure import Answer
+from stoker import Dataset, Field
+from stoker.demo.data import DemoData
+
+# Of each data set, about: more than any cache of a processor, less than the memory of a small machine.
+NUM_BYTES = 1 << 30
+_GROUP_BYTES = 32 << 20
+_IMAGE_BYTES = 224 * 224 * 3
+_TOKENS = (100, 8_192)
+_NUM_COLUMNS = 2_000
+
+
+def run_images(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
+    """Images of 150 kB: a sample is longer than anything that is asked for ahead."""
+    del data
+    rows = _write(folder / "images", _images(), row_bytes=_IMAGE_BYTES)
+    return against_copy("images", Dataset(rows), folder, batch_size=256, num_rounds=num_rounds, promise=0.80)
+
+
+def run_tokens(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
+    """Texts of 100 to 8,192 tokens."""
+    del data
+    rows = _write(folder / "tokens", _texts(), row_bytes=4 * sum(_TOKENS) // 2)
+    return against_copy("tokens", Dataset(rows), folder, batch_size=512, num_rounds=num_rounds, promise=0.65)
+
+
+def run_wide(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
+    """2,000 columns of floats as one field."""
+    del data
+    rows = _write(folder / "wide", _wide(), row_bytes=4 * _NUM_COLUMNS)
+    dataset = Dataset(rows, fields={"x": Field("float32", columns="x_*")})
+    return against_copy("2,000 columns", dataset, folder, batch_size=4_096, num_rounds=num_rounds, promise=0.80)
+
+
+def _write(folder: Path, groups: Iterator[pa.Table], *, row_bytes: int) -> str:
+    """Write as many rows as make about `NUM_BYTES`, a row group at a time, and return where."""
+    if folder.exists():
+        return str(folder)
+    folder.mkdir(parents=True)
+    num_left = max(1, NUM_BYTES // row_bytes)
+    first = next(groups)
+    with pq.ParquetWriter(folder / "0.parquet", first.schema, compression="none", use_dictionary=False) as writer:
+        rows = first
+        while num_left > 0:
+            rows = rows.slice(0, num_left)
+            writer.write_table(rows)
+            num_left -= len(rows)
+            rows = next(groups)
+    return str(folder)
+
+
+def _images() -> Iterator[pa.Table]:
+    rng, num = np.random.default_rng(0), max(1, _GROUP_BYTES // _IMAGE_BYTES)
+    while True:
+        # Parquet has no bytes in lists of one length: each would take four, and two levels.
+        pixels = pa.py_buffer(rng.integers(0, 256, num * _IMAGE_BYTES, dtype=np.uint8))
+        images = pa.Array.from_buffers(pa.binary(_IMAGE_BYTES), num, [None, pixels])
+        yield pa.table({"label": rng.integers(0, 1_000, num), "image": images})
+
+
+def _texts() -> Iterator[pa.Table]:
+    rng, num = np.random.default_rng(0), max(1, _GROUP_BYTES // (2 * sum(_TOKENS)))
+    while True:
+        offsets = np.concatenate([[0], np.cumsum(rng.integers(*_TOKENS, num, endpoint=True))]).astype(np.int32)
+        tokens = pa.array(rng.integers(0, 128_256, offsets[-1], dtype=np.int32))
+        yield pa.table(
+            {"label": rng.integers(0, 2, num), "tokens": pa.ListArray.from_arrays(pa.array(offsets), tokens)}
+        )
+
+
+def _wide() -> Iterator[pa.Table]:
+    rng, num = np.random.default_rng(0), max(1, _GROUP_BYTES // (4 * _NUM_COLUMNS))
+    while True:
+        columns = rng.standard_normal((_NUM_COLUMNS, num), dtype=np.float32)
+        yield pa.table({"label": rng.integers(0, 2, num)} | {f"x_{i:04}": columns[i] for i in range(_NUM_COLUMNS)})
