@@ -141,6 +141,7 @@ def _write(name: str, answer: Answer, num_rows: int) -> Path:
     date = dt.datetime.now(tz=dt.UTC).date()
     short = re.sub(r"[^a-z0-9]+", "-", f"{where['processor']} {where['cores']} cores".lower()).strip("-")
     path = RESULTS / f"{name}_{short}_{date}.md"
+    demo = f"the demo's ranking rows, {num_rows:,}"
     lines = [
         f"# {answer.question}",
         "",
@@ -151,7 +152,7 @@ def _write(name: str, answer: Answer, num_rows: int) -> Path:
         f"Rates in {answer.unit}; {len(answer.ratios)} rounds, ours and ceiling in turn in one process.",
         *(f"{remark[0].upper()}{remark[1:]}." for remark in answer.remarks),
         "",
-        f"Data: the demo's ranking rows, {num_rows:,}. Again: `python -m benchmarks {name} --write`.",
+        f"Data: {answer.data or demo}. Again: `python -m benchmarks {name} --write`.",
         "",
         *(f"- {key}: {value}" for key, value in (where | versions()).items()),
         "",

@@ -71,6 +71,7 @@ def run(data: DemoData, folder: Path, *, num_rounds: int, names: Collection[str]
             f"planted stages named: {found} of {num_cases}",
             *remarks,
         ),
+        data="the demo's ranking rows, and the planted cases' own",
     )
 
 

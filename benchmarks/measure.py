@@ -20,6 +20,7 @@ class Answer:
         ratios: Ours over ceiling, a round each.
         promise: The ratio that is promised, None where there is none.
         remarks: Where the time went, and what else the reader should know.
+        data: What it was measured on; "" for the demo's rows.
     """
 
     question: str
@@ -29,6 +30,7 @@ class Answer:
     ratios: tuple[float, ...]
     promise: float | None
     remarks: tuple[str, ...] = ()
+    data: str = ""
 
     @property
     def ratio(self) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,14 +27,16 @@ def run_images(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
     """Images of 150 kB: a sample is longer than anything that is asked for ahead."""
     del data
     rows = _write(folder / "images", _images(), row_bytes=_IMAGE_BYTES)
-    return against_copy("images", Dataset(rows), folder, batch_size=256, num_rounds=num_rounds, promise=0.80)
+    answer = against_copy("images", Dataset(rows), folder, batch_size=256, num_rounds=num_rounds, promise=0.80)
+    return replace(answer, data=f"images of {_IMAGE_BYTES:,} bytes, {NUM_BYTES >> 20:,} MiB")
 
 
 def run_tokens(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
     """Texts of 100 to 8,192 tokens."""
     del data
     rows = _write(folder / "tokens", _texts(), row_bytes=4 * sum(_TOKENS) // 2)
-    return against_copy("tokens", Dataset(rows), folder, batch_size=512, num_rounds=num_rounds, promise=0.65)
+    answer = against_copy("tokens", Dataset(rows), folder, batch_size=512, num_rounds=num_rounds, promise=0.65)
+    return replace(answer, data=f"lists of {_TOKENS[0]:,} to {_TOKENS[1]:,} int32, {NUM_BYTES >> 20:,} MiB")
 
 
 def run_wide(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
@@ -41,7 +44,8 @@ def run_wide(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
     del data
     rows = _write(folder / "wide", _wide(), row_bytes=4 * _NUM_COLUMNS)
     dataset = Dataset(rows, fields={"x": Field("float32", columns="x_*")})
-    return against_copy("2,000 columns", dataset, folder, batch_size=4_096, num_rounds=num_rounds, promise=0.80)
+    answer = against_copy("2,000 columns", dataset, folder, batch_size=4_096, num_rounds=num_rounds, promise=0.80)
+    return replace(answer, data=f"{_NUM_COLUMNS:,} columns of float32, {NUM_BYTES >> 20:,} MiB")
 
 
 def _write(folder: Path, groups: Iterator[pa.Table], *, row_bytes: int) -> str:
