@@ -1,6 +1,6 @@
 """Opening windows of one data set: its chunks found, and brought to where they are gathered from.
 
-    a quarter of memory at most     each chunk mapped once            standing
+    an eighth of memory at most     each chunk mapped once            standing
     in the page cache               mapped, nothing is copied         window
     not there, and read before      read past the page cache          window, in memory that windows share
     not there for the first time    read to compare its checksums, and so in the page cache

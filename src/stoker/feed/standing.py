@@ -30,7 +30,7 @@ from stoker.spec import Spec
 MAX_BYTES = 512 << 20
 _WINDOWS_MAPPED = 2
 # And so much of the memory that is available, as long as nobody else wants it. A map takes a 512th of it for its pages.
-MEMORY_SHARE = 0.25
+MEMORY_SHARE = 0.125
 # A process may have 65,530 maps; a chunk with lists takes two.
 MAX_CHUNKS = 16384
 # Addresses cost nothing, as far as they go: a process has 128 TiB. Chunks that were replaced leave gaps, and chunks are
