@@ -34,8 +34,8 @@ from stoker.testing import SlowStorage
 
 # Share of the budget for each.
 _SHARE = 0.12
-# What is left of the budget when all are tried: for working it all out.
-_AFTER_S = 3.0
+# What is left of the budget when all are tried: for what was begun and ends late, and for working it all out.
+_AFTER_S = 6.0
 # A run for less says nothing of itself.
 _LEAST_S = 0.5
 # Windows that a rate is taken of, and those in which processes have long begun and have not come to their end.
@@ -175,12 +175,14 @@ class TryFixes:
     def _seconds(self, plan: Plan, *, num_windows: int = _NUM_WINDOWS) -> float | None:
         """Return how long to run a plan, None where that is longer than there is time."""
         window_s = plan.window * self.sample.mean_chunk / rate_of(plan)
-        # Behind one that only fills the pipe; and what was begun when the time is over has to end.
         left_s = self.clock.left_s - _AFTER_S
-        if (num_windows + 2) * window_s > left_s:
+        # Behind one that only fills the pipe; and what was begun when the time is over has to end.
+        beside_s = 2 * window_s
+        if num_windows * window_s + beside_s > left_s:
             return None
         # No more than its part: trials that come later tell what no other does, too.
-        return max(_LEAST_S, num_windows * window_s, min(self.clock.slice_s(_SHARE), left_s / self._num_left))
+        part_s = left_s / self._num_left - beside_s
+        return max(_LEAST_S, num_windows * window_s, min(self.clock.slice_s(_SHARE), part_s))
 
     def _from_source(self, plan: Plan, sample: Sample, settings: DoctorSettings, *, seconds: float) -> Plan | None:
         listener = Listener()
