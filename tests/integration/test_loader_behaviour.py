@@ -536,3 +536,9 @@ def test_augment_gets_the_same_randomness_with_any_threads_and_after_a_resume(fo
     with stoker.Loader(dataset_of(folder), **options) as loader:
         loader.load_state_dict(state)
         assert seen | noise_by_id(loader) == second
+
+
+@pytest.mark.parametrize(("world_size", "is_told"), [(4, False), (5, True)])
+def test_ranks_that_would_get_nothing_are_told_by_a_warning(folder, world_size, is_told, caplog):
+    with stoker.Loader(dataset_of(folder), global_batch_size=4, rank=0, world_size=world_size):
+        assert any("without any" in message for message in caplog.messages) == is_told

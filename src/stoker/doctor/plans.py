@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from stoker.doctor.arrow import ArrowCost
+from stoker.doctor.builders import with_crew
 from stoker.doctor.costs import Machine, Plan, StageCost
-from stoker.doctor.crew import with_crew
 from stoker.doctor.probe_batches import WarmCost
 from stoker.doctor.probe_build import BUILD_STAGES, Built
 from stoker.doctor.probe_copy import CopyCost

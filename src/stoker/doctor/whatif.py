@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from stoker.doctor.bounds import demand_of
+from stoker.doctor.builders import window_for, with_crew
 from stoker.doctor.causes import limit_of
 from stoker.doctor.costs import PATH_NAMES, Plan
-from stoker.doctor.crew import window_for, with_crew
 from stoker.doctor.flow import rate_of
 from stoker.doctor.results import ARROW, MODEL, SOURCE, TENSORS, Fix, Materialise
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -41,6 +42,8 @@ from stoker.trace.stats import LoaderStats
 
 # Chunks opened together where the order is that of the files: two at least are read while two are used.
 _MIN_PLAIN_WINDOW = 4
+
+_log = logging.getLogger("stoker")
 
 
 class LoaderOptions(TypedDict, total=False):
@@ -620,6 +623,13 @@ def _global_batch_size(batch_size: int | None, global_batch_size: int | None, sh
         if batch_size is not None and _integer(batch_size, "batch_size") * shard.world_size != size:
             raise ValueError(
                 f"batch_size {batch_size} on {shard.world_size} ranks is no global batch of {size}; give one of the two"
+            )
+        if size < shard.world_size:
+            _log.warning(
+                "a global batch of %d samples leaves some of %d ranks without any in every step; give it one a rank at "
+                "least",
+                size,
+                shard.world_size,
             )
         return size
     if batch_size is None:

@@ -242,8 +242,8 @@ def align(table: pa.Table, schema: pa.Schema, *, where: str, url: str) -> pa.Tab
     Raises:
         SourceError: A value does not fit the type that all files share.
     """
-    if table.schema.equals(schema):
-        return table
+    if table.schema.equals(schema):  # as nearly always; what a writer noted beside its columns is not handed on
+        return pa.Table.from_arrays(table.columns, schema=schema)
     columns = []
     for field in schema:
         index = table.schema.get_field_index(field.name)

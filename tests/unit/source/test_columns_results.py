@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from stoker.errors import FieldMismatchError
-from stoker.source.columns import num_rows, spec_of, to_arrays
+from stoker.source.columns import Converter, num_rows, spec_of, to_arrays
 from stoker.spec import Field, Ragged
 
 WHERE = "lake/a.parquet row groups 0-1"
@@ -134,3 +134,12 @@ def test_a_result_that_is_no_arrays_of_rows_says_what_to_return(columns, message
         results(columns)
     assert caught.value.fragment == WHERE
     assert WHERE in str(caught.value)
+
+
+def test_a_converter_plans_anew_where_a_transform_returns_other_types():
+    converter = Converter({"x": Field("float32")})
+    for values in ([1, 2], [1.5, 2.5], [3, 4], [True, False]):
+        found = converter.convert({"x": np.array(values), "y": np.arange(2)}, where="here")
+        np.testing.assert_array_equal(found["x"], np.array(values, np.float32))
+        assert found["x"].dtype == np.float32
+    assert set(converter.convert({"x": np.arange(2.0)}, where="here")) == {"x"}
