@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,9 @@ from stoker.feed.buffers import BufferPool
 from stoker.feed.lists import reordered_lists
 from stoker.feed.window import Rows, Window
 from stoker.spec import CACHE_LINE_BYTES, Array, Arrays, Entry, Ragged, Shared, Spec, run_name
+
+if TYPE_CHECKING:
+    from stoker.feed.residence import Residence
 
 Index = npt.NDArray[np.int64]
 
@@ -51,6 +54,8 @@ class Assembled:
         ragged: Values and offsets of each of its ragged fields.
         shared: What samples share by each key, where it was gathered once.
         names: All fields in batch order; those of the spec unless told.
+        residence: Which samples lie on the device already: records are those of the others alone, shape
+            [H, record_bytes], and views are of these.
     """
 
     spec: Spec
@@ -59,6 +64,7 @@ class Assembled:
     ragged: dict[str, Ragged]
     shared: tuple[SharedRows, ...] = ()
     names: tuple[str, ...] = ()
+    residence: Residence | None = None
 
     def views(self) -> Arrays:
         """Return the fields by name, in the spec's order; fixed-width ones are views of `records`, not copies."""
@@ -94,7 +100,7 @@ class Assembled:
                 for entry in self.spec
             }
         dtype, ragged = self.spec.record_dtype, self.ragged
-        records: Array = np.ndarray(self.num_samples, dtype, buffer=self.records)
+        records: Array = np.ndarray(len(self.records), dtype, buffer=self.records)
         if not ragged:
             return {name: records[name] for name in dtype.names or ()}
         return {entry.name: ragged.get(entry.name) or records[entry.name] for entry in self.spec}
@@ -222,6 +228,28 @@ def _taken(spec: Spec, window: Window | Rows, slot: Index, row: Index, pool: Buf
         content = values[begin : begin + size].view(entry.dtype).reshape(-1, *entry.shape)
         ragged[entry.name] = Ragged(content, its_offsets)
     return Assembled(spec=spec, num_samples=num, records=records, ragged=ragged)
+
+
+def assemble_beside(
+    spec: Spec, parts: Sequence[Part], others: Sequence[Part], pool: BufferPool, residence: Residence
+) -> Assembled:
+    """Gather the lists of all samples, and the records of those that do not lie on a device.
+
+    Args:
+        spec: Of the samples, which share nothing.
+        parts: Where all of them lie.
+        others: Where those lie whose records are wanted.
+        pool: Gives the memory.
+        residence: Which samples these are.
+    """
+    num, width = len(residence.here), spec.record_bytes
+    records = pool.take(num * width)[: num * width].reshape(num, width)
+    at = 0
+    for window, _, row in others:
+        gather.take_records(window.records, row, records[at : at + len(row)])
+        at += len(row)
+    ragged = {entry.name: _assemble_lists(entry, parts, pool) for entry in spec.ragged}
+    return Assembled(spec, residence.num_samples, records, ragged, residence=residence)
 
 
 def _placed(values: Array, places: Index) -> Array:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from stoker.compact import Compact
 from stoker.feed.assemble import Assembled
 from stoker.feed.buffers import plain_buffer
+from stoker.feed.residence import Resident
 from stoker.feed.sequence import SequenceShard
 from stoker.feed.units.make import Shaping
 from stoker.spec import Array, Arrays
@@ -55,6 +56,10 @@ class Handover(Protocol):
         """Whether `prepare` copies the batch to a device: time worth a stage of its own."""
 
     @property
+    def resident(self) -> Resident | None:
+        """Records that stay on a device, which need not be gathered; None without any."""
+
+    @property
     def expands(self) -> bool:
         """Whether it expands what samples share behind the copy, so that each value is copied once."""
 
@@ -78,6 +83,7 @@ class NumpyHandover:
     copies = False
     expands = False
     widens = False
+    resident = None
 
     def allocate(self, num_bytes: int) -> Array:
         """Return ordinary memory."""

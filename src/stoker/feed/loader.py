@@ -265,6 +265,13 @@ class Loader:
             self.close()
             raise
         handover = self._make_handover()
+        if handover.resident is not None:
+            try:
+                _check_resident(self._opened, maker=maker, augment=augment, sequence_shard=sequence_shard)
+                handover.resident.open(num_samples, spec.record_bytes)
+            except BaseException:
+                self.close()
+                raise
         once: Once = "always" if shared == "unique" else "never"
         if shared == "expand" and handover.expands and augment is None and sequence is None:
             once = "where it pays"
@@ -615,6 +622,27 @@ def _integer(value: object, name: str, *, at_least: int | None = 1) -> int:
     if at_least is not None and value < at_least:
         raise ValueError(f"{name} must be at least {at_least}, not {value}")
     return int(value)
+
+
+def _check_resident(
+    opened: Opened, *, maker: Maker | None, augment: Augment | None, sequence_shard: SequenceShard | None
+) -> None:
+    """Raise where rows on a device would not be the batch's as they are.
+
+    Raises:
+        ValueError: Something else is asked of them, too.
+    """
+    conflicts = {
+        "a Mixture": opened.is_mixed,
+        "Dataset(share=...)": bool(opened.spec.keys),
+        "shuffle_by=, weights= or sequence=": maker is not None,
+        "augment=": augment is not None,
+        "sequence_shard=": sequence_shard is not None,
+        "fields that are all lists": not opened.spec.record_bytes,
+    }
+    for what, is_so in conflicts.items():
+        if is_so:
+            raise ValueError(f"resident= keeps rows on the device as they are, which {what} do not fit: leave one out")
 
 
 def _global_batch_size(batch_size: int | None, global_batch_size: int | None, shard: Shard) -> int:

@@ -19,6 +19,7 @@ from stoker.feed.handover import Batch, Handover
 from stoker.feed.opened import Opened
 from stoker.feed.prefetch import Prefetch
 from stoker.feed.reorder import reordered
+from stoker.feed.residence import assemble_resident, offer_window
 from stoker.feed.sequence import SequenceShard
 from stoker.feed.streams import Acquired, EpochStream, Mapped, MixedStream, Range, Stream
 from stoker.feed.subjects import Subjects
@@ -195,6 +196,8 @@ class Run:
                 if not window.is_in_memory:
                     # One read through all of it, before random rows are asked for: a disk is many times as fast so.
                     window.settle(goes_on=lambda: not self._is_closed)
+                if (resident := self._settings.handover.resident) is not None:
+                    offer_window(resident, window, order.window_chunks(number), self._opened.num_samples)
                 tables = order.tables(number, window.first_row if units is None else None)
                 return Mapped(window, tables, order.window_chunks(number))
 
@@ -283,7 +286,8 @@ class Run:
     def _max_together(self) -> int:
         """Return how many batches may be gathered in one go: more make the wait for one of them longer."""
         settings, opened = self._settings, self._opened
-        if settings.maker is not None or opened.is_mixed or settings.once != "never" or self._stages.max_spans:
+        is_simple = settings.maker is None and not opened.is_mixed and settings.once == "never"
+        if not is_simple or settings.handover.resident is not None or self._stages.max_spans:
             return 1  # not simply rows one after the other; or a trace, which wants to see each batch made
         return _MAX_TOGETHER
 
@@ -366,6 +370,8 @@ class Run:
     def _gathered(self, parts: Sequence[UnitPart], pool: BufferPool) -> Made:
         if self._settings.maker is not None:
             return self._settings.maker.make(parts, pool, once=self._settings.once)
+        if (resident := self._settings.handover.resident) is not None:
+            return _rows_made(assemble_resident(self._opened.spec, parts, resident.first_row, pool))
         return self._assembled(parts)
 
     def _assembled(self, parts: Sequence[UnitPart], places: Int64 | None = None) -> Made:

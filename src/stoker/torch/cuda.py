@@ -8,7 +8,7 @@ from typing import cast
 import torch
 
 from stoker.spec import Array
-from stoker.torch.handover import Mark
+from stoker.torch.stream import Mark
 from stoker.torch.tensors import as_tensor
 
 
@@ -24,6 +24,11 @@ class CudaStream:
         assert device.index is not None
         self._device = device
         self._stream = torch.cuda.Stream(device)
+
+    @property
+    def device(self) -> torch.device:
+        """The device."""
+        return self._device
 
     def allocate(self, num_bytes: int) -> Array:
         """Return pinned memory, from which the GPU copies by itself."""

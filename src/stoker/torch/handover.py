@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import threading
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 
 from stoker.compact import Compact
-from stoker.feed.assemble import SharedRows
+from stoker.feed.assemble import Assembled, SharedRows
 from stoker.feed.buffers import plain_buffer
 from stoker.feed.handover import Batch
 from stoker.spec import Array, Ragged, Shared
 from stoker.torch.compact import widen_tensor
 from stoker.torch.expand import expand_ragged, expand_rows, expanded_totals
+from stoker.torch.resident import ResidentRows
+from stoker.torch.stream import Mark, SideStream
 from stoker.torch.tensors import Tensors, as_tensors, fields_of, own_tensors
 
 
@@ -31,6 +32,7 @@ class CpuHandover:
     copies = False
     expands = False
     widens = False
+    resident = None
 
     def __init__(self, *, in_one_storage: bool = False) -> None:
         self._in_one_storage = in_one_storage
@@ -56,32 +58,6 @@ class CpuHandover:
     def hand_over(self, prepared: Tensors) -> Tensors:
         """Return the tensors."""
         return prepared
-
-
-class Mark(Protocol):
-    """A place in a side stream's work."""
-
-    def query(self) -> bool:
-        """Whether all work before it is done."""
-
-
-class SideStream(Protocol):
-    """Copies to a device while the device does something else. Safe to use from several threads."""
-
-    def allocate(self, num_bytes: int) -> Array:
-        """Return host memory that the device copies from by itself, uint8, shape [num_bytes]."""
-
-    def copies(self) -> AbstractContextManager[object]:
-        """Return a block inside which `copy` puts its work on this stream."""
-
-    def copy(self, array: Array) -> torch.Tensor:
-        """Begin to copy a contiguous array and return where it will be; the array must stay until that is done."""
-
-    def mark(self) -> Mark:
-        """Return a mark behind all work begun so far."""
-
-    def wait(self, mark: Mark, tensors: list[torch.Tensor]) -> None:
-        """Let the caller's work on the device wait for `mark`, and the tensors' memory for that work."""
 
 
 @dataclass(frozen=True)
@@ -110,14 +86,19 @@ class DeviceHandover:
     Two memories must outlive their readers. The pinned buffer goes back to the pool only when the copy has happened:
     `_in_flight` holds it until then. The device memory is allocated on the copy stream but used on the loop's, so
     the stream tells torch's allocator, which otherwise would give it to the next copy too early.
+
+    Args:
+        stream: Copies.
+        resident: Records that stay on the device; None keeps none there.
     """
 
     copies = True
     expands = True
     widens = True
 
-    def __init__(self, stream: SideStream) -> None:
+    def __init__(self, stream: SideStream, *, resident: ResidentRows | None = None) -> None:
         self._stream = stream
+        self.resident = resident
         self._lock = threading.Lock()
         self._in_flight: list[OnDevice] = []
 
@@ -131,7 +112,7 @@ class DeviceHandover:
         with self._stream.copies():
             together: Tensors = {}
             if _has_records(batch):
-                records = self._copy(batch.assembled.records, memory)
+                records = self._copy_records(batch.assembled, memory)
                 together = _fields(records, batch)
             if not batch.is_augmented:
                 for shared in batch.assembled.shared:
@@ -159,6 +140,13 @@ class DeviceHandover:
         with self._lock:
             self._in_flight = [batch for batch in (*self._in_flight, prepared) if not batch.copied.query()]
         return prepared.tensors
+
+    def _copy_records(self, assembled: Assembled, memory: list[torch.Tensor]) -> torch.Tensor:
+        if self.resident is None or assembled.residence is None:
+            return self._copy(assembled.records, memory)
+        records = self.resident.gather(assembled.residence, assembled.records, lambda array: self._copy(array, memory))
+        memory.append(records)
+        return records
 
     def _copy_shared(self, shared: SharedRows, memory: list[torch.Tensor], *, is_expanded: bool) -> Tensors:
         """Begin to copy what samples share, each value once; expanded there, behind the copy, where that is wanted."""

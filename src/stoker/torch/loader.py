@@ -12,8 +12,10 @@ from stoker.feed.loader import Loader, LoaderOptions
 from stoker.feed.shard import Shard
 from stoker.source.dataset import Dataset
 from stoker.source.mixture import Mixture
+from stoker.spec import parse_size
 from stoker.torch.cuda import CudaStream
 from stoker.torch.handover import CpuHandover, DeviceHandover
+from stoker.torch.resident import ResidentRows
 
 
 class TorchLoader(Loader):
@@ -31,18 +33,26 @@ class TorchLoader(Loader):
     Args:
         dataset: What to load.
         device: Where the tensors are wanted: "cpu", "cuda" (the current one), "cuda:1", ...
+        resident: Memory of the GPU, "40GB" or bytes, for chunks that stay there: their fixed-width fields are gathered
+            there from the second epoch on and cross no more. The first chunks that come are kept, as many as fit.
         options: Those of `stoker.Loader`. Without `rank`, `world_size` and `shard` they are those of an initialised
             `torch.distributed`, else those that torchrun gave this process, else one rank of one.
 
     Raises:
-        ValueError: The device does not exist here, or torchrun's variables contradict each other.
+        ValueError: The device does not exist here, or torchrun's variables contradict each other; or `resident` on the
+            CPU, or with what changes rows: a Mixture, `share`, `augment`, other units than rows.
         TypeError: The device is none.
     """
 
     def __init__(
-        self, dataset: Dataset | Mixture, *, device: str | torch.device = "cpu", **options: Unpack[LoaderOptions]
+        self,
+        dataset: Dataset | Mixture,
+        *,
+        device: str | torch.device = "cpu",
+        resident: int | str | None = None,
+        **options: Unpack[LoaderOptions],
     ) -> None:
-        self._handover = _handover_to(device)
+        self._handover = _handover_to(device, None if resident is None else parse_size(resident, name="resident"))
         super().__init__(dataset, **with_shard(options))
 
     def _make_handover(self) -> CpuHandover | DeviceHandover:
@@ -65,7 +75,7 @@ def _known_shard() -> Shard | None:
     return None
 
 
-def _handover_to(device: str | torch.device) -> CpuHandover | DeviceHandover:
+def _handover_to(device: str | torch.device, resident_bytes: int | None) -> CpuHandover | DeviceHandover:
     if not isinstance(device, str | torch.device):
         raise TypeError(f"device must be a text like 'cuda:0' or a torch.device, not {device!r}")
     try:
@@ -73,10 +83,14 @@ def _handover_to(device: str | torch.device) -> CpuHandover | DeviceHandover:
     except RuntimeError as error:
         raise ValueError(f"device {device!r} is none that torch knows: 'cpu', 'cuda', 'cuda:1', ...") from error
     if device.type == "cpu":
+        if resident_bytes is not None:
+            raise ValueError("resident= keeps chunks on a GPU; on the CPU the page cache keeps them: leave it out")
         return CpuHandover()
     if device.type != "cuda":
         raise ValueError(f"device {device} is not supported: 'cpu' or 'cuda'; move the tensors yourself")
     if not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count():
         raise ValueError(f"there is no device {device} here; torch sees {torch.cuda.device_count()} GPUs")
     index = torch.cuda.current_device() if device.index is None else device.index
-    return DeviceHandover(CudaStream(torch.device("cuda", index)))
+    stream = CudaStream(torch.device("cuda", index))
+    resident = None if resident_bytes is None else ResidentRows(stream, limit_bytes=resident_bytes)
+    return DeviceHandover(stream, resident=resident)

@@ -1,0 +1,116 @@
+"""Rows that lie on a device already: neither gathered here again nor copied.
+
+    rows of a batch    7 1 4 0 9
+    lie there          7   4   9      their places in the batch, and their rows on the device
+    gathered here        1   0        their places in the batch, and their records
+
+A chunk goes there when its window opens, as long as there is room, and stays. Every epoch uses every chunk once, so any
+one of them is worth its room as much as any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from stoker.feed.assemble import Assembled, Part, assemble_beside
+from stoker.feed.buffers import BufferPool
+from stoker.feed.units.make import UnitPart
+from stoker.feed.window import Window
+from stoker.spec import Array, Spec
+
+Int64 = npt.NDArray[np.int64]
+
+
+class Resident(Protocol):
+    """Records of chunks that stay on a device. Safe to use from several threads."""
+
+    first_row: Int64
+    """Where each chunk's records begin there; -1 where it does not lie there. Shape [N]."""
+
+    def open(self, num_samples: Int64, record_bytes: int) -> None:
+        """Say what there is, before anything else is asked.
+
+        Args:
+            num_samples: Of each chunk. Shape [N].
+            record_bytes: Of a sample.
+
+        Raises:
+            ValueError: Not one record fits.
+        """
+
+    def offer(self, chunk: int, records: Array) -> bool:
+        """Take a chunk, if there is room for it, and return whether it lies there now.
+
+        Args:
+            chunk: Its number.
+            records: uint8, shape [rows of the chunk, record_bytes]; may be gone once this returns.
+        """
+
+
+@dataclass(frozen=True)
+class Residence:
+    """Which samples of a batch lie on the device.
+
+    Attributes:
+        there: Their places in the batch, ascending. Shape [R].
+        rows: Their rows on the device. Shape [R].
+        here: Places of the others, ascending. Shape [H].
+    """
+
+    there: Int64
+    rows: Int64
+    here: Int64
+
+    @property
+    def num_samples(self) -> int:
+        """R + H."""
+        return len(self.there) + len(self.here)
+
+
+def offer_window(resident: Resident, window: Window, chunks: Int64, num_samples: Int64) -> None:
+    """Offer every chunk of an open window that does not lie on the device yet.
+
+    Args:
+        resident: What lies there.
+        window: Where the chunks are.
+        chunks: Number of each of its slots. Shape [K].
+        num_samples: Of each chunk. Shape [N].
+    """
+    for slot in np.flatnonzero((resident.first_row[chunks] < 0) & (num_samples[chunks] > 0)).tolist():
+        chunk, begin = int(chunks[slot]), int(window.first_row[slot])
+        resident.offer(chunk, window.records[begin : begin + int(num_samples[chunk])])
+
+
+def assemble_resident(spec: Spec, parts: Sequence[UnitPart], first_row: Int64, pool: BufferPool) -> Assembled:
+    """Gather what of a batch does not lie on the device: records of the other samples, and everybody's lists.
+
+    Args:
+        spec: Of the samples.
+        parts: Where they lie; all together are the batch.
+        first_row: Of the chunks on the device; see `Resident`.
+        pool: Gives the memory.
+    """
+    there, rows, here, others = [_NONE], [_NONE], [_NONE], []
+    begin = 0
+    for part in parts:
+        # Looked at once: a chunk may arrive there while this goes on.
+        first = first_row[part.chunks[part.slot]]
+        lies = first >= 0
+        places = np.arange(begin, begin + len(lies))
+        there.append(places[lies])
+        rows.append((first + part.unit - part.window.first_row[part.slot])[lies])
+        if not lies.all():
+            here.append(places[~lies])
+            others.append(Part(part.window, part.slot[~lies], part.unit[~lies]))
+        begin += len(lies)
+    residence = Residence(*(np.concatenate(places) for places in (there, rows, here)))
+    every = [Part(part.window, part.slot, part.unit) for part in parts]
+    return assemble_beside(spec, every, others, pool, residence)
+
+
+_NONE: Int64 = np.empty(0, dtype=np.int64)

@@ -1,0 +1,40 @@
+"""What copies to a device beside the training loop, as handing over and residence need it."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+import torch
+
+from stoker.spec import Array
+
+
+class Mark(Protocol):
+    """A place in a side stream's work."""
+
+    def query(self) -> bool:
+        """Whether all work before it is done."""
+
+
+class SideStream(Protocol):
+    """Copies to a device while the device does something else. Safe to use from several threads."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where copies go."""
+
+    def allocate(self, num_bytes: int) -> Array:
+        """Return host memory that the device copies from by itself, uint8, shape [num_bytes]."""
+
+    def copies(self) -> AbstractContextManager[object]:
+        """Return a block inside which `copy` puts its work on this stream."""
+
+    def copy(self, array: Array) -> torch.Tensor:
+        """Begin to copy a contiguous array and return where it will be; the array must stay until that is done."""
+
+    def mark(self) -> Mark:
+        """Return a mark behind all work begun so far."""
+
+    def wait(self, mark: Mark, tensors: list[torch.Tensor]) -> None:
+        """Let the caller's work on the device wait for `mark`, and the tensors' memory for that work."""
