@@ -73,6 +73,17 @@ def test_batches_are_the_same_whatever_lies_on_the_device(dataset, tmp_path, col
         assert loader.rows.num_bytes <= limit
 
 
+def test_fields_that_are_kept_narrow_are_widened_there(tmp_path):
+    fields = {"half": stoker.Field(kept_as="float16"), "id": stoker.Field(kept_as="int32")}
+    dataset = stoker.Dataset(write_files(tmp_path / "data", [300]), fields=fields, chunk_size=4_000)
+    options = OPTIONS | {"cache": tmp_path / "cache"}
+    with stoker.Loader(dataset, **options) as loader:
+        expected = [list(loader) for _ in range(2)]
+    with ResidentLoader(dataset, limit_bytes=10_000, **options) as loader:
+        for epoch in expected:
+            assert_same(list(loader), epoch)
+
+
 def test_what_lies_there_does_not_cross_again(dataset, tmp_path):
     dataset.columns = ["id", "half", "flag", "vector"]
     with ResidentLoader(dataset, limit_bytes=1 << 20, cache=tmp_path / "cache", **OPTIONS) as loader:
