@@ -221,6 +221,7 @@ class _Examination:
         result = result_of(examined, wall_s=0.0, when=datetime.now(UTC).date().isoformat())
         changes = changes_for(plans, today=today, options=options_of(examined))
         seconds = _VERIFY * PLANNED * settings.budget_s
+        speeds = (*(pace.speed for pace in paces), *paths.speeds)
         verified: Verified | None = None
         tried: tuple[Verified, ...] = ()
         if settings.verify_all:
@@ -228,11 +229,11 @@ class _Examination:
             nothing = Change(key=TODAY, text="today's path as it is", how="", plan=plans[today])
             applied = fixes_of([nothing, *changes], today=plans[today])
             tried = verify_all(
-                applied, [nothing, *changes], sample, settings, today=today, seconds=seconds, speed=paths.speed
+                applied, [nothing, *changes], sample, settings, today=today, seconds=seconds, speeds=speeds
             )
         elif settings.verify and result.fixes:
             clock.say(f"verifying: {result.fixes[0].text}")
-            verified = verify(result.fixes, changes, sample, settings, today=today, seconds=seconds, speed=paths.speed)
+            verified = verify(result.fixes, changes, sample, settings, today=today, seconds=seconds, speeds=speeds)
         wall_s = time.perf_counter() - clock.start_s + opened_s
         return replace(result, verified=verified, tried=tried, wall_s=wall_s)
 

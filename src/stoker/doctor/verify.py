@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from stoker.doctor import probe_machine
 from stoker.doctor.costs import Plan
@@ -19,8 +21,6 @@ from stoker.errors import TransformError
 
 # Windows of a data set in which processes have long begun, and have not come to its end.
 _MANY_WINDOWS = 8
-# Processors are as fast as they were: no look at them tells less apart.
-_SAME_SPEED = 0.08
 TODAY = "today"
 """Key of no fix at all: today's path, measured like the others."""
 
@@ -33,12 +33,12 @@ def verify(
     *,
     today: str,
     seconds: float,
-    speed: float,
+    speeds: Sequence[float],
 ) -> Verified | None:
     """Apply the best fix that can be applied here, and return what came out; None where none can.
 
     What is predicted is for the cores that others leave while it runs, and for the speed that these have then, as what
-    is measured is.
+    is measured is, where that is another one.
 
     Args:
         fixes: Best first.
@@ -47,10 +47,11 @@ def verify(
         settings: How the examination ran.
         today: Key of the path that samples take now.
         seconds: How long.
-        speed: Of the processors while the plans were measured; see `Pace`.
+        speeds: Of the processors while the plans were measured, look by look; see `Pace`.
     """
     plans = {change.key: change.plan for change in changes}
-    tried = (_tried(fix, plans[fix.key], sample, settings, today=today, seconds=seconds, speed=speed) for fix in fixes)
+    attempt = partial(_tried, speeds=speeds, looks=[], today=today, seconds=seconds)
+    tried = (attempt(fix, plans[fix.key], sample, settings) for fix in fixes)
     return next((verified for verified in tried if verified is not None), None)
 
 
@@ -62,28 +63,51 @@ def verify_all(
     *,
     today: str,
     seconds: float,
-    speed: float,
+    speeds: Sequence[float],
 ) -> tuple[Verified, ...]:
     """Apply every fix that can be applied here, and return what came out; arguments as for `verify`."""
     plans = {change.key: change.plan for change in changes}
-    tried = [_tried(fix, plans[fix.key], sample, settings, today=today, seconds=seconds, speed=speed) for fix in fixes]
+    attempt = partial(_tried, speeds=speeds, looks=[], today=today, seconds=seconds)
+    tried = [attempt(fix, plans[fix.key], sample, settings) for fix in fixes]
     return tuple(verified for verified in tried if verified is not None)
 
 
+def faster_by(then: Sequence[float], now: Sequence[float]) -> float:
+    """Return how many times as fast the processors are now; 1.0 where their looks do not tell them apart.
+
+    Looks are short, and neighbours on the same host come and go: on some machines two in a row are half as far apart
+    again. So only what every look says is believed.
+
+    Args:
+        then: Speeds of some looks; see `Pace`.
+        now: Of others.
+    """
+    if min(now) <= max(then) and min(then) <= max(now):
+        return 1.0
+    return statistics.median(now) / statistics.median(then)
+
+
 def _tried(
-    fix: Fix, plan: Plan, sample: Sample, settings: DoctorSettings, *, today: str, seconds: float, speed: float
+    fix: Fix,
+    plan: Plan,
+    sample: Sample,
+    settings: DoctorSettings,
+    *,
+    speeds: Sequence[float],
+    looks: list[float],
+    today: str,
+    seconds: float,
 ) -> Verified | None:
+    """Return what came of a fix; adds to the looks at the processors' speed."""
     before = probe_machine.pace()
     whole = apply(fix, plan, sample, settings, today=today, seconds=seconds)
     if whole is None or whole.rate is None:
         return None
     after = probe_machine.pace()
+    looks += [before.speed, after.speed]
     # What processes of their own used is not in our clock.
     cores_left = (before.cores + after.cores) / 2 if fix.key == "processes" else whole.cores_left
-    faster = max(before.speed, after.speed) / speed
-    then = with_cores(plan, cores_left)
-    if abs(faster - 1) > _SAME_SPEED:
-        then = at_speed(then, faster)
+    then = at_speed(with_cores(plan, cores_left), faster_by(speeds, looks))
     return Verified(fix=fix.key, text=fix.text, predicted_s=rate_of(then), measured=whole.rate)
 
 

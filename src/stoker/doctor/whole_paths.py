@@ -76,9 +76,9 @@ class WholePaths:
             self._speeds.append(probe_machine.pace().speed)
 
     @property
-    def speed(self) -> float:
-        """Of the processors behind the runs; see `Pace`. What disturbs a short look makes it slower, never faster."""
-        return max(self._speeds)
+    def speeds(self) -> tuple[float, ...]:
+        """Of the processors behind each of the runs; see `Pace`."""
+        return tuple(self._speeds)
 
     @property
     def cores_left(self) -> float | None:

@@ -60,10 +60,10 @@ class Standing:
 
     def __init__(self, spec: Spec, num_samples: Index, *, window: int | None) -> None:
         self.spec = spec
-        is_mapped_anyway = _is_mapped_anyway(num_samples, window)
-        self._max_bytes = _ROOM_ANYWAY_BYTES if is_mapped_anyway else _most_bytes()
-        self.region = Region(_ROOM_ANYWAY_BYTES if is_mapped_anyway else self._max_bytes * _ROOM)
-        self.is_large = not is_mapped_anyway and int(num_samples.sum()) * spec.record_bytes > MAX_BYTES
+        self._is_mapped_anyway = _is_mapped_anyway(num_samples, window)
+        self._max_bytes = _ROOM_ANYWAY_BYTES if self._is_mapped_anyway else _most_bytes()
+        self.region = Region(_ROOM_ANYWAY_BYTES if self._is_mapped_anyway else self._max_bytes * _ROOM)
+        self.is_large = self._does_harm(int(num_samples.sum()) * spec.record_bytes)
         self.versions = np.full((len(num_samples), 3), NO_VERSION, dtype=np.int64)
         self._lock = threading.Lock()
         self._step = math.lcm(PAGE_BYTES, spec.record_bytes or 1)
@@ -110,7 +110,7 @@ class Standing:
                 set_levels(self._levels, self.spec, self._first_row, chunk, header, shift=rest_at - begin)
             self._end = end
             self._num_bytes = num_bytes
-            self.is_large = self.is_large or (self._max_bytes < _ROOM_ANYWAY_BYTES and num_bytes > MAX_BYTES)
+            self.is_large = self.is_large or self._does_harm(num_bytes)
             self._extents[chunk] = [(at, records_bytes), (rest_at, rest_bytes)]
             self._fresh.add(chunk)
             self.versions[chunk] = version
@@ -125,6 +125,10 @@ class Standing:
                 for name, found in self._levels.items()
             }
             return StandingWindow(self, index, self._first_row[index], levels)
+
+    def _does_harm(self, num_bytes: int) -> bool:
+        """Return whether so much is more than what others need not mind."""
+        return num_bytes > MAX_BYTES and not self._is_mapped_anyway
 
     def extents(self, chunks: Index) -> list[tuple[int, int]]:
         """Return where chunks lie: first byte and bytes."""
