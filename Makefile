@@ -7,7 +7,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint bench bench-rivals clean
+.PHONY: help demo test test-slow lint bench bench-rivals bench-gpu clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -32,6 +32,9 @@ bench: .venv/core ## Ours against the machine's ceilings, as ratios
 
 bench-rivals: .venv/core ## The same rows through every other loader, each in its own environment (an hour, a few GB)
 	$(BIN)/python -m benchmarks.rivals
+
+bench-gpu: .venv/dev ## What needs a GPU: copies, chunks that stay there, steps of real models
+	$(BIN)/python -m benchmarks.gpu
 
 clean: ## Remove what make made
 	rm -rf .venv benchmarks/rivals/.environments build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import datetime as dt
-import re
 import shutil
 import sys
 import tempfile
@@ -12,7 +10,6 @@ from functools import partial
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks import (
     chunk_counts,
@@ -27,11 +24,9 @@ from benchmarks import (
     watch,
     workloads,
 )
-from benchmarks.measure import Answer
+from benchmarks.answers import print_answers, write_answer
 from stoker.demo.data import make_data
-from stoker.demo.machine import machine, versions
 
-RESULTS = Path(__file__).parent / "results"
 QUESTIONS = {
     "doctor": doctor.run,
     "warm-gather": warm_gather.run,
@@ -102,64 +97,11 @@ def main() -> int:
             answers[name] = questions[name](data, folder, num_rounds=options.rounds)
     finally:
         shutil.rmtree(folder)
-    _print(console, answers)
+    print_answers(console, answers)
     if options.write:
         for name, answer in answers.items():
-            console.print(f"written to {_write(name, answer, options.rows)}")
+            console.print(f"written to {write_answer(name, answer, num_rows=options.rows)}")
     return int(any(answer.promise is not None and answer.ratio < answer.promise for answer in answers.values()))
-
-
-def _print(console: Console, answers: dict[str, Answer]) -> None:
-    table = Table(box=None, pad_edge=False)
-    for heading in ("question", "ours", "ceiling", "ratio", "from", "to", "promised"):
-        table.add_column(heading, justify="left" if heading == "question" else "right")
-    for answer in answers.values():
-        promise = "" if answer.promise is None else f"{answer.promise:.2f}"
-        is_kept = answer.promise is None or answer.ratio >= answer.promise
-        table.add_row(
-            answer.question,
-            f"{answer.ours:.2f}",
-            f"{answer.ceiling:.2f}",
-            f"[bold {'green' if is_kept else 'red'}]{answer.ratio:.2f}[/]",
-            f"{min(answer.ratios):.2f}",
-            f"{max(answer.ratios):.2f}",
-            promise,
-        )
-    console.print(table)
-    for answer in answers.values():
-        console.print(f"  {answer.question}: {answer.unit}", style="dim")
-        for remark in answer.remarks:
-            console.print(f"  {remark}", style="dim")
-    console.print(
-        "  rates are medians, in the unit of their question; ratios are taken a round each, their median is printed",
-        style="dim",
-    )
-
-
-def _write(name: str, answer: Answer, num_rows: int) -> Path:
-    where = machine()
-    date = dt.datetime.now(tz=dt.UTC).date()
-    short = re.sub(r"[^a-z0-9]+", "-", f"{where['processor']} {where['cores']} cores".lower()).strip("-")
-    path = RESULTS / f"{name}_{short}_{date}.md"
-    demo = f"the demo's ranking rows, {num_rows:,}"
-    lines = [
-        f"# {answer.question}",
-        "",
-        f"| ours | ceiling | ratio, median | from | to | promised |\n|---|---|---|---|---|---|\n"
-        f"| {answer.ours:.2f} | {answer.ceiling:.2f} | **{answer.ratio:.2f}** | {min(answer.ratios):.2f} "
-        f"| {max(answer.ratios):.2f} | {answer.promise} |",
-        "",
-        f"Rates in {answer.unit}; {len(answer.ratios)} rounds, ours and ceiling in turn in one process.",
-        *(f"{remark[0].upper()}{remark[1:]}." for remark in answer.remarks),
-        "",
-        f"Data: {answer.data or demo}. Again: `python -m benchmarks {name} --write`.",
-        "",
-        *(f"- {key}: {value}" for key, value in (where | versions()).items()),
-        "",
-    ]
-    RESULTS.mkdir(exist_ok=True)
-    path.write_text("\n".join(lines))
-    return path
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ def run_images(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
 def run_tokens(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
     """Texts of 100 to 8,192 tokens."""
     del data
-    rows = _write(folder / "tokens", _texts(), row_bytes=4 * sum(_TOKENS) // 2)
+    rows = token_rows(folder)
     answer = against_copy("tokens", Dataset(rows), folder, batch_size=512, num_rounds=num_rounds, promise=0.65)
     return replace(answer, data=f"lists of {_TOKENS[0]:,} to {_TOKENS[1]:,} int32, {NUM_BYTES >> 20:,} MiB")
 
@@ -46,6 +46,11 @@ def run_wide(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
     dataset = Dataset(rows, fields={"x": Field("float32", columns="x_*")})
     answer = against_copy("2,000 columns", dataset, folder, batch_size=4_096, num_rounds=num_rounds, promise=0.80)
     return replace(answer, data=f"{_NUM_COLUMNS:,} columns of float32, {NUM_BYTES >> 20:,} MiB")
+
+
+def token_rows(folder: Path) -> str:
+    """Write texts as lists of tokens, and return where."""
+    return _write(folder / "tokens", _texts(), row_bytes=4 * sum(_TOKENS) // 2)
 
 
 def _write(folder: Path, groups: Iterator[pa.Table], *, row_bytes: int) -> str:

@@ -1,5 +1,7 @@
 """Small versions of the benchmarks, so that they cannot rot; what they measure here says nothing."""
 
+import functools
+
 import pytest
 
 from stoker.demo.data import make_data
@@ -34,6 +36,59 @@ def test_every_question_about_other_rows_is_answered(question, tmp_path, monkeyp
     answer = getattr(workloads, question)(None, tmp_path, num_rounds=1)
     assert answer.ours > 0
     assert answer.promise is not None
+
+
+def test_the_questions_about_copies_to_a_device_are_answered(tmp_path, monkeypatch):
+    from benchmarks.gpu import copying
+    from tests.unit.test_torch_resident import Stream
+
+    import stoker
+    from stoker.torch import TorchLoader
+    from stoker.torch.handover import DeviceHandover
+    from stoker.torch.resident import ResidentRows
+
+    class Resident(TorchLoader):
+        """A loader to a device that copies at once."""
+
+        def __init__(self, dataset, *, device, resident, **options):
+            del device
+            stream = Stream()
+            self._handover = DeviceHandover(stream, resident=ResidentRows(stream, limit_bytes=resident))
+            stoker.Loader.__init__(self, dataset, **options)
+
+    monkeypatch.setattr(copying, "COPY_BYTES", 1 << 20)
+    data, device = make_data(tmp_path / "data", num_rows=9_000), torch.device("cpu")
+    assert copying.run_copy(data, tmp_path, device=device, num_rounds=1).ours > 0
+    answer = copying.run_resident(data, tmp_path, device=device, num_rounds=1, make=Resident)
+    assert answer.ours > 0
+    assert not answer.remarks[0].startswith("0.00 GB")
+
+
+def test_the_questions_about_real_steps_are_answered(tmp_path, monkeypatch):
+    from benchmarks import workloads
+    from benchmarks.gpu import steps
+
+    monkeypatch.setattr(workloads, "NUM_BYTES", 1 << 20)
+    monkeypatch.setattr(workloads, "_GROUP_BYTES", 1 << 18)
+    monkeypatch.setattr(steps, "NUM_STEPS", 3)
+    monkeypatch.setattr(steps, "Ranking", functools.partial(steps.Ranking, buckets=1_000, width=8))
+    monkeypatch.setattr(steps, "Language", functools.partial(steps.Language, width=64, num_layers=1))
+    data, options = make_data(tmp_path / "data", num_rows=3_000), {"device": torch.device("cpu"), "num_rounds": 1}
+    for answer in (
+        steps.run_ranking(data, tmp_path, batch_size=64, **options),
+        steps.run_language(data, tmp_path, batch_size=2, length=8, **options),
+    ):
+        assert 0 < answer.ours <= 1
+        assert answer.promise == 0.97
+
+
+def test_without_a_gpu_the_questions_about_one_say_so(monkeypatch, capsys):
+    from benchmarks.gpu.__main__ import main
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr("sys.argv", ["benchmarks.gpu"])
+    assert main() == 2
+    assert "no GPU" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("question", ["run", "run_many", "run_epochs", "run_first_batch"])

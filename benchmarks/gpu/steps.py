@@ -1,0 +1,172 @@
+"""Real models that train: how much of the time is the device at their steps?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmarks import workloads
+from benchmarks.gpu.device import Marks, busy_share
+from benchmarks.measure import Answer
+from stoker import Dataset, Field, Pack
+from stoker.demo.data import DemoData
+from stoker.demo.ranking import COUNTRIES, ID_CARDINALITIES
+from stoker.torch import TorchLoader
+
+NUM_STEPS = 200
+_NUM_FIRST = 10
+_PROMISE = 0.97
+_VOCABULARY = 128_256
+_LENGTH = 1_024
+
+
+class Ranking(nn.Module):
+    """Embeddings of ids and lists beside dense features, crossed pair by pair, into an MLP: as DLRM does."""
+
+    def __init__(self, *, buckets: int = 100_000, width: int = 64) -> None:
+        super().__init__()
+        sizes = torch.tensor([min(size, buckets) for size in ID_CARDINALITIES])
+        self.register_buffer("sizes", sizes)
+        self.register_buffer("starts", sizes.cumsum(0) - sizes)
+        self.ids = nn.Embedding(int(sizes.sum()), width)
+        self.lists = nn.EmbeddingBag(buckets, width)
+        self.country = nn.Embedding(len(COUNTRIES), width)
+        self.dense = nn.Sequential(nn.LazyLinear(512), nn.ReLU(), nn.Linear(512, width))
+        self.top = nn.Sequential(nn.LazyLinear(1024), nn.ReLU(), nn.Linear(1024, 512), nn.ReLU(), nn.Linear(512, 1))
+
+    def forward(self, batch: dict[str, Any]) -> torch.Tensor:
+        """Return a logit a row. Shape [B]."""
+        dense = self.dense(torch.cat([batch["dense"], batch["query_embedding"]], dim=1))
+        rows = [dense[:, None], self.country(batch["country"].long())[:, None]]
+        rows.append(self.ids(batch["ids"] % self.sizes + self.starts))
+        for name in ("clicked_items", "viewed_categories"):
+            values, offsets = batch[name]
+            rows.append(self.lists(values % self.lists.num_embeddings, offsets[:-1])[:, None])
+        every = torch.cat(rows, dim=1)
+        crossed = every @ every.transpose(1, 2)
+        upper = torch.triu_indices(every.shape[1], every.shape[1], 1, device=crossed.device)
+        logits: torch.Tensor = self.top(torch.cat([dense, crossed[:, upper[0], upper[1]]], dim=1))
+        return logits.squeeze(1)
+
+
+class Language(nn.Module):
+    """A small causal transformer."""
+
+    def __init__(self, *, width: int = 512, num_layers: int = 6, vocabulary: int = _VOCABULARY) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        layer = nn.TransformerEncoderLayer(
+            width, width // 64, 4 * width, dropout=0.0, batch_first=True, norm_first=True
+        )
+        self.layers = nn.TransformerEncoder(layer, num_layers, enable_nested_tensor=False)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return logits of the next token at each place. Shape [B, L, vocabulary]."""
+        mask = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1], device=tokens.device)
+        logits: torch.Tensor = self.head(self.layers(self.tokens(tokens), mask=mask, is_causal=True))
+        return logits
+
+
+def run_ranking(
+    data: DemoData, folder: Path, *, device: torch.device, num_rounds: int, batch_size: int = 8_192
+) -> Answer:
+    """A model of many embeddings, which computes little for each byte it gets."""
+    fields = {
+        "dense": Field("float32", columns=["dense_*", "context_*"]),
+        "ids": Field("int64", columns="id_*"),
+        "country": Field("int32", vocabulary=COUNTRIES),
+    }
+    dataset = Dataset([str(path) for path in data.paths], fields=fields)
+    model = Ranking().to(device)
+
+    def loss(batch: dict[str, Any]) -> torch.Tensor:
+        return nn.functional.binary_cross_entropy_with_logits(model(batch), batch["label"].float())
+
+    options = {"batch_size": batch_size, "shuffle": True, "cache": folder / "cache"}
+    return _run("a ranking model", model, loss, dataset, options, device=device, num_rounds=num_rounds)
+
+
+def run_language(
+    data: DemoData, folder: Path, *, device: torch.device, num_rounds: int, batch_size: int = 16, length: int = _LENGTH
+) -> Answer:
+    """A transformer on packed texts."""
+    del data
+    rows = workloads.token_rows(folder)
+    model = Language().to(device)
+
+    def loss(batch: dict[str, Any]) -> torch.Tensor:
+        tokens = batch["tokens"].long()
+        logits = model(tokens[:, :-1])
+        return nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+
+    pack = Pack("tokens", length=length)
+    options = {"batch_size": batch_size, "shuffle": True, "cache": folder / "cache", "sequence": pack}
+    return _run("a transformer", model, loss, Dataset(rows), options, device=device, num_rounds=num_rounds)
+
+
+def _run(
+    words: str,
+    model: nn.Module,
+    loss: Callable[[dict[str, Any]], torch.Tensor],
+    dataset: Dataset,
+    options: dict[str, Any],
+    *,
+    device: torch.device,
+    num_rounds: int,
+) -> Answer:
+    """Train from a warm cache, and on batches that lie on the device already: the most that any loader could give."""
+    with TorchLoader(dataset, device=device, **options) as loader:
+        for _ in loader:  # warms the cache
+            pass
+        kept = [dict(batch) for batch in islice(_endless(loader), 8)]
+        loss(kept[0])  # tells the model its sizes
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+        def step(batch: dict[str, Any]) -> None:
+            optimizer.zero_grad(set_to_none=True)
+            loss(batch).backward()
+            optimizer.step()
+
+        shares = []
+        for _ in range(num_rounds):
+            top = _busy(islice(_cycle(kept), NUM_STEPS), step, device)
+            shares.append((_busy(islice(_endless(loader), NUM_STEPS), step, device), top))
+    ours = sorted(share for share, _ in shares)
+    return Answer(
+        question=f"{words}: share of the time in which its steps run",
+        ours=ours[len(ours) // 2],
+        ceiling=1.0,
+        unit="share of the time, by events on the device",
+        ratios=tuple(ours),
+        promise=_PROMISE,
+        remarks=(
+            f"{NUM_STEPS} steps a round, the first {_NUM_FIRST} left out, batches of {options['batch_size']:,}",
+            "on batches that lie on the device already: " + ", ".join(f"{top:.3f}" for _, top in shares),
+        ),
+    )
+
+
+def _busy(batches: Iterable[dict[str, Any]], step: Callable[[dict[str, Any]], None], device: torch.device) -> float:
+    marks = Marks(device)
+    steps = []
+    for batch in batches:
+        start = marks.mark()
+        step(batch)
+        steps.append((start, marks.mark()))
+    return busy_share(marks, steps[min(_NUM_FIRST, len(steps) - 1) :])
+
+
+def _endless(loader: TorchLoader) -> Iterator[dict[str, Any]]:
+    while True:
+        yield from loader
+
+
+def _cycle(batches: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    while True:
+        yield from batches
