@@ -14,6 +14,7 @@ from rich.console import Console
 from benchmarks import (
     chunk_counts,
     cold_disk,
+    compact,
     doctor,
     first_epoch,
     memory,
@@ -53,6 +54,8 @@ QUESTIONS = {
     "sharing-carried": sharing.run_carried,
     "sharing-unique": sharing.run_unique,
     "sharing-expand": sharing.run_expand,
+    "compact-bytes": compact.run_bytes,
+    "compact-speed": compact.run_speed,
     "tracing": tracing.run,
     "watch": watch.run,
 }

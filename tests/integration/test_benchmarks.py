@@ -38,6 +38,15 @@ def test_every_question_about_other_rows_is_answered(question, tmp_path, monkeyp
     assert answer.promise is not None
 
 
+@pytest.mark.parametrize("question", ["run_bytes", "run_speed"])
+def test_every_question_about_narrow_fields_is_answered(question, tmp_path):
+    from benchmarks import compact
+
+    answer = getattr(compact, question)(make_data(tmp_path / "data", num_rows=9_000), tmp_path, num_rounds=1)
+    assert answer.ours > 0
+    assert answer.remarks
+
+
 def test_the_questions_about_copies_to_a_device_are_answered(tmp_path, monkeypatch):
     from benchmarks.gpu import copying
     from tests.unit.test_torch_resident import Stream

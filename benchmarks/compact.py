@@ -1,0 +1,85 @@
+"""Fields kept narrower than they are delivered: how many bytes fewer, and what widening them does to a warm epoch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import Answer, compare, rate_of
+from benchmarks.warm_gather import BATCH_SIZE, RAGGED
+from stoker import Dataset, Field, Loader
+from stoker.compact import Scaled
+from stoker.demo.data import DemoData
+from stoker.demo.ranking import column_names
+
+# Every id of the data fits 32 bits; dense features lie between -10 and 10.
+FORMS: dict[str, Any] = {"float16": "float16", "bfloat16": "bfloat16", "8 bits of a range": Scaled(-10, 10)}
+
+
+def run_bytes(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
+    """Bytes gathered into batches, and so copied to a device: floats of 16 bits and ids of 32 against plain ones."""
+    del num_rounds  # nothing is timed
+    sizes = []
+    for form in (None, "float16"):
+        with _loader(data, folder, form) as loader:
+            for _ in loader:
+                pass
+            sizes.append(loader.stats().stages["gather"].num_bytes)
+    plain, narrow = sizes
+    return Answer(
+        question="bytes a batch carries: plain / floats of 16 bits, ids of 32",
+        ours=plain / narrow,
+        ceiling=1.0,
+        unit="times fewer",
+        ratios=(plain / narrow,),
+        promise=None,
+        remarks=(f"{plain / data.num_rows:.0f} bytes a row, {narrow / data.num_rows:.0f} where it is kept narrower",),
+    )
+
+
+def run_speed(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
+    """A warm epoch with fields kept narrower and widened on the host, against plain ones, a form at a time."""
+    answers = {}
+    with _loader(data, folder, None) as plain:
+        for name, form in FORMS.items():
+            with _loader(data, folder, form) as narrow:
+                answers[name] = compare(
+                    f"warm epoch, {name} and ids of 32 bits widened on the host / plain fields",
+                    ours=lambda loader=narrow: _rate(loader),  # type: ignore[misc]
+                    ceiling=lambda: _rate(plain),
+                    unit="million rows/s",
+                    num_rounds=num_rounds,
+                    promise=None,
+                )
+    first = next(iter(answers.values()))
+    return Answer(
+        question=first.question,
+        ours=first.ours,
+        ceiling=first.ceiling,
+        unit=first.unit,
+        ratios=first.ratios,
+        promise=None,
+        remarks=tuple(
+            f"{name}: {answer.ratio:.2f} of the plain rate ({min(answer.ratios):.2f} to {max(answer.ratios):.2f})"
+            for name, answer in answers.items()
+        ),
+    )
+
+
+def _loader(data: DemoData, folder: Path, form: Any) -> Loader:
+    columns = [name for name in column_names() if name not in RAGGED]
+    fields = {
+        "dense": Field("float32", columns="dense_*", kept_as=form),
+        "ids": Field("int64", columns="id_*", kept_as=None if form is None else "int32"),
+    }
+    dataset = Dataset([str(path) for path in data.paths], columns=columns, fields=fields)
+    return Loader(dataset, batch_size=BATCH_SIZE, shuffle=True, cache=folder / "cache", num_threads=2)
+
+
+def _rate(loader: Loader) -> float:
+    def epoch() -> None:
+        num_rows = sum(len(batch["label"]) for batch in loader)
+        if num_rows != loader.num_samples:
+            raise AssertionError(f"{num_rows} rows of {loader.num_samples} were delivered")
+
+    return rate_of(loader.num_samples, epoch) / 1e6
