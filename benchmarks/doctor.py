@@ -25,7 +25,7 @@ from stoker.doctor.step import TimedStep
 from stoker.doctor.verify import TODAY
 from stoker.source.storage import storage_for
 
-BUDGET_S = 45.0
+BUDGET_S = 60.0
 _RANK_BUDGET_S = 20.0
 
 

@@ -48,7 +48,7 @@ from stoker.source.storage import scheme_of, storage_for
 
 # Shares of what is planned; what is left over is for what takes longer than it should.
 _FETCH, _THREADS, _BUILD, _FILL, _WARM, _ARROW, _STEP, _RAM = 0.10, 0.10, 0.10, 0.05, 0.13, 0.08, 0.05, 0.03
-_VERIFY = 0.15
+_VERIFY = 0.1
 _NUM_UNITS = 16
 # Uneven units are few large ones among many small ones: what runs on less would run on another mean.
 _NUM_COLD_UNITS = 200

@@ -30,6 +30,8 @@ _MOST_TIMES = 200
 _MOST_CHUNKS = 4_096
 # So many times as long a run of very uneven units is.
 _MOST_LONGER = 2
+# Beside its time, a run of Arrow goes on for this share of it before it counts.
+_UNCOUNTED = 0.3
 # A loop that waited less than this was not limited by its batches.
 _HARDLY = 0.05
 
@@ -74,6 +76,11 @@ class Sample:
         return sum(sizes) ** 2 / (len(sizes) * sum(size**2 for size in sizes))
 
     @property
+    def longer(self) -> float:
+        """So many times as long as of even units a run of them takes."""
+        return min(1 / self.evenness, _MOST_LONGER)
+
+    @property
     def mean_chunk(self) -> float:
         """Samples of a chunk."""
         numbers = [i for unit in self.units for i in unit]
@@ -98,7 +105,7 @@ def run_source(
     # A few whole windows: less says nothing where batches come window by window.
     windows_s = min((_NUM_WINDOWS - 1) * window_s, 3 * seconds)
     # And longer where a few huge units say it all: how they fall in the order is half of what a short run shows.
-    seconds = max(seconds, windows_s, min(1 / sample.evenness, _MOST_LONGER) * seconds)
+    seconds = max(seconds, windows_s, sample.longer * seconds)
     wanted = expected_s * seconds * 1.5 + (_NUM_WINDOWS + 2) * window * sample.mean_chunk
     most = _MEMORY_SHARE * free_memory_bytes() / max(1.0, sample.tensor_bytes)
     num_times = max(1, round(min(wanted, most) / (sample.mean_unit * len(sample.units)) + 0.5))
@@ -154,7 +161,11 @@ def run_arrow(sample: Sample, settings: DoctorSettings, *, seconds: float) -> Wh
         num_threads=settings.num_threads,
     )
     with closing(source):
-        return run_whole(iter(source), step=settings.step, seconds=seconds)
+        batches = iter(source)
+        end = time.perf_counter() + seconds * _UNCOUNTED
+        while time.perf_counter() < end:  # memory that is new to the allocator is so once
+            next(batches)
+        return run_whole(batches, step=settings.step, seconds=seconds)
 
 
 def run_in_processes(sample: Sample, settings: DoctorSettings, *, seconds: float) -> Whole:

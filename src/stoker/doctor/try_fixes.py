@@ -178,11 +178,15 @@ class TryFixes:
         left_s = self.clock.left_s - _AFTER_S
         # Behind one that only fills the pipe; and what was begun when the time is over has to end.
         beside_s = 2 * window_s
-        if num_windows * window_s + beside_s > left_s:
+        least_s = num_windows * window_s
+        if self.sample.evenness < _EVEN:
+            # Which of the units came says more than how fast they came: all of them, once.
+            least_s = max(least_s, self.sample.mean_unit * len(self.sample.units) / rate_of(plan))
+        if least_s + beside_s > left_s:
             return None
         # No more than its part: trials that come later tell what no other does, too.
-        part_s = left_s / self._num_left - beside_s
-        return max(_LEAST_S, num_windows * window_s, min(self.clock.slice_s(_SHARE), part_s))
+        part_s = (left_s / self._num_left - beside_s) / self.sample.longer
+        return max(_LEAST_S, least_s, min(self.clock.slice_s(_SHARE), part_s))
 
     def _from_source(self, plan: Plan, sample: Sample, settings: DoctorSettings, *, seconds: float) -> Plan | None:
         listener = Listener()

@@ -196,6 +196,17 @@ def joined(runs: Sequence[Whole]) -> Whole:
     )
 
 
+def mean_rate(rates: Sequence[Rate]) -> Rate:
+    """Return what runs of one length gave together: their mean, from the slowest of them to the fastest."""
+    mean = statistics.fmean(rate.samples_s for rate in rates)
+    return Rate(
+        samples_s=mean,
+        low=min(rate.low for rate in rates),
+        high=max(rate.high for rate in rates),
+        num_rounds=sum(rate.num_rounds for rate in rates),
+    )
+
+
 def built_rate(built: Sequence[tuple[float, float, int]], *, num_first: int, until: float) -> Rate | None:
     """Return the samples/s at which units were built; None of too few.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import statistics
 from collections.abc import Mapping
 
 from stoker.doctor import probe_machine
@@ -16,11 +17,11 @@ from stoker.doctor.results import ARROW, SOURCE, TENSORS, Rate, Span
 from stoker.doctor.runs import Sample, run_arrow, run_source, run_tensors
 from stoker.doctor.settings import DoctorSettings
 from stoker.doctor.together import settled
-from stoker.doctor.whole import Listener, Whole, build_cpu_s, spans_of
+from stoker.doctor.whole import Listener, Whole, build_cpu_s, mean_rate, spans_of
 from stoker.errors import SourceError
 
-# Shares of the budget for today's path, and for each other one.
-_TODAY, _OTHERS = 0.18, 0.05
+# Shares of the budget for today's path, and for each run of another one.
+_TODAY, _OTHERS = 0.18, 0.035
 # A path that runs for less says nothing of itself.
 _LEAST_S = 0.5
 # One of which three windows take more of the budget is not run.
@@ -63,14 +64,18 @@ class WholePaths:
         self._plans = plans
         self._today = today
         self._step_s = step_s
-        self._cores_left: dict[str, float] = {}
+        self._rates: dict[str, list[Rate]] = {}
+        self._cores_left: dict[str, list[float]] = {}
         self._speeds: list[float] = []
         self._listener = Listener()
 
     def run(self) -> None:
-        """Run each: the short ones first, so that today's takes what it needs, and others what is left then."""
-        keys = sorted({ARROW, TENSORS, self._today} & self._plans.keys(), key=lambda key: (key == self._today, key))
-        for key in keys:
+        """Run each: today's in the middle, the others before and behind it.
+
+        A machine's pace changes from one second to the next where others work on it: what is short is looked at twice.
+        """
+        others = sorted({ARROW, TENSORS} & self._plans.keys() - {self._today})
+        for key in (*others, self._today, *reversed(others)):
             self._run(key)
             # What is verified later is compared with these runs: so is the speed of the processors.
             self._speeds.append(probe_machine.pace().speed)
@@ -83,7 +88,8 @@ class WholePaths:
     @property
     def cores_left(self) -> float | None:
         """Processors that others left to today's; None where it did not run."""
-        return self._cores_left.get(self._today)
+        left = self._cores_left.get(self._today)
+        return None if left is None else statistics.fmean(left)
 
     def alone(self, key: str) -> Plan:
         """Return a plan as each stage alone says."""
@@ -97,7 +103,7 @@ class WholePaths:
                 plans[key],
                 build_cpu_s=build_cpu_s(self._listener) if key == SOURCE else None,
                 measured_s=rate.samples_s,
-                cores_left=self._cores_left[key],
+                cores_left=statistics.fmean(self._cores_left[key]),
             )
         return plans
 
@@ -125,9 +131,10 @@ class WholePaths:
                 whole = run_arrow(sample, settings, seconds=seconds)
             else:
                 whole = run_tensors(sample, settings, seconds=seconds)
-            self._cores_left[key] = whole.cores_left
+            self._cores_left.setdefault(key, []).append(whole.cores_left)
             if whole.rate is not None:
-                self.measured[key] = whole.rate
+                self._rates.setdefault(key, []).append(whole.rate)
+                self.measured[key] = mean_rate(self._rates[key])
             if key == self._today and whole.got:
                 at = min(len(whole.got) - 1, len(whole.got) // 2)
                 self.timeline = spans_of(
