@@ -25,7 +25,7 @@ N = 5
 NUM_KEYS = 8
 KEYS = st.integers(0, NUM_KEYS - 1)
 SIZE_BYTES = 8576  # of one chunk of these samples
-NUM_CHANGES = 18  # of the disk, when one is published
+NUM_CHANGES = 7  # of the disk, when one is published
 
 
 class Killed(BaseException):

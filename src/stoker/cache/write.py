@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
+from stoker.cache.blocks import Blocks
 from stoker.cache.files import Files
 from stoker.cache.layout import (
     FORMAT_VERSION,
@@ -25,14 +26,15 @@ from stoker.cache.layout import (
 )
 from stoker.cache.pack import Packer
 from stoker.cache.runs import split
+from stoker.huge import HUGE_BYTES
 from stoker.source.columns import Packable, Stack
 from stoker.spec import Array, Entry, Ragged, Spec, run_name
 
 # Packed, checked and written while it is in the processor's own cache. Packing records of 640 bytes: 640 KiB 13 GB/s,
 # 1.25 MiB 9, 2.5 MiB 8.5 (2 MiB of second-level cache).
 _BLOCK_BYTES = 1024 * 640
-# Values of ragged fields are checked and written in pieces of this size, while they are in the cache.
-_PIECE_BYTES = 1 << 20
+# Values of ragged fields are checked and written in pieces of this size: those that fill a huge page are not copied.
+_PIECE_BYTES = HUGE_BYTES
 
 
 def write_chunk(
@@ -152,22 +154,19 @@ class PreparedChunk:
         }
         records = {table.name: table for table in self.tables}
         checksums: dict[str, str] = {}
-        end = self.header_bytes
+        blocks = Blocks(fd, files, begin=self.header_bytes)
         for planned in self.layout.arrays:
-            at = self.header_bytes + planned.offset_bytes
-            if at > end:
-                files.write(fd, bytes(at - end), offset=end)
+            blocks.skip_to(self.header_bytes + planned.offset_bytes)
             if planned.name in records:
-                checksums[planned.name] = _write_records(fd, files, records[planned.name], at)
+                checksums[planned.name] = _write_records(blocks, records[planned.name])
             else:
-                checksums[planned.name] = _write_array(fd, files, content[planned.name], at)
-            end = at + planned.size_bytes
-        if self.size_bytes > end:
-            files.write(fd, bytes(self.size_bytes - end), offset=end)
+                checksums[planned.name] = _write_array(blocks, content[planned.name])
+        blocks.skip_to(self.size_bytes)
+        blocks.flush()
         files.write(fd, self.layout.header(self.metadata, checksums), offset=0)
 
 
-def _write_records(fd: int, files: Files, table: Table, at: int) -> str:
+def _write_records(blocks: Blocks, table: Table) -> str:
     width, num_rows = table.spec.record_bytes, table.num_rows
     rows = max(1, _BLOCK_BYTES // width)
     block = _block(table.spec, min(rows, max(1, num_rows)))
@@ -178,7 +177,7 @@ def _write_records(fd: int, files: Files, table: Table, at: int) -> str:
         packer.pack(block, start, stop)
         packed = block.data[: (stop - start) * width]
         digest.update(packed)
-        files.write(fd, packed, offset=at + start * width)
+        blocks.add(packed)
     return digest.hexdigest()
 
 
@@ -194,14 +193,17 @@ def _block(spec: Spec, rows: int) -> Array:
     return kept[0]
 
 
-def _write_array(fd: int, files: Files, array: Array, at: int) -> str:
+def _write_array(blocks: Blocks, array: Array) -> str:
     digest = xxhash.xxh3_64()
     if array.nbytes:
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-        for start in range(0, len(data), _PIECE_BYTES):
-            piece = data[start : start + _PIECE_BYTES]
+        begin = 0
+        while begin < len(data):
+            # Up to the next border of what is written in one call.
+            piece = data[begin : begin + _PIECE_BYTES - blocks.end % _PIECE_BYTES]
             digest.update(piece)
-            files.write(fd, piece, offset=at + start)
+            blocks.add(piece)
+            begin += len(piece)
     return digest.hexdigest()
 
 

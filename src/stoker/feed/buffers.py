@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from stoker.huge import HUGE_BYTES
+from stoker.huge import memory as memory_in_huge_pages
 from stoker.spec import CACHE_LINE_BYTES, Array
 
 
@@ -25,6 +27,8 @@ def plain_buffer(num_bytes: int) -> Array:
 
     NumPy begins large arrays 16 bytes behind a page: each move of a whole line would touch two.
     """
+    if num_bytes >= HUGE_BYTES:
+        return memory_in_huge_pages(num_bytes)
     memory = np.empty(num_bytes + CACHE_LINE_BYTES, dtype=np.uint8)
     begin = -memory.ctypes.data % CACHE_LINE_BYTES
     # By way of a memoryview: a view of a plain slice would refer to `memory` itself, not to the slice that the pool

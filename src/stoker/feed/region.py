@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from stoker.feed.memory import Memories
+from stoker.huge import ADVICE, HUGE_BYTES, PAGE_BYTES
 from stoker.spec import Array
-
-PAGE_BYTES = mmap.PAGESIZE
 
 # The same number on Linux and macOS, on every processor; the mmap module knows all flags but this one.
 _MAP_FIXED = 0x10
@@ -119,7 +118,12 @@ class Region:
             flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
             # Readable, as zeros: loops that copy lists by whole blocks read up to 64 bytes behind the last one, which
             # may be the last of its page. Pages that are only read cost no memory and are not accounted for.
-            self._address = _mmap(None, self.size_bytes, mmap.PROT_READ, flags, -1, 0)
+            # Places are counted from a huge page's border.
+            self._reserved_bytes = self.size_bytes + (HUGE_BYTES if self.size_bytes >= HUGE_BYTES else 0)
+            self._reserved = _mmap(None, self._reserved_bytes, mmap.PROT_READ, flags, -1, 0)
+            self._address = self._reserved
+            if self._reserved_bytes > self.size_bytes:
+                self._address = -(-self._reserved // HUGE_BYTES) * HUGE_BYTES
             self.bytes = np.asarray(_Addresses(self._address, self.size_bytes))
         else:
             self._memory = self._memories.take(self.size_bytes)
@@ -147,6 +151,9 @@ class Region:
         if self.is_mapped:
             _mmap(self._address + at, num_bytes, mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED, fd, offset)
             self._placed.append((at, num_bytes))
+            if num_bytes >= HUGE_BYTES and ADVICE is not None:
+                # What has to come from the disk comes in huge pages, too.
+                _libc().madvise(self._address + at, num_bytes, ADVICE)
             return
         # Whole pages: past the page cache nothing else can be read.
         _read(fd, self.bytes.data[at : at + -(-num_bytes // PAGE_BYTES) * PAGE_BYTES], offset, num_bytes)
@@ -206,7 +213,7 @@ class Region:
         """Give the addresses back. Harmless when called again."""
         self.bytes = np.empty(0, dtype=np.uint8)
         if self._address:
-            _libc().munmap(self._address, self.size_bytes)
+            _libc().munmap(self._reserved, self._reserved_bytes)
             self._address = 0
         if self._memory is not None:
             self._memories.give(self._memory)

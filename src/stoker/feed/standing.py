@@ -11,18 +11,19 @@ Each chunk is still looked at when its window opens: one that was replaced, touc
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from stoker import huge
 from stoker.cache.chunk import ChunkHeader
 from stoker.cache.layout import RECORDS
 from stoker.cache.look import NO_VERSION, Version
-from stoker.feed.region import CAN_MAP_SIDE_BY_SIDE, PAGE_BYTES, Region
+from stoker.feed.region import CAN_MAP_SIDE_BY_SIDE, Region
 from stoker.feed.resident import available_bytes
-from stoker.feed.window import Index, Levels, Rows, Window, empty_levels, rest_offset, set_levels
+from stoker.feed.window import Index, Levels, Rows, Window, empty_levels, set_levels
+from stoker.huge import PAGE_BYTES
 from stoker.spec import Spec
 
 # What stays mapped cannot leave the page cache for others as easily. So much of it does no harm: what a window has by
@@ -31,7 +32,7 @@ MAX_BYTES = 512 << 20
 _WINDOWS_MAPPED = 2
 # And so much of the memory that is available, as long as nobody else wants it. A map takes a 512th of it for its pages.
 MEMORY_SHARE = 0.125
-# A process may have 65,530 maps; a chunk with lists takes two.
+# A process may have 65,530 maps; a chunk takes one, and the gap behind it another.
 MAX_CHUNKS = 16384
 # Addresses cost nothing, as far as they go: a process has 128 TiB. Chunks that were replaced leave gaps, and chunks are
 # rounded up to pages and records.
@@ -66,14 +67,13 @@ class Standing:
         self.is_large = self._does_harm(int(num_samples.sum()) * spec.record_bytes)
         self.versions = np.full((len(num_samples), 3), NO_VERSION, dtype=np.int64)
         self._lock = threading.Lock()
-        self._step = math.lcm(PAGE_BYTES, spec.record_bytes or 1)
         self._end = 0
         self._num_bytes = 0
         self._num_users = 1  # whoever made it
         starts = np.cumsum([0, *num_samples.tolist()], dtype=np.int64)[:-1]
         self._first_row = np.zeros(len(num_samples), dtype=np.int64) if spec.record_bytes else starts
         self._levels = empty_levels(spec, len(num_samples))
-        self._extents: list[list[tuple[int, int]]] = [[] for _ in num_samples]
+        self._extents = [(0, 0)] * len(num_samples)
         self._fresh: set[int] = set()
 
     @staticmethod
@@ -92,26 +92,24 @@ class Standing:
             OSError: The system could not map it.
         """
         with self._lock:
-            begin = rest_offset(self.spec, header) if self.spec.ragged else header.size_bytes
-            records_bytes = header.arrays[RECORDS].size_bytes if self.spec.record_bytes else 0
-            rest_bytes = header.size_bytes - begin
-            at = -(-self._end // self._step) * self._step
-            rest_at = at + _pages(records_bytes)
-            end = rest_at + _pages(rest_bytes)
+            width = self.spec.record_bytes
+            records_at = header.arrays[RECORDS].offset_bytes if width else 0
+            first = huge.next_place(
+                self._end + records_at, offset=records_at, record_bytes=width or 1, size_bytes=header.size_bytes
+            )
+            at = first - records_at
+            end = at + -(-header.size_bytes // PAGE_BYTES) * PAGE_BYTES
             num_bytes = self._num_bytes + header.size_bytes
             if end > self.region.size_bytes or num_bytes > self._max_bytes:
                 raise NoPlaceError
-            if records_bytes:
-                offset = header.arrays[RECORDS].offset_bytes
-                self.region.place(fd, offset=offset, num_bytes=records_bytes, at=at)
-                self._first_row[chunk] = at // self.spec.record_bytes
-            if rest_bytes:
-                self.region.place(fd, offset=begin, num_bytes=rest_bytes, at=rest_at)
-                set_levels(self._levels, self.spec, self._first_row, chunk, header, shift=rest_at - begin)
+            self.region.place(fd, offset=0, num_bytes=header.size_bytes, at=at)
+            if width:
+                self._first_row[chunk] = first // width
+            set_levels(self._levels, self.spec, self._first_row, chunk, header, shift=at)
             self._end = end
             self._num_bytes = num_bytes
             self.is_large = self.is_large or self._does_harm(num_bytes)
-            self._extents[chunk] = [(at, records_bytes), (rest_at, rest_bytes)]
+            self._extents[chunk] = (at, header.size_bytes)
             self._fresh.add(chunk)
             self.versions[chunk] = version
 
@@ -132,7 +130,7 @@ class Standing:
 
     def extents(self, chunks: Index) -> list[tuple[int, int]]:
         """Return where chunks lie: first byte and bytes."""
-        return [extent for chunk in chunks.tolist() for extent in self._extents[chunk] if extent[1]]
+        return [self._extents[chunk] for chunk in chunks.tolist() if self._extents[chunk][1]]
 
     def take_fresh(self, chunks: Index) -> Index:
         """Return which of these chunks nobody has entered the pages of; whoever asks does."""
@@ -164,9 +162,7 @@ class StandingWindow(Window):
         self._region = standing.region
         self._chunks = chunks
         self._is_in_memory = True
-        width = self.spec.record_bytes or 1
-        span = slice(0, self._region.size_bytes // width * width)
-        self.tables = (Rows(self._region, self.spec, span=span, first_row=first_row, levels=levels),)
+        self.tables = (Rows(self._region, self.spec, first_row=first_row, levels=levels),)
 
     @property
     def is_in_memory(self) -> bool:
@@ -203,7 +199,3 @@ def _is_mapped_anyway(num_samples: Index, window: int | None) -> bool:
 def _most_bytes() -> int:
     """Return how much may stay mapped: what does no harm, and a part of the memory that is available."""
     return min(max(MAX_BYTES, int(MEMORY_SHARE * (available_bytes() or 0))), _MAX_ROOM_BYTES // _ROOM)
-
-
-def _pages(num_bytes: int) -> int:
-    return -(-num_bytes // PAGE_BYTES) * PAGE_BYTES

@@ -10,11 +10,13 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from stoker import huge
 from stoker.cache.chunk import ChunkHeader
 from stoker.cache.layout import array_names, table_names
 from stoker.feed.gather import Fields
 from stoker.feed.memory import Memories
-from stoker.feed.region import PAGE_BYTES, Region
+from stoker.feed.region import CAN_MAP_SIDE_BY_SIDE, Region
+from stoker.huge import PAGE_BYTES
 from stoker.spec import Array, Spec
 
 Index = npt.NDArray[np.int64]
@@ -40,7 +42,6 @@ class Rows:
     Args:
         region: Where they lie.
         spec: What a row is.
-        span: Bytes of the region in which the records lie, whole ones.
         first_row: See below.
         levels: See below.
 
@@ -51,11 +52,8 @@ class Rows:
         expected_bytes: What the lists of a row have taken so far, at most; set by whoever gathers.
     """
 
-    def __init__(
-        self, region: Region, spec: Spec, *, span: slice, first_row: Index, levels: Mapping[str, Levels]
-    ) -> None:
+    def __init__(self, region: Region, spec: Spec, *, first_row: Index, levels: Mapping[str, Levels]) -> None:
         self._region = region
-        self._span = span
         self.spec = spec
         self.first_row = first_row
         self.levels = dict(levels)
@@ -63,8 +61,9 @@ class Rows:
 
     @cached_property
     def records(self) -> Array:
-        """All records, uint8, shape [rows of the region, record_bytes]; row `first_row[slot] + row`."""
-        return self._region.bytes[self._span].reshape(-1, self.spec.record_bytes)
+        """The region as records, uint8, shape [rows of the region, record_bytes]; row `first_row[slot] + row`."""
+        width = self.spec.record_bytes
+        return self._region.bytes[: self._region.size_bytes // width * width].reshape(-1, width)
 
     @cached_property
     def words(self) -> Index:
@@ -131,34 +130,30 @@ class Window:
         self.spec = spec
         self.num_slots = len(num_samples)
         self._names = table_names(spec)
-        self._records_at: list[list[int]] = []
-        ends: list[int] = []
+        self._places: list[list[int]] = []
         end = 0
+        is_mapped = CAN_MAP_SIDE_BY_SIDE if is_mapped is None else is_mapped
         for table in spec.tables:
-            step = math.lcm(PAGE_BYTES, table.record_bytes or 1)
-            end = -(-end // step) * step
             places = []
             for num, size in zip(num_samples, size_bytes, strict=True):
-                places.append(end)
                 # As many runs as samples at most, and no more than the file holds: only its header knows.
-                end += -(-min(num * table.record_bytes, size) // step) * step
-            self._records_at.append(places)
-            ends.append(end)
-        rest_end = -(-end // PAGE_BYTES) * PAGE_BYTES
+                most_bytes = min(num * table.record_bytes, size)
+                place, end = _reserved(end, most_bytes, table.record_bytes or 1, is_mapped=is_mapped)
+                places.append(place)
+            self._places.append(places)
         self._rest_at: list[int] = []
         for size in size_bytes:
-            self._rest_at.append(rest_end)
-            rest_end += -(-size // PAGE_BYTES) * PAGE_BYTES if spec.ragged else 0
-        self._region = Region(rest_end, is_mapped=is_mapped, memories=memories)
+            place, end = _reserved(end, size if spec.ragged else 0, 1, is_mapped=is_mapped)
+            self._rest_at.append(place)
+        self._region = Region(end, is_mapped=is_mapped, memories=memories)
         self.tables = tuple(
             Rows(
                 self._region,
                 table,
-                span=slice(places[0] if places else end, end),
                 first_row=_first_rows(table, places, num_samples),
                 levels=empty_levels(table, self.num_slots),
             )
-            for table, places, end in zip(spec.tables, self._records_at, ends, strict=True)
+            for table, places in zip(spec.tables, self._places, strict=True)
         )
 
     def place(self, slot: int, fd: int, header: ChunkHeader) -> None:
@@ -169,15 +164,24 @@ class Window:
         Raises:
             OSError: The system could not map or read it.
         """
-        for name, rows, places in zip(self._names, self.tables, self._records_at, strict=True):
-            if rows.spec.record_bytes:
+        for name, rows, places in zip(self._names, self.tables, self._places, strict=True):
+            if width := rows.spec.record_bytes:
                 records = header.arrays[name]
-                self._region.place(fd, offset=records.offset_bytes, num_bytes=records.size_bytes, at=places[slot])
+                at = self._place(places[slot], fd, records.offset_bytes, records.size_bytes, width)
+                rows.first_row[slot] = at // width
         if self.spec.ragged:
             begin = rest_offset(self.spec, header)
-            self._region.place(fd, offset=begin, num_bytes=header.size_bytes - begin, at=self._rest_at[slot])
+            at = self._place(self._rest_at[slot], fd, begin, header.size_bytes - begin, 1)
             for rows in self.tables:
-                set_levels(rows.levels, rows.spec, rows.first_row, slot, header, shift=self._rest_at[slot] - begin)
+                set_levels(rows.levels, rows.spec, rows.first_row, slot, header, shift=at - begin)
+
+    def _place(self, behind: int, fd: int, offset: int, num_bytes: int, record_bytes: int) -> int:
+        """Put a part of a file into the room that begins at `behind`, and return where."""
+        at = behind
+        if self._region.is_mapped:
+            at = huge.next_place(behind, offset=offset, record_bytes=record_bytes, size_bytes=num_bytes)
+        self._region.place(fd, offset=offset, num_bytes=num_bytes, at=at)
+        return at
 
     @property
     def is_mapped(self) -> bool:
@@ -264,8 +268,20 @@ def set_levels(
         found.values[slot] = values
 
 
+def _reserved(end: int, size_bytes: int, record_bytes: int, *, is_mapped: bool) -> tuple[int, int]:
+    """Return where the room behind `end` begins for so many bytes of records, and where it ends.
+
+    Addresses cost nothing: a map gets as many as it takes to keep huge pages. Memory is not left empty for that.
+    """
+    if is_mapped:
+        return end, end + huge.room_for(size_bytes, record_bytes=record_bytes)
+    step = math.lcm(PAGE_BYTES, record_bytes)
+    place = -(-end // step) * step
+    return place, place + -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
+
+
 def _first_rows(spec: Spec, places: Sequence[int], num_samples: Sequence[int]) -> Index:
     if spec.record_bytes:
-        return (np.array(places, dtype=np.int64) - (places[0] if places else 0)) // spec.record_bytes
+        return np.array(places, dtype=np.int64) // spec.record_bytes
     # Numbers of rows are different ones in any case.
     return np.cumsum([0, *num_samples], dtype=np.int64)[:-1]
