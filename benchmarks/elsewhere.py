@@ -25,7 +25,7 @@ from stoker.source.catalogue import Catalogue
 
 Result = TypeVar("Result")
 
-_SECONDS, _CLIMB_S = 6.0, 12.0
+_SECONDS, _BEGIN_S, _CLIMB_S = 6.0, 1.0, 12.0
 _NUM_UNITS, _WINDOW, _SPARE = 64, 64, 1.2
 # A loop that waited less was not limited by its batches.
 _HARDLY = 0.05
@@ -83,13 +83,15 @@ def _run(dataset: Dataset, settings: DoctorSettings, folder: Path, *, is_warm: b
 def _from_source(catalogue: Catalogue, units: Sequence[range], settings: DoctorSettings, *, expected_s: float) -> Whole:
     """Return the end of a run: in the beginning the loader finds out how many threads are worth it."""
     listener = Listener()
+    # A local source is read by as many threads all along, and what is built meanwhile only fills memory.
+    climb_s = _CLIMB_S if catalogue.is_remote else _BEGIN_S
     # No more than the run takes: where a cache in memory may become too small, few chunks are built ahead.
     num_samples = sum(int(catalogue.num_samples[unit.start : unit.stop].sum()) for unit in units)
-    num_times = math.ceil(_SPARE * expected_s * (_CLIMB_S + _SECONDS) / num_samples)
+    num_times = math.ceil(_SPARE * expected_s * (climb_s + _SECONDS) / num_samples)
     dataset = SampledDataset(catalogue, units, num_times=num_times, on_stage=listener)
     options = {"batch_size": settings.batch_size, "num_threads": settings.num_threads, "window": _WINDOW}
     with Loader(dataset, shuffle=True, **options) as loader, closing(_once(loader)) as batches:
-        whole = run_whole(batches, step=settings.step, seconds=_CLIMB_S + _SECONDS)
+        whole = run_whole(batches, step=settings.step, seconds=climb_s + _SECONDS)
     from_s = whole.begun[-1] - _SECONDS
     at = bisect(whole.begun, from_s)
     if stall_share(whole) < _HARDLY:

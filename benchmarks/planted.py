@@ -332,7 +332,7 @@ CASES = (
         name="narrow connections and transform with the GIL",
         stages=frozenset({"fetch", "transform"}),
         dataset=lambda _: Dataset(
-            "lake", storage=NarrowConnections(small_lake(), 1e6), transform=python_loop, version="1"
+            "lake", storage=NarrowConnections(small_lake(), 0.7e6), transform=python_loop, version="1"
         ),
         step_s=1e-3,
     ),

@@ -40,6 +40,8 @@ _AFTER_S = 6.0
 _LEAST_S = 0.5
 # Windows that a rate is taken of, and those in which processes have long begun and have not come to their end.
 _NUM_WINDOWS, _NUM_WINDOWS_APART = 3, 8
+# What stages alone promise for uneven units is not believed beyond so many times what they give now.
+_FASTER_AT_MOST = 1.5
 # A few kept units stand for a data set whose units are this even.
 _EVEN = 0.9
 
@@ -181,7 +183,9 @@ class TryFixes:
         least_s = num_windows * window_s
         if self.sample.evenness < _EVEN:
             # Which of the units came says more than how fast they came: all of them, once.
-            least_s = max(least_s, self.sample.mean_unit * len(self.sample.units) / rate_of(plan))
+            now = self.paths.measured[self.today].samples_s
+            rate_s = min(rate_of(plan), _FASTER_AT_MOST * now)
+            least_s = max(least_s, self.sample.mean_unit * len(self.sample.units) / rate_s / self.sample.longer)
         if least_s + beside_s > left_s:
             return None
         # No more than its part: trials that come later tell what no other does, too.

@@ -118,6 +118,8 @@ class WholePaths:
         seconds = clock.slice_s(_TODAY if key == self._today else _OTHERS)
         if seconds < _LEAST_S and key != self._today:
             return
+        if key == SOURCE:
+            seconds /= sample.longer  # trials of it, which take longer, too, need time as well
         window_s = plan.window * sample.mean_chunk / rate_of(plan)
         if key == SOURCE and 3 * window_s > _LONGEST * settings.budget_s:
             self.notes.append("One window takes too long to be measured whole: today's rate is the model's.")
