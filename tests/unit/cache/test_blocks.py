@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,9 +35,9 @@ class Calls(Files):
 def test_pieces_come_out_as_they_went_in_and_whole_pages_in_one_call(begin, pieces):
     files = Calls()
     with tempfile.TemporaryFile() as file:
-        small, blocks.HUGE_BYTES = blocks.HUGE_BYTES, HUGE
-        blocks._kept.__dict__.clear()
-        try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(blocks, "HUGE_BYTES", HUGE)
+            patch.setattr(blocks, "_kept", threading.local())
             written = Blocks(file.fileno(), files, begin=begin)
             expected = bytes(begin)
             for piece in pieces:
@@ -47,9 +49,6 @@ def test_pieces_come_out_as_they_went_in_and_whole_pages_in_one_call(begin, piec
                     expected += piece
                 assert written.end == len(expected)
             written.flush()
-        finally:
-            blocks.HUGE_BYTES = small
-            blocks._kept.__dict__.clear()
         size = os.fstat(file.fileno()).st_size
         content = os.pread(file.fileno(), size, 0)
     assert content.ljust(len(expected), b"\0") == expected
