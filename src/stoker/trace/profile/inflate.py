@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 from stoker.errors import StokerError
@@ -23,7 +23,7 @@ _FOREIGN = {
 
 
 class TraceBytes:
-    """The content of a file, block by block; gzip is known by its first bytes, not by the file's name.
+    """The content of a file, block by block, once; gzip is known by its first bytes, not by the file's name.
 
     Args:
         path: The file.
@@ -39,6 +39,7 @@ class TraceBytes:
         self.size_bytes = path.stat().st_size
         self.read_bytes = 0
         self.is_cut = False
+        self._blocks = self._read()
 
     def __iter__(self) -> Iterator[bytes]:
         """Give blocks of at most a few MiB.
@@ -47,6 +48,13 @@ class TraceBytes:
             StokerError: The file is packed in a way that is not read here, or is no text.
             OSError: It cannot be opened or read.
         """
+        return self._blocks
+
+    def close(self) -> None:
+        """Close the file, which is open from the first block on until the last one was read."""
+        self._blocks.close()
+
+    def _read(self) -> Generator[bytes, None, None]:
         with self.path.open("rb") as file:
             head = file.read(16)
             file.seek(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 from stoker.errors import StokerError
@@ -49,7 +50,12 @@ def read_trace(path: Path, *, on_bytes: OnBytes | None = None) -> Trace:
         StokerError: It is not a Chrome trace.
         OSError: It cannot be read.
     """
-    source = TraceBytes(path)
+    with closing(TraceBytes(path)) as source:
+        return _read(source, on_bytes)
+
+
+def _read(source: TraceBytes, on_bytes: OnBytes | None) -> Trace:
+    path = source.path
     window = Window(source, on_bytes=on_bytes)
     collector = Collector()
     header: dict[str, object] = {}

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from tests.unit.trace.profile.made import Made, rank_of
 
 from stoker.cli import main
+from stoker.errors import StokerError
+from stoker.trace.profile import read_trace
 
 
 @pytest.fixture
@@ -40,6 +43,19 @@ def test_a_folder_stands_for_its_traces_and_what_is_none_is_left_out(capsys, log
     assert found["straggler"] == 1
     assert "notes.json" in err
     assert "left out" in err
+
+
+@pytest.mark.parametrize("content", [b'{"notes": 1}', b"no JSON at all", b"[]"])
+def test_a_file_is_closed_whatever_became_of_reading_it(tmp_path, content):
+    path = tmp_path / "notes.json"
+    path.write_bytes(content)
+    error = None
+    try:
+        read_trace(path)
+    except StokerError as refused:
+        error = refused  # with the frames that read the file
+    assert (error is None) == (content == b"[]")
+    assert path.resolve() not in [fd.resolve() for fd in Path("/proc/self/fd").iterdir()]
 
 
 @pytest.mark.parametrize("columns", ["60", "80", "120"])
