@@ -10,7 +10,9 @@ import numpy.typing as npt
 # A window must be large enough to mix, small enough to lie in the page cache beside the model's own memory: the next
 # one is opened while this one is used. And the first batch of a cold cache waits for the whole first window.
 WINDOW_BYTES = 512 << 20
-_MIN_WINDOW_CHUNKS = 16
+# Chunks twice as large as they should be, of row groups that are not worth cutting, make a window of so many anyway.
+# With fewer, larger ones, rows that lie together in the source would come together in too few batches.
+_MIN_WINDOW_CHUNKS = 8
 # That wait again: building a chunk of a small file takes 3 ms, and 10,000 of them half a minute.
 MAX_WINDOW_CHUNKS = 512
 # What a sample counts at least: one of ragged fields alone has no record.
