@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import statistics
+import sys
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -53,6 +54,7 @@ def run(data: DemoData, folder: Path, *, num_rounds: int, names: Collection[str]
         mark = "named" if is_named else f"NOT NAMED, but {', '.join(result.verdict.stages)}"
         again = f" (examined {num_times} times)" if num_times > 1 else ""
         remarks.append(f"{case.name}{again}: {', '.join(sorted(case.stages))} {mark}; {_tried(result)}")
+        print(remarks[-1], file=sys.stderr, flush=True)  # all of them take an hour
         # Today's path was measured to be described, so it is no prediction.
         errors += [abs(tried.error) for tried in result.tried if tried.fix != TODAY]
     num_cases = len(cases)

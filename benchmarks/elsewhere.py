@@ -65,7 +65,9 @@ def _run(dataset: Dataset, settings: DoctorSettings, folder: Path, *, is_warm: b
     catalogue = dataset.open()
     units = spread_units(catalogue, _NUM_UNITS)
     if not is_warm:
-        return _from_source(catalogue, units, settings, expected_s=expected_s)
+        whole = _from_source(catalogue, units, settings, expected_s=expected_s)
+        # Again, in memory that this machine now has at hand: as the doctor looks at such a path.
+        return whole if catalogue.is_remote else _from_source(catalogue, units, settings, expected_s=expected_s)
     fill_cache(dataset, folder, num_threads=settings.num_threads)
     sample = Sample(
         catalogue=catalogue,

@@ -10,6 +10,7 @@ from tests.strategies import write_files
 
 from stoker import Dataset
 from stoker.cli import main
+from stoker.doctor import whole_paths
 from stoker.doctor.examine import examine
 from stoker.doctor.fill import fill_cache
 from stoker.doctor.probe_machine import Disk
@@ -56,6 +57,26 @@ def test_a_throttled_network_is_named_and_tensors_on_ssd_mend_it(tmp_path):
     assert [path.limit for path in found.paths][-1] == "step"
     network = next(ceiling for ceiling in found.ceilings if ceiling.key == "network")
     assert network.value == pytest.approx(8e6, rel=0.3)
+
+
+@pytest.mark.parametrize("is_throttled", [False, True])
+def test_what_processors_limit_runs_for_a_while_before_it_counts(tmp_path, monkeypatch, is_throttled):
+    ran = []
+
+    def noted(name):
+        work = getattr(whole_paths, name)
+
+        def run(*arguments, **options):
+            ran.append(name)
+            return work(*arguments, **options)
+
+        return run
+
+    for name in ("warm_up", "run_source"):
+        monkeypatch.setattr(whole_paths, name, noted(name))
+    dataset = Dataset("lake", storage=planted.behind(40e6)) if is_throttled else Dataset(planted.local(tmp_path))
+    examine(dataset, settings(step=TimedStep(1e-5), batch_size=2_048, scratch=tmp_path / "scratch"))
+    assert ran == (["run_source"] if is_throttled else ["warm_up", "run_source"])
 
 
 @looked_at_again

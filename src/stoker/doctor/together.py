@@ -43,7 +43,7 @@ def settled(plan: Plan, *, build_cpu_s: float | None, measured_s: float, cores_l
     is_fed = demand is not None and measured_s >= KEEPS_UP / max(demand.device_s, demand.host_s)
     if is_fed or abs(predicted_s / measured_s - 1) <= _SAME:
         return plan
-    if measured_s < predicted_s and _computes(then):
+    if measured_s < predicted_s and computes(then):
         low, high = _LEAST, 1.0
         if rate_of(_together(then, low)) <= measured_s:
             for _ in range(_NUM_HALVINGS):
@@ -55,7 +55,7 @@ def settled(plan: Plan, *, build_cpu_s: float | None, measured_s: float, cores_l
     return replace(plan, reach=reach) if _LEAST <= reach <= _MOST else plan
 
 
-def _computes(plan: Plan) -> bool:
+def computes(plan: Plan) -> bool:
     """Return whether processors limit: all of them, the one with the GIL, or those of the threads there are."""
     resource = bounds_of(plan)[0].resource
     if resource not in ("builders", "computing"):

@@ -105,8 +105,8 @@ _left_bits = _inline(_left_bits_source)
 def _encipher_source(
     values: UInt64, num: int, keys: UInt64, right_bits: np.uint64, left_shift: np.uint64, right_shift: np.uint64
 ) -> None:
-    # A round of many values after the other, not a value after the other: a round's products wait for those of the round
-    # before, and beside them there must be others to work on. 4,096 values take 19 microseconds, one by one 36.
+    # A round of many values after the other, not a value after the other: a round's products wait for those of the
+    # round before, and beside them there must be others to work on. 4,096 values take 19 microseconds, one by one 36.
     left, right = np.empty(_BLOCK, dtype=np.uint64), np.empty(_BLOCK, dtype=np.uint64)
     mask = (_1 << right_bits) - _1
     for begin in range(0, num, _BLOCK):
@@ -142,9 +142,9 @@ _decipher = _inline(_decipher_source)
 
 def _permute_source(index: Int64, start: int, size: np.uint64, key: np.uint64, out: Int64) -> None:
     if size <= np.uint64(TABLE_SIZE):
-        values = _table(size, key)
+        drawn = _table(size, key)
         for i in range(index.shape[0]):
-            out[i] = values[index[i] - start] + start
+            out[i] = drawn[index[i] - start] + start
         return
     keys = _round_keys(key)
     right_bits = _right_bits(size)
