@@ -20,6 +20,7 @@ from tests.unit.doctor.plans_made import (
 
 from stoker.doctor.bounds import bounds_of, demand_of, supply_of
 from stoker.doctor.causes import KEEPS_UP, SKEW, causes_of, limit_of, step_parts
+from stoker.doctor.costs import StageCost
 from stoker.doctor.diagnose import diagnose
 from stoker.doctor.flow import rate_of
 from stoker.doctor.whatif import more_cores
@@ -276,6 +277,27 @@ def test_more_cores_are_not_promised_more_memory():
     plan = dataclasses.replace(plan, num_assemblers=1)
     assert rate_of(plan) < 1e6
     assert rate_of(more_cores(plan, num_threads=1)) == pytest.approx(1.2e6)
+
+
+@pytest.mark.parametrize("cpu", [1e-12, 1e-15, 1e-18])
+def test_what_takes_next_to_nothing_has_a_rate(cpu):
+    plan = dataclasses.replace(
+        source_plan(), stages=(StageCost(key="decode", place="build", cpu_s=cpu),), chunk_samples=(4, 5), window=2
+    )
+    assert 0 < rate_of(plan) <= bounds_of(plan)[0].samples_s < float("inf")
+
+
+@settings(max_examples=40)
+@given(cores=st.integers(1, 6), together=st.floats(0.4, 1.0), cpu=st.floats(1e-6, 50e-6))
+def test_more_cores_give_more_and_never_as_many_times_more_where_threads_lose_by_each_other(cores, together, cpu):
+    plan = on(source_plan(decode=changed("decode", cpu_s=cpu)), cores=float(cores), together=together)
+    many = 4 * cores
+    plan = dataclasses.replace(plan.without("fetch", "step"), num_builders=many, num_computing=many, window=64)
+    assume(limit_of(plan) != "gather")
+    now, then = rate_of(plan), rate_of(more_cores(plan, num_threads=many))
+    assert now * 0.99 <= then <= now * 2.01
+    if cores == 1 or together < 0.9:
+        assert then < now * 2
 
 
 @settings(max_examples=60)

@@ -177,7 +177,8 @@ class _Flow:
             if not began and self._num_trained >= self._first:
                 began = now
             self._start_what_can()
-        return sum(self._sizes[self._first :]) / (now - began)
+        # All that is left may take less than numbers of this size tell from nothing: then a bound is what there is.
+        return sum(self._sizes[self._first :]) / (now - began) if now > began else math.inf
 
     # ------------------------------------------------------------------ who may begin
 

@@ -123,7 +123,9 @@ def _encipher_source(
             values[begin + i] = (left[i] << right_bits) | right[i]
 
 
-_encipher = _inline(_encipher_source)
+_encipher = _compile(
+    _encipher_source, writes(types.uint64), types.int64, writes(types.uint64), types.uint64, types.uint64, types.uint64
+)
 
 
 def _decipher_source(
