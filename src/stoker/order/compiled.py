@@ -124,7 +124,13 @@ def _encipher_source(
 
 
 _encipher = _compile(
-    _encipher_source, writes(types.uint64), types.int64, writes(types.uint64), types.uint64, types.uint64, types.uint64
+    _encipher_source,
+    writes(types.uint64),
+    types.int64,
+    reads(types.uint64),
+    types.uint64,
+    types.uint64,
+    types.uint64,
 )
 
 
