@@ -80,7 +80,7 @@ def test_an_exception_of_the_data_set_arrives_as_it_would_unwatched():
 @pytest.mark.torch
 @pytest.mark.parametrize(("wait", "name"), [(slow_in_worker_0, "slow-worker"), (slow_everywhere, "too-few-workers")])
 def test_one_slow_worker_of_a_dataloader_is_told_from_too_few(wait, name):
-    loader = DataLoader(Numbers(100, wait), batch_size=1, num_workers=2)
+    loader = DataLoader(Numbers(200, wait), batch_size=1, num_workers=2)
     watched = stoker.watch(loader, warmup=3)
     for _ in watched:
         pass

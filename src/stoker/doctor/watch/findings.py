@@ -93,7 +93,9 @@ def _in_stalls(latest: Ints, *, cycle: float, num_workers: int, has_trend: bool)
             f"the others {time_text(turns.others)}"
         )
         place = turns.places[0]
-        if not is_one_worker:
+        if not is_one_worker and is_lone is False and _is_often(turns, num_workers):
+            found.append(_too_few(num_workers, share, every, period=turns.period, place=place))
+        elif not is_one_worker:
             found.append(_periodic(turns, cost, every))
         elif is_lone or (is_lone is None and place):
             found.append(_slow_worker(place, num_workers, cost, every))
@@ -115,6 +117,11 @@ def _in_stalls(latest: Ints, *, cycle: float, num_workers: int, has_trend: bool)
         even = f"every batch waits about as long: {time_text(float(np.median(stalls)))}"
         found.append(_too_few(num_workers, share, even) if is_lone is False else _even(share, even, bool(is_lone)))
     return found
+
+
+def _is_often(turns: Turns, num_workers: int) -> bool:
+    """Say whether a turn of the workers has a wait or more: where all work at their limit, one of them is last."""
+    return 1.5 * num_workers * len(turns.places) >= turns.period
 
 
 def _is_lone(stalls: Floats, ready: Ints, *, floor: float) -> bool | None:

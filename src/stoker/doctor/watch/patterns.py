@@ -86,12 +86,12 @@ def _frequent_period(index: Ints, logs: Floats) -> int | None:
     for period in range(2, min(_MAX_PERIOD, len(logs) // _MIN_TURNS) + 1):
         place = index % period
         counts = np.bincount(place, minlength=period)
-        if counts.min() == 0:
+        if counts.min() < 2:
             continue
-        means = np.bincount(place, weights=logs, minlength=period) / counts
-        unexplained = float(((logs - means[place]) ** 2).sum())
-        # Adjusted for the number of places: more of them fit noise better.
-        fits[period] = 1 - unexplained / total * (len(logs) - 1) / max(1, len(logs) - period)
+        # Each value against the mean of the others at its place: what a place's own value tells of itself is no
+        # period, and with three turns it would be a third of the mean.
+        others = (np.bincount(place, weights=logs, minlength=period)[place] - logs) / (counts[place] - 1)
+        fits[period] = 1 - float(((logs - others) ** 2).sum()) / total
     best = max(fits.values(), default=0.0)
     if best < _EXPLAINED:
         return None
