@@ -29,7 +29,7 @@ from stoker.spec import Arrays
 _QUEUE = 16
 # Rows that a round is made of at least, however long they take.
 _MIN_ROWS = 1_024
-_GIL_NOISE = 0.04
+_GIL_NOISE = 0.01
 # Of the time: for one thread alone.
 _ALONE_SHARE = 0.4
 _NUM_PIECES = 5

@@ -1,31 +1,31 @@
-"""Who holds the GIL: a thread that wakes at fixed times and notes whether it had to wait for it.
+"""Who holds the GIL: a thread that sleeps again and again, and notes whether it got the GIL at once when it woke.
 
-    work    ▓▓▓▓▓▓▓▓▓▓▓▓▓░░░░░░░░░░░░░▓▓▓▓▓▓▓          ▓ with the GIL, ░ without
-    watch   !    !    !    .    .    .    !    !         ! waited for it: held
+    work    ▓▓▓▓▓▓▓▓▓▓▓▓▓░░░░░░░░▓░▓░░░░▓▓▓▓▓▓▓          ▓ with the GIL, ░ without
+    watch   ! !  !    !   ! .  . !  . . !    !           ! blocked a second time: held
 
-A look that finds the GIL held takes a whole switch interval, one that does not takes microseconds; time that the thread
-waited for a core, which looks alike, is known from the system and subtracted. So the share of looks that waited is the
-share of time in which the GIL was held, on a busy machine as on a quiet one.
+The system counts how often a thread blocks: once to sleep, and once more where the GIL was held when it woke, for
+however short a time. So the share of looks that blocked twice is the share of time in which the GIL was held, and
+neither a busy processor nor a slow wake-up changes it.
 """
 
 from __future__ import annotations
 
-import os
+import random
+import resource
 import sys
 import threading
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Self
 
 import numpy as np
 
-# A look every 2 ms costs the work under it less than 1 %; 100 looks tell a share to a tenth.
-_EVERY_S = 2e-3
+# A look every 2 ms costs the work under it about 1 %; 100 looks tell a share to a tenth. Never in step with the work.
+_LEAST_S, _MOST_S = 1e-3, 3e-3
 # How long whoever holds the GIL may keep it from us. Five times shorter than Python's own, so that looking is quick.
 _SWITCH_S = 1e-3
-# Of that: between what a free GIL takes (50 microseconds) and what a held one does.
-_HELD = 0.4
+# Where the system does not count: a look that is this much of a switch interval late has waited for the GIL, or a core.
+_LATE = 0.4
 
 
 class GilWatch:
@@ -37,7 +37,7 @@ class GilWatch:
 
     def __init__(self) -> None:
         self.cpu_s = 0.0
-        self._looks: list[tuple[int, bool]] = []
+        self._looks: list[tuple[int, float, bool]] = []  # when, how long it stands for, whether it was held
         self._is_over = threading.Event()
         self._has_begun = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="stoker-doctor-gil", daemon=True)
@@ -64,46 +64,31 @@ class GilWatch:
         if not self._looks or not spans:
             return None
         borders = np.array(sorted(spans), dtype=np.int64)
-        at = np.array([at for at, _ in self._looks], dtype=np.int64)
-        held = np.array([held for _, held in self._looks])
+        at, seconds, held = (np.array(column) for column in zip(*self._looks, strict=True))
         # Spans of several threads overlap, but the one that began last before a look has not ended long before it.
         number = np.searchsorted(borders[:, 0], at, side="right") - 1
         inside = (number >= 0) & (at < np.maximum.accumulate(borders[:, 1])[np.maximum(number, 0)])
-        return float(held[inside].mean()) if inside.any() else None
+        return float(np.average(held[inside], weights=seconds[inside])) if inside.any() else None
 
     def _watch(self) -> None:
         cpu_s = time.thread_time()
-        with _Delays() as delay_s:
-            self._has_begun.set()
-            target = time.perf_counter()
-            while not self._is_over.is_set():
-                target = max(target + _EVERY_S, time.perf_counter() + _EVERY_S / 4)
-                before = delay_s.seconds()
-                time.sleep(max(0.0, target - time.perf_counter()))
-                late = time.perf_counter() - target - (delay_s.seconds() - before)
-                self._looks.append((int(target * 1e9), late > _HELD * _SWITCH_S))
+        chance = random.Random(0)
+        self._has_begun.set()
+        last = time.perf_counter()
+        while not self._is_over.is_set():
+            before = _num_blocked()
+            target = time.perf_counter() + chance.uniform(_LEAST_S, _MOST_S)
+            time.sleep(max(0.0, target - time.perf_counter()))
+            after, now = _num_blocked(), time.perf_counter()
+            is_held = now - target > _LATE * _SWITCH_S if before is None or after is None else after > before + 1
+            # A look stands for the time since the one before it, its own wait included: else times in which the GIL is
+            # held, where looks take longer, would have fewer of them. Woken late on a busy machine, it looks later.
+            self._looks.append((int((target if is_held else now) * 1e9), now - last, is_held))
+            last = now
         self.cpu_s = time.thread_time() - cpu_s
 
 
-class _Delays:
-    """How long this thread has waited for a core, from the system; always 0 where it does not tell."""
-
-    def __init__(self) -> None:
-        self._path = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
-        self._fd = -1
-
-    def __enter__(self) -> Self:
-        try:
-            self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            self._fd = -1
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-
-    def seconds(self) -> float:
-        if self._fd < 0:
-            return 0.0
-        return int(os.pread(self._fd, 64, 0).split()[1]) / 1e9
+def _num_blocked() -> int | None:
+    """Return how often this thread has given up its processor to wait; None where the system does not tell."""
+    who = getattr(resource, "RUSAGE_THREAD", None)  # Linux has it
+    return None if who is None else resource.getrusage(who).ru_nvcsw

@@ -26,7 +26,7 @@ BUILD_STAGES = ("decode", "transform", "convert", "publish")
 """What a chunk goes through in one thread once its bytes are there."""
 
 # Of the samples' processor time: what a look at the GIL may be off.
-_GIL_NOISE = 0.04
+_GIL_NOISE = 0.01
 # Rounds that there should be time for, and units a thread that a round is made of at least.
 _NUM_ROUNDS = 4
 _LEAST = 2
