@@ -30,7 +30,7 @@ BUDGET_S = 60.0
 _RANK_BUDGET_S = 20.0
 # Rates of one path on one machine, as shares of each other; and how often a case is examined at most.
 _SAME = 0.06
-_MOST_TIMES = 3
+_MOST_EXAMINATIONS = 3
 
 
 def run(data: DemoData, folder: Path, *, num_rounds: int, names: Collection[str] = ()) -> Answer:
@@ -94,7 +94,7 @@ def _examined(case: Case, folder: Path) -> tuple[DoctorResult, int]:
         result = examine_case(case, folder, verify_all=verify_all)
         num_times += 1
         unchanged = [abs(tried.error) for tried in result.tried if tried.fix == TODAY]
-        if num_times == _MOST_TIMES or all(error <= _SAME for error in unchanged):
+        if num_times == _MOST_EXAMINATIONS or all(error <= _SAME for error in unchanged):
             return result, num_times
 
 

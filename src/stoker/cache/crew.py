@@ -111,7 +111,7 @@ class Crew:
     ) -> None:
         if least < 1:
             raise ValueError(f"a crew has one thread at least, not {least}")
-        self.size = least
+        self.least = self.size = least
         self.most = max(least, most or 0) if places else least
         self._places = tuple(places)
         self._clock = clock

@@ -16,6 +16,13 @@ def window_for(plan: Plan, num_builders: int) -> int:
     return max(plan.window, num_builders)
 
 
+def from_the_beginning(plan: Plan) -> Plan:
+    """Return the plan with as many threads that build as a loader begins with, where it may come to have more."""
+    if plan.num_computing is None or not plan.most_builders:
+        return plan
+    return replace(plan, num_builders=min(plan.num_builders, plan.least_builders))
+
+
 def with_crew(plan: Plan) -> Plan:
     """Return the plan with as many threads that build as bring more, twice as many at a time."""
     if plan.num_computing is None:

@@ -148,6 +148,7 @@ class _Examination:
             batch_size=settings.batch_size,
             num_builders=self._num_builders,
             most_builders=self._most_builders,
+            least_builders=self._least_builders,
             num_computing=settings.num_threads if settings.transform_in == "threads" else None,
             num_threads=settings.num_threads,
             prefetch=settings.prefetch,
@@ -297,6 +298,7 @@ class _Examination:
         in_processes = settings.transform_in == "processes"
         self._num_builders = settings.num_threads if in_processes else filled.crew.size
         self._most_builders = 0 if in_processes else filled.crew.most
+        self._least_builders = self._num_builders if in_processes else filled.crew.least
         tables = tables_of(
             catalogue, fetched, tap=self._tap, max_bytes=int(_KEEP_SHARE * probe_machine.free_memory_bytes())
         )

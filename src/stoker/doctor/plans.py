@@ -30,6 +30,7 @@ class Findings:
         batch_size: Samples a step.
         num_builders: Threads that build to begin with.
         most_builders: As many as there may be where more of them bring more.
+        least_builders: As many as a loader begins with.
         num_computing: Of these, as many as may decode, transform and convert at a time; None for all.
         num_threads: Threads that assemble.
         prefetch: Batches made ahead.
@@ -57,6 +58,7 @@ class Findings:
     batch_size: int
     num_builders: int
     most_builders: int
+    least_builders: int
     num_computing: int | None
     num_threads: int
     prefetch: int
@@ -107,6 +109,7 @@ def _plan(found: Findings, path: str, stages: tuple[StageCost, ...]) -> Plan:
         batch_size=found.batch_size,
         num_builders=found.num_builders,
         most_builders=found.most_builders if path == SOURCE else 0,
+        least_builders=found.least_builders,
         num_computing=found.num_computing,
         num_assemblers=found.num_threads if path == ARROW else found.num_assemblers,
         prefetch=max(found.prefetch, found.num_threads) if path == ARROW else found.prefetch,

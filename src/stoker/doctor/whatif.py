@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from stoker.doctor.bounds import demand_of
-from stoker.doctor.builders import window_for, with_crew
+from stoker.doctor.builders import from_the_beginning, window_for, with_crew
 from stoker.doctor.causes import limit_of
 from stoker.doctor.costs import PATH_NAMES, Plan
 from stoker.doctor.flow import rate_of
@@ -25,9 +25,11 @@ FASTER = 2
 _MORE_BATCH = 4
 MUCH = 0.15
 """A column is worth leaving out, and repeated features worth sharing, from this share of the bytes on."""
-# What each processor more takes from all of them, while threads hand the GIL, locks and memory to each other: no run
-# on one processor shows it. Planted cases that decode or transform used 0.88 to 0.92 of two.
-_CONTENTION = 0.1
+# What each processor more takes from all of them while threads hand locks and memory to each other, and how much more
+# of it there is where they also hand over the GIL, from a half of the time on: no run on one processor shows it. Two
+# did 1.82 times the work of one in a planted case whose transform needs no GIL, 1.15 to 1.5 times in three that decode
+# or convert small chunks, of which the GIL alone explains 1.45 to 2.
+_CONTENTION, _BY_THE_GIL, _MUCH_HELD = 0.1, 0.23, 0.5
 # Stages whose work is less where less is kept and sent.
 _OF_BATCHES = ("open", "gather", "batch", "copy")
 
@@ -119,24 +121,30 @@ def more_cores(plan: Plan, *, num_threads: int, times: int = 2) -> Plan:
     """Return the plan on a machine with more cores, and threads to use them.
 
     What threads lose by each other grows with their number: n cores do the work of n / (1 + c * (n - 1)), with the c
-    that was seen on those that there are (Gunther 2008, arXiv:0808.1431, without the second-order term). What only one
-    of them can do at a time, with the GIL, is as fast as before.
+    that was seen on those that there are (Gunther 2008, arXiv:0808.1431, without the second-order term). Whoever holds
+    the GIL is slowed down by as much: it is handed to and fro more often.
     """
-    cores, together = plan.machine.cores, plan.machine.together
-    contention = min(1.0, (1 / together - 1) / (cores - 1)) if cores >= 2 else _CONTENTION
+    cores, machine = plan.machine.cores, plan.machine
+    more = more_threads(
+        replace(plan, machine=replace(machine, cores=cores * times)), num_more=(times - 1) * num_threads
+    )
+    if cores >= 2:
+        contention = min(1.0, (1 / machine.together - 1) / (cores - 1))
+    else:
+        held = rate_of(more) * sum(stage.gil_s for stage in more.stages)
+        contention = _CONTENTION + _BY_THE_GIL * min(1.0, held / _MUCH_HELD)
     beside = (1 + contention * (cores - 1)) / (1 + contention * (cores * times - 1))
-    machine = replace(plan.machine, cores=cores * times * beside)
-    return more_threads(replace(plan, machine=machine), num_more=(times - 1) * num_threads)
+    return replace(more, machine=replace(more.machine, together=machine.together * beside))
 
 
 def faster_network(plan: Plan, *, times: int = FASTER) -> Plan:
-    """Return the plan behind a link with more bandwidth."""
+    """Return the plan behind a link with more bandwidth: fewer threads may be enough to use it."""
     machine = replace(
         plan.machine,
         network_bytes_s=plan.machine.network_bytes_s * times,
         connection_bytes_s=plan.machine.connection_bytes_s * times,
     )
-    return with_crew(replace(plan, machine=machine))
+    return with_crew(from_the_beginning(replace(plan, machine=machine)))
 
 
 def in_processes(plan: Plan, *, num_processes: int) -> Plan:

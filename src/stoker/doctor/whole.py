@@ -241,7 +241,7 @@ def built_rate(built: Sequence[tuple[float, float, int]], *, num_first: int, unt
 def build_cpu_s(listener: Listener) -> float | None:
     """Return the processor seconds a sample that building took in a run; None of too few units.
 
-    The first half is left out: its memory had been used just before, and takes less than a long run's.
+    The first half is left out: whether memory is at hand in it says what ran before, and nothing of the path.
     """
     counted = listener.build_cpu[len(listener.build_cpu) // 2 :]
     num_samples = sum(size for _, size in counted)
