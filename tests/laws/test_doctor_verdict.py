@@ -19,11 +19,12 @@ from tests.unit.doctor.plans_made import (
 )
 
 from stoker.doctor.bounds import bounds_of, demand_of, supply_of
+from stoker.doctor.builders import with_crew
 from stoker.doctor.causes import KEEPS_UP, SKEW, causes_of, limit_of, step_parts
 from stoker.doctor.costs import StageCost
 from stoker.doctor.diagnose import diagnose
 from stoker.doctor.flow import rate_of
-from stoker.doctor.whatif import more_cores
+from stoker.doctor.whatif import faster_network, more_cores
 
 # Name -> (the plan, the stages that its verdict must name). One cause each, then two at once.
 SINGLE = {
@@ -298,6 +299,27 @@ def test_more_cores_give_more_and_never_as_many_times_more_where_threads_lose_by
     assert now * 0.99 <= then <= now * 2.01
     if cores == 1 or together < 0.9:
         assert then < now * 2
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.7, 1.0])
+def test_a_second_processor_gives_no_less_however_much_holds_the_gil(share):
+    plan = on(source_plan(decode=changed("decode", cpu_s=20e-6, gil_s=share * 20e-6)), cores=1.0)
+    plan = dataclasses.replace(plan.without("fetch", "step"), num_builders=2, num_computing=2, window=64)
+    times = rate_of(more_cores(plan, num_threads=2)) / rate_of(plan)
+    assert 1 <= times < 2
+    if share == 1.0:
+        assert times < 1.1  # the little that does not hold it
+
+
+def test_behind_a_faster_link_a_loader_comes_to_fewer_threads():
+    """Chunks of 12 MB over connections of 1 MB/s: as many of them as there may be; of 100 MB/s, a few do."""
+    plan = on(source_plan(step=step_cost(1e9)), connection_bytes_s=1e6)
+    plan = dataclasses.replace(plan, num_builders=2, least_builders=2, most_builders=256, num_computing=2, window=256)
+    slow = with_crew(plan)
+    fast = faster_network(slow, times=100)
+    assert slow.num_builders > fast.num_builders >= 2
+    assert rate_of(fast) > rate_of(slow)
+    assert faster_network(dataclasses.replace(slow, most_builders=0)).num_builders == slow.num_builders
 
 
 @settings(max_examples=60)

@@ -23,6 +23,16 @@ def from_the_beginning(plan: Plan) -> Plan:
     return replace(plan, num_builders=min(plan.num_builders, plan.least_builders))
 
 
+def with_fewer(plan: Plan) -> Plan | None:
+    """Return the plan with the threads that it had before the last of them came; None where no more have come."""
+    if plan.num_computing is None or plan.num_builders <= plan.least_builders or not plan.most_builders:
+        return None
+    num = plan.least_builders
+    while 2 * num < plan.num_builders:
+        num *= 2
+    return replace(plan, num_builders=num)
+
+
 def with_crew(plan: Plan) -> Plan:
     """Return the plan with as many threads that build as bring more, twice as many at a time."""
     if plan.num_computing is None:

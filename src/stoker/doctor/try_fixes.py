@@ -6,7 +6,9 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from stoker.cache.crew import WORTH
 from stoker.cache.workers import can_be_sent
+from stoker.doctor.builders import with_fewer
 from stoker.doctor.clock import Clock
 from stoker.doctor.costs import Plan
 from stoker.doctor.flow import rate_of
@@ -144,6 +146,13 @@ class TryFixes:
     def _network(self) -> Plan | None:
         """Behind a faster link something else limits, of which a run behind the slow one showed little."""
         plan = faster_network(self.paths.alone(SOURCE), times=FASTER)
+        found, fewer = self._behind_faster_link(plan), with_fewer(plan)
+        if found is None or fewer is None or rate_of(found) >= WORTH * rate_of(fewer):
+            return found
+        # As a loader does that has tried so many: they are not worth their memory.
+        return self._behind_faster_link(fewer) or found
+
+    def _behind_faster_link(self, plan: Plan) -> Plan | None:
         sample = replace(self.sample, units=self.fetched)
         seconds = self._seconds(plan)
         if self.tap is None or seconds is None or sample.evenness < _EVEN:

@@ -134,7 +134,8 @@ def more_cores(plan: Plan, *, num_threads: int, times: int = 2) -> Plan:
         held = rate_of(more) * sum(stage.gil_s for stage in more.stages)
         contention = _CONTENTION + _BY_THE_GIL * min(1.0, held / _MUCH_HELD)
     beside = (1 + contention * (cores - 1)) / (1 + contention * (cores * times - 1))
-    return replace(more, machine=replace(more.machine, together=machine.together * beside))
+    more = replace(more, machine=replace(more.machine, together=machine.together * beside))
+    return more if rate_of(more) > rate_of(plan) else plan
 
 
 def faster_network(plan: Plan, *, times: int = FASTER) -> Plan:
