@@ -132,7 +132,7 @@ def _lists_between(lists: Ragged, begin: int, end: int) -> Ragged:
     offsets = lists.offsets[begin : end + 1]
     first, last = int(offsets[0]), int(offsets[-1])
     values = _lists_between(lists.values, first, last) if isinstance(lists.values, Ragged) else lists.values[first:last]
-    return Ragged(values, offsets - first)
+    return Ragged(values, offsets - first if first else offsets)
 
 
 def _ragged_bytes(ragged: Ragged) -> int:

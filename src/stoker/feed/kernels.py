@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numba
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -44,6 +45,9 @@ _MAX_ASKED_BYTES = 2 << 10
 _STREAMED_BYTES = 1 << 20
 # Lists ahead of their turn. Their lengths differ, so this is a number and not bytes.
 _LISTS_AHEAD = 24
+# Where lists are this long on average they are written past the caches, too: those from this size on by themselves,
+# shorter ones side by side from a stage in L1. Where most are shorter that takes longer than it saves.
+_LONG_LIST_BYTES, _STAGE_BYTES = 512, 4 << 10
 
 _BYTES, _INT64, _INT64_2D = reads(types.uint8), reads(types.int64), reads(types.int64, 2)
 _OUT_BYTES, _OUT_INT32 = writes(types.uint8), writes(types.int32)
@@ -190,41 +194,98 @@ def extents(words, first, slot, row, starts, offsets):
         offsets[i + 1] = total
 
 
-@_compile(_BYTES, _INT64, types.int64, _INT64, _INT64, _INT64, _OUT_BYTES)
-def copy_lists(memory, first, value_bytes, slot, starts, offsets, out):
-    """Copy each list's values to its place. See `gather.copy_lists`.
+@_compile(_OUT_BYTES, types.int64, _BYTES, types.int64, types.int64)
+def _copy_exactly(target, at, memory, begin, num_bytes):
+    """Copy so many bytes, and neither read nor write one beside them.
 
-    Not a byte beside a list is read: half of the time it would lie in a line that nobody has asked for. So what whole
-    blocks leave over is the last block once more, up to the list's end.
+    Half of the time a byte beside a list would lie in a line that nobody has asked for. So what whole blocks leave over
+    is the last block once more, up to the end.
+    """
+    if num_bytes >= 64:
+        _copy_lines(target, at, memory, begin, num_bytes // 64)
+        _copy_lines(target, at + num_bytes - 64, memory, begin + num_bytes - 64, 1)
+    elif num_bytes >= 32:
+        _copy_32(target, at, memory, begin, 1)
+        _copy_32(target, at + num_bytes - 32, memory, begin + num_bytes - 32, 1)
+    elif num_bytes >= 16:
+        _copy_16(target, at, memory, begin, 1)
+        _copy_16(target, at + num_bytes - 16, memory, begin + num_bytes - 16, 1)
+    elif num_bytes >= 8:
+        _copy_8(target, at, memory, begin, 1)
+        _copy_8(target, at + num_bytes - 8, memory, begin + num_bytes - 8, 1)
+    else:
+        for byte in range(num_bytes):
+            target[at + byte] = memory[begin + byte]
+
+
+@_compile(_BYTES, _INT64, types.int64, _INT64, _INT64, _INT64, types.int64)
+def _ask_for_list(memory, first, value_bytes, slot, starts, offsets, i):
+    begin = first[slot[i]] + starts[i] * value_bytes
+    end = begin + min((offsets[i + 1] - offsets[i]) * value_bytes, _MAX_ASKED_BYTES)
+    for byte in range(begin - begin % _LINE_BYTES, end, _LINE_BYTES):
+        _prefetch(memory, byte)
+
+
+@_compile(_BYTES, _INT64, types.int64, _INT64, _INT64, _INT64, _OUT_BYTES)
+def _stream_lists(memory, first, value_bytes, slot, starts, offsets, out):
+    """Copy lists past the caches, in whole lines, wherever they begin and end.
+
+        lists   ├ 0 ┤├──── 1 ────┤├ 2 ┤├──────────── 3, long ────────────┤├ 4 ┤
+        stage    └─────────┴─────────┴──┐                              └──┴ next stage
+        out     │ line │ line │ line │ line │ line │ line │ line │ line │ ...
+
+    Short ones are put side by side in a stage that stays in L1; its whole lines go out when it is full. A long one goes
+    out by itself, but for the bytes that share a line with its neighbours.
     """
     num = len(slot)
+    memory_of_stage = np.empty(_STAGE_BYTES + _LINE_BYTES, dtype=np.uint8)
+    stage = memory_of_stage[-types.int64(memory_of_stage.ctypes.data) % _LINE_BYTES :]
+    at, filled = 0, 0  # whole lines that are out, in bytes; bytes in the stage
     for i in range(-_LISTS_AHEAD, num):
         if i + _LISTS_AHEAD < num:
-            j = i + _LISTS_AHEAD
-            begin = first[slot[j]] + starts[j] * value_bytes
-            end = begin + min((offsets[j + 1] - offsets[j]) * value_bytes, _MAX_ASKED_BYTES)
-            for byte in range(begin - begin % _LINE_BYTES, end, _LINE_BYTES):
-                _prefetch(memory, byte)
+            _ask_for_list(memory, first, value_bytes, slot, starts, offsets, i + _LISTS_AHEAD)
         if i < 0:
             continue
         begin = first[slot[i]] + starts[i] * value_bytes
-        at = offsets[i] * value_bytes
         num_bytes = (offsets[i + 1] - offsets[i]) * value_bytes
-        if num_bytes >= 64:
-            _copy_lines(out, at, memory, begin, num_bytes // 64)
-            _copy_lines(out, at + num_bytes - 64, memory, begin + num_bytes - 64, 1)
-        elif num_bytes >= 32:
-            _copy_32(out, at, memory, begin, 1)
-            _copy_32(out, at + num_bytes - 32, memory, begin + num_bytes - 32, 1)
-        elif num_bytes >= 16:
-            _copy_16(out, at, memory, begin, 1)
-            _copy_16(out, at + num_bytes - 16, memory, begin + num_bytes - 16, 1)
-        elif num_bytes >= 8:
-            _copy_8(out, at, memory, begin, 1)
-            _copy_8(out, at + num_bytes - 8, memory, begin + num_bytes - 8, 1)
-        else:
-            for byte in range(num_bytes):
-                out[at + byte] = memory[begin + byte]
+        is_long = num_bytes >= _LONG_LIST_BYTES
+        head = -filled % _LINE_BYTES
+        if is_long:
+            _copy_exactly(stage, filled, memory, begin, head)
+            filled += head
+        if is_long or filled + num_bytes > _STAGE_BYTES:
+            whole = filled - filled % _LINE_BYTES
+            _stream_lines(out, at, stage, 0, whole // _LINE_BYTES)
+            at, filled = at + whole, filled - whole
+            _copy_exactly(stage, 0, stage, whole, filled)
+        if is_long:
+            num_lines = (num_bytes - head) // _LINE_BYTES
+            _stream_lines(out, at, memory, begin + head, num_lines)
+            at += num_lines * _LINE_BYTES
+            begin, num_bytes = begin + head + num_lines * _LINE_BYTES, num_bytes - head - num_lines * _LINE_BYTES
+        _copy_exactly(stage, filled, memory, begin, num_bytes)
+        filled += num_bytes
+    whole = filled - filled % _LINE_BYTES
+    _stream_lines(out, at, stage, 0, whole // _LINE_BYTES)
+    _copy_exactly(out, at + whole, stage, whole, filled - whole)
+    _fence()
+
+
+@_compile(_BYTES, _INT64, types.int64, _INT64, _INT64, _INT64, _OUT_BYTES)
+def copy_lists(memory, first, value_bytes, slot, starts, offsets, out):
+    """Copy each list's values to its place. See `gather.copy_lists`."""
+    num = len(slot)
+    total = offsets[num] * value_bytes
+    if total >= max(_STREAMED_BYTES, num * _LONG_LIST_BYTES) and out.ctypes.data % _LINE_BYTES == 0:
+        _stream_lists(memory, first, value_bytes, slot, starts, offsets, out)
+        return
+    for i in range(-_LISTS_AHEAD, num):
+        if i + _LISTS_AHEAD < num:
+            _ask_for_list(memory, first, value_bytes, slot, starts, offsets, i + _LISTS_AHEAD)
+        if i >= 0:
+            begin = first[slot[i]] + starts[i] * value_bytes
+            num_bytes = (offsets[i + 1] - offsets[i]) * value_bytes
+            _copy_exactly(out, offsets[i] * value_bytes, memory, begin, num_bytes)
 
 
 _WHERE_LISTS_LIE = (_INT64_2D, _INT64, _INT64, _OUT_INT64_2D, _OUT_INT64_2D, _OUT_INT64, _OUT_BYTES)

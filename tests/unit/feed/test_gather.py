@@ -2,7 +2,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.feed import gather
@@ -72,6 +72,36 @@ def test_batches_that_go_past_the_caches_are_the_indexed_ones(is_placed, shift):
     np.testing.assert_array_equal(out, expected)
     assert (memory[:begin] == 77).all()
     assert (memory[begin + out.size :] == 77).all()
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    value_bytes=st.sampled_from([1, 2, 3, 4, 8, 24]),
+    mix=st.sampled_from([(0, 300), (0, 1_200), (500, 1_200), (510, 514), (0, 30_000), (4_000, 4_200)]),
+    shift=st.sampled_from([0, 8]),
+)
+@settings(max_examples=40)
+def test_lists_that_go_past_the_caches_are_the_lists_asked_for(seed, value_bytes, mix, shift):
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(*mix, 500, endpoint=True) // value_bytes
+    lengths[rng.integers(0, 500, 20)] = rng.integers(0, 9_000 // value_bytes, 20)
+    lengths[rng.integers(0, 500, 20)] = 0
+    ends = np.cumsum(lengths)
+    memory = rng.integers(0, 256, (int(ends[-1]) * value_bytes + 7) // 8 * 8, dtype=np.uint8)
+    mean = float(lengths.mean()) * value_bytes
+    index = rng.integers(0, 500, int(1.2 * (1 << 20) / mean) + 1)
+    starts, slot = (ends - lengths)[index], np.zeros(len(index), dtype=np.int64)
+    offsets = np.concatenate([[0], np.cumsum(lengths[index])])
+    num_bytes = int(offsets[-1]) * value_bytes
+    guarded = np.full(num_bytes + 256, 77, dtype=np.uint8)
+    begin = -guarded.ctypes.data % 64 + shift
+    out = guarded[begin : begin + num_bytes]
+    gather.copy_lists(memory, np.zeros(1, dtype=np.int64), value_bytes, slot, starts, offsets, out)
+    values = memory[: int(ends[-1]) * value_bytes].reshape(-1, value_bytes)
+    expected = np.concatenate([values[a : a + n] for a, n in zip(starts, lengths[index], strict=True)]).reshape(-1)
+    np.testing.assert_array_equal(out, expected)
+    assert (guarded[:begin] == 77).all()
+    assert (guarded[begin + num_bytes :] == 77).all()
 
 
 @given(st.data())
