@@ -19,7 +19,7 @@ from tests.unit.doctor.plans_made import (
 )
 
 from stoker.doctor.bounds import bounds_of, demand_of, supply_of
-from stoker.doctor.builders import with_crew
+from stoker.doctor.builders import with_crew, with_fewer
 from stoker.doctor.causes import KEEPS_UP, SKEW, causes_of, limit_of, step_parts
 from stoker.doctor.costs import StageCost
 from stoker.doctor.diagnose import diagnose
@@ -320,6 +320,15 @@ def test_behind_a_faster_link_a_loader_comes_to_fewer_threads():
     assert slow.num_builders > fast.num_builders >= 2
     assert rate_of(fast) > rate_of(slow)
     assert faster_network(dataclasses.replace(slow, most_builders=0)).num_builders == slow.num_builders
+
+
+@pytest.mark.parametrize(("num", "before"), [(64, 32), (70, 64), (16, 8), (9, 8), (8, None)])
+def test_a_crew_goes_back_to_the_size_that_it_came_from(num, before):
+    plan = dataclasses.replace(source_plan(), num_builders=num, least_builders=8, most_builders=num, num_computing=2)
+    fewer = with_fewer(plan)
+    assert (fewer and fewer.num_builders) == before
+    assert with_fewer(dataclasses.replace(plan, most_builders=0)) is None
+    assert with_fewer(dataclasses.replace(plan, num_computing=None)) is None
 
 
 @settings(max_examples=60)

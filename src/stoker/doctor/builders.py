@@ -18,14 +18,14 @@ def window_for(plan: Plan, num_builders: int) -> int:
 
 def from_the_beginning(plan: Plan) -> Plan:
     """Return the plan with as many threads that build as a loader begins with, where it may come to have more."""
-    if plan.num_computing is None or not plan.most_builders:
+    if not _may_grow(plan):
         return plan
     return replace(plan, num_builders=min(plan.num_builders, plan.least_builders))
 
 
 def with_fewer(plan: Plan) -> Plan | None:
     """Return the plan with the threads that it had before the last of them came; None where no more have come."""
-    if plan.num_computing is None or plan.num_builders <= plan.least_builders or not plan.most_builders:
+    if not _may_grow(plan) or plan.num_builders <= plan.least_builders:
         return None
     num = plan.least_builders
     while 2 * num < plan.num_builders:
@@ -52,3 +52,8 @@ def with_crew(plan: Plan) -> Plan:
             break
         plan = larger
     return plan
+
+
+def _may_grow(plan: Plan) -> bool:
+    """Return whether a loader finds out how many threads build, rather than being told."""
+    return plan.num_computing is not None and plan.most_builders > 0

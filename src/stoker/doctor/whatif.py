@@ -122,7 +122,7 @@ def more_cores(plan: Plan, *, num_threads: int, times: int = 2) -> Plan:
 
     What threads lose by each other grows with their number: n cores do the work of n / (1 + c * (n - 1)), with the c
     that was seen on those that there are (Gunther 2008, arXiv:0808.1431, without the second-order term). Whoever holds
-    the GIL is slowed down by as much: it is handed to and fro more often.
+    the GIL is slowed down by as much: it is handed to and fro more often. The plan as it is where that brings no more.
     """
     cores, machine = plan.machine.cores, plan.machine
     more = more_threads(
