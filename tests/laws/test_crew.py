@@ -114,6 +114,21 @@ def test_it_tries_again_behind_a_while_for_the_link_may_be_another_one():
     assert crew.size == MOST
 
 
+def test_it_goes_to_the_larger_size_again_once_its_own_gives_less_than_that_gave():
+    # In the beginning nobody takes batches yet: what eight give then, they do not give for long.
+    store = Store(latency_s=0.1, link_s=1e-4, compute_s=0.001, num_places=16)
+    store.link_s = (store.latency_s + store.compute_s) / (1.1 * LEAST - 1)  # twice as many bring a tenth more
+    crew = crew_of(store, most=2 * LEAST)
+    while crew.size == LEAST:
+        store.build(crew)
+    while crew.size > LEAST:
+        store.build(crew)
+    store.link_s, store.latency_s = 1e-4, 0.2
+    for _ in range(200):
+        store.build(crew)
+    assert crew.size == 2 * LEAST
+
+
 def test_places_count_the_time_for_which_they_were_taken():
     now = [0.0]
     places = Places(2, clock=lambda: now[0])

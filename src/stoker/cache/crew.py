@@ -116,6 +116,7 @@ class Crew:
         self._places = tuple(places)
         self._clock = clock
         self._before: tuple[int, float] | None = None  # the smaller size that was left, and the rate that it gave
+        self._refused_rate = 0.0  # of the larger size that was tried last, and brought too little
         self._num_rests = 0
         self._begin()
 
@@ -154,11 +155,13 @@ class Crew:
         before, self._before = self._before, None
         self._begin()
         if before is not None and rate < WORTH * before[1]:
-            self.size, self._num_rests = before[0], _REST
+            self.size, self._num_rests, self._refused_rate = before[0], _REST, rate
             return False
         if self._num_rests:
             self._num_rests -= 1
-            return False
+            if self._refused_rate < WORTH * rate:
+                return False
+            # What this size gives has fallen behind what was refused.
         if share >= AT_WORK or self.size >= self.most:
             return False
         self._before = self.size, rate

@@ -7,7 +7,7 @@
     datasets/….json, .keys          data sets that used this cache, and the chunks they are made of
     failed/                         why a build process failed, until its parent has read it
     checked/abcd…                   which files were checked since the machine started
-    usage                           bytes of kept chunks
+    usage                           bytes of kept chunks, and of all else at most
     locks                           empty; its bytes are what processes lock
 
 A chunk is kept or in overflow by where it lies, so that all processes agree without talking.
@@ -162,6 +162,14 @@ class Folder:
 def is_cache(path: Path) -> bool:
     """Return whether a folder is a cache, of whatever version; nothing is made."""
     return (path / _MARKER).is_file()
+
+
+def file_size(path: Path) -> int | None:
+    """Return the size of a file in bytes, None where there is none."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return None
 
 
 def _scan(folder: Path) -> list[os.DirEntry[str]]:

@@ -10,88 +10,25 @@ it pinned. Room is made, in this order, from
 
     1. chunks that belong to no data set in use, that of the least recently opened data set first
     2. overflow that nobody has pinned, oldest first
+
+Where the numbers of the ledger say that there is plenty, nothing is listed: of many threads that publish small
+chunks, all would wait for the one that lists.
 """
 
 from __future__ import annotations
 
 import os
-import struct
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from stoker.cache.files import Files
-from stoker.cache.folder import ChunkFile, Folder
+from stoker.cache.folder import ChunkFile, Folder, file_size
+from stoker.cache.ledger import Account
 from stoker.cache.locks import Kind, Locks
 from stoker.cache.manifest import Manifests
 from stoker.errors import CacheFullError
-
-_USAGE = struct.Struct("<qq")
-
-
-class Ledger:
-    """How many bytes are kept: a number in a file, so that publishing does not list the folder.
-
-    Before a chunk appears or goes, the file says that the number is about to be wrong; whoever comes after a crash
-    in between lists the folder once.
-    """
-
-    def __init__(self, folder: Folder, files: Files, locks: Locks) -> None:
-        self._folder = folder
-        self._files = files
-        self._locks = locks
-
-    @contextmanager
-    def open(self) -> Iterator[Account]:
-        """Hold the ledger, for moments.
-
-        Blocks: while another thread or process holds it.
-        """
-        with self._locks.ledger():
-            try:
-                fd = os.open(self._folder.usage, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            except OSError as error:
-                raise CacheFullError(f"{self._folder.usage}: {error.strerror}", path=self._folder.path) from error
-            try:
-                data = os.pread(fd, _USAGE.size, 0)
-                kept_bytes, is_wrong = _USAGE.unpack(data) if len(data) == _USAGE.size else (0, 1)
-                account = Account(fd, self._files, kept_bytes)
-                if is_wrong:
-                    account.recount(self._folder)
-                yield account
-            finally:
-                os.close(fd)
-
-
-class Account:
-    """The ledger while it is held.
-
-    Attributes:
-        kept_bytes: Bytes of all kept chunks.
-    """
-
-    def __init__(self, fd: int, files: Files, kept_bytes: int) -> None:
-        self.kept_bytes = kept_bytes
-        self._fd = fd
-        self._files = files
-
-    @contextmanager
-    def changing(self, change_bytes: int) -> Iterator[None]:
-        """Account for a kept chunk that appears or goes within the with block."""
-        self._write(is_wrong=True)
-        yield
-        self.kept_bytes += change_bytes
-        self._write(is_wrong=False)
-
-    def recount(self, folder: Folder) -> None:
-        """List the folder and write down what is there."""
-        self.kept_bytes = sum(chunk.size_bytes for chunk in folder.kept_chunks())
-        self._write(is_wrong=False)
-
-    def _write(self, *, is_wrong: bool) -> None:
-        self._files.write(self._fd, _USAGE.pack(self.kept_bytes, is_wrong), offset=0)
 
 
 @dataclass
@@ -117,17 +54,32 @@ class Room:
         self._candidates: _Candidates | None = None
 
     def admit(self, account: Account, size_bytes: int, *, may_overflow: bool) -> bool:
-        """Make room for a chunk and return whether it is to be kept.
+        """Make room for a chunk that is about to be made, and return whether it is to be kept.
 
         Raises:
             CacheFullError: There is no room for it, or only in the overflow and that is not wanted.
         """
+        is_kept = self._has_plenty(account, size_bytes) or self._make_room(
+            account, size_bytes, may_overflow=may_overflow
+        )
+        account.add_loose(size_bytes)
+        return is_kept
+
+    def _has_plenty(self, account: Account, size_bytes: int) -> bool:
+        """Return whether a chunk could be kept even if all that may be needed beside the kept ones were there."""
+        beside = account.loose_bytes + account.reserve_bytes + size_bytes
+        if self.limit_bytes is not None and account.kept_bytes + beside > self.limit_bytes:
+            return False
+        return beside <= free_bytes(self._folder.path)
+
+    def _make_room(self, account: Account, size_bytes: int, *, may_overflow: bool) -> bool:
         if self.limit_bytes is not None and size_bytes > self.limit_bytes:
             raise CacheFullError(
                 f"a chunk of {size_bytes:,} bytes can never fit: {self._folder.path} is limited to "
                 f"{self.limit_bytes:,} bytes; raise cache_limit, or lower the data set's chunk_size",
                 path=self._folder.path,
             )
+        account.relist(self._folder)
         excess = self._kept_excess(account, size_bytes)
         if excess > 0:
             self._evict(account, self._unused(), excess)
@@ -174,14 +126,15 @@ class Room:
 
     def discard(self, account: Account, path: Path) -> bool:
         """Remove a chunk file, kept or overflow, and return whether it was there."""
-        try:
-            size_bytes = path.stat().st_size
-        except FileNotFoundError:
+        size_bytes = file_size(path)
+        if size_bytes is None:
             return False
         if path.is_relative_to(self._folder.chunks):
             with account.changing(-size_bytes):
                 return self._files.remove(path)
-        return self._files.remove(path)
+        was_there = self._files.remove(path)
+        account.drop_loose(size_bytes)
+        return was_there
 
     def _kept_excess(self, account: Account, size_bytes: int) -> int:
         """Return by how many bytes the kept chunks and one more would reach into the reserves."""
@@ -199,8 +152,7 @@ class Room:
         """Return by how many bytes everything and one more chunk would be over the limit."""
         if self.limit_bytes is None:
             return 0
-        others = (*self._folder.temporary(), *self._folder.overflow_chunks())
-        return account.kept_bytes + sum(chunk.size_bytes for chunk in others) + size_bytes - self.limit_bytes
+        return account.kept_bytes + account.loose_bytes + size_bytes - self.limit_bytes
 
     def _evict(self, account: Account, victims: Iterable[ChunkFile], num_bytes: int) -> int:
         """Remove victims until `num_bytes` are free, and return how many are."""

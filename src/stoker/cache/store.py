@@ -26,12 +26,13 @@ from typing import Self
 from stoker.cache.chunk import ChunkHeader, check_arrays, read_header
 from stoker.cache.failures import sweep_failures
 from stoker.cache.files import Files
-from stoker.cache.folder import ChunkFile, Folder
+from stoker.cache.folder import ChunkFile, Folder, file_size
+from stoker.cache.ledger import Ledger
 from stoker.cache.locks import Kind, Lock, Locks
 from stoker.cache.look import Version, version_of
 from stoker.cache.manifest import Manifest, Manifests
 from stoker.cache.marks import Marks
-from stoker.cache.room import Ledger, Room
+from stoker.cache.room import Room
 from stoker.cache.write import PreparedChunk, prepare_chunk
 from stoker.errors import CacheError, CacheFullError, ChunkCorruptError
 from stoker.source.columns import Packable
@@ -188,7 +189,7 @@ class Store:
             ) from error
         self._marks = Marks(self._folder.checked)
         self._manifests = Manifests(self._folder.datasets, self._files)
-        self._ledger = Ledger(self._folder, self._files, self._locks)
+        self._ledger = Ledger(self._folder, self._files, self._locks, self._manifests)
         self._room = Room(self._folder, self._files, self._locks, self._manifests, limit_bytes=limit_bytes)
         about = self._folder.path.stat()
         self._device, self._inode = about.st_dev, about.st_ino
@@ -440,14 +441,15 @@ class Store:
         self._marks.set_later(key, self._folder.kept_path(key), version)
 
     def _place(self, key: str, aside: Path, size_bytes: int, *, is_kept: bool) -> None:
+        target = self._folder.kept_path(key)
+        if not target.parent.exists():
+            target.parent.mkdir(exist_ok=True)
         with self._ledger.open() as account:
-            target = self._folder.kept_path(key)
-            if not is_kept and not target.exists():
+            replaced = file_size(target)
+            if not is_kept and replaced is None:
                 self._files.replace(aside, self._folder.overflow_path(key))
                 return
-            target.parent.mkdir(exist_ok=True)
-            replaced = target.stat().st_size if target.exists() else 0
-            with account.changing(size_bytes - replaced):
+            with account.changing(size_bytes - (replaced or 0), loose_bytes=size_bytes):
                 self._files.replace(aside, target)
             self._files.remove(self._folder.overflow_path(key))
 
@@ -488,7 +490,7 @@ class Store:
                 if self._folder.kept_path(chunk.key).exists():  # killed between keeping it and this
                     self._files.remove(chunk.path)
             sweep_failures(self._folder.failed, self._files)
-            account.recount(self._folder)
+            account.recount(self._folder, self._manifests)
 
     # ------------------------------------------------------------------ data sets
 
@@ -551,6 +553,8 @@ class Store:
                 reserve_bytes=reserve_bytes,
                 spec=spec if spec is not None or known is None else known.spec,
             )
+            others_bytes = sum(one.reserve_bytes for one in self._manifests if one.fingerprint != fingerprint)
+            account.set_reserve(others_bytes + reserve_bytes)
             self._manifests.write(manifest, None if has_keys else keys())
             self._room.trim(account, last=fingerprint)
 

@@ -42,8 +42,9 @@ def decoding(url: str, *, where: str) -> Iterator[None]:
 def _opened(
     ranges: Ranges, metadata: pq.FileMetaData, *, buffer_size: int = 0, in_seconds: bool = False
 ) -> pq.ParquetFile:
+    beginning = ranges.beginning
     return pq.ParquetFile(
-        pa.PythonFile(ranges, mode="r"),
+        pa.PythonFile(ranges, mode="r") if beginning is None else pa.BufferReader(beginning),
         metadata=metadata,
         pre_buffer=False,  # the bytes are here, or come through windows
         buffer_size=buffer_size,

@@ -27,6 +27,8 @@ MAX_REQUEST_BYTES = 16 << 20
 _MAX_REQUESTS_AT_ONCE = 8
 # Some writers (PARQUET-816) give column chunks up to 100 bytes too short; readers read so much more.
 _SLACK_BYTES = 128
+# What stands before the first column chunk of a file. With it, one range is the beginning of the file: see `Ranges`.
+_MAGIC_BYTES = 4
 
 # Called with a stage ("fetch", "decode"), when it began and ended in ns of time.perf_counter_ns, and its bytes.
 OnStage: TypeAlias = Callable[[str, int, int, int], None]
@@ -78,6 +80,7 @@ def plan_ranges(
         stop = min(stop + slack_bytes, size_bytes)
         if stop <= start:
             continue
+        start = 0 if start <= _MAGIC_BYTES else start
         if spans and start - spans[-1].stop <= max_hole_bytes:
             spans[-1] = Span(spans[-1].start, max(spans[-1].stop, stop))
         else:
@@ -170,6 +173,9 @@ class Ranges:
 
     Only the methods that `pyarrow.PythonFile` calls. Not for several threads at once.
 
+    pyarrow calls them with the GIL, twice for each column. Where many threads fetch, each call waits for the GIL longer
+    than a small column takes to decode: what lies in one piece from the first byte on is given to pyarrow as it is.
+
     Args:
         info: The object.
         storage: Where it is.
@@ -196,6 +202,13 @@ class Ranges:
         self._on_wait = on_wait
         self._at = 0
         self.num_bytes = sum(span.stop - span.start for span, _ in buffers)
+
+    @property
+    def beginning(self) -> memoryview | None:
+        """The beginning of the file, where that is all there is in memory; None where it is not."""
+        if len(self._buffers) == 1 and self._buffers[0][0].start == 0:
+            return self._buffers[0][1]
+        return None
 
     def read(self, num_bytes: int = -1) -> BytesLike:
         """Return the next bytes: a view of what was fetched, wherever that is enough."""

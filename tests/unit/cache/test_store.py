@@ -10,6 +10,7 @@ import stoker.cache.marks
 import stoker.cache.store
 from stoker.cache.chunk import read_arrays
 from stoker.cache.files import Files
+from stoker.cache.folder import Folder
 from stoker.cache.store import Store
 from stoker.errors import CacheError, CacheFullError, ChunkCorruptError
 
@@ -185,7 +186,37 @@ def test_threads_that_publish_at_once_lose_nothing(store):
         assert account.kept_bytes == store.usage_bytes
 
 
+def test_where_there_is_plenty_nobody_lists_the_folder(store, monkeypatch):
+    put(store, 0)
+
+    def listed(*_):
+        raise AssertionError("the folder was listed")
+
+    for name in ("temporary", "overflow_chunks", "kept_chunks"):
+        monkeypatch.setattr(Folder, name, listed)
+    for i in range(1, 5):
+        put(store, i)
+
+
 # ---------------------------------------------------------------------- the limit
+
+
+def test_bounds_that_a_crash_left_too_high_keep_nothing_out(folder):
+    with Store(folder) as store:
+        size = put(store, 0)
+        with store._ledger.open() as account:
+            account.add_loose(100 * size)
+    with Store(folder, limit_bytes=2 * size) as store:
+        with store._ledger.open() as account:
+            account.add_loose(100 * size)
+            account.set_reserve(50 * size)
+        use(store, "a", range(20))
+        put(store, 1)
+        assert there(store) == {0, 1}
+        with store._ledger.open() as account:
+            assert account.loose_bytes == account.reserve_bytes == 0
+        with pytest.raises(CacheFullError):
+            put(store, 2)
 
 
 def test_what_fits_is_kept_and_stays_whatever_comes(folder):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from stoker.errors import SourceChangedError, SourceError
 from stoker.source.dataset import Dataset
-from stoker.source.fetch import Span, Stream, check_unchanged, fetch, fetch_local, plan_ranges, plan_requests
+from stoker.source.fetch import Ranges, Span, Stream, check_unchanged, fetch, fetch_local, plan_ranges, plan_requests
 from stoker.source.retry import RetryingStorage
 from stoker.testing import FlakyStorage, MemoryStorage
 
@@ -163,3 +163,18 @@ def test_an_object_overwritten_between_look_up_and_read_is_never_taken_for_the_o
     storage.is_armed = True
     with pytest.raises(SourceChangedError, match=r"a\.parquet"):
         list(catalogue.read(0))
+
+
+@pytest.mark.parametrize("columns", [None, ["x_5"]])
+def test_pyarrow_is_not_called_back_for_what_was_fetched_from_the_first_byte_on(columns, monkeypatch):
+    sink = pa.BufferOutputStream()
+    table = pa.table({f"x_{i}": pa.array(range(1_000)) for i in range(9)})
+    pq.write_table(table, sink)
+    storage = MemoryStorage({"a.parquet": sink.getvalue().to_pybytes()})
+    catalogue = Dataset("a.parquet", storage=storage, columns=columns).open()
+    reads = []
+    read = Ranges.read
+    monkeypatch.setattr(Ranges, "read", lambda self, num_bytes=-1: reads.append(num_bytes) or read(self, num_bytes))
+    ((_, found),) = catalogue.read(0)
+    assert found.equals(table.select(columns or table.column_names))
+    assert len(reads) == (0 if columns is None else 1)
