@@ -3,7 +3,7 @@
     stoker-cache.json               says that it is one, and of which version
     chunks/ab/abcd….safetensors     kept
     overflow/abcd….safetensors      needed now, but beyond what is kept: goes when room is needed
-    tmp/abcd….….kept, .overflow     being written; a lock of that name says that its writer lives
+    tmp/abcd….….kept, .overflow     being written; a lock of its writer's name says that this one lives
     datasets/….json, .keys          data sets that used this cache, and the chunks they are made of
     failed/                         why a build process failed, until its parent has read it
     checked/abcd…                   which files were checked since the machine started

@@ -47,7 +47,7 @@ class Kind(enum.IntEnum):
     DATASET = 3
     """Having a data set in use, shared."""
     TEMPORARY = 4
-    """Writing a temporary file."""
+    """Writing temporary files."""
 
 
 def _flock(kind: int, place: int) -> bytes:

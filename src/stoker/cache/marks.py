@@ -11,6 +11,7 @@ published whose bytes never reached the disk. What is left is a disk that silent
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import secrets
 import threading
@@ -23,6 +24,8 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 # File systems stamp changes with a clock of up to 10 ms a tick: two changes within one look like one. A file is marked
 # when its last change lies behind that, so that a later change shows.
 _SETTLED_NS = 50_000_000
+# Of names that nobody else uses, on any host and behind a fork.
+_PROCESS, _numbers = secrets.token_hex(4), itertools.count()
 
 
 class Marks:
@@ -59,7 +62,7 @@ class Marks:
         text = _text(about)
         if text is None or time.time_ns() - about.st_ctime_ns < _SETTLED_NS:
             return
-        aside = self._folder / f"{key}.{secrets.token_hex(4)}"
+        aside = self._folder / f"{key}.{_PROCESS}-{os.getpid()}-{next(_numbers)}"
         with contextlib.suppress(OSError):  # a folder that only others may write to, or a full disk
             aside.symlink_to(text)
             try:

@@ -59,11 +59,7 @@ class Room:
         Raises:
             CacheFullError: There is no room for it, or only in the overflow and that is not wanted.
         """
-        is_kept = self._has_plenty(account, size_bytes) or self._make_room(
-            account, size_bytes, may_overflow=may_overflow
-        )
-        account.add_loose(size_bytes)
-        return is_kept
+        return self._has_plenty(account, size_bytes) or self._make_room(account, size_bytes, may_overflow=may_overflow)
 
     def _has_plenty(self, account: Account, size_bytes: int) -> bool:
         """Return whether a chunk could be kept even if all that may be needed beside the kept ones were there."""
@@ -79,7 +75,7 @@ class Room:
                 f"{self.limit_bytes:,} bytes; raise cache_limit, or lower the data set's chunk_size",
                 path=self._folder.path,
             )
-        account.relist(self._folder)
+        account.relist()
         excess = self._kept_excess(account, size_bytes)
         if excess > 0:
             self._evict(account, self._unused(), excess)
@@ -132,9 +128,8 @@ class Room:
         if path.is_relative_to(self._folder.chunks):
             with account.changing(-size_bytes):
                 return self._files.remove(path)
-        was_there = self._files.remove(path)
-        account.drop_loose(size_bytes)
-        return was_there
+        with account.changing(loose_bytes=-size_bytes):
+            return self._files.remove(path)
 
     def _kept_excess(self, account: Account, size_bytes: int) -> int:
         """Return by how many bytes the kept chunks and one more would reach into the reserves."""

@@ -16,6 +16,7 @@ import contextlib
 import errno
 import itertools
 import os
+import secrets
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,7 +28,7 @@ from stoker.cache.chunk import ChunkHeader, check_arrays, read_header
 from stoker.cache.failures import sweep_failures
 from stoker.cache.files import Files
 from stoker.cache.folder import ChunkFile, Folder, file_size
-from stoker.cache.ledger import Ledger
+from stoker.cache.ledger import Account, Ledger
 from stoker.cache.locks import Kind, Lock, Locks
 from stoker.cache.look import Version, version_of
 from stoker.cache.manifest import Manifest, Manifests
@@ -170,13 +171,22 @@ class Store:
     Args:
         path: The folder; made if it is not there.
         limit_bytes: Of everything in it; None is what the disk has. A process with a lower limit evicts for all.
+        is_temporary: Whether it goes with this process: then nothing is noted for the next one.
         files: What changes the disk; for tests.
 
     Raises:
         CacheError: The folder holds something else, is of another version, or cannot be used.
     """
 
-    def __init__(self, path: Path | str, *, limit_bytes: int | None = None, files: Files | None = None) -> None:
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        limit_bytes: int | None = None,
+        is_temporary: bool = False,
+        files: Files | None = None,
+    ) -> None:
+        self._is_temporary = is_temporary
         self._files = Files() if files is None else files
         self._folder = Folder(Path(path), self._files)
         self.path = self._folder.path
@@ -200,6 +210,7 @@ class Store:
         self._opened: set[str] = set()
         self._corrupt: set[str] = set()
         self._in_use: dict[str, Lock] = {}
+        self._named = (-1, "")
         self._is_closed = False
         try:
             if self._locks.is_writable:
@@ -420,48 +431,58 @@ class Store:
             ) from error
 
     def _publish(self, key: str, prepared: PreparedChunk, *, may_overflow: bool) -> None:
-        with self._temporary_name(key) as name:
-            with self._ledger.open() as account:
-                is_kept = self._room.admit(account, prepared.size_bytes, may_overflow=may_overflow)
-                # Made at its full length, so that it counts for whoever comes next.
-                aside = self._folder.tmp / f"{name}{'.kept' if is_kept else '.overflow'}"
-                fd = self._files.create(aside, size_bytes=prepared.size_bytes)
-            try:
-                try:
-                    prepared.write(fd, self._files)
-                    # Its checksums were taken from what was written a moment ago: nothing to compare them with.
-                    version = version_of(os.fstat(fd))
-                    _remember((self._device, self._inode, key), version, read_header(fd))
-                finally:
-                    os.close(fd)
-                self._place(key, aside, prepared.size_bytes, is_kept=is_kept)
-            except BaseException:
-                self._files.remove(aside)
-                raise
-        self._marks.set_later(key, self._folder.kept_path(key), version)
-
-    def _place(self, key: str, aside: Path, size_bytes: int, *, is_kept: bool) -> None:
-        target = self._folder.kept_path(key)
-        if not target.parent.exists():
-            target.parent.mkdir(exist_ok=True)
-        with self._ledger.open() as account:
-            replaced = file_size(target)
-            if not is_kept and replaced is None:
-                self._files.replace(aside, self._folder.overflow_path(key))
-                return
-            with account.changing(size_bytes - (replaced or 0), loose_bytes=size_bytes):
-                self._files.replace(aside, target)
-            self._files.remove(self._folder.overflow_path(key))
-
-    @contextmanager
-    def _temporary_name(self, key: str) -> Iterator[str]:
-        """Give a name nobody else has, locked: who finds the file without its lock knows that its writer is dead."""
         self.check_writable()
-        name = f"{key}.{os.getpid()}-{next(_temporary_numbers)}"
-        lock = self._locks.try_lock(Kind.TEMPORARY, name)
-        assert lock is not None, "the name is new"
-        with lock:
-            yield name
+        fd, aside, is_kept = self._ledger.share(
+            lambda account: self._begin(account, key, prepared.size_bytes, may_overflow=may_overflow)
+        )
+        try:
+            try:
+                # Its checksums were taken from what was written a moment ago: nothing to compare them with.
+                header = prepared.write(fd, self._files)
+                version = version_of(os.fstat(fd))
+                _remember((self._device, self._inode, key), version, header)
+            finally:
+                os.close(fd)
+            self._ledger.share(lambda account: self._place(account, key, aside, prepared.size_bytes, is_kept=is_kept))
+        except BaseException:
+            self._files.remove(aside)
+            raise
+        if not self._is_temporary:
+            self._marks.set_later(key, self._folder.kept_path(key), version)
+
+    def _begin(self, account: Account, key: str, size_bytes: int, *, may_overflow: bool) -> tuple[int, Path, bool]:
+        """Return a new file for a chunk, open, where it lies, and whether it is to be kept."""
+        is_kept = self._room.admit(account, size_bytes, may_overflow=may_overflow)
+        name = f"{key}.{self._writer()}-{next(_temporary_numbers)}{'.kept' if is_kept else '.overflow'}"
+        aside = self._folder.tmp / name
+        with account.changing(loose_bytes=size_bytes):
+            # Made at its full length, so that it counts for who lists the folder.
+            return self._files.create(aside, size_bytes=size_bytes), aside, is_kept
+
+    def _place(self, account: Account, key: str, aside: Path, size_bytes: int, *, is_kept: bool) -> None:
+        target = self._folder.kept_path(key)
+        replaced = file_size(target)
+        if not is_kept and replaced is None:
+            self._files.replace(aside, self._folder.overflow_path(key))
+            return
+        with account.changing(size_bytes - (replaced or 0), loose_bytes=-size_bytes):
+            try:
+                self._files.replace(aside, target)
+            except FileNotFoundError:  # the first in its folder
+                target.parent.mkdir(exist_ok=True)
+                self._files.replace(aside, target)
+        self._files.remove(self._folder.overflow_path(key))
+
+    def _writer(self) -> str:
+        """Return this store's name as a writer, locked: who finds a file of it without its lock knows it to be dead."""
+        with self._mutex:
+            pid, name = self._named
+            if pid != os.getpid():
+                name = f"{os.getpid()}x{secrets.token_hex(4)}"
+                lock = self._locks.try_lock(Kind.TEMPORARY, name)
+                assert lock is not None, "the name is new"
+                self._named = os.getpid(), name
+            return name
 
     def check_writable(self) -> None:
         """Raise where chunks cannot be published.
@@ -482,7 +503,7 @@ class Store:
         """Remove what killed processes left, and count what is kept."""
         with self._ledger.open() as account:
             for path in self._folder.tmp.iterdir():
-                lock = self._locks.try_lock(Kind.TEMPORARY, path.stem)
+                lock = self._locks.try_lock(Kind.TEMPORARY, path.stem.rpartition(".")[2].rpartition("-")[0])
                 if lock is not None:
                     with lock:
                         self._files.remove(path)
@@ -490,7 +511,7 @@ class Store:
                 if self._folder.kept_path(chunk.key).exists():  # killed between keeping it and this
                     self._files.remove(chunk.path)
             sweep_failures(self._folder.failed, self._files)
-            account.recount(self._folder, self._manifests)
+            account.recount(self._manifests)
 
     # ------------------------------------------------------------------ data sets
 

@@ -6,12 +6,14 @@ import json
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 import xxhash
 
 from stoker.cache.blocks import Blocks
+from stoker.cache.chunk import ArrayPlace, ChunkHeader
 from stoker.cache.files import Files
 from stoker.cache.layout import (
     FORMAT_VERSION,
@@ -93,12 +95,12 @@ def prepare_chunk(
         "format_version": str(SHARED_FORMAT_VERSION if spec.keys else FORMAT_VERSION),
         "num_samples": str(num_samples),
         "spec": spec.json_text,
-        "record": _dumps(describe_record(tables[0].spec)),
+        "record": _described(tables[0].spec),
         **({"shared": _dumps(_describe_shared(spec, tables))} if spec.keys else {}),
         "about": _dumps(dict(about or {})),
     }
     header_bytes = len(layout.header(metadata))
-    return PreparedChunk(tuple(tables), layout, metadata, header_bytes)
+    return PreparedChunk(spec, num_samples, tuple(tables), layout, metadata, header_bytes)
 
 
 def _describe_shared(spec: Spec, tables: Sequence[Table]) -> dict[str, object]:
@@ -107,6 +109,12 @@ def _describe_shared(spec: Spec, tables: Sequence[Table]) -> dict[str, object]:
         key: {"run": run_name(key), "num_runs": table.num_rows, "record": describe_record(table.spec)}
         for key, table in zip(spec.keys, tables[1:], strict=True)
     }
+
+
+@lru_cache(maxsize=256)
+def _described(spec: Spec) -> str:
+    """Return the description of a record as JSON; the chunks of a data set share one."""
+    return _dumps(describe_record(spec))
 
 
 def describe_record(spec: Spec) -> dict[str, object]:
@@ -134,6 +142,8 @@ def _dumps(content: object) -> str:
 class PreparedChunk:
     """A chunk that is about to be written."""
 
+    spec: Spec
+    num_samples: int
     tables: tuple[Table, ...]
     layout: Layout
     metadata: Mapping[str, str]
@@ -144,8 +154,8 @@ class PreparedChunk:
         """Bytes of the whole file."""
         return self.header_bytes + self.layout.data_bytes
 
-    def write(self, fd: int, files: Files) -> None:
-        """Write the file, the header last."""
+    def write(self, fd: int, files: Files) -> ChunkHeader:
+        """Write the file, the header last, and return what that says."""
         content = {
             name: array
             for table in self.tables
@@ -164,6 +174,18 @@ class PreparedChunk:
         blocks.skip_to(self.size_bytes)
         blocks.flush()
         files.write(fd, self.layout.header(self.metadata, checksums), offset=0)
+        return ChunkHeader(
+            num_samples=self.num_samples,
+            spec=self.spec,
+            arrays={
+                planned.name: ArrayPlace(
+                    self.header_bytes + planned.offset_bytes, planned.dtype, planned.shape, checksums[planned.name]
+                )
+                for planned in self.layout.arrays
+            },
+            size_bytes=self.size_bytes,
+            about_json=self.metadata["about"],
+        )
 
 
 def _write_records(blocks: Blocks, table: Table) -> str:

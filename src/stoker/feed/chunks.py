@@ -266,7 +266,7 @@ def open_chunks(
             cache = temporary.cache
             if limit_bytes is None:
                 limit_bytes = temporary.limit_bytes
-        store = Store(cache, limit_bytes=limit_bytes)
+        store = Store(cache, limit_bytes=limit_bytes, is_temporary=temporary is not None)
         stack.callback(store.close)
         counting = None
         if asked is not None and not makes_tokens(asked, dataset) and temporary is None and store.is_writable:

@@ -33,7 +33,7 @@ class Filler:
 
     Args:
         is_there: Whether a chunk is in the cache.
-        build: Builds a chunk; False means that another process has its lock.
+        build: Builds a chunk, unless it is there; False means that another process has its lock.
         crew: How many threads build. None is started before a chunk is missing.
         size_of: Says how many samples a chunk has.
         max_ahead: Chunks that may be built and not yet waited for; None for any number. Where the cache is small, a
@@ -129,7 +129,7 @@ class Filler:
             error: BaseException | None = None
             is_done = False
             try:
-                is_done = self._is_there(chunk) or self._build(chunk)
+                is_done = self._build(chunk)
             except BaseException as raised:  # it belongs to the step that needs this chunk
                 error = raised
             with self._changed:

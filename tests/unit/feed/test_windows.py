@@ -137,6 +137,8 @@ def test_each_missing_chunk_is_built_once_and_errors_stay_with_their_chunk(num_t
     there, built, lock = {0, 2}, [], threading.Lock()
 
     def build(chunk):
+        if chunk in there:
+            return True
         with lock:
             built.append(chunk)
         if chunk == 5:
