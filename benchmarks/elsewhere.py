@@ -21,12 +21,14 @@ from stoker.doctor.runs import Sample, run_tensors
 from stoker.doctor.sampled import SampledDataset, spread_units
 from stoker.doctor.settings import DoctorSettings
 from stoker.doctor.whole import Listener, Whole, built_rate, run_whole, stall_share, steady_rate
+from stoker.feed.windows import num_windows_ahead
 from stoker.source.catalogue import Catalogue
 
 Result = TypeVar("Result")
 
 _SECONDS, _BEGIN_S, _CLIMB_S = 6.0, 1.0, 12.0
 _NUM_UNITS, _WINDOW, _SPARE = 64, 64, 1.2
+_MOST_BUILDERS = 64
 # A loop that waited less was not limited by its batches.
 _HARDLY = 0.05
 
@@ -89,7 +91,10 @@ def _from_source(catalogue: Catalogue, units: Sequence[range], settings: DoctorS
     climb_s = _CLIMB_S if catalogue.is_remote else _BEGIN_S
     # No more than the run takes: where a cache in memory may become too small, few chunks are built ahead.
     num_samples = sum(int(catalogue.num_samples[unit.start : unit.stop].sum()) for unit in units)
-    num_times = math.ceil(_SPARE * expected_s * (climb_s + _SECONDS) / num_samples)
+    num_run = _SPARE * expected_s * (climb_s + _SECONDS)
+    # In the end as many windows as may be are built ahead of those that were used.
+    num_ahead = num_windows_ahead(_MOST_BUILDERS, _WINDOW) * _WINDOW * float(catalogue.num_samples.mean())
+    num_times = math.ceil((num_run + num_ahead) / num_samples)
     dataset = SampledDataset(catalogue, units, num_times=num_times, on_stage=listener)
     options = {"batch_size": settings.batch_size, "num_threads": settings.num_threads, "window": _WINDOW}
     with Loader(dataset, shuffle=True, **options) as loader, closing(_once(loader)) as batches:

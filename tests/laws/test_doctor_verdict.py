@@ -25,6 +25,7 @@ from stoker.doctor.costs import StageCost
 from stoker.doctor.diagnose import diagnose
 from stoker.doctor.flow import rate_of
 from stoker.doctor.whatif import faster_network, more_cores
+from stoker.feed.windows import num_windows_ahead
 
 # Name -> (the plan, the stages that its verdict must name). One cause each, then two at once.
 SINGLE = {
@@ -265,11 +266,12 @@ def test_no_rate_is_above_a_bound_and_mending_never_makes_slower(cpu, gil, bandw
     seconds=st.floats(0.05, 3.0),
 )
 def test_what_takes_long_to_come_gives_no_more_than_the_windows_that_wait_for_it(window, few, seconds):
-    """A chunk is begun two windows ahead, and takes so long: three windows in that time, and none of them earlier."""
+    """A chunk is begun some windows ahead, and takes so long: one more than these in that time, and none earlier."""
     fetch = changed("fetch", cpu_s=0.0, net_bytes=1e-6, wait_s=seconds / CHUNK)
     plan = source_plan(fetch=fetch, step=step_cost(1e9))
     plan = dataclasses.replace(plan, num_builders=few * window, window=window)
-    assert rate_of(plan) <= (1 + 0.03) * 3 * window * CHUNK / seconds
+    num_windows = num_windows_ahead(few * window, window) + 1
+    assert rate_of(plan) <= (1 + 0.03) * num_windows * window * CHUNK / seconds
 
 
 def test_more_cores_are_not_promised_more_memory():

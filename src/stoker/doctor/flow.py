@@ -25,13 +25,12 @@ from typing import TypeAlias
 from stoker.doctor.bounds import bounds_of, demand_of, residence_s, supply_of, takes_a_place
 from stoker.doctor.costs import Plan, StageCost
 from stoker.doctor.results import MODEL
+from stoker.feed.windows import num_windows_ahead
 from stoker.source.fetch import requests_at_once
 
 # Chunks that are sent through: first those that only fill the pipe, then those that are counted, at least.
 _NUM_FIRST = 40
 _NUM_COUNTED = 80
-# Windows that may be built ahead of the one in use: as `feed.windows` does.
-_WINDOWS_AHEAD = 2
 # No two chunks take quite the same time. This much apart, threads that began together still fetch together and compute
 # together for many turns, each resource idle while all are at the other: so do real ones, whose links, cores and GIL
 # give all that are at them their equal share. Multiples of the golden ratio spread as evenly as any.
@@ -139,7 +138,8 @@ class _Flow:
         sizes = plan.chunk_samples
         # Chunks of as many windows as may be built at once can come together, and none for a while: only as many
         # windows later is the same moment.
-        at_once = (_WINDOWS_AHEAD + 1) * plan.window
+        self._num_ahead = num_windows_ahead(plan.num_builders, plan.window)
+        at_once = (self._num_ahead + 1) * plan.window
         self._first = _round_up(_NUM_FIRST, at_once)
         # As many of the large ones as there are.
         num_counted = _NUM_COUNTED if len(set(sizes)) == 1 else _round_up(_NUM_COUNTED, len(sizes))
@@ -244,7 +244,7 @@ class _Flow:
         if self._next_build >= len(self._sizes):
             return False
         window = self._plan.window
-        return self._next_build // window <= self._num_assembled // window + _WINDOWS_AHEAD
+        return self._next_build // window <= self._num_assembled // window + self._num_ahead
 
     def _may_assemble(self) -> bool:
         at = self._num_assembled

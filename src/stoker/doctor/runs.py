@@ -19,6 +19,7 @@ from stoker.doctor.settings import DoctorSettings
 from stoker.doctor.whole import Listener, Whole, built_rate, joined, run_whole, stall_share, steady_rate
 from stoker.errors import FieldError
 from stoker.feed.loader import Loader
+from stoker.feed.windows import num_windows_ahead
 from stoker.source.catalogue import Catalogue
 
 # Of the free memory that a cold run may fill with chunks.
@@ -122,7 +123,8 @@ def run_source(
     windows_s = min((_NUM_WINDOWS - 1) * window_s, 3 * seconds)
     # And longer where a few huge units say it all: how they fall in the order is half of what a short run shows.
     seconds = max(seconds, windows_s, sample.longer * seconds)
-    num_times = _num_times(sample, expected_s * seconds * 1.5 + (_NUM_WINDOWS + 2) * window * sample.mean_chunk)
+    num_windows = _NUM_WINDOWS + num_windows_ahead(num_builders, window)
+    num_times = _num_times(sample, expected_s * seconds * 1.5 + num_windows * window * sample.mean_chunk)
     listener = listener if listener is not None else Listener()
     dataset = SampledDataset(
         sample.catalogue, sample.units, num_times=num_times, on_stage=listener, num_builders=num_builders

@@ -25,7 +25,7 @@ from stoker.feed.streams import Acquired, EpochStream, Mapped, MixedStream, Rang
 from stoker.feed.subjects import Subjects
 from stoker.feed.units.expand import Units
 from stoker.feed.units.make import Made, Maker, UnitPart
-from stoker.feed.windows import Windows
+from stoker.feed.windows import Windows, num_windows_ahead
 from stoker.identity import order_key
 from stoker.order.epoch import EpochOrder
 from stoker.order.mixture import MixtureEpoch
@@ -152,10 +152,11 @@ class Run:
         self._slices = lru_cache(maxsize=64)(partial(steps.slices, shard=settings.shard))
         self._is_closed = False
         self._closing = threading.RLock()
+        self._crew = opened.crew(settings.num_threads)
         self._filler = Filler(
             is_there=opened.is_there,
             build=self._build,
-            crew=opened.crew(settings.num_threads),
+            crew=self._crew,
             size_of=lambda number: int(opened.num_samples[number]),
             max_ahead=settings.num_threads if opened.is_tight else None,
             waiting=partial(stages.span, "wait_chunk"),
@@ -207,11 +208,16 @@ class Run:
             self._stages.sample("cache", hits=counts.num_reused, built=counts.num_built, mended=counts.num_mended)
             self._filler.request(self._opened.numbers(which, order.window_chunks(number)))
 
+        window_chunks = max(1, len(order.window_chunks(0)) if order.num_windows else 0)
+
+        def num_ahead() -> int:
+            return 0 if self._opened.is_tight else num_windows_ahead(self._crew.size, window_chunks)
+
         windows = Windows(
             open_window=open_window,
             request=request,
             num_windows=order.num_windows,
-            builds_ahead=not self._opened.is_tight,
+            num_ahead=num_ahead,
             waiting=partial(self._stages.span, "wait_window"),
         )
         return EpochStream(order, windows, units=units, fragments=self._opened.fragments(which), which=which)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -36,13 +37,23 @@ class _Slot(Generic[W]):
     is_followed: bool = False
 
 
+def num_windows_ahead(num_builders: int, window_chunks: float) -> int:
+    """Return of how many windows ahead of the one in use the chunks are asked for.
+
+    A window is opened once all its chunks are there. While those of one are on their way, each thread that has built
+    its own needs another one to go on with, or few are at work in the end; and more than one window's where they are
+    many.
+    """
+    return max(2, math.ceil(3 * num_builders / window_chunks))
+
+
 class Windows(Generic[W]):
     """Open windows of one lane in order, one ahead of the steps.
 
         closed   0 1 2        no step that is still to come needs them
         in use       3 4      by the threads that assemble batches
         opened           5    the one ahead
-        asked for          6  its chunks are being built, if they have to be
+        asked for          6  its chunks are being built, if they have to be; and of more where many threads build
 
     A window that a step needs again (padding takes samples from the epoch's beginning) is opened again.
 
@@ -50,7 +61,7 @@ class Windows(Generic[W]):
         open_window: Maps a window; waits for its chunks.
         request: Asks for a window's chunks to be built; must not wait.
         num_windows: Of the epoch.
-        builds_ahead: Whether the chunks of the window after the next are asked for, too.
+        num_ahead: Says of how many windows ahead the chunks are asked for; 0 where opening one ahead does that.
         waiting: Gives the block in which one waits for a window.
     """
 
@@ -60,13 +71,13 @@ class Windows(Generic[W]):
         open_window: Callable[[int], W],
         request: Callable[[int], None],
         num_windows: int,
-        builds_ahead: bool = True,
+        num_ahead: Callable[[], int] = lambda: 2,
         waiting: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self._open_window = open_window
         self._request = request
         self._num_windows = num_windows
-        self._builds_ahead = builds_ahead
+        self._num_ahead = num_ahead
         self._waiting = waiting
         # May be entered again by the thread that holds it: garbage may be found, and closed, at any place.
         self._lock = threading.RLock()
@@ -74,6 +85,7 @@ class Windows(Generic[W]):
         self._slots: dict[int, _Slot[W]] = {}
         self._queue: deque[int] = deque()
         self._asked: set[int] = set()  # windows whose chunks were asked for
+        self._last_asked = -1
         self._asking = threading.RLock()
         self._is_closed = False
         self._thread: threading.Thread | None = None
@@ -96,9 +108,7 @@ class Windows(Generic[W]):
             if slot.window is not None and not self._is_closed:
                 return slot.window
         try:
-            if self._builds_ahead:
-                for ahead in range(number, min(number + 3, self._num_windows)):
-                    self._ask_for_chunks(ahead)
+            self._ask_ahead(number)
             with self._waiting():
                 return self._opened(slot)
         except BaseException:
@@ -197,6 +207,14 @@ class Windows(Generic[W]):
             self._changed.notify_all()
         slot.is_passed = False
         return slot
+
+    def _ask_ahead(self, number: int) -> None:
+        num_ahead = self._num_ahead()
+        last = min(number + num_ahead, self._num_windows - 1)
+        if num_ahead and last > self._last_asked:  # else there is nothing to lock anybody out for
+            for ahead in range(number, last + 1):
+                self._ask_for_chunks(ahead)
+            self._last_asked = max(self._last_asked, last)
 
     def _ask_for_chunks(self, number: int) -> None:
         # One asks at a time: whoever asks for the next window's chunks does it behind those of this one.

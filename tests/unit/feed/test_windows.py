@@ -2,10 +2,12 @@ import threading
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stoker.cache.crew import Crew
 from stoker.feed.fill import Filler
-from stoker.feed.windows import Windows
+from stoker.feed.windows import Windows, num_windows_ahead
 
 
 class FakeWindow:
@@ -101,6 +103,27 @@ def test_chunks_are_asked_for_window_by_window_whoever_comes_first(is_slow):
         windows.pass_by(number)
     windows.close()
     assert asked == list(range(6))
+
+
+@pytest.mark.parametrize(
+    ("num_ahead", "expected"), [(0, [0, 1]), (2, [0, 1, 2]), (5, [0, 1, 2, 3, 4, 5]), (99, list(range(9)))]
+)
+def test_chunks_of_as_many_windows_ahead_are_asked_for_as_it_is_told_each_once(num_ahead, expected):
+    asked = []
+    windows = Windows(open_window=FakeWindow, request=asked.append, num_windows=9, num_ahead=lambda: num_ahead)
+    for _ in range(3):
+        with windows.use(0), windows.use(1):
+            pass
+    windows.close()
+    assert asked[: len(expected)] == expected
+    assert len(set(asked)) == len(asked) <= len(expected) + 1  # the one behind is opened ahead
+
+
+@given(st.integers(1, 200), st.floats(0.1, 1000))
+def test_each_builder_finds_another_chunk_while_the_next_window_is_waited_for(num_builders, window_chunks):
+    num_ahead = num_windows_ahead(num_builders, window_chunks)
+    assert (num_ahead - 1) * window_chunks >= num_builders
+    assert num_ahead == 2 or (num_ahead - 1) * window_chunks < 3 * num_builders
 
 
 def test_closing_frees_whoever_waits_for_a_window():
