@@ -104,7 +104,8 @@ def _from_source(catalogue: Catalogue, units: Sequence[range], settings: DoctorS
     if stall_share(whole) < _HARDLY:
         return replace(whole, rate=steady_rate(whole.begun[at:], whole.sizes[at:]))
     late = [unit for unit in listener.built if unit[1] > from_s]
-    return replace(whole, rate=built_rate(late, num_first=1, until=whole.begun[-1]))
+    window_samples = _WINDOW * float(catalogue.num_samples.mean())
+    return replace(whole, rate=built_rate(late, num_first=1, whole=whole, window_samples=window_samples))
 
 
 def _once(loader: Loader) -> Generator[Any, None, None]:

@@ -135,8 +135,8 @@ def run_source(
     if stall_share(whole) < _HARDLY:
         # The loop had what it wanted: batches came one by one, at the step's pace, and building in bursts ahead of it.
         return replace(whole, rate=steady_rate(whole.begun, whole.sizes))
-    until = whole.begun[-1] if whole.begun else 0.0
-    rate = built_rate(listener.built, num_first=num_builders, until=until)
+    window_samples = window * sample.mean_chunk / sample.evenness
+    rate = built_rate(listener.built, num_first=num_builders, whole=whole, window_samples=window_samples)
     return whole if rate is None else replace(whole, rate=rate)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import threading
 import time
@@ -207,8 +208,10 @@ def mean_rate(rates: Sequence[Rate]) -> Rate:
     )
 
 
-def built_rate(built: Sequence[tuple[float, float, int]], *, num_first: int, until: float) -> Rate | None:
-    """Return the samples/s at which units were built; None of too few.
+def built_rate(
+    built: Sequence[tuple[float, float, int]], *, num_first: int, whole: Whole, window_samples: float = math.inf
+) -> Rate | None:
+    """Return the samples/s of a run that units are built for; None of too few.
 
     Batches come window by window, units several at a time and huge ones seldom. So each unit's samples count all along
     the time that it took:
@@ -216,11 +219,16 @@ def built_rate(built: Sequence[tuple[float, float, int]], *, num_first: int, unt
         builder 0   ┆ 500 ┆ 500 ┆ 500 ┆ 500 ┆
         builder 1   ┆         5,000         ┆       at every moment, what all of them were at, over how long that took
 
+    What is built ahead of the loop is no throughput. Within a window that comes and goes; a lead that has grown or
+    shrunk by more is a loop that fell behind, or caught up.
+
     Args:
         built: When each unit was begun and when it was done, and its samples.
         num_first: Units that only filled the pipe: as many as there are builders.
-        until: When to stop counting: what was built while all came to an end had the machine to itself.
+        whole: The run. What was built while all came to an end had the machine to itself, and does not count.
+        window_samples: Samples of a window.
     """
+    until = whole.begun[-1] if whole.begun else 0.0
     ended = sorted(stop for _, stop, _ in built if stop <= until)
     if len(ended) < num_first + max(_MIN_BUILT, num_first):
         return None
@@ -229,11 +237,15 @@ def built_rate(built: Sequence[tuple[float, float, int]], *, num_first: int, unt
     # How much of each unit was done by each border.
     done = np.clip((borders[:, None] - start) / np.maximum(stop - start, 1e-9), 0.0, 1.0) @ size
     rates = np.diff(done) / np.diff(borders)
-    whole = float((done[-1] - done[0]) / (borders[-1] - borders[0]))
+    taken = np.concatenate([[0], np.cumsum(whole.sizes)])[np.searchsorted(whole.begun, borders[[0, -1]], side="right")]
+    lead = float((done[-1] - taken[1]) - (done[0] - taken[0]))
+    seconds = float(borders[-1] - borders[0])
+    less = math.copysign(max(0.0, abs(lead) - window_samples), lead) / seconds
+    rate = float(done[-1] - done[0]) / seconds - less
     return Rate(
-        samples_s=whole,
-        low=min(whole, float(rates.min())),
-        high=max(whole, float(rates.max())),
+        samples_s=rate,
+        low=min(rate, float(rates.min()) - less),
+        high=max(rate, float(rates.max()) - less),
         num_rounds=len(ended) - num_first,
     )
 

@@ -14,7 +14,7 @@ from stoker.doctor.money import money_of
 from stoker.doctor.results import BatchPoint, Rate
 from stoker.doctor.sweep import fixed_and_each, sweep_of
 from stoker.doctor.whatif import Options, fixes_for, materialise
-from stoker.doctor.whole import built_rate, steady_rate
+from stoker.doctor.whole import Whole, built_rate, steady_rate
 from stoker.doctor.words import rate_text, share_text, size_text, time_text
 
 
@@ -63,18 +63,35 @@ def test_a_rate_taken_over_whole_windows_is_not_fooled_by_batches_that_come_at_o
     assert rate.samples_s == pytest.approx(1_000, rel=1e-6)
 
 
+def taken(times, sizes):
+    """A run whose loop took batches of these sizes at these times."""
+    times, sizes = tuple(times), tuple(sizes)
+    return Whole(rate=None, num_samples=0, wall_s=0.0, cores_left=2.0, asked=times, got=times, begun=times, sizes=sizes)
+
+
 def test_units_that_are_built_eight_at_a_time_have_the_rate_of_all_of_them():
     built = [(turn * 2.0, turn * 2.0 + 2.0 + 1e-3 * i, 500) for turn in range(8) for i in range(8)]
-    rate = built_rate(built, num_first=8, until=100.0)
+    whole = taken([100.0], [0])
+    rate = built_rate(built, num_first=8, whole=whole)
     assert rate.samples_s == pytest.approx(2_000, rel=0.01)
-    assert built_rate(built[:12], num_first=8, until=100.0) is None
+    assert built_rate(built[:12], num_first=8, whole=whole) is None
+
+
+@pytest.mark.parametrize(("loop_s", "expected"), [(1_000, 1_000), (700, 710), (990, 1_000), (1_100, 1_090)])
+def test_what_was_built_ahead_of_a_loop_that_falls_behind_is_no_throughput(loop_s, expected):
+    built = [(0.1 * i, 0.1 * (i + 1), 100) for i in range(2_000)]
+    times = [0.5 * i for i in range(1, 250)]
+    # Of what it fell behind by, or caught up, ten seconds' part is a window that may come and go.
+    rate = built_rate(built, num_first=10, whole=taken(times, [loop_s // 2] * 249), window_samples=1_240)
+    assert rate.samples_s == pytest.approx(expected, rel=0.01)
+    assert rate.low <= rate.samples_s <= rate.high
 
 
 @given(until=st.floats(40.0, 80.0), begin=st.floats(0.0, 20.0))
 def test_a_huge_unit_counts_all_along_the_time_it_took(until, begin):
     small = [(0.1 * i, 0.1 * (i + 1), 100) for i in range(1_000)]
     huge = [(begin + 20.0 * i, begin + 20.0 * (i + 1), 60_000) for i in range(10)]
-    rate = built_rate([*small, *huge], num_first=200, until=until)
+    rate = built_rate([*small, *huge], num_first=200, whole=taken([until], [0]))
     assert rate.samples_s == pytest.approx(1_000 + 3_000, rel=0.02)
 
 
