@@ -70,6 +70,10 @@ class Filler:
 
     def request(self, chunks: Iterable[int]) -> None:
         """Ask for chunks, in order of use. What is there or already asked for costs a file lookup."""
+        with self._changed:
+            # Not looked for: one that is published between the look and what follows would be asked for again, behind
+            # all others, and who waits for it would wait for these.
+            chunks = [chunk for chunk in chunks if chunk not in self._pending]
         missing = [chunk for chunk in chunks if not self._is_there(chunk)]
         if not missing:
             return

@@ -182,6 +182,39 @@ def test_each_missing_chunk_is_built_once_and_errors_stay_with_their_chunk(num_t
     assert sorted(built) == [1, 3, 4, 5, 6, 7]
 
 
+def test_a_chunk_that_gets_there_while_it_is_asked_for_again_is_not_put_behind_all_others():
+    there, may_build, asks = set(), threading.Event(), threading.Event()
+    built = threading.Semaphore(0)
+
+    def is_there(chunk):
+        found = chunk in there
+        if chunk == 0 and may_build.is_set():  # looked for, not there, and there a moment later
+            built.acquire()
+        return found
+
+    def build(chunk):
+        if chunk == 0:
+            may_build.wait()
+        elif chunk == 1:
+            asks.wait()
+        there.add(chunk)
+        built.release()
+        return True
+
+    filler = Filler(is_there=is_there, build=build, crew=Crew(1))
+    filler.request(range(3))
+    may_build.set()
+    filler.request([0])
+    waiter = threading.Thread(target=filler.wait, args=(0,))
+    waiter.start()
+    waiter.join(10)
+    is_waiting = waiter.is_alive()
+    asks.set()
+    waiter.join()
+    filler.close()
+    assert not is_waiting
+
+
 def test_a_chunk_another_process_builds_is_waited_for_while_others_get_built():
     there, asked = set(), []
 
