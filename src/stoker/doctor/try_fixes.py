@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from stoker.cache.crew import WORTH
 from stoker.cache.workers import can_be_sent
 from stoker.doctor.builders import with_fewer
-from stoker.doctor.clock import Clock
+from stoker.doctor.clock import PLANNED, Clock
 from stoker.doctor.costs import Plan
 from stoker.doctor.flow import rate_of
 from stoker.doctor.probe_fetch import FetchCost
@@ -146,7 +146,10 @@ class TryFixes:
     def _network(self) -> Plan | None:
         """Behind a faster link something else limits, of which a run behind the slow one showed little."""
         plan = faster_network(self.paths.alone(SOURCE), times=FASTER)
-        found, fewer = self._behind_faster_link(plan), with_fewer(plan)
+        fewer = with_fewer(plan)
+        if fewer is not None:
+            self._num_left += 1
+        found = self._behind_faster_link(plan)
         if found is None or fewer is None or rate_of(found) >= WORTH * rate_of(fewer):
             return found
         # As a loader does that has tried so many: they are not worth their memory.
@@ -197,9 +200,10 @@ class TryFixes:
             least_s = max(least_s, self.sample.mean_unit * len(self.sample.units) / rate_s / self.sample.longer)
         if least_s + beside_s > left_s:
             return None
-        # No more than its part: trials that come later tell what no other does, too.
+        # No more than its part: trials that come later tell what no other does, too. But all that was kept back for
+        # experiments that end late: the last trials come when the plan's time is over.
         part_s = (left_s / self._num_left - beside_s) / self.sample.longer
-        return max(_LEAST_S, least_s, min(self.clock.slice_s(_SHARE), part_s))
+        return max(_LEAST_S, least_s, min(_SHARE * PLANNED * self.settings.budget_s, part_s))
 
     def _from_source(self, plan: Plan, sample: Sample, settings: DoctorSettings, *, seconds: float) -> Plan | None:
         listener = Listener()
