@@ -219,9 +219,8 @@ def built_rate(
         builder 0   ┆ 500 ┆ 500 ┆ 500 ┆ 500 ┆
         builder 1   ┆         5,000         ┆       at every moment, what all of them were at, over how long that took
 
-    What is built ahead of the loop is no throughput. It comes and goes with each window, and is most when one is there
-    and none of it is used: as in the beginning. A lead that has grown by half a window more is a loop that falls
-    behind, and one that has shrunk by more than a window is one that caught up.
+    What is built ahead of the loop is no throughput. Within a window it comes and goes; a lead that has grown by more
+    is a loop that falls behind. One that has shrunk says nothing: in the beginning all builders end together.
 
     Args:
         built: When each unit was begun and when it was done, and its samples.
@@ -241,7 +240,7 @@ def built_rate(
     taken = np.concatenate([[0], np.cumsum(whole.sizes)])[np.searchsorted(whole.begun, borders[[0, -1]], side="right")]
     lead = float((done[-1] - taken[1]) - (done[0] - taken[0]))
     seconds = float(borders[-1] - borders[0])
-    less = (max(0.0, lead - window_samples / 2) - max(0.0, -lead - window_samples)) / seconds
+    less = max(0.0, lead - window_samples) / seconds
     rate = float(done[-1] - done[0]) / seconds - less
     return Rate(
         samples_s=rate,
