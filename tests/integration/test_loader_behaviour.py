@@ -104,16 +104,17 @@ def test_a_corrupt_page_is_a_source_error_that_names_file_and_row_group(folder):
 
 def test_a_file_that_is_removed_in_mid_epoch_is_a_missing_source(tmp_path):
     storage = MemoryStorage()
-    for i in range(3):
-        write_parquet(storage, sample_table(200, first=200 * i), url=f"lake/{i}.parquet", row_group_size=50)
+    num_files = 20  # more chunks than are built ahead of the first batch
+    for i in range(num_files):
+        write_parquet(storage, sample_table(200, first=200 * i), url=f"lake/{i:02}.parquet", row_group_size=50)
     dataset = stoker.Dataset("lake", storage=storage, chunk_size=4000)
     with stoker.Loader(dataset, batch_size=50, window=1, prefetch=1, num_threads=1) as loader:
         iterator = iter(loader)
         seen = [next(iterator)]
-        storage.delete("lake/2.parquet")
-        with pytest.raises(stoker.SourceMissingError, match=r"lake/2\.parquet"):
+        storage.delete(f"lake/{num_files - 1}.parquet")
+        with pytest.raises(stoker.SourceMissingError, match=r"lake/19\.parquet"):
             seen.extend(iterator)
-    assert ids_of(seen) == list(range(400))
+    assert ids_of(seen) == list(range(200 * (num_files - 1)))
 
 
 def test_a_file_that_changes_in_mid_epoch_is_a_changed_source(folder):
