@@ -11,7 +11,7 @@ from stoker.cli.paint import cells, print_facts, print_line, table
 from stoker.cli.words import bytes_text, count_text
 
 if TYPE_CHECKING:
-    from stoker.feed.narrowing import Narrower, NarrowingFound
+    from stoker.plan.narrowing import Narrower, NarrowingFound
 
 
 def print_narrowing(found: NarrowingFound, console: Console, *, num_samples: int) -> None:

@@ -23,8 +23,8 @@ from stoker.cli.words import count_text
 if TYPE_CHECKING:
     from stoker.feed.explain import Explanation, SourceRow
     from stoker.feed.orders import Orders
-    from stoker.feed.planning import Known
     from stoker.order import Steps
+    from stoker.plan.known import Known
     from stoker.source.fragments import Fragment
 
 _SHOWN = 20
@@ -74,8 +74,8 @@ stoker explain data/ --find part-00012.parquet 0 4711 --batch-size 4096""",
 def run(options: argparse.Namespace, console: Console) -> int:
     """Explain a step, or find a row."""
     from stoker.feed.explain_all import explain_all
-    from stoker.feed.planning import open_known, plan_orders
     from stoker.order import Shard, Steps
+    from stoker.plan.known import open_known, plan_orders
 
     shard = Shard(options.rank, options.world_size)
     target, asked = target_of(options), asked_of(options)

@@ -22,7 +22,7 @@ from stoker.cli.units import add_units, asked_of
 from stoker.cli.words import bytes_text, count_text, plain_number
 
 if TYPE_CHECKING:
-    from stoker.feed.inspection import Inspection
+    from stoker.plan.inspection import Inspection
     from stoker.source.columns import ColumnAnswer
     from stoker.source.overview import Spread
 
@@ -69,7 +69,7 @@ stoker inspect train.py:dataset --cache /nvme/stoker""",
 def run(options: argparse.Namespace, console: Console) -> int:
     """Inspect and print."""
     from stoker.cli.inspect_mixture import mixture_json, print_mixture
-    from stoker.feed.inspection import inspect, inspect_mixture
+    from stoker.plan.inspection import inspect, inspect_mixture
     from stoker.source.dataset import Dataset
 
     target, asked = target_of(options), asked_of(options)
@@ -89,13 +89,13 @@ def run(options: argparse.Namespace, console: Console) -> int:
         found = inspect(target, cache=cache, asked=asked, on_count=show)
     sharing = None
     if options.share and not found.problems:
-        from stoker.feed.sharing import find_sharing
+        from stoker.plan.sharing import find_sharing
 
         with make_console(stderr=True).status("reading some rows …"):
             sharing = find_sharing(found.catalogue)
     narrowing = None
     if options.compact and not found.problems:
-        from stoker.feed.narrowing import find_narrowing
+        from stoker.plan.narrowing import find_narrowing
 
         with make_console(stderr=True).status("reading some rows …"):
             narrowing = find_narrowing(found.catalogue)

@@ -11,7 +11,7 @@ from stoker.cli.paint import cells, print_facts, print_line, table
 from stoker.cli.words import count_text
 
 if TYPE_CHECKING:
-    from stoker.feed.inspection import MixtureInspection
+    from stoker.plan.inspection import MixtureInspection
 
 
 def print_mixture(found: MixtureInspection, console: Console) -> None:

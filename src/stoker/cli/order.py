@@ -75,9 +75,9 @@ stoker order quality train.py:dataset --column label --batch-size 512 \\
 
 def run_quality(options: argparse.Namespace, console: Console) -> int:
     """Measure and print."""
-    from stoker.feed.labels import file_numbers, label_quality, mixed_label_quality, read_all_labels, unit_labels
-    from stoker.feed.planning import open_known, plan_orders
     from stoker.order import Order
+    from stoker.plan.known import open_known, plan_orders
+    from stoker.plan.labels import file_numbers, label_quality, mixed_label_quality, read_all_labels, unit_labels
 
     target, asked = target_of(options), asked_of(options)
     cache = Path(options.cache).expanduser() if options.cache else None

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from stoker.doctor.gilwatch import GilWatch
+from stoker.doctor.gilwatch import NOISE, GilWatch
 from stoker.source.columns import to_arrays
 from stoker.source.dataset import Dataset
 from stoker.spec import Arrays
@@ -29,7 +29,6 @@ from stoker.spec import Arrays
 _QUEUE = 16
 # Rows that a round is made of at least, however long they take.
 _MIN_ROWS = 1_024
-_GIL_NOISE = 0.01
 # Of the time: for one thread alone.
 _ALONE_SHARE = 0.4
 _NUM_PIECES = 5
@@ -290,7 +289,7 @@ def _together(source: ArrowBatches, *, seconds: float) -> _Together:
 
 def _held(watch: GilWatch, spans: list[tuple[int, int]]) -> float:
     share = watch.held_share(spans) or 0.0
-    return share if share > _GIL_NOISE else 0.0
+    return share if share > NOISE else 0.0
 
 
 def _one_window(

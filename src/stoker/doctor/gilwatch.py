@@ -26,6 +26,8 @@ _LEAST_S, _MOST_S = 1e-3, 3e-3
 _SWITCH_S = 1e-3
 # Where the system does not count: a look that is this much of a switch interval late has waited for the GIL, or a core.
 _LATE = 0.4
+NOISE = 0.01
+"""What the share of time in which the GIL is held may be off: less says nothing."""
 
 
 class GilWatch:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from stoker.cache.build import Builder
 from stoker.cache.store import Store
-from stoker.doctor.gilwatch import GilWatch
+from stoker.doctor.gilwatch import NOISE, GilWatch
 from stoker.doctor.meter import CpuMeter, in_threads
 from stoker.doctor.sampled import SampledCatalogue
 from stoker.doctor.tap import Read, Tap
@@ -25,8 +25,6 @@ from stoker.source.storage import scheme_of
 BUILD_STAGES = ("decode", "transform", "convert", "publish")
 """What a chunk goes through in one thread once its bytes are there."""
 
-# Of the samples' processor time: what a look at the GIL may be off.
-_GIL_NOISE = 0.01
 # Rounds that there should be time for, and units a thread that a round is made of at least.
 _NUM_ROUNDS = 4
 _LEAST = 2
@@ -178,7 +176,7 @@ def build_units(
             if round_ == 0:
                 for stage, times in meter.times.items():
                     share = watch.held_share(times.spans)
-                    held[stage] = share if share is not None and share > _GIL_NOISE else 0.0
+                    held[stage] = share if share is not None and share > NOISE else 0.0
                     sizes[stage] = times.num_bytes / num_samples
                 continue
             rates.append((num_threads, num_samples / wall_s))

@@ -16,10 +16,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from stoker import huge
 from stoker.cache.chunk import ChunkHeader
 from stoker.cache.layout import RECORDS
 from stoker.cache.look import NO_VERSION, Version
+from stoker.feed.places import next_place
 from stoker.feed.region import CAN_MAP_SIDE_BY_SIDE, Region
 from stoker.feed.resident import available_bytes
 from stoker.feed.window import Index, Levels, Rows, Window, empty_levels, set_levels
@@ -94,7 +94,7 @@ class Standing:
         with self._lock:
             width = self.spec.record_bytes
             records_at = header.arrays[RECORDS].offset_bytes if width else 0
-            first = huge.next_place(
+            first = next_place(
                 self._end + records_at, offset=records_at, record_bytes=width or 1, size_bytes=header.size_bytes
             )
             at = first - records_at

@@ -10,11 +10,11 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from stoker import huge
 from stoker.cache.chunk import ChunkHeader
 from stoker.cache.layout import array_names, table_names
 from stoker.feed.gather import Fields
 from stoker.feed.memory import Memories
+from stoker.feed.places import next_place, room_for
 from stoker.feed.region import CAN_MAP_SIDE_BY_SIDE, Region
 from stoker.huge import PAGE_BYTES
 from stoker.spec import Array, Spec
@@ -179,7 +179,7 @@ class Window:
         """Put a part of a file into the room that begins at `behind`, and return where."""
         at = behind
         if self._region.is_mapped:
-            at = huge.next_place(behind, offset=offset, record_bytes=record_bytes, size_bytes=num_bytes)
+            at = next_place(behind, offset=offset, record_bytes=record_bytes, size_bytes=num_bytes)
         self._region.place(fd, offset=offset, num_bytes=num_bytes, at=at)
         return at
 
@@ -274,7 +274,7 @@ def _reserved(end: int, size_bytes: int, record_bytes: int, *, is_mapped: bool) 
     Addresses cost nothing: a map gets as many as it takes to keep huge pages. Memory is not left empty for that.
     """
     if is_mapped:
-        return end, end + huge.room_for(size_bytes, record_bytes=record_bytes)
+        return end, end + room_for(size_bytes, record_bytes=record_bytes)
     step = math.lcm(PAGE_BYTES, record_bytes)
     place = -(-end // step) * step
     return place, place + -(-size_bytes // PAGE_BYTES) * PAGE_BYTES

@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from stoker import Dataset, FieldError
-from stoker.feed.labels import MAX_CLASSES, file_numbers, label_quality, read_labels
-from stoker.feed.planning import open_known, plan_orders
+from stoker.plan.known import open_known, plan_orders
+from stoker.plan.labels import MAX_CLASSES, file_numbers, label_quality, read_labels
 
 
 def dataset_of(tmp_path, values, **options):

@@ -15,13 +15,13 @@ import pyarrow.compute as pc
 
 from stoker.errors import FieldError
 from stoker.feed.orders import Orders
-from stoker.feed.planning import Known, naming
 from stoker.feed.units.expand import Units
 from stoker.order.epoch import Order
 from stoker.order.mixture import MixtureOrder
 from stoker.order.mixture_quality import MixtureQuality, mixture_quality
 from stoker.order.plain import Int64
 from stoker.order.quality import Quality, quality
+from stoker.plan.known import Known, naming
 from stoker.source.catalogue import Catalogue
 from stoker.source.dataset import Dataset
 from stoker.source.footers import for_each

@@ -14,11 +14,11 @@ from stoker.cache.write import prepare_chunk
 from stoker.errors import FieldError
 from stoker.feed.chunks import check_known_nulls
 from stoker.feed.mixing import window_chunks
-from stoker.feed.planning import KnownSet, check_specs, default_window, open_known
 from stoker.feed.sets import fingerprint_of
 from stoker.feed.units.make import check_units
 from stoker.feed.units.report import UnitsReport, report_on
 from stoker.order.mixture import mixture_counts
+from stoker.plan.known import KnownSet, check_specs, default_window, open_known
 from stoker.source.catalogue import Catalogue
 from stoker.source.columns import ColumnAnswer, plan_spec, plan_table
 from stoker.source.dataset import Dataset

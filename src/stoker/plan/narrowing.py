@@ -10,7 +10,7 @@ from typing import cast
 import numpy as np
 
 from stoker.compact import MisfitError, narrow, plan_compact, widen
-from stoker.feed.sharing import look_at
+from stoker.plan.sharing import look_at
 from stoker.source.catalogue import Catalogue
 from stoker.source.columns import to_arrays
 from stoker.spec import Array, Arrays, Entry, Ragged

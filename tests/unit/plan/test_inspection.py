@@ -7,7 +7,7 @@ import pytest
 from tests.strategies import write_files
 
 from stoker import CacheError, Dataset, Field, Loader
-from stoker.feed.inspection import inspect
+from stoker.plan.inspection import inspect
 
 
 def dense_table(num_rows):

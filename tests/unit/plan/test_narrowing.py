@@ -7,7 +7,7 @@ import pytest
 
 import stoker
 from stoker.cli import main
-from stoker.feed.narrowing import find_narrowing
+from stoker.plan.narrowing import find_narrowing
 
 NUM_ROWS = 2_000
 
