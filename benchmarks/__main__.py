@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import signal
 import sys
 import tempfile
 from functools import partial
@@ -89,6 +90,7 @@ def main() -> int:
             parser.error(f"there is no question {asked!r}; there are {', '.join(QUESTIONS)}")
         chosen += found
     console = Console(highlight=False)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the folder goes then, too
     folder = Path(tempfile.mkdtemp(prefix="stoker-bench-"))
     try:
         # No spinner: it is a thread of its own, which wants the interpreter's lock ten times a second.

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from stoker.cli.arguments import Parser
 from stoker.cli.codes import FAILED, INTERRUPTED, OK, WRONG_USAGE
+from stoker.cli.interrupts import ending_in_order
 from stoker.cli.paint import make_console, print_error
 from stoker.errors import StokerError
 
@@ -24,7 +25,7 @@ its filter, fields and transform are used:
   stoker warm package.module:dataset --cache /nvme/stoker
 
 exit codes: 0 done · 1 it failed, the message says why · 2 wrong usage
-            3 damaged chunks were found · 130 interrupted
+            3 damaged chunks were found · 130 interrupted, or terminated
 
 `stoker COMMAND --help` has the options and examples of a command.
 """
@@ -54,7 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not hasattr(options, "run"):
             parser.print_help(sys.stderr)
             return WRONG_USAGE
-        code = int(options.run(options, make_console()))
+        with ending_in_order():
+            code = int(options.run(options, make_console()))
         sys.stdout.flush()  # a reader that has gone shows here, not at exit, where nobody can catch it
         return code
     except SystemExit as leaving:  # argparse has said what is wrong, or printed its help

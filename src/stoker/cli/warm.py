@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -18,6 +15,7 @@ from rich.console import Console
 from stoker.cli.arguments import Commands, add_command, add_json, at_least_1
 from stoker.cli.codes import INTERRUPTED, OK
 from stoker.cli.counting import counting
+from stoker.cli.interrupts import stoppable
 from stoker.cli.paint import make_console, print_json, print_line
 from stoker.cli.target import add_target, target_of
 from stoker.cli.units import add_units, asked_of
@@ -121,7 +119,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     names = ("",) if opened.mixture is None else opened.mixture.names
     done: dict[str, _Warmed] = {}
     try:
-        with _stoppable(messages) as stop_event:
+        with stoppable(messages) as stop_event:
             for name, chunks in zip(names, opened.chunks, strict=True):
                 if stop_event.is_set():
                     break
@@ -204,24 +202,3 @@ def _print_end(console: Console, cache: str, warmed: _Warmed, seconds: float) ->
     else:
         print_line(console, f"{cache} is warm: {held}, {bytes_text(size_bytes)}.", "green")
         print_line(console, f"{built}, in {duration_text(seconds)}.")
-
-
-@contextmanager
-def _stoppable(messages: Console) -> Iterator[threading.Event]:
-    """Give an event that the first Ctrl-C sets; the second one interrupts."""
-    stop_event = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop_event
-        return
-
-    def stop(*_: object) -> None:
-        if stop_event.is_set():
-            raise KeyboardInterrupt
-        stop_event.set()
-        messages.print("stopping: the chunks in the making are finished first (Ctrl-C again leaves them)")
-
-    before = signal.signal(signal.SIGINT, stop)
-    try:
-        yield stop_event
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,84 @@
+"""A scheduler's SIGTERM ends a command as Ctrl-C does: it says so, and what it began is put away."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SIGNALS = [signal.SIGINT, signal.SIGTERM]
+
+LAKE = """
+    import pyarrow as pa
+    import stoker
+    from stoker.testing import MemoryStorage, SlowStorage, write_parquet
+
+    inner = MemoryStorage()
+    write_parquet(inner, pa.table({"x": list(range(4000))}), url="lake/a.parquet", row_group_size=20)
+    dataset = stoker.Dataset("lake", chunk_size=4000, storage=SlowStorage(inner, latency_s=0.05))
+"""
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    # Whoever started the tests in the background of a shell has had Ctrl-C ignored, for all that follows.
+    command = """
+        import signal, sys
+        from stoker.cli import main
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if __name__ == "__main__":
+            sys.exit(main())
+    """
+    (folder / "command.py").write_text(textwrap.dedent(command))
+    (folder / "lake.py").write_text(textwrap.dedent(LAKE))
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), "TMPDIR": str(folder)}
+    return subprocess.Popen(
+        [sys.executable, str(folder / "command.py"), *arguments],
+        cwd=folder,
+        env=environ,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def ended(process: subprocess.Popen[str], which: signal.Signals, *, when: Path, shows: str) -> tuple[int, str]:
+    """Send the signal when files of this name lie there, and return exit code and what was printed on both."""
+    try:
+        deadline = time.monotonic() + 60
+        while not list(when.glob(shows)):
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        process.send_signal(which)
+        out, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    return process.returncode, out + errors
+
+
+@pytest.mark.parametrize("which", SIGNALS)
+def test_warm_finishes_what_it_has_begun_and_goes_on_from_there(tmp_path, which):
+    cache = tmp_path / "cache"
+    process = start(tmp_path, "warm", "lake.py:dataset", "--cache", str(cache))
+    code, printed = ended(process, which, when=cache, shows="**/*.safetensors")
+    assert code == 130
+    assert "Stopped with" in printed
+    assert "The same command goes on from there." in printed
+    assert [path for path in cache.rglob("*") if path.is_file() and "new" in path.suffix] == []
+
+
+@pytest.mark.parametrize("which", SIGNALS)
+def test_the_doctor_leaves_nothing(tmp_path, which):
+    process = start(tmp_path, "doctor", "lake.py:dataset", "--step-time", "0.01", "--batch-size", "32")
+    code, printed = ended(process, which, when=tmp_path, shows="stoker-doctor-*/owner")
+    assert code == 130
+    assert "interrupted" in printed
+    assert list(tmp_path.glob("stoker-doctor-*")) == []
