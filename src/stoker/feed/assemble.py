@@ -179,7 +179,8 @@ def _assembled(
 ) -> Assembled:
     """Gather some of the tables of a spec, side by side: from the first on, each with as many rows."""
     if len(tables) == 1 and len(tables[0]) == 1 and places is None:
-        taken = _taken(spec, *tables[0][0], pool)
+        (part,) = tables[0]
+        taken = _taken(spec, part.window, gather.Places(part.slot, part.row), pool)
         if taken is not None:
             return taken
     num_samples = sum(len(part.row) for part in tables[0])
@@ -201,21 +202,36 @@ def _assembled(
     return Assembled(spec=spec, num_samples=num_samples, records=records, ragged=ragged)
 
 
-def _taken(spec: Spec, window: Window | Rows, slot: Index, row: Index, pool: BufferPool) -> Assembled | None:
+def assemble_located(spec: Spec, window: Window, where: gather.Where, pool: BufferPool) -> Assembled | None:
+    """Find the samples of one window and gather them, in one call.
+
+    Args:
+        spec: Spec of the samples.
+        window: Where they lie.
+        where: Their places, which need not have been found.
+        pool: Gives the memory.
+
+    Returns:
+        None where that cannot be, or would spare nothing: `assemble` does it then.
+    """
+    return None if spec.keys else _taken(spec, window, where, pool)
+
+
+def _taken(spec: Spec, window: Window | Rows, where: gather.Where, pool: BufferPool) -> Assembled | None:
     """Gather samples of one window in one go; None where that cannot be, or would spare nothing."""
     rows = window.tables[0] if isinstance(window, Window) else window
-    num, width = len(row), spec.record_bytes
+    num, width = where.num, spec.record_bytes
     lists = rows.lists if spec.ragged else None
     if width != rows.spec.record_bytes or (spec.ragged and (lists is None or spec.ragged != rows.spec.ragged)):
         return None
     records = pool.take(num * width)[: num * width].reshape(num, width)
     if lists is None:
         if width:
-            gather.take_records(rows.records, row, records)
+            gather.take_located(rows.records, where, records)
         return Assembled(spec, num, records, {})
     source = rows.records if width else rows.bytes[:0].reshape(1, 0)
     expected_bytes = int(num * rows.expected_bytes)
-    taken = gather.take_rows(source, lists, slot, row, records, pool.take, expected_bytes=expected_bytes)
+    taken = gather.take_rows(source, lists, where, records, pool.take, expected_bytes=expected_bytes)
     if taken is None:
         return None
     offsets, begins, values = taken

@@ -9,12 +9,13 @@ import math
 from collections.abc import Callable
 from functools import cache
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from stoker.feed import ready
+from stoker.order.epoch import Located
 from stoker.spec import CACHE_LINE_BYTES, Array
 
 Index = npt.NDArray[np.int64]
@@ -74,6 +75,53 @@ def take_records(
         target[...] = np.take(records.view(item)[:, 0], index, mode="clip")
 
 
+class Places(NamedTuple):
+    """Places of samples in a window that have been found.
+
+    Attributes:
+        slot: Chunk of each, as its place in the window. Shape [B].
+        row: Row of each, counted through the window, known to be in range. Shape [B].
+    """
+
+    slot: Index
+    row: Index
+
+    @property
+    def num(self) -> int:
+        """B."""
+        return len(self.row)
+
+
+Where: TypeAlias = Places | Located
+"""Places of samples in a window, found or still to be found."""
+
+
+def take_located(records: Array, where: Where, out: Array) -> None:
+    """Copy the records at some places to `out`; places still to be found are found in the same call.
+
+    Each call gives up the interpreter's lock and waits until it gets it back.
+
+    Args:
+        records: uint8, shape [rows of the region, record_bytes].
+        where: Their places.
+        out: uint8, contiguous, shape [B, record_bytes].
+    """
+    num_bytes = records.shape[1]
+    kernels = _compiled() if num_bytes % CACHE_LINE_BYTES == 0 else None
+    stretch = _stretch(where)
+    if kernels is None or stretch is None:
+        take_records(records, where.row, out)
+    else:
+        kernels.take_stretch(*stretch, records.reshape(-1), num_bytes, out.reshape(-1))
+
+
+def _stretch(where: Where) -> tuple[Any, ...] | None:
+    """Return what compiled loops find places by; None where they are found, or lie in several ranges."""
+    if isinstance(where, Places) or where.stretch is None:
+        return None
+    return (where.stretch[0], *where.tables)
+
+
 class Fields(NamedTuple):
     """Where the lists of several ragged fields lie in a region, an item a slot.
 
@@ -109,14 +157,13 @@ class Taken(NamedTuple):
 def take_rows(
     records: Array,
     fields: Fields,
-    slot: Index,
-    row: Index,
+    where: Where,
     out: Array,
     memory_for: Callable[[int], Array],
     *,
     expected_bytes: int = 0,
 ) -> Taken | None:
-    """Copy records and all lists of rows: what `take_records`, `extents` and `copy_lists` do, in one call.
+    """Copy records and all lists of rows: what `take_located`, `extents` and `copy_lists` do, in one call.
 
     Each call gives up the interpreter's lock and waits until it gets it back. So the memory for values is asked for
     before it is known how much is needed, and again where it was too little.
@@ -124,8 +171,7 @@ def take_rows(
     Args:
         records: As in `take_records`; without columns where there are none.
         fields: Where the lists lie.
-        slot: Chunk of each row, as its place in the window. Shape [B].
-        row: Each known to be in range. Shape [B].
+        where: Their places.
         out: uint8, contiguous, shape [B, record_bytes].
         memory_for: Gives a buffer of so many bytes.
         expected_bytes: How many bytes the values probably take.
@@ -136,15 +182,19 @@ def take_rows(
     kernels = _compiled() if records.shape[1] % CACHE_LINE_BYTES == 0 else None
     if kernels is None:
         return None
-    num = len(fields.value_bytes)
-    starts = np.empty((num, len(row)), dtype=np.int64)
-    offsets = np.empty((num, len(row) + 1), dtype=np.int64)
-    begins = np.empty(num, dtype=np.int64)
+    num_fields, num = len(fields.value_bytes), where.num
+    stretch = _stretch(where)
+    slot, row = (where.slot, where.row) if stretch is None else np.empty((2, num), dtype=np.int64)
+    starts = np.empty((num_fields, num), dtype=np.int64)
+    offsets = np.empty((num_fields, num + 1), dtype=np.int64)
+    begins = np.empty(num_fields, dtype=np.int64)
     values = memory_for(expected_bytes)
     lists = (fields.memory, fields.first_byte, fields.value_bytes, slot, starts, offsets, begins)
-    num_bytes = kernels.take_rows(
-        records.reshape(-1), row, records.shape[1], out.reshape(-1), fields.words, fields.first_word, *lists, values
-    )
+    rows = (records.reshape(-1), row, records.shape[1], out.reshape(-1), fields.words, fields.first_word, *lists)
+    if stretch is None:
+        num_bytes = kernels.take_rows(*rows, values)
+    else:
+        num_bytes = kernels.take_rows_of_stretch(*stretch, *rows, values)
     if num_bytes > len(values):
         values = memory_for(num_bytes)
         kernels.copy_fields(*lists, values)

@@ -2,7 +2,8 @@
 
 Imported on first use only, because numba takes a tenth of a second to import. `gather.py` has the same in plain NumPy
 for machines without numba; the two are held equal by a test. All signatures are given, so that each loop exists once,
-whatever its arrays may be; compiled once a machine, kept beside this file where that can be written.
+whatever its arrays may be; compiled once a machine, kept beside this file where that can be written. What is kept has
+the loop that finds rows in it: whoever changes that one changes this file, too, or numba does not notice.
 
 What both kinds of loops do, and why (docs/decisions/0007 and 0011; 4,096 records of 640 bytes from 1 million, mapped;
 np.take of as many in memory of NumPy's own: 541 microseconds):
@@ -27,6 +28,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from stoker.compiling import compile_loop, reads, writes
+from stoker.order.compiled import TABLES, locate_range_into
 
 if numba.config.DISABLE_JIT:
     raise ImportError("numba is told not to compile; the NumPy version is the faster one then")
@@ -288,6 +290,29 @@ def copy_lists(memory, first, value_bytes, slot, starts, offsets, out):
             _copy_exactly(out, offsets[i] * value_bytes, memory, begin, num_bytes)
 
 
+@_compile(types.int64, *TABLES, _BYTES, types.int64, _OUT_BYTES)
+def take_stretch(
+    first,
+    start,
+    stop,
+    key,
+    shuffle,
+    slot_starts,
+    shifts,
+    guide,
+    guide_shift,
+    first_slot,
+    memory,
+    num_bytes,
+    out,
+):
+    """Find the records of consecutive positions and copy them. See `gather.take_located`."""
+    num = len(out) // num_bytes
+    slot, row = np.empty(num, dtype=np.int64), np.empty(num, dtype=np.int64)
+    locate_range_into(first, start, stop, key, shuffle, slot_starts, shifts, guide, guide_shift, first_slot, slot, row)
+    take_lines(memory, row, num_bytes, out, num_bytes, 0)
+
+
 _WHERE_LISTS_LIE = (_INT64_2D, _INT64, _INT64, _OUT_INT64_2D, _OUT_INT64_2D, _OUT_INT64, _OUT_BYTES)
 
 
@@ -314,6 +339,62 @@ def take_rows(
     for i in range(len(first)):
         extents(words, first_word[i], slot, row, starts[i], offsets[i])
     return copy_fields(memory, first, value_bytes, slot, starts, offsets, begins, values)
+
+
+_OF_LISTS = (_INT64_2D, _INT64, _OUT_INT64, _OUT_INT64_2D, _OUT_INT64_2D, _OUT_INT64, _OUT_BYTES)
+
+
+@_compile(
+    *(types.int64, *TABLES),
+    *(_BYTES, _OUT_INT64, types.int64, _OUT_BYTES, _INT64, _INT64_2D, _BYTES, *_OF_LISTS),
+    returns=types.int64,
+)
+def take_rows_of_stretch(
+    first_position,
+    start,
+    stop,
+    key,
+    shuffle,
+    slot_starts,
+    shifts,
+    guide,
+    guide_shift,
+    first_slot,
+    records,
+    row,
+    num_bytes,
+    out,
+    words,
+    first_word,
+    memory,
+    first,
+    value_bytes,
+    slot,
+    starts,
+    offsets,
+    begins,
+    values,
+):
+    """Find the rows of consecutive positions and copy their records and lists. See `gather.take_rows`."""
+    locate_range_into(
+        first_position, start, stop, key, shuffle, slot_starts, shifts, guide, guide_shift, first_slot, slot, row
+    )
+    return take_rows(
+        records,
+        row,
+        num_bytes,
+        out,
+        words,
+        first_word,
+        memory,
+        first,
+        value_bytes,
+        slot,
+        starts,
+        offsets,
+        begins,
+        values,
+    )
 
 
 @_compile(_BYTES, types.int64, types.int64, _INT64, _INT64, _INT64, _OUT_INT64)

@@ -20,7 +20,7 @@ from stoker.feed.units.expand import Units
 from stoker.feed.units.make import UnitPart
 from stoker.feed.window import Window
 from stoker.feed.windows import Windows
-from stoker.order.epoch import EpochOrder, locate_ranges
+from stoker.order.epoch import EpochOrder, Located
 from stoker.order.mixture import MixtureEpoch
 from stoker.order.plain import Int64, Tables
 
@@ -123,8 +123,8 @@ class EpochStream:
         for number, pieces in self._by_window(ranges):
             mapped = windows.acquire(number)
             acquired.append((windows, number))
-            slot, unit = locate_ranges(pieces, mapped.tables)
-            parts.append(UnitPart(mapped.window, mapped.chunks, slot, unit, self._units, self._fragments, self._which))
+            where = Located(pieces, mapped.tables)
+            parts.append(UnitPart(mapped.window, mapped.chunks, where, self._units, self._fragments, self._which))
         return parts
 
     def is_open(self, start: int, stop: int) -> bool:

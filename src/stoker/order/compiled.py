@@ -275,9 +275,9 @@ def _locate_range_source(
     _find(slot_starts, shifts, guide, guide_shift, first_slot, slot, row)
 
 
-_TABLES = (types.int64, types.int64, types.uint64, types.boolean, _READ, _READ, _READ_32, types.int64, types.int64)
-_locate_into = _compile(_locate_source, _READ, *_TABLES, _WRITE, _WRITE)
-_locate_range_into = _compile(_locate_range_source, types.int64, *_TABLES, _WRITE, _WRITE)
+TABLES = (types.int64, types.int64, types.uint64, types.boolean, _READ, _READ, _READ_32, types.int64, types.int64)
+_locate_into = _compile(_locate_source, _READ, *TABLES, _WRITE, _WRITE)
+locate_range_into = _compile(_locate_range_source, types.int64, *TABLES, _WRITE, _WRITE)
 
 
 def permute(index: Int64, size: int, key: int) -> Int64:
@@ -304,5 +304,5 @@ def locate(position: Int64, tables: Tables) -> tuple[Int64, Int64]:
 def locate_range(first: int, last: int, tables: Tables) -> tuple[Int64, Int64]:
     """Return slot and row of consecutive positions within a window; see `plain.locate_range`."""
     slot, row = np.empty(last - first, dtype=np.int64), np.empty(last - first, dtype=np.int64)
-    _locate_range_into(first, *tables, slot, row)
+    locate_range_into(first, *tables, slot, row)
     return slot, row

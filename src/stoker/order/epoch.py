@@ -335,15 +335,46 @@ class EpochOrder:
         return list(zip(found.tolist(), np.split(by_window, begins[1:]), strict=False))
 
 
-def locate_ranges(ranges: Sequence[tuple[int, int]], tables: Tables) -> tuple[Int64, Int64]:
-    """Return slot and row of ranges of positions, which must lie in the window: that is not checked again.
-
-    Slots count from the window's first; rows as `EpochOrder.tables` was told. Shape [B] each, B over all ranges.
+class Located:
+    """Where positions of one window lie: found when it is asked for, or by whoever gathers them, in the same call.
 
     Args:
-        ranges: First and past-the-last position of each; at least one.
+        ranges: First and past-the-last position of each; at least one, all in the window: that is not checked again.
         tables: Of the window.
     """
-    if len(ranges) == 1:
-        return arithmetic().locate_range(*ranges[0], tables)
-    return arithmetic().locate(np.concatenate([np.arange(*one, dtype=np.int64) for one in ranges]), tables)
+
+    __slots__ = ("_found", "_ranges", "tables")
+
+    def __init__(self, ranges: Sequence[tuple[int, int]], tables: Tables) -> None:
+        self._ranges = ranges
+        self._found: tuple[Int64, Int64] | None = None
+        self.tables = tables
+
+    @property
+    def num(self) -> int:
+        """B."""
+        return sum(stop - start for start, stop in self._ranges)
+
+    @property
+    def stretch(self) -> tuple[int, int] | None:
+        """First and past-the-last position; None where there are several ranges."""
+        return self._ranges[0] if len(self._ranges) == 1 else None
+
+    @property
+    def slot(self) -> Int64:
+        """Slot of each position, counted from the window's first. Shape [B], B over all ranges."""
+        return self._find()[0]
+
+    @property
+    def row(self) -> Int64:
+        """Row of each position, as `EpochOrder.tables` was told. Shape [B]."""
+        return self._find()[1]
+
+    def _find(self) -> tuple[Int64, Int64]:
+        if self._found is None:
+            if self.stretch is not None:
+                self._found = arithmetic().locate_range(*self.stretch, self.tables)
+            else:
+                positions = np.concatenate([np.arange(*one, dtype=np.int64) for one in self._ranges])
+                self._found = arithmetic().locate(positions, self.tables)
+        return self._found

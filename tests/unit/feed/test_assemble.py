@@ -7,9 +7,10 @@ from tests.strategies import check_samples, sample_table
 
 from stoker.cache.chunk import opened, read_header
 from stoker.cache.write import write_chunk
-from stoker.feed.assemble import Part, assemble
+from stoker.feed.assemble import Part, assemble, assemble_located
 from stoker.feed.buffers import BufferPool
 from stoker.feed.window import Window
+from stoker.order.epoch import Located, Order
 from stoker.source.columns import plan_spec, to_arrays
 from stoker.spec import Ragged
 
@@ -19,6 +20,8 @@ NESTED = "nested"
 def table_of(num_rows, first):
     table = sample_table(num_rows, first=first)
     nested = [[[int(i)] * (i % 3) for _ in range(i % 4)] for i in table["id"].to_pylist()]
+    wide = np.arange(first * 16, (first + num_rows) * 16, dtype=np.float32)
+    table = table.append_column("wide", pa.FixedSizeListArray.from_arrays(pa.array(wide), 16))
     return table.append_column(NESTED, pa.array(nested, type=pa.list_(pa.list_(pa.int16()))))
 
 
@@ -115,3 +118,25 @@ def test_batches_cut_from_one_are_those_assembled_one_by_one(tmp_path_factory, s
             }
     finally:
         window.close()
+
+
+@pytest.mark.parametrize("columns", [["wide"], ["wide", "history", "word"], ["history"], ["id"], ["id", NESTED]])
+@pytest.mark.parametrize("sizes", [[5, 0, 9], [300, 1, 220]], ids=["a table", "a cipher"])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_places_found_in_the_call_that_gathers_are_those_found_before(tmp_path, columns, sizes, shuffle):
+    order = Order(sizes, shuffle=shuffle, seed=3, window=None).epoch(1)
+    window = window_of(tmp_path, [sizes[chunk] for chunk in order.window_chunks(0)], first=0, columns=columns)
+    assert NESTED in columns or "id" in columns or window.spec.record_bytes % 64 == 0  # else nothing is compiled
+    tables, num = order.tables(0, window.first_row), sum(sizes)
+    for ranges in ([(0, num)], [(3, 4)], [(2, num - 1)], [(4, 4)], [(1, 3), (5, 9)]):
+        located = assemble_located(window.spec, window, Located(ranges, tables), BufferPool())
+        if NESTED in columns:
+            assert located is None
+            continue
+        found = Located(ranges, tables)
+        before = assemble(window.spec, [Part(window, found.slot, found.row)], BufferPool())
+        assert located.num_samples == sum(stop - start for start, stop in ranges)
+        assert {name: plain(field) for name, field in located.views().items()} == {
+            name: plain(field) for name, field in before.views().items()
+        }
+    window.close()

@@ -133,7 +133,7 @@ def test_rows_taken_in_one_call_are_those_taken_field_by_field(data):
 
     out = np.empty((len(row), records.shape[1]), dtype=np.uint8)
     expected_bytes = data.draw(st.sampled_from([0, 100, 10_000, 100_000]))
-    taken = gather.take_rows(records, fields, slot, row, out, memory_for, expected_bytes=expected_bytes)
+    taken = gather.take_rows(records, fields, gather.Places(slot, row), out, memory_for, expected_bytes=expected_bytes)
     np.testing.assert_array_equal(out, records[row])
     for i, size in enumerate(value_bytes.tolist()):
         starts, offsets = gather.extents(words, fields.first_word[i], slot, row)

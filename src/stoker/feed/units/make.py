@@ -14,6 +14,7 @@ from stoker.feed.buffers import BufferPool
 from stoker.feed.units.expand import Packed, Units, offsets_of
 from stoker.feed.units.packing import PackedPart, fill_places, pack_field
 from stoker.feed.window import Window
+from stoker.order.epoch import Located
 from stoker.order.plain import Int64
 from stoker.source.units.asked import Asked, Grouped, NGram, Pack
 from stoker.spec import Array, Arrays, Entry, Ragged, Spec
@@ -30,8 +31,7 @@ class UnitPart(NamedTuple):
     Attributes:
         window: Where they lie.
         chunks: Chunk of each slot of the window, in fixed order. Shape [K].
-        slot: Chunk of each unit, as its place in the window. Shape [b].
-        unit: Each unit in its chunk; a row, where rows are counted, through the window. Shape [b].
+        where: Their places. Length b.
         units: What is counted; None for rows.
         fragments: Names the chunks, for errors.
         which: Number of the data set.
@@ -39,11 +39,20 @@ class UnitPart(NamedTuple):
 
     window: Window
     chunks: Int64
-    slot: Int64
-    unit: Int64
+    where: Located
     units: Units | None = None
     fragments: Sequence[object] = ()
     which: int = 0
+
+    @property
+    def slot(self) -> Int64:
+        """Chunk of each unit, as its place in the window. Shape [b]."""
+        return self.where.slot
+
+    @property
+    def unit(self) -> Int64:
+        """Each unit in its chunk; a row, where rows are counted, through the window. Shape [b]."""
+        return self.where.row
 
 
 @dataclass(frozen=True)
@@ -147,9 +156,10 @@ class Maker:
         if isinstance(self.asked, Pack):
             return self._packed(self.asked, parts, pool)
         found, offsets = [], []
-        for window, chunks, slot, unit, units, *_ in parts:
-            assert units is not None
-            rows = units.rows(chunks[slot], unit)
+        for part in parts:
+            window, slot = part.window, part.slot
+            assert part.units is not None
+            rows = part.units.rows(part.chunks[slot], part.unit)
             slots = np.repeat(slot, np.diff(rows.offsets))
             found.append(Part(window, slots, window.first_row[slots] + rows.row))
             offsets.append(rows.offsets)
@@ -180,9 +190,10 @@ class Maker:
 
     def _packed(self, asked: Pack, parts: Sequence[UnitPart], pool: BufferPool) -> Made:
         found = []
-        for window, chunks, slot, unit, units, fragments, _ in parts:
+        for window, chunks, where, units, fragments, _ in parts:
             assert isinstance(units, Packed)
-            segments = units.segments(chunks[slot], unit)
+            slot = where.slot
+            segments = units.segments(chunks[slot], where.row)
             slots = np.repeat(slot, np.diff(segments.offsets))
             names = _Names(fragments, chunks)
             found.append(PackedPart(window, slots, window.first_row[slots] + segments.row, segments, names))
