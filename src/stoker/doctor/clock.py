@@ -9,6 +9,8 @@ from stoker.doctor.settings import DoctorSettings
 
 PLANNED = 0.75
 """Planned for of the budget: every experiment ends a little late, and most of all on a busy machine."""
+# What is left of it when all is tried: for what was begun and ends late, and for working it all out.
+_AFTER_S = 6.0
 
 
 @dataclass(kw_only=True)
@@ -24,8 +26,8 @@ class Clock:
 
     @property
     def left_s(self) -> float:
-        """Seconds until the budget is used up, with what is planned for experiments that take longer."""
-        return self.start_s + self.settings.budget_s - time.perf_counter()
+        """Seconds in which something may still be tried, with what was planned for experiments that take longer."""
+        return self.start_s + self.settings.budget_s - _AFTER_S - time.perf_counter()
 
     def slice_s(self, share: float) -> float:
         """Return the seconds of a share of the budget: less where time runs out."""

@@ -191,8 +191,10 @@ class _Examination:
             fetched=kept,
             fetch=fetch,
         ).all()
+        paths.run_again()
         plans = paths.settled()
         self._notes += paths.notes
+        speeds = (*(pace.speed for pace in paces), *paths.speeds)
         if paths.cores_left is not None:
             found = replace(found, cores_left=paths.cores_left)
         examined = Examined(
@@ -216,13 +218,13 @@ class _Examination:
             gpu_note=gpu.note,
             timeline=paths.timeline,
             opened_s=opened_s,
+            speeds=speeds,
             notes=tuple(self._notes),
         )
         clock.say("working it out")
         result = result_of(examined, wall_s=0.0, when=datetime.now(UTC).date().isoformat())
         changes = changes_for(plans, today=today, options=options_of(examined))
         seconds = _VERIFY * PLANNED * settings.budget_s
-        speeds = (*(pace.speed for pace in paces), *paths.speeds)
         verified: Verified | None = None
         tried: tuple[Verified, ...] = ()
         if settings.verify_all:

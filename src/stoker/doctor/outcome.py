@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stoker.doctor import probe_machine
@@ -38,6 +39,9 @@ from stoker.doctor.whatif import Options, fixes_for, materialise, with_cores
 from stoker.doctor.words import rate_text
 from stoker.source.catalogue import Catalogue
 
+# Looks at a quiet machine's processors lie this near to each other, the middle half of them; fewer looks say nothing.
+_STEADY, _LEAST_LOOKS = 1.08, 5
+
 
 @dataclass(frozen=True, kw_only=True)
 class Examined:
@@ -64,6 +68,7 @@ class Examined:
         gpu_note: What that means, or why there is nothing.
         timeline: A stretch of today's path.
         opened_s: Seconds until the data set was open.
+        speeds: Of the processors, look by look; see `Pace`.
         notes: What a reader should know.
     """
 
@@ -87,6 +92,7 @@ class Examined:
     gpu_note: str
     timeline: tuple[Span, ...]
     opened_s: float
+    speeds: tuple[float, ...]
     notes: tuple[str, ...]
 
 
@@ -335,6 +341,8 @@ def _notes(examined: Examined) -> tuple[str, ...]:
             f"Others use this machine: {found.cores_left:.1f} of {found.machine.cores:.3g} cores were left. What was "
             "measured is for that; what is predicted is for a machine of one's own."
         )
+    if (note := pace_note(examined.speeds)) is not None:
+        notes.append(note)
     left = with_cores(examined.plans[examined.today], found.cores_left)
     predicted, measured = rate_of(left), examined.measured.get(examined.today)
     if measured is not None and abs(predicted / measured.samples_s - 1) > 0.25:
@@ -343,3 +351,20 @@ def _notes(examined: Examined) -> tuple[str, ...]:
             f"{rate_text(predicted)}: something is at work that no experiment saw, so predictions are less sure."
         )
     return tuple(notes)
+
+
+def pace_note(speeds: Sequence[float]) -> str | None:
+    """Return what to say of processors that do not keep one pace; None where they do.
+
+    Args:
+        speeds: Look by look; see `Pace`.
+    """
+    if len(speeds) < _LEAST_LOOKS:
+        return None
+    low, _, high = statistics.quantiles(speeds, n=4, method="inclusive")
+    if high <= _STEADY * low:
+        return None
+    return (
+        f"The pace of the processors went up and down by {high / low - 1:.0%} during the examination, as on a host "
+        "where neighbours come and go. Rates that processors limit, measured or predicted, are no surer than that."
+    )

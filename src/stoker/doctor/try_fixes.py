@@ -36,8 +36,6 @@ from stoker.testing import SlowStorage
 
 # Share of the budget for each.
 _SHARE = 0.12
-# What is left of the budget when all are tried: for what was begun and ends late, and for working it all out.
-_AFTER_S = 6.0
 # A run for less says nothing of itself.
 _LEAST_S = 0.5
 # Windows that a rate is taken of, and those in which processes have long begun and have not come to their end.
@@ -189,7 +187,7 @@ class TryFixes:
     def _seconds(self, plan: Plan, *, num_windows: int = _NUM_WINDOWS) -> float | None:
         """Return how long to run a plan, None where that is longer than there is time."""
         window_s = plan.window * self.sample.mean_chunk / rate_of(plan)
-        left_s = self.clock.left_s - _AFTER_S
+        left_s = self.clock.left_s
         # Behind one that only fills the pipe; and what was begun when the time is over has to end.
         beside_s = 2 * window_s
         least_s = num_windows * window_s

@@ -197,9 +197,16 @@ def joined(runs: Sequence[Whole]) -> Whole:
     )
 
 
-def mean_rate(rates: Sequence[Rate]) -> Rate:
-    """Return what runs of one length gave together: their mean, from the slowest of them to the fastest."""
-    mean = statistics.fmean(rate.samples_s for rate in rates)
+def mean_rate(rates: Sequence[Rate], seconds: Sequence[float] | None = None) -> Rate:
+    """Return what several runs gave together: their mean, from the slowest of them to the fastest.
+
+    Args:
+        rates: Of each.
+        seconds: How long each took; None for runs of one length.
+    """
+    mean = statistics.fmean([rate.samples_s for rate in rates], seconds)
+    # Rounded, a mean of equal rates may lie beside them.
+    mean = min(max(mean, min(rate.low for rate in rates)), max(rate.high for rate in rates))
     return Rate(
         samples_s=mean,
         low=min(rate.low for rate in rates),

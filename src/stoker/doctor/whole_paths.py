@@ -26,6 +26,8 @@ _TODAY, _WARM_UP, _OTHERS = 0.12, 0.08, 0.035
 _LEAST_S = 0.5
 # One of which three windows take more of the budget is not run.
 _LONGEST = 0.6
+# Of what is left when everything else is done: runs take longer than they count.
+_AGAIN = 0.6
 
 
 class WholePaths:
@@ -65,6 +67,7 @@ class WholePaths:
         self._today = today
         self._step_s = step_s
         self._rates: dict[str, list[Rate]] = {}
+        self._seconds: dict[str, list[float]] = {}
         self._cores_left: dict[str, list[float]] = {}
         self._speeds: list[float] = []
         self._listener = Listener()
@@ -77,8 +80,20 @@ class WholePaths:
         others = sorted({ARROW, TENSORS} & self._plans.keys() - {self._today})
         for key in (*others, self._today, *reversed(others)):
             self._run(key)
-            # What is verified later is compared with these runs: so is the speed of the processors.
-            self._speeds.append(probe_machine.pace().speed)
+
+    def run_again(self) -> None:
+        """Look at the other paths once more, each for its part of the time that is left.
+
+        Where neighbours on the same host come and go, a core's pace changes by a third from one second to the next: the
+        longer is looked, the less a moment counts. What the step holds back gives the same at any pace.
+        """
+        keys = [key for key in (ARROW, TENSORS) if key in self.measured and key != self._today]
+        keys = [key for key in keys if not self._feeds(key)]
+        left_s = self._clock.left_s
+        for key in keys:
+            seconds = min(_AGAIN * left_s / len(keys), _TODAY * self._settings.budget_s)
+            if seconds >= _LEAST_S:
+                self._run(key, seconds=seconds)
 
     @property
     def speeds(self) -> tuple[float, ...]:
@@ -103,19 +118,23 @@ class WholePaths:
                 plans[key],
                 build_cpu_s=build_cpu_s(self._listener) if key == SOURCE else None,
                 measured_s=rate.samples_s,
-                cores_left=statistics.fmean(self._cores_left[key]),
+                cores_left=statistics.fmean(self._cores_left[key], self._seconds[key]),
             )
         return plans
 
     def is_fed(self) -> bool:
         """Return whether today's path gives what the step takes; True where it did not run, for nothing is known."""
-        now, demand = self.measured.get(self._today), demand_of(self._plans[self._today])
-        return now is None or (demand is not None and now.samples_s >= KEEPS_UP * demand)
+        return self._today not in self.measured or self._feeds(self._today)
 
-    def _run(self, key: str) -> None:
-        """Run a path: today's for longer."""
+    def _feeds(self, key: str) -> bool:
+        demand = demand_of(self._plans[key])
+        return demand is not None and self.measured[key].samples_s >= KEEPS_UP * demand
+
+    def _run(self, key: str, *, seconds: float | None = None) -> None:
+        """Run a path: today's for longer, unless told."""
         settings, clock, sample, plan = self._settings, self._clock, self._sample, self._plans[key]
-        seconds = clock.slice_s(_TODAY if key == self._today else _OTHERS)
+        if seconds is None:
+            seconds = clock.slice_s(_TODAY if key == self._today else _OTHERS)
         if seconds < _LEAST_S and key != self._today:
             return
         if key == SOURCE:
@@ -135,10 +154,13 @@ class WholePaths:
                 whole = run_arrow(sample, settings, seconds=seconds)
             else:
                 whole = run_tensors(sample, settings, seconds=seconds)
-            self._cores_left.setdefault(key, []).append(whole.cores_left)
+            # What is verified later is compared with these runs: so is the speed of the processors.
+            self._speeds.append(probe_machine.pace().speed)
             if whole.rate is not None:
+                self._cores_left.setdefault(key, []).append(whole.cores_left)
                 self._rates.setdefault(key, []).append(whole.rate)
-                self.measured[key] = mean_rate(self._rates[key])
+                self._seconds.setdefault(key, []).append(seconds)
+                self.measured[key] = mean_rate(self._rates[key], self._seconds[key])
             if key == self._today and whole.got:
                 at = min(len(whole.got) - 1, len(whole.got) // 2)
                 self.timeline = spans_of(
