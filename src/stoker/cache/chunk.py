@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from stoker.cache.ahead import Ahead
 from stoker.cache.layout import (
     CHECKSUM_AT,
     DTYPES,
@@ -184,10 +185,16 @@ def _parse_spec(text: str) -> Spec:
 _buffers = threading.local()
 
 
-def check_arrays(fd: int, header: ChunkHeader, *, path: Path) -> None:
+def check_arrays(fd: int, header: ChunkHeader, *, path: Path, ahead: Ahead | None = None) -> None:
     """Read all arrays and compare their checksums. One buffer a thread is kept for it.
 
     Read, not mapped: a disk that fails is then an error here, where a map would end the process.
+
+    Args:
+        fd: Open for reading.
+        header: Of the file.
+        path: Of the file, for errors.
+        ahead: Brings in what is read; None leaves that to the system.
 
     Raises:
         ChunkCorruptError: An array is not what was published; it names the array.
@@ -201,6 +208,8 @@ def check_arrays(fd: int, header: ChunkHeader, *, path: Path) -> None:
         at, end = place.offset_bytes, place.offset_bytes + place.size_bytes
         while at < end:
             piece = view[: min(end - at, _CHECK_BYTES)]
+            if ahead is not None:
+                ahead.reach(at + len(piece))
             try:
                 num_bytes = os.preadv(fd, [piece], at)
             except OSError as error:

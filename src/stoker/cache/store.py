@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
+from stoker.cache.ahead import Ahead
 from stoker.cache.chunk import ChunkHeader, check_arrays, read_header
 from stoker.cache.failures import sweep_failures
 from stoker.cache.files import Files
@@ -303,9 +304,13 @@ class Store:
                 place = (self._device, self._inode, key)
                 known, header = _checked.get(place, (None, None))
                 if known != version or header is None:
+                    is_checked = self._marks.holds(key, about)
+                    ahead = Ahead(fd, about.st_size)
+                    if not is_checked:
+                        ahead.reach(1)  # before the header is read, in pages that would stay small
                     header = read_header(fd, file_bytes=about.st_size)
-                    if not self._marks.holds(key, about):
-                        check_arrays(fd, header, path=Path(name))
+                    if not is_checked:
+                        check_arrays(fd, header, path=Path(name), ahead=ahead)
                         self._marks.set(key, about)
                         was_read = True
                     _remember(place, version, header)

@@ -16,14 +16,9 @@ import numpy as np
 
 from stoker.feed.memory import Memories
 from stoker.huge import ADVICE, HUGE_BYTES, PAGE_BYTES
+from stoker.maps import MADV_POPULATE_READ, MAP_FIXED, libc, map_at
 from stoker.spec import Array
 
-# The same number on Linux and macOS, on every processor; the mmap module knows all flags but this one.
-_MAP_FIXED = 0x10
-_FAILED = ctypes.c_void_p(-1).value
-
-# Linux 5.14; the mmap module does not know it yet. Where it is unknown the system says so, and nothing is lost.
-_MADV_POPULATE_READ = 22
 # Entered in one call: some 2 milliseconds where it lies in memory, which is how long whoever stops it may wait.
 _PIECE_BYTES = 64 << 20
 # Read in one call. Past the page cache, two threads with pieces of 0.5 to 2 MiB read 2.1 to 2.6 GB/s here, with 8 MiB
@@ -39,23 +34,6 @@ CAN_MAP_SIDE_BY_SIDE = sys.platform in ("linux", "darwin")
 
 
 @cache
-def _libc() -> Any:
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = [
-        ctypes.c_void_p,
-        ctypes.c_size_t,
-        ctypes.c_int,
-        ctypes.c_int,
-        ctypes.c_int,
-        ctypes.c_int64,
-    ]
-    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    return libc
-
-
-@cache
 def _mincore() -> Any:
     """Return the call that looks at a page, which keeps the interpreter's lock: to get it back takes longer.
 
@@ -65,14 +43,6 @@ def _mincore() -> Any:
     mincore = ctypes.PyDLL(None).mincore
     mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
     return mincore
-
-
-def _mmap(address: int | None, num_bytes: int, protection: int, flags: int, fd: int, offset: int) -> int:
-    got = _libc().mmap(address, num_bytes, protection, flags, fd, offset)
-    if got == _FAILED:
-        errno = ctypes.get_errno()
-        raise OSError(errno, f"mmap of {num_bytes} bytes: {os.strerror(errno)}")
-    return int(got)
 
 
 class _Addresses:
@@ -120,7 +90,7 @@ class Region:
             # may be the last of its page. Pages that are only read cost no memory and are not accounted for.
             # Places are counted from a huge page's border.
             self._reserved_bytes = self.size_bytes + (HUGE_BYTES if self.size_bytes >= HUGE_BYTES else 0)
-            self._reserved = _mmap(None, self._reserved_bytes, mmap.PROT_READ, flags, -1, 0)
+            self._reserved = map_at(None, self._reserved_bytes, mmap.PROT_READ, flags, -1, 0)
             self._address = self._reserved
             if self._reserved_bytes > self.size_bytes:
                 self._address = -(-self._reserved // HUGE_BYTES) * HUGE_BYTES
@@ -149,11 +119,11 @@ class Region:
         if offset % PAGE_BYTES or at % PAGE_BYTES or at + num_bytes > self.size_bytes:
             raise ValueError(f"cannot place {num_bytes} bytes from {offset} at {at} of {self.size_bytes}")
         if self.is_mapped:
-            _mmap(self._address + at, num_bytes, mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED, fd, offset)
+            map_at(self._address + at, num_bytes, mmap.PROT_READ, mmap.MAP_SHARED | MAP_FIXED, fd, offset)
             self._placed.append((at, num_bytes))
             if num_bytes >= HUGE_BYTES and ADVICE is not None:
                 # What has to come from the disk comes in huge pages, too.
-                _libc().madvise(self._address + at, num_bytes, ADVICE)
+                libc().madvise(self._address + at, num_bytes, ADVICE)
             return
         # Whole pages: past the page cache nothing else can be read.
         _read(fd, self.bytes.data[at : at + -(-num_bytes // PAGE_BYTES) * PAGE_BYTES], offset, num_bytes)
@@ -205,15 +175,15 @@ class Region:
                 if not goes_on():
                     return False
                 piece = min(_PIECE_BYTES, last - begin)
-                if _libc().madvise(self._address + begin, piece, _MADV_POPULATE_READ):
-                    _libc().madvise(self._address + begin, piece, mmap.MADV_WILLNEED)  # an older system: read, at least
+                if libc().madvise(self._address + begin, piece, MADV_POPULATE_READ):
+                    libc().madvise(self._address + begin, piece, mmap.MADV_WILLNEED)  # an older system: read, at least
         return True
 
     def close(self) -> None:
         """Give the addresses back. Harmless when called again."""
         self.bytes = np.empty(0, dtype=np.uint8)
         if self._address:
-            _libc().munmap(self._reserved, self._reserved_bytes)
+            libc().munmap(self._reserved, self._reserved_bytes)
             self._address = 0
         if self._memory is not None:
             self._memories.give(self._memory)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import stoker
+from stoker.cache import ahead, store
 from stoker.feed import standing
 from stoker.feed.region import Region
-from stoker.huge import HUGE_BYTES
+from stoker.huge import HUGE_BYTES, bring_in
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="maps are looked at in /proc")
 
@@ -51,6 +53,52 @@ def test_chunks_are_mapped_as_far_from_a_huge_page_as_they_lie_in_their_file(dat
                 assert sum(_huge_bytes(tmp_path / "c")) >= HUGE_BYTES
             for _ in batches:
                 pass
+
+
+def test_a_cache_that_is_used_after_a_start_of_the_machine_has_its_huge_pages(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(ahead, "_LEAST_BYTES_S", 0.0)  # whatever pages cost here
+    monkeypatch.setattr(ahead, "_costs_much", threading.Event())
+    dataset, cache = stoker.Dataset(data), tmp_path / "c"
+    with stoker.Loader(dataset, batch_size=1_000, cache=cache) as loader:
+        for _ in loader:
+            pass
+    # As after a start: nothing is in the page cache, and no chunk has been checked.
+    store._checked.clear()
+    for mark in (cache / "checked").iterdir():
+        mark.unlink()
+    for path in cache.rglob("*.safetensors"):
+        _push_out(path)
+    with stoker.Loader(dataset, batch_size=1_000, cache=cache) as loader:
+        batches = iter(loader)
+        next(batches)
+        if not _reads_huge_pages(tmp_path):
+            pytest.skip("this system reads no huge pages into its page cache")
+        sizes = [size for _, size, _ in _mapped(cache) if size >= HUGE_BYTES]
+        assert sizes
+        assert sum(_huge_bytes(cache)) >= sum(size // HUGE_BYTES * HUGE_BYTES for size in sizes) // 2
+
+
+def _push_out(path):
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _reads_huge_pages(folder):
+    """Return whether a file that is only on disk can be read into huge pages here."""
+    path = folder / "control"
+    path.write_bytes(bytes(2 * HUGE_BYTES))
+    _push_out(path)
+    with path.open("rb") as file:
+        bring_in(file.fileno(), begin=0, num_bytes=2 * HUGE_BYTES)
+        region = Region(2 * HUGE_BYTES)
+        region.place(file.fileno(), offset=0, num_bytes=2 * HUGE_BYTES, at=0)
+    try:
+        assert not region.bytes[:: mmap.PAGESIZE].any()
+        return sum(_huge_bytes(path)) == 2 * HUGE_BYTES
+    finally:
+        region.close()
+        path.unlink()
 
 
 def _mapped(folder):
