@@ -304,12 +304,11 @@ class Store:
                 place = (self._device, self._inode, key)
                 known, header = _checked.get(place, (None, None))
                 if known != version or header is None:
-                    is_checked = self._marks.holds(key, about)
-                    ahead = Ahead(fd, about.st_size)
-                    if not is_checked:
+                    ahead = None if self._marks.holds(key, about) else Ahead(fd, about.st_size)
+                    if ahead is not None:
                         ahead.reach(1)  # before the header is read, in pages that would stay small
                     header = read_header(fd, file_bytes=about.st_size)
-                    if not is_checked:
+                    if ahead is not None:
                         check_arrays(fd, header, path=Path(name), ahead=ahead)
                         self._marks.set(key, about)
                         was_read = True

@@ -34,13 +34,26 @@ class Part(NamedTuple):
 
     Attributes:
         window: Where they lie; of what they share, the table of the window.
-        slot: Chunk of each, as its place in the window. Shape [b].
-        row: Row of each, counted through the window: `window.first_row[slot]` and its row in the chunk. Shape [b].
+        where: Their places in it, which need not have been found: b of them.
     """
 
     window: Window | Rows
-    slot: Index
-    row: Index
+    where: gather.Where
+
+    @classmethod
+    def at(cls, window: Window | Rows, slot: Index, row: Index) -> Part:
+        """Return samples at places that have been found; see `slot` and `row`."""
+        return cls(window, gather.Places(slot, row))
+
+    @property
+    def slot(self) -> Index:
+        """Chunk of each, as its place in the window. Shape [b]."""
+        return self.where.slot
+
+    @property
+    def row(self) -> Index:
+        """Row of each, counted through the window: `window.first_row[slot]` and its row in the chunk. Shape [b]."""
+        return self.where.row
 
 
 @dataclass(frozen=True)
@@ -158,11 +171,11 @@ def assemble(
     """
     if not spec.keys:
         return _assembled(spec, [parts], pool, places)
-    tables = [[Part(part.window.tables[0], part.slot, part.row) for part in parts if isinstance(part.window, Window)]]
+    tables = [[Part(part.window.tables[0], part.where) for part in parts if isinstance(part.window, Window)]]
     tables += [_shared_parts(key, i, parts) for i, key in enumerate(spec.keys, start=1)]
     if once != "never":
         found = [[gather.distinct(part.row) for part in table] for table in tables[1:]]
-        if once == "always" or _pays(found, num_samples=sum(len(part.row) for part in parts)):
+        if once == "always" or _pays(found, num_samples=sum(part.where.num for part in parts)):
             shared = (
                 _gathered_once(table_spec, table, rows, pool)
                 for table_spec, table, rows in zip(spec.tables[1:], tables[1:], found, strict=True)
@@ -180,41 +193,26 @@ def _assembled(
     """Gather some of the tables of a spec, side by side: from the first on, each with as many rows."""
     if len(tables) == 1 and len(tables[0]) == 1 and places is None:
         (part,) = tables[0]
-        taken = _taken(spec, part.window, gather.Places(part.slot, part.row), pool)
+        taken = _taken(spec, *part, pool)
         if taken is not None:
             return taken
-    num_samples = sum(len(part.row) for part in tables[0])
+    num_samples = sum(part.where.num for part in tables[0])
     width = spec.record_bytes
     records = pool.take(num_samples * width)[: num_samples * width].reshape(num_samples, width)
     ragged: dict[str, Ragged] = {}
     for table, parts, offset in zip(spec.tables, tables, spec.table_offsets, strict=False):
         at = 0
-        for window, _, row in parts if width and table.record_bytes else ():
+        for part in parts if width and table.record_bytes else ():
+            begin, at = at, at + part.where.num
             if places is None:
-                gather.take_records(window.records, row, records[at : at + len(row)], at=offset)
+                gather.take_records(part.window.records, part.row, records[begin:at], at=offset)
             else:
-                gather.take_records(window.records, row, records, at=offset, places=places[at : at + len(row)])
-            at += len(row)
+                gather.take_records(part.window.records, part.row, records, at=offset, places=places[begin:at])
         ragged |= {entry.name: _assemble_lists(entry, parts, pool) for entry in table.ragged}
     if places is not None and ragged:
         order = _placed(np.arange(len(places), dtype=np.int64), places)
         ragged = {name: reordered_lists(lists, order, pool) for name, lists in ragged.items()}
     return Assembled(spec=spec, num_samples=num_samples, records=records, ragged=ragged)
-
-
-def assemble_located(spec: Spec, window: Window, where: gather.Where, pool: BufferPool) -> Assembled | None:
-    """Find the samples of one window and gather them, in one call.
-
-    Args:
-        spec: Spec of the samples.
-        window: Where they lie.
-        where: Their places, which need not have been found.
-        pool: Gives the memory.
-
-    Returns:
-        None where that cannot be, or would spare nothing: `assemble` does it then.
-    """
-    return None if spec.keys else _taken(spec, window, where, pool)
 
 
 def _taken(spec: Spec, window: Window | Rows, where: gather.Where, pool: BufferPool) -> Assembled | None:
@@ -261,9 +259,9 @@ def assemble_beside(
     num, width = len(residence.here), spec.record_bytes
     records = pool.take(num * width)[: num * width].reshape(num, width)
     at = 0
-    for window, _, row in others:
-        gather.take_records(window.records, row, records[at : at + len(row)])
-        at += len(row)
+    for part in others:
+        begin, at = at, at + part.where.num
+        gather.take_records(part.window.records, part.row, records[begin:at])
     ragged = {entry.name: _assemble_lists(entry, parts, pool) for entry in spec.ragged}
     return Assembled(spec, residence.num_samples, records, ragged, residence=residence)
 
@@ -281,11 +279,12 @@ def _shared_parts(key: str, i: int, parts: Sequence[Part]) -> list[Part]:
     Cheap, though it goes through memory at random: gathering the samples finds the same lines in the cache.
     """
     found = []
-    for window, slot, row in parts:
-        assert isinstance(window, Window)
-        own, shared = window.tables[0], window.tables[i]
+    for part in parts:
+        assert isinstance(part.window, Window)
+        slot, row = part.slot, part.row
+        own, shared = part.window.tables[0], part.window.tables[i]
         offset = own.spec.record_offsets[run_name(key)]
-        found.append(Part(shared, slot, gather.run_rows(own.records, offset, shared.first_row, slot, row)))
+        found.append(Part.at(shared, slot, gather.run_rows(own.records, offset, shared.first_row, slot, row)))
     return found
 
 
@@ -300,7 +299,7 @@ def _gathered_once(
     rows, index, num_rows = [], [np.empty(0, np.int32)], 0
     for part, (row, places) in zip(parts, found, strict=True):
         slot = np.searchsorted(part.window.first_row, row, side="right") - 1
-        rows.append(Part(part.window, slot, row))
+        rows.append(Part.at(part.window, slot, row))
         index.append(places + np.int32(num_rows) if num_rows else places)
         num_rows += len(row)
     return SharedRows(_assembled(spec, [rows], pool), index[1] if len(index) == 2 else np.concatenate(index))
@@ -309,11 +308,12 @@ def _gathered_once(
 def _assemble_lists(entry: Entry, parts: Sequence[Part], pool: BufferPool, level: int = 0) -> Ragged:
     name = entry.name
     borders = [
-        gather.extents(window.words, window.levels[name].offsets[level], slot, row) for window, slot, row in parts
+        gather.extents(part.window.words, part.window.levels[name].offsets[level], part.slot, part.row)
+        for part in parts
     ]
     if level + 1 < entry.num_levels:
         inner = [
-            Part(part.window, *gather.expand(part.slot, starts, offsets))
+            Part.at(part.window, *gather.expand(part.slot, starts, offsets))
             for part, (starts, offsets) in zip(parts, borders, strict=True)
         ]
         return Ragged(_assemble_lists(entry, inner, pool, level + 1), _join([offsets for _, offsets in borders]))
@@ -322,9 +322,9 @@ def _assemble_lists(entry: Entry, parts: Sequence[Part], pool: BufferPool, level
     total = sum(int(offsets[-1]) for _, offsets in borders)
     memory = pool.take(total * value_bytes)
     at = 0
-    for (window, slot, _), (starts, offsets) in zip(parts, borders, strict=True):
-        values = window.levels[name].values
-        gather.copy_lists(window.bytes, values, value_bytes, slot, starts, offsets, memory[at:])
+    for part, (starts, offsets) in zip(parts, borders, strict=True):
+        values = part.window.levels[name].values
+        gather.copy_lists(part.window.bytes, values, value_bytes, part.slot, starts, offsets, memory[at:])
         at += int(offsets[-1]) * value_bytes
     values = memory[: total * value_bytes].view(entry.dtype).reshape(total, *entry.shape)
     return Ragged(values, _join([offsets for _, offsets in borders]))

@@ -313,10 +313,11 @@ def take_stretch(
     take_lines(memory, row, num_bytes, out, num_bytes, 0)
 
 
-_WHERE_LISTS_LIE = (_INT64_2D, _INT64, _INT64, _OUT_INT64_2D, _OUT_INT64_2D, _OUT_INT64, _OUT_BYTES)
+def _where_lists_lie(slot):
+    return (_INT64_2D, _INT64, slot, _OUT_INT64_2D, _OUT_INT64_2D, _OUT_INT64, _OUT_BYTES)
 
 
-@_compile(_BYTES, *_WHERE_LISTS_LIE, returns=types.int64)
+@_compile(_BYTES, *_where_lists_lie(_INT64), returns=types.int64)
 def copy_fields(memory, first, value_bytes, slot, starts, offsets, begins, out):
     """Copy the lists of several fields, one field behind the other, where there is room. See `gather.take_rows`."""
     end = 0
@@ -329,7 +330,9 @@ def copy_fields(memory, first, value_bytes, slot, starts, offsets, begins, out):
     return end
 
 
-@_compile(_BYTES, _INT64, types.int64, _OUT_BYTES, _INT64, _INT64_2D, _BYTES, *_WHERE_LISTS_LIE, returns=types.int64)
+@_compile(
+    _BYTES, _INT64, types.int64, _OUT_BYTES, _INT64, _INT64_2D, _BYTES, *_where_lists_lie(_INT64), returns=types.int64
+)
 def take_rows(
     records, row, num_bytes, out, words, first_word, memory, first, value_bytes, slot, starts, offsets, begins, values
 ):
@@ -341,12 +344,9 @@ def take_rows(
     return copy_fields(memory, first, value_bytes, slot, starts, offsets, begins, values)
 
 
-_OF_LISTS = (_INT64_2D, _INT64, _OUT_INT64, _OUT_INT64_2D, _OUT_INT64_2D, _OUT_INT64, _OUT_BYTES)
-
-
 @_compile(
     *(types.int64, *TABLES),
-    *(_BYTES, _OUT_INT64, types.int64, _OUT_BYTES, _INT64, _INT64_2D, _BYTES, *_OF_LISTS),
+    *(_BYTES, _OUT_INT64, types.int64, _OUT_BYTES, _INT64, _INT64_2D, _BYTES, *_where_lists_lie(_OUT_INT64)),
     returns=types.int64,
 )
 def take_rows_of_stretch(

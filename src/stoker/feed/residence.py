@@ -106,10 +106,10 @@ def assemble_resident(spec: Spec, parts: Sequence[UnitPart], first_row: Int64, p
         rows.append((first + part.unit - part.window.first_row[part.slot])[lies])
         if not lies.all():
             here.append(places[~lies])
-            others.append(Part(part.window, part.slot[~lies], part.unit[~lies]))
+            others.append(Part.at(part.window, part.slot[~lies], part.unit[~lies]))
         begin += len(lies)
     residence = Residence(*(np.concatenate(places) for places in (there, rows, here)))
-    every = [Part(part.window, part.slot, part.unit) for part in parts]
+    every = [Part(part.window, part.where) for part in parts]
     return assemble_beside(spec, every, others, pool, residence)
 
 

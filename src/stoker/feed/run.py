@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stoker.compact import Compact, widen
-from stoker.feed.assemble import Assembled, Once, Part, assemble, assemble_located
+from stoker.feed.assemble import Assembled, Once, Part, assemble
 from stoker.feed.buffers import BufferPool
 from stoker.feed.fill import Filler
 from stoker.feed.handover import Batch, Handover
@@ -381,11 +381,7 @@ class Run:
         return self._assembled(parts)
 
     def _assembled(self, parts: Sequence[UnitPart], places: Int64 | None = None) -> Made:
-        if places is None and len(parts) == 1:
-            taken = assemble_located(self._opened.spec, parts[0].window, parts[0].where, self._pool)
-            if taken is not None:
-                return _rows_made(taken)
-        rows = [Part(part.window, part.slot, part.unit) for part in parts]
+        rows = [Part(part.window, part.where) for part in parts]
         return _rows_made(assemble(self._opened.spec, rows, self._pool, once=self._settings.once, places=places))
 
     def _mixed(self, parts: Sequence[UnitPart], whose_by_slice: Sequence[Int64 | None]) -> Made:

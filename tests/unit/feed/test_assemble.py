@@ -7,7 +7,7 @@ from tests.strategies import check_samples, sample_table
 
 from stoker.cache.chunk import opened, read_header
 from stoker.cache.write import write_chunk
-from stoker.feed.assemble import Part, assemble, assemble_located
+from stoker.feed.assemble import Part, assemble
 from stoker.feed.buffers import BufferPool
 from stoker.feed.window import Window
 from stoker.order.epoch import Located, Order
@@ -56,7 +56,7 @@ def test_a_batch_is_the_rows_asked_for_from_all_windows_in_their_order(tmp_path_
         first = int(starts[-1])
         slot = rng.integers(0, len(window_sizes), 20)
         row = np.array([rng.integers(0, window_sizes[s]) for s in slot], dtype=np.int64)
-        parts.append(Part(window, slot, window.first_row[slot] + row))
+        parts.append(Part.at(window, slot, window.first_row[slot] + row))
         expected += (starts[slot] + row).tolist()
     spec = parts[0].window.spec
     batch = assemble(spec, parts, BufferPool()).views()
@@ -78,7 +78,7 @@ def test_a_batch_is_the_rows_asked_for_from_all_windows_in_their_order(tmp_path_
 def test_any_set_of_fields_is_assembled(tmp_path, columns, is_mapped):
     window = window_of(tmp_path, [10, 3], first=0, columns=columns, is_mapped=is_mapped)
     slot = np.array([1, 0, 1])
-    part = Part(window, slot, window.first_row[slot] + np.array([2, 9, 0]))
+    part = Part.at(window, slot, window.first_row[slot] + np.array([2, 9, 0]))
     whole = assemble(window.spec, [part], BufferPool())
     assert whole.num_samples == 3
     assert list(whole.views()) == columns
@@ -107,7 +107,9 @@ def test_batches_cut_from_one_are_those_assembled_one_by_one(tmp_path_factory, s
         def assembled(begin, end):
             slot = slots[begin:end]
             return assemble(
-                window.spec, [Part(window, slot, window.first_row[slot] + rows[begin:end])], BufferPool(max_unused=16)
+                window.spec,
+                [Part.at(window, slot, window.first_row[slot] + rows[begin:end])],
+                BufferPool(max_unused=16),
             )
 
         together = assembled(0, sum(sizes)).cut(sizes)
@@ -129,12 +131,9 @@ def test_places_found_in_the_call_that_gathers_are_those_found_before(tmp_path, 
     assert NESTED in columns or "id" in columns or window.spec.record_bytes % 64 == 0  # else nothing is compiled
     tables, num = order.tables(0, window.first_row), sum(sizes)
     for ranges in ([(0, num)], [(3, 4)], [(2, num - 1)], [(4, 4)], [(1, 3), (5, 9)]):
-        located = assemble_located(window.spec, window, Located(ranges, tables), BufferPool())
-        if NESTED in columns:
-            assert located is None
-            continue
+        located = assemble(window.spec, [Part(window, Located(ranges, tables))], BufferPool())
         found = Located(ranges, tables)
-        before = assemble(window.spec, [Part(window, found.slot, found.row)], BufferPool())
+        before = assemble(window.spec, [Part.at(window, found.slot, found.row)], BufferPool())
         assert located.num_samples == sum(stop - start for start, stop in ranges)
         assert {name: plain(field) for name, field in located.views().items()} == {
             name: plain(field) for name, field in before.views().items()

@@ -67,7 +67,7 @@ def test_shared_batches_are_the_unshared_ones(tmp_path_factory, spec, windows, s
         slot, row = (np.array([rows[i][k] for i in order], dtype=np.int64) for k in (0, 1))
         for one, parts in ((spec, shared_parts), (plain, plain_parts)):
             window = window_of(tmp_path_factory.mktemp("window"), one, contents, is_mapped=is_mapped)
-            parts.append(Part(window, slot, window.first_row[slot] + row))
+            parts.append(Part.at(window, slot, window.first_row[slot] + row))
     expected = assemble(plain, plain_parts, BufferPool()).views()
     assert same_fields(assemble(spec, shared_parts, BufferPool()).views(), expected)
     for once in ("always", "where it pays"):

@@ -35,7 +35,7 @@ def test_a_batch_whose_samples_have_places_is_the_one_without_put_in_order(tmp_p
         first += sum(sizes)
         slot = rng.integers(0, len(sizes), 20)
         row = np.array([rng.integers(0, sizes[s]) for s in slot])
-        parts.append(Part(window, slot, window.first_row[slot] + row))
+        parts.append(Part.at(window, slot, window.first_row[slot] + row))
     spec, places = parts[0].window.spec, rng.permutation(60)
     plain = assemble(spec, parts, BufferPool()).views()
     placed = assemble(spec, parts, BufferPool(), places=places).views()

@@ -161,7 +161,7 @@ class Maker:
             assert part.units is not None
             rows = part.units.rows(part.chunks[slot], part.unit)
             slots = np.repeat(slot, np.diff(rows.offsets))
-            found.append(Part(window, slots, window.first_row[slots] + rows.row))
+            found.append(Part.at(window, slots, window.first_row[slots] + rows.row))
             offsets.append(rows.offsets)
         if isinstance(self.asked, NGram):
             return self._windows(found, pool)
@@ -213,7 +213,7 @@ class Maker:
         arrays |= {"segment_ids": ids, "positions": positions}
         size_bytes = sum(array.nbytes for array in arrays.values() if isinstance(array, np.ndarray))
         chosen = self._fixed if asked.per_segment else Spec(())
-        fixed = assemble(chosen, [Part(part.window, part.slot, part.row) for part in found], pool)
+        fixed = assemble(chosen, [Part.at(part.window, part.slot, part.row) for part in found], pool)
         offsets = _joined([part.segments.offsets for part in found])
         views = fixed.views()
         for name in asked.per_segment:
@@ -314,7 +314,7 @@ def _at_places(part: Part, at: Sequence[int], length: int) -> Part:
     if len(at) == length:
         return part
     chosen = [array.reshape(-1, length)[:, list(at)].reshape(-1) for array in (part.slot, part.row)]
-    return Part(part.window, *chosen)
+    return Part.at(part.window, *chosen)
 
 
 def _joined(offsets: Sequence[Int64]) -> Int64:
