@@ -21,8 +21,8 @@ from stoker.doctor.runs import Sample, run_tensors
 from stoker.doctor.sampled import SampledDataset, spread_units
 from stoker.doctor.settings import DoctorSettings
 from stoker.doctor.whole import Listener, Whole, built_rate, run_whole, stall_share, steady_rate
-from stoker.feed.windows import num_windows_ahead
 from stoker.source.catalogue import Catalogue
+from stoker.windows.in_use import num_windows_ahead
 
 Result = TypeVar("Result")
 

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import stoker.feed.standing
+import stoker.windows.standing
 from stoker import Dataset, Loader
-from stoker.feed.resident import cached_bytes
+from stoker.windows.resident import cached_bytes
 
 SMAPS = Path("/proc/self/smaps_rollup")
 pytestmark = pytest.mark.skipif(not SMAPS.exists(), reason="the system does not tell")
@@ -49,7 +49,7 @@ def drop(cache):
 def test_fifty_epochs_take_no_more_memory_than_five(way, tmp_path, monkeypatch):
     dataset = write(tmp_path / "data.parquet", num_rows=40_000, rows_per_chunk=1_000, width=8)
     if way != "standing":
-        monkeypatch.setattr(stoker.feed.standing, "MAX_CHUNKS", 0)
+        monkeypatch.setattr(stoker.windows.standing, "MAX_CHUNKS", 0)
     with Loader(
         dataset, batch_size=256, shuffle=True, window=7, cache=tmp_path / "cache", num_threads=2, cache_limit="1GB"
     ) as loader:
@@ -69,7 +69,7 @@ def test_fifty_epochs_take_no_more_memory_than_five(way, tmp_path, monkeypatch):
 def test_windows_that_are_read_take_three_times_their_bytes_at_most(tmp_path, monkeypatch):
     num_rows, rows_per_chunk, width, window, batch_size = 1 << 17, 1 << 11, 32, 16, 512
     dataset = write(tmp_path / "data.parquet", num_rows=num_rows, rows_per_chunk=rows_per_chunk, width=width)
-    monkeypatch.setattr(stoker.feed.standing, "MAX_CHUNKS", 0)
+    monkeypatch.setattr(stoker.windows.standing, "MAX_CHUNKS", 0)
     with Loader(dataset, batch_size=batch_size, shuffle=True, cache=tmp_path / "cache", num_threads=2) as loader:
         for _ in range(2):
             for _ in loader:

@@ -13,7 +13,7 @@ try:
 except RuntimeError:
     print("no place")
 
-import stoker.cache.kernels, stoker.cache.look_kernels, stoker.cache.runs_kernels, stoker.feed.kernels
+import stoker.cache.kernels, stoker.cache.look_kernels, stoker.cache.runs_kernels, stoker.gather.kernels
 import stoker.feed.units.kernels, stoker.order.compiled, stoker.order.draws_compiled, stoker.trace.profile.scan
 from stoker.order.permute import permute
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from stoker.feed.assemble import Assembled
+from stoker.gather.assemble import Assembled
 from stoker.spec import Entry, Ragged, Spec
 from stoker.torch import to_nested
 from stoker.torch.tensors import as_tensor, as_tensors, fields_of, torch_dtype

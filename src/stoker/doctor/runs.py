@@ -19,8 +19,8 @@ from stoker.doctor.settings import DoctorSettings
 from stoker.doctor.whole import Listener, Whole, built_rate, joined, run_whole, stall_share, steady_rate
 from stoker.errors import FieldError
 from stoker.feed.loader import Loader
-from stoker.feed.windows import num_windows_ahead
 from stoker.source.catalogue import Catalogue
+from stoker.windows.in_use import num_windows_ahead
 
 # Of the free memory that a cold run may fill with chunks.
 _MEMORY_SHARE = 0.2

@@ -1,1 +1,1 @@
-"""Batches ahead of their step: which chunks to have, gathering samples from them, handing over in order."""
+"""Batches ahead of their step: which chunks to have, whose rows each step takes, handing over in order."""

@@ -29,7 +29,6 @@ from stoker.feed.opening import Opener
 from stoker.feed.temporary import TemporaryFolder
 from stoker.feed.units.make import check_units
 from stoker.feed.units.open import makes_tokens, open_units
-from stoker.feed.window import Window
 from stoker.identity import fingerprint
 from stoker.source.catalogue import Catalogue
 from stoker.source.columns import check_nulls
@@ -39,6 +38,7 @@ from stoker.source.units.index import Index
 from stoker.source.units.reading import OnCount
 from stoker.spec import Entry, Spec
 from stoker.trace.stages import OnStage
+from stoker.windows.window import Window
 
 # How often to look whether another process has counted what this one needs.
 _POLL_S = 0.02

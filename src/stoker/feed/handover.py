@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from stoker.compact import Compact
-from stoker.feed.assemble import Assembled
-from stoker.feed.buffers import plain_buffer
 from stoker.feed.residence import Resident
 from stoker.feed.sequence import SequenceShard
 from stoker.feed.units.make import Shaping
+from stoker.gather.assemble import Assembled
+from stoker.gather.buffers import plain_buffer
 from stoker.spec import Array, Arrays
 
 

@@ -15,20 +15,20 @@ from typing import Any, Literal, Self, TypedDict
 import numpy as np
 
 from stoker.errors import ResumeError
-from stoker.feed.assemble import Once
-from stoker.feed.buffers import BufferPool
 from stoker.feed.explain import Explanation, Use
 from stoker.feed.explain_all import explain_all, find_all
 from stoker.feed.handover import Handover, NumpyHandover
 from stoker.feed.mixing import mixed_window, window_chunks
 from stoker.feed.opened import Opened, open_all
 from stoker.feed.orders import Orders
-from stoker.feed.ready import load_kernels
 from stoker.feed.run import Augment, Prepared, Run, RunSettings, Turn, let_go
 from stoker.feed.sequence import SequenceShard
 from stoker.feed.shard import Shard
 from stoker.feed.units.make import Maker
 from stoker.feed.units.report import UnitsReport
+from stoker.gather.assemble import Once
+from stoker.gather.buffers import BufferPool
+from stoker.gather.ready import load_kernels
 from stoker.order.position import ROWS, Position
 from stoker.order.steps import Remainder, Steps
 from stoker.source.dataset import Dataset

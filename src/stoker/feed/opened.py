@@ -21,7 +21,6 @@ from stoker.feed.chunks import ChunkCounts, Chunks, open_chunks
 from stoker.feed.fill import Filling
 from stoker.feed.sets import fingerprint_of
 from stoker.feed.temporary import TemporaryFolder
-from stoker.feed.window import Window
 from stoker.order.plain import Int64
 from stoker.source.dataset import Dataset
 from stoker.source.mixture import Mixture
@@ -29,6 +28,7 @@ from stoker.source.units.asked import Asked
 from stoker.source.units.reading import OnCount
 from stoker.spec import Spec
 from stoker.trace.stages import OnStage
+from stoker.windows.window import Window
 
 
 class _Shifted:

@@ -29,12 +29,12 @@ from stoker.cache.look import NO_VERSION, versions_of
 from stoker.cache.store import Chunk, Store
 from stoker.errors import CacheError, ChunkCorruptError
 from stoker.feed.fill import Filling
-from stoker.feed.memory import Memories
-from stoker.feed.ready import are_kernels_ready
-from stoker.feed.resident import available_bytes, cached_bytes
-from stoker.feed.standing import NoPlaceError, Standing
-from stoker.feed.window import Index, Window
+from stoker.gather.ready import are_kernels_ready
 from stoker.spec import Spec
+from stoker.windows.memory import Memories
+from stoker.windows.resident import available_bytes, cached_bytes
+from stoker.windows.standing import NoPlaceError, Standing
+from stoker.windows.window import Index, Window
 
 # A chunk that was found corrupt, or was evicted between being built and being opened, is built again this often before
 # it counts as a fault of the disk.

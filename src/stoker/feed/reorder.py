@@ -11,12 +11,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from stoker.feed import gather
-from stoker.feed.assemble import Assembled
-from stoker.feed.buffers import BufferPool
-from stoker.feed.lists import reordered_lists
-from stoker.feed.units.expand import offsets_of, ranges
 from stoker.feed.units.make import Made, Shaping
+from stoker.gather.assemble import Assembled
+from stoker.gather.buffers import BufferPool
+from stoker.gather.lists import reordered_lists
+from stoker.gather.offsets import offsets_of, ranges
+from stoker.gather.take import take_records
 from stoker.order.plain import Int64
 from stoker.spec import Array, Arrays, Ragged
 
@@ -60,7 +60,7 @@ def _assembled(assembled: Assembled, rows: Int64, pool: BufferPool) -> Assembled
     width = assembled.spec.record_bytes
     records = pool.take(len(rows) * width)[: len(rows) * width].reshape(len(rows), width)
     if width:
-        gather.take_records(assembled.records, rows, records)
+        take_records(assembled.records, rows, records)
     return replace(
         assembled,
         num_samples=len(rows),

@@ -11,17 +11,16 @@ one of them is worth its room as much as any other.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from stoker.feed.assemble import Assembled, Part, assemble_beside
-from stoker.feed.buffers import BufferPool
 from stoker.feed.units.make import UnitPart
-from stoker.feed.window import Window
+from stoker.gather.assemble import Assembled, Part, Residence, assemble_beside
+from stoker.gather.buffers import BufferPool
 from stoker.spec import Array, Spec
+from stoker.windows.window import Window
 
 Int64 = npt.NDArray[np.int64]
 
@@ -50,26 +49,6 @@ class Resident(Protocol):
             chunk: Its number.
             records: uint8, shape [rows of the chunk, record_bytes]; may be gone once this returns.
         """
-
-
-@dataclass(frozen=True)
-class Residence:
-    """Which samples of a batch lie on the device.
-
-    Attributes:
-        there: Their places in the batch, ascending. Shape [R].
-        rows: Their rows on the device. Shape [R].
-        here: Places of the others, ascending. Shape [H].
-    """
-
-    there: Int64
-    rows: Int64
-    here: Int64
-
-    @property
-    def num_samples(self) -> int:
-        """R + H."""
-        return len(self.there) + len(self.here)
 
 
 def offer_window(resident: Resident, window: Window, chunks: Int64, num_samples: Int64) -> None:

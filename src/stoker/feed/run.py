@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stoker.compact import Compact, widen
-from stoker.feed.assemble import Assembled, Once, Part, assemble
-from stoker.feed.buffers import BufferPool
 from stoker.feed.fill import Filler
 from stoker.feed.handover import Batch, Handover
 from stoker.feed.opened import Opened
@@ -25,7 +23,8 @@ from stoker.feed.streams import Acquired, EpochStream, Mapped, MixedStream, Rang
 from stoker.feed.subjects import Subjects
 from stoker.feed.units.expand import Units
 from stoker.feed.units.make import Made, Maker, UnitPart
-from stoker.feed.windows import Windows, num_windows_ahead
+from stoker.gather.assemble import Assembled, Once, Part, assemble
+from stoker.gather.buffers import BufferPool
 from stoker.identity import order_key
 from stoker.order.epoch import EpochOrder
 from stoker.order.mixture import MixtureEpoch
@@ -36,6 +35,7 @@ from stoker.order.steps import Slice, Steps
 from stoker.spec import Arrays, Ragged, Shared
 from stoker.trace.stages import Stages, timed
 from stoker.trace.track import Subject
+from stoker.windows.in_use import Windows, num_windows_ahead
 
 Augment = Callable[[Arrays, np.random.Generator], Arrays]
 

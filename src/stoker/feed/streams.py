@@ -18,11 +18,11 @@ from typing import Protocol, TypeAlias
 
 from stoker.feed.units.expand import Units
 from stoker.feed.units.make import UnitPart
-from stoker.feed.window import Window
-from stoker.feed.windows import Windows
 from stoker.order.epoch import EpochOrder, Located
 from stoker.order.mixture import MixtureEpoch
 from stoker.order.plain import Int64, Tables
+from stoker.windows.in_use import Windows
+from stoker.windows.window import Window
 
 
 @dataclass(frozen=True, slots=True)

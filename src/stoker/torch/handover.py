@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from stoker.compact import Compact
-from stoker.feed.assemble import Assembled, SharedRows
-from stoker.feed.buffers import plain_buffer
 from stoker.feed.handover import Batch
+from stoker.gather.assemble import Assembled, SharedRows
+from stoker.gather.buffers import plain_buffer
 from stoker.spec import Array, Ragged, Shared
 from stoker.torch.compact import widen_tensor
 from stoker.torch.expand import expand_ragged, expand_rows, expanded_totals

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from stoker.feed.residence import Residence
+from stoker.gather.assemble import Residence
 from stoker.spec import Array
 from stoker.torch.stream import Mark, SideStream
 

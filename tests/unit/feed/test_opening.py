@@ -10,12 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import stoker.feed.opening
-import stoker.feed.standing
+import stoker.windows.standing
 from stoker import Dataset, Loader
-from stoker.feed.memory import Memories
-from stoker.feed.region import PAGE_BYTES, Region
-from stoker.feed.resident import available_bytes, cached_bytes
-from stoker.feed.standing import Standing, StandingWindow
+from stoker.windows.memory import Memories
+from stoker.windows.region import PAGE_BYTES, Region
+from stoker.windows.resident import available_bytes, cached_bytes
+from stoker.windows.standing import Standing, StandingWindow
 
 NUM_ROWS = 6_000
 OPTIONS = {"batch_size": 64, "shuffle": True, "seed": 3, "window": 3, "num_threads": 2}
@@ -31,7 +31,7 @@ def dataset(tmp_path):
 
 @pytest.fixture
 def nothing_stands(monkeypatch):
-    monkeypatch.setattr(stoker.feed.standing, "MAX_CHUNKS", 0)
+    monkeypatch.setattr(stoker.windows.standing, "MAX_CHUNKS", 0)
 
 
 @pytest.fixture
@@ -174,8 +174,8 @@ def test_a_data_set_that_does_not_fit_never_goes_back_to_the_page_cache(
 def test_a_data_set_that_is_small_or_lies_in_two_windows_is_mapped_once(
     dataset, tmp_path, monkeypatch, max_bytes, parts
 ):
-    monkeypatch.setattr(stoker.feed.standing, "MAX_BYTES", max_bytes)
-    monkeypatch.setattr(stoker.feed.standing, "MEMORY_SHARE", 0)
+    monkeypatch.setattr(stoker.windows.standing, "MAX_BYTES", max_bytes)
+    monkeypatch.setattr(stoker.windows.standing, "MEMORY_SHARE", 0)
     with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
         content(loader)
     window = -(-len(chunk_files(tmp_path / "cache")) // parts)
@@ -192,8 +192,8 @@ def test_a_data_set_that_is_small_or_lies_in_two_windows_is_mapped_once(
 
 
 def test_a_data_set_that_is_larger_is_mapped_window_by_window(dataset, tmp_path, monkeypatch):
-    monkeypatch.setattr(stoker.feed.standing, "MAX_BYTES", 0)
-    monkeypatch.setattr(stoker.feed.standing, "MEMORY_SHARE", 0)
+    monkeypatch.setattr(stoker.windows.standing, "MAX_BYTES", 0)
+    monkeypatch.setattr(stoker.windows.standing, "MEMORY_SHARE", 0)
     with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
         batches = iter(loader)
         next(batches)
@@ -204,7 +204,7 @@ def test_a_data_set_that_is_larger_is_mapped_window_by_window(dataset, tmp_path,
 @pytest.fixture
 def all_is_large(monkeypatch):
     """Every data set is more than does no harm, and less than memory holds."""
-    monkeypatch.setattr(stoker.feed.standing, "MAX_BYTES", 0)
+    monkeypatch.setattr(stoker.windows.standing, "MAX_BYTES", 0)
 
 
 def test_a_data_set_that_memory_holds_is_mapped_once_however_large_it_is(dataset, tmp_path, all_is_large):
@@ -273,7 +273,7 @@ def test_pages_whose_entering_was_ended_early_are_entered_later(dataset, tmp_pat
 @pytest.mark.parametrize("stands", [True, False])
 def test_a_chunk_that_is_removed_or_damaged_between_epochs_is_built_again(dataset, tmp_path, stands, monkeypatch):
     if not stands:
-        monkeypatch.setattr(stoker.feed.standing, "MAX_CHUNKS", 0)
+        monkeypatch.setattr(stoker.windows.standing, "MAX_CHUNKS", 0)
     with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
         expected = content(loader)
         removed, damaged, cut, *_ = chunk_files(tmp_path / "cache")
@@ -293,8 +293,8 @@ def test_a_data_set_that_turns_out_too_large_to_stand_is_opened_window_by_window
     with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
         expected = [content(loader) for _ in range(2)]
     # Its records alone would fit; a few chunks find a place, then there is none left.
-    monkeypatch.setattr(stoker.feed.standing, "MAX_BYTES", NUM_ROWS * 64)
-    monkeypatch.setattr(stoker.feed.standing, "MEMORY_SHARE", 0)
+    monkeypatch.setattr(stoker.windows.standing, "MAX_BYTES", NUM_ROWS * 64)
+    monkeypatch.setattr(stoker.windows.standing, "MEMORY_SHARE", 0)
     with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
         assert loader.spec.record_bytes <= 64
         assert [content(loader) for _ in range(2)] == expected
@@ -373,7 +373,7 @@ def test_an_error_of_a_reading_thread_reaches_whoever_opens_the_window():
 
 
 def test_what_a_file_has_in_the_page_cache_is_told_in_both_ways(tmp_path):
-    from stoker.feed import resident
+    from stoker.windows import resident
 
     path = tmp_path / "file"
     path.write_bytes(b"1" * (10 * PAGE_BYTES))

@@ -7,10 +7,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from stoker.feed.assemble import Assembled, SharedRows
-from stoker.feed.buffers import BufferPool
 from stoker.feed.reorder import reordered
 from stoker.feed.units.make import Made, Shaping
+from stoker.gather.assemble import Assembled, SharedRows
+from stoker.gather.buffers import BufferPool
 from stoker.spec import Entry, Ragged, Shared, Spec
 
 SPEC = Spec(

@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from stoker.gather.offsets import offsets_of, ranges
 from stoker.order.draws import Draws
 from stoker.order.plain import Int64
 from stoker.source.units.asked import Asked, Grouped, NGram, Pack, Weighted
@@ -231,16 +232,3 @@ def units_of(asked: Asked, index: Index, *, seed: int, epoch: int) -> Units:
         return Packed(index, asked.length, asked.split)
     assert isinstance(asked, Weighted)
     return Weights(Draws(index.arrays["cumulated"], index.row_starts, seed=seed, epoch=epoch))
-
-
-def offsets_of(counts: Int64) -> Int64:
-    """Return where each of so many begins, side by side, and the end. Shape [B + 1]."""
-    offsets = np.zeros(len(counts) + 1, dtype=np.int64)
-    np.cumsum(counts, out=offsets[1:])
-    return offsets
-
-
-def ranges(first: Int64, offsets: Int64) -> Int64:
-    """Return `first[i]`, `first[i] + 1`, ... for every i, as many as its offsets say. Shape [offsets[-1]]."""
-    found: Int64 = np.repeat(first - offsets[:-1], np.diff(offsets)) + np.arange(offsets[-1])
-    return found

@@ -9,15 +9,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stoker.errors import FieldError
-from stoker.feed.assemble import Assembled, Once, Part, assemble
-from stoker.feed.buffers import BufferPool
-from stoker.feed.units.expand import Packed, Units, offsets_of
+from stoker.feed.units.expand import Packed, Units
 from stoker.feed.units.packing import PackedPart, fill_places, pack_field
-from stoker.feed.window import Window
+from stoker.gather.assemble import Assembled, Once, Part, assemble
+from stoker.gather.buffers import BufferPool
+from stoker.gather.offsets import offsets_of
 from stoker.order.epoch import Located
 from stoker.order.plain import Int64
 from stoker.source.units.asked import Asked, Grouped, NGram, Pack
 from stoker.spec import Array, Arrays, Entry, Ragged, Spec
+from stoker.windows.window import Window
 
 Place = slice | list[int]
 

@@ -11,13 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker.errors import FieldMismatchError
-from stoker.feed import gather
-from stoker.feed.buffers import BufferPool
-from stoker.feed.units.expand import Segments, ranges
-from stoker.feed.window import Window
+from stoker.feed.units.expand import Segments
+from stoker.gather.buffers import BufferPool
+from stoker.gather.offsets import ranges
+from stoker.gather.take import extents, unit_dtype
 from stoker.order.plain import Int64
 from stoker.source.units.asked import Pack
 from stoker.spec import Array, Entry
+from stoker.windows.window import Window
 
 Int32 = npt.NDArray[np.int32]
 
@@ -105,7 +106,7 @@ def pack_field(asked: Pack, entry: Entry, parts: Sequence[PackedPart], pool: Buf
 def _pack_part(asked: Pack, entry: Entry, part: PackedPart, out: Array) -> None:
     window, segments = part.window, part.segments
     levels = window.levels[entry.name]
-    starts, offsets = gather.extents(window.words, levels.offsets[0], part.slot, part.row)
+    starts, offsets = extents(window.words, levels.offsets[0], part.slot, part.row)
     tokens = segments.lengths - asked.num_ends
     found = np.diff(offsets)
     if not np.array_equal(found, tokens):
@@ -164,7 +165,7 @@ def copy_ranges(
     if kernels is not None:
         kernels.copy_ranges(memory, source, num * value_bytes, target * value_bytes, out.reshape(-1).view(np.uint8))
         return
-    unit = gather.unit_dtype(value_bytes)
+    unit = unit_dtype(value_bytes)
     per_value = value_bytes // unit.itemsize
     ends = np.concatenate([[0], np.cumsum(num * per_value)])
     flat = out.reshape(-1).view(unit)

@@ -7,12 +7,12 @@ from tests.strategies import check_samples, sample_table
 
 from stoker.cache.chunk import opened, read_header
 from stoker.cache.write import write_chunk
-from stoker.feed.assemble import Part, assemble
-from stoker.feed.buffers import BufferPool
-from stoker.feed.window import Window
+from stoker.gather.assemble import Part, assemble
+from stoker.gather.buffers import BufferPool
 from stoker.order.epoch import Located, Order
 from stoker.source.columns import plan_spec, to_arrays
 from stoker.spec import Ragged
+from stoker.windows.window import Window
 
 NESTED = "nested"
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from stoker.order.permute import defer_compiled
 
-_MODULES = ("stoker.order.compiled", "stoker.feed.kernels", "stoker.cache.look_kernels")
+_MODULES = ("stoker.order.compiled", "stoker.gather.kernels", "stoker.cache.look_kernels")
 
 _lock = threading.Lock()
 _ready = threading.Event()

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.feed import gather
-from stoker.feed.region import PAGE_BYTES, Region
+from stoker.gather import take
+from stoker.windows.region import PAGE_BYTES, Region
 
 
 @given(st.data())
@@ -16,7 +16,7 @@ def test_taken_records_are_the_indexed_ones(compiled, data):
     rows = np.random.default_rng(0).integers(0, 256, (data.draw(st.integers(1, 300)), width), dtype=np.uint8)
     index = np.array(data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=50)), dtype=np.int64)
     out = np.full((len(index), width), 77, dtype=np.uint8)
-    gather.take_records(rows, index, out, compiled=compiled)
+    take.take_records(rows, index, out, compiled=compiled)
     np.testing.assert_array_equal(out, rows[index])
 
 
@@ -43,14 +43,14 @@ def test_gathered_lists_are_the_lists_asked_for(lengths, seed, units_per_value, 
     row = np.array([rng.integers(0, len(chunks[s])) for s in slot], dtype=np.int64)
     expected = [chunks[s][r] for s, r in zip(slot, row, strict=True)]
 
-    starts, offsets = gather.extents(np.concatenate(words), np.array(first_word), slot, row, compiled=compiled)
+    starts, offsets = take.extents(np.concatenate(words), np.array(first_word), slot, row, compiled=compiled)
     value_bytes = units_per_value * np.dtype(unit).itemsize
     num_bytes = int(offsets[-1]) * value_bytes
     memory = np.concatenate(units).view(np.uint8)
     memory = np.concatenate([memory, np.zeros(-len(memory) % 8, dtype=np.uint8)])  # windows are whole pages
     guarded = np.full(num_bytes + slack_bytes + 100, 201, dtype=np.uint8)
     out = guarded[: num_bytes + slack_bytes]
-    gather.copy_lists(memory, np.array(first_byte), value_bytes, slot, starts, offsets, out, compiled=compiled)
+    take.copy_lists(memory, np.array(first_byte), value_bytes, slot, starts, offsets, out, compiled=compiled)
     np.testing.assert_array_equal(np.diff(offsets), [len(e) for e in expected])
     np.testing.assert_array_equal(out[:num_bytes].view(unit).reshape(-1, units_per_value), np.concatenate(expected))
     assert (guarded[num_bytes + slack_bytes :] == 201).all()
@@ -66,7 +66,7 @@ def test_batches_that_go_past_the_caches_are_the_indexed_ones(is_placed, shift):
     begin = -memory.ctypes.data % 64 + shift
     out = memory[begin : begin + len(index) * 384].reshape(-1, 384)
     places = rng.permutation(len(index)) if is_placed else None
-    gather.take_records(rows, index, out, at=64, places=places)
+    take.take_records(rows, index, out, at=64, places=places)
     expected = np.full_like(out, 77)
     expected[slice(None) if places is None else places, 64:] = rows[index]
     np.testing.assert_array_equal(out, expected)
@@ -96,7 +96,7 @@ def test_lists_that_go_past_the_caches_are_the_lists_asked_for(seed, value_bytes
     guarded = np.full(num_bytes + 256, 77, dtype=np.uint8)
     begin = -guarded.ctypes.data % 64 + shift
     out = guarded[begin : begin + num_bytes]
-    gather.copy_lists(memory, np.zeros(1, dtype=np.int64), value_bytes, slot, starts, offsets, out)
+    take.copy_lists(memory, np.zeros(1, dtype=np.int64), value_bytes, slot, starts, offsets, out)
     values = memory[: int(ends[-1]) * value_bytes].reshape(-1, value_bytes)
     expected = np.concatenate([values[a : a + n] for a, n in zip(starts, lengths[index], strict=True)]).reshape(-1)
     np.testing.assert_array_equal(out, expected)
@@ -122,7 +122,7 @@ def test_rows_taken_in_one_call_are_those_taken_field_by_field(data):
     records = rng.integers(0, 256, (num_rows, data.draw(st.sampled_from([0, 64, 192]))), dtype=np.uint8)
     row = rng.integers(0, num_rows, data.draw(st.integers(0, 30)))
     slot = np.zeros(len(row), dtype=np.int64)
-    fields = gather.Fields(
+    fields = take.Fields(
         words, memory, np.array(first_word)[:, None], np.array(first_byte)[:, None], value_bytes.astype(np.int64)
     )
     asked = []
@@ -133,13 +133,13 @@ def test_rows_taken_in_one_call_are_those_taken_field_by_field(data):
 
     out = np.empty((len(row), records.shape[1]), dtype=np.uint8)
     expected_bytes = data.draw(st.sampled_from([0, 100, 10_000, 100_000]))
-    taken = gather.take_rows(records, fields, gather.Places(slot, row), out, memory_for, expected_bytes=expected_bytes)
+    taken = take.take_rows(records, fields, take.Places(slot, row), out, memory_for, expected_bytes=expected_bytes)
     np.testing.assert_array_equal(out, records[row])
     for i, size in enumerate(value_bytes.tolist()):
-        starts, offsets = gather.extents(words, fields.first_word[i], slot, row)
+        starts, offsets = take.extents(words, fields.first_word[i], slot, row)
         np.testing.assert_array_equal(taken.offsets[i], offsets)
         alone = np.empty(int(offsets[-1]) * size, dtype=np.uint8)
-        gather.copy_lists(memory, fields.first_byte[i], size, slot, starts, offsets, alone, compiled=False) if len(
+        take.copy_lists(memory, fields.first_byte[i], size, slot, starts, offsets, alone, compiled=False) if len(
             alone
         ) else None
         begin = taken.begins[i]
@@ -149,7 +149,7 @@ def test_rows_taken_in_one_call_are_those_taken_field_by_field(data):
 
 
 def test_inner_lists_are_found_in_their_chunks():
-    slot, rows = gather.expand(np.array([1, 0, 1]), np.array([4, 0, 2]), np.array([0, 2, 2, 3]))
+    slot, rows = take.expand(np.array([1, 0, 1]), np.array([4, 0, 2]), np.array([0, 2, 2, 3]))
     assert slot.tolist() == [1, 1, 1]
     assert rows.tolist() == [4, 5, 2]
 
@@ -210,7 +210,7 @@ def test_records_go_to_their_place_in_wider_ones(compiled, data):
     rows = np.random.default_rng(0).integers(0, 256, (data.draw(st.integers(1, 50)), width), dtype=np.uint8)
     index = np.array(data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=50)), dtype=np.int64)
     out = np.full((len(index), at + width + 8), 77, dtype=np.uint8)
-    gather.take_records(rows, index, out, at=at, compiled=compiled)
+    take.take_records(rows, index, out, at=at, compiled=compiled)
     np.testing.assert_array_equal(out[:, at : at + width], rows[index])
     assert (np.delete(out, np.s_[at : at + width], axis=1) == 77).all()
 
@@ -228,13 +228,13 @@ def test_the_run_of_each_record_is_read(runs, width, compiled, seed):
     records[:, offset : offset + 4] = np.array(runs, dtype="<u4")[:, None].view(np.uint8)
     slot, row = rng.integers(0, 3, 60), rng.integers(0, len(runs), 60)
     first = np.array([0, 2**40, 5])
-    found = gather.run_rows(records, offset, first, slot, row, compiled=compiled)
+    found = take.run_rows(records, offset, first, slot, row, compiled=compiled)
     assert found.tolist() == [int(first[s]) + runs[r] for s, r in zip(slot, row, strict=True)]
 
 
 @given(st.lists(st.one_of(st.integers(0, 20), st.integers(0, 2**62)), max_size=80), st.booleans())
 def test_distinct_rows_come_in_their_order_with_the_place_of_each(rows, compiled):
-    found, index = gather.distinct(np.array(rows, dtype=np.int64), compiled=compiled)
+    found, index = take.distinct(np.array(rows, dtype=np.int64), compiled=compiled)
     assert found.tolist() == list(dict.fromkeys(rows))
     assert found[index].tolist() == rows
     assert index.dtype == np.int32

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from stoker.feed import gather
-from stoker.feed.buffers import BufferPool
-from stoker.feed.lists import reordered_lists
-from stoker.feed.window import Rows, Window
+from stoker.gather.buffers import BufferPool
+from stoker.gather.lists import reordered_lists
+from stoker.gather.take import (
+    Places,
+    Where,
+    copy_lists,
+    distinct,
+    expand,
+    extents,
+    run_rows,
+    take_located,
+    take_records,
+    take_rows,
+)
 from stoker.spec import CACHE_LINE_BYTES, Array, Arrays, Entry, Ragged, Shared, Spec, run_name
-
-if TYPE_CHECKING:
-    from stoker.feed.residence import Residence
+from stoker.windows.window import Rows, Window
 
 Index = npt.NDArray[np.int64]
 
@@ -38,12 +46,12 @@ class Part(NamedTuple):
     """
 
     window: Window | Rows
-    where: gather.Where
+    where: Where
 
     @classmethod
     def at(cls, window: Window | Rows, slot: Index, row: Index) -> Part:
         """Return samples at places that have been found; see `slot` and `row`."""
-        return cls(window, gather.Places(slot, row))
+        return cls(window, Places(slot, row))
 
     @property
     def slot(self) -> Index:
@@ -54,6 +62,26 @@ class Part(NamedTuple):
     def row(self) -> Index:
         """Row of each, counted through the window: `window.first_row[slot]` and its row in the chunk. Shape [b]."""
         return self.where.row
+
+
+@dataclass(frozen=True)
+class Residence:
+    """Which samples of a batch lie on the device.
+
+    Attributes:
+        there: Their places in the batch, ascending. Shape [R].
+        rows: Their rows on the device. Shape [R].
+        here: Places of the others, ascending. Shape [H].
+    """
+
+    there: Index
+    rows: Index
+    here: Index
+
+    @property
+    def num_samples(self) -> int:
+        """R + H."""
+        return len(self.there) + len(self.here)
 
 
 @dataclass(frozen=True)
@@ -174,7 +202,7 @@ def assemble(
     tables = [[Part(part.window.tables[0], part.where) for part in parts if isinstance(part.window, Window)]]
     tables += [_shared_parts(key, i, parts) for i, key in enumerate(spec.keys, start=1)]
     if once != "never":
-        found = [[gather.distinct(part.row) for part in table] for table in tables[1:]]
+        found = [[distinct(part.row) for part in table] for table in tables[1:]]
         if once == "always" or _pays(found, num_samples=sum(part.where.num for part in parts)):
             shared = (
                 _gathered_once(table_spec, table, rows, pool)
@@ -205,9 +233,9 @@ def _assembled(
         for part in parts if width and table.record_bytes else ():
             begin, at = at, at + part.where.num
             if places is None:
-                gather.take_records(part.window.records, part.row, records[begin:at], at=offset)
+                take_records(part.window.records, part.row, records[begin:at], at=offset)
             else:
-                gather.take_records(part.window.records, part.row, records, at=offset, places=places[begin:at])
+                take_records(part.window.records, part.row, records, at=offset, places=places[begin:at])
         ragged |= {entry.name: _assemble_lists(entry, parts, pool) for entry in table.ragged}
     if places is not None and ragged:
         order = _placed(np.arange(len(places), dtype=np.int64), places)
@@ -215,7 +243,7 @@ def _assembled(
     return Assembled(spec=spec, num_samples=num_samples, records=records, ragged=ragged)
 
 
-def _taken(spec: Spec, window: Window | Rows, where: gather.Where, pool: BufferPool) -> Assembled | None:
+def _taken(spec: Spec, window: Window | Rows, where: Where, pool: BufferPool) -> Assembled | None:
     """Gather samples of one window in one go; None where that cannot be, or would spare nothing."""
     rows = window.tables[0] if isinstance(window, Window) else window
     num, width = where.num, spec.record_bytes
@@ -225,11 +253,11 @@ def _taken(spec: Spec, window: Window | Rows, where: gather.Where, pool: BufferP
     records = pool.take(num * width)[: num * width].reshape(num, width)
     if lists is None:
         if width:
-            gather.take_located(rows.records, where, records)
+            take_located(rows.records, where, records)
         return Assembled(spec, num, records, {})
     source = rows.records if width else rows.bytes[:0].reshape(1, 0)
     expected_bytes = int(num * rows.expected_bytes)
-    taken = gather.take_rows(source, lists, where, records, pool.take, expected_bytes=expected_bytes)
+    taken = take_rows(source, lists, where, records, pool.take, expected_bytes=expected_bytes)
     if taken is None:
         return None
     offsets, begins, values = taken
@@ -261,7 +289,7 @@ def assemble_beside(
     at = 0
     for part in others:
         begin, at = at, at + part.where.num
-        gather.take_records(part.window.records, part.row, records[begin:at])
+        take_records(part.window.records, part.row, records[begin:at])
     ragged = {entry.name: _assemble_lists(entry, parts, pool) for entry in spec.ragged}
     return Assembled(spec, residence.num_samples, records, ragged, residence=residence)
 
@@ -284,7 +312,7 @@ def _shared_parts(key: str, i: int, parts: Sequence[Part]) -> list[Part]:
         slot, row = part.slot, part.row
         own, shared = part.window.tables[0], part.window.tables[i]
         offset = own.spec.record_offsets[run_name(key)]
-        found.append(Part.at(shared, slot, gather.run_rows(own.records, offset, shared.first_row, slot, row)))
+        found.append(Part.at(shared, slot, run_rows(own.records, offset, shared.first_row, slot, row)))
     return found
 
 
@@ -308,12 +336,11 @@ def _gathered_once(
 def _assemble_lists(entry: Entry, parts: Sequence[Part], pool: BufferPool, level: int = 0) -> Ragged:
     name = entry.name
     borders = [
-        gather.extents(part.window.words, part.window.levels[name].offsets[level], part.slot, part.row)
-        for part in parts
+        extents(part.window.words, part.window.levels[name].offsets[level], part.slot, part.row) for part in parts
     ]
     if level + 1 < entry.num_levels:
         inner = [
-            Part.at(part.window, *gather.expand(part.slot, starts, offsets))
+            Part.at(part.window, *expand(part.slot, starts, offsets))
             for part, (starts, offsets) in zip(parts, borders, strict=True)
         ]
         return Ragged(_assemble_lists(entry, inner, pool, level + 1), _join([offsets for _, offsets in borders]))
@@ -324,7 +351,7 @@ def _assemble_lists(entry: Entry, parts: Sequence[Part], pool: BufferPool, level
     at = 0
     for part, (starts, offsets) in zip(parts, borders, strict=True):
         values = part.window.levels[name].values
-        gather.copy_lists(part.window.bytes, values, value_bytes, part.slot, starts, offsets, memory[at:])
+        copy_lists(part.window.bytes, values, value_bytes, part.slot, starts, offsets, memory[at:])
         at += int(offsets[-1]) * value_bytes
     values = memory[: total * value_bytes].view(entry.dtype).reshape(total, *entry.shape)
     return Ragged(values, _join([offsets for _, offsets in borders]))

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.feed.places import next_place, room_for
 from stoker.huge import HUGE_BYTES, PAGE_BYTES
+from stoker.windows.places import next_place, room_for
 
 PAGES = st.integers(0, 1_000).map(lambda i: i * PAGE_BYTES)
 RECORDS = st.one_of(st.integers(1, 5_000), st.sampled_from([64, 640, 8_000, 150_016, 2 << 20, 4 << 20]))

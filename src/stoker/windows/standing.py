@@ -19,12 +19,12 @@ import numpy as np
 from stoker.cache.chunk import ChunkHeader
 from stoker.cache.layout import RECORDS
 from stoker.cache.look import NO_VERSION, Version
-from stoker.feed.places import next_place
-from stoker.feed.region import CAN_MAP_SIDE_BY_SIDE, Region
-from stoker.feed.resident import available_bytes
-from stoker.feed.window import Index, Levels, Rows, Window, empty_levels, set_levels
 from stoker.huge import PAGE_BYTES
 from stoker.spec import Spec
+from stoker.windows.places import next_place
+from stoker.windows.region import CAN_MAP_SIDE_BY_SIDE, Region
+from stoker.windows.resident import available_bytes
+from stoker.windows.window import Index, Levels, Rows, Window, empty_levels, set_levels
 
 # What stays mapped cannot leave the page cache for others as easily. So much of it does no harm: what a window has by
 # default, or what two windows have, which are mapped in any case where one is used and the next one is opened.

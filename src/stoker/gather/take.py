@@ -14,9 +14,10 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from stoker.feed import ready
+from stoker.gather import ready
 from stoker.order.epoch import Located
 from stoker.spec import CACHE_LINE_BYTES, Array
+from stoker.windows.window import Fields
 
 Index = npt.NDArray[np.int64]
 
@@ -29,7 +30,7 @@ def _compiled() -> ModuleType | None:
 @cache
 def _loops() -> ModuleType | None:
     try:
-        from stoker.feed import kernels
+        from stoker.gather import kernels
     except ImportError:
         return None
     return kernels
@@ -120,24 +121,6 @@ def _stretch(where: Where) -> tuple[Any, ...] | None:
     if isinstance(where, Places) or where.stretch is None:
         return None
     return (where.stretch[0], *where.tables)
-
-
-class Fields(NamedTuple):
-    """Where the lists of several ragged fields lie in a region, an item a slot.
-
-    Attributes:
-        words: The region as int64.
-        memory: The region as uint8.
-        first_word: What to add to a slot's row to get where its list begins, in `words`. Shape [F, K].
-        first_byte: Where each slot's values begin in `memory`. Shape [F, K].
-        value_bytes: Bytes of a value of each field, none of them 0. Shape [F].
-    """
-
-    words: Index
-    memory: Array
-    first_word: Array
-    first_byte: Array
-    value_bytes: Index
 
 
 class Taken(NamedTuple):

@@ -3,7 +3,7 @@ import gc
 import numpy as np
 import pytest
 
-from stoker.feed.buffers import BufferPool
+from stoker.gather.buffers import BufferPool
 
 
 def test_a_buffer_nobody_sees_is_used_again():

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from stoker.cache.crew import Crew
 from stoker.feed.fill import Filler
-from stoker.feed.windows import Windows, num_windows_ahead
+from stoker.windows.in_use import Windows, num_windows_ahead
 
 
 class FakeWindow:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tests.strategies import check_samples
-from tests.unit.feed.test_assemble import NESTED, window_of
+from tests.unit.gather.test_assemble import NESTED, window_of
 
-from stoker.feed import gather
-from stoker.feed.assemble import Part, assemble
-from stoker.feed.buffers import BufferPool
+from stoker.gather import take
+from stoker.gather.assemble import Part, assemble
+from stoker.gather.buffers import BufferPool
 
 
 @pytest.mark.parametrize("compiled", [True, False])
@@ -20,7 +20,7 @@ def test_records_go_to_the_rows_they_are_told(compiled, num_bytes, width, at):
     for num in (0, 1, 37):
         index, places = rng.integers(0, 50, num), rng.permutation(60)[:num]
         out = np.full((60, width), 7, dtype=np.uint8)
-        gather.take_records(records, index, out, at=at, places=places, compiled=compiled)
+        take.take_records(records, index, out, at=at, places=places, compiled=compiled)
         expected = np.full((60, width), 7, dtype=np.uint8)
         expected[places, at : at + num_bytes] = records[index]
         np.testing.assert_array_equal(out, expected)

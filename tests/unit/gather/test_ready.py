@@ -8,7 +8,7 @@ import pytest
 
 _BEGIN = """
 import numpy as np, sys
-from stoker.feed import ready, gather
+from stoker.gather import ready, take
 from stoker.order.permute import arithmetic, permute
 assert ready.are_kernels_ready() and "numba" not in sys.modules
 """
@@ -26,14 +26,14 @@ def test_whoever_cannot_wait_gets_plain_numpy_until_the_loops_are_there():
 import importlib, threading
 go = threading.Event()
 ready.load_kernels(lambda name: go.wait() and importlib.import_module(name))
-print(arithmetic().__name__, gather._compiled(), "numba" in sys.modules)
+print(arithmetic().__name__, take._compiled(), "numba" in sys.modules)
 before = permute(np.arange(5000), size=5000, key=7)
 go.set()
 ready.wait_for_kernels()
-print(arithmetic().__name__, gather._compiled().__name__)
+print(arithmetic().__name__, take._compiled().__name__)
 print((before == permute(np.arange(5000), size=5000, key=7)).all())
 """)
-    assert out == ["stoker.order.plain", "None", "False", "stoker.order.compiled", "stoker.feed.kernels", "True"]
+    assert out == ["stoker.order.plain", "None", "False", "stoker.order.compiled", "stoker.gather.kernels", "True"]
 
 
 def test_without_numba_the_loading_ends_in_plain_numpy():
@@ -41,7 +41,7 @@ def test_without_numba_the_loading_ends_in_plain_numpy():
 sys.modules["numba"] = None
 ready.load_kernels()
 ready.wait_for_kernels()
-print(ready.are_kernels_ready(), arithmetic().__name__, gather._compiled())
+print(ready.are_kernels_ready(), arithmetic().__name__, take._compiled())
 """)
     assert out == ["True", "stoker.order.plain", "None"]
 

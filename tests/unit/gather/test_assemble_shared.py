@@ -12,10 +12,10 @@ from tests.unit.cache.test_runs import repeated
 from stoker.cache.chunk import opened, read_header
 from stoker.cache.runs import take_rows
 from stoker.cache.write import write_chunk
-from stoker.feed.assemble import Part, assemble
-from stoker.feed.buffers import BufferPool
-from stoker.feed.window import Window
+from stoker.gather.assemble import Part, assemble
+from stoker.gather.buffers import BufferPool
 from stoker.spec import Shared, Spec
+from stoker.windows.window import Window
 
 chunks = st.lists(st.lists(st.integers(1, 5), max_size=8), min_size=1, max_size=3)
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from stoker.feed.memory import Memories
 from stoker.huge import ADVICE, HUGE_BYTES, PAGE_BYTES
 from stoker.maps import MADV_POPULATE_READ, MAP_FIXED, libc, map_at
 from stoker.spec import Array
+from stoker.windows.memory import Memories
 
 # Entered in one call: some 2 milliseconds where it lies in memory, which is how long whoever stops it may wait.
 _PIECE_BYTES = 64 << 20

@@ -15,9 +15,9 @@ import pytest
 
 import stoker
 from stoker.cache import ahead, store
-from stoker.feed import standing
-from stoker.feed.region import Region
 from stoker.huge import HUGE_BYTES, bring_in
+from stoker.windows import standing
+from stoker.windows.region import Region
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="maps are looked at in /proc")
 

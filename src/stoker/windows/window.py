@@ -6,20 +6,38 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from stoker.cache.chunk import ChunkHeader
 from stoker.cache.layout import array_names, table_names
-from stoker.feed.gather import Fields
-from stoker.feed.memory import Memories
-from stoker.feed.places import next_place, room_for
-from stoker.feed.region import CAN_MAP_SIDE_BY_SIDE, Region
 from stoker.huge import PAGE_BYTES
 from stoker.spec import Array, Spec
+from stoker.windows.memory import Memories
+from stoker.windows.places import next_place, room_for
+from stoker.windows.region import CAN_MAP_SIDE_BY_SIDE, Region
 
 Index = npt.NDArray[np.int64]
+
+
+class Fields(NamedTuple):
+    """Where the lists of several ragged fields lie in a region, an item a slot.
+
+    Attributes:
+        words: The region as int64.
+        memory: The region as uint8.
+        first_word: What to add to a slot's row to get where its list begins, in `words`. Shape [F, K].
+        first_byte: Where each slot's values begin in `memory`. Shape [F, K].
+        value_bytes: Bytes of a value of each field, none of them 0. Shape [F].
+    """
+
+    words: Index
+    memory: Array
+    first_word: Array
+    first_byte: Array
+    value_bytes: Index
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Compiled loops that copy samples out of a window: rows of records, and lists.
 
-Imported on first use only, because numba takes a tenth of a second to import. `gather.py` has the same in plain NumPy
+Imported on first use only, because numba takes a tenth of a second to import. `take.py` has the same in plain NumPy
 for machines without numba; the two are held equal by a test. All signatures are given, so that each loop exists once,
 whatever its arrays may be; compiled once a machine, kept beside this file where that can be written. What is kept has
 the loop that finds rows in it: whoever changes that one changes this file, too, or numba does not notice.
@@ -131,7 +131,7 @@ _copy_32, _copy_16, _copy_8 = _copies(32), _copies(16), _copies(8)
 
 @_compile(_BYTES, _INT64, types.int64, _OUT_BYTES, types.int64, types.int64)
 def take_lines(memory, index, num_bytes, out, out_bytes, at):
-    """Copy records of whole cache lines. See `gather.take_records`."""
+    """Copy records of whole cache lines. See `take.take_records`."""
     num = len(index)
     ahead = max(1, min(_MAX_AHEAD, _AHEAD_BYTES // num_bytes))
     asked = min(num_bytes, _MAX_ASKED_BYTES)
@@ -154,7 +154,7 @@ def take_lines(memory, index, num_bytes, out, out_bytes, at):
 
 @_compile(_BYTES, _INT64, types.int64, _INT64, _OUT_BYTES, types.int64, types.int64)
 def put_lines(memory, index, num_bytes, places, out, out_bytes, at):
-    """Copy records of whole cache lines, each to its place. See `gather.take_records`.
+    """Copy records of whole cache lines, each to its place. See `take.take_records`.
 
     As `take_lines`, which is a loop of its own: it need not look where each goes.
     """
@@ -180,7 +180,7 @@ def put_lines(memory, index, num_bytes, places, out, out_bytes, at):
 
 @_compile(_INT64, _INT64, _INT64, _INT64, _OUT_INT64, _OUT_INT64)
 def extents(words, first, slot, row, starts, offsets):
-    """Read where each list begins, and add up the lengths. See `gather.extents`."""
+    """Read where each list begins, and add up the lengths. See `take.extents`."""
     num = len(slot)
     total = 0
     offsets[0] = 0
@@ -275,7 +275,7 @@ def _stream_lists(memory, first, value_bytes, slot, starts, offsets, out):
 
 @_compile(_BYTES, _INT64, types.int64, _INT64, _INT64, _INT64, _OUT_BYTES)
 def copy_lists(memory, first, value_bytes, slot, starts, offsets, out):
-    """Copy each list's values to its place. See `gather.copy_lists`."""
+    """Copy each list's values to its place. See `take.copy_lists`."""
     num = len(slot)
     total = offsets[num] * value_bytes
     if total >= max(_STREAMED_BYTES, num * _LONG_LIST_BYTES) and out.ctypes.data % _LINE_BYTES == 0:
@@ -306,7 +306,7 @@ def take_stretch(
     num_bytes,
     out,
 ):
-    """Find the records of consecutive positions and copy them. See `gather.take_located`."""
+    """Find the records of consecutive positions and copy them. See `take.take_located`."""
     num = len(out) // num_bytes
     slot, row = np.empty(num, dtype=np.int64), np.empty(num, dtype=np.int64)
     locate_range_into(first, start, stop, key, shuffle, slot_starts, shifts, guide, guide_shift, first_slot, slot, row)
@@ -319,7 +319,7 @@ def _where_lists_lie(slot):
 
 @_compile(_BYTES, *_where_lists_lie(_INT64), returns=types.int64)
 def copy_fields(memory, first, value_bytes, slot, starts, offsets, begins, out):
-    """Copy the lists of several fields, one field behind the other, where there is room. See `gather.take_rows`."""
+    """Copy the lists of several fields, one field behind the other, where there is room. See `take.take_rows`."""
     end = 0
     for i in range(len(first)):
         begins[i] = end
@@ -336,7 +336,7 @@ def copy_fields(memory, first, value_bytes, slot, starts, offsets, begins, out):
 def take_rows(
     records, row, num_bytes, out, words, first_word, memory, first, value_bytes, slot, starts, offsets, begins, values
 ):
-    """Copy records and the lists of several fields. See `gather.take_rows`."""
+    """Copy records and the lists of several fields. See `take.take_rows`."""
     if num_bytes:
         take_lines(records, row, num_bytes, out, num_bytes, 0)
     for i in range(len(first)):
@@ -375,7 +375,7 @@ def take_rows_of_stretch(
     begins,
     values,
 ):
-    """Find the rows of consecutive positions and copy their records and lists. See `gather.take_rows`."""
+    """Find the rows of consecutive positions and copy their records and lists. See `take.take_rows`."""
     locate_range_into(
         first_position, start, stop, key, shuffle, slot_starts, shifts, guide, guide_shift, first_slot, slot, row
     )
@@ -399,7 +399,7 @@ def take_rows_of_stretch(
 
 @_compile(_BYTES, types.int64, types.int64, _INT64, _INT64, _INT64, _OUT_INT64)
 def run_rows(memory, num_bytes, offset, first, slot, row, found):
-    """Read which run each record is in. See `gather.run_rows`."""
+    """Read which run each record is in. See `take.run_rows`."""
     num = len(row)
     for i in range(min(_MAX_AHEAD, num)):
         _prefetch(memory, row[i] * num_bytes + offset)
@@ -414,7 +414,7 @@ def run_rows(memory, num_bytes, offset, first, slot, row, found):
 
 @_compile(_INT64, _OUT_INT64, _OUT_INT32, _OUT_INT32, returns=types.int64)
 def distinct(row, found, index, table):
-    """Number different rows in the order in which they come first. See `gather.distinct`.
+    """Number different rows in the order in which they come first. See `take.distinct`.
 
     A row like the one before it, as in data that is grouped, costs a comparison; others are looked up in `table`,
     whose size is a power of two.
