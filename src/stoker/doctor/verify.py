@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -89,18 +90,23 @@ def _together(rounds: Sequence[Verified]) -> Verified:
 
 
 def faster_by(then: Sequence[float], now: Sequence[float]) -> float:
-    """Return how many times as fast the processors are now; 1.0 where their looks do not tell them apart.
+    """Return how many times as fast the processors are now; near 1.0 where their looks hardly tell them apart.
 
     Looks are short, and neighbours on the same host come and go: on some machines two in a row are half as far apart
-    again. So only what every look says is believed.
+    again. So a difference is believed for the share of it that chance does not explain.
 
     Args:
-        then: Speeds of some looks; see `Pace`.
+        then: Speeds of some looks, two at least; see `Pace`.
         now: Of others.
+
+    Source:
+        James and Stein, "Estimation with Quadratic Loss", 1961: an estimate shrunk by what of its square is doubt.
     """
-    if min(now) <= max(then) and min(then) <= max(now):
+    difference = math.log(statistics.fmean(now) / statistics.fmean(then))
+    if not difference:
         return 1.0
-    return statistics.median(now) / statistics.median(then)
+    doubt = sum(statistics.variance([math.log(speed) for speed in looks]) / len(looks) for looks in (then, now))
+    return math.exp(difference * max(0.0, 1 - doubt / difference**2))
 
 
 def _tried(
