@@ -77,11 +77,27 @@ def main() -> int:
         metavar="NAME",
         help="of the question doctor, only this planted case; may be given several times",
     )
+    parser.add_argument(
+        "--kept",
+        type=Path,
+        metavar="FILE",
+        help="of the question doctor, which takes an hour: where findings are kept, for a later run to go on from",
+    )
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=0.0,
+        metavar="MINUTES",
+        help="of the question doctor: how long to wait, before each case, for a machine on which nobody else works",
+    )
     parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
     options = parser.parse_args()
     if options.case and options.write:
         parser.error("some cases of a question are no result of it: --case and --write do not go together")
-    questions = {**QUESTIONS, "doctor": partial(doctor.run, names=options.case)}
+    questions = {
+        **QUESTIONS,
+        "doctor": partial(doctor.run, names=options.case, kept=options.kept, patience_s=60 * options.patience),
+    }
     chosen = []
     for asked in options.questions or QUESTIONS:
         # "order" asks all whose names begin with it; a whole name asks that one alone.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import statistics
 import sys
-from collections.abc import Collection
-from dataclasses import replace
+import time
+from collections.abc import Callable, Collection
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from benchmarks.elsewhere import applied, on_cores
@@ -18,7 +20,7 @@ from stoker.demo.link import BANDWIDTH_BYTES_S, LATENCY_S, MeteredLink
 from stoker.demo.ranking import COUNTRIES
 from stoker.doctor.examine import examine
 from stoker.doctor.fill import fill_cache
-from stoker.doctor.probe_machine import Disk
+from stoker.doctor.probe_machine import Disk, Pace, pace
 from stoker.doctor.ranks import compare
 from stoker.doctor.results import DoctorResult
 from stoker.doctor.settings import DoctorSettings
@@ -31,9 +33,36 @@ _RANK_BUDGET_S = 20.0
 # Rates of one path on one machine, as shares of each other; and how often a case is examined at most.
 _SAME = 0.06
 _MOST_EXAMINATIONS = 3
+# Looks at the processors' speed that lie no further apart than this share of their mean: nobody else works here.
+_NUM_LOOKS, _CALM = 20, 0.03
 
 
-def run(data: DemoData, folder: Path, *, num_rounds: int, names: Collection[str] = ()) -> Answer:
+@dataclass(frozen=True)
+class Finding:
+    """What came of a case.
+
+    Attributes:
+        name: The case.
+        is_named: Whether the verdict names what was planted.
+        errors: |predicted / measured - 1| of each fix.
+        remark: All of it as a line.
+    """
+
+    name: str
+    is_named: bool
+    errors: list[float]
+    remark: str
+
+
+def run(
+    data: DemoData,
+    folder: Path,
+    *,
+    num_rounds: int,
+    names: Collection[str] = (),
+    kept: Path | None = None,
+    patience_s: float = 0.0,
+) -> Answer:
     """Ask it of the demo and of every planted case; an error is |predicted / measured - 1|.
 
     Args:
@@ -41,29 +70,32 @@ def run(data: DemoData, folder: Path, *, num_rounds: int, names: Collection[str]
         folder: For caches.
         num_rounds: Is nothing to it: every case is looked at once.
         names: Only these cases, and not the ranks.
+        kept: File of findings, a line each: what is there is not asked again, what is found is added.
+        patience_s: How long to wait, before each case, for a machine on which nobody else works.
     """
     del num_rounds
-    errors: list[float] = []
-    remarks: list[str] = []
-    found = 0
-    cases = [case for case in (*CASES, _demo(data)) if not names or case.name in names]
-    for case in cases:
-        result, num_times = _examined(case, folder / "doctor")
-        is_named = case.stages <= set(result.verdict.stages)
-        found += is_named
-        mark = "named" if is_named else f"NOT NAMED, but {', '.join(result.verdict.stages)}"
-        again = f" (examined {num_times} times)" if num_times > 1 else ""
-        remarks.append(f"{case.name}{again}: {', '.join(sorted(case.stages))} {mark}; {_tried(result)}")
-        print(remarks[-1], file=sys.stderr, flush=True)  # all of them take an hour
-        # Today's path was measured to be described, so it is no prediction.
-        errors += [abs(tried.error) for tried in result.tried if tried.fix != TODAY]
-    num_cases = len(cases)
+    done = _read(kept)
+    findings: list[Finding] = []
+    for case in (*CASES, _demo(data)):
+        if names and case.name not in names:
+            continue
+        finding = done.get(case.name)
+        if finding is None:
+            finding = _find(case, folder / "doctor", patience_s=patience_s)
+            if kept is not None:
+                with kept.open("a") as file:
+                    file.write(json.dumps(asdict(finding)) + "\n")
+        findings.append(finding)
+        print(finding.remark, file=sys.stderr, flush=True)  # all of them take an hour
+    found, num_cases = sum(finding.is_named for finding in findings), len(findings)
+    remarks = [finding.remark for finding in findings]
     if not names:
         results = [examine_case(case, folder / "doctor", budget_s=_RANK_BUDGET_S, verify_all=False) for case in RANKS]
         ranks = compare([result.to_json() for result in results])
         found += (ranks.rank, ranks.stage) == (SLOW_RANK, "fetch")
         num_cases += 1
         remarks.append(f"one slow rank of {len(RANKS)}: {ranks.sentence}")
+    errors = [error for finding in findings for error in finding.errors]
     return Answer(
         question="doctor: predictions that are right within 5 %, and within 15 %",
         ours=statistics.median(errors),
@@ -78,6 +110,45 @@ def run(data: DemoData, folder: Path, *, num_rounds: int, names: Collection[str]
         ),
         data="the demo's ranking rows, and the planted cases' own",
     )
+
+
+def _read(kept: Path | None) -> dict[str, Finding]:
+    if kept is None or not kept.exists():
+        return {}
+    found = [Finding(**json.loads(line)) for line in kept.read_text().splitlines()]
+    return {finding.name: finding for finding in found}
+
+
+def _find(case: Case, folder: Path, *, patience_s: float) -> Finding:
+    wait_for_calm(patience_s)
+    result, num_times = _examined(case, folder)
+    is_named = case.stages <= set(result.verdict.stages)
+    mark = "named" if is_named else f"NOT NAMED, but {', '.join(result.verdict.stages)}"
+    again = f" (examined {num_times} times)" if num_times > 1 else ""
+    return Finding(
+        name=case.name,
+        is_named=is_named,
+        # Today's path was measured to be described, so it is no prediction.
+        errors=[abs(tried.error) for tried in result.tried if tried.fix != TODAY],
+        remark=f"{case.name}{again}: {', '.join(sorted(case.stages))} {mark}; {_tried(result)}",
+    )
+
+
+def wait_for_calm(
+    patience_s: float, *, look: Callable[[], Pace] = pace, clock: Callable[[], float] = time.monotonic
+) -> None:
+    """Return when nobody else works on this machine, or patience is at its end.
+
+    Args:
+        patience_s: How long to wait.
+        look: Looks at the processors.
+        clock: Seconds.
+    """
+    until_s = clock() + patience_s
+    while clock() < until_s:
+        speeds = [look().speed for _ in range(_NUM_LOOKS)]
+        if statistics.stdev(speeds) <= _CALM * statistics.fmean(speeds):
+            return
 
 
 def _examined(case: Case, folder: Path) -> tuple[DoctorResult, int]:
