@@ -543,3 +543,17 @@ def test_augment_gets_the_same_randomness_with_any_threads_and_after_a_resume(fo
 def test_ranks_that_would_get_nothing_are_told_by_a_warning(folder, world_size, is_told, caplog):
     with stoker.Loader(dataset_of(folder), global_batch_size=4, rank=0, world_size=world_size):
         assert any("without any" in message for message in caplog.messages) == is_told
+
+
+# ---------------------------------------------------------------------- beside the loading of compiled loops
+
+
+@pytest.mark.parametrize(("prefetch", "num_times"), [(0, 3), (2, 0)])
+def test_a_loop_that_makes_its_batches_itself_gives_way_to_the_loading_behind_each_but_the_first(
+    folder, monkeypatch, prefetch, num_times
+):
+    given = []
+    monkeypatch.setattr("stoker.feed.run.give_way", lambda: given.append(threading.current_thread()))
+    with stoker.Loader(dataset_of(folder), batch_size=150, prefetch=prefetch) as loader:
+        assert sorted(ids_of(loader)) == list(range(NUM_ROWS))
+    assert given == [threading.current_thread()] * num_times

@@ -25,6 +25,7 @@ from stoker.feed.units.expand import Units
 from stoker.feed.units.make import Made, Maker, UnitPart
 from stoker.gather.assemble import Assembled, Once, Part, assemble
 from stoker.gather.buffers import BufferPool
+from stoker.gather.ready import give_way
 from stoker.identity import order_key
 from stoker.order.epoch import EpochOrder
 from stoker.order.mixture import MixtureEpoch
@@ -299,6 +300,8 @@ class Run:
 
     def _make(self, number: int, num_wanted: int) -> Iterator[Prepared]:
         """Yield the batches of some of the run's steps, the first of them at least."""
+        if number and not self._settings.prefetch:  # the first of all comes as soon as it can
+            give_way()
         numbers = self._numbers[number : number + num_wanted]
         with self._stages.span("batch", subject=self._subjects.of_step(numbers[0])):
             made, slices = self._made(numbers)

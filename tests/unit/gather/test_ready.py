@@ -36,6 +36,25 @@ print((before == permute(np.arange(5000), size=5000, key=7)).all())
     assert out == ["stoker.order.plain", "None", "False", "stoker.order.compiled", "stoker.gather.kernels", "True"]
 
 
+def test_who_gives_way_waits_a_moment_and_only_while_something_is_loaded():
+    out = _run("""
+import importlib, threading
+waited = []
+go, wait = threading.Event(), ready._ready.wait
+ready._ready.wait = lambda seconds=None: waited.append(seconds) if seconds else wait()
+ready.give_way()
+print(waited)
+ready.load_kernels(lambda name: go.wait() and importlib.import_module(name))
+ready.give_way()
+print(waited == [ready._MOMENT_S])
+go.set()
+ready.wait_for_kernels()
+ready.give_way()
+print(len(waited))
+""")
+    assert out == ["[]", "True", "1"]
+
+
 def test_without_numba_the_loading_ends_in_plain_numpy():
     out = _run("""
 sys.modules["numba"] = None
