@@ -17,6 +17,7 @@ import numpy as np
 from stoker.errors import ResumeError
 from stoker.feed.explain import Explanation, Use
 from stoker.feed.explain_all import explain_all, find_all
+from stoker.feed.following import Following
 from stoker.feed.handover import Handover, NumpyHandover
 from stoker.feed.mixing import mixed_window, window_chunks
 from stoker.feed.opened import Opened, open_all
@@ -120,7 +121,7 @@ class Loader:
             remote source, one writes), and as many that assemble batches; default: the cores this process may use.
             Changes no batch.
         prefetch: Batches made ahead of the step; with 0 each is assembled when it is asked for, in the calling thread.
-            Changes no batch.
+            Changes no batch. Where epochs follow each other, those of the third begin to be made while the second ends.
         transform_in: "threads", or "processes" for a transform that holds the GIL.
         augment: Function of (batch, generator) that returns the batch to hand over; runs after the cache, on every
             epoch, in threads. Its generator depends on seed, epoch and the samples' places in it alone.
@@ -290,6 +291,11 @@ class Loader:
             is_expanded=shared == "expand",
         )
         self._pool = BufferPool(self._settings.handover.allocate, max_unused=prefetch + 4)
+        # A function that the user may change between two epochs must not be asked before the second one begins.
+        is_simple = augment is None and self._asked is None and self._opened.mixture is None
+        self._following = Following(
+            prefetch=prefetch, is_possible=is_simple and not self._opened.is_tight and handover.resident is None
+        )
         self._num_steps = 0
         self._num_samples = 0
         beginning = Position(
@@ -395,7 +401,7 @@ class Loader:
             wait_s=totals.get("wait", StageTotal()).busy_s,
             step_s=totals.get("step", StageTotal()).busy_s,
             elapsed_s=time.monotonic() - self._made_s,
-            num_ready=sum(run.num_ready for run in list(self._runs)),
+            num_ready=sum(run.num_ready for run in list(self._runs)) - self._following.num_ready,
             num_built=counts.num_built,
             num_reused=counts.num_reused,
             num_mended=counts.num_mended,
@@ -462,7 +468,21 @@ class Loader:
         """Return how batches leave; a loader for another framework brings its own."""
         return NumpyHandover()
 
-    def _begin_run(self, start: Position, turn: Turn = Turn()) -> Run:  # noqa: B008  frozen
+    def _begin_run(self, start: Position, turn: Turn | None = None) -> Run:
+        run = self._following.take(start) if turn is None else None
+        if run is None or not self._close_all.alive:
+            run = self._new_run(start, turn or Turn())
+        if turn is None:
+            self._following.began(start, run)
+        self._at = start
+        self._start = replace(start, num_consumed=0)
+        self._is_restored = False
+        return run
+
+    def _begin_ahead(self, start: Position, held: int) -> Run:
+        return self._new_run(start, Turn(), held)
+
+    def _new_run(self, start: Position, turn: Turn, held: int = 0) -> Run:
         orders, steps = self._orders.lanes_of_epoch(start.epoch), self._steps(start.num_consumed)
         with self._beginning:
             if not self._close_all.alive:
@@ -477,11 +497,9 @@ class Loader:
                 stages=self._stages,
                 turn=turn,
                 units_in=self._orders.units_in,
+                held=held,
             )
             self._runs.add(run)
-        self._at = start
-        self._start = replace(start, num_consumed=0)
-        self._is_restored = False
         return run
 
     def _steps(self, consumed: int) -> Steps:
@@ -499,6 +517,7 @@ class Loader:
         self._at = run.position
         if run.is_over:
             self._start = run.position
+        self._following.handed(run, self._begin_ahead)
         return self._settings.handover.hand_over(prepared.content)
 
 

@@ -32,6 +32,7 @@ class Prefetch(Generic[T]):
         num_threads: Threads that make them.
         max_together: Results that a thread makes at a time, at most.
         waiting: Gives the block in which a thread waits for room.
+        held: How much of the depth is not to be used yet; see `hold`.
     """
 
     def __init__(
@@ -43,10 +44,12 @@ class Prefetch(Generic[T]):
         num_threads: int,
         max_together: int = 1,
         waiting: Callable[[], AbstractContextManager[object]] = nullcontext,
+        held: int = 0,
     ) -> None:
         self._make = make
         self._num_results = num_results
         self._depth = depth
+        self._held = depth
         self._waiting = waiting
         num_threads = min(max(1, num_threads), depth, num_results)
         # Not more than lets every thread make some while as many wait: else one that is done waits for the caller.
@@ -66,8 +69,8 @@ class Prefetch(Generic[T]):
         self._threads = [
             threading.Thread(target=self._work, name=f"stoker-batch-{i}", daemon=True) for i in range(num_threads)
         ]
-        for thread in self._threads:
-            thread.start()
+        self._is_started = False
+        self.hold(held)
 
     @property
     def num_ready(self) -> int:
@@ -104,6 +107,16 @@ class Prefetch(Generic[T]):
                 self._taken.notify()
             return self._ready.pop(number)
 
+    def hold(self, num: int) -> None:
+        """Leave so much of the depth unused from now on: what others have ready, or are making, counts with ours."""
+        with self._lock:
+            self._held = num
+            if num < self._depth and not self._is_started and not self._is_closed:
+                self._is_started = True
+                for thread in self._threads:
+                    thread.start()
+            self._taken.notify_all()
+
     def close(self) -> None:
         """Stop the threads and drop what nobody will take. Harmless when called again.
 
@@ -115,7 +128,7 @@ class Prefetch(Generic[T]):
             self._taken.notify_all()
         with self._making_now:
             pass
-        for thread in self._threads:
+        for thread in self._threads if self._is_started else ():
             if thread is not threading.current_thread():
                 thread.join()
         self._ready.clear()
@@ -168,7 +181,7 @@ class Prefetch(Generic[T]):
         return min(max(1, ahead), self._max_together, self._num_results - self._next_to_make)
 
     def _has_room(self) -> bool:
-        return self._next_to_make + self._num_wanted() <= self._next_to_hand + self._depth
+        return self._next_to_make + self._num_wanted() + self._held <= self._next_to_hand + self._depth
 
     def _is_done(self) -> bool:
         return self._is_closed or bool(self._failed) or self._next_to_make >= self._num_results

@@ -120,6 +120,7 @@ class Run:
         stages: Told of waiting, gathering and opening.
         turn: Which of the steps it makes.
         units_in: Returns what the order counts of a data set in one of its own epochs, None for rows.
+        held: Batches of another run that count with those that this one may have ahead; see `hold`.
     """
 
     def __init__(
@@ -134,6 +135,7 @@ class Run:
         stages: Stages,
         turn: Turn = Turn(),
         units_in: Callable[[int, int], Units | None],
+        held: int = 0,
     ) -> None:
         self.position = position
         self.steps = steps
@@ -171,6 +173,7 @@ class Run:
             num_threads=settings.num_threads,
             max_together=self._max_together(),
             waiting=partial(stages.span, "wait_room"),
+            held=held,
         )
 
     def _stream_of(self, order: EpochOrder | MixtureEpoch) -> Stream:
@@ -229,9 +232,32 @@ class Run:
         return self._num_handed == len(self._numbers)
 
     @property
+    def num_left(self) -> int:
+        """Steps that have not been handed over."""
+        return len(self._numbers) - self._num_handed
+
+    @property
     def num_ready(self) -> int:
         """Batches that wait for their step."""
         return self._prefetch.num_ready
+
+    @property
+    def num_behind_borders(self) -> int:
+        """Of all steps, how many at the end need no window but the last of each lane; 0 where windows are few."""
+        steps, borders = self.steps, [stream.last_border for stream in self._streams]
+        known = [border for border in borders if border is not None]
+        if not known or len(known) < len(borders):
+            return 0
+        return min(len(self._numbers), steps.num_steps + (steps.lane_start - max(known)) // steps.part_size)
+
+    def ask_first(self) -> None:
+        """Have the first windows opened, though no batch may be made yet."""
+        for stream in self._streams:
+            stream.ask_first()
+
+    def hold(self, num: int) -> None:
+        """Have so many batches less ahead from now on: those that are left of the run before this one."""
+        self._prefetch.hold(num)
 
     def next(self) -> Prepared:
         """Return the next step's batch.

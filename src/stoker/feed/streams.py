@@ -72,6 +72,13 @@ class Stream(Protocol):
     def is_open(self, start: int, stop: int) -> bool:
         """Return whether `parts` of these positions would not have to wait."""
 
+    def ask_first(self) -> None:
+        """Have opened what the first positions need, by and by."""
+
+    @property
+    def last_border(self) -> int | None:
+        """Position at which the last window begins; None where that cannot be told, or there are two at most."""
+
     def whose(self, start: int, stop: int) -> Int64 | None:
         """Return the data set of each position, None where there is only one. Shape [B]."""
 
@@ -131,6 +138,15 @@ class EpochStream:
         """Return whether the windows of positions are open."""
         first, last = bisect_right(self._borders, start) - 1, bisect_left(self._borders, stop)
         return all(self.windows.is_open(number) for number in range(first, last))
+
+    def ask_first(self) -> None:
+        """Have the first window opened."""
+        self.windows.ask(0)
+
+    @property
+    def last_border(self) -> int | None:
+        """Position at which the last window begins; None where there are two at most."""
+        return self._borders[-2] if len(self._borders) > 3 else None
 
     def _by_window(self, ranges: Sequence[Range]) -> list[tuple[int, list[Range]]]:
         """Return the ranges in their order, cut at borders; those that follow each other in one window together."""
@@ -219,6 +235,14 @@ class MixedStream:
         """Return False: which windows these positions need is known only when they are asked for."""
         del start, stop
         return False
+
+    def ask_first(self) -> None:
+        """Do nothing: what is needed is opened when it is asked for."""
+
+    @property
+    def last_border(self) -> int | None:
+        """None: each data set has windows of its own."""
+        return None
 
     def _parts_of_range(self, start: int, stop: int, acquired: Acquired) -> list[UnitPart]:
         parts: list[UnitPart] = []

@@ -206,3 +206,30 @@ def test_a_result_that_was_handed_over_is_referred_to_by_nobody_else():
     wait = threading.Event().wait
     assert any(not wait(0.01) and [one() for one in made[:40]] == [None] * 40 for _ in range(3000))
     prefetch.close()
+
+
+def test_what_is_held_is_not_made_before_it_is_let_go():
+    made = threading.Semaphore(0)
+    highest = []
+
+    def make(i):
+        highest.append(i)
+        made.release()
+        return i
+
+    prefetch = Prefetch(one_by_one(make), num_results=100, depth=5, num_threads=2, held=5)
+    assert not made.acquire(timeout=0.05)
+    for held, expected in ((4, 1), (2, 3), (0, 5)):
+        prefetch.hold(held)
+        while len(highest) < expected:
+            assert made.acquire(timeout=30)
+        assert not made.acquire(timeout=0.05) or len(highest) == expected
+    assert sorted(highest) == [0, 1, 2, 3, 4]
+    prefetch.close()
+
+
+def test_results_that_are_all_held_can_be_closed():
+    prefetch = Prefetch(one_by_one(lambda i: i), num_results=9, depth=3, num_threads=2, held=3)
+    prefetch.close()
+    with pytest.raises(InterruptedError):
+        prefetch.get()
