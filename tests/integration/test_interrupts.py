@@ -21,8 +21,8 @@ LAKE = """
     from stoker.testing import MemoryStorage, SlowStorage, write_parquet
 
     inner = MemoryStorage()
-    write_parquet(inner, pa.table({"x": list(range(4000))}), url="lake/a.parquet", row_group_size=20)
-    dataset = stoker.Dataset("lake", chunk_size=4000, storage=SlowStorage(inner, latency_s=0.05))
+    write_parquet(inner, pa.table({"x": list(range(40_000))}), url="lake/a.parquet", row_group_size=250)
+    dataset = stoker.Dataset("lake", chunk_size=4000, storage=SlowStorage(inner, latency_s=0.2))
 """
 
 
@@ -48,11 +48,13 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def ended(process: subprocess.Popen[str], which: signal.Signals, *, when: Path, shows: str) -> tuple[int, str]:
-    """Send the signal when files of this name lie there, and return exit code and what was printed on both."""
+def ended(
+    process: subprocess.Popen[str], which: signal.Signals, *, when: Path, shows: str, num_files: int = 1
+) -> tuple[int, str]:
+    """Send the signal when so many files of this name lie there, and return exit code and what both streams said."""
     try:
         deadline = time.monotonic() + 60
-        while not list(when.glob(shows)):
+        while len(list(when.glob(shows))) < num_files:
             assert process.poll() is None, process.communicate()
             assert time.monotonic() < deadline
             time.sleep(0.02)
@@ -68,7 +70,8 @@ def ended(process: subprocess.Popen[str], which: signal.Signals, *, when: Path, 
 def test_warm_finishes_what_it_has_begun_and_goes_on_from_there(tmp_path, which):
     cache = tmp_path / "cache"
     process = start(tmp_path, "warm", "lake.py:dataset", "--cache", str(cache))
-    code, printed = ended(process, which, when=cache, shows="**/*.safetensors")
+    # The first chunk is built to see what a sample is, before the others are begun.
+    code, printed = ended(process, which, when=cache, shows="**/*.safetensors", num_files=2)
     assert code == 130
     assert "Stopped with" in printed
     assert "The same command goes on from there." in printed

@@ -128,8 +128,9 @@ class Prefetch(Generic[T]):
             self._taken.notify_all()
         with self._making_now:
             pass
-        for thread in self._threads if self._is_started else ():
-            if thread is not threading.current_thread():
+        for thread in self._threads:
+            # One may not have been started: nothing was to be made yet, or whoever started them was interrupted.
+            if thread.ident is not None and thread is not threading.current_thread():
                 thread.join()
         self._ready.clear()
 

@@ -251,9 +251,9 @@ class Run:
         return min(len(self._numbers), steps.num_steps + (steps.lane_start - max(known)) // steps.part_size)
 
     def ask_first(self) -> None:
-        """Have the first windows opened, though no batch may be made yet."""
-        for stream in self._streams:
-            stream.ask_first()
+        """Have the first windows of this rank's lanes opened, though no batch may be made yet."""
+        for lane in {piece.lane for piece in self._slices(self._numbers[0]) if not piece.is_padding}:
+            self._streams[lane].ask_first()
 
     def hold(self, num: int) -> None:
         """Have so many batches less ahead from now on: those that are left of the run before this one."""
