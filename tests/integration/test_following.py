@@ -44,9 +44,11 @@ def wait_until(holds):
 
 
 def is_begun(loader):
-    """Whether another epoch has been begun, and as much of it is ready as one may have ahead."""
-    wait_until(lambda: loader._following.num_ready in (0, PREFETCH))
-    return loader._following._begun is not None
+    """Whether another epoch has been begun; if so, two of its batches are ready."""
+    if loader._following._begun is None:
+        return False
+    wait_until(lambda: loader._following.num_ready == 2)
+    return True
 
 
 @pytest.fixture

@@ -8,14 +8,18 @@ from collections.abc import Callable
 from stoker.feed.run import Run
 from stoker.order.position import Position
 
+# Batches that are made for an epoch nobody has asked for yet: the first step has its own at once, and while it computes
+# the others are made. A loader whose epochs lie far apart, as of a validation, holds no more than these meanwhile.
+_MOST_READY = 2
+
 
 class Following:
     """Begins the run that probably comes next, and keeps it until the loop asks for it.
 
         windows   of epoch 3 ... 8 │ 9                      the last one is in use, and none is left to open ahead,
                                      └ 0 of epoch 4         so the next epoch's first one is
-        batches   ... 507 508 509 510 511 │                 the last ones are being made, and threads have nothing
-                              0   1   2   │ 3   4           left to do; as many as those leave room for
+        batches   ... 508 509 510 511 │                     the last ones are being made, and threads have nothing
+                              0   1   │ 2   3   4           left to do
 
     So no more windows are open, and no more batches made, than in the middle of an epoch. Where there are too few
     windows for that, the first one is opened with the first batch.
@@ -76,13 +80,17 @@ class Following:
         num_left = run.num_left
         if self._begun is not None:
             if num_left < self._prefetch:
-                self._begun[1].hold(num_left)
+                self._begun[1].hold(self._held(num_left))
         elif self._is_likely and 0 < num_left <= self._lead:
             start = run.position.next_epoch()
             try:
-                self._begun = start, begin(start, min(num_left, self._prefetch))
+                self._begun = start, begin(start, self._held(num_left))
                 self._begun[1].ask_first()
             except Exception:  # it belongs to the epoch that cannot begin, and is raised there again
                 self._is_likely = False
         if not num_left:
             self._expected = run.position
+
+    def _held(self, num_left: int) -> int:
+        """Return how much of what a run may have ahead the next one leaves unused."""
+        return max(min(num_left, self._prefetch), self._prefetch - _MOST_READY)
