@@ -69,4 +69,4 @@ def fill_for_ever(data, cache, marks):
             for i in range(len(catalogue)):
                 builder.build(i)
             for i in range(0, len(catalogue), 2):
-                store.discard(catalogue.key(i))
+                store.care.discard(catalogue.key(i))

@@ -20,7 +20,9 @@ def put(store, i, **options):
 
 
 def use(store, name, numbers, **options):
-    store.register(name, name=name, urls=[], num_chunks=len(numbers), keys=lambda: [key(i) for i in numbers], **options)
+    store.registry.register(
+        name, name=name, urls=[], num_chunks=len(numbers), keys=lambda: [key(i) for i in numbers], **options
+    )
 
 
 def run(*command):
@@ -55,7 +57,7 @@ def test_a_full_disk_names_path_need_and_rest_and_keeps_every_chunk(disk):
         with pytest.raises(CacheFullError, match=rf"disk of {store.path} is full.*needs.*bytes.*are free.*cache_limit"):
             put(store, 19)
         assert list((disk / "cache" / "tmp").iterdir()) == []
-        assert store.verify().corrupt == ()
+        assert store.care.verify().corrupt == ()
         for i in range(done):
             assert same_fields(read_arrays(store.path_of(key(i))), arrays_of(SPEC, N, i))
 
@@ -81,9 +83,9 @@ def test_on_a_full_disk_training_goes_on_in_the_reserve(disk):
                     put(store, i)
                 with store.open(key(i)) as chunk:
                     assert chunk.header.num_samples == N
-        kept = [chunk for entry in store.entries() for chunk in entry.chunks if chunk.is_kept]
+        kept = [chunk for entry in store.care.entries() for chunk in entry.chunks if chunk.is_kept]
         assert len(kept) == 2  # of the four that the disk holds
-        assert store.verify().corrupt == ()
+        assert store.care.verify().corrupt == ()
 
 
 def test_a_cache_on_a_disk_that_became_read_only_is_still_read(disk):
@@ -95,13 +97,13 @@ def test_a_cache_on_a_disk_that_became_read_only_is_still_read(disk):
     with Store(disk / "cache") as store:
         assert not store.is_writable
         use(store, "a", range(2))
-        assert store.spec_of("a") == SPEC
+        assert store.registry.spec_of("a") == SPEC
         with store.open(key(0)) as chunk:
             assert same_fields(read_arrays(chunk.path), arrays_of(SPEC, N, 0))
         with pytest.raises(CacheError, match="not writable"):
             store.try_lock(key(2))
         with pytest.raises(CacheError, match="not writable"):
             put(store, 2)
-        assert store.verify().num_chunks == 2
+        assert store.care.verify().num_chunks == 2
     with pytest.raises(CacheError, match="this user may write to"):
         Store(disk / "another")

@@ -79,10 +79,10 @@ def test_twenty_kills_at_any_moment_leave_a_cache_that_the_next_run_uses_without
         seen = len(marks.read_bytes().splitlines())
         with Store(cache) as store:
             assert list((cache / "tmp").iterdir()) == []
-            assert store.verify().corrupt == ()
-            assert all(not entry.is_in_use for entry in store.entries())
-            with store._ledger.open() as account:
-                assert account.kept_bytes == store.usage_bytes
+            assert store.care.verify().corrupt == ()
+            assert all(not entry.is_in_use for entry in store.care.entries())
+            with store._parts.ledger.open() as account:
+                assert account.kept_bytes == store.care.usage_bytes
     (tmp_path / "after").touch()
     assert fill(data, cache, tmp_path / "after", digest=True) == digest
     assert max(first_ids(tmp_path / "after").values(), default=1) == 1

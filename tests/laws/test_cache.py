@@ -71,7 +71,7 @@ def put(store: Store, i: int, seed: int, **options) -> None:
 
 def use(store: Store, numbers, **options) -> None:
     numbers = list(numbers)
-    store.register(
+    store.registry.register(
         f"set-{numbers[0]}", name="set", urls=[], num_chunks=len(numbers), keys=lambda: [key(i) for i in numbers],
         **options,
     )  # fmt: skip
@@ -122,7 +122,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 1), i=KEYS)
     def discard(self, which, i):
-        self.stores[which].discard(key(i))
+        self.stores[which].care.discard(key(i))
         assert not any(store.has(key(i)) for store in self.stores)
         self.kept.discard(i)
 
@@ -177,26 +177,26 @@ class StoreMachine(RuleBasedStateMachine):
         if not hasattr(self, "stores"):
             return
         store = self.stores[0]
-        report = store.verify()
+        report = store.care.verify()
         assert report.corrupt == report.strays == ()
         assert self.kept <= {i for i in range(NUM_KEYS) if store.has(key(i))}
         if self.limit is not None:
-            assert store.usage_bytes <= self.limit
-        kept = {chunk.key for chunk in store._folder.kept_chunks()}
-        assert not kept & {chunk.key for chunk in store._folder.overflow_chunks()}
+            assert store.care.usage_bytes <= self.limit
+        kept = {chunk.key for chunk in store._parts.folder.kept_chunks()}
+        assert not kept & {chunk.key for chunk in store._parts.folder.overflow_chunks()}
         self._check_ledger()
 
     def _check_ledger(self):
         for store in self.stores:
-            with store._ledger.open() as account:
-                assert account.kept_bytes == sum(chunk.size_bytes for chunk in store._folder.kept_chunks())
-                beside = (*store._folder.temporary(), *store._folder.overflow_chunks())
+            with store._parts.ledger.open() as account:
+                assert account.kept_bytes == sum(chunk.size_bytes for chunk in store._parts.folder.kept_chunks())
+                beside = (*store._parts.folder.temporary(), *store._parts.folder.overflow_chunks())
                 assert account.loose_bytes >= sum(chunk.size_bytes for chunk in beside)
-                assert account.reserve_bytes >= sum(manifest.reserve_bytes for manifest in store._manifests)
+                assert account.reserve_bytes >= sum(manifest.reserve_bytes for manifest in store._parts.manifests)
 
     def _note_kept(self):
         """What is kept once stays, until it is discarded."""
-        kept = {i for i in range(NUM_KEYS) if self.stores[0]._folder.kept_path(key(i)).exists()}
+        kept = {i for i in range(NUM_KEYS) if self.stores[0]._parts.folder.kept_path(key(i)).exists()}
         assert kept >= self.kept
         self.kept = kept
 
@@ -230,12 +230,12 @@ def test_a_crash_between_any_two_changes_leaves_a_cache_that_works(lives, tmp_pa
         assert was_killed == (lives < NUM_CHANGES_LARGE), "NUM_CHANGES_LARGE must be the changes that publishing takes"
     with Store(tmp_path / "cache") as store:
         assert list((tmp_path / "cache" / "tmp").iterdir()) == []
-        assert store.verify().corrupt == ()
+        assert store.care.verify().corrupt == ()
         assert same_fields(read_arrays(store.path_of(key(0))), arrays_of(SPEC, N, 0))
         put(store, 1, 2)
         assert same_fields(read_arrays(store.path_of(key(1))), arrays_of(SPEC, N, 2))
-        with store._ledger.open() as account:
-            assert account.kept_bytes == store.usage_bytes
+        with store._parts.ledger.open() as account:
+            assert account.kept_bytes == store.care.usage_bytes
 
 
 @pytest.mark.parametrize("lives", range(8))
@@ -244,4 +244,4 @@ def test_a_crash_while_the_folder_is_made_leaves_a_folder_that_can_be_made(lives
         Store(tmp_path / "cache", files=KilledFiles(lives)).close()
     with Store(tmp_path / "cache") as store:
         put(store, 1, 1)
-        assert store.verify().num_chunks == 1
+        assert store.care.verify().num_chunks == 1

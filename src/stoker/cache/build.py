@@ -62,7 +62,7 @@ class Builder:
         catalogue: The opened data set.
         store: Where chunks go. It is told that the data set is in use.
         on_stage: Told of each piece of work.
-        reserve_bytes: See `Store.register`.
+        reserve_bytes: See `Registry.register`.
         num_computing: Threads that may decode, transform and convert at a time, None for any number. With more threads
             than that, one chunk is fetched, and another one published, while the next one is decoded:
 
@@ -104,7 +104,7 @@ class Builder:
 
     def _register(self, reserve_bytes: int) -> None:
         catalogue = self._catalogue
-        self._store.register(
+        self._store.registry.register(
             catalogue.fingerprint,
             name=repr(self._dataset),
             urls=self._dataset.sources,
@@ -129,7 +129,7 @@ class Builder:
         """
         with self._finding:
             if self._spec is None:
-                self._spec = self._store.spec_of(self._catalogue.fingerprint)
+                self._spec = self._store.registry.spec_of(self._catalogue.fingerprint)
             if self._spec is None:
                 filled = np.flatnonzero(self._catalogue.num_samples)
                 if first is not None or len(filled):
@@ -137,7 +137,7 @@ class Builder:
                 else:
                     result = self._transformed(self._catalogue.schema.empty_table(), "an empty table")
                     self._spec = spec_of(result, self._dataset.fields, self._dataset.share)
-                self._store.keep_spec(self._catalogue.fingerprint, self._spec)
+                self._store.registry.keep_spec(self._catalogue.fingerprint, self._spec)
             return self._spec
 
     def _spec_of_chunk(self, i: int) -> Spec:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stoker.cache.store import DatasetEntry
+from stoker.cache.care import DatasetEntry
 
 
 def choose(entries: Sequence[DatasetEntry], names: Sequence[str]) -> list[DatasetEntry]:

@@ -105,7 +105,7 @@ class ProcessBuilder:
         num_processes: Number of workers.
         keeps_catalogue: Whether the workers find the opened data set in the store's folder.
         on_stage: Told how long each chunk took, as the stage "process": what happens inside stays in the worker.
-        reserve_bytes: See `Store.register`.
+        reserve_bytes: See `Registry.register`.
 
     Raises:
         ValueError: The data set cannot be sent to a process; the message says what to do.

@@ -21,8 +21,9 @@ from stoker.cli.paint import cells, make_console, print_json, print_line, table
 from stoker.cli.words import age_text, bytes_text, count_text
 
 if TYPE_CHECKING:
+    from stoker.cache.care import DatasetEntry
     from stoker.cache.folder import ChunkFile
-    from stoker.cache.store import DatasetEntry, Store
+    from stoker.cache.store import Store
 
 # As `Dataset` writes itself: the name under which a cache knows it.
 _TRANSFORM = re.compile(r"transform=(?P<name>[^,]+), version='(?P<version>[^']*)'")
@@ -113,7 +114,7 @@ stoker cache rm /nvme/stoker --all""",
 def run_ls(options: argparse.Namespace, console: Console) -> int:
     """List the data sets."""
     with _existing_store(options.folder) as store:
-        entries, usage_bytes, path = store.entries(), store.usage_bytes, store.path
+        entries, usage_bytes, path = store.care.entries(), store.care.usage_bytes, store.path
     if options.json:
         print_json(
             {
@@ -199,9 +200,9 @@ def _as_json(entry: DatasetEntry) -> dict[str, object]:
 def run_verify(options: argparse.Namespace, console: Console) -> int:
     """Check every chunk."""
     with _existing_store(options.folder) as store:
-        chunks = {chunk.path: chunk.size_bytes for entry in store.entries() for chunk in entry.chunks}
+        chunks = {chunk.path: chunk.size_bytes for entry in store.care.entries() for chunk in entry.chunks}
         with _checking(sum(chunks.values())) as on_chunk:
-            report = store.verify(fix=options.fix, on_chunk=on_chunk)
+            report = store.care.verify(fix=options.fix, on_chunk=on_chunk)
     if options.json:
         print_json(
             {
@@ -264,13 +265,13 @@ def run_rm(options: argparse.Namespace, console: Console) -> int:
     if bool(options.names) == options.all:
         raise ValueError("name the data sets to remove, or give --all; `stoker cache ls` shows what there is")
     with _existing_store(options.folder) as store:
-        entries = store.entries()
+        entries = store.care.entries()
         chosen = entries if options.all else choose(entries, options.names)
         if chosen and not options.yes and not _may_remove(chosen, make_console(stderr=True)):
             print_line(console, "nothing was removed")
             return 1
         fingerprints = None if options.all else [e.manifest.fingerprint for e in chosen if e.manifest is not None]
-        freed = store.remove(fingerprints)
+        freed = store.care.remove(fingerprints)
     names = [entry.manifest.fingerprint for entry in chosen if entry.manifest is not None]
     if options.json:
         print_json({"cache": str(store.path), "removed": names, "freed_bytes": freed})

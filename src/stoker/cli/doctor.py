@@ -90,7 +90,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     from stoker.doctor.report import check_report, write_report
     from stoker.doctor.screen import print_result
     from stoker.doctor.settings import BATCH_SIZE, DoctorSettings
-    from stoker.feed.loader import default_num_threads
+    from stoker.feed.options import default_num_threads
 
     if options.ranks is not None:
         return _compare(options, console)

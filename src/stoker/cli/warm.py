@@ -95,8 +95,8 @@ class _Warmed:
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Fill the cache, and print how that goes and what came of it."""
-    from stoker.feed.loader import default_num_threads
     from stoker.feed.opened import open_all
+    from stoker.feed.options import default_num_threads
     from stoker.spec import parse_size
     from stoker.trace.stages import ignore_stage
 

@@ -20,7 +20,8 @@ from stoker.cache.build import Builder, ChunkBuilder
 from stoker.cache.crew import Crew, Places
 from stoker.cache.layout import array_names
 from stoker.cache.locks import Lock
-from stoker.cache.store import Chunk, Store
+from stoker.cache.opened import Chunk
+from stoker.cache.store import Store
 from stoker.cache.warm import OnProgress, WarmProgress, warm
 from stoker.cache.workers import ProcessBuilder
 from stoker.errors import FieldError

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
@@ -10,22 +9,21 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Self, TypedDict
-
-import numpy as np
+from typing import Any, Literal, Self
 
 from stoker.errors import ResumeError
 from stoker.feed.explain import Explanation, Use
 from stoker.feed.explain_all import explain_all, find_all
+from stoker.feed.fits import check_resident, make_maker
 from stoker.feed.following import Following
 from stoker.feed.handover import Handover, NumpyHandover
 from stoker.feed.mixing import mixed_window, window_chunks
 from stoker.feed.opened import Opened, open_all
+from stoker.feed.options import Wanted, check_options, integer
 from stoker.feed.orders import Orders
 from stoker.feed.run import Augment, Prepared, Run, RunSettings, Turn, let_go
 from stoker.feed.sequence import SequenceShard
 from stoker.feed.shard import Shard
-from stoker.feed.units.make import Maker
 from stoker.feed.units.report import UnitsReport
 from stoker.gather.assemble import Once
 from stoker.gather.buffers import BufferPool
@@ -34,44 +32,12 @@ from stoker.order.position import ROWS, Position
 from stoker.order.steps import Remainder, Steps
 from stoker.source.dataset import Dataset
 from stoker.source.mixture import Mixture
-from stoker.source.units.asked import Asked, NGram, Pack, parse_asked
-from stoker.spec import Spec, parse_size
+from stoker.source.units.asked import NGram, Pack
+from stoker.spec import Spec
 from stoker.trace import status
 from stoker.trace.record import Trace
 from stoker.trace.stages import Stages, StageTotal
 from stoker.trace.stats import LoaderStats
-
-# Chunks opened together where the order is that of the files: two at least are read while two are used.
-_MIN_PLAIN_WINDOW = 4
-
-_log = logging.getLogger("stoker")
-
-
-class LoaderOptions(TypedDict, total=False):
-    """The keyword arguments of `Loader`, for loaders that pass them on."""
-
-    batch_size: int | None
-    shuffle: bool
-    seed: int
-    window: int | Literal["all"] | None
-    lanes: int
-    remainder: Remainder
-    rank: int | None
-    world_size: int | None
-    shard: Shard | None
-    global_batch_size: int | None
-    cache: str | Path | None
-    cache_limit: int | str | None
-    num_threads: int | None
-    prefetch: int
-    transform_in: Literal["threads", "processes"]
-    augment: Augment | None
-    trace: Trace | None
-    shuffle_by: str | Sequence[str] | None
-    weights: str | None
-    sequence: NGram | Pack | None
-    sequence_shard: SequenceShard | None
-    shared: Literal["expand", "unique"]
 
 
 class Loader:
@@ -179,62 +145,44 @@ class Loader:
                 f"dataset must be a stoker.Dataset or a stoker.Mixture of some, not {type(dataset).__name__}; wrap it: "
                 "Dataset(...)"
             )
-        if sequence_shard is not None and not isinstance(sequence_shard, SequenceShard):
-            raise TypeError(f"sequence_shard must be a stoker.SequenceShard, not {sequence_shard!r}")
-        self._shard = _shard(rank, world_size, shard)
-        self._global_batch_size = _global_batch_size(batch_size, global_batch_size, self._shard)
-        if not isinstance(shuffle, bool | np.bool_):
-            raise TypeError(f"shuffle must be True or False, not {shuffle!r}")
-        self._shuffle = bool(shuffle)
-        self._seed = _integer(seed, "seed", at_least=None)
-        if isinstance(window, str) and window != "all":
-            raise TypeError(f"window must be a number of chunks, 'all' or None, not {window!r}")
-        if window is not None and window != "all":
-            _integer(window, "window")
-        _integer(lanes, "lanes")
-        if self._global_batch_size % lanes:
-            raise ValueError(
-                f"a global batch of {self._global_batch_size} samples cannot be cut into {lanes} equal lanes; take a "
-                f"multiple of {lanes}, such as {-(-self._global_batch_size // lanes) * lanes}"
-            )
-        if remainder not in ("keep", "drop", "pad"):
-            raise ValueError(f"remainder must be 'keep', 'drop' or 'pad', not {remainder!r}")
-        self._remainder: Remainder = remainder
-        if transform_in not in ("threads", "processes"):
-            raise ValueError(f"transform_in must be 'threads' or 'processes', not {transform_in!r}")
-        if augment is not None and not callable(augment):
-            raise TypeError("augment must be a function of (batch, generator)")
-        if cache is not None and not isinstance(cache, str | os.PathLike):
-            raise TypeError(f"cache must be the path of a folder, not {cache!r}")
-        if shared not in ("expand", "unique"):
-            raise ValueError(f"shared must be 'expand' or 'unique', not {shared!r}")
-        if shared == "unique" and sequence is not None:
-            raise ValueError(
-                "shared='unique' is for batches of whole rows; with sequence=, fields come expanded: leave it out"
-            )
-        if trace is not None and not isinstance(trace, Trace):
-            raise TypeError(f"trace must be a stoker.Trace, not {trace!r}")
-        self._asked = parse_asked(shuffle_by=shuffle_by, weights=weights, sequence=sequence)
-        prefetch = _integer(prefetch, "prefetch", at_least=0)
-        limit_bytes = None if cache_limit is None else parse_size(cache_limit, name="cache_limit")
-        num_threads = default_num_threads() if num_threads is None else _integer(num_threads, "num_threads")
-
-        if window is None and not self._shuffle:
-            # A window then mixes nothing, so the first batch should wait for few chunks: those built at once.
-            window = max(_MIN_PLAIN_WINDOW, num_threads)
-
+        wanted = check_options(
+            batch_size=batch_size,
+            shuffle=shuffle,
+            seed=seed,
+            window=window,
+            lanes=lanes,
+            remainder=remainder,
+            rank=rank,
+            world_size=world_size,
+            shard=shard,
+            global_batch_size=global_batch_size,
+            cache=cache,
+            cache_limit=cache_limit,
+            num_threads=num_threads,
+            prefetch=prefetch,
+            transform_in=transform_in,
+            augment=augment,
+            trace=trace,
+            shuffle_by=shuffle_by,
+            weights=weights,
+            sequence=sequence,
+            sequence_shard=sequence_shard,
+            shared=shared,
+        )
+        self._shard, self._global_batch_size = wanted.shard, wanted.global_batch_size
+        self._remainder = wanted.remainder
         self._made_s = time.monotonic()
         name = _name(dataset)
         load_kernels()
-        self._stages = Stages() if trace is None else trace.stages(name)
+        self._stages = Stages() if wanted.trace is None else wanted.trace.stages(name)
         self._opened: Opened = open_all(
             dataset,
-            cache=None if cache is None else Path(cache).expanduser(),
-            limit_bytes=limit_bytes,
-            num_threads=num_threads,
-            transform_in=transform_in,
+            cache=wanted.cache,
+            limit_bytes=wanted.limit_bytes,
+            num_threads=wanted.num_threads,
+            transform_in=wanted.transform_in,
             on_stage=self._stages,
-            asked=self._asked,
+            asked=wanted.asked,
         )
         self._runs: weakref.WeakSet[Run] = weakref.WeakSet()
         self._beginning = threading.Lock()
@@ -247,64 +195,55 @@ class Loader:
         shown = status.publisher().add(self._stages, about, _look(weakref.ref(self)))
         self._close_all = weakref.finalize(self, let_go, _closing(self._runs, self._beginning, self._opened, shown))
         try:
-            marks_padding = remainder == "pad"
-            maker = _maker(self._asked, self._opened, sequence_shard, marks_padding=marks_padding)
-            spec, num_samples = self._opened.spec, self._opened.num_samples
-            if shared == "unique":
-                _check_uncut(sequence_shard, spec)
-            window = window_chunks(
-                mixed_window(window, num_samples, spec.plain_bytes, num_sets=len(self._opened.chunks)),
-                num_samples=num_samples,
-                record_bytes=spec.plain_bytes,
-            )
+            maker = make_maker(wanted, self._opened)
+            chunks = _window_chunks(wanted.window, self._opened)
             self._orders = Orders(
-                self._opened, asked=self._asked, shuffle=self._shuffle, seed=self._seed, window=window, lanes=lanes
+                self._opened,
+                asked=wanted.asked,
+                shuffle=wanted.shuffle,
+                seed=wanted.seed,
+                window=chunks,
+                lanes=wanted.lanes,
             )
             self._order = self._orders.first
-            self._opened.stand(window)
+            self._opened.stand(chunks)
+            handover = self._make_handover()
+            if handover.resident is not None:
+                check_resident(wanted, self._opened)
+                handover.resident.open(self._opened.num_samples, self._opened.spec.record_bytes)
         except BaseException:
             self.close()
             raise
-        handover = self._make_handover()
-        if handover.resident is not None:
-            try:
-                _check_resident(self._opened, maker=maker, augment=augment, sequence_shard=sequence_shard)
-                handover.resident.open(num_samples, spec.record_bytes)
-            except BaseException:
-                self.close()
-                raise
-        once: Once = "always" if shared == "unique" else "never"
-        if shared == "expand" and handover.expands and augment is None and sequence is None:
-            once = "where it pays"
         self._settings = RunSettings(
-            seed=self._seed,
-            shard=self._shard,
-            num_threads=num_threads,
-            prefetch=prefetch,
-            augment=augment,
-            marks_padding=marks_padding,
+            seed=wanted.seed,
+            shard=wanted.shard,
+            num_threads=wanted.num_threads,
+            prefetch=wanted.prefetch,
+            augment=wanted.augment,
+            marks_padding=wanted.marks_padding,
             handover=handover,
             maker=maker,
             source_field=None if self._opened.mixture is None else self._opened.mixture.source_field,
-            sequence_shard=sequence_shard,
-            once=once,
-            is_expanded=shared == "expand",
+            sequence_shard=wanted.sequence_shard,
+            once=_once(wanted, handover),
+            is_expanded=wanted.shared == "expand",
         )
-        self._pool = BufferPool(self._settings.handover.allocate, max_unused=prefetch + 4)
+        self._pool = BufferPool(handover.allocate, max_unused=wanted.prefetch + 4)
         # A function that the user may change between two epochs must not be asked before the second one begins.
-        is_simple = augment is None and self._asked is None and self._opened.mixture is None
+        is_simple = wanted.augment is None and wanted.asked is None and self._opened.mixture is None
         self._following = Following(
-            prefetch=prefetch, is_possible=is_simple and not self._opened.is_tight and handover.resident is None
+            prefetch=wanted.prefetch,
+            is_possible=is_simple and not self._opened.is_tight and handover.resident is None,
         )
         self._num_steps = 0
         self._num_samples = 0
         beginning = Position(
             fingerprint=self._opened.fingerprint,
-            seed=self._seed,
-            shuffle=self._shuffle,
+            seed=wanted.seed,
+            shuffle=wanted.shuffle,
             window=self._order.window,
-            lanes=lanes,
-            units=ROWS if self._asked is None else self._asked.identity,
+            lanes=wanted.lanes,
+            units=ROWS if wanted.asked is None else wanted.asked.identity,
         )
         self._start = beginning  # where the next `for` begins
         self._at = beginning  # what `state_dict` tells: behind the last batch handed over
@@ -322,7 +261,7 @@ class Loader:
 
     def set_epoch(self, epoch: int) -> None:
         """Make `epoch` the next one. A position just restored is kept: it says itself where to go on."""
-        epoch = _integer(epoch, "epoch", at_least=0)
+        epoch = integer(epoch, "epoch", at_least=0)
         if not self._is_restored:
             self._start = self._at = replace(self._at, epoch=epoch, num_consumed=0)
 
@@ -545,11 +484,22 @@ class BatchIterator:
         return self._loader._hand_over(self._run, prepared)
 
 
-def default_num_threads() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+def _window_chunks(window: int | Literal["all"] | None, opened: Opened) -> int | None:
+    """Return how many chunks a window has; None for all of them."""
+    num_samples, row_bytes = opened.num_samples, opened.spec.plain_bytes
+    return window_chunks(
+        mixed_window(window, num_samples, row_bytes, num_sets=len(opened.chunks)),
+        num_samples=num_samples,
+        record_bytes=row_bytes,
+    )
+
+
+def _once(wanted: Wanted, handover: Handover) -> Once:
+    """Return whether what samples share is gathered once for all of them."""
+    if wanted.shared == "unique":
+        return "always"
+    needs_each = wanted.augment is not None or isinstance(wanted.asked, NGram | Pack)
+    return "where it pays" if handover.expands and not needs_each else "never"
 
 
 def _name(dataset: Dataset | Mixture) -> str:
@@ -595,90 +545,3 @@ def _closing(
         opened.close()
 
     return close
-
-
-def _maker(
-    asked: Asked | None, opened: Opened, sequence_shard: SequenceShard | None, *, marks_padding: bool
-) -> Maker | None:
-    """Return what makes batches of anything but rows; checks names and shapes in any case."""
-    maker = None if asked is None else Maker(asked, opened.spec, marks_padding=marks_padding)
-    spec = opened.spec.delivered if maker is None else maker.spec
-    if maker is None and marks_padding and any(entry.name == "sample_mask" for entry in spec):
-        raise ValueError(
-            "remainder='pad' gives batches an array 'sample_mask' of their own, but the data set has a field of "
-            'this name: call it otherwise, with fields={"other": stoker.Field(columns="sample_mask")}'
-        )
-    if sequence_shard is not None:
-        sequence_shard.spec_of(spec)
-    return maker
-
-
-def _check_uncut(sequence_shard: SequenceShard | None, spec: Spec) -> None:
-    for name in () if sequence_shard is None else sequence_shard.fields:
-        if spec[name].shared_by is not None:
-            raise ValueError(
-                f"sequence_shard cuts {name!r}, which comes as it is shared; leave it out of share=, or take "
-                "shared='expand'"
-            )
-
-
-def _shard(rank: int | None, world_size: int | None, shard: Shard | None) -> Shard:
-    if shard is None:
-        rank = 0 if rank is None else _integer(rank, "rank", at_least=0)
-        if rank and world_size is None:
-            raise ValueError(f"rank {rank} of how many? Give world_size too, or shard=stoker.Shard.from_env()")
-        return Shard(rank, 1 if world_size is None else _integer(world_size, "world_size"))
-    if rank is not None or world_size is not None:
-        raise ValueError("shard says both rank and world_size; give either that or these")
-    if not isinstance(shard, Shard):
-        raise TypeError(f"shard must be a stoker.Shard, not {shard!r}")
-    return shard
-
-
-def _integer(value: object, name: str, *, at_least: int | None = 1) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{name} must be an integer, not {value!r}")
-    if at_least is not None and value < at_least:
-        raise ValueError(f"{name} must be at least {at_least}, not {value}")
-    return int(value)
-
-
-def _check_resident(
-    opened: Opened, *, maker: Maker | None, augment: Augment | None, sequence_shard: SequenceShard | None
-) -> None:
-    """Raise where rows on a device would not be the batch's as they are.
-
-    Raises:
-        ValueError: Something else is asked of them, too.
-    """
-    conflicts = {
-        "a Mixture": opened.is_mixed,
-        "Dataset(share=...)": bool(opened.spec.keys),
-        "shuffle_by=, weights= or sequence=": maker is not None,
-        "augment=": augment is not None,
-        "sequence_shard=": sequence_shard is not None,
-        "fields that are all lists": not opened.spec.record_bytes,
-    }
-    for what, is_so in conflicts.items():
-        if is_so:
-            raise ValueError(f"resident= keeps rows on the device as they are, which {what} do not fit: leave one out")
-
-
-def _global_batch_size(batch_size: int | None, global_batch_size: int | None, shard: Shard) -> int:
-    if global_batch_size is not None:
-        size = _integer(global_batch_size, "global_batch_size")
-        if batch_size is not None and _integer(batch_size, "batch_size") * shard.world_size != size:
-            raise ValueError(
-                f"batch_size {batch_size} on {shard.world_size} ranks is no global batch of {size}; give one of the two"
-            )
-        if size < shard.world_size:
-            _log.warning(
-                "a global batch of %d samples leaves some of %d ranks without any in every step; give it one a rank at "
-                "least",
-                size,
-                shard.world_size,
-            )
-        return size
-    if batch_size is None:
-        raise TypeError("give a batch_size (samples a rank) or a global_batch_size")
-    return _integer(batch_size, "batch_size") * shard.world_size

@@ -26,7 +26,8 @@ import numpy as np
 
 from stoker.cache.chunk import ChunkHeader
 from stoker.cache.look import NO_VERSION, versions_of
-from stoker.cache.store import Chunk, Store
+from stoker.cache.opened import Chunk
+from stoker.cache.store import Store
 from stoker.errors import CacheError, ChunkCorruptError
 from stoker.feed.fill import Filling
 from stoker.gather.ready import are_kernels_ready

@@ -164,7 +164,7 @@ def _open_set(
         catalogue = dataset.open(store.path, num_threads=num_threads, runs=rule, on_count=on_count)
         return KnownSet(
             catalogue=catalogue,
-            spec=store.spec_of(catalogue.fingerprint),
+            spec=store.registry.spec_of(catalogue.fingerprint),
             num_present=sum(store.has(catalogue.key(i)) for i in range(len(catalogue))) if counts_present else None,
             index=None if asked is None else _index(asked, catalogue, store.path, num_threads, on_count),
         )

@@ -12,7 +12,8 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from stoker.errors import ResumeError
-from stoker.feed.loader import BatchIterator, Loader, LoaderOptions, default_num_threads
+from stoker.feed.loader import BatchIterator, Loader
+from stoker.feed.options import LoaderOptions, default_num_threads
 from stoker.feed.run import Turn
 from stoker.order.position import Position
 from stoker.order.steps import Steps

@@ -8,7 +8,8 @@ from typing import Unpack, cast
 import torch
 import torch.distributed as dist
 
-from stoker.feed.loader import Loader, LoaderOptions
+from stoker.feed.loader import Loader
+from stoker.feed.options import LoaderOptions
 from stoker.feed.shard import Shard
 from stoker.source.dataset import Dataset
 from stoker.source.mixture import Mixture

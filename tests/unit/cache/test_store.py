@@ -7,7 +7,7 @@ import pytest
 from tests.unit.cache.samples import SPEC, arrays_of, key, same_fields
 
 import stoker.cache.marks
-import stoker.cache.store
+import stoker.cache.opened
 from stoker.cache.chunk import read_arrays
 from stoker.cache.files import Files
 from stoker.cache.folder import Folder
@@ -23,7 +23,7 @@ def put(store, i, *, seed=0, **options):
 
 def use(store, name, numbers, **options):
     numbers = list(numbers)
-    store.register(
+    store.registry.register(
         name, name=f"Dataset({name})", urls=[f"lake/{name}"], num_chunks=len(numbers),
         keys=lambda: [key(i) for i in numbers], **options,
     )  # fmt: skip
@@ -34,7 +34,7 @@ def there(store):
 
 
 def kept(store):
-    return {chunk.key for entry in store.entries() for chunk in entry.chunks if chunk.is_kept}
+    return {chunk.key for entry in store.care.entries() for chunk in entry.chunks if chunk.is_kept}
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_a_published_chunk_is_found_and_opened(store):
     with store.open(key(1)) as chunk:
         assert chunk.header.num_samples == N
         assert chunk.header.about == {"row": 1, "key": key(1)}
-        assert chunk.header.size_bytes == size_bytes == store.usage_bytes
+        assert chunk.header.size_bytes == size_bytes == store.care.usage_bytes
         assert chunk.is_kept
         assert os.fstat(chunk.fd).st_size == size_bytes
     assert same_fields(read_arrays(store.path_of(key(1))), arrays_of(SPEC, N))
@@ -80,11 +80,11 @@ def test_opening_what_is_not_there_is_a_key_error(store):
 def test_a_discarded_chunk_is_gone_but_readable_where_it_is_open(store):
     put(store, 1)
     with store.open(key(1)) as chunk:
-        assert store.discard(key(1))
+        assert store.care.discard(key(1))
         assert not store.has(key(1))
         assert len(os.pread(chunk.fd, 10, 0)) == 10
-    assert not store.discard(key(1))
-    assert store.usage_bytes == 0
+    assert not store.care.discard(key(1))
+    assert store.care.usage_bytes == 0
 
 
 def test_a_second_store_of_the_same_folder_sees_everything(store, folder):
@@ -126,16 +126,16 @@ def test_another_process_trusts_a_mark_until_the_file_is_touched(folder, monkeyp
     monkeypatch.setattr(stoker.cache.marks, "_SETTLED_NS", 0)
     with Store(folder) as store:
         put(store, 1)
-    monkeypatch.setattr(stoker.cache.store, "_checked", {})  # as a new process has it
+    monkeypatch.setattr(stoker.cache.opened, "_checked", {})  # as a new process has it
     with monkeypatch.context() as patched, Store(folder) as store:
-        patched.setattr(stoker.cache.store, "check_arrays", None)  # a call would fail
+        patched.setattr(stoker.cache.opened, "check_arrays", None)  # a call would fail
         store.open(key(1)).close()
     path = folder / "chunks" / key(1)[:2] / f"{key(1)}.safetensors"
     before = path.stat()
     damage(path)
     while path.stat().st_ctime_ns == before.st_ctime_ns or path.stat().st_mtime_ns != before.st_mtime_ns:
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    monkeypatch.setattr(stoker.cache.store, "_checked", {})
+    monkeypatch.setattr(stoker.cache.opened, "_checked", {})
     with Store(folder) as store, pytest.raises(ChunkCorruptError):
         store.open(key(1))
     assert list((folder / "checked").iterdir()) == []
@@ -147,9 +147,9 @@ def test_a_corrupt_chunk_that_another_process_has_mended_is_not_discarded(store,
     damage(path)
     fd = os.open(path, os.O_RDONLY)
     with Store(folder) as other:
-        other.discard(key(1))
+        other.care.discard(key(1))
         put(other, 1)
-    store._discard_corrupt(key(1), fd, path)
+    store._opener.discard_corrupt(key(1), fd, path)
     os.close(fd)
     assert store.has(key(1))
 
@@ -170,8 +170,8 @@ def test_publishing_again_replaces_the_file_and_counts_it_once(store):
     put(store, 1)
     put(store, 1, seed=1)
     assert same_fields(read_arrays(store.path_of(key(1))), arrays_of(SPEC, N, 1))
-    with store._ledger.open() as account:
-        assert account.kept_bytes == store.usage_bytes
+    with store._parts.ledger.open() as account:
+        assert account.kept_bytes == store.care.usage_bytes
 
 
 def test_threads_that_publish_at_once_lose_nothing(store):
@@ -181,9 +181,9 @@ def test_threads_that_publish_at_once_lose_nothing(store):
     for thread in threads:
         thread.join()
     assert there(store) == set(range(16))
-    assert store.verify().corrupt == ()
-    with store._ledger.open() as account:
-        assert account.kept_bytes == store.usage_bytes
+    assert store.care.verify().corrupt == ()
+    with store._parts.ledger.open() as account:
+        assert account.kept_bytes == store.care.usage_bytes
 
 
 def test_where_there_is_plenty_nobody_lists_the_folder(store, monkeypatch):
@@ -204,17 +204,17 @@ def test_where_there_is_plenty_nobody_lists_the_folder(store, monkeypatch):
 def test_bounds_that_a_crash_left_too_high_keep_nothing_out(folder):
     with Store(folder) as store:
         size = put(store, 0)
-        with store._ledger.open() as account, account.changing(loose_bytes=100 * size):
+        with store._parts.ledger.open() as account, account.changing(loose_bytes=100 * size):
             pass
     with Store(folder, limit_bytes=2 * size) as store:
-        with store._ledger.open() as account:
+        with store._parts.ledger.open() as account:
             account.set_reserve(50 * size)
             with account.changing(loose_bytes=100 * size):
                 pass
         use(store, "a", range(20))
         put(store, 1)
         assert there(store) == {0, 1}
-        with store._ledger.open() as account:
+        with store._parts.ledger.open() as account:
             assert account.loose_bytes == account.reserve_bytes == 0
         with pytest.raises(CacheFullError):
             put(store, 2)
@@ -223,12 +223,12 @@ def test_bounds_that_a_crash_left_too_high_keep_nothing_out(folder):
 def test_what_fits_is_kept_and_stays_whatever_comes(folder):
     with Store(folder) as store:
         size = put(store, 63)
-        store.discard(key(63))
+        store.care.discard(key(63))
     with Store(folder, limit_bytes=6 * size) as store:
         use(store, "a", range(20), reserve_bytes=2 * size)
         for i in range(20):
             put(store, i)
-            assert store.usage_bytes <= store.limit_bytes
+            assert store.care.usage_bytes <= store.limit_bytes
         assert kept(store) >= {key(i) for i in range(4)}
         assert there(store) == {0, 1, 2, 3, 18, 19}
         for i in (5, 6, 7, 8):  # a second epoch in another order
@@ -350,7 +350,7 @@ def test_a_lower_limit_takes_effect_when_the_data_set_is_opened(folder, size):
     with Store(folder, limit_bytes=4 * size) as store:
         use(store, "a", range(6), reserve_bytes=size)
         assert len(there(store)) == 3
-        assert store.usage_bytes == 3 * size
+        assert store.care.usage_bytes == 3 * size
 
 
 # ---------------------------------------------------------------------- the disk
@@ -444,7 +444,7 @@ def test_many_threads_may_open_a_new_folder_at_once(folder):
 def test_what_a_killed_writer_left_is_swept_and_what_a_living_one_writes_is_not(store, folder):
     dead = folder / "tmp" / f"{key(1)}.99-0.kept"
     dead.write_bytes(b"half")
-    living = folder / "tmp" / f"{key(2)}.{store._writer()}-0.kept"
+    living = folder / "tmp" / f"{key(2)}.{store._publisher.writer()}-0.kept"
     living.write_bytes(b"half")
     Store(folder).close()
     assert not dead.exists()
@@ -456,11 +456,11 @@ def test_what_a_killed_writer_left_is_swept_and_what_a_living_one_writes_is_not(
 
 def test_a_ledger_that_a_crash_left_wrong_is_counted_anew(store, folder):
     put(store, 1)
-    with pytest.raises(ZeroDivisionError), store._ledger.open() as account, account.changing(1):
+    with pytest.raises(ZeroDivisionError), store._parts.ledger.open() as account, account.changing(1):
         raise ZeroDivisionError
     put(store, 2)
-    with store._ledger.open() as account:
-        assert account.kept_bytes == store.usage_bytes
+    with store._parts.ledger.open() as account:
+        assert account.kept_bytes == store.care.usage_bytes
 
 
 # ---------------------------------------------------------------------- looking after it
@@ -473,7 +473,7 @@ def test_entries_show_data_sets_and_chunks_of_none(store, folder):
     put(store, 9)
     with Store(folder) as other:
         use(other, "b", (2, 3))
-    entries = {entry.manifest.fingerprint if entry.manifest else None: entry for entry in store.entries()}
+    entries = {entry.manifest.fingerprint if entry.manifest else None: entry for entry in store.care.entries()}
     assert [chunk.key for chunk in entries["a"].chunks] == [key(0), key(2)]
     assert entries["a"].is_in_use
     assert entries["a"].manifest.urls == ("lake/a",)
@@ -486,26 +486,26 @@ def test_entries_show_data_sets_and_chunks_of_none(store, folder):
 
 def test_a_spec_is_kept_with_its_data_set(store, folder):
     use(store, "a", (0, 1))
-    assert store.spec_of("a") is None
-    store.keep_spec("a", SPEC)
+    assert store.registry.spec_of("a") is None
+    store.registry.keep_spec("a", SPEC)
     use(store, "a", (0, 1))
     with Store(folder) as other:
-        assert other.spec_of("a") == SPEC
-        assert other.spec_of("b") is None
+        assert other.registry.spec_of("a") == SPEC
+        assert other.registry.spec_of("b") is None
 
 
 def test_keys_are_asked_for_once(store, folder):
     use(store, "a", (0, 1))
     with Store(folder) as other:
-        other.register("a", name="a", urls=[], num_chunks=2, keys=lambda: pytest.fail("known already"))
+        other.registry.register("a", name="a", urls=[], num_chunks=2, keys=lambda: pytest.fail("known already"))
 
 
 def test_an_unreadable_manifest_is_written_anew(store, folder):
     use(store, "a", (0, 1))
     (folder / "datasets" / "a.json").write_text("{")
-    assert store.entries() == []
+    assert store.care.entries() == []
     use(store, "a", (0, 1))
-    assert [entry.manifest.fingerprint for entry in store.entries()] == ["a"]
+    assert [entry.manifest.fingerprint for entry in store.care.entries()] == ["a"]
 
 
 def test_verify_names_what_is_wrong_and_removes_it_when_asked(store):
@@ -515,15 +515,15 @@ def test_verify_names_what_is_wrong_and_removes_it_when_asked(store):
     stray = store.path / "chunks" / key(1)[:2] / "notes.txt"
     stray.touch()
     seen = []
-    report = store.verify(on_chunk=seen.append)
+    report = store.care.verify(on_chunk=seen.append)
     assert (report.num_chunks, len(seen)) == (3, 3)
     assert [path for path, _ in report.corrupt] == [store.path_of(key(1))]
     assert "history" in report.corrupt[0][1] or "words" in report.corrupt[0][1]
     assert report.strays == (stray,)
     assert store.has(key(1))
-    store.verify(fix=True)
+    store.care.verify(fix=True)
     assert there(store) == {0, 2}
-    report = store.verify()
+    report = store.care.verify()
     assert (report.corrupt, report.strays) == ((), ())
 
 
@@ -534,14 +534,14 @@ def test_remove_takes_a_data_set_but_not_what_others_share(store, folder):
         for i in (0, 1, 2, 3):
             put(other, i)
         with pytest.raises(CacheError, match="in use"):
-            store.remove(["a"])
-    freed = store.remove(["a"])
+            store.care.remove(["a"])
+    freed = store.care.remove(["a"])
     assert there(store) == {1, 2, 3}
     assert freed > 0
-    store.remove()
+    store.care.remove()
     assert there(store) == set()
-    assert store.entries() == []
-    assert store.usage_bytes == 0
+    assert store.care.entries() == []
+    assert store.care.usage_bytes == 0
 
 
 def test_closing_twice_is_harmless_and_using_after_it_is_an_error(folder):
@@ -554,8 +554,8 @@ def test_closing_twice_is_harmless_and_using_after_it_is_an_error(folder):
 
 
 def test_checked_files_are_remembered_by_key_not_by_file(store):
-    before = len(stoker.cache.store._checked)
+    before = len(stoker.cache.opened._checked)
     for seed in range(5):
         put(store, 1, seed=seed)
         store.open(key(1)).close()
-    assert len(stoker.cache.store._checked) == before + 1
+    assert len(stoker.cache.opened._checked) == before + 1

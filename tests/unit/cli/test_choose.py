@@ -2,9 +2,9 @@
 
 import pytest
 
+from stoker.cache.care import DatasetEntry
 from stoker.cache.choose import choose
 from stoker.cache.manifest import Manifest
-from stoker.cache.store import DatasetEntry
 
 
 def entry(fingerprint, *urls):

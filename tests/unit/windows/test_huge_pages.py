@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import stoker
-from stoker.cache import ahead, store
+from stoker.cache import ahead, opened
 from stoker.huge import HUGE_BYTES, bring_in
 from stoker.windows import standing
 from stoker.windows.region import Region
@@ -63,7 +63,7 @@ def test_a_cache_that_is_used_after_a_start_of_the_machine_has_its_huge_pages(da
         for _ in loader:
             pass
     # As after a start: nothing is in the page cache, and no chunk has been checked.
-    store._checked.clear()
+    opened._checked.clear()
     for mark in (cache / "checked").iterdir():
         mark.unlink()
     for path in cache.rglob("*.safetensors"):

@@ -1,0 +1,227 @@
+"""The arguments of a loader, checked before anything is read."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypedDict, Unpack
+
+import numpy as np
+
+from stoker.feed.run import Augment
+from stoker.feed.sequence import SequenceShard
+from stoker.feed.shard import Shard
+from stoker.order.steps import Remainder
+from stoker.source.units.asked import Asked, NGram, Pack, parse_asked
+from stoker.spec import parse_size
+from stoker.trace.record import Trace
+
+# Chunks opened together where the order is that of the files: two at least are read while two are used.
+_MIN_PLAIN_WINDOW = 4
+
+_log = logging.getLogger("stoker")
+
+
+class LoaderOptions(TypedDict, total=False):
+    """The keyword arguments of `Loader`, for loaders that pass them on."""
+
+    batch_size: int | None
+    shuffle: bool
+    seed: int
+    window: int | Literal["all"] | None
+    lanes: int
+    remainder: Remainder
+    rank: int | None
+    world_size: int | None
+    shard: Shard | None
+    global_batch_size: int | None
+    cache: str | Path | None
+    cache_limit: int | str | None
+    num_threads: int | None
+    prefetch: int
+    transform_in: Literal["threads", "processes"]
+    augment: Augment | None
+    trace: Trace | None
+    shuffle_by: str | Sequence[str] | None
+    weights: str | None
+    sequence: NGram | Pack | None
+    sequence_shard: SequenceShard | None
+    shared: Literal["expand", "unique"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What a loader was asked for, in one form each.
+
+    Attributes:
+        shard: Which rank of how many.
+        global_batch_size: Samples a step over all ranks.
+        shuffle: See `Loader`, as for all that follow.
+        seed: Any integer.
+        window: Chunks; None for as many as make a default window.
+        lanes: Divides `global_batch_size`.
+        remainder: Of samples.
+        cache: Folder; None for memory.
+        limit_bytes: Of the cache; None for what the disk has.
+        num_threads: At least 1.
+        prefetch: At least 0.
+        transform_in: Threads or processes.
+        augment: Function.
+        trace: Records spans.
+        asked: What the order counts; None for rows.
+        sequence_shard: Part of every sequence.
+        shared: How shared fields come.
+    """
+
+    shard: Shard
+    global_batch_size: int
+    shuffle: bool
+    seed: int
+    window: int | Literal["all"] | None
+    lanes: int
+    remainder: Remainder
+    cache: Path | None
+    limit_bytes: int | None
+    num_threads: int
+    prefetch: int
+    transform_in: Literal["threads", "processes"]
+    augment: Augment | None
+    trace: Trace | None
+    asked: Asked | None
+    sequence_shard: SequenceShard | None
+    shared: Literal["expand", "unique"]
+
+    @property
+    def marks_padding(self) -> bool:
+        """Whether batches have a field that says which samples fill them up."""
+        return self.remainder == "pad"
+
+
+def check_options(**options: Unpack[LoaderOptions]) -> Wanted:
+    """Return what the arguments of a loader say.
+
+    Raises:
+        TypeError: One has the wrong type.
+        ValueError: One is out of range, or two contradict each other.
+    """
+    sequence_shard, sequence = options["sequence_shard"], options["sequence"]
+    if sequence_shard is not None and not isinstance(sequence_shard, SequenceShard):
+        raise TypeError(f"sequence_shard must be a stoker.SequenceShard, not {sequence_shard!r}")
+    shard = _shard(options["rank"], options["world_size"], options["shard"])
+    global_batch_size = _global_batch_size(options["batch_size"], options["global_batch_size"], shard)
+    shuffle, window = options["shuffle"], options["window"]
+    if not isinstance(shuffle, bool | np.bool_):
+        raise TypeError(f"shuffle must be True or False, not {shuffle!r}")
+    seed = integer(options["seed"], "seed", at_least=None)
+    if isinstance(window, str) and window != "all":
+        raise TypeError(f"window must be a number of chunks, 'all' or None, not {window!r}")
+    if window is not None and window != "all":
+        integer(window, "window")
+    lanes = integer(options["lanes"], "lanes")
+    if global_batch_size % lanes:
+        raise ValueError(
+            f"a global batch of {global_batch_size} samples cannot be cut into {lanes} equal lanes; take a "
+            f"multiple of {lanes}, such as {-(-global_batch_size // lanes) * lanes}"
+        )
+    remainder, transform_in = options["remainder"], options["transform_in"]
+    if remainder not in ("keep", "drop", "pad"):
+        raise ValueError(f"remainder must be 'keep', 'drop' or 'pad', not {remainder!r}")
+    if transform_in not in ("threads", "processes"):
+        raise ValueError(f"transform_in must be 'threads' or 'processes', not {transform_in!r}")
+    augment, cache, shared, trace = options["augment"], options["cache"], options["shared"], options["trace"]
+    if augment is not None and not callable(augment):
+        raise TypeError("augment must be a function of (batch, generator)")
+    if cache is not None and not isinstance(cache, str | os.PathLike):
+        raise TypeError(f"cache must be the path of a folder, not {cache!r}")
+    if shared not in ("expand", "unique"):
+        raise ValueError(f"shared must be 'expand' or 'unique', not {shared!r}")
+    if shared == "unique" and sequence is not None:
+        raise ValueError(
+            "shared='unique' is for batches of whole rows; with sequence=, fields come expanded: leave it out"
+        )
+    if trace is not None and not isinstance(trace, Trace):
+        raise TypeError(f"trace must be a stoker.Trace, not {trace!r}")
+    asked = parse_asked(shuffle_by=options["shuffle_by"], weights=options["weights"], sequence=sequence)
+    prefetch = integer(options["prefetch"], "prefetch", at_least=0)
+    limit, num_threads = options["cache_limit"], options["num_threads"]
+    limit_bytes = None if limit is None else parse_size(limit, name="cache_limit")
+    num_threads = default_num_threads() if num_threads is None else integer(num_threads, "num_threads")
+    if window is None and not shuffle:
+        # A window then mixes nothing, so the first batch should wait for few chunks: those built at once.
+        window = max(_MIN_PLAIN_WINDOW, num_threads)
+    return Wanted(
+        shard=shard,
+        global_batch_size=global_batch_size,
+        shuffle=bool(shuffle),
+        seed=seed,
+        window=window,
+        lanes=lanes,
+        remainder=remainder,
+        cache=None if cache is None else Path(cache).expanduser(),
+        limit_bytes=limit_bytes,
+        num_threads=num_threads,
+        prefetch=prefetch,
+        transform_in=transform_in,
+        augment=augment,
+        trace=trace,
+        asked=asked,
+        sequence_shard=sequence_shard,
+        shared=shared,
+    )
+
+
+def default_num_threads() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _shard(rank: int | None, world_size: int | None, shard: Shard | None) -> Shard:
+    if shard is None:
+        rank = 0 if rank is None else integer(rank, "rank", at_least=0)
+        if rank and world_size is None:
+            raise ValueError(f"rank {rank} of how many? Give world_size too, or shard=stoker.Shard.from_env()")
+        return Shard(rank, 1 if world_size is None else integer(world_size, "world_size"))
+    if rank is not None or world_size is not None:
+        raise ValueError("shard says both rank and world_size; give either that or these")
+    if not isinstance(shard, Shard):
+        raise TypeError(f"shard must be a stoker.Shard, not {shard!r}")
+    return shard
+
+
+def integer(value: object, name: str, *, at_least: int | None = 1) -> int:
+    """Return an argument as an integer.
+
+    Raises:
+        TypeError: It is none.
+        ValueError: It is less than `at_least`.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name} must be an integer, not {value!r}")
+    if at_least is not None and value < at_least:
+        raise ValueError(f"{name} must be at least {at_least}, not {value}")
+    return int(value)
+
+
+def _global_batch_size(batch_size: int | None, global_batch_size: int | None, shard: Shard) -> int:
+    if global_batch_size is not None:
+        size = integer(global_batch_size, "global_batch_size")
+        if batch_size is not None and integer(batch_size, "batch_size") * shard.world_size != size:
+            raise ValueError(
+                f"batch_size {batch_size} on {shard.world_size} ranks is no global batch of {size}; give one of the two"
+            )
+        if size < shard.world_size:
+            _log.warning(
+                "a global batch of %d samples leaves some of %d ranks without any in every step; give it one a rank at "
+                "least",
+                size,
+                shard.world_size,
+            )
+        return size
+    if batch_size is None:
+        raise TypeError("give a batch_size (samples a rank) or a global_batch_size")
+    return integer(batch_size, "batch_size") * shard.world_size
