@@ -274,6 +274,17 @@ def test_what_takes_long_to_come_gives_no_more_than_the_windows_that_wait_for_it
     assert rate_of(plan) <= (1 + 0.03) * num_windows * window * CHUNK / seconds
 
 
+def test_of_a_few_chunks_that_take_long_more_are_on_their_way_than_the_windows_of_even_ones():
+    """Each window has one of fifty times the size; threads that build have nothing to do, and it is asked further."""
+    window, seconds = 24, 1.0
+    fetch = changed("fetch", cpu_s=0.0, net_bytes=1e-6, wait_s=seconds / CHUNK)
+    plan = source_plan(fetch=fetch, step=step_cost(1e9))
+    sizes = (*(CHUNK,) * (window - 1), 50 * CHUNK)
+    plan = dataclasses.replace(plan, num_builders=window, window=window, chunk_samples=sizes)
+    at_once = (num_windows_ahead(window, window) + 1) * sum(sizes)
+    assert rate_of(plan) > 1.3 * at_once / (50 * seconds)
+
+
 def test_more_cores_are_not_promised_more_memory():
     gather = changed("gather", cpu_s=1e-6, memory_bytes=1_000.0)
     plan = on(tensors_plan(gather=gather, step=step_cost(1e9)), cores=1.0, memory_bytes_s=1.2e9)

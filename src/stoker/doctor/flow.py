@@ -31,6 +31,8 @@ from stoker.windows.in_use import num_windows_ahead
 # Chunks that are sent through: first those that only fill the pipe, then those that are counted, at least.
 _NUM_FIRST = 40
 _NUM_COUNTED = 80
+# Windows that were waited for while threads had nothing to do: so many that no more of them change anything.
+_MANY = 100
 # No two chunks take quite the same time. This much apart, threads that began together still fetch together and compute
 # together for many turns, each resource idle while all are at the other: so do real ones, whose links, cores and GIL
 # give all that are at them their equal share. Multiples of the golden ratio spread as evenly as any.
@@ -139,10 +141,14 @@ class _Flow:
         # Chunks of as many windows as may be built at once can come together, and none for a while: only as many
         # windows later is the same moment.
         self._num_ahead = num_windows_ahead(plan.num_builders, plan.window)
-        at_once = (self._num_ahead + 1) * plan.window
+        self._num_short = 0  # windows for which all waited while some that build had nothing to do
+        self._short_at = -1  # the last of them
+        is_even = len(set(sizes)) == 1
+        most_ahead = self._num_ahead if is_even else num_windows_ahead(plan.num_builders, plan.window, num_short=_MANY)
+        at_once = (most_ahead + 1) * plan.window
         self._first = _round_up(_NUM_FIRST, at_once)
         # As many of the large ones as there are.
-        num_counted = _NUM_COUNTED if len(set(sizes)) == 1 else _round_up(_NUM_COUNTED, len(sizes))
+        num_counted = _NUM_COUNTED if is_even else _round_up(_NUM_COUNTED, len(sizes))
         num_counted = _round_up(num_counted, at_once)
         self._sizes = [sizes[i % len(sizes)] for i in range(self._first + num_counted)]
         self._ends = [0, *itertools.accumulate(self._sizes)]
@@ -184,8 +190,19 @@ class _Flow:
 
     def _start_what_can(self) -> None:
         # What takes nothing is finished where it begins, and lets others begin: until nothing more can.
-        while self._start_one():
+        while self._start_one() or self._ask_further():
             pass
+
+    def _ask_further(self) -> bool:
+        """Ask for one window more where one is waited for while some that build have nothing to do; False elsewhere."""
+        at = self._num_assembled // self._plan.window
+        is_short = self._num_building < self._plan.num_builders and self._next_build < len(self._sizes)
+        if not is_short or self._is_assembling or self._is_training or at <= self._short_at:
+            return False
+        self._short_at, self._num_short = at, self._num_short + 1
+        before = self._num_ahead
+        self._num_ahead = num_windows_ahead(self._plan.num_builders, self._plan.window, num_short=self._num_short)
+        return self._num_ahead > before
 
     def _start_one(self) -> bool:
         """Begin one thing that may begin; False where nothing may."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -13,6 +15,8 @@ from stoker.errors import CacheFullError
 
 # How long to leave a chunk alone that another process builds. Short against building one, long against a file lookup.
 _POLL_S = 0.01
+# Whoever waited for a chunk so long, while nothing was left to be begun, waited for too little to have been asked for.
+_SHORT_S = 0.02
 
 
 class Filling(Protocol):
@@ -39,6 +43,10 @@ class Filler:
         max_ahead: Chunks that may be built and not yet waited for; None for any number. Where the cache is small, a
             chunk built too early is evicted before it is used.
         waiting: Gives the block in which one waits for a chunk.
+
+    Attributes:
+        num_short: How often a chunk was waited for while nothing was left to be begun, so that threads stood idle;
+            once at most from one request to the next.
     """
 
     def __init__(
@@ -65,6 +73,8 @@ class Filler:
         self._ahead: set[int] = set()  # built, and nobody has waited for them yet
         self._awaited: set[int] = set()
         self._num_building = 0
+        self._empty_since: float | None = None  # when a thread found nothing to begin; None since more was asked for
+        self.num_short = 0
         self._failed: dict[int, BaseException] = {}
         self._threads: list[threading.Thread] = []
 
@@ -82,6 +92,7 @@ class Filler:
                 if chunk not in self._pending and chunk not in self._failed:
                     self._pending.add(chunk)
                     self._queue.append(chunk)
+            self._empty_since = None
             self._start_threads()
             self._changed.notify_all()
 
@@ -104,14 +115,23 @@ class Filler:
             self._awaited.add(chunk)
             self._changed.notify_all()
             is_pending = chunk in self._pending
+        since = time.monotonic()
         with self._waiting() if is_pending else nullcontext(), self._changed:
             while chunk in self._pending:
                 if self._stopped.is_set():
                     raise InterruptedError("the loader was closed")
                 self._changed.wait()
             self._awaited.discard(chunk)
+            self._note_short(since)
             if chunk in self._failed:
                 raise self._failed[chunk]
+
+    def _note_short(self, since: float) -> None:
+        """Note that a wait which began then is over: threads may have stood idle during it."""
+        empty_since = self._empty_since
+        if empty_since is not None and time.monotonic() - max(since, empty_since) > _SHORT_S:
+            self.num_short += 1
+            self._empty_since = math.inf  # once
 
     def stop(self) -> None:
         """Begin no further chunk, and free whoever waits for one with an `InterruptedError`."""
@@ -173,6 +193,8 @@ class Filler:
             return None
         if not self._queue:
             self._is_hungry = False
+            if self._empty_since is None:
+                self._empty_since = time.monotonic()
             return None
         if self._max_ahead is None or len(self._ahead) < self._max_ahead:
             return self._queue.popleft()

@@ -215,7 +215,9 @@ class Run:
         window_chunks = max(1, len(order.window_chunks(0)) if order.num_windows else 0)
 
         def num_ahead() -> int:
-            return 0 if self._opened.is_tight else num_windows_ahead(self._crew.size, window_chunks)
+            if self._opened.is_tight:
+                return 0
+            return num_windows_ahead(self._crew.size, window_chunks, num_short=self._filler.num_short)
 
         windows = Windows(
             open_window=open_window,

@@ -37,14 +37,26 @@ class _Slot(Generic[W]):
     is_followed: bool = False
 
 
-def num_windows_ahead(num_builders: int, window_chunks: float) -> int:
+# So many windows more are asked for at most, where those that build had nothing to do while a window was waited for.
+_MOST_FURTHER = 8
+
+
+def num_windows_ahead(num_builders: int, window_chunks: float, *, num_short: int = 0) -> int:
     """Return of how many windows ahead of the one in use the chunks are asked for.
 
     A window is opened once all its chunks are there. While those of one are on their way, each thread that has built
     its own needs another one to go on with, or few are at work in the end; and more than one window's where they are
-    many.
+    many. That is enough where chunks take about as long as each other: of a few that take fifty times as long, those
+    of several windows have to be on their way at once.
+
+    Args:
+        num_builders: Threads that build.
+        window_chunks: Chunks of a window.
+        num_short: How often a chunk was waited for while threads that build had nothing to do: one window more for the
+            first time, two more for the next, and so on.
     """
-    return max(2, math.ceil(3 * num_builders / window_chunks))
+    further = min((1 << min(num_short, 8)) - 1, _MOST_FURTHER)
+    return max(2, math.ceil(3 * num_builders / window_chunks)) + further
 
 
 class Windows(Generic[W]):

@@ -126,6 +126,17 @@ def test_each_builder_finds_another_chunk_while_the_next_window_is_waited_for(nu
     assert num_ahead == 2 or (num_ahead - 1) * window_chunks < 3 * num_builders
 
 
+@given(st.integers(1, 200), st.floats(0.1, 1000), st.integers(0, 100))
+def test_the_more_often_threads_stood_idle_the_further_ahead_is_asked_up_to_a_number(
+    builders, window_chunks, num_short
+):
+    nows = [num_windows_ahead(builders, window_chunks, num_short=num_short + i) for i in range(2)]
+    more = nows[0] - num_windows_ahead(builders, window_chunks)
+    assert (num_short == 0) == (more == 0)
+    assert nows[0] < nows[1] or more == 8
+    assert min(num_short, 8) <= more <= 8
+
+
 def test_closing_frees_whoever_waits_for_a_window():
     may_open, waits = threading.Event(), threading.Event()
     seen = []
@@ -231,6 +242,59 @@ def test_a_chunk_another_process_builds_is_waited_for_while_others_get_built():
     filler.close()
     assert asked[0] == 0
     assert there == {0, 1, 2, 3}
+
+
+def test_a_wait_beside_idle_threads_is_counted_once_until_more_is_asked_for():
+    there, may_build = set(), threading.Event()
+
+    def build(chunk):
+        if chunk % 10 == 0:  # those at the beginning take long
+            may_build.wait(30)
+        there.add(chunk)
+        return True
+
+    filler = Filler(is_there=there.__contains__, build=build, crew=Crew(2))
+
+    def waits_for(chunk, *, is_long):
+        may_build.clear()
+        waiter = threading.Thread(target=filler.wait, args=(chunk,))
+        waiter.start()
+        while is_long and filler._empty_since is None:  # until the other thread has built all else
+            time.sleep(0.001)
+        time.sleep(0.1 if is_long else 0.0)
+        may_build.set()
+        waiter.join(30)
+
+    filler.request(range(4))
+    waits_for(0, is_long=True)
+    assert filler.num_short == 1
+    for chunk in range(1, 4):
+        filler.wait(chunk)
+    assert filler.num_short == 1
+    filler.request(range(10, 14))
+    assert filler.num_short == 1
+    waits_for(10, is_long=True)
+    assert filler.num_short == 2
+    filler.close()
+
+
+def test_a_wait_is_nobodys_shortage_while_something_is_left_to_be_begun():
+    there, may_build = set(), threading.Event()
+
+    def build(chunk):
+        may_build.wait(30)
+        there.add(chunk)
+        return True
+
+    filler = Filler(is_there=there.__contains__, build=build, crew=Crew(2))
+    filler.request(range(40))
+    waiter = threading.Thread(target=filler.wait, args=(0,))
+    waiter.start()
+    time.sleep(0.1)
+    may_build.set()
+    waiter.join(30)
+    filler.close()
+    assert filler.num_short == 0
 
 
 def test_no_thread_is_started_where_nothing_is_missing():
