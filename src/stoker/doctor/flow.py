@@ -69,6 +69,13 @@ def rate_of(plan: Plan) -> float:
     return min(rate, plan.reach * rate_of(loader)) if bounds_of(loader) else rate
 
 
+def num_short_of(plan: Plan) -> int:
+    """Return how often threads that build stand idle beside a wait until windows are asked for far enough ahead."""
+    flow = _Flow(plan)
+    flow.run()
+    return flow.num_short
+
+
 def _uneven(plan: Plan, bound: float) -> float:
     """Return the rate where batches come as unevenly as the plan says, and as many wait as may."""
     demand = demand_of(plan)
@@ -141,7 +148,7 @@ class _Flow:
         # Chunks of as many windows as may be built at once can come together, and none for a while: only as many
         # windows later is the same moment.
         self._num_ahead = num_windows_ahead(plan.num_builders, plan.window)
-        self._num_short = 0  # windows for which all waited while some that build had nothing to do
+        self.num_short = 0  # windows for which all waited while some that build had nothing to do
         self._short_at = -1  # the last of them
         is_even = len(set(sizes)) == 1
         most_ahead = self._num_ahead if is_even else num_windows_ahead(plan.num_builders, plan.window, num_short=_MANY)
@@ -199,9 +206,10 @@ class _Flow:
         is_short = self._num_building < self._plan.num_builders and self._next_build < len(self._sizes)
         if not is_short or self._is_assembling or self._is_training or at <= self._short_at:
             return False
-        self._short_at, self._num_short = at, self._num_short + 1
+        self._short_at = at
+        self.num_short += 1
         before = self._num_ahead
-        self._num_ahead = num_windows_ahead(self._plan.num_builders, self._plan.window, num_short=self._num_short)
+        self._num_ahead = num_windows_ahead(self._plan.num_builders, self._plan.window, num_short=self.num_short)
         return self._num_ahead > before
 
     def _start_one(self) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 from stoker.doctor.arrow import ArrowBatches, converter
 from stoker.doctor.costs import Plan
-from stoker.doctor.flow import rate_of
+from stoker.doctor.flow import num_short_of, rate_of
 from stoker.doctor.probe_machine import free_memory_bytes
 from stoker.doctor.sampled import SampledDataset, spread_units
 from stoker.doctor.settings import DoctorSettings
@@ -123,11 +123,18 @@ def run_source(
     windows_s = min((_NUM_WINDOWS - 1) * window_s, 3 * seconds)
     # And longer where a few huge units say it all: how they fall in the order is half of what a short run shows.
     seconds = max(seconds, windows_s, sample.longer * seconds)
-    num_windows = _NUM_WINDOWS + num_windows_ahead(num_builders, window)
+    # And as far ahead as it would come to ask: what a huge unit takes is more than a run of even ones.
+    num_short = num_short_of(plan) if sample.evenness < 1 else 0
+    num_windows = _NUM_WINDOWS + num_windows_ahead(num_builders, window, num_short=num_short)
     num_times = _num_times(sample, expected_s * seconds * 1.5 + num_windows * window * sample.mean_chunk)
     listener = listener if listener is not None else Listener()
     dataset = SampledDataset(
-        sample.catalogue, sample.units, num_times=num_times, on_stage=listener, num_builders=num_builders
+        sample.catalogue,
+        sample.units,
+        num_times=num_times,
+        on_stage=listener,
+        num_builders=num_builders,
+        num_short=num_short,
     )
     with _loader(dataset, settings, window=window, cache=None) as loader, closing(_once(loader)) as batches:
         window_batches = window * sample.mean_chunk / settings.batch_size

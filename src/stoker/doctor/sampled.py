@@ -52,6 +52,7 @@ class SampledCatalogue(Catalogue):
         is_new: Whether it is another chunk each time, which no cache has.
         on_stage: Told of fetching and decoding, beside whoever else is.
         num_builders: Threads that a loader builds with to begin with; None leaves that to it.
+        num_short: How often a loader takes it for granted that they stood idle; see `num_windows_ahead`.
     """
 
     def __init__(
@@ -63,12 +64,14 @@ class SampledCatalogue(Catalogue):
         is_new: bool = True,
         on_stage: OnStage = ignore_stage,
         num_builders: int | None = None,
+        num_short: int = 0,
     ) -> None:
         # A view: everything that is not said otherwise here is the whole's.
         self.__dict__.update(inner.__dict__)
         self.__dict__.pop("fingerprint", None)
         self._inner = inner
         self.num_builders = num_builders
+        self.num_short = num_short
         self._is_new = is_new
         self._listener = on_stage
         self._units: list[range] = []
@@ -134,6 +137,7 @@ class SampledDataset(Dataset):
         is_new: Whether it is another chunk each time, which no cache has.
         on_stage: Told of fetching, decoding and transforming.
         num_builders: Threads that a loader builds with to begin with; None leaves that to it.
+        num_short: How often a loader takes it for granted that they stood idle; see `num_windows_ahead`.
     """
 
     def __init__(
@@ -145,6 +149,7 @@ class SampledDataset(Dataset):
         is_new: bool = True,
         on_stage: OnStage = ignore_stage,
         num_builders: int | None = None,
+        num_short: int = 0,
     ) -> None:
         self.__dict__.update(catalogue.dataset.__dict__)
         self._catalogue_of_all = catalogue
@@ -153,6 +158,7 @@ class SampledDataset(Dataset):
         self._is_new = is_new
         self._on_stage = on_stage
         self._num_builders = num_builders
+        self._num_short = num_short
 
     def open(self, folder: Path | str | None = None, **_: Any) -> Catalogue:  # noqa: ARG002  nothing is kept of it
         """Return the sample."""
@@ -163,4 +169,5 @@ class SampledDataset(Dataset):
             is_new=self._is_new,
             on_stage=self._on_stage,
             num_builders=self._num_builders,
+            num_short=self._num_short,
         )

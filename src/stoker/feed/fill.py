@@ -42,6 +42,7 @@ class Filler:
         size_of: Says how many samples a chunk has.
         max_ahead: Chunks that may be built and not yet waited for; None for any number. Where the cache is small, a
             chunk built too early is evicted before it is used.
+        num_short: See below; so many to begin with.
         waiting: Gives the block in which one waits for a chunk.
 
     Attributes:
@@ -57,6 +58,7 @@ class Filler:
         crew: Crew,
         size_of: Callable[[int], int] = lambda _: 1,
         max_ahead: int | None = None,
+        num_short: int = 0,
         waiting: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self._is_there = is_there
@@ -74,7 +76,7 @@ class Filler:
         self._awaited: set[int] = set()
         self._num_building = 0
         self._empty_since: float | None = None  # when a thread found nothing to begin; None since more was asked for
-        self.num_short = 0
+        self.num_short = num_short
         self._failed: dict[int, BaseException] = {}
         self._threads: list[threading.Thread] = []
 

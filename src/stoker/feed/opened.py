@@ -109,6 +109,11 @@ class Opened:
             places=[] if self.is_tight else [place for one in self.chunks for place in one.places],
         )
 
+    @property
+    def num_short(self) -> int:
+        """How often it is taken for granted that threads that build stood idle; see `num_windows_ahead`."""
+        return max(one.catalogue.num_short for one in self.chunks)
+
     def is_there(self, number: int) -> bool:
         """Return whether a chunk is in the cache."""
         which = self._which(number)

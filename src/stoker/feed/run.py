@@ -162,6 +162,7 @@ class Run:
             crew=self._crew,
             size_of=lambda number: int(opened.num_samples[number]),
             max_ahead=settings.num_threads if opened.is_tight else None,
+            num_short=opened.num_short,
             waiting=partial(stages.span, "wait_chunk"),
         )
         self._scratch = BufferPool(max_unused=settings.num_threads)

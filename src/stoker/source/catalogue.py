@@ -84,6 +84,7 @@ class Catalogue:
         null_counts: Column -> nulls in each fragment as the footers say, -1 where they do not. int64, shape [K] each.
         kept_together: Rows that are in one fragment where row groups allow it, or None.
         num_builders: Threads that a loader builds with to begin with; None leaves that to it.
+        num_short: How often a loader takes it for granted that these stood idle beside a wait.
         runs: Runs of rows, where fragments were cut between them just now; whoever keeps them elsewhere sets it None.
     """
 
@@ -102,6 +103,7 @@ class Catalogue:
     ) -> None:
         self.dataset = dataset
         self.num_builders: int | None = None
+        self.num_short = 0
         self.runs: Runs | None = None
         self.kept_together = kept_together
         self.files: tuple[ObjectInfo, ...] = tuple(file.info for file in known.files)
