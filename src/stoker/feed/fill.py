@@ -68,7 +68,11 @@ class Filler:
         self._is_hungry = True  # since a chunk was built, nobody found the queue empty
         self._max_ahead = max_ahead
         self._waiting = waiting
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        # Each is woken by what concerns it: where dozens of threads build, all of them woken by every chunk would take
+        # turns with the GIL to find that there is nothing for them.
+        self._to_begin = threading.Condition(self._lock)  # there may be something to build
+        self._built = threading.Condition(self._lock)  # something that is waited for is there, or failed
         self._stopped = threading.Event()
         self._queue: deque[int] = deque()
         self._pending: set[int] = set()
@@ -82,21 +86,21 @@ class Filler:
 
     def request(self, chunks: Iterable[int]) -> None:
         """Ask for chunks, in order of use. What is there or already asked for costs a file lookup."""
-        with self._changed:
+        with self._lock:
             # Not looked for: one that is published between the look and what follows would be asked for again, behind
             # all others, and who waits for it would wait for these.
             chunks = [chunk for chunk in chunks if chunk not in self._pending]
         missing = [chunk for chunk in chunks if not self._is_there(chunk)]
         if not missing:
             return
-        with self._changed:
+        with self._lock:
             for chunk in missing:
                 if chunk not in self._pending and chunk not in self._failed:
                     self._pending.add(chunk)
                     self._queue.append(chunk)
+                    self._to_begin.notify()
             self._empty_since = None
             self._start_threads()
-            self._changed.notify_all()
 
     def _start_threads(self) -> None:
         while len(self._threads) < min(self._crew.size, len(self._pending)) and not self._stopped.is_set():
@@ -112,17 +116,18 @@ class Filler:
         Raises:
             InterruptedError: The filler was closed.
         """
-        with self._changed:
+        with self._lock:
             self._ahead.discard(chunk)
             self._awaited.add(chunk)
-            self._changed.notify_all()
+            if self._max_ahead is not None:  # one more may be built, this one at least
+                self._to_begin.notify()
             is_pending = chunk in self._pending
         since = time.monotonic()
-        with self._waiting() if is_pending else nullcontext(), self._changed:
+        with self._waiting() if is_pending else nullcontext(), self._lock:
             while chunk in self._pending:
                 if self._stopped.is_set():
                     raise InterruptedError("the loader was closed")
-                self._changed.wait()
+                self._built.wait()
             self._awaited.discard(chunk)
             self._note_short(since)
             if chunk in self._failed:
@@ -138,8 +143,9 @@ class Filler:
     def stop(self) -> None:
         """Begin no further chunk, and free whoever waits for one with an `InterruptedError`."""
         self._stopped.set()
-        with self._changed:
-            self._changed.notify_all()
+        with self._lock:
+            self._to_begin.notify_all()
+            self._built.notify_all()
 
     def close(self) -> None:
         """Stop, and end the threads. Harmless when called again.
@@ -158,7 +164,7 @@ class Filler:
                 is_done = self._build(chunk)
             except BaseException as raised:  # it belongs to the step that needs this chunk
                 error = raised
-            with self._changed:
+            with self._lock:
                 self._num_building -= 1
                 if isinstance(error, CacheFullError) and self._num_building:
                     error = None  # others are being written: there may be room when they are done
@@ -169,24 +175,27 @@ class Filler:
                     is_hungry, self._is_hungry = self._is_hungry, True
                     if self._crew.built(self._size_of(chunk), is_hungry=is_hungry):
                         self._start_threads()
+                        self._to_begin.notify_all()  # those that a smaller crew had no use for
                     self._pending.discard(chunk)
                     if chunk not in self._awaited:
                         self._ahead.add(chunk)
                 else:
                     self._queue.append(chunk)
-                self._changed.notify_all()
+                    self._to_begin.notify()
+                if chunk in self._awaited:
+                    self._built.notify_all()
             if error is None and not is_done:
                 self._stopped.wait(_POLL_S)
 
     def _claim(self) -> int | None:
         """Return the chunk to build next."""
-        with self._changed:
+        with self._lock:
             while not self._stopped.is_set():
                 chunk = self._next()
                 if chunk is not None:
                     self._num_building += 1
                     return chunk
-                self._changed.wait()
+                self._to_begin.wait()
             return None
 
     def _next(self) -> int | None:
