@@ -151,20 +151,28 @@ def wait_for_calm(
             return
 
 
+def _speed() -> float:
+    """Return the processors' speed, as several looks at it say."""
+    return statistics.fmean(pace().speed for _ in range(_NUM_LOOKS))
+
+
 def _examined(case: Case, folder: Path) -> tuple[DoctorResult, int]:
     """Return what was found on a machine that stayed what it was, and how often it was looked for.
 
     Today's path runs in the examination, and again among the fixes: nothing is changed between. Where it gives another
-    rate then, others have begun or ended to work on the machine, and no fix would give what was predicted, either. So
-    such a case is examined again, a few times at most, whatever its predictions were.
+    rate then, others have begun or ended to work on the machine, and no fix would give what was predicted, either. Nor
+    would it where a network holds back today's path and the processors have become faster or slower meanwhile. So such
+    a case is examined again, a few times at most, whatever its predictions were.
     """
     # A disk that is only said to be slow gives what it gives: there is nothing to compare.
     verify_all = case.disk_bytes_s is None
     num_times = 0
     while True:
+        before = _speed()
         result = examine_case(case, folder, verify_all=verify_all)
         num_times += 1
         unchanged = [abs(tried.error) for tried in result.tried if tried.fix == TODAY]
+        unchanged.append(abs(_speed() / before - 1))
         if num_times == _MOST_EXAMINATIONS or all(error <= _SAME for error in unchanged):
             return result, num_times
 
