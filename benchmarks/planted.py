@@ -270,7 +270,7 @@ CASES = (
     Case(
         name="narrow connections",
         stages=frozenset({"fetch"}),
-        # As many as are worth it, 64, bring a third of what this machine decodes: narrower than that, or they limit nothing.
+        # 64 of them, as many as are worth it, bring a third of what two cores decode: wider ones would limit nothing.
         dataset=lambda _: Dataset("lake", storage=NarrowConnections(small_lake(), 0.5e6)),
         step_s=2e-3,
         instead={"network": lambda _: Dataset("lake", storage=NarrowConnections(small_lake(), 1e6))},
