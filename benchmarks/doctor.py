@@ -30,8 +30,9 @@ from stoker.source.storage import storage_for
 
 BUDGET_S = 60.0
 _RANK_BUDGET_S = 20.0
-# Rates of one path on one machine, as shares of each other; and how often a case is examined at most.
-_SAME = 0.06
+# Rates of one path on one machine, as shares of each other; the processors' speeds before and behind, which are looked
+# at for three seconds in all; and how often a case is examined at most.
+_SAME, _SAME_SPEED = 0.06, 0.12
 _MOST_EXAMINATIONS = 3
 # Looks at the processors' speed that lie no further apart than this share of their mean: nobody else works here.
 _NUM_LOOKS, _CALM = 20, 0.03
@@ -171,9 +172,8 @@ def _examined(case: Case, folder: Path) -> tuple[DoctorResult, int]:
         before = _speed()
         result = examine_case(case, folder, verify_all=verify_all)
         num_times += 1
-        unchanged = [abs(tried.error) for tried in result.tried if tried.fix == TODAY]
-        unchanged.append(abs(_speed() / before - 1))
-        if num_times == _MOST_EXAMINATIONS or all(error <= _SAME for error in unchanged):
+        is_same = all(abs(tried.error) <= _SAME for tried in result.tried if tried.fix == TODAY)
+        if num_times == _MOST_EXAMINATIONS or (is_same and abs(_speed() / before - 1) <= _SAME_SPEED):
             return result, num_times
 
 
