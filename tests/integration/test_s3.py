@@ -23,8 +23,8 @@ from tests.strategies import check_samples, sample_table, write_files
 from stoker import Dataset, Loader
 from stoker.errors import SourceChangedError, SourceError, SourceMissingError
 from stoker.source.clients import s3_arguments
+from stoker.source.find_storage import storage_for
 from stoker.source.retry import NUM_TRIES
-from stoker.source.storage import storage_for
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -200,7 +200,7 @@ def _demo(messages: Console) -> Iterator[Dataset]:
     from stoker.demo.ranking import COUNTRIES
     from stoker.demo.run import default_folder
     from stoker.source.dataset import Dataset
-    from stoker.source.storage import storage_for
+    from stoker.source.find_storage import storage_for
     from stoker.spec import Field
 
     folder = default_folder() / "doctor"

@@ -44,7 +44,8 @@ from stoker.doctor.whole_paths import WholePaths
 from stoker.feed.temporary import TemporaryFolder
 from stoker.source.catalogue import Catalogue
 from stoker.source.dataset import Dataset
-from stoker.source.storage import scheme_of, storage_for
+from stoker.source.find_storage import storage_for
+from stoker.source.urls import scheme_of
 
 # Shares of what is planned; what is left over is for what takes longer than it should.
 _FETCH, _THREADS, _BUILD, _FILL, _WARM, _ARROW, _STEP, _RAM = 0.10, 0.10, 0.10, 0.05, 0.13, 0.08, 0.05, 0.03

@@ -20,7 +20,7 @@ from stoker.doctor.meter import CpuMeter, in_threads
 from stoker.doctor.sampled import SampledCatalogue
 from stoker.doctor.tap import Read, Tap
 from stoker.source.catalogue import Catalogue
-from stoker.source.storage import scheme_of
+from stoker.source.urls import scheme_of
 
 BUILD_STAGES = ("decode", "transform", "convert", "publish")
 """What a chunk goes through in one thread once its bytes are there."""

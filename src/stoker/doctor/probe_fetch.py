@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from stoker.doctor.meter import in_threads
 from stoker.doctor.probe_build import Fetched
 from stoker.doctor.tap import Read
-from stoker.source.storage import LocalStorage, Storage
+from stoker.source.local import LocalStorage
+from stoker.source.storage import Storage
 
 # More threads are tried as long as they bring so much more.
 _BRINGS_MORE = 1.1

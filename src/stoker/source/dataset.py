@@ -20,16 +20,19 @@ from stoker.errors import SourceMissingError
 from stoker.identity import fingerprint
 from stoker.source.catalogue import Catalogue
 from stoker.source.filters import needed_columns, parse_filter
+from stoker.source.find_storage import storage_for
 from stoker.source.footers import Footers
 from stoker.source.listing import Listed, list_sources
+from stoker.source.local import LocalStorage
 from stoker.source.retry import RetryingStorage, Wait
 from stoker.source.schema import choose, flat_fields
-from stoker.source.storage import LocalStorage, Storage, common_scheme, local_path, scheme_of, storage_for
+from stoker.source.storage import Storage
 from stoker.source.survey import Cut, Survey, keep_survey, kept_survey, read_layouts, survey
 from stoker.source.units.cutting import cut_between_runs
 from stoker.source.units.reading import OnCount
 from stoker.source.units.rule import RunRule
 from stoker.source.units.runs import find_runs
+from stoker.source.urls import common_scheme, local_path, scheme_of
 from stoker.spec import Field, parse_size
 from stoker.trace.stages import OnStage, ignore_stage, timed
 

@@ -16,7 +16,8 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from stoker.errors import SourceError, SourceMissingError
-from stoker.source.storage import ObjectInfo, Storage, split_query
+from stoker.source.storage import ObjectInfo, Storage
+from stoker.source.urls import split_query
 
 # In a folder, what else lies there (CSV, logs, checksums) is left alone; a file that is named is read as it is.
 SUFFIXES = (".parquet", ".parq", ".pq", ".pqt")

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 from typing import TypeAlias, TypeVar
 
-from stoker.source.storage import BytesLike, ObjectInfo, Storage, exactly, is_transient, translated
+from stoker.source.failures import is_transient, translated
+from stoker.source.storage import BytesLike, ObjectInfo, Storage, exactly
 
 T = TypeVar("T")
 

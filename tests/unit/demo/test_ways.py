@@ -19,7 +19,7 @@ from stoker.demo.ways.plain import PlainReads
 from stoker.demo.ways.ram import RamBatches, num_bytes_of
 from stoker.demo.ways.way import BATCH_SIZE, Source
 from stoker.errors import SourceError
-from stoker.source.storage import storage_for
+from stoker.source.find_storage import storage_for
 from stoker.spec import Ragged
 from stoker.testing import FlakyStorage
 

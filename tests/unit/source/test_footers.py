@@ -8,7 +8,7 @@ from tests.strategies import write_files
 from stoker import Dataset
 from stoker.source import footers
 from stoker.source.footers import Footers
-from stoker.source.storage import LocalStorage
+from stoker.source.local import LocalStorage
 
 
 @pytest.fixture

@@ -10,18 +10,12 @@ import pyarrow.fs as pafs
 import pytest
 
 from stoker.errors import SourceError, SourceMissingError
+from stoker.source.failures import is_transient, translated
+from stoker.source.filesystems import ArrowStorage, FsspecStorage
+from stoker.source.find_storage import storage_for
+from stoker.source.local import LocalStorage
 from stoker.source.retry import NUM_TRIES, RetryingStorage
-from stoker.source.storage import (
-    ArrowStorage,
-    FsspecStorage,
-    LocalStorage,
-    common_scheme,
-    is_transient,
-    local_path,
-    split_query,
-    storage_for,
-    translated,
-)
+from stoker.source.urls import common_scheme, local_path, split_query
 from stoker.testing import FlakyStorage, MemoryStorage
 
 

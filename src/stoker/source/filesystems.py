@@ -1,0 +1,189 @@
+"""What pyarrow and fsspec open, as storages."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import pyarrow.fs as pafs
+
+from stoker.errors import SourceError, SourceMissingError
+from stoker.source.failures import translated
+from stoker.source.storage import BytesLike, ObjectInfo, exactly
+from stoker.source.urls import has_scheme
+
+# Opened objects that one ArrowStorage remembers: opening one again asks a remote store for its size each time.
+_MAX_OPEN_OBJECTS = 64
+
+# Asked for when a read was refused: enough for the store's words, which are a few hundred bytes.
+_REFUSAL_BYTES = 4096
+
+
+class ArrowStorage:
+    """Objects of a file system that pyarrow.fs opens.
+
+    Args:
+        filesystem: The file system.
+        root_url: What a URL begins with, and ...
+        root_path: ... what stands for it in a path of `filesystem`: "s3://" and "", "abfss://box@account.dfs..." and
+            "box".
+    """
+
+    def __init__(self, filesystem: pafs.FileSystem, *, root_url: str, root_path: str = "") -> None:
+        self._filesystem = filesystem
+        self._root_url = root_url
+        self._root_path = root_path
+        self._lock = threading.Lock()
+        self._open: OrderedDict[str, Any] = OrderedDict()
+
+    def list(self, url: str) -> list[ObjectInfo]:
+        """Return every object under `url`."""
+        selector = pafs.FileSelector(self._path(url), recursive=True, allow_not_found=True)
+        with translated(url, doing="listing"):
+            infos = self._filesystem.get_file_info(selector)
+        found = [self._info(info) for info in infos if info.type == pafs.FileType.File]
+        return sorted(found, key=lambda info: info.url)
+
+    def stat(self, url: str) -> ObjectInfo:
+        """Return size and modification time of the object `url`."""
+        with translated(url, doing="looking up"):
+            info = self._filesystem.get_file_info(self._path(url))
+        if info.type != pafs.FileType.File:
+            what = (
+                "is a folder, not a file" if info.type == pafs.FileType.Directory else "does not exist: check the name"
+            )
+            raise SourceMissingError(f"{url} {what}", url=url)
+        return self._info(info)
+
+    def read(self, url: str, offset: int, num_bytes: int) -> BytesLike:
+        """Return `num_bytes` of the object `url` from `offset` on."""
+        data: BytesLike = b""
+        with translated(url, doing="reading"):
+            file = self._opened(url)
+            if offset + num_bytes > file.size():
+                # It may have been opened before a larger object took its place.
+                self._forget(url)
+                file = self._opened(url)
+            try:
+                if offset < file.size():
+                    data = file.read_at(num_bytes, offset)
+            except OSError as error:
+                self._forget(url)
+                if "Failed to flush response stream" in str(error):
+                    # The store refused in more bytes than were asked for: its words had no room and are lost.
+                    self._opened(url).read_at(_REFUSAL_BYTES, 0)
+                raise
+        return exactly(data, num_bytes, url=url, offset=offset)
+
+    def _forget(self, url: str) -> None:
+        with self._lock:
+            self._open.pop(url, None)
+
+    def _opened(self, url: str) -> Any:
+        with self._lock:
+            file = self._open.get(url)
+            if file is not None:
+                self._open.move_to_end(url)
+                return file
+        file = self._filesystem.open_input_file(self._path(url))
+        with self._lock:
+            self._open[url] = file
+            while len(self._open) > _MAX_OPEN_OBJECTS:
+                # Not closed here: another thread may be reading from it. The last reference closes it.
+                self._open.popitem(last=False)
+        return file
+
+    def _path(self, url: str) -> str:
+        return (self._root_path + url.removeprefix(self._root_url)).rstrip("/")
+
+    def _info(self, info: pafs.FileInfo) -> ObjectInfo:
+        modified_ns = info.mtime_ns
+        if self._filesystem.type_name == "s3" and modified_ns is not None:
+            # MinIO and Ceph give milliseconds in a listing, and seconds when one object is looked up.
+            modified_ns -= modified_ns % 1_000_000_000
+        return ObjectInfo(
+            url=self._root_url + info.path.removeprefix(self._root_path),
+            size_bytes=info.size or 0,
+            version=str(modified_ns),
+        )
+
+    def __repr__(self) -> str:
+        return f"ArrowStorage({self._filesystem.type_name!r})"
+
+
+class FsspecStorage:
+    """Objects of a file system of fsspec.
+
+    Args:
+        filesystem: The fsspec file system.
+        root_url: What stands before a path of `filesystem` in a URL: "hf://".
+    """
+
+    # In the order of trust; the first one that the file system gives is the version.
+    _VERSIONS = (
+        "ETag",
+        "etag",
+        "version_id",
+        "generation",
+        "md5",
+        "checksum",
+        "mtime",
+        "LastModified",
+        "Last-Modified",
+        "last_modified",
+    )
+
+    def __init__(self, filesystem: Any, *, root_url: str) -> None:
+        self._filesystem = filesystem
+        self._root_url = root_url
+
+    def list(self, url: str) -> list[ObjectInfo]:
+        """Return every object under `url`."""
+        with translated(url, doing="listing"):
+            self._filesystem.invalidate_cache()
+            try:
+                found = self._filesystem.find(self._path(url), detail=True)
+            except FileNotFoundError:
+                found = {}
+            for path, about in found.items():
+                if about.get("size") is None:  # a web server lists names alone
+                    found[path] = self._filesystem.info(path)
+        infos = [self._info(path, about) for path, about in found.items()]
+        return sorted(infos, key=lambda info: info.url)
+
+    def stat(self, url: str) -> ObjectInfo:
+        """Return what the file system knows of the object `url`."""
+        with translated(url, doing="looking up"):
+            self._filesystem.invalidate_cache()
+            about = self._filesystem.info(self._path(url))
+        if about.get("type") == "directory":
+            raise SourceMissingError(f"{url} is a folder, not a file", url=url)
+        return self._info(about["name"], about)
+
+    def read(self, url: str, offset: int, num_bytes: int) -> BytesLike:
+        """Return `num_bytes` of the object `url` from `offset` on."""
+        with translated(url, doing="reading"):
+            data: bytes = self._filesystem.cat_file(self._path(url), start=offset, end=offset + num_bytes)
+        if len(data) > num_bytes:
+            raise SourceError(
+                f"{url}: the server gives whole objects where ranges are asked for: copy them to another place", url=url
+            )
+        return exactly(data, num_bytes, url=url, offset=offset)
+
+    def _path(self, url: str) -> str:
+        return str(self._filesystem._strip_protocol(url))
+
+    def _info(self, path: str, about: Mapping[str, Any]) -> ObjectInfo:
+        value = next((about[name] for name in self._VERSIONS if about.get(name) is not None), "unknown")
+        # Some file systems give a time as datetime in one call and as seconds in another.
+        version = repr(value.timestamp()) if isinstance(value, datetime) else str(value)
+        return ObjectInfo(url=self._url(path), size_bytes=int(about["size"] or 0), version=version)
+
+    def _url(self, path: str) -> str:
+        return path if has_scheme(path) else self._root_url + path
+
+    def __repr__(self) -> str:
+        return f"FsspecStorage({self._root_url!r})"
