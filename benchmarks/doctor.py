@@ -30,9 +30,8 @@ from stoker.source.find_storage import storage_for
 
 BUDGET_S = 60.0
 _RANK_BUDGET_S = 20.0
-# Rates of one path on one machine, as shares of each other; the processors' speeds before and behind, which are looked
-# at for three seconds in all; and how often a case is examined at most.
-_SAME, _SAME_SPEED = 0.06, 0.12
+# Rates of one path on one machine, as shares of each other; and how often a case is examined at most.
+_SAME = 0.06
 _MOST_EXAMINATIONS = 3
 # Looks at the processors' speed that lie no further apart than this share of their mean: nobody else works here.
 _NUM_LOOKS, _CALM = 20, 0.03
@@ -152,28 +151,21 @@ def wait_for_calm(
             return
 
 
-def _speed() -> float:
-    """Return the processors' speed, as several looks at it say."""
-    return statistics.fmean(pace().speed for _ in range(_NUM_LOOKS))
-
-
 def _examined(case: Case, folder: Path) -> tuple[DoctorResult, int]:
     """Return what was found on a machine that stayed what it was, and how often it was looked for.
 
     Today's path runs in the examination, and again among the fixes: nothing is changed between. Where it gives another
-    rate then, others have begun or ended to work on the machine, and no fix would give what was predicted, either. Nor
-    would it where a network holds back today's path and the processors have become faster or slower meanwhile. So such
-    a case is examined again, a few times at most, whatever its predictions were.
+    rate then, others have begun or ended to work on the machine, and no fix would give what was predicted, either. So
+    such a case is examined again, a few times at most, whatever its predictions were.
     """
     # A disk that is only said to be slow gives what it gives: there is nothing to compare.
     verify_all = case.disk_bytes_s is None
     num_times = 0
     while True:
-        before = _speed()
         result = examine_case(case, folder, verify_all=verify_all)
         num_times += 1
-        is_same = all(abs(tried.error) <= _SAME for tried in result.tried if tried.fix == TODAY)
-        if num_times == _MOST_EXAMINATIONS or (is_same and abs(_speed() / before - 1) <= _SAME_SPEED):
+        unchanged = [abs(tried.error) for tried in result.tried if tried.fix == TODAY]
+        if num_times == _MOST_EXAMINATIONS or all(error <= _SAME for error in unchanged):
             return result, num_times
 
 
