@@ -14,6 +14,7 @@ from typing import Any, Literal, Self
 from stoker.errors import ResumeError
 from stoker.feed.explain import Explanation, Use
 from stoker.feed.explain_all import explain_all, find_all
+from stoker.feed.finish import Prepared
 from stoker.feed.fits import check_resident, make_maker
 from stoker.feed.following import Following
 from stoker.feed.handover import Handover, NumpyHandover
@@ -21,7 +22,8 @@ from stoker.feed.mixing import mixed_window, window_chunks
 from stoker.feed.opened import Opened, open_all
 from stoker.feed.options import Wanted, check_options, integer
 from stoker.feed.orders import Orders
-from stoker.feed.run import Augment, Prepared, Run, RunSettings, Turn, let_go
+from stoker.feed.run import Run, Turn, let_go
+from stoker.feed.run_settings import Augment, RunSettings
 from stoker.feed.sequence import SequenceShard
 from stoker.feed.shard import Shard
 from stoker.feed.units.report import UnitsReport

@@ -11,7 +11,7 @@ from typing import Literal, TypedDict, Unpack
 
 import numpy as np
 
-from stoker.feed.run import Augment
+from stoker.feed.run_settings import Augment
 from stoker.feed.sequence import SequenceShard
 from stoker.feed.shard import Shard
 from stoker.order.steps import Remainder

@@ -4,79 +4,29 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
 
-import numpy as np
-
-from stoker.compact import Compact, widen
 from stoker.feed.fill import Filler
-from stoker.feed.handover import Batch, Handover
+from stoker.feed.finish import Finisher, Prepared
+from stoker.feed.gathering import Gatherer
 from stoker.feed.opened import Opened
 from stoker.feed.prefetch import Prefetch
-from stoker.feed.reorder import reordered
-from stoker.feed.residence import assemble_resident, offer_window
-from stoker.feed.sequence import SequenceShard
-from stoker.feed.streams import Acquired, EpochStream, Mapped, MixedStream, Range, Stream
+from stoker.feed.residence import offer_window
+from stoker.feed.run_settings import RunSettings
+from stoker.feed.streams import EpochStream, Mapped, MixedStream, Stream
 from stoker.feed.subjects import Subjects
 from stoker.feed.units.expand import Units
-from stoker.feed.units.make import Made, Maker, UnitPart
-from stoker.gather.assemble import Assembled, Once, Part, assemble
 from stoker.gather.buffers import BufferPool
 from stoker.gather.ready import give_way
-from stoker.identity import order_key
 from stoker.order.epoch import EpochOrder
 from stoker.order.mixture import MixtureEpoch
-from stoker.order.plain import Int64
 from stoker.order.position import Position
-from stoker.order.shard import Shard
-from stoker.order.steps import Slice, Steps
-from stoker.spec import Arrays, Ragged, Shared
-from stoker.trace.stages import Stages, timed
+from stoker.order.steps import Steps
+from stoker.trace.stages import Stages
 from stoker.trace.track import Subject
 from stoker.windows.in_use import Windows, num_windows_ahead
-
-Augment = Callable[[Arrays, np.random.Generator], Arrays]
-
-# Batches that one thread makes in one go, at most, and how large they may be together: more would save little more,
-# and a batch that is kept keeps the memory of all that were gathered with it.
-_MAX_TOGETHER = 8
-_TOGETHER_BYTES = 16 << 20
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunSettings:
-    """What a run needs besides the order.
-
-    Attributes:
-        seed: Seed of the order; also decides `augment`'s randomness.
-        shard: This rank.
-        num_threads: Threads that assemble batches, and as many that build chunks where some are missing.
-        prefetch: Batches ahead of the step; 0 assembles each in the calling thread when it is asked for.
-        augment: The user's function on a batch, or None.
-        marks_padding: Whether batches get the bool field `sample_mask`, False where a sample only fills the batch up.
-        handover: What batches leave as.
-        maker: Makes batches of what the order counts, where that is not rows.
-        source_field: Name of the field that says which data set each sample is of, where batches get one.
-        sequence_shard: This rank's part of each sequence, where it gets only a part.
-        once: Whether what samples share is gathered once for all of a batch.
-        is_expanded: Whether the handover then expands it.
-    """
-
-    seed: int
-    shard: Shard
-    num_threads: int
-    prefetch: int
-    augment: Augment | None
-    marks_padding: bool
-    handover: Handover
-    maker: Maker | None = None
-    source_field: str | None = None
-    sequence_shard: SequenceShard | None = None
-    once: Once = "never"
-    is_expanded: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,18 +43,6 @@ class Turn:
 
     first: int = 0
     every: int = 1
-
-
-class Prepared(NamedTuple):
-    """What the threads have made ready for a step.
-
-    Attributes:
-        content: What the handover prepared.
-        num_samples: Samples of the batch.
-    """
-
-    content: Any
-    num_samples: int
 
 
 class Run:
@@ -140,7 +78,6 @@ class Run:
         self.position = position
         self.steps = steps
         self._opened = opened
-        self._pool = pool
         self._settings = settings
         self._stages = stages
         self._epoch = position.epoch
@@ -148,7 +85,6 @@ class Run:
         self._numbers = range(turn.first, steps.num_steps, turn.every)
         self._num_handed = 0
         self._handed_ns = 0
-        self._batch_bytes = _TOGETHER_BYTES  # of the last one; until one is made, one at a time
         self._passing_from = 0  # the step from which on windows may be left behind
         self._subjects = Subjects(epoch=self._epoch, steps=steps, num_lanes=len(orders))
         # Asked for twice: when a step is assembled, and to see what it leaves behind.
@@ -165,14 +101,17 @@ class Run:
             num_short=opened.num_short,
             waiting=partial(stages.span, "wait_chunk"),
         )
-        self._scratch = BufferPool(max_unused=settings.num_threads)
         self._streams: list[Stream] = [self._stream_of(order) for order in orders]
+        self._gatherer = Gatherer(
+            self._streams, self._slices, opened=opened, pool=pool, settings=settings, stages=stages
+        )
+        self._finisher = Finisher(settings, opened.spec.compact, stages=stages, epoch=self._epoch)
         self._prefetch: Prefetch[Prepared] = Prefetch(
             self._make,
             num_results=len(self._numbers),
             depth=settings.prefetch,
             num_threads=settings.num_threads,
-            max_together=self._max_together(),
+            max_together=self._gatherer.max_together,
             waiting=partial(stages.span, "wait_room"),
             held=held,
         )
@@ -319,129 +258,19 @@ class Run:
         with self._stages.span("build", subject=self._subjects.of_chunk(chunk)):
             return self._opened.build(chunk)
 
-    def _max_together(self) -> int:
-        """Return how many batches may be gathered in one go: more make the wait for one of them longer."""
-        settings, opened = self._settings, self._opened
-        is_simple = settings.maker is None and not opened.is_mixed and settings.once == "never"
-        if not is_simple or settings.handover.resident is not None or self._stages.max_spans:
-            return 1  # not simply rows one after the other; or a trace, which wants to see each batch made
-        return _MAX_TOGETHER
-
     def _make(self, number: int, num_wanted: int) -> Iterator[Prepared]:
         """Yield the batches of some of the run's steps, the first of them at least."""
         if number and not self._settings.prefetch:  # the first of all comes as soon as it can
             give_way()
         numbers = self._numbers[number : number + num_wanted]
         with self._stages.span("batch", subject=self._subjects.of_step(numbers[0])):
-            made, slices = self._made(numbers)
-            prepared = self._finished(made[0], slices[0])
+            made, slices = self._gatherer.gather(numbers)
+            prepared = self._finisher.finish(made[0], slices[0])
         yield prepared
         for step, batch, pieces in zip(numbers[1:], made[1:], slices[1:], strict=False):
             with self._stages.span("batch", subject=self._subjects.of_step(step)):
-                prepared = self._finished(batch, pieces)
+                prepared = self._finisher.finish(batch, pieces)
             yield prepared
-
-    def _made(self, numbers: Sequence[int]) -> tuple[list[Made], list[tuple[Slice, ...]]]:
-        """Return the batches of the first step and of those after it whose windows are open already."""
-        streams = self._streams
-        slices = [self._slices(numbers[0])]
-        for step in numbers[1 : _TOGETHER_BYTES // self._batch_bytes]:
-            pieces = self._slices(step)
-            if not all(streams[piece.lane].is_open(piece.start, piece.stop) for piece in pieces):
-                break
-            slices.append(pieces)
-        acquired: Acquired = []
-        try:
-            parts = []
-            for lane, ranges in _by_lane(slices):
-                parts += streams[lane].parts(ranges, acquired)
-            start_ns = time.perf_counter_ns()
-            if self._opened.is_mixed:
-                whose = [streams[piece.lane].whose(piece.start, piece.stop) for piece in slices[0]]
-                made = self._mixed(parts, whose)
-            else:
-                made = self._gathered(parts, self._pool)
-        finally:
-            for windows, window in acquired:
-                windows.release(window)
-        self._stages("gather", start_ns, time.perf_counter_ns(), made.size_bytes)
-        self._batch_bytes = max(1, made.size_bytes // len(slices))
-        if len(slices) == 1:
-            return [made], slices
-        sizes = [sum(piece.num_samples for piece in pieces) for pieces in slices]
-        return [_rows_made(batch) for batch in made.assembled.cut(sizes)], slices
-
-    def _finished(self, made: Made, slices: Sequence[Slice]) -> Prepared:
-        """Return a batch as it is handed over."""
-        settings, compact = self._settings, self._opened.spec.compact
-        # What looks at values or cuts shapes wants them as they are delivered, and so does a loop without a device.
-        is_widened = bool(compact) and not (
-            settings.handover.widens and settings.augment is None and settings.sequence_shard is None
-        )
-        arrays = _widened(made.arrays, compact) if is_widened else made.arrays
-        if self._settings.marks_padding:
-            is_padding = [np.full(piece.num_samples, piece.is_padding) for piece in slices]
-            arrays["sample_mask"] = ~np.concatenate([np.zeros(0, dtype=np.bool_), *is_padding])
-        is_augmented = self._settings.augment is not None
-        if self._settings.augment is not None:
-            places = ",".join(f"{piece.lane}:{piece.start}:{piece.stop}" for piece in slices)
-            key = order_key(seed=self._settings.seed, epoch=self._epoch, purpose=f"augment:{places}")
-            with timed(self._stages, "augment"):
-                arrays = self._settings.augment(arrays, np.random.Generator(np.random.Philox(key=key)))
-        cut = self._settings.sequence_shard
-        if cut is not None:
-            cut.check_batch(arrays)
-        is_expanded = self._settings.is_expanded
-        batch = Batch(
-            arrays,
-            made.assembled,
-            is_augmented,
-            made.shaping,
-            made.has_records,
-            cut,
-            is_expanded,
-            compact=compact,
-            is_widened=is_widened,
-        )
-        return Prepared(self._handed_to(batch), made.num_samples)
-
-    def _gathered(self, parts: Sequence[UnitPart], pool: BufferPool) -> Made:
-        if self._settings.maker is not None:
-            return self._settings.maker.make(parts, pool, once=self._settings.once)
-        if (resident := self._settings.handover.resident) is not None:
-            return _rows_made(assemble_resident(self._opened.spec, parts, resident.first_row, pool))
-        return self._assembled(parts)
-
-    def _assembled(self, parts: Sequence[UnitPart], places: Int64 | None = None) -> Made:
-        rows = [Part(part.window, part.where) for part in parts]
-        return _rows_made(assemble(self._opened.spec, rows, self._pool, once=self._settings.once, places=places))
-
-    def _mixed(self, parts: Sequence[UnitPart], whose_by_slice: Sequence[Int64 | None]) -> Made:
-        """Return a batch of several data sets: gathered one after the other, each sample to its place.
-
-        What is more than one row is put in order afterwards.
-        """
-        whose = np.concatenate([np.empty(0, dtype=np.int64), *(one for one in whose_by_slice if one is not None)])
-        # Numbers of 16 bits are sorted by radix, five times as fast.
-        places = np.argsort(whose.astype(np.uint16) if self._opened.num_sets < 1 << 16 else whose, kind="stable")
-        parts = sorted(parts, key=lambda part: part.which)
-        maker = self._settings.maker
-        if maker is None:
-            made = self._assembled(parts, places)
-        else:
-            order = np.empty_like(places)
-            order[places] = np.arange(len(places))
-            made = reordered(self._gathered(parts, self._scratch), order, self._pool, is_grouped=maker.is_grouped)
-        if self._settings.source_field is not None:
-            made.arrays[self._settings.source_field] = whose.astype(np.int32)
-        return made
-
-    def _handed_to(self, batch: Batch) -> Any:
-        handover = self._settings.handover
-        if not handover.copies:
-            return handover.prepare(batch)
-        with self._stages.span("copy", batch.assembled.size_bytes):
-            return handover.prepare(batch)
 
     def _pass_windows(self) -> None:
         """Close the windows that only steps already handed over needed."""
@@ -453,39 +282,6 @@ class Run:
         # No step before this one begins behind such a border: nothing has to be looked at until then.
         if borders:
             self._passing_from = max(step + 1, (min(borders) - steps.lane_start) // steps.part_size)
-
-
-def _by_lane(slices: Sequence[Sequence[Slice]]) -> list[tuple[int, list[Range]]]:
-    """Return the ranges of batches in their order, those of one lane that follow each other together."""
-    if len(slices) == 1 and len(slices[0]) == 1:
-        lane, start, stop, _ = slices[0][0]
-        return [(lane, [(start, stop)])]
-    found: list[tuple[int, list[Range]]] = []
-    for pieces in slices:
-        for lane, start, stop, _ in pieces:
-            if not found or found[-1][0] != lane:
-                found.append((lane, [(start, stop)]))
-            elif found[-1][1][-1][1] == start:  # it goes on where the one before it ends
-                found[-1][1][-1] = (found[-1][1][-1][0], stop)
-            else:
-                found[-1][1].append((start, stop))
-    return found
-
-
-def _widened(arrays: Arrays, compact: Mapping[str, Compact]) -> Arrays:
-    return {name: _wide(array, compact[name]) if name in compact else array for name, array in arrays.items()}
-
-
-def _wide(array: Any, compact: Compact) -> Any:
-    if isinstance(array, Shared):
-        return Shared(_wide(array.values, compact), array.index)
-    if isinstance(array, Ragged):
-        return Ragged(_wide(array.values, compact), array.offsets)
-    return widen(array, compact)
-
-
-def _rows_made(assembled: Assembled) -> Made:
-    return Made(assembled.views(), assembled, None, True, assembled.num_samples, assembled.size_bytes)
 
 
 def let_go(close: Callable[[], None]) -> None:

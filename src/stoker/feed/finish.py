@@ -1,0 +1,101 @@
+"""From what was gathered to what is handed over: widened, augmented, prepared for where it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from stoker.compact import Compact, widen
+from stoker.feed.handover import Batch
+from stoker.feed.run_settings import RunSettings
+from stoker.feed.units.make import Made
+from stoker.identity import order_key
+from stoker.order.steps import Slice
+from stoker.spec import Arrays, Ragged, Shared
+from stoker.trace.stages import Stages, timed
+
+
+class Prepared(NamedTuple):
+    """What the threads have made ready for a step.
+
+    Attributes:
+        content: What the handover prepared.
+        num_samples: Samples of the batch.
+    """
+
+    content: Any
+    num_samples: int
+
+
+class Finisher:
+    """Makes of what was gathered what a step gets.
+
+        gathered ─► widened ─► padding marked ─► augmented ─► prepared for where it goes
+
+    Args:
+        settings: See `RunSettings`.
+        compact: Fields that are kept in a narrower form, by name.
+        stages: Told of augmenting and copying.
+        epoch: Decides, beside the seed and the place of a batch, the randomness of `augment`.
+    """
+
+    def __init__(self, settings: RunSettings, compact: Mapping[str, Compact], *, stages: Stages, epoch: int) -> None:
+        self._settings = settings
+        self._compact = compact
+        self._stages = stages
+        self._epoch = epoch
+
+    def finish(self, made: Made, slices: Sequence[Slice]) -> Prepared:
+        """Return a batch as it is handed over."""
+        settings, compact = self._settings, self._compact
+        # What looks at values or cuts shapes wants them as they are delivered, and so does a loop without a device.
+        is_widened = bool(compact) and not (
+            settings.handover.widens and settings.augment is None and settings.sequence_shard is None
+        )
+        arrays = _widened(made.arrays, compact) if is_widened else made.arrays
+        if settings.marks_padding:
+            is_padding = [np.full(piece.num_samples, piece.is_padding) for piece in slices]
+            arrays["sample_mask"] = ~np.concatenate([np.zeros(0, dtype=np.bool_), *is_padding])
+        is_augmented = settings.augment is not None
+        if settings.augment is not None:
+            places = ",".join(f"{piece.lane}:{piece.start}:{piece.stop}" for piece in slices)
+            key = order_key(seed=settings.seed, epoch=self._epoch, purpose=f"augment:{places}")
+            with timed(self._stages, "augment"):
+                arrays = settings.augment(arrays, np.random.Generator(np.random.Philox(key=key)))
+        cut = settings.sequence_shard
+        if cut is not None:
+            cut.check_batch(arrays)
+        is_expanded = settings.is_expanded
+        batch = Batch(
+            arrays,
+            made.assembled,
+            is_augmented,
+            made.shaping,
+            made.has_records,
+            cut,
+            is_expanded,
+            compact=compact,
+            is_widened=is_widened,
+        )
+        return Prepared(self._handed_to(batch), made.num_samples)
+
+    def _handed_to(self, batch: Batch) -> Any:
+        handover = self._settings.handover
+        if not handover.copies:
+            return handover.prepare(batch)
+        with self._stages.span("copy", batch.assembled.size_bytes):
+            return handover.prepare(batch)
+
+
+def _widened(arrays: Arrays, compact: Mapping[str, Compact]) -> Arrays:
+    return {name: _wide(array, compact[name]) if name in compact else array for name, array in arrays.items()}
+
+
+def _wide(array: Any, compact: Compact) -> Any:
+    if isinstance(array, Shared):
+        return Shared(_wide(array.values, compact), array.index)
+    if isinstance(array, Ragged):
+        return Ragged(_wide(array.values, compact), array.offsets)
+    return widen(array, compact)

@@ -1,0 +1,153 @@
+"""The samples of steps, gathered out of open windows: those of several steps in one call where that may be."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from stoker.feed.opened import Opened
+from stoker.feed.reorder import reordered
+from stoker.feed.residence import assemble_resident
+from stoker.feed.run_settings import RunSettings
+from stoker.feed.streams import Acquired, Range, Stream
+from stoker.feed.units.make import Made, UnitPart
+from stoker.gather.assemble import Assembled, Part, assemble
+from stoker.gather.buffers import BufferPool
+from stoker.order.plain import Int64
+from stoker.order.steps import Slice
+from stoker.trace.stages import Stages
+
+# Batches that one thread makes in one go, at most, and how large they may be together: more would save little more,
+# and a batch that is kept keeps the memory of all that were gathered with it.
+_MAX_TOGETHER = 8
+_TOGETHER_BYTES = 16 << 20
+
+
+class Gatherer:
+    """Gathers the samples of steps out of the windows of their lanes.
+
+    Safe to use from several threads.
+
+    Args:
+        streams: The windows of each lane.
+        slices_of: Says which samples of which lanes a step has.
+        opened: The data sets that the samples are of.
+        pool: Memory for batches.
+        settings: See `RunSettings`.
+        stages: Told of gathering.
+    """
+
+    def __init__(
+        self,
+        streams: Sequence[Stream],
+        slices_of: Callable[[int], tuple[Slice, ...]],
+        *,
+        opened: Opened,
+        pool: BufferPool,
+        settings: RunSettings,
+        stages: Stages,
+    ) -> None:
+        self._streams = streams
+        self._slices_of = slices_of
+        self._opened = opened
+        self._pool = pool
+        self._settings = settings
+        self._stages = stages
+        self._scratch = BufferPool(max_unused=settings.num_threads)
+        self._batch_bytes = _TOGETHER_BYTES  # of the last one; until one is made, one at a time
+
+    @property
+    def max_together(self) -> int:
+        """How many batches may be gathered in one go: more make the wait for one of them longer."""
+        settings, opened = self._settings, self._opened
+        is_simple = settings.maker is None and not opened.is_mixed and settings.once == "never"
+        if not is_simple or settings.handover.resident is not None or self._stages.max_spans:
+            return 1  # not simply rows one after the other; or a trace, which wants to see each batch made
+        return _MAX_TOGETHER
+
+    def gather(self, numbers: Sequence[int]) -> tuple[list[Made], list[tuple[Slice, ...]]]:
+        """Return the batches of the first of these steps and of those after it whose windows are open already.
+
+        Blocks: until the windows of the first are open.
+        """
+        streams = self._streams
+        slices = [self._slices_of(numbers[0])]
+        for step in numbers[1 : _TOGETHER_BYTES // self._batch_bytes]:
+            pieces = self._slices_of(step)
+            if not all(streams[piece.lane].is_open(piece.start, piece.stop) for piece in pieces):
+                break
+            slices.append(pieces)
+        acquired: Acquired = []
+        try:
+            parts = []
+            for lane, ranges in _by_lane(slices):
+                parts += streams[lane].parts(ranges, acquired)
+            start_ns = time.perf_counter_ns()
+            if self._opened.is_mixed:
+                whose = [streams[piece.lane].whose(piece.start, piece.stop) for piece in slices[0]]
+                made = self._mixed(parts, whose)
+            else:
+                made = self._gathered(parts, self._pool)
+        finally:
+            for windows, window in acquired:
+                windows.release(window)
+        self._stages("gather", start_ns, time.perf_counter_ns(), made.size_bytes)
+        self._batch_bytes = max(1, made.size_bytes // len(slices))
+        if len(slices) == 1:
+            return [made], slices
+        sizes = [sum(piece.num_samples for piece in pieces) for pieces in slices]
+        return [_rows_made(batch) for batch in made.assembled.cut(sizes)], slices
+
+    def _gathered(self, parts: Sequence[UnitPart], pool: BufferPool) -> Made:
+        if self._settings.maker is not None:
+            return self._settings.maker.make(parts, pool, once=self._settings.once)
+        if (resident := self._settings.handover.resident) is not None:
+            return _rows_made(assemble_resident(self._opened.spec, parts, resident.first_row, pool))
+        return self._assembled(parts)
+
+    def _assembled(self, parts: Sequence[UnitPart], places: Int64 | None = None) -> Made:
+        rows = [Part(part.window, part.where) for part in parts]
+        return _rows_made(assemble(self._opened.spec, rows, self._pool, once=self._settings.once, places=places))
+
+    def _mixed(self, parts: Sequence[UnitPart], whose_by_slice: Sequence[Int64 | None]) -> Made:
+        """Return a batch of several data sets: gathered one after the other, each sample to its place.
+
+        What is more than one row is put in order afterwards.
+        """
+        whose = np.concatenate([np.empty(0, dtype=np.int64), *(one for one in whose_by_slice if one is not None)])
+        # Numbers of 16 bits are sorted by radix, five times as fast.
+        places = np.argsort(whose.astype(np.uint16) if self._opened.num_sets < 1 << 16 else whose, kind="stable")
+        parts = sorted(parts, key=lambda part: part.which)
+        maker = self._settings.maker
+        if maker is None:
+            made = self._assembled(parts, places)
+        else:
+            order = np.empty_like(places)
+            order[places] = np.arange(len(places))
+            made = reordered(self._gathered(parts, self._scratch), order, self._pool, is_grouped=maker.is_grouped)
+        if self._settings.source_field is not None:
+            made.arrays[self._settings.source_field] = whose.astype(np.int32)
+        return made
+
+
+def _by_lane(slices: Sequence[Sequence[Slice]]) -> list[tuple[int, list[Range]]]:
+    """Return the ranges of batches in their order, those of one lane that follow each other together."""
+    if len(slices) == 1 and len(slices[0]) == 1:
+        lane, start, stop, _ = slices[0][0]
+        return [(lane, [(start, stop)])]
+    found: list[tuple[int, list[Range]]] = []
+    for pieces in slices:
+        for lane, start, stop, _ in pieces:
+            if not found or found[-1][0] != lane:
+                found.append((lane, [(start, stop)]))
+            elif found[-1][1][-1][1] == start:  # it goes on where the one before it ends
+                found[-1][1][-1] = (found[-1][1][-1][0], stop)
+            else:
+                found[-1][1].append((start, stop))
+    return found
+
+
+def _rows_made(assembled: Assembled) -> Made:
+    return Made(assembled.views(), assembled, None, True, assembled.num_samples, assembled.size_bytes)

@@ -1,0 +1,50 @@
+"""What a run needs besides the order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from stoker.feed.handover import Handover
+from stoker.feed.sequence import SequenceShard
+from stoker.feed.units.make import Maker
+from stoker.gather.assemble import Once
+from stoker.order.shard import Shard
+from stoker.spec import Arrays
+
+Augment = Callable[[Arrays, np.random.Generator], Arrays]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """What a run needs besides the order.
+
+    Attributes:
+        seed: Seed of the order; also decides `augment`'s randomness.
+        shard: This rank.
+        num_threads: Threads that assemble batches, and as many that build chunks where some are missing.
+        prefetch: Batches ahead of the step; 0 assembles each in the calling thread when it is asked for.
+        augment: The user's function on a batch, or None.
+        marks_padding: Whether batches get the bool field `sample_mask`, False where a sample only fills the batch up.
+        handover: What batches leave as.
+        maker: Makes batches of what the order counts, where that is not rows.
+        source_field: Name of the field that says which data set each sample is of, where batches get one.
+        sequence_shard: This rank's part of each sequence, where it gets only a part.
+        once: Whether what samples share is gathered once for all of a batch.
+        is_expanded: Whether the handover then expands it.
+    """
+
+    seed: int
+    shard: Shard
+    num_threads: int
+    prefetch: int
+    augment: Augment | None
+    marks_padding: bool
+    handover: Handover
+    maker: Maker | None = None
+    source_field: str | None = None
+    sequence_shard: SequenceShard | None = None
+    once: Once = "never"
+    is_expanded: bool = True
