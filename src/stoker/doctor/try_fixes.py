@@ -123,7 +123,7 @@ class TryFixes:
         if seconds is None or sample is None:
             return None
         self.clock.say(f"the whole path, without {self.sample.widest_column}")
-        return self._from_source(plan, sample, self.settings, seconds=seconds)
+        return self._from_source(plan, sample, self.settings, seconds=seconds, is_less=True)
 
     def _processes(self) -> Plan | None:
         """Each process opens the data set for itself, and all of it: the sample cannot be sent there."""
@@ -160,7 +160,7 @@ class TryFixes:
             return None
         self.clock.say("the whole path, behind a link twice as fast")
         with self.tap.replaying(self._faster_link):
-            return self._from_source(plan, sample, self.settings, seconds=seconds)
+            return self._from_source(plan, sample, self.settings, seconds=seconds, is_less=True)
 
     def _faster_link(self, kept: Storage) -> Storage:
         """Return what was kept, behind a link like the one there is, with more bandwidth."""
@@ -203,13 +203,27 @@ class TryFixes:
         part_s = (left_s / self._num_left - beside_s) / self.sample.longer
         return max(_LEAST_S, least_s, min(_SHARE * PLANNED * self.settings.budget_s, part_s))
 
-    def _from_source(self, plan: Plan, sample: Sample, settings: DoctorSettings, *, seconds: float) -> Plan | None:
+    def _from_source(
+        self, plan: Plan, sample: Sample, settings: DoctorSettings, *, seconds: float, is_less: bool = False
+    ) -> Plan | None:
+        """Return the plan as a run of it from the source has shown it.
+
+        Args:
+            plan: As each stage alone says.
+            sample: What to run on.
+            settings: How.
+            seconds: How long.
+            is_less: Whether it is today's path with less to do, or to wait for. That is never slower: where a short run
+                was, the machine was, and nothing is promised.
+        """
         listener = Listener()
         whole = run_source(sample, settings, plan, seconds=seconds, listener=listener)
-        return self._settled(plan, whole, cpu_s=build_cpu_s(listener))
+        least_s = self.paths.measured[self.today].samples_s if is_less else 0.0
+        return self._settled(plan, whole, cpu_s=build_cpu_s(listener), least_s=least_s)
 
     @staticmethod
-    def _settled(plan: Plan, whole: Whole, *, cpu_s: float | None = None) -> Plan | None:
+    def _settled(plan: Plan, whole: Whole, *, cpu_s: float | None = None, least_s: float = 0.0) -> Plan | None:
         if whole.rate is None:
             return None
-        return settled(plan, build_cpu_s=cpu_s, measured_s=whole.rate.samples_s, cores_left=whole.cores_left)
+        measured_s = max(whole.rate.samples_s, least_s)
+        return settled(plan, build_cpu_s=cpu_s, measured_s=measured_s, cores_left=whole.cores_left)

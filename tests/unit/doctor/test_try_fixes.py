@@ -6,12 +6,16 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from tests.unit.doctor.plans_made import CHUNK, HEALTHY, source_plan
 
+from stoker.doctor import try_fixes
 from stoker.doctor.costs import Plan
 from stoker.doctor.flow import rate_of
+from stoker.doctor.results import Rate
 from stoker.doctor.try_fixes import TryFixes
 from stoker.doctor.whatif import FASTER, faster_network
+from stoker.doctor.whole import Whole
 
 LEAST, MOST = 8, 64
 
@@ -105,3 +109,32 @@ def test_with_no_more_threads_than_at_the_beginning_there_are_no_fewer_to_try():
 
 def test_where_nothing_could_be_tried_nothing_is_said():
     assert Trials(LATE, {})._network() is None
+
+
+def rate(samples_s: float) -> Rate:
+    return Rate(samples_s=samples_s, low=samples_s, high=samples_s)
+
+
+@pytest.mark.parametrize(("is_less", "share"), [(True, 0.8), (False, 0.6)])
+def test_a_run_with_less_to_do_that_was_slower_than_today_promises_nothing(
+    monkeypatch: pytest.MonkeyPatch, is_less: bool, share: float
+):
+    simple = source_plan(decode=replace(HEALTHY["decode"], cpu_s=15e-6))
+    alone_s = rate_of(simple)
+    slow = Whole(
+        rate=rate(0.6 * alone_s),
+        num_samples=1,
+        wall_s=1.0,
+        cores_left=simple.machine.cores,
+        asked=(),
+        got=(),
+        begun=(),
+        sizes=(),
+    )
+    monkeypatch.setattr(try_fixes, "run_source", lambda *_args, **_options: slow)
+    trials = Trials(simple, {})
+    trials.paths = SimpleNamespace(measured={"source": rate(0.8 * alone_s)})  # type: ignore[assignment]
+    nothing: Any = None
+    found = trials._from_source(simple, nothing, nothing, seconds=1.0, is_less=is_less)
+    assert found is not None
+    assert rate_of(found) == pytest.approx(share * alone_s, rel=0.05)
