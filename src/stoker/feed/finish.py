@@ -58,24 +58,21 @@ class Finisher:
         if settings.marks_padding:
             is_padding = [np.full(piece.num_samples, piece.is_padding) for piece in slices]
             arrays["sample_mask"] = ~np.concatenate([np.zeros(0, dtype=np.bool_), *is_padding])
-        is_augmented = settings.augment is not None
         if settings.augment is not None:
             places = ",".join(f"{piece.lane}:{piece.start}:{piece.stop}" for piece in slices)
             key = order_key(seed=settings.seed, epoch=self._epoch, purpose=f"augment:{places}")
             with timed(self._stages, "augment"):
                 arrays = settings.augment(arrays, np.random.Generator(np.random.Philox(key=key)))
-        cut = settings.sequence_shard
-        if cut is not None:
-            cut.check_batch(arrays)
-        is_expanded = settings.is_expanded
+        if settings.sequence_shard is not None:
+            settings.sequence_shard.check_batch(arrays)
         batch = Batch(
             arrays,
             made.assembled,
-            is_augmented,
+            settings.augment is not None,
             made.shaping,
             made.has_records,
-            cut,
-            is_expanded,
+            settings.sequence_shard,
+            settings.is_expanded,
             compact=compact,
             is_widened=is_widened,
         )
