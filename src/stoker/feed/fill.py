@@ -180,8 +180,7 @@ class Filler:
                     if chunk not in self._awaited:
                         self._ahead.add(chunk)
                 else:
-                    self._queue.append(chunk)
-                    self._to_begin.notify()
+                    self._queue.append(chunk)  # for this thread, in a while: nobody is woken to find it taken
                 if chunk in self._awaited:
                     self._built.notify_all()
             if error is None and not is_done:

@@ -337,6 +337,31 @@ def test_a_chunk_that_is_built_wakes_none_of_those_that_have_nothing_to_build():
     assert num_looks <= 2 * num_chunks + 2 * num_threads
 
 
+def test_a_chunk_another_process_builds_is_looked_for_by_one_thread_while_the_others_rest():
+    num_threads, there, all_at_it, looked = 8, set(), threading.Barrier(8), []
+
+    def build(chunk):
+        if chunk < num_threads:
+            all_at_it.wait(30)
+        else:
+            looked.append(threading.current_thread().name)
+            if len(looked) < 20:
+                return False
+        there.add(chunk)
+        return True
+
+    with closing(Filler(is_there=there.__contains__, build=build, crew=Crew(num_threads))) as filler:
+        filler.request(range(num_threads))
+        for chunk in range(num_threads):
+            filler.wait(chunk)
+        while filler._num_building:
+            time.sleep(0.001)
+        filler.request([num_threads])
+        filler.wait(num_threads)
+    assert len(looked) == 20
+    assert len(set(looked)) <= 2  # one that was still on its way to the queue may have come by
+
+
 def test_a_crew_that_grows_again_wakes_those_that_it_had_no_use_for():
     there, all_at_it = set(), threading.Barrier(4)
 
