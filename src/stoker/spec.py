@@ -11,6 +11,7 @@ Shapes in this code base carry letters: B batch, N samples in a chunk, K chunks 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -211,6 +212,11 @@ class Entry:
         """Bytes of one sample, or of one value where the field is ragged."""
         return int(self.dtype.itemsize * np.prod(self.shape, dtype=np.int64))
 
+    @cached_property
+    def unit_bytes(self) -> int:
+        """Bytes of the widest number that a value consists of, 8 at most: values lie at multiples of it."""
+        return math.gcd(self.value_bytes, 8)
+
     def to_json(self) -> dict[str, object]:
         """Return the entry as JSON can write it."""
         return {
@@ -305,6 +311,25 @@ class Spec:
     def ragged(self) -> tuple[Entry, ...]:
         """The ragged fields, in batch order."""
         return tuple(entry for entry in self.entries if entry.is_ragged)
+
+    @cached_property
+    def strip(self) -> tuple[Entry, ...]:
+        """Of a table: the fields whose lists of one sample lie side by side, in the order in which they lie there.
+
+            ┌ 8 bytes a value first, so that each begins at a multiple of its own size ┐
+            │ clicks: int64 │ prices: int64     │ ids: int32 │ words: uint8 │ padding   │
+            └─ 0 ─────────── 8·n ─────────────── … ──────────────── a multiple of 8 ────┘
+
+        They are those of one level, where there are several: a sample is then one place to look at, and not one for
+        each field. This is part of the chunk format.
+        """
+        lists = [entry for entry in self.ragged if entry.num_levels == 1 and entry.value_bytes]
+        return tuple(sorted(lists, key=lambda entry: -entry.unit_bytes)) if len(lists) > 1 else ()
+
+    @cached_property
+    def apart(self) -> tuple[Entry, ...]:
+        """Of a table: the ragged fields that lie apart, each in arrays of its own, in batch order."""
+        return tuple(entry for entry in self.ragged if entry not in self.strip)
 
     def only(self, entries: Iterable[Entry]) -> Spec:
         """Return the spec of some of the fields, whose samples lie where those of this one do.

@@ -5,13 +5,17 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.cache.samples import SPEC, arrays_of, key, same_fields
+from tests.unit.cache import samples
+from tests.unit.cache.samples import arrays_of, entry, key, same_fields
 
 from stoker.cache.chunk import read_arrays, read_header
 from stoker.cache.store import Store
 from stoker.cache.write import write_chunk
 from stoker.errors import ChunkCorruptError
+from stoker.spec import Spec
 
+# Lists in strips, and lists that lie apart.
+SPEC = Spec((*samples.SPEC, entry("near", "int16", num_levels=1)))
 ARRAYS = arrays_of(SPEC, 30)
 
 
@@ -52,7 +56,9 @@ def test_any_flipped_bit_is_found_or_harmless(chunk, tmp_path_factory, data):
     check_flip(chunk, tmp_path_factory.getbasetemp() / "flipped", offset, data.draw(st.integers(0, 7)))
 
 
-@pytest.mark.parametrize("region", ["length", "header", "records", "history.offsets", "words.values.values"])
+@pytest.mark.parametrize(
+    "region", ["length", "header", "records", "strips.places", "strips", "words.offsets", "words.values.values"]
+)
 def test_a_store_discards_a_chunk_with_a_flipped_bit_and_takes_a_new_one(region, tmp_path):
     with Store(tmp_path / "cache") as store:
         store.publish(key(1), ARRAYS, SPEC, num_samples=30)

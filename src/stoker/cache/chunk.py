@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import xxhash
 
 from stoker.cache.ahead import Ahead
@@ -26,16 +27,21 @@ from stoker.cache.layout import (
     DTYPES,
     FORMAT_VERSION,
     SHARED_FORMAT_VERSION,
+    STRIPS_FORMAT_VERSION,
     array_names,
     header_checksum,
+    list_names,
+    record_names,
+    strip_names,
     table_names,
 )
 from stoker.cache.runs import take_rows
+from stoker.cache.strips import lists_of
 from stoker.errors import ChunkCorruptError
 from stoker.spec import Array, Arrays, Entry, Ragged, Spec, run_name
 
 _NUMPY_DTYPES = {theirs: np.dtype(ours) for ours, theirs in DTYPES.items()}
-_VERSIONS = (str(FORMAT_VERSION), str(SHARED_FORMAT_VERSION))
+_VERSIONS = (str(FORMAT_VERSION), str(SHARED_FORMAT_VERSION), str(STRIPS_FORMAT_VERSION))
 # Most headers fit, and one read of this size costs hardly more than a read of 8 bytes.
 _FIRST_READ_BYTES = 16384
 # As safetensors: a length beyond it is garbage.
@@ -150,13 +156,16 @@ def _read_header(fd: int, file_bytes: int) -> ChunkHeader:
         metadata = content["__metadata__"]
         version = metadata["format_version"]
         if version not in _VERSIONS:
-            raise _Damage(f"has chunk format {version}, this version of Stoker reads {' and '.join(_VERSIONS)}")
+            raise _Damage(f"has chunk format {version}, this version of Stoker reads {', '.join(_VERSIONS)}")
         checksums = json.loads(metadata["checksums"])
         arrays = {name: _place(num_bytes, content[name], checksum) for name, checksum in checksums.items()}
         ends = [item["data_offsets"][1] for name, item in content.items() if name != "__metadata__"]
+        spec, names = _parse_spec(metadata["spec"])
+        if arrays.keys() != names:
+            raise _Damage(f"keeps lists as chunk format {version} did, which this version of Stoker does not read")
         header = ChunkHeader(
             num_samples=int(metadata["num_samples"]),
-            spec=_parse_spec(metadata["spec"]),
+            spec=spec,
             arrays=arrays,
             size_bytes=num_bytes + max(ends, default=0),
             about_json=str(metadata["about"]),
@@ -177,9 +186,10 @@ def _place(data_start: int, item: Mapping[str, Any], checksum: str) -> ArrayPlac
 
 
 @lru_cache(maxsize=256)
-def _parse_spec(text: str) -> Spec:
-    """Return the spec of a header; the chunks of a data set share one."""
-    return Spec.from_json(json.loads(text))
+def _parse_spec(text: str) -> tuple[Spec, frozenset[str]]:
+    """Return the spec of a header and which arrays it takes; the chunks of a data set share them."""
+    spec = Spec.from_json(json.loads(text))
+    return spec, frozenset([*record_names(spec), *list_names(spec)])
 
 
 _buffers = threading.local()
@@ -237,6 +247,22 @@ def read_arrays(path: Path | str) -> Arrays:
     return arrays_of(header.spec, content, num_samples=header.num_samples)
 
 
+def read_lengths(fd: int, header: ChunkHeader, entry: Entry) -> npt.NDArray[np.int64]:
+    """Return how many values, or inner lists, a ragged field has in each row of its table; values are not read.
+
+    Args:
+        fd: Open for reading.
+        header: Of the file.
+        entry: The field, as the header has it.
+    """
+    for name, table in zip(table_names(header.spec), header.spec.tables, strict=True):
+        for i, one in enumerate(table.strip, start=1):
+            if one.name == entry.name:
+                places = _read_array(fd, header.arrays[strip_names(name)[0]])
+                return places[:, i].astype(np.int64)
+    return np.diff(_read_array(fd, header.arrays[array_names(entry)[0]]))
+
+
 def _read_array(fd: int, place: ArrayPlace) -> Array:
     array = np.empty(place.shape, dtype=place.dtype)
     rest, at = array.data.cast("B") if array.nbytes else memoryview(b""), place.offset_bytes
@@ -268,8 +294,12 @@ def _table_arrays(spec: Spec, content: Mapping[str, Array], *, records: str, num
     arrays: Arrays = {}
     if spec.record_bytes:
         rows = np.ascontiguousarray(content[records]).view(spec.record_dtype).reshape(num_rows)
+    places, strips = strip_names(records)
+    side_by_side = lists_of(spec, content[places], content[strips]) if spec.strip else {}
     for entry in spec:
-        if entry.is_ragged:
+        if entry.name in side_by_side:
+            arrays[entry.name] = side_by_side[entry.name]
+        elif entry.is_ragged:
             arrays[entry.name] = _ragged(entry, content)
         elif entry.value_bytes:
             arrays[entry.name] = np.ascontiguousarray(rows[entry.name])

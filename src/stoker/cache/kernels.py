@@ -1,7 +1,7 @@
-"""The compiled loop that packs records: one pass over many columns, a few rows of each at a time.
+"""The compiled loops that pack records, a few rows of many columns at a time, and lay lists side by side.
 
-Imported on first use only, because numba takes a tenth of a second to import. `pack.py` has the same in plain NumPy for
-machines without numba; the two are held equal by a test. Compiled once a machine, kept beside this file.
+Imported on first use only, because numba takes a tenth of a second to import. `pack.py` and `strips.py` have the same
+in plain NumPy for machines without numba; both are held equal by tests. Compiled once a machine, kept beside this file.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -14,7 +14,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from stoker.compiling import compile_loop
+from stoker.compiling import compile_loop, reads
 
 # Rows of one column before the next column: their part of the records stays in the first-level cache, and the next
 # cache lines of the column are on their way. 70 columns, records of 640 bytes: 16 to 256 rows 13 GB/s, 512 rows 6.
@@ -69,6 +69,17 @@ def _copy(_typing_context: Any, target: Any, source: Any, num_bytes: Any) -> Any
     return types.void(target, source, num_bytes), generate
 
 
+@intrinsic  # type: ignore[untyped-decorator,unused-ignore]
+def _zero(_typing_context: Any, target: Any) -> Any:
+    """Write a byte of zeros to an address."""
+
+    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        builder.store(ir.IntType(8)(0), builder.inttoptr(arguments[0], ir.IntType(8).as_pointer()))
+        return context.get_dummy_value()
+
+    return types.void(target), generate
+
+
 @compile_loop("void(int64[:, ::1], int64, int64, int64, int64)")
 def pack(jobs, target, record_bytes, start, stop):
     """Lay rows [start, stop) of all jobs side by side at the address `target`. See `pack.Packer`."""
@@ -113,3 +124,27 @@ def pack(jobs, target, record_bytes, start, stop):
             else:
                 for i in range(num):
                     _copy(to + i * step, at + i * width, width)
+
+
+@compile_loop(types.void(*[reads(types.int64)] * 2, types.Array(types.uint32, 2, "C", readonly=True), types.int64))
+def lay_strips(sources, value_bytes, places, target):
+    """Lay the lists of rows side by side, a strip a row, at the address `target`. See `strips.Strips.lay`.
+
+    Args:
+        sources: Address of each field's first list; the next ones lie behind it.
+        value_bytes: Of each field.
+        places: Of the rows.
+        target: Where the first strip goes.
+    """
+    at = sources.copy()
+    begin = places[0, 0] if len(places) else types.uint32(0)
+    for i in range(len(places)):
+        to = target + types.int64(places[i, 0] - begin) * 8
+        end = 0
+        for f in range(len(at)):
+            num_bytes = types.int64(places[i, f + 1]) * value_bytes[f]
+            _copy(to + end, at[f], num_bytes)
+            at[f] += num_bytes
+            end += num_bytes
+        for byte in range(end, (end + 7) // 8 * 8):
+            _zero(to + byte)

@@ -1,7 +1,7 @@
 """Where everything lies in a chunk file: decided by the spec, the number of samples and the lengths of ragged fields.
 
     0        8                    P               P·m                    64·n
-    ┆ length ┆ JSON header, blanks ┆ records, zeros ┆ offsets, zeros ┆ values ┆
+    ┆ length ┆ JSON header, blanks ┆ records, zeros ┆ places, zeros ┆ strips ┆ offsets, zeros ┆ values ┆
                a whole number of pages P; so are the records, and those of runs behind them
 
 docs/chunk-format.md is the description for readers of other programs; a change here is another FORMAT_VERSION.
@@ -19,14 +19,18 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from stoker.cache.strips import Strips, make_strips
 from stoker.errors import FieldError
 from stoker.source.columns import Packable
 from stoker.spec import CACHE_LINE_BYTES, Array, Entry, Ragged, Spec
 
-# Chunks that share nothing are what they were before there was sharing, and say so.
+# Chunks are of the first version that knows what they hold: those that share nothing, and have no lists side by side,
+# are what they were before there were such things.
 FORMAT_VERSION = 1
 SHARED_FORMAT_VERSION = 2
+STRIPS_FORMAT_VERSION = 3
 RECORDS = "records"
+STRIPS = "strips"
 # Records are mapped at page borders. Larger pages (16 KiB on Apple's processors, 64 KiB on some ARM servers) are
 # taken where the file is written, which is where it is read.
 PAGE_BYTES = max(4096, mmap.PAGESIZE)
@@ -62,17 +66,55 @@ class Table:
         spec: What a row is.
         num_rows: Samples of the chunk, or runs of them that share values.
         arrays: The fields.
+        strips: Its lists that lie side by side; None without any.
     """
 
     name: str
     spec: Spec
     num_rows: int
     arrays: Packable
+    strips: Strips | None
+
+
+def make_table(name: str, spec: Spec, *, num_rows: int, arrays: Packable) -> Table:
+    """Return a table of a chunk: its arrays fit its spec.
+
+    Raises:
+        FieldError: The lists of it are more than a chunk can hold.
+    """
+    return Table(name=name, spec=spec, num_rows=num_rows, arrays=arrays, strips=make_strips(spec, arrays))
 
 
 def table_names(spec: Spec) -> list[str]:
     """Return the names of the records of `spec.tables`, as they are in a chunk file."""
     return [RECORDS, *(f"{key}.{RECORDS}" for key in spec.keys)]
+
+
+def strip_names(table: str) -> tuple[str, str]:
+    """Return the names of the arrays that say where a table's strips lie, and that hold them."""
+    strips = table.removesuffix(RECORDS) + STRIPS
+    return f"{strips}.places", strips
+
+
+def list_names(spec: Spec) -> list[str]:
+    """Return the names of all arrays of a chunk that hold lists, in the order of the file."""
+    names: list[str] = []
+    for name, table in zip(table_names(spec), spec.tables, strict=True):
+        names += strip_names(name) if table.strip else ()
+        names += (array for entry in table.apart for array in array_names(entry))
+    return names
+
+
+def record_names(spec: Spec) -> list[str]:
+    """Return the names of all arrays of a chunk that hold records, in the order of the file."""
+    return [name for name, table in zip(table_names(spec), spec.tables, strict=True) if table.record_bytes]
+
+
+def format_version(spec: Spec) -> int:
+    """Return the version of chunks with such samples."""
+    if any(table.strip for table in spec.tables):
+        return STRIPS_FORMAT_VERSION
+    return SHARED_FORMAT_VERSION if spec.keys else FORMAT_VERSION
 
 
 @dataclass(frozen=True)
@@ -157,7 +199,7 @@ def round_up(size: int, step: int) -> int:
 
 
 def array_names(entry: Entry) -> list[str]:
-    """Return the names of a ragged field's arrays: offsets from the outermost on, then values."""
+    """Return the names of the arrays of a ragged field that lies apart: offsets from the outermost on, then values."""
     prefixes = [entry.name + ".values" * level for level in range(entry.num_levels)]
     return [f"{prefix}.offsets" for prefix in prefixes] + [f"{prefixes[-1]}.values"]
 
@@ -202,8 +244,13 @@ def plan_layout(tables: Sequence[Table], *, page_bytes: int = PAGE_BYTES) -> Lay
         if table.spec.record_bytes
     ]
     num_paged = len(shapes)
+    strips = {strip_names(table.name)[1] for table in tables}
     for table in tables:
-        for entry in table.spec.ragged:
+        if table.strips is not None:
+            places, content = strip_names(table.name)
+            shapes.append((places, np.dtype(np.uint32), table.strips.places.shape))
+            shapes.append((content, np.dtype(np.uint8), (table.strips.size_bytes,)))
+        for entry in table.spec.apart:
             ragged = table.arrays[entry.name]
             assert isinstance(ragged, Ragged)
             for name, array in zip(array_names(entry), ragged_arrays(entry, ragged), strict=True):
@@ -215,7 +262,9 @@ def plan_layout(tables: Sequence[Table], *, page_bytes: int = PAGE_BYTES) -> Lay
         item = PlannedArray(name, dtype, tuple(int(k) for k in shape), end)
         planned.append(item)
         stop = end + item.size_bytes
-        end = round_up(stop, page_bytes if i < num_paged else CACHE_LINE_BYTES)
+        # Of lists side by side whole lines are read, the last one from anywhere inside of them.
+        behind = CACHE_LINE_BYTES if name in strips else 0
+        end = round_up(stop + behind, page_bytes if i < num_paged else CACHE_LINE_BYTES)
         if end > stop:
             padding.append((f"padding.{len(padding)}", stop, end))
     return Layout(arrays=tuple(planned), padding=tuple(padding), data_bytes=end, page_bytes=page_bytes)

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stoker.cache.layout import RECORDS, Table, table_names
+from stoker.cache.layout import RECORDS, Table, make_table, table_names
+from stoker.offsets import offsets_of, ranges
 from stoker.source.columns import Packable, Stack
 from stoker.spec import Array, Ragged, Spec, run_name
 
@@ -34,7 +35,7 @@ def split(arrays: Packable, spec: Spec, *, num_samples: int) -> list[Table]:
     """
     own, *shared = spec.tables
     if not shared:
-        return [Table(name=RECORDS, spec=spec, num_rows=num_samples, arrays=arrays)]
+        return [make_table(RECORDS, spec, num_rows=num_samples, arrays=arrays)]
     names = table_names(spec)
     kept: dict[str, Array | Ragged | Stack] = {entry.name: arrays[entry.name] for entry in spec if not entry.shared_by}
     tables = []
@@ -43,8 +44,8 @@ def split(arrays: Packable, spec: Spec, *, num_samples: int) -> list[Table]:
         kept[run_name(key)] = (np.cumsum(begins) - 1).astype(np.uint32)
         rows = np.flatnonzero(begins)
         taken = {entry.name: take_rows(arrays[entry.name], rows) for entry in table}
-        tables.append(Table(name=name, spec=table, num_rows=len(rows), arrays=taken))
-    return [Table(name=RECORDS, spec=own, num_rows=num_samples, arrays=kept), *tables]
+        tables.append(make_table(name, table, num_rows=len(rows), arrays=taken))
+    return [make_table(RECORDS, own, num_rows=num_samples, arrays=kept), *tables]
 
 
 def find_begins(fields: Sequence[Array | Ragged | Stack], *, num_rows: int, compiled: bool = True) -> Bools:
@@ -152,11 +153,9 @@ def take_rows(field: Array | Ragged | Stack, rows: Index) -> Array | Ragged:
         rows: Rising. Shape [G].
     """
     if isinstance(field, Ragged):
-        offsets = np.zeros(len(rows) + 1, dtype=np.int64)
         starts = field.offsets[rows]
-        np.cumsum(field.offsets[rows + 1] - starts, out=offsets[1:])
-        places = np.repeat(starts - offsets[:-1], np.diff(offsets)) + np.arange(offsets[-1])
-        return Ragged(take_rows(field.values, places), offsets)
+        offsets = offsets_of(field.offsets[rows + 1] - starts)
+        return Ragged(take_rows(field.values, ranges(starts, offsets)), offsets)
     if isinstance(field, Stack):
         taken = np.empty((len(rows), int(np.prod(field.shape[1:], dtype=np.int64))), field.dtype)
         for piece in field.pieces:

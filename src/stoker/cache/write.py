@@ -16,18 +16,19 @@ from stoker.cache.blocks import Blocks
 from stoker.cache.chunk import ArrayPlace, ChunkHeader
 from stoker.cache.files import Files
 from stoker.cache.layout import (
-    FORMAT_VERSION,
     PAGE_BYTES,
-    SHARED_FORMAT_VERSION,
     Layout,
     Table,
     array_names,
     check_names,
+    format_version,
     plan_layout,
     ragged_arrays,
+    strip_names,
 )
 from stoker.cache.pack import Packer
 from stoker.cache.runs import split
+from stoker.cache.strips import Strips
 from stoker.huge import HUGE_BYTES
 from stoker.source.columns import Packable, Stack
 from stoker.spec import Array, Entry, Ragged, Spec, run_name
@@ -92,11 +93,12 @@ def prepare_chunk(
     layout = plan_layout(tables, page_bytes=page_bytes)
     metadata = {
         "format": "stoker-chunk",
-        "format_version": str(SHARED_FORMAT_VERSION if spec.keys else FORMAT_VERSION),
+        "format_version": str(format_version(spec)),
         "num_samples": str(num_samples),
         "spec": spec.json_text,
         "record": _described(tables[0].spec),
         **({"shared": _dumps(_describe_shared(spec, tables))} if spec.keys else {}),
+        **({"strips": _dumps(strips)} if (strips := _describe_strips(tables)) else {}),
         "about": _dumps(dict(about or {})),
     }
     header_bytes = len(layout.header(metadata))
@@ -108,6 +110,13 @@ def _describe_shared(spec: Spec, tables: Sequence[Table]) -> dict[str, object]:
     return {
         key: {"run": run_name(key), "num_runs": table.num_rows, "record": describe_record(table.spec)}
         for key, table in zip(spec.keys, tables[1:], strict=True)
+    }
+
+
+def _describe_strips(tables: Sequence[Table]) -> dict[str, list[str]]:
+    """Return which fields lie in the strips of each table, by the name of the array, in their order."""
+    return {
+        strip_names(table.name)[1]: [entry.name for entry in table.spec.strip] for table in tables if table.spec.strip
     }
 
 
@@ -159,16 +168,23 @@ class PreparedChunk:
         content = {
             name: array
             for table in self.tables
-            for entry in table.spec.ragged
+            for entry in table.spec.apart
             for name, array in zip(array_names(entry), ragged_arrays(entry, _ragged(table.arrays, entry)), strict=True)
         }
         records = {table.name: table for table in self.tables}
+        strips: dict[str, Strips] = {}
+        for table in self.tables:
+            if table.strips is not None:
+                places, name = strip_names(table.name)
+                content[places], strips[name] = table.strips.places, table.strips
         checksums: dict[str, str] = {}
         blocks = Blocks(fd, files, begin=self.header_bytes)
         for planned in self.layout.arrays:
             blocks.skip_to(self.header_bytes + planned.offset_bytes)
             if planned.name in records:
                 checksums[planned.name] = _write_records(blocks, records[planned.name])
+            elif planned.name in strips:
+                checksums[planned.name] = _write_strips(blocks, strips[planned.name])
             else:
                 checksums[planned.name] = _write_array(blocks, content[planned.name])
         blocks.skip_to(self.size_bytes)
@@ -200,6 +216,14 @@ def _write_records(blocks: Blocks, table: Table) -> str:
         packed = block.data[: (stop - start) * width]
         digest.update(packed)
         blocks.add(packed)
+    return digest.hexdigest()
+
+
+def _write_strips(blocks: Blocks, strips: Strips) -> str:
+    digest = xxhash.xxh3_64()
+    for laid in strips.blocks(_BLOCK_BYTES):
+        digest.update(laid)
+        blocks.add(laid)
     return digest.hexdigest()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -17,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from stoker.cache.build import Builder, ChunkBuilder
+from stoker.cache.chunk import read_lengths
 from stoker.cache.crew import Crew, Places
-from stoker.cache.layout import array_names
 from stoker.cache.locks import Lock
 from stoker.cache.opened import Chunk
 from stoker.cache.store import Store
@@ -200,10 +199,7 @@ class Chunks:
         """
 
         def read(opened: Chunk) -> npt.NDArray[np.int64]:
-            place = opened.header.arrays[array_names(entry)[0]]
-            content = os.pread(opened.fd, place.size_bytes, place.offset_bytes)
-            offsets: npt.NDArray[np.int64] = np.frombuffer(content, np.int64)
-            return offsets[1:] - offsets[:-1]
+            return read_lengths(opened.fd, opened.header, entry)
 
         filler.request([chunk])
         return self._opener.with_chunk(chunk, filler, read)

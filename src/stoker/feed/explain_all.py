@@ -7,7 +7,7 @@ import numpy as np
 from stoker.feed.explain import Explanation, Places, Use, chunk_of_row, explain, locate_rows
 from stoker.feed.orders import Orders
 from stoker.feed.sets import Sets
-from stoker.gather.offsets import offsets_of, ranges
+from stoker.offsets import offsets_of, ranges
 from stoker.order.epoch import Order
 from stoker.order.mixed import MixedSamples, mixed_samples_of, use_at
 from stoker.order.mixture import MixtureOrder

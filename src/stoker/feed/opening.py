@@ -32,10 +32,11 @@ from stoker.errors import CacheError, ChunkCorruptError
 from stoker.feed.fill import Filling
 from stoker.gather.ready import are_kernels_ready
 from stoker.spec import Spec
+from stoker.windows.lists import Index
 from stoker.windows.memory import Memories
 from stoker.windows.resident import available_bytes, cached_bytes
 from stoker.windows.standing import NoPlaceError, Standing
-from stoker.windows.window import Index, Window
+from stoker.windows.window import Window
 
 # A chunk that was found corrupt, or was evicted between being built and being opened, is built again this often before
 # it counts as a fault of the disk.

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from stoker.gather.borders import Borders, borders_of, inner_borders
 from stoker.gather.buffers import BufferPool
 from stoker.gather.lists import reordered_lists
 from stoker.gather.take import (
@@ -236,7 +237,7 @@ def _assembled(
                 take_records(part.window.records, part.row, records[begin:at], at=offset)
             else:
                 take_records(part.window.records, part.row, records, at=offset, places=places[begin:at])
-        ragged |= {entry.name: _assemble_lists(entry, parts, pool) for entry in table.ragged}
+        ragged |= _assemble_lists(table.ragged, parts, pool)
     if places is not None and ragged:
         order = _placed(np.arange(len(places), dtype=np.int64), places)
         ragged = {name: reordered_lists(lists, order, pool) for name, lists in ragged.items()}
@@ -263,10 +264,11 @@ def _taken(spec: Spec, window: Window | Rows, where: Where, pool: BufferPool) ->
     offsets, begins, values = taken
     sizes = offsets[:, -1] * lists.value_bytes
     # Some more than the most so far: what varies by chance from batch to batch shall not be asked for twice.
-    num_bytes = float(begins[-1] + sizes[-1] + CACHE_LINE_BYTES)
+    num_bytes = float(begins[-1] + sizes[-1] + 2 * CACHE_LINE_BYTES)
     rows.expected_bytes = max(rows.expected_bytes, 1.05 * num_bytes / max(1, num))
     ragged = {}
-    for entry, its_offsets, begin, size in zip(spec.ragged, offsets, begins.tolist(), sizes.tolist(), strict=True):
+    fields = spec.strip or spec.apart
+    for entry, its_offsets, begin, size in zip(fields, offsets, begins.tolist(), sizes.tolist(), strict=True):
         content = values[begin : begin + size].view(entry.dtype).reshape(-1, *entry.shape)
         ragged[entry.name] = Ragged(content, its_offsets)
     return Assembled(spec=spec, num_samples=num, records=records, ragged=ragged)
@@ -290,7 +292,7 @@ def assemble_beside(
     for part in others:
         begin, at = at, at + part.where.num
         take_records(part.window.records, part.row, records[begin:at])
-    ragged = {entry.name: _assemble_lists(entry, parts, pool) for entry in spec.ragged}
+    ragged = _assemble_lists(spec.ragged, parts, pool)
     return Assembled(spec, residence.num_samples, records, ragged, residence=residence)
 
 
@@ -333,25 +335,45 @@ def _gathered_once(
     return SharedRows(_assembled(spec, [rows], pool), index[1] if len(index) == 2 else np.concatenate(index))
 
 
-def _assemble_lists(entry: Entry, parts: Sequence[Part], pool: BufferPool, level: int = 0) -> Ragged:
-    name = entry.name
-    borders = [
-        extents(part.window.words, part.window.levels[name].offsets[level], part.slot, part.row) for part in parts
-    ]
-    if level + 1 < entry.num_levels:
-        inner = [
-            Part.at(part.window, *expand(part.slot, starts, offsets))
-            for part, (starts, offsets) in zip(parts, borders, strict=True)
-        ]
-        return Ragged(_assemble_lists(entry, inner, pool, level + 1), _join([offsets for _, offsets in borders]))
+def _assemble_lists(entries: Sequence[Entry], parts: Sequence[Part], pool: BufferPool) -> dict[str, Ragged]:
+    """Gather the lists of some fields of a table, each side by side."""
+    if not entries:
+        return {}
+    borders = [borders_of(_rows(part), part.slot, part.row) for part in parts]
+    return {
+        entry.name: _assemble_values(entry, parts, [found[entry.name] for found in borders], pool)
+        if entry.num_levels == 1
+        else _assemble_levels(entry, parts, pool)
+        for entry in entries
+    }
 
+
+def _rows(part: Part) -> Rows:
+    return part.window.tables[0] if isinstance(part.window, Window) else part.window
+
+
+def _assemble_levels(entry: Entry, parts: Sequence[Part], pool: BufferPool) -> Ragged:
+    """Gather lists of lists."""
+    outer = [
+        extents(_rows(part).words, _rows(part).places.levels[entry.name].offsets[0], part.slot, part.row)
+        for part in parts
+    ]
+    inner = [
+        Part.at(part.window, *expand(part.slot, starts, offsets))
+        for part, (starts, offsets) in zip(parts, outer, strict=True)
+    ]
+    borders = [inner_borders(_rows(part), entry.name, part.slot, part.row) for part in inner]
+    return Ragged(_assemble_values(entry, inner, borders, pool), _join([offsets for _, offsets in outer]))
+
+
+def _assemble_values(entry: Entry, parts: Sequence[Part], borders: Sequence[Borders], pool: BufferPool) -> Ragged:
+    """Gather lists whose places are known."""
     value_bytes = entry.value_bytes
     total = sum(int(offsets[-1]) for _, offsets in borders)
     memory = pool.take(total * value_bytes)
     at = 0
-    for part, (starts, offsets) in zip(parts, borders, strict=True):
-        values = part.window.levels[name].values
-        copy_lists(part.window.bytes, values, value_bytes, part.slot, starts, offsets, memory[at:])
+    for part, (sources, offsets) in zip(parts, borders, strict=True):
+        copy_lists(_rows(part).bytes, sources, value_bytes, offsets, memory[at:])
         at += int(offsets[-1]) * value_bytes
     values = memory[: total * value_bytes].view(entry.dtype).reshape(total, *entry.shape)
     return Ragged(values, _join([offsets for _, offsets in borders]))

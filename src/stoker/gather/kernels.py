@@ -51,7 +51,8 @@ _LISTS_AHEAD = 24
 # shorter ones side by side from a stage in L1. Where most are shorter that takes longer than it saves.
 _LONG_LIST_BYTES, _STAGE_BYTES = 512, 4 << 10
 
-_BYTES, _INT64, _INT64_2D = reads(types.uint8), reads(types.int64), reads(types.int64, 2)
+_BYTES, _UINT32 = reads(types.uint8), reads(types.uint32)
+_INT64, _INT64_2D = reads(types.int64), reads(types.int64, 2)
 _OUT_BYTES, _OUT_INT32 = writes(types.uint8), writes(types.int32)
 _OUT_INT64, _OUT_INT64_2D = writes(types.int64), writes(types.int64, 2)
 
@@ -196,6 +197,76 @@ def extents(words, first, slot, row, starts, offsets):
         offsets[i + 1] = total
 
 
+@_compile(_INT64, _INT64, _INT64, types.int64, _INT64, _INT64, _OUT_INT64, _OUT_INT64)
+def value_extents(words, first, first_byte, value_bytes, slot, row, sources, offsets):
+    """Read where the values of each list begin, and add up the lengths. See `borders.value_borders`."""
+    extents(words, first, slot, row, sources, offsets)
+    for i in range(len(slot)):
+        sources[i] = first_byte[slot[i]] + sources[i] * value_bytes
+
+
+@_compile(_UINT32, _INT64, types.int64, types.int64, types.int64)
+def _ask_for_place(halves, first, num_fields, slot, row):
+    at = first[slot] + row * (num_fields + 1)
+    _prefetch(halves, at)
+    _prefetch(halves, at + num_fields)
+
+
+def _strips_lie_at(slot, row):
+    return (_UINT32, _INT64, _INT64, _INT64, slot, row, _OUT_INT64_2D, _OUT_INT64_2D)
+
+
+@_compile(_UINT32, _INT64, _INT64, _INT64, types.int64, types.int64, types.int64, _OUT_INT64_2D, _OUT_INT64_2D)
+def _note_strip(halves, first, first_byte, value_bytes, slot, row, i, sources, offsets):
+    at = first[slot] + row * (len(value_bytes) + 1)
+    begin = first_byte[slot] + types.int64(halves[at]) * 8
+    for f in range(len(value_bytes)):
+        count = types.int64(halves[at + 1 + f])
+        sources[f, i] = begin
+        offsets[f, i + 1] = offsets[f, i] + count
+        begin += count * value_bytes[f]
+
+
+@_compile(*_strips_lie_at(_INT64, _INT64))
+def strip_extents(halves, first, first_byte, value_bytes, slot, row, sources, offsets):
+    """Read where the lists of each strip begin, and add up the lengths of each field. See `take.strip_extents`."""
+    num = len(slot)
+    offsets[:, 0] = 0
+    for i in range(-_MAX_AHEAD, num):
+        if i + _MAX_AHEAD < num:
+            j = i + _MAX_AHEAD
+            _ask_for_place(halves, first, len(value_bytes), slot[j], row[j])
+        if i >= 0:
+            _note_strip(halves, first, first_byte, value_bytes, slot[i], row[i], i, sources, offsets)
+
+
+@_compile(_BYTES, types.int64, _OUT_BYTES, *_strips_lie_at(_INT64, _INT64))
+def _take_lines_and_strip_extents(
+    records, num_bytes, out, halves, first, first_byte, value_bytes, slot, row, sources, offsets
+):
+    """Do what `take_lines` and `strip_extents` do, at once: numbers are read while records are waited for."""
+    num = len(row)
+    ahead = max(1, min(_MAX_AHEAD, _AHEAD_BYTES // max(1, num_bytes)))
+    asked = min(num_bytes, _MAX_ASKED_BYTES)
+    num_lines = num_bytes // _LINE_BYTES
+    streams = num * num_bytes >= _STREAMED_BYTES and out.ctypes.data % _LINE_BYTES == 0
+    offsets[:, 0] = 0
+    for i in range(-ahead, num):
+        if i + ahead < num:
+            j = i + ahead
+            _ask_for_place(halves, first, len(value_bytes), slot[j], row[j])
+            for byte in range(0, asked, _LINE_BYTES):
+                _prefetch(records, row[j] * num_bytes + byte)
+        if i >= 0:
+            if streams:
+                _stream_lines(out, i * num_bytes, records, row[i] * num_bytes, num_lines)
+            else:
+                _copy_lines(out, i * num_bytes, records, row[i] * num_bytes, num_lines)
+            _note_strip(halves, first, first_byte, value_bytes, slot[i], row[i], i, sources, offsets)
+    if streams:
+        _fence()
+
+
 @_compile(_OUT_BYTES, types.int64, _BYTES, types.int64, types.int64)
 def _copy_exactly(target, at, memory, begin, num_bytes):
     """Copy so many bytes, and neither read nor write one beside them.
@@ -220,16 +291,14 @@ def _copy_exactly(target, at, memory, begin, num_bytes):
             target[at + byte] = memory[begin + byte]
 
 
-@_compile(_BYTES, _INT64, types.int64, _INT64, _INT64, _INT64, types.int64)
-def _ask_for_list(memory, first, value_bytes, slot, starts, offsets, i):
-    begin = first[slot[i]] + starts[i] * value_bytes
-    end = begin + min((offsets[i + 1] - offsets[i]) * value_bytes, _MAX_ASKED_BYTES)
-    for byte in range(begin - begin % _LINE_BYTES, end, _LINE_BYTES):
+@_compile(_BYTES, types.int64, types.int64)
+def _ask_for(memory, begin, num_bytes):
+    for byte in range(begin - begin % _LINE_BYTES, begin + min(num_bytes, _MAX_ASKED_BYTES), _LINE_BYTES):
         _prefetch(memory, byte)
 
 
-@_compile(_BYTES, _INT64, types.int64, _INT64, _INT64, _INT64, _OUT_BYTES)
-def _stream_lists(memory, first, value_bytes, slot, starts, offsets, out):
+@_compile(_BYTES, _INT64, types.int64, _INT64, _OUT_BYTES)
+def _stream_lists(memory, sources, value_bytes, offsets, out):
     """Copy lists past the caches, in whole lines, wherever they begin and end.
 
         lists   ├ 0 ┤├──── 1 ────┤├ 2 ┤├──────────── 3, long ────────────┤├ 4 ┤
@@ -239,16 +308,17 @@ def _stream_lists(memory, first, value_bytes, slot, starts, offsets, out):
     Short ones are put side by side in a stage that stays in L1; its whole lines go out when it is full. A long one goes
     out by itself, but for the bytes that share a line with its neighbours.
     """
-    num = len(slot)
+    num = len(sources)
     memory_of_stage = np.empty(_STAGE_BYTES + _LINE_BYTES, dtype=np.uint8)
     stage = memory_of_stage[-types.int64(memory_of_stage.ctypes.data) % _LINE_BYTES :]
     at, filled = 0, 0  # whole lines that are out, in bytes; bytes in the stage
     for i in range(-_LISTS_AHEAD, num):
         if i + _LISTS_AHEAD < num:
-            _ask_for_list(memory, first, value_bytes, slot, starts, offsets, i + _LISTS_AHEAD)
+            j = i + _LISTS_AHEAD
+            _ask_for(memory, sources[j], (offsets[j + 1] - offsets[j]) * value_bytes)
         if i < 0:
             continue
-        begin = first[slot[i]] + starts[i] * value_bytes
+        begin = sources[i]
         num_bytes = (offsets[i + 1] - offsets[i]) * value_bytes
         is_long = num_bytes >= _LONG_LIST_BYTES
         head = -filled % _LINE_BYTES
@@ -273,21 +343,46 @@ def _stream_lists(memory, first, value_bytes, slot, starts, offsets, out):
     _fence()
 
 
-@_compile(_BYTES, _INT64, types.int64, _INT64, _INT64, _INT64, _OUT_BYTES)
-def copy_lists(memory, first, value_bytes, slot, starts, offsets, out):
+@_compile(types.int64, types.int64, returns=types.boolean)
+def _are_long(num, num_bytes):
+    return num_bytes >= max(_STREAMED_BYTES, num * _LONG_LIST_BYTES)
+
+
+@_compile(_BYTES, _INT64, types.int64, _INT64, _OUT_BYTES)
+def copy_lists(memory, sources, value_bytes, offsets, out):
     """Copy each list's values to its place. See `take.copy_lists`."""
-    num = len(slot)
-    total = offsets[num] * value_bytes
-    if total >= max(_STREAMED_BYTES, num * _LONG_LIST_BYTES) and out.ctypes.data % _LINE_BYTES == 0:
-        _stream_lists(memory, first, value_bytes, slot, starts, offsets, out)
+    num = len(sources)
+    if _are_long(num, offsets[num] * value_bytes) and out.ctypes.data % _LINE_BYTES == 0:
+        _stream_lists(memory, sources, value_bytes, offsets, out)
         return
     for i in range(-_LISTS_AHEAD, num):
         if i + _LISTS_AHEAD < num:
-            _ask_for_list(memory, first, value_bytes, slot, starts, offsets, i + _LISTS_AHEAD)
+            j = i + _LISTS_AHEAD
+            _ask_for(memory, sources[j], (offsets[j + 1] - offsets[j]) * value_bytes)
         if i >= 0:
-            begin = first[slot[i]] + starts[i] * value_bytes
             num_bytes = (offsets[i + 1] - offsets[i]) * value_bytes
-            _copy_exactly(out, offsets[i] * value_bytes, memory, begin, num_bytes)
+            _copy_exactly(out, offsets[i] * value_bytes, memory, sources[i], num_bytes)
+
+
+@_compile(_BYTES, _INT64_2D, _INT64, _INT64_2D, _INT64, _OUT_BYTES)
+def _copy_strips(memory, sources, value_bytes, offsets, begins, out):
+    """Copy the lists of strips, a strip at a time: it is asked for as a whole.
+
+    Whole lines are copied, so that short lists of any length take the same way. What is too much lies in the same
+    strip, or behind it, where it is asked for as well; it is written over by the next list, or lies between two fields.
+    """
+    num_fields, num = sources.shape
+    last = num_fields - 1
+    for i in range(-_LISTS_AHEAD, num):
+        if i + _LISTS_AHEAD < num:
+            j = i + _LISTS_AHEAD
+            end = sources[last, j] + (offsets[last, j + 1] - offsets[last, j]) * value_bytes[last]
+            _ask_for(memory, sources[0, j], end + _LINE_BYTES - sources[0, j])
+        if i >= 0:
+            for f in range(num_fields):
+                num_bytes = (offsets[f, i + 1] - offsets[f, i]) * value_bytes[f]
+                num_lines = (num_bytes + _LINE_BYTES - 1) // _LINE_BYTES
+                _copy_lines(out, begins[f] + offsets[f, i] * value_bytes[f], memory, sources[f, i], num_lines)
 
 
 @_compile(types.int64, *TABLES, _BYTES, types.int64, _OUT_BYTES)
@@ -313,40 +408,65 @@ def take_stretch(
     take_lines(memory, row, num_bytes, out, num_bytes, 0)
 
 
-def _where_lists_lie(slot):
-    return (_INT64_2D, _INT64, slot, _OUT_INT64_2D, _OUT_INT64_2D, _OUT_INT64, _OUT_BYTES)
-
-
-@_compile(_BYTES, *_where_lists_lie(_INT64), returns=types.int64)
-def copy_fields(memory, first, value_bytes, slot, starts, offsets, begins, out):
+@_compile(_BYTES, _INT64, _INT64_2D, _INT64_2D, _OUT_INT64, _OUT_BYTES, returns=types.int64)
+def copy_fields(memory, value_bytes, sources, offsets, begins, out):
     """Copy the lists of several fields, one field behind the other, where there is room. See `take.take_rows`."""
+    num_fields, num = sources.shape
     end = 0
-    for i in range(len(first)):
-        begins[i] = end
-        end += (offsets[i, -1] * value_bytes[i] + _LINE_BYTES - 1) // _LINE_BYTES * _LINE_BYTES
-    if end <= len(out):
-        for i in range(len(first)):
-            copy_lists(memory, first[i], value_bytes[i], slot, starts[i], offsets[i], out[begins[i] :])
+    is_any_long = num_fields == 1
+    for f in range(num_fields):
+        begins[f] = end
+        num_bytes = offsets[f, num] * value_bytes[f]
+        is_any_long |= _are_long(num, num_bytes)
+        end += (num_bytes + _LINE_BYTES - 1) // _LINE_BYTES * _LINE_BYTES + _LINE_BYTES  # see `_copy_strips`
+    if end > len(out):
+        return end
+    if is_any_long:
+        for f in range(num_fields):
+            copy_lists(memory, sources[f], value_bytes[f], offsets[f], out[begins[f] :])
+    else:
+        _copy_strips(memory, sources, value_bytes, offsets, begins, out)
     return end
 
 
-@_compile(
-    _BYTES, _INT64, types.int64, _OUT_BYTES, _INT64, _INT64_2D, _BYTES, *_where_lists_lie(_INT64), returns=types.int64
-)
+def _where_lists_lie(slot):
+    fields = (_INT64, _UINT32, _BYTES, _INT64, _INT64, _INT64)
+    return (*fields, slot, _OUT_INT64_2D, _OUT_INT64_2D, _OUT_INT64, _OUT_BYTES)
+
+
+@_compile(_BYTES, _INT64, types.int64, _OUT_BYTES, *_where_lists_lie(_INT64), returns=types.int64)
 def take_rows(
-    records, row, num_bytes, out, words, first_word, memory, first, value_bytes, slot, starts, offsets, begins, values
+    records,
+    row,
+    num_bytes,
+    out,
+    words,
+    halves,
+    memory,
+    first_place,
+    first_byte,
+    value_bytes,
+    slot,
+    sources,
+    offsets,
+    begins,
+    values,
 ):
     """Copy records and the lists of several fields. See `take.take_rows`."""
-    if num_bytes:
-        take_lines(records, row, num_bytes, out, num_bytes, 0)
-    for i in range(len(first)):
-        extents(words, first_word[i], slot, row, starts[i], offsets[i])
-    return copy_fields(memory, first, value_bytes, slot, starts, offsets, begins, values)
+    if len(value_bytes) == 1:  # see `windows.lists.Fields`
+        if num_bytes:
+            take_lines(records, row, num_bytes, out, num_bytes, 0)
+        value_extents(words, first_place, first_byte, value_bytes[0], slot, row, sources[0], offsets[0])
+    else:
+        _take_lines_and_strip_extents(
+            records, num_bytes, out, halves, first_place, first_byte, value_bytes, slot, row, sources, offsets
+        )
+    return copy_fields(memory, value_bytes, sources, offsets, begins, values)
 
 
 @_compile(
     *(types.int64, *TABLES),
-    *(_BYTES, _OUT_INT64, types.int64, _OUT_BYTES, _INT64, _INT64_2D, _BYTES, *_where_lists_lie(_OUT_INT64)),
+    *(_BYTES, _OUT_INT64, types.int64, _OUT_BYTES, *_where_lists_lie(_OUT_INT64)),
     returns=types.int64,
 )
 def take_rows_of_stretch(
@@ -365,12 +485,13 @@ def take_rows_of_stretch(
     num_bytes,
     out,
     words,
-    first_word,
+    halves,
     memory,
-    first,
+    first_place,
+    first_byte,
     value_bytes,
     slot,
-    starts,
+    sources,
     offsets,
     begins,
     values,
@@ -385,12 +506,13 @@ def take_rows_of_stretch(
         num_bytes,
         out,
         words,
-        first_word,
+        halves,
         memory,
-        first,
+        first_place,
+        first_byte,
         value_bytes,
         slot,
-        starts,
+        sources,
         offsets,
         begins,
         values,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from stoker.gather.buffers import BufferPool
-from stoker.gather.offsets import offsets_of, ranges
 from stoker.gather.take import copy_lists
+from stoker.offsets import offsets_of, ranges
 from stoker.order.plain import Int64
 from stoker.spec import Array, Ragged
 
@@ -29,6 +29,5 @@ def reordered_lists(lists: Ragged, order: Int64, pool: BufferPool) -> Ragged:
         return Ragged(values[ranges(starts, offsets)], offsets)
     total = int(offsets[-1])
     memory = pool.take(total * value_bytes)
-    slot = np.zeros(len(order), dtype=np.int64)
-    copy_lists(values.reshape(-1).view(np.uint8), slot[:1], value_bytes, slot, starts, offsets, memory)
+    copy_lists(values.reshape(-1).view(np.uint8), starts * value_bytes, value_bytes, offsets, memory)
     return Ragged(memory[: total * value_bytes].view(values.dtype).reshape(values.shape), offsets)

@@ -14,10 +14,12 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from stoker.cache.strips import STRIP_UNIT_BYTES
 from stoker.gather import ready
+from stoker.offsets import ranges
 from stoker.order.epoch import Located
 from stoker.spec import CACHE_LINE_BYTES, Array
-from stoker.windows.window import Fields
+from stoker.windows.lists import Fields
 
 Index = npt.NDArray[np.int64]
 
@@ -124,7 +126,7 @@ def _stretch(where: Where) -> tuple[Any, ...] | None:
 
 
 class Taken(NamedTuple):
-    """The lists of several fields, taken.
+    """The lists of several fields, taken; the fields in the order of a strip.
 
     Attributes:
         offsets: Of the lists of each field. Shape [F, B + 1].
@@ -146,7 +148,7 @@ def take_rows(
     *,
     expected_bytes: int = 0,
 ) -> Taken | None:
-    """Copy records and all lists of rows: what `take_located`, `extents` and `copy_lists` do, in one call.
+    """Copy records and all lists of rows: what `take_located`, `borders_of` and `copy_lists` do, in one call.
 
     Each call gives up the interpreter's lock and waits until it gets it back. So the memory for values is asked for
     before it is known how much is needed, and again where it was too little.
@@ -168,24 +170,23 @@ def take_rows(
     num_fields, num = len(fields.value_bytes), where.num
     stretch = _stretch(where)
     slot, row = (where.slot, where.row) if stretch is None else np.empty((2, num), dtype=np.int64)
-    starts = np.empty((num_fields, num), dtype=np.int64)
+    sources = np.empty((num_fields, num), dtype=np.int64)
     offsets = np.empty((num_fields, num + 1), dtype=np.int64)
     begins = np.empty(num_fields, dtype=np.int64)
     values = memory_for(expected_bytes)
-    lists = (fields.memory, fields.first_byte, fields.value_bytes, slot, starts, offsets, begins)
-    rows = (records.reshape(-1), row, records.shape[1], out.reshape(-1), fields.words, fields.first_word, *lists)
+    rows = (records.reshape(-1), row, records.shape[1], out.reshape(-1), *fields, slot, sources, offsets, begins)
     if stretch is None:
         num_bytes = kernels.take_rows(*rows, values)
     else:
         num_bytes = kernels.take_rows_of_stretch(*stretch, *rows, values)
     if num_bytes > len(values):
         values = memory_for(num_bytes)
-        kernels.copy_fields(*lists, values)
+        kernels.copy_fields(fields.memory, fields.value_bytes, sources, offsets, begins, values)
     return Taken(offsets, begins, values)
 
 
 def extents(words: Index, first: Index, slot: Index, row: Index, *, compiled: bool = True) -> tuple[Index, Index]:
-    """Return where each list's values begin in its chunk, and the offsets of the lists side by side.
+    """Return where each list begins in its chunk, and the offsets of the lists side by side.
 
     Args:
         words: The region as int64.
@@ -195,7 +196,7 @@ def extents(words: Index, first: Index, slot: Index, row: Index, *, compiled: bo
         compiled: False keeps to NumPy.
 
     Returns:
-        Starts in values, shape [B], and offsets, shape [B + 1].
+        Starts, counted in what the lists are of, shape [B], and offsets, shape [B + 1].
     """
     starts = np.empty(len(slot), dtype=np.int64)
     offsets = np.empty(len(slot) + 1, dtype=np.int64)
@@ -210,39 +211,65 @@ def extents(words: Index, first: Index, slot: Index, row: Index, *, compiled: bo
     return starts, offsets
 
 
-def copy_lists(
-    memory: Array,
+def strip_extents(
+    halves: npt.NDArray[np.uint32],
     first: Index,
-    value_bytes: int,
+    first_byte: Index,
+    value_bytes: Index,
     slot: Index,
-    starts: Index,
-    offsets: Index,
-    out: Array,
+    row: Index,
     *,
     compiled: bool = True,
+) -> tuple[Index, Index]:
+    """Return where the lists of each strip begin in the region, and the offsets of each field's side by side.
+
+    Args:
+        halves: The region as uint32.
+        first: What to add to a slot's row, times 1 + F, to get its place in `halves`, shape [K].
+        first_byte: Where each slot's strips begin in the region, shape [K].
+        value_bytes: Bytes of a value of each field. Shape [F].
+        slot: Chunk of each sample, as its place in the window. Shape [B].
+        row: Row of each sample. Shape [B].
+        compiled: False keeps to NumPy.
+
+    Returns:
+        First byte of each list, shape [F, B], and offsets, shape [F, B + 1].
+    """
+    num_fields, num = len(value_bytes), len(slot)
+    sources = np.empty((num_fields, num), dtype=np.int64)
+    offsets = np.zeros((num_fields, num + 1), dtype=np.int64)
+    kernels = _compiled() if compiled else None
+    if kernels is not None:
+        kernels.strip_extents(halves, first, first_byte, value_bytes, slot, row, sources, offsets)
+        return sources, offsets
+    places = halves[(first[slot] + row * (1 + num_fields))[:, None] + np.arange(1 + num_fields)].astype(np.int64)
+    np.cumsum(places[:, 1:].T, axis=1, out=offsets[:, 1:])
+    num_bytes = places[:, 1:].T * value_bytes[:, None]
+    sources[:] = first_byte[slot] + places[:, 0] * STRIP_UNIT_BYTES
+    sources[1:] += np.cumsum(num_bytes[:-1], axis=0)
+    return sources, offsets
+
+
+def copy_lists(
+    memory: Array, sources: Index, value_bytes: int, offsets: Index, out: Array, *, compiled: bool = True
 ) -> None:
     """Copy the values of lists to `out`, side by side.
 
     Args:
         memory: The region as uint8.
-        first: Where each slot's values begin in `memory`, shape [K]; multiples of what `unit_dtype` gives.
+        sources: First byte of each list in `memory`, a multiple of what `unit_dtype` gives. Shape [B].
         value_bytes: Bytes of a value, not 0.
-        slot: Chunk of each list, shape [B].
-        starts: Where each list begins in its chunk's values, shape [B], in values.
         offsets: Where each list begins in `out`, shape [B + 1], in values.
         out: uint8, with room for all of them.
         compiled: False keeps to NumPy.
     """
     kernels = _compiled() if compiled else None
     if kernels is not None:
-        kernels.copy_lists(memory, first, value_bytes, slot, starts, offsets, out)
+        kernels.copy_lists(memory, sources, value_bytes, offsets, out)
         return
     unit = unit_dtype(value_bytes)
-    units_per_value = value_bytes // unit.itemsize
-    lengths = np.diff(offsets) * units_per_value
-    source = first[slot] // unit.itemsize + starts * units_per_value
-    index = np.repeat(source - offsets[:-1] * units_per_value, lengths) + np.arange(lengths.sum())
-    np.take(memory.view(unit), index, out=out[: len(index) * unit.itemsize].view(unit), mode="clip")
+    units = ranges(sources // unit.itemsize, offsets * (value_bytes // unit.itemsize))
+    np.take(memory.view(unit), units, out=out[: len(units) * unit.itemsize].view(unit), mode="clip")
 
 
 def expand(slot: Index, starts: Index, offsets: Index) -> tuple[Index, Index]:

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from stoker.source.units.rule import RunRule
     from stoker.source.units.runs import Runs
 
-# A part of every key: raise it when the rows made from the same source and recipe become other rows.
-_KEY_VERSION = 1
+# A part of every key: raise it when the same source and recipe become other rows, or the same rows in another layout.
+_KEY_VERSION = 2
 
 
 class Catalogue:

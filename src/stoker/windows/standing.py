@@ -21,10 +21,11 @@ from stoker.cache.layout import RECORDS
 from stoker.cache.look import NO_VERSION, Version
 from stoker.huge import PAGE_BYTES
 from stoker.spec import Spec
+from stoker.windows.lists import Index, ListPlaces
 from stoker.windows.places import next_place
 from stoker.windows.region import CAN_MAP_SIDE_BY_SIDE, Region
 from stoker.windows.resident import available_bytes
-from stoker.windows.window import Index, Levels, Rows, Window, empty_levels, set_levels
+from stoker.windows.window import Rows, Window
 
 # What stays mapped cannot leave the page cache for others as easily. So much of it does no harm: what a window has by
 # default, or what two windows have, which are mapped in any case where one is used and the next one is opened.
@@ -72,7 +73,7 @@ class Standing:
         self._num_users = 1  # whoever made it
         starts = np.cumsum([0, *num_samples.tolist()], dtype=np.int64)[:-1]
         self._first_row = np.zeros(len(num_samples), dtype=np.int64) if spec.record_bytes else starts
-        self._levels = empty_levels(spec, len(num_samples))
+        self._lists = ListPlaces.empty(spec, len(num_samples))
         self._extents = [(0, 0)] * len(num_samples)
         self._fresh: set[int] = set()
 
@@ -105,7 +106,7 @@ class Standing:
             self.region.place(fd, offset=0, num_bytes=header.size_bytes, at=at)
             if width:
                 self._first_row[chunk] = first // width
-            set_levels(self._levels, self.spec, self._first_row, chunk, header, shift=at)
+            self._lists.note(self.spec, RECORDS, chunk, header, first_row=self._first_row, shift=at)
             self._end = end
             self._num_bytes = num_bytes
             self.is_large = self.is_large or self._does_harm(num_bytes)
@@ -118,11 +119,7 @@ class Standing:
         with self._lock:
             self._num_users += 1
             index = np.array(chunks, dtype=np.int64)
-            levels = {
-                name: Levels(offsets=tuple(level[index] for level in found.offsets), values=found.values[index])
-                for name, found in self._levels.items()
-            }
-            return StandingWindow(self, index, self._first_row[index], levels)
+            return StandingWindow(self, index, self._first_row[index], self._lists.of(index))
 
     def _does_harm(self, num_bytes: int) -> bool:
         """Return whether so much is more than what others need not mind."""
@@ -155,14 +152,14 @@ class Standing:
 class StandingWindow(Window):
     """A window whose chunks lie where they always do: they were placed before."""
 
-    def __init__(self, standing: Standing, chunks: Index, first_row: Index, levels: dict[str, Levels]) -> None:
+    def __init__(self, standing: Standing, chunks: Index, first_row: Index, places: ListPlaces) -> None:
         self.spec = standing.spec
         self.num_slots = len(chunks)
         self._standing: Standing | None = standing
         self._region = standing.region
         self._chunks = chunks
         self._is_in_memory = True
-        self.tables = (Rows(self._region, self.spec, first_row=first_row, levels=levels),)
+        self.tables = (Rows(self._region, self.spec, first_row=first_row, places=places),)
 
     @property
     def is_in_memory(self) -> bool:

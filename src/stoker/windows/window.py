@@ -3,55 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from stoker.cache.chunk import ChunkHeader
-from stoker.cache.layout import array_names, table_names
+from stoker.cache.layout import table_names
 from stoker.huge import PAGE_BYTES
 from stoker.spec import Array, Spec
+from stoker.windows.lists import Fields, Index, ListPlaces, rest_offset
 from stoker.windows.memory import Memories
 from stoker.windows.places import next_place, room_for
 from stoker.windows.region import CAN_MAP_SIDE_BY_SIDE, Region
-
-Index = npt.NDArray[np.int64]
-
-
-class Fields(NamedTuple):
-    """Where the lists of several ragged fields lie in a region, an item a slot.
-
-    Attributes:
-        words: The region as int64.
-        memory: The region as uint8.
-        first_word: What to add to a slot's row to get where its list begins, in `words`. Shape [F, K].
-        first_byte: Where each slot's values begin in `memory`. Shape [F, K].
-        value_bytes: Bytes of a value of each field, none of them 0. Shape [F].
-    """
-
-    words: Index
-    memory: Array
-    first_word: Array
-    first_byte: Array
-    value_bytes: Index
-
-
-@dataclass(frozen=True)
-class Levels:
-    """Where one ragged field's arrays lie, an item a slot, shape [K] each.
-
-    Attributes:
-        offsets: Of the offsets arrays, outermost first, counted in int64: what to add to a row to get its place.
-            Outermost rows are counted through the window, as `Window.first_row` does; inner ones in their chunk.
-        values: First byte of the values.
-    """
-
-    offsets: tuple[Index, ...]
-    values: Index
 
 
 class Rows:
@@ -61,20 +26,20 @@ class Rows:
         region: Where they lie.
         spec: What a row is.
         first_row: See below.
-        levels: See below.
+        places: See below.
 
     Attributes:
         spec: What a row is.
         first_row: Where each slot's rows begin, counted through the window: different ones, in any order. Shape [K].
-        levels: Where each ragged field's arrays lie.
+        places: Where its lists lie.
         expected_bytes: What the lists of a row have taken so far, at most; set by whoever gathers.
     """
 
-    def __init__(self, region: Region, spec: Spec, *, first_row: Index, levels: Mapping[str, Levels]) -> None:
+    def __init__(self, region: Region, spec: Spec, *, first_row: Index, places: ListPlaces) -> None:
         self._region = region
         self.spec = spec
         self.first_row = first_row
-        self.levels = dict(levels)
+        self.places = places
         self.expected_bytes = 0.0
 
     @cached_property
@@ -88,6 +53,11 @@ class Rows:
         """The region as int64, for offsets."""
         return self._region.bytes.view(np.int64)
 
+    @cached_property
+    def halves(self) -> npt.NDArray[np.uint32]:
+        """The region as uint32, for the places of strips."""
+        return self._region.bytes.view(np.uint32)
+
     @property
     def bytes(self) -> Array:
         """The region as uint8, for values."""
@@ -96,27 +66,36 @@ class Rows:
     @cached_property
     def lists(self) -> Fields | None:
         """Where the lists of all ragged fields lie; None where some hold lists of lists, or values without bytes."""
-        if not self.levels or not all(entry.num_levels == 1 and entry.value_bytes for entry in self.spec.ragged):
+        spec, apart = self.spec, self.spec.apart
+        if self.places.strips is not None:
+            if apart:
+                return None
+            first_place, first_byte = self.places.strips.places, self.places.strips.strips
+        elif len(apart) == 1 and apart[0].num_levels == 1 and apart[0].value_bytes:
+            level = self.places.levels[apart[0].name]
+            first_place, first_byte = level.offsets[0], level.values
+        else:
             return None
-        levels = [self.levels[entry.name] for entry in self.spec.ragged]
+        value_bytes = [entry.value_bytes for entry in spec.strip or apart]
         return Fields(
             words=self.words,
+            halves=self.halves,
             memory=self.bytes,
-            first_word=np.stack([level.offsets[0] for level in levels]),
-            first_byte=np.stack([level.values for level in levels]),
-            value_bytes=np.array([entry.value_bytes for entry in self.spec.ragged], dtype=np.int64),
+            first_place=first_place,
+            first_byte=first_byte,
+            value_bytes=np.array(value_bytes, dtype=np.int64),
         )
 
     def forget(self) -> None:
         """Let go of all views of the region."""
-        for view in ("records", "words", "lists"):
+        for view in ("records", "words", "halves", "lists"):
             self.__dict__.pop(view, None)
 
 
 class Window:
     """Samples of K chunks behind one array of records, whatever files they lie in.
 
-        region   ┆ records 0 ┆ . ┆ records 1 ┆ . ┆ rest 0 ┆ rest 1 ┆      rest: offsets and values of ragged fields
+        region   ┆ records 0 ┆ . ┆ records 1 ┆ . ┆ rest 0 ┆ rest 1 ┆      rest: the lists, and where they lie
                    0 1 2 ...       7 8 9 ...                              rows of `records`: first_row[slot] + row
 
     Each chunk's records begin at a multiple of both the page and the record, so that a row number counts through all
@@ -169,7 +148,7 @@ class Window:
                 self._region,
                 table,
                 first_row=_first_rows(table, places, num_samples),
-                levels=empty_levels(table, self.num_slots),
+                places=ListPlaces.empty(table, self.num_slots),
             )
             for table, places in zip(spec.tables, self._places, strict=True)
         )
@@ -190,8 +169,8 @@ class Window:
         if self.spec.ragged:
             begin = rest_offset(self.spec, header)
             at = self._place(self._rest_at[slot], fd, begin, header.size_bytes - begin, 1)
-            for rows in self.tables:
-                set_levels(rows.levels, rows.spec, rows.first_row, slot, header, shift=at - begin)
+            for name, rows in zip(self._names, self.tables, strict=True):
+                rows.places.note(rows.spec, name, slot, header, first_row=rows.first_row, shift=at - begin)
 
     def _place(self, behind: int, fd: int, offset: int, num_bytes: int, record_bytes: int) -> int:
         """Put a part of a file into the room that begins at `behind`, and return where."""
@@ -212,19 +191,9 @@ class Window:
         return self.tables[0].first_row
 
     @property
-    def levels(self) -> dict[str, Levels]:
-        """Where the arrays of each ragged field lie that samples have for themselves."""
-        return self.tables[0].levels
-
-    @property
     def records(self) -> Array:
         """The samples' own records; see `Rows.records`."""
         return self.tables[0].records
-
-    @property
-    def words(self) -> Index:
-        """The region as int64, for offsets."""
-        return self.tables[0].words
 
     @property
     def bytes(self) -> Array:
@@ -245,45 +214,6 @@ class Window:
         for rows in self.tables:
             rows.forget()
         self._region.close()
-
-
-def empty_levels(spec: Spec, num_slots: int) -> dict[str, Levels]:
-    """Return tables for the lists of `num_slots` chunks, filled with zeros."""
-    return {
-        entry.name: Levels(
-            offsets=tuple(np.zeros(num_slots, dtype=np.int64) for _ in range(entry.num_levels)),
-            values=np.zeros(num_slots, dtype=np.int64),
-        )
-        for entry in spec.ragged
-    }
-
-
-def rest_offset(spec: Spec, header: ChunkHeader) -> int:
-    """Return where in a chunk file its lists begin, rounded down to a page; everything up to its end is theirs."""
-    first = min(header.arrays[name].offset_bytes for entry in spec.ragged for name in array_names(entry))
-    return first // PAGE_BYTES * PAGE_BYTES
-
-
-def set_levels(
-    levels: Mapping[str, Levels], spec: Spec, first_row: Index, slot: int, header: ChunkHeader, *, shift: int
-) -> None:
-    """Note where the lists of a chunk lie.
-
-    Args:
-        levels: Tables to write to.
-        spec: Of the table.
-        first_row: Of each slot. Shape [K].
-        slot: Of the chunk.
-        header: Of the chunk.
-        shift: What to add to a place in the file to get the place in the region.
-    """
-    for entry in spec.ragged:
-        *offsets, values = (shift + header.arrays[name].offset_bytes for name in array_names(entry))
-        found = levels[entry.name]
-        for level, at in zip(found.offsets, offsets, strict=True):
-            level[slot] = at // 8
-        found.offsets[0][slot] -= first_row[slot]
-        found.values[slot] = values
 
 
 def _reserved(end: int, size_bytes: int, record_bytes: int, *, is_mapped: bool) -> tuple[int, int]:

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 from tests.unit.cache.samples import SPEC, arrays_of, entry, same_fields, specs
 
-from stoker.cache.chunk import check_arrays, opened, read_arrays, read_header
-from stoker.cache.layout import PAGE_BYTES, array_names
+from stoker.cache import strips as strips_module
+from stoker.cache.chunk import check_arrays, opened, read_arrays, read_header, read_lengths
+from stoker.cache.layout import PAGE_BYTES, list_names
+from stoker.cache.strips import make_strips
 from stoker.cache.write import describe_record, write_chunk
 from stoker.errors import ChunkCorruptError, FieldError
 from stoker.spec import Ragged, Spec
@@ -51,10 +53,11 @@ def test_records_fill_whole_pages_and_other_arrays_begin_at_cache_lines(spec, nu
         write_chunk(path, arrays_of(spec, num_samples), spec, num_samples=num_samples)
         header = read_header(path)
     assert ("records" in header.arrays) == (spec.record_bytes > 0)
-    rest = [name for item in spec.ragged for name in array_names(item)]
+    rest = list_names(spec)
     assert sorted(header.arrays) == sorted(rest + ["records"] * (spec.record_bytes > 0))
     for name, place in header.arrays.items():
         assert place.offset_bytes % (PAGE_BYTES if name == "records" else 64) == 0
+        assert place.offset_bytes + place.size_bytes + (64 if name == "strips" else 0) <= header.size_bytes
     if rest and "records" in header.arrays:
         records = header.arrays["records"]
         assert header.arrays[rest[0]].offset_bytes % PAGE_BYTES == 0
@@ -119,6 +122,70 @@ def test_the_same_chunk_is_the_same_bytes_today_as_when_the_format_was_frozen(tm
     write_chunk(tmp_path / "chunk", arrays, SPEC, num_samples=50, about={"url": "lake/a"}, page_bytes=4096)
     digest = xxhash.xxh3_64_hexdigest((tmp_path / "chunk").read_bytes())
     assert digest == "498bc071d1be8b2a", "another format needs another FORMAT_VERSION"
+
+
+def test_lists_side_by_side_are_the_same_bytes_today_as_when_their_format_was_frozen(tmp_path):
+    offsets = np.arange(51) * np.arange(51)
+    arrays = {
+        "id": np.arange(50),
+        "word": Ragged(np.arange(2500).astype(np.uint8), offsets),
+        "history": Ragged(np.arange(100), np.arange(51) * 2),
+        "point": Ragged(np.arange(300, dtype=np.float32).reshape(100, 3), np.arange(51) * 2),
+    }
+    spec = Spec(
+        (
+            entry("id", "int64"),
+            entry("word", "uint8", num_levels=1),
+            entry("history", "int64", num_levels=1),
+            entry("point", "float32", shape=(3,), num_levels=1),
+        )
+    )
+    write_chunk(tmp_path / "chunk", arrays, spec, num_samples=50, about={"url": "lake/a"}, page_bytes=4096)
+    assert [one.name for one in spec.strip] == ["history", "point", "word"]
+    digest = xxhash.xxh3_64_hexdigest((tmp_path / "chunk").read_bytes())
+    assert digest == "d3155a6fb7144fb6", "another format needs another FORMAT_VERSION"
+
+
+def test_a_chunk_with_its_lists_in_other_arrays_is_refused(tmp_path, monkeypatch):
+    spec = Spec((entry("a", "int8", num_levels=1), entry("b", "int32", num_levels=1)))
+    arrays = arrays_of(spec, 20)
+    with monkeypatch.context() as patched:
+        patched.setattr(Spec, "strip", ())
+        patched.setattr(Spec, "apart", spec.ragged)
+        write_chunk(tmp_path / "old", arrays, spec, num_samples=20)
+    with pytest.raises(ChunkCorruptError, match="keeps lists as chunk format 1 did"):
+        read_header(tmp_path / "old")
+
+
+@settings(max_examples=40)
+@given(spec=specs(), num_samples=st.integers(0, 40), block_bytes=st.sampled_from([8, 40, 200, 1 << 20]))
+def test_strips_laid_in_blocks_of_any_size_and_by_either_way_are_the_same(spec, num_samples, block_bytes):
+    arrays = arrays_of(spec, num_samples)
+    strips = make_strips(spec, arrays)
+    if strips is None:
+        return
+    laid = [np.empty(strips.size_bytes, np.uint8) for _ in range(2)]
+    if num_samples:
+        for out, compiled in zip(laid, (True, False), strict=True):
+            strips.lay(out, 0, num_samples, compiled=compiled)
+    assert laid[0].tobytes() == laid[1].tobytes() == b"".join(bytes(block) for block in strips.blocks(block_bytes))
+
+
+def test_lists_that_cannot_be_counted_are_refused(monkeypatch):
+    monkeypatch.setattr(strips_module, "_MOST_NUMBER", 30)
+    spec = Spec((entry("a", "int8", num_levels=1), entry("b", "int64", num_levels=1)))
+    with pytest.raises(FieldError, match="chunk_size="):
+        make_strips(spec, arrays_of(spec, 50))
+
+
+@pytest.mark.parametrize("name", ["history", "words", "near", "far"])
+def test_the_lengths_of_lists_are_read_without_their_values(tmp_path, name):
+    spec = Spec((*SPEC, entry("near", "int16", num_levels=1), entry("far", "int64", shape=(2,), num_levels=1)))
+    arrays = arrays_of(spec, 50)
+    write_chunk(tmp_path / "chunk", arrays, spec, num_samples=50)
+    header = read_header(tmp_path / "chunk")
+    with opened(tmp_path / "chunk") as fd:
+        np.testing.assert_array_equal(read_lengths(fd, header, spec[name]), np.diff(arrays[name].offsets))
 
 
 def test_a_file_cut_off_anywhere_is_corrupt(path, tmp_path):

@@ -56,8 +56,8 @@ def test_compiled_and_plain_copies_agree(data, value_bytes):
     target = np.cumsum(num + 1) - num - 1
     outs = [np.zeros((60, value_bytes), dtype=np.uint8) for _ in range(2)]
     for out, compiled in zip(outs, (True, False), strict=True):
-        first = np.array([0, 480])
-        copy_ranges(memory, first, value_bytes, slot, starts, num, target, out, compiled=compiled)
+        sources = 480 * slot + starts * value_bytes
+        copy_ranges(memory, sources, value_bytes, num, target, out, compiled=compiled)
     np.testing.assert_array_equal(*outs)
     for s in range(len(num)):
         begin = 480 * slot[s] + starts[s] * value_bytes

@@ -73,7 +73,9 @@ def test_a_batch_is_the_rows_asked_for_from_all_windows_in_their_order(tmp_path_
         part.window.close()
 
 
-@pytest.mark.parametrize("columns", [["id"], ["history"], ["flag"], ["vector", NESTED], ["flag", "half"]])
+@pytest.mark.parametrize(
+    "columns", [["id"], ["history"], ["word", "history"], ["flag"], ["vector", NESTED], ["flag", "half"]]
+)
 @pytest.mark.parametrize("is_mapped", [True, False])
 def test_any_set_of_fields_is_assembled(tmp_path, columns, is_mapped):
     window = window_of(tmp_path, [10, 3], first=0, columns=columns, is_mapped=is_mapped)

@@ -5,7 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stoker.cache.strips import make_strips
 from stoker.gather import take
+from stoker.offsets import offsets_of
+from stoker.spec import Entry, Ragged, Spec
 from stoker.windows.region import PAGE_BYTES, Region
 
 
@@ -50,7 +53,8 @@ def test_gathered_lists_are_the_lists_asked_for(lengths, seed, units_per_value, 
     memory = np.concatenate([memory, np.zeros(-len(memory) % 8, dtype=np.uint8)])  # windows are whole pages
     guarded = np.full(num_bytes + slack_bytes + 100, 201, dtype=np.uint8)
     out = guarded[: num_bytes + slack_bytes]
-    take.copy_lists(memory, np.array(first_byte), value_bytes, slot, starts, offsets, out, compiled=compiled)
+    sources = np.array(first_byte)[slot] + starts * value_bytes
+    take.copy_lists(memory, sources, value_bytes, offsets, out, compiled=compiled)
     np.testing.assert_array_equal(np.diff(offsets), [len(e) for e in expected])
     np.testing.assert_array_equal(out[:num_bytes].view(unit).reshape(-1, units_per_value), np.concatenate(expected))
     assert (guarded[num_bytes + slack_bytes :] == 201).all()
@@ -90,13 +94,13 @@ def test_lists_that_go_past_the_caches_are_the_lists_asked_for(seed, value_bytes
     memory = rng.integers(0, 256, (int(ends[-1]) * value_bytes + 7) // 8 * 8, dtype=np.uint8)
     mean = float(lengths.mean()) * value_bytes
     index = rng.integers(0, 500, int(1.2 * (1 << 20) / mean) + 1)
-    starts, slot = (ends - lengths)[index], np.zeros(len(index), dtype=np.int64)
+    starts = (ends - lengths)[index]
     offsets = np.concatenate([[0], np.cumsum(lengths[index])])
     num_bytes = int(offsets[-1]) * value_bytes
     guarded = np.full(num_bytes + 256, 77, dtype=np.uint8)
     begin = -guarded.ctypes.data % 64 + shift
     out = guarded[begin : begin + num_bytes]
-    take.copy_lists(memory, np.zeros(1, dtype=np.int64), value_bytes, slot, starts, offsets, out)
+    take.copy_lists(memory, starts * value_bytes, value_bytes, offsets, out)
     values = memory[: int(ends[-1]) * value_bytes].reshape(-1, value_bytes)
     expected = np.concatenate([values[a : a + n] for a, n in zip(starts, lengths[index], strict=True)]).reshape(-1)
     np.testing.assert_array_equal(out, expected)
@@ -104,48 +108,91 @@ def test_lists_that_go_past_the_caches_are_the_lists_asked_for(seed, value_bytes
     assert (guarded[begin + num_bytes :] == 77).all()
 
 
-@given(st.data())
-def test_rows_taken_in_one_call_are_those_taken_field_by_field(data):
-    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
-    num_rows, num_fields = data.draw(st.integers(1, 40)), data.draw(st.integers(1, 4))
-    words, first_word, first_byte, values, end = [], [], [], [], 0
-    value_bytes = rng.choice([1, 2, 3, 4, 8, 24], num_fields)
-    for size in value_bytes:
-        offsets = np.concatenate([[0], np.cumsum(rng.integers(0, data.draw(st.sampled_from([1, 4, 70])), num_rows))])
-        first_word.append(sum(map(len, words)))
-        words.append(offsets)
-        first_byte.append(end)
-        values.append(rng.integers(0, 256, offsets[-1] * int(size), dtype=np.uint8))
-        values.append(np.zeros(-len(values[-1]) % 8, dtype=np.uint8))
-        end += len(values[-2]) + len(values[-1])
-    words, memory = np.concatenate(words), np.concatenate(values)
-    records = rng.integers(0, 256, (num_rows, data.draw(st.sampled_from([0, 64, 192]))), dtype=np.uint8)
-    row = rng.integers(0, num_rows, data.draw(st.integers(0, 30)))
-    slot = np.zeros(len(row), dtype=np.int64)
-    fields = take.Fields(
-        words, memory, np.array(first_word)[:, None], np.array(first_byte)[:, None], value_bytes.astype(np.int64)
+@st.composite
+def tables(draw):
+    """Return the spec of a table with lists of one level, and lists for some rows of it."""
+    longest = draw(st.sampled_from([0, 3, 70, 700]))
+    kinds = draw(
+        st.lists(st.sampled_from([("u1", ()), ("u2", (3,)), ("f4", (2, 3)), ("i8", ())]), min_size=1, max_size=4)
     )
+    spec = Spec(
+        tuple(
+            Entry(name=f"f{i}", dtype=np.dtype(dtype), shape=shape, num_levels=1)
+            for i, (dtype, shape) in enumerate(kinds)
+        )
+    )
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    num_rows = draw(st.integers(1, 40))
+    arrays = {}
+    for entry in spec:
+        offsets = offsets_of(rng.integers(0, longest, num_rows, endpoint=True))
+        content = rng.integers(0, 256, int(offsets[-1]) * entry.value_bytes, dtype=np.uint8)
+        arrays[entry.name] = Ragged(content.view(entry.dtype).reshape(-1, *entry.shape), offsets)
+    return spec, arrays, rng
+
+
+def laid_out(spec, arrays):
+    """Return a region in which the lists of two chunks lie, the second the first one's, and where."""
+    strips = make_strips(spec, arrays)
+    if strips is None:
+        (entry,) = spec
+        place, values = arrays[entry.name].offsets, arrays[entry.name].values
+    else:
+        place, values = strips.places, np.concatenate([np.frombuffer(b, np.uint8) for b in strips.blocks(1 << 20)])
+    parts, begins = [], []
+    for array in (place, values) * 2:
+        content = np.frombuffer(array.tobytes(), dtype=np.uint8)
+        begins.append(sum(map(len, parts)))
+        parts += [content, np.zeros(-len(content) % 64 + 64, dtype=np.uint8)]
+    memory = np.concatenate(parts)
+    return take.Fields(
+        words=memory.view(np.int64),
+        halves=memory.view(np.uint32),
+        memory=memory,
+        first_place=np.array(begins[::2]) // place.itemsize,
+        first_byte=np.array(begins[1::2]),
+        value_bytes=np.array([entry.value_bytes for entry in spec.strip or spec], dtype=np.int64),
+    )
+
+
+@given(
+    table=tables(), num=st.integers(0, 30), width=st.sampled_from([0, 64, 192]), room=st.sampled_from([0, 100, 10**6])
+)
+def test_rows_taken_in_one_call_are_the_rows_asked_for(table, num, width, room):
+    spec, arrays, rng = table
+    fields = laid_out(spec, arrays)
+    num_rows = len(arrays["f0"].offsets) - 1
+    records = rng.integers(0, 256, (num_rows, width), dtype=np.uint8)
+    slot, row = rng.integers(0, 2, num), rng.integers(0, num_rows, num)
     asked = []
 
     def memory_for(num_bytes):
         asked.append(num_bytes)
         return np.full(num_bytes, 201, dtype=np.uint8)
 
-    out = np.empty((len(row), records.shape[1]), dtype=np.uint8)
-    expected_bytes = data.draw(st.sampled_from([0, 100, 10_000, 100_000]))
-    taken = take.take_rows(records, fields, take.Places(slot, row), out, memory_for, expected_bytes=expected_bytes)
+    out = np.empty((num, width), dtype=np.uint8)
+    taken = take.take_rows(records, fields, take.Places(slot, row), out, memory_for, expected_bytes=room)
     np.testing.assert_array_equal(out, records[row])
-    for i, size in enumerate(value_bytes.tolist()):
-        starts, offsets = take.extents(words, fields.first_word[i], slot, row)
-        np.testing.assert_array_equal(taken.offsets[i], offsets)
-        alone = np.empty(int(offsets[-1]) * size, dtype=np.uint8)
-        take.copy_lists(memory, fields.first_byte[i], size, slot, starts, offsets, alone, compiled=False) if len(
-            alone
-        ) else None
-        begin = taken.begins[i]
-        np.testing.assert_array_equal(taken.values[begin : begin + len(alone)], alone)
-    assert asked[0] == expected_bytes
-    assert len(asked) == (1 if len(taken.values) == expected_bytes else 2)
+    for entry, offsets, begin in zip(spec.strip or spec, taken.offsets, taken.begins.tolist(), strict=True):
+        values, borders = arrays[entry.name]
+        expected = [values[borders[r] : borders[r + 1]] for r in row.tolist()]
+        np.testing.assert_array_equal(np.diff(offsets), [len(one) for one in expected])
+        found = taken.values[begin : begin + int(offsets[-1]) * entry.value_bytes]
+        assert found.tobytes() == b"".join(one.tobytes() for one in expected)
+    assert asked[0] == room
+    assert len(asked) == (1 if len(taken.values) == room else 2)
+
+
+@given(table=tables(), num=st.integers(0, 30))
+def test_strips_are_found_alike_with_and_without_compiled_loops(table, num):
+    spec, arrays, rng = table
+    if not spec.strip:
+        return
+    fields = laid_out(spec, arrays)
+    slot, row = rng.integers(0, 2, num), rng.integers(0, len(arrays["f0"].offsets) - 1, num)
+    asked = (fields.halves, fields.first_place, fields.first_byte, fields.value_bytes, slot, row)
+    for a, b in zip(take.strip_extents(*asked), take.strip_extents(*asked, compiled=False), strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def test_inner_lists_are_found_in_their_chunks():

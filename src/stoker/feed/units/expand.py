@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from stoker.gather.offsets import offsets_of, ranges
+from stoker.offsets import offsets_of, ranges
 from stoker.order.draws import Draws
 from stoker.order.plain import Int64
 from stoker.source.units.asked import Asked, Grouped, NGram, Pack, Weighted

@@ -13,7 +13,7 @@ from stoker.feed.units.expand import Packed, Units
 from stoker.feed.units.packing import PackedPart, fill_places, pack_field
 from stoker.gather.assemble import Assembled, Once, Part, assemble
 from stoker.gather.buffers import BufferPool
-from stoker.gather.offsets import offsets_of
+from stoker.offsets import offsets_of
 from stoker.order.epoch import Located
 from stoker.order.plain import Int64
 from stoker.source.units.asked import Asked, Grouped, NGram, Pack

@@ -12,9 +12,10 @@ import numpy.typing as npt
 
 from stoker.errors import FieldMismatchError
 from stoker.feed.units.expand import Segments
+from stoker.gather.borders import borders_of
 from stoker.gather.buffers import BufferPool
-from stoker.gather.offsets import ranges
-from stoker.gather.take import extents, unit_dtype
+from stoker.gather.take import unit_dtype
+from stoker.offsets import ranges
 from stoker.order.plain import Int64
 from stoker.source.units.asked import Pack
 from stoker.spec import Array, Entry
@@ -105,8 +106,7 @@ def pack_field(asked: Pack, entry: Entry, parts: Sequence[PackedPart], pool: Buf
 
 def _pack_part(asked: Pack, entry: Entry, part: PackedPart, out: Array) -> None:
     window, segments = part.window, part.segments
-    levels = window.levels[entry.name]
-    starts, offsets = extents(window.words, levels.offsets[0], part.slot, part.row)
+    sources, offsets = borders_of(window.tables[0], part.slot, part.row)[entry.name]
     tokens = segments.lengths - asked.num_ends
     found = np.diff(offsets)
     if not np.array_equal(found, tokens):
@@ -120,7 +120,7 @@ def _pack_part(asked: Pack, entry: Entry, part: PackedPart, out: Array) -> None:
     unit = np.repeat(np.arange(part.num_rows), np.diff(segments.offsets))
     target = unit * asked.length + segments.at
     num = np.minimum(segments.num, tokens - segments.first)
-    copy_ranges(window.bytes, levels.values, entry.value_bytes, part.slot, starts + segments.first, num, target, out)
+    copy_ranges(window.bytes, sources + segments.first * entry.value_bytes, entry.value_bytes, num, target, out)
     if asked.end is not None:
         out[(target + num)[num < segments.num]] = asked.end[entry.name]
     # Only what lies behind the last document of each row is written twice by nobody and once here.
@@ -135,10 +135,8 @@ def _pack_part(asked: Pack, entry: Entry, part: PackedPart, out: Array) -> None:
 
 def copy_ranges(
     memory: Array,
-    first: Int64,
+    sources: Int64,
     value_bytes: int,
-    slot: Int64,
-    starts: Int64,
     num: Int64,
     target: Int64,
     out: Array,
@@ -149,24 +147,21 @@ def copy_ranges(
 
     Args:
         memory: A region as uint8.
-        first: Where each slot's values begin in `memory`. Shape [K].
+        sources: First byte of each in `memory`. Shape [S].
         value_bytes: Bytes of a value.
-        slot: Chunk of each range. Shape [S].
-        starts: Where each begins among its chunk's values. Shape [S].
         num: Its values. Shape [S].
         target: Where it goes, as a place in `out`. Shape [S].
         out: One item, or row of items, a value.
         compiled: False keeps to NumPy.
     """
-    if not len(slot) or not value_bytes:
+    if not len(sources) or not value_bytes:
         return
-    source = first[slot] + starts * value_bytes
     kernels = _compiled() if compiled else None
     if kernels is not None:
-        kernels.copy_ranges(memory, source, num * value_bytes, target * value_bytes, out.reshape(-1).view(np.uint8))
+        kernels.copy_ranges(memory, sources, num * value_bytes, target * value_bytes, out.reshape(-1).view(np.uint8))
         return
     unit = unit_dtype(value_bytes)
     per_value = value_bytes // unit.itemsize
     ends = np.concatenate([[0], np.cumsum(num * per_value)])
     flat = out.reshape(-1).view(unit)
-    flat[ranges(target * per_value, ends)] = memory.view(unit)[ranges(source // unit.itemsize, ends)]
+    flat[ranges(target * per_value, ends)] = memory.view(unit)[ranges(sources // unit.itemsize, ends)]

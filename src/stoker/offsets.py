@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
-from stoker.order.plain import Int64
+Int64 = npt.NDArray[np.int64]
 
 
 def offsets_of(counts: Int64) -> Int64:

@@ -1,0 +1,182 @@
+"""Strips: the lists of one sample, of all fields, side by side, so that a gather finds them at one place.
+
+a       ┆ 1 1 1 │ 2 │ 3 3 ┆        places  ┆ 0 3 1 │ 4 1 2 │ 7 2 0 ┆      where, and how many values of each field
+b       ┆ x │ y y │ ┆         ─►   strips  ┆ 1 1 1 x │ 2 y y │ 3 3 ┆
+          one array a field                  one strip a sample
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stoker.errors import FieldError
+from stoker.offsets import offsets_of, ranges
+from stoker.source.columns import Packable
+from stoker.spec import Array, Entry, Ragged, Spec
+
+# A strip begins at a multiple of it, and is counted in it: the widest number there is.
+STRIP_UNIT_BYTES = 8
+_MOST_NUMBER = 2**32 - 1
+
+Places = npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True, eq=False)
+class Strips:
+    """The lists of N rows, of several fields, about to be laid side by side.
+
+    Attributes:
+        entries: The fields, in the order in which they lie in a strip.
+        lists: Of each field; the values contiguous.
+        places: Of each row: where its strip begins, in units of 8 bytes, and how many values of each field it has.
+            Shape [N, 1 + F].
+        size_bytes: Of all strips.
+    """
+
+    entries: tuple[Entry, ...]
+    lists: tuple[Ragged, ...]
+    places: Places
+    size_bytes: int
+
+    def blocks(self, block_bytes: int) -> Iterator[memoryview]:
+        """Yield the strips one behind the other, as many as fit into so many bytes at a time.
+
+        Each is gone when the next one is asked for. A strip that does not fit comes in pieces, its lists as they are.
+        """
+        starts = np.append(self.places[:, 0], self.size_bytes // STRIP_UNIT_BYTES).astype(np.int64)
+        num_rows, first = len(self.places), 0
+        while first < num_rows:
+            most = starts[first] + block_bytes // STRIP_UNIT_BYTES
+            stop = int(np.searchsorted(starts, most, side="right")) - 1
+            if stop > first:
+                num_bytes = int(starts[stop] - starts[first]) * STRIP_UNIT_BYTES
+                block = _block(block_bytes)[:num_bytes]
+                self.lay(block, first, stop)
+                yield block.data
+            else:
+                stop = first + 1
+                yield from self._pieces(first, int(starts[stop] - starts[first]) * STRIP_UNIT_BYTES, block_bytes)
+            first = stop
+
+    def _pieces(self, row: int, num_bytes: int, piece_bytes: int) -> Iterator[memoryview]:
+        for lists in self.lists:
+            content = _bytes_of(lists.values[lists.offsets[row] : lists.offsets[row + 1]])
+            num_bytes -= len(content)
+            for begin in range(0, len(content), piece_bytes):
+                yield content[begin : begin + piece_bytes].data
+        yield memoryview(bytes(num_bytes))
+
+    def lay(self, block: Array, start: int, stop: int, *, compiled: bool = True) -> None:
+        """Lay the strips of rows [start, stop) at the beginning of `block`.
+
+        Args:
+            block: uint8, exactly as many as they take.
+            start: The first row.
+            stop: Behind the last one.
+            compiled: False keeps to NumPy.
+        """
+        places = self.places[start:stop]
+        value_bytes = np.array([entry.value_bytes for entry in self.entries], dtype=np.int64)
+        kernels = _compiled() if compiled else None
+        if kernels is not None:
+            sources = np.array(
+                [
+                    lists.values.__array_interface__["data"][0] + int(lists.offsets[start]) * entry.value_bytes
+                    for entry, lists in zip(self.entries, self.lists, strict=True)
+                ],
+                dtype=np.int64,
+            )
+            kernels.lay_strips(sources, value_bytes, places, block.__array_interface__["data"][0])
+            return
+        block[:] = 0
+        begins = (places[:, 0].astype(np.int64) - int(places[0, 0])) * STRIP_UNIT_BYTES
+        for i, (entry, lists) in enumerate(zip(self.entries, self.lists, strict=True), start=1):
+            counts = places[:, i].astype(np.int64) * (entry.value_bytes // entry.unit_bytes)
+            values = _bytes_of(lists.values[lists.offsets[start] : lists.offsets[stop]])
+            unit = f"u{entry.unit_bytes}"
+            block.view(unit)[ranges(begins // entry.unit_bytes, offsets_of(counts))] = values.view(unit)
+            begins = begins + counts * entry.unit_bytes
+
+
+def make_strips(spec: Spec, arrays: Packable) -> Strips | None:
+    """Return the strips of a table; None where its lists do not lie side by side.
+
+    Raises:
+        FieldError: They are more than can be counted.
+    """
+    if not spec.strip:
+        return None
+    lists = []
+    for entry in spec.strip:
+        field = arrays[entry.name]
+        assert isinstance(field, Ragged)
+        lists.append(Ragged(np.ascontiguousarray(field.values), field.offsets))
+    counts = [np.diff(one.offsets) for one in lists]
+    num_bytes = sum(count * entry.value_bytes for entry, count in zip(spec.strip, counts, strict=True))
+    ends = offsets_of(-(-num_bytes // STRIP_UNIT_BYTES))
+    if max(int(ends[-1]), *(int(count.max(initial=0)) for count in counts)) > _MOST_NUMBER:
+        names = ", ".join(entry.name for entry in spec.strip)
+        raise FieldError(
+            f"the lists of one chunk take {int(ends[-1]) * STRIP_UNIT_BYTES:,} bytes in the fields {names}; 32 GiB are "
+            "the most: make chunks smaller by chunk_size=",
+            columns=[entry.name for entry in spec.strip],
+        )
+    places = np.stack([ends[:-1], *counts], axis=1).astype(np.uint32)
+    return Strips(spec.strip, tuple(lists), places, int(ends[-1]) * STRIP_UNIT_BYTES)
+
+
+def lists_of(spec: Spec, places: Places, strips: Array) -> dict[str, Ragged]:
+    """Return the fields of a table whose lists lie side by side, each by itself again.
+
+    Args:
+        spec: Of the table.
+        places: See `Strips`. Shape [N, 1 + F].
+        strips: uint8.
+    """
+    found: dict[str, Ragged] = {}
+    begins = places[:, 0].astype(np.int64) * STRIP_UNIT_BYTES
+    for i, entry in enumerate(spec.strip, start=1):
+        unit = f"u{entry.unit_bytes}"
+        counts = places[:, i].astype(np.int64)
+        offsets = offsets_of(counts)
+        per_value = entry.value_bytes // entry.unit_bytes
+        units = strips.view(unit)[ranges(begins // entry.unit_bytes, offsets * per_value)]
+        values: Any = units.view(entry.dtype).reshape(-1, *entry.shape)
+        found[entry.name] = Ragged(values, offsets)
+        begins = begins + counts * entry.value_bytes
+    return found
+
+
+@cache
+def _compiled() -> ModuleType | None:
+    try:
+        from stoker.cache import kernels
+    except (ImportError, RuntimeError):  # not installed, or it finds no place to keep what it compiled
+        return None
+    return kernels
+
+
+def _bytes_of(values: Array) -> Array:
+    """Return contiguous values as uint8."""
+    if not values.nbytes:
+        return np.empty(0, dtype=np.uint8)
+    return values.reshape(-1).view(np.uint8)
+
+
+_kept = threading.local()
+
+
+def _block(num_bytes: int) -> Array:
+    """Return this thread's block: fresh memory costs more than filling it."""
+    kept: Array | None = getattr(_kept, "block", None)
+    if kept is None or len(kept) < num_bytes:
+        kept = _kept.block = np.empty(num_bytes, dtype=np.uint8)
+    return kept
