@@ -23,6 +23,7 @@ from stoker.gather.take import (
     take_located,
     take_records,
     take_rows,
+    take_runs,
 )
 from stoker.spec import CACHE_LINE_BYTES, Array, Arrays, Entry, Ragged, Shared, Spec, run_name
 from stoker.windows.window import Rows, Window
@@ -200,6 +201,8 @@ def assemble(
     """
     if not spec.keys:
         return _assembled(spec, [parts], pool, places)
+    if once == "always" and places is None and len(parts) == len(spec.keys) == 1 and _is_only_records(spec.unshared):
+        return _assembled_once(spec, parts[0], pool)
     tables = [[Part(part.window.tables[0], part.where) for part in parts if isinstance(part.window, Window)]]
     tables += [_shared_parts(key, i, parts) for i, key in enumerate(spec.keys, start=1)]
     if once != "never":
@@ -214,6 +217,28 @@ def assemble(
             own = _assembled(spec.unshared, tables[:1], pool, places)
             return replace(own, shared=tuple(shared), names=spec.names)
     return _assembled(spec, tables, pool, places)
+
+
+def _is_only_records(spec: Spec) -> bool:
+    return spec.record_bytes > 0 and not spec.ragged
+
+
+def _assembled_once(spec: Spec, part: Part, pool: BufferPool) -> Assembled:
+    """Gather what each sample has for itself, and once what they share by the only key: all in one window."""
+    assert isinstance(part.window, Window)
+    (own, shared), (key,) = part.window.tables, spec.keys
+    num, width = part.where.num, own.spec.record_bytes
+    records = pool.take(num * width)[: num * width].reshape(num, width)
+    runs = take_runs(
+        own.records,
+        part.slot,
+        part.row,
+        records,
+        offset=own.spec.record_offsets[run_name(key)],
+        first=shared.first_row,
+    )
+    rows = _assembled(spec.tables[1], [[Part.at(shared, runs.slot, runs.row)]], pool)
+    return Assembled(spec.unshared, num, records, {}, (SharedRows(rows, runs.number),), spec.names)
 
 
 def _assembled(

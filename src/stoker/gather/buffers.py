@@ -54,20 +54,23 @@ class BufferPool:
         self._max_unused = max_unused
         self._lock = threading.Lock()
         self._buffers: list[Array] = []
+        self._sizes: list[int] = []  # of each of them: looked at for every batch
 
     def take(self, num_bytes: int) -> Array:
         """Return a buffer of at least `num_bytes` that nobody else sees, uint8, its content undefined."""
         with self._lock:
-            unused = [i for i in range(len(self._buffers)) if _num_references(self._buffers, i) == _UNUSED]
-            for i in unused:
+            for i, size_bytes in enumerate(self._sizes):
                 # Twice what is asked for would hold memory that a larger batch elsewhere could use.
-                if num_bytes <= self._buffers[i].nbytes <= 2 * num_bytes + 4096:
+                fits = num_bytes <= size_bytes <= 2 * num_bytes + 4096
+                if fits and _num_references(self._buffers, i) == _UNUSED:
                     return self._buffers[i]
+            unused = [i for i in range(len(self._buffers)) if _num_references(self._buffers, i) == _UNUSED]
             for i in reversed(unused[: max(0, len(unused) - self._max_unused)]):
-                del self._buffers[i]
+                del self._buffers[i], self._sizes[i]
             # Batches with ragged fields differ in size: a little more, so that the next one fits too.
             buffer = self._allocate(num_bytes + num_bytes // 8)
             self._buffers.append(buffer)
+            self._sizes.append(buffer.nbytes)
             return buffer
 
     @property
@@ -79,4 +82,4 @@ class BufferPool:
     def size_bytes(self) -> int:
         """Bytes of all of them."""
         with self._lock:
-            return sum(buffer.nbytes for buffer in self._buffers)
+            return sum(self._sizes)

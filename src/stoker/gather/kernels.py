@@ -519,6 +519,12 @@ def take_rows_of_stretch(
     )
 
 
+@_compile(_BYTES, types.int64, returns=types.int64)
+def _read_run(memory, at):
+    run = types.int64(memory[at]) | types.int64(memory[at + 1]) << 8
+    return run | types.int64(memory[at + 2]) << 16 | types.int64(memory[at + 3]) << 24
+
+
 @_compile(_BYTES, types.int64, types.int64, _INT64, _INT64, _INT64, _OUT_INT64)
 def run_rows(memory, num_bytes, offset, first, slot, row, found):
     """Read which run each record is in. See `take.run_rows`."""
@@ -528,31 +534,79 @@ def run_rows(memory, num_bytes, offset, first, slot, row, found):
     for i in range(num):
         if i + _MAX_AHEAD < num:
             _prefetch(memory, row[i + _MAX_AHEAD] * num_bytes + offset)
-        at = row[i] * num_bytes + offset
-        run = types.int64(memory[at]) | types.int64(memory[at + 1]) << 8
-        run |= types.int64(memory[at + 2]) << 16 | types.int64(memory[at + 3]) << 24
-        found[i] = first[slot[i]] + run
+        found[i] = first[slot[i]] + _read_run(memory, row[i] * num_bytes + offset)
+
+
+@_compile(types.int64, _OUT_INT64, _OUT_INT32, returns=types.int64)
+def _place_of(row, found, table):
+    """Return where in `table`, whose size is a power of two, the number of a row stands, or would."""
+    mask = len(table) - 1
+    place = ((row * 0x1E3779B97F4A7C15) >> 20) & mask
+    while table[place] >= 0 and found[table[place]] != row:
+        place = (place + 1) & mask
+    return place
 
 
 @_compile(_INT64, _OUT_INT64, _OUT_INT32, _OUT_INT32, returns=types.int64)
 def distinct(row, found, index, table):
     """Number different rows in the order in which they come first. See `take.distinct`.
 
-    A row like the one before it, as in data that is grouped, costs a comparison; others are looked up in `table`,
-    whose size is a power of two.
+    A row like the one before it, as in data that is grouped, costs a comparison; others are looked up in `table`.
     """
     num = 0
-    mask = len(table) - 1
     for i in range(len(row)):
         if i > 0 and row[i] == row[i - 1]:
             index[i] = index[i - 1]
             continue
-        place = ((row[i] * 0x1E3779B97F4A7C15) >> 20) & mask
-        while table[place] >= 0 and found[table[place]] != row[i]:
-            place = (place + 1) & mask
+        place = _place_of(row[i], found, table)
         if table[place] < 0:
             table[place] = num
             found[num] = row[i]
             num += 1
         index[i] = table[place]
     return num
+
+
+@_compile(
+    *(_BYTES, _INT64, types.int64, _OUT_BYTES, types.int64, _INT64, _INT64),
+    *(_OUT_INT64, _OUT_INT64, _OUT_INT32, _OUT_INT32),
+    returns=types.int64,
+)
+def take_lines_and_runs(memory, index, num_bytes, out, offset, first, slot, found_slot, found, number, table):
+    """Do what `take_lines`, `run_rows` and `distinct` do, at once. See `take.take_runs`.
+
+    What a record shares is looked up while the record is at hand, and not by a way through memory of its own.
+    """
+    num = len(index)
+    ahead = max(1, min(_MAX_AHEAD, _AHEAD_BYTES // num_bytes))
+    asked = min(num_bytes, _MAX_ASKED_BYTES)
+    num_lines = num_bytes // _LINE_BYTES
+    streams = num * num_bytes >= _STREAMED_BYTES and out.ctypes.data % _LINE_BYTES == 0
+    num_found = 0
+    last = -1
+    for i in range(-ahead, num):
+        if i + ahead < num:
+            for byte in range(0, asked, _LINE_BYTES):
+                _prefetch(memory, index[i + ahead] * num_bytes + byte)
+        if i < 0:
+            continue
+        begin = index[i] * num_bytes
+        if streams:
+            _stream_lines(out, i * num_bytes, memory, begin, num_lines)
+        else:
+            _copy_lines(out, i * num_bytes, memory, begin, num_lines)
+        row = first[slot[i]] + _read_run(memory, begin + offset)
+        if row == last:
+            number[i] = number[i - 1]
+            continue
+        last = row
+        place = _place_of(row, found, table)
+        if table[place] < 0:
+            table[place] = num_found
+            found[num_found] = row
+            found_slot[num_found] = slot[i]
+            num_found += 1
+        number[i] = table[place]
+    if streams:
+        _fence()
+    return num_found

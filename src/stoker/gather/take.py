@@ -309,6 +309,56 @@ def run_rows(records: Array, offset: int, first: Index, slot: Index, row: Index,
     return found
 
 
+class Runs(NamedTuple):
+    """What samples share, each run once, in the order in which they come first.
+
+    Attributes:
+        slot: Chunk of each run, as its place in the window. Shape [U].
+        row: Its row, counted through the window. Shape [U].
+        number: Which of them each sample has, int32. Shape [B].
+    """
+
+    slot: Index
+    row: Index
+    number: Array
+
+
+def take_runs(
+    records: Array, slot: Index, row: Index, out: Array, *, offset: int, first: Index, compiled: bool = True
+) -> Runs:
+    """Copy `records[row]` to `out`, and find what they share: what `take_records`, `run_rows` and `distinct` do.
+
+    Args:
+        records: uint8, shape [rows of the region, record_bytes].
+        slot: Chunk of each sample, as its place in the window. Shape [B].
+        row: Row of each sample, each known to be in range. Shape [B].
+        out: uint8, contiguous, shape [B, record_bytes].
+        offset: Byte of a record where its run's number begins, a uint32.
+        first: Row of each slot's first run, shape [K].
+        compiled: False keeps to NumPy.
+    """
+    num_bytes = records.shape[1]
+    kernels = _compiled() if compiled and num_bytes % CACHE_LINE_BYTES == 0 else None
+    if kernels is None:
+        take_records(records, row, out, compiled=compiled)
+        runs = run_rows(records, offset, first, slot, row, compiled=compiled)
+        found, index = distinct(runs, compiled=compiled)
+        return Runs(np.searchsorted(first, found, side="right") - 1, found, index)
+    num = len(row)
+    found_slot, found = np.empty((2, num), dtype=np.int64)
+    number = np.empty(num, dtype=np.int32)
+    num_found = kernels.take_lines_and_runs(
+        *(records.reshape(-1), row, num_bytes, out.reshape(-1), offset, first, slot),
+        *(found_slot, found, number, _empty_table(num)),
+    )
+    return Runs(found_slot[:num_found], found[:num_found], number)
+
+
+def _empty_table(num: int) -> Array:
+    """Return a table to look `num` rows up in: half empty at least, so that a place is found in a try or two."""
+    return np.full(max(2, 1 << (2 * num - 1).bit_length()), -1, dtype=np.int32)
+
+
 def distinct(row: Index, *, compiled: bool = True) -> tuple[Index, Array]:
     """Return each of some rows once, in the order in which they come first, and which of them each one is.
 
@@ -323,9 +373,7 @@ def distinct(row: Index, *, compiled: bool = True) -> tuple[Index, Array]:
     kernels = _compiled() if compiled else None
     if kernels is not None:
         found = np.empty(len(row), dtype=np.int64)
-        # Half empty at least, so that a place is found in a try or two.
-        table = np.full(max(2, 1 << (2 * len(row) - 1).bit_length()), -1, dtype=np.int32)
-        num = kernels.distinct(row, found, index, table)
+        num = kernels.distinct(row, found, index, _empty_table(len(row)))
         return found[:num], index
     _, first, inverse = np.unique(row, return_index=True, return_inverse=True)
     order = np.argsort(first)

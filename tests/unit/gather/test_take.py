@@ -279,6 +279,30 @@ def test_the_run_of_each_record_is_read(runs, width, compiled, seed):
     assert found.tolist() == [int(first[s]) + runs[r] for s, r in zip(slot, row, strict=True)]
 
 
+@given(
+    runs=st.lists(st.integers(0, 9), min_size=1, max_size=50),
+    width=st.sampled_from([4, 64, 320]),
+    num=st.sampled_from([0, 1, 60, 5_000]),
+    compiled=st.booleans(),
+    seed=st.integers(0, 9),
+)
+def test_records_are_taken_with_what_they_share_each_once(runs, width, num, compiled, seed):
+    rng = np.random.default_rng(seed)
+    records = rng.integers(0, 256, (len(runs), width), dtype=np.uint8)
+    offset = int(rng.integers(0, width // 4)) * 4
+    records[:, offset : offset + 4] = np.array(runs, dtype="<u4")[:, None].view(np.uint8)
+    slot, row = rng.integers(0, 3, num), rng.integers(0, len(runs), num)
+    first = np.array([0, 10, 20])
+    out = np.empty((num, width), dtype=np.uint8)
+    found = take.take_runs(records, slot, row, out, offset=offset, first=first, compiled=compiled)
+    expected = [int(first[s]) + runs[r] for s, r in zip(slot, row, strict=True)]
+    np.testing.assert_array_equal(out, records[row])
+    assert found.row.tolist() == list(dict.fromkeys(expected))
+    assert found.row[found.number].tolist() == expected
+    assert found.slot.tolist() == [one // 10 for one in found.row.tolist()]
+    assert found.number.dtype == np.int32
+
+
 @given(st.lists(st.one_of(st.integers(0, 20), st.integers(0, 2**62)), max_size=80), st.booleans())
 def test_distinct_rows_come_in_their_order_with_the_place_of_each(rows, compiled):
     found, index = take.distinct(np.array(rows, dtype=np.int64), compiled=compiled)

@@ -161,8 +161,10 @@ class Maker:
             window, slot = part.window, part.slot
             assert part.units is not None
             rows = part.units.rows(part.chunks[slot], part.unit)
-            slots = np.repeat(slot, np.diff(rows.offsets))
-            found.append(Part.at(window, slots, window.first_row[slots] + rows.row))
+            counts = rows.offsets[1:] - rows.offsets[:-1]
+            row = np.repeat(window.first_row[slot], counts)
+            row += rows.row
+            found.append(Part.at(window, np.repeat(slot, counts), row))
             offsets.append(rows.offsets)
         if isinstance(self.asked, NGram):
             return self._windows(found, pool)
