@@ -96,7 +96,7 @@ def _compare(folder: Path, *, num_chunks: int, num_rounds: int) -> Answer:
         for loader, num in ((one, 1), (many, num_chunks)):
             _epoch_s(loader)
             stats = loader.stats()
-            if abs(stats.num_built + stats.num_reused - num) > num // 10:
+            if abs(stats.num_built + stats.num_reused - num) > num // 4:  # one may be looked for twice
                 raise AssertionError(f"there are {stats.num_built + stats.num_reused} chunks instead of {num}")
 
         def rate(loader: Loader) -> float:

@@ -205,47 +205,41 @@ def value_extents(words, first, first_byte, value_bytes, slot, row, sources, off
         sources[i] = first_byte[slot[i]] + sources[i] * value_bytes
 
 
-@_compile(_UINT32, _INT64, types.int64, types.int64, types.int64)
-def _ask_for_place(halves, first, num_fields, slot, row):
-    at = first[slot] + row * (num_fields + 1)
-    _prefetch(halves, at)
-    _prefetch(halves, at + num_fields)
+_STRIPS = (_UINT32, _INT64, _INT64, _INT64, _INT64, _INT64, _OUT_INT64_2D, _OUT_INT64_2D)
 
 
-def _strips_lie_at(slot, row):
-    return (_UINT32, _INT64, _INT64, _INT64, slot, row, _OUT_INT64_2D, _OUT_INT64_2D)
-
-
-@_compile(_UINT32, _INT64, _INT64, _INT64, types.int64, types.int64, types.int64, _OUT_INT64_2D, _OUT_INT64_2D)
-def _note_strip(halves, first, first_byte, value_bytes, slot, row, i, sources, offsets):
-    at = first[slot] + row * (len(value_bytes) + 1)
-    begin = first_byte[slot] + types.int64(halves[at]) * 8
-    for f in range(len(value_bytes)):
-        count = types.int64(halves[at + 1 + f])
-        sources[f, i] = begin
-        offsets[f, i + 1] = offsets[f, i] + count
-        begin += count * value_bytes[f]
-
-
-@_compile(*_strips_lie_at(_INT64, _INT64))
+@_compile(*_STRIPS)
 def strip_extents(halves, first, first_byte, value_bytes, slot, row, sources, offsets):
     """Read where the lists of each strip begin, and add up the lengths of each field. See `take.strip_extents`."""
-    num = len(slot)
+    num, num_fields = len(slot), len(value_bytes)
+    width = num_fields + 1
     offsets[:, 0] = 0
     for i in range(-_MAX_AHEAD, num):
         if i + _MAX_AHEAD < num:
-            j = i + _MAX_AHEAD
-            _ask_for_place(halves, first, len(value_bytes), slot[j], row[j])
+            at = first[slot[i + _MAX_AHEAD]] + row[i + _MAX_AHEAD] * width
+            _prefetch(halves, at)
+            _prefetch(halves, at + num_fields)
         if i >= 0:
-            _note_strip(halves, first, first_byte, value_bytes, slot[i], row[i], i, sources, offsets)
+            at = first[slot[i]] + row[i] * width
+            begin = first_byte[slot[i]] + types.int64(halves[at]) * 8
+            for f in range(num_fields):
+                count = types.int64(halves[at + 1 + f])
+                sources[f, i] = begin
+                offsets[f, i + 1] = offsets[f, i] + count
+                begin += count * value_bytes[f]
 
 
-@_compile(_BYTES, types.int64, _OUT_BYTES, *_strips_lie_at(_INT64, _INT64))
+@_compile(_BYTES, types.int64, _OUT_BYTES, *_STRIPS)
 def _take_lines_and_strip_extents(
     records, num_bytes, out, halves, first, first_byte, value_bytes, slot, row, sources, offsets
 ):
-    """Do what `take_lines` and `strip_extents` do, at once: numbers are read while records are waited for."""
-    num = len(row)
+    """Do what `take_lines` and `strip_extents` do, at once: numbers are read while records are waited for.
+
+    Written out, not called: a function of so many arrays is not always compiled into its caller, and 40 nanoseconds a
+    row slower then.
+    """
+    num, num_fields = len(row), len(value_bytes)
+    width = num_fields + 1
     ahead = max(1, min(_MAX_AHEAD, _AHEAD_BYTES // max(1, num_bytes)))
     asked = min(num_bytes, _MAX_ASKED_BYTES)
     num_lines = num_bytes // _LINE_BYTES
@@ -253,16 +247,24 @@ def _take_lines_and_strip_extents(
     offsets[:, 0] = 0
     for i in range(-ahead, num):
         if i + ahead < num:
-            j = i + ahead
-            _ask_for_place(halves, first, len(value_bytes), slot[j], row[j])
+            at = first[slot[i + ahead]] + row[i + ahead] * width
+            _prefetch(halves, at)
+            _prefetch(halves, at + num_fields)
             for byte in range(0, asked, _LINE_BYTES):
-                _prefetch(records, row[j] * num_bytes + byte)
-        if i >= 0:
-            if streams:
-                _stream_lines(out, i * num_bytes, records, row[i] * num_bytes, num_lines)
-            else:
-                _copy_lines(out, i * num_bytes, records, row[i] * num_bytes, num_lines)
-            _note_strip(halves, first, first_byte, value_bytes, slot[i], row[i], i, sources, offsets)
+                _prefetch(records, row[i + ahead] * num_bytes + byte)
+        if i < 0:
+            continue
+        if streams:
+            _stream_lines(out, i * num_bytes, records, row[i] * num_bytes, num_lines)
+        else:
+            _copy_lines(out, i * num_bytes, records, row[i] * num_bytes, num_lines)
+        at = first[slot[i]] + row[i] * width
+        begin = first_byte[slot[i]] + types.int64(halves[at]) * 8
+        for f in range(num_fields):
+            count = types.int64(halves[at + 1 + f])
+            sources[f, i] = begin
+            offsets[f, i + 1] = offsets[f, i] + count
+            begin += count * value_bytes[f]
     if streams:
         _fence()
 
@@ -376,8 +378,11 @@ def _copy_strips(memory, sources, value_bytes, offsets, begins, out):
     for i in range(-_LISTS_AHEAD, num):
         if i + _LISTS_AHEAD < num:
             j = i + _LISTS_AHEAD
+            begin = sources[0, j]
             end = sources[last, j] + (offsets[last, j + 1] - offsets[last, j]) * value_bytes[last]
-            _ask_for(memory, sources[0, j], end + _LINE_BYTES - sources[0, j])
+            end = min(end, begin + _MAX_ASKED_BYTES) + _LINE_BYTES
+            for byte in range(begin - begin % _LINE_BYTES, end, _LINE_BYTES):
+                _prefetch(memory, byte)
         if i >= 0:
             for f in range(num_fields):
                 num_bytes = (offsets[f, i + 1] - offsets[f, i]) * value_bytes[f]
