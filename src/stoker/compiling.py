@@ -11,6 +11,9 @@ from typing import Any
 import numba
 from numba import types
 
+if numba.config.DISABLE_JIT:
+    raise ImportError("numba is told not to compile; the NumPy version is the faster one then")
+
 
 def reads(kind: Any, num_dimensions: int = 1) -> Any:
     """Return the type of a contiguous array that a loop reads, whether or not it may be written to."""

@@ -63,8 +63,8 @@ class Gatherer:
         """How many batches may be gathered in one go: more make the wait for one of them longer."""
         settings, opened = self._settings, self._opened
         is_simple = settings.maker is None and not opened.is_mixed and settings.once == "never"
-        if not is_simple or settings.handover.resident is not None or self._stages.max_spans:
-            return 1  # not simply rows one after the other; or a trace, which wants to see each batch made
+        if not is_simple or settings.handover.resident is not None:
+            return 1  # not simply rows one after the other
         return _MAX_TOGETHER
 
     def gather(self, numbers: Sequence[int]) -> tuple[list[Made], list[tuple[Slice, ...]]]:

@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
@@ -29,9 +28,6 @@ from numba.extending import intrinsic
 
 from stoker.compiling import compile_loop, reads, writes
 from stoker.order.compiled import TABLES, locate_range_into
-
-if numba.config.DISABLE_JIT:
-    raise ImportError("numba is told not to compile; the NumPy version is the faster one then")
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 

@@ -16,9 +16,6 @@ from numba import types
 from stoker.compiling import compile_loop, reads, writes
 from stoker.order.plain import GOLDEN, MIX_1, MIX_2, NUM_ROUNDS, TABLE_SIZE, Int32, Int64, Tables, UInt64
 
-if numba.config.DISABLE_JIT:
-    raise ImportError("numba is told not to compile; the NumPy version is the faster one then")
-
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
 _GOLDEN, _MIX_1, _MIX_2 = np.uint64(GOLDEN), np.uint64(MIX_1), np.uint64(MIX_2)

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import time
 from collections import Counter
 
 import pytest
@@ -66,6 +67,23 @@ def test_every_stage_of_every_step_is_there_with_its_number(data, tmp_path, pref
         assert (total.num_calls, total.num_bytes) == (len(spans), sum(s.num_bytes for s in spans)), stage
         assert total.busy_s == sum(s.stop_ns - s.start_ns for s in spans) / 1e9
     assert found.counters["source bytes fetched"][-1][1] <= stats.fetched_bytes
+
+
+def test_a_trace_does_not_change_how_many_batches_are_made_at_a_time(data, tmp_path):
+    trace = Trace()
+    with Loader(Dataset(data), batch_size=10, shuffle=True, prefetch=12, trace=trace, num_threads=1) as loader:
+        batches = iter(loader)
+        next(batches)
+        until_s = time.monotonic() + 20
+        while loader.stats().stages["batch"].num_calls < 12 and time.monotonic() < until_s:
+            time.sleep(0.001)  # a loop that takes its time
+        num_steps = 1 + sum(1 for _ in batches)
+    found = imported(trace, tmp_path)
+    made = sorted(s.args["step"] for s in named(found, "batch") if s.args["epoch"] == 0)
+    gathered = sorted(s.args["step"] for s in named(found, "gather") if s.args["epoch"] == 0)
+    assert made == list(range(num_steps))
+    assert len(gathered) < num_steps
+    assert set(gathered) <= set(made)
 
 
 def test_work_is_for_the_first_step_that_needs_it(data, tmp_path):
