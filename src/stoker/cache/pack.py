@@ -21,7 +21,8 @@ _BYTES = 0
 
 
 @cache
-def _compiled() -> ModuleType | None:
+def compiled_loops() -> ModuleType | None:
+    """Return the compiled loops of packing and of laying strips; None without numba."""
     try:
         from stoker.cache import kernels
     except (ImportError, RuntimeError):  # not installed, or it finds no place to keep what it compiled
@@ -70,7 +71,7 @@ class Packer:
 
     def __init__(self, fields: Packable, spec: Spec, *, num_samples: int, compiled: bool = True) -> None:
         self._record_bytes = spec.record_bytes
-        self._kernels = _compiled() if compiled else None
+        self._kernels = compiled_loops() if compiled else None
         entries = [entry for entry in spec.fixed if entry.value_bytes]
         whole: dict[str, Array] = {}
         stacks: dict[str, Stack] = {}

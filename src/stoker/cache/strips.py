@@ -10,13 +10,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from stoker.cache.pack import compiled_loops
 from stoker.errors import FieldError
 from stoker.offsets import offsets_of, ranges
 from stoker.source.columns import Packable
@@ -85,7 +84,7 @@ class Strips:
         """
         places = self.places[start:stop]
         value_bytes = np.array([entry.value_bytes for entry in self.entries], dtype=np.int64)
-        kernels = _compiled() if compiled else None
+        kernels = compiled_loops() if compiled else None
         if kernels is not None:
             sources = np.array(
                 [
@@ -153,15 +152,6 @@ def lists_of(spec: Spec, places: Places, strips: Array) -> dict[str, Ragged]:
         found[entry.name] = Ragged(values, offsets)
         begins = begins + counts * entry.value_bytes
     return found
-
-
-@cache
-def _compiled() -> ModuleType | None:
-    try:
-        from stoker.cache import kernels
-    except (ImportError, RuntimeError):  # not installed, or it finds no place to keep what it compiled
-        return None
-    return kernels
 
 
 def _bytes_of(values: Array) -> Array:
