@@ -213,9 +213,9 @@ class Entry:
         return int(self.dtype.itemsize * np.prod(self.shape, dtype=np.int64))
 
     @cached_property
-    def unit_bytes(self) -> int:
-        """Bytes of the widest number that a value consists of, 8 at most: values lie at multiples of it."""
-        return math.gcd(self.value_bytes, 8)
+    def unit_dtype(self) -> np.dtype[np.unsignedinteger]:
+        """What a value consists of, and lies at multiples of; see `unit_dtype`."""
+        return unit_dtype(self.value_bytes)
 
     def to_json(self) -> dict[str, object]:
         """Return the entry as JSON can write it."""
@@ -324,7 +324,7 @@ class Spec:
         each field. This is part of the chunk format.
         """
         lists = [entry for entry in self.ragged if entry.num_levels == 1 and entry.value_bytes]
-        return tuple(sorted(lists, key=lambda entry: -entry.unit_bytes)) if len(lists) > 1 else ()
+        return tuple(sorted(lists, key=lambda entry: -entry.unit_dtype.itemsize)) if len(lists) > 1 else ()
 
     @cached_property
     def apart(self) -> tuple[Entry, ...]:
@@ -454,6 +454,11 @@ class Spec:
     def from_json(cls, data: Sequence[Mapping[str, Any]]) -> Spec:
         """Return the spec that `to_json` wrote."""
         return cls(tuple(Entry.from_json(entry) for entry in data))
+
+
+def unit_dtype(value_bytes: int) -> np.dtype[np.unsignedinteger]:
+    """Return the widest unsigned integer that divides a value of so many bytes."""
+    return np.dtype(f"u{math.gcd(value_bytes, 8)}")
 
 
 def run_name(key: str) -> str:

@@ -98,11 +98,11 @@ class Strips:
         block[:] = 0
         begins = (places[:, 0].astype(np.int64) - int(places[0, 0])) * STRIP_UNIT_BYTES
         for i, (entry, lists) in enumerate(zip(self.entries, self.lists, strict=True), start=1):
-            counts = places[:, i].astype(np.int64) * (entry.value_bytes // entry.unit_bytes)
+            unit = entry.unit_dtype
+            counts = places[:, i].astype(np.int64) * (entry.value_bytes // unit.itemsize)
             values = _bytes_of(lists.values[lists.offsets[start] : lists.offsets[stop]])
-            unit = f"u{entry.unit_bytes}"
-            block.view(unit)[ranges(begins // entry.unit_bytes, offsets_of(counts))] = values.view(unit)
-            begins = begins + counts * entry.unit_bytes
+            block.view(unit)[ranges(begins // unit.itemsize, offsets_of(counts))] = values.view(unit)
+            begins = begins + counts * unit.itemsize
 
 
 def make_strips(spec: Spec, arrays: Packable) -> Strips | None:
@@ -143,11 +143,11 @@ def lists_of(spec: Spec, places: Places, strips: Array) -> dict[str, Ragged]:
     found: dict[str, Ragged] = {}
     begins = places[:, 0].astype(np.int64) * STRIP_UNIT_BYTES
     for i, entry in enumerate(spec.strip, start=1):
-        unit = f"u{entry.unit_bytes}"
         counts = places[:, i].astype(np.int64)
         offsets = offsets_of(counts)
-        per_value = entry.value_bytes // entry.unit_bytes
-        units = strips.view(unit)[ranges(begins // entry.unit_bytes, offsets * per_value)]
+        unit = entry.unit_dtype
+        per_value = entry.value_bytes // unit.itemsize
+        units = strips.view(unit)[ranges(begins // unit.itemsize, offsets * per_value)]
         values: Any = units.view(entry.dtype).reshape(-1, *entry.shape)
         found[entry.name] = Ragged(values, offsets)
         begins = begins + counts * entry.value_bytes

@@ -32,7 +32,7 @@ from stoker.errors import CacheError, ChunkCorruptError
 from stoker.feed.fill import Filling
 from stoker.gather.ready import are_kernels_ready
 from stoker.spec import Spec
-from stoker.windows.lists import Index
+from stoker.windows.list_places import Index
 from stoker.windows.memory import Memories
 from stoker.windows.resident import available_bytes, cached_bytes
 from stoker.windows.standing import NoPlaceError, Standing

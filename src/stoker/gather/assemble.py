@@ -271,7 +271,7 @@ def _assembled(
 
 def _taken(spec: Spec, window: Window | Rows, where: Where, pool: BufferPool) -> Assembled | None:
     """Gather samples of one window in one go; None where that cannot be, or would spare nothing."""
-    rows = window.tables[0] if isinstance(window, Window) else window
+    rows = _rows(window)
     num, width = where.num, spec.record_bytes
     lists = rows.lists if spec.ragged else None
     if width != rows.spec.record_bytes or (spec.ragged and (lists is None or spec.ragged != rows.spec.ragged)):
@@ -364,7 +364,7 @@ def _assemble_lists(entries: Sequence[Entry], parts: Sequence[Part], pool: Buffe
     """Gather the lists of some fields of a table, each side by side."""
     if not entries:
         return {}
-    borders = [borders_of(_rows(part), part.slot, part.row) for part in parts]
+    borders = [borders_of(_rows(part.window), part.slot, part.row) for part in parts]
     return {
         entry.name: _assemble_values(entry, parts, [found[entry.name] for found in borders], pool)
         if entry.num_levels == 1
@@ -373,21 +373,22 @@ def _assemble_lists(entries: Sequence[Entry], parts: Sequence[Part], pool: Buffe
     }
 
 
-def _rows(part: Part) -> Rows:
-    return part.window.tables[0] if isinstance(part.window, Window) else part.window
+def _rows(window: Window | Rows) -> Rows:
+    """Return the rows that parts are of: of a window, those of the samples themselves."""
+    return window.tables[0] if isinstance(window, Window) else window
 
 
 def _assemble_levels(entry: Entry, parts: Sequence[Part], pool: BufferPool) -> Ragged:
     """Gather lists of lists."""
     outer = [
-        extents(_rows(part).words, _rows(part).places.levels[entry.name].offsets[0], part.slot, part.row)
+        extents(_rows(part.window).words, _rows(part.window).places.levels[entry.name].offsets[0], part.slot, part.row)
         for part in parts
     ]
     inner = [
         Part.at(part.window, *expand(part.slot, starts, offsets))
         for part, (starts, offsets) in zip(parts, outer, strict=True)
     ]
-    borders = [inner_borders(_rows(part), entry.name, part.slot, part.row) for part in inner]
+    borders = [inner_borders(_rows(part.window), entry.name, part.slot, part.row) for part in inner]
     return Ragged(_assemble_values(entry, inner, borders, pool), _join([offsets for _, offsets in outer]))
 
 
@@ -398,7 +399,7 @@ def _assemble_values(entry: Entry, parts: Sequence[Part], borders: Sequence[Bord
     memory = pool.take(total * value_bytes)
     at = 0
     for part, (sources, offsets) in zip(parts, borders, strict=True):
-        copy_lists(_rows(part).bytes, sources, value_bytes, offsets, memory[at:])
+        copy_lists(_rows(part.window).bytes, sources, value_bytes, offsets, memory[at:])
         at += int(offsets[-1]) * value_bytes
     values = memory[: total * value_bytes].view(entry.dtype).reshape(total, *entry.shape)
     return Ragged(values, _join([offsets for _, offsets in borders]))

@@ -195,7 +195,7 @@ def extents(words, first, slot, row, starts, offsets):
 
 @_compile(_INT64, _INT64, _INT64, types.int64, _INT64, _INT64, _OUT_INT64, _OUT_INT64)
 def value_extents(words, first, first_byte, value_bytes, slot, row, sources, offsets):
-    """Read where the values of each list begin, and add up the lengths. See `borders.value_borders`."""
+    """Read where the values of each list begin, and add up the lengths. See `borders.inner_borders`."""
     extents(words, first, slot, row, sources, offsets)
     for i in range(len(slot)):
         sources[i] = first_byte[slot[i]] + sources[i] * value_bytes
@@ -454,7 +454,7 @@ def take_rows(
     values,
 ):
     """Copy records and the lists of several fields. See `take.take_rows`."""
-    if len(value_bytes) == 1:  # see `windows.lists.Fields`
+    if len(value_bytes) == 1:  # see `windows.list_places.Fields`
         if num_bytes:
             take_lines(records, row, num_bytes, out, num_bytes, 0)
         value_extents(words, first_place, first_byte, value_bytes[0], slot, row, sources[0], offsets[0])

@@ -5,7 +5,6 @@ Every array here is an index into one flat array of a `Region`, so nothing depen
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import cache
 from types import ModuleType
@@ -18,8 +17,8 @@ from stoker.cache.strips import STRIP_UNIT_BYTES
 from stoker.gather import ready
 from stoker.offsets import ranges
 from stoker.order.epoch import Located
-from stoker.spec import CACHE_LINE_BYTES, Array
-from stoker.windows.lists import Fields
+from stoker.spec import CACHE_LINE_BYTES, Array, unit_dtype
+from stoker.windows.list_places import Fields
 
 Index = npt.NDArray[np.int64]
 
@@ -36,11 +35,6 @@ def _loops() -> ModuleType | None:
     except ImportError:
         return None
     return kernels
-
-
-def unit_dtype(value_bytes: int) -> np.dtype[np.unsignedinteger]:
-    """Return the widest unsigned integer that divides a value of so many bytes."""
-    return np.dtype(f"u{math.gcd(value_bytes, 8)}")
 
 
 def take_records(

@@ -21,7 +21,7 @@ from stoker.cache.layout import RECORDS
 from stoker.cache.look import NO_VERSION, Version
 from stoker.huge import PAGE_BYTES
 from stoker.spec import Spec
-from stoker.windows.lists import Index, ListPlaces
+from stoker.windows.list_places import Index, ListPlaces
 from stoker.windows.places import next_place
 from stoker.windows.region import CAN_MAP_SIDE_BY_SIDE, Region
 from stoker.windows.resident import available_bytes

@@ -13,7 +13,7 @@ from stoker.cache.chunk import ChunkHeader
 from stoker.cache.layout import table_names
 from stoker.huge import PAGE_BYTES
 from stoker.spec import Array, Spec
-from stoker.windows.lists import Fields, Index, ListPlaces, rest_offset
+from stoker.windows.list_places import Fields, Index, ListPlaces, rest_offset
 from stoker.windows.memory import Memories
 from stoker.windows.places import next_place, room_for
 from stoker.windows.region import CAN_MAP_SIDE_BY_SIDE, Region

@@ -12,6 +12,7 @@ from stoker.errors import FieldError
 from stoker.feed.units.expand import Packed, Units
 from stoker.feed.units.packing import PackedPart, fill_places, pack_field
 from stoker.gather.assemble import Assembled, Once, Part, assemble
+from stoker.gather.borders import borders_of
 from stoker.gather.buffers import BufferPool
 from stoker.offsets import offsets_of
 from stoker.order.epoch import Located
@@ -199,7 +200,9 @@ class Maker:
             segments = units.segments(chunks[slot], where.row)
             slots = np.repeat(slot, np.diff(segments.offsets))
             names = _Names(fragments, chunks)
-            found.append(PackedPart(window, slots, window.first_row[slots] + segments.row, segments, names))
+            documents = window.first_row[slots] + segments.row
+            borders = borders_of(window.tables[0], slots, documents)
+            found.append(PackedPart(window, slots, documents, segments, borders, names))
         num_rows = sum(part.num_rows for part in found)
         ids, positions = (
             pool.take(num_rows * asked.length * 4)[: num_rows * asked.length * 4].view(np.int32).reshape(num_rows, -1)

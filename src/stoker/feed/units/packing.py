@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from types import ModuleType
 from typing import NamedTuple
@@ -12,13 +12,12 @@ import numpy.typing as npt
 
 from stoker.errors import FieldMismatchError
 from stoker.feed.units.expand import Segments
-from stoker.gather.borders import borders_of
+from stoker.gather.borders import Borders
 from stoker.gather.buffers import BufferPool
-from stoker.gather.take import unit_dtype
 from stoker.offsets import ranges
 from stoker.order.plain import Int64
 from stoker.source.units.asked import Pack
-from stoker.spec import Array, Entry
+from stoker.spec import Array, Entry, unit_dtype
 from stoker.windows.window import Window
 
 Int32 = npt.NDArray[np.int32]
@@ -41,6 +40,7 @@ class PackedPart(NamedTuple):
         slot: Chunk of each segment, as its place in the window. Shape [S].
         row: Row of each segment's document, counted through the window. Shape [S].
         segments: What the rows are made of.
+        borders: Where the lists of these documents lie, by field.
         chunks: Texts that name the chunk of a slot, for errors.
     """
 
@@ -48,6 +48,7 @@ class PackedPart(NamedTuple):
     slot: Int64
     row: Int64
     segments: Segments
+    borders: Mapping[str, Borders]
     chunks: Sequence[str]
 
     @property
@@ -106,7 +107,7 @@ def pack_field(asked: Pack, entry: Entry, parts: Sequence[PackedPart], pool: Buf
 
 def _pack_part(asked: Pack, entry: Entry, part: PackedPart, out: Array) -> None:
     window, segments = part.window, part.segments
-    sources, offsets = borders_of(window.tables[0], part.slot, part.row)[entry.name]
+    sources, offsets = part.borders[entry.name]
     tokens = segments.lengths - asked.num_ends
     found = np.diff(offsets)
     if not np.array_equal(found, tokens):
