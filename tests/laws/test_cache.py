@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.unit.cache.samples import SPEC, arrays_of, key, same_fields
 
-from stoker.cache import blocks
+from stoker.cache import blocks, write
 from stoker.cache.chunk import read_arrays
 from stoker.cache.files import Files
 from stoker.cache.store import Store
@@ -28,7 +28,7 @@ NUM_KEYS = 8
 KEYS = st.integers(0, NUM_KEYS - 1)
 SIZE_BYTES = 8576  # of one chunk of these samples
 NUM_CHANGES = 10  # of the disk, when one is published
-NUM_CHANGES_LARGE = 14  # the same where a huge page is 1 KiB
+NUM_CHANGES_LARGE = 15  # the same of a large chunk, where a huge page is 1 KiB
 
 
 class Killed(BaseException):
@@ -55,6 +55,10 @@ class KilledFiles(Files):
             super().write(fd, bytes(data)[: len(data) // 2], offset=offset)  # in the middle of a write
         self._live()
         super().write(fd, data, offset=offset)
+
+    def reserve(self, fd, size_bytes):
+        self._live()
+        super().reserve(fd, size_bytes)
 
     def replace(self, source, target):
         self._live()
@@ -218,6 +222,7 @@ def test_a_crash_between_any_two_changes_leaves_a_cache_that_works(lives, tmp_pa
     # As a chunk of many huge pages is written: a crash may fall between any two of them.
     monkeypatch.setattr(blocks, "HUGE_BYTES", 1_024)
     monkeypatch.setattr(blocks, "_kept", threading.local())
+    monkeypatch.setattr(write, "_RESERVED_BYTES", 1_024)
     with Store(tmp_path / "cache") as store:
         put(store, 0, 0)
     files = KilledFiles(10**9)

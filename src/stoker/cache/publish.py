@@ -8,7 +8,6 @@ costs once.
 
 from __future__ import annotations
 
-import errno
 import itertools
 import os
 import secrets
@@ -16,6 +15,7 @@ import threading
 from pathlib import Path
 
 from stoker.cache.failures import sweep_failures
+from stoker.cache.files import NO_ROOM
 from stoker.cache.folder import file_size
 from stoker.cache.ledger import Account
 from stoker.cache.locks import Kind
@@ -24,8 +24,6 @@ from stoker.cache.opened import Opener
 from stoker.cache.parts import Parts
 from stoker.cache.write import PreparedChunk
 from stoker.errors import CacheError, CacheFullError
-
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 _temporary_numbers = itertools.count()
 

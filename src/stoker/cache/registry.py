@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
+from stoker.cache.files import NO_ROOM
 from stoker.cache.locks import Kind, Lock
 from stoker.cache.manifest import Manifest
 from stoker.cache.parts import Parts
-from stoker.cache.publish import NO_ROOM
 from stoker.errors import CacheFullError
 from stoker.spec import Spec
 

@@ -1,3 +1,5 @@
+import contextlib
+import ctypes
 import errno
 import json
 import os
@@ -8,8 +10,9 @@ from tests.unit.cache.samples import SPEC, arrays_of, key, same_fields
 
 import stoker.cache.marks
 import stoker.cache.opened
+from stoker.cache import write
 from stoker.cache.chunk import read_arrays
-from stoker.cache.files import Files
+from stoker.cache.files import Files, _fallocate
 from stoker.cache.folder import Folder
 from stoker.cache.store import Store
 from stoker.errors import CacheError, CacheFullError, ChunkCorruptError
@@ -386,6 +389,56 @@ def test_a_full_disk_is_tried_twice(folder):
         assert list((folder / "tmp").iterdir()) == []
         assert not store.has(key(2))
         put(store, 2)
+
+
+class FullDiskThatSaysSo(FullDisk):
+    """A disk that has no room for the n-th files, and says so before they are written."""
+
+    def reserve(self, fd, size_bytes):
+        self.write(fd, b"", offset=0)
+
+
+def test_a_full_disk_is_found_before_anything_is_written(folder, monkeypatch):
+    monkeypatch.setattr(write, "_RESERVED_BYTES", 1)
+    files = FullDiskThatSaysSo(refused=())
+    with Store(folder, files=files) as store:
+        put(store, 0)
+        files.num_writes, files.refused = 0, {1}
+        put(store, 1)
+        assert there(store) == {0, 1}
+        files.num_writes, files.refused = 0, range(1000)
+        with pytest.raises(CacheFullError, match=r"disk.*full.*needs.*free"):
+            put(store, 2)
+        assert files.num_writes == 2  # each try asked once, and wrote nothing
+        assert list((folder / "tmp").iterdir()) == []
+
+
+def test_room_that_was_found_is_the_files(tmp_path):
+    files = Files()
+    fd = files.create(tmp_path / "file", size_bytes=1 << 20)
+    try:
+        if (fallocate := _fallocate()) is None or fallocate(fd, 0, 0, 1) != 0:
+            pytest.skip("the file system finds no room ahead")
+        files.reserve(fd, 1 << 20)
+        found = os.fstat(fd)
+        assert found.st_size == 1 << 20
+        assert found.st_blocks * 512 >= 1 << 20
+        files.write(fd, b"x", offset=1 << 19)
+        assert os.pread(fd, 3, (1 << 19) - 1) == b"\0x\0"
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize(("number", "is_told"), [(errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EOPNOTSUPP, False)])
+def test_only_a_full_disk_is_a_reason_not_to_write(number, is_told, tmp_path, monkeypatch):
+    def fail(*_):
+        ctypes.set_errno(number)
+        return -1
+
+    monkeypatch.setattr("stoker.cache.files._fallocate", lambda: fail)
+    told = pytest.raises(OSError, match=os.strerror(number)) if is_told else contextlib.nullcontext()
+    with (tmp_path / "file").open("wb") as file, told:
+        Files().reserve(file.fileno(), 1)
 
 
 def test_a_full_disk_while_a_manifest_is_written_is_a_full_cache(folder):
