@@ -57,6 +57,9 @@ def train(folder: Path, *, save_every: int, kill_after: int | None, shuffle_by: 
             if kill_after is not None and step == kill_after:
                 os.kill(os.getpid(), signal.SIGKILL)
     dist.destroy_process_group()
+    # A thread of gloo's may still hold the last barrier's tensor, and ends the process with SIGABRT where it asks for
+    # the interpreter's lock in order to free it while the interpreter ends.
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ class CpuHandover:
     def prepare(self, batch: Batch) -> Tensors:
         """Return the fields as tensors."""
         if not (batch.is_augmented or self._in_one_storage or batch.sequence_shard):
-            return {name: own_tensors(array) for name, array in batch.arrays.items()}
+            return own_tensors(batch.arrays)
         together: Tensors = {}
         # What was widened is no view of the records any more.
         if self._in_one_storage and _has_records(batch):
