@@ -91,20 +91,7 @@ class Builder:
             self._spec = plan_spec(catalogue.schema, self._dataset.fields, self._dataset.share)
         self._finding = threading.Lock()
         self._places = None if num_computing is None else Places(num_computing)
-        self._register(reserve_bytes)
-
-    @property
-    def places(self) -> Places | None:
-        """Those of the threads that compute; None where any number may."""
-        return self._places
-
-    def reserve(self, num_bytes: int) -> None:
-        """Leave so much room in the store for chunks that are needed but not kept: those of all open windows."""
-        self._register(num_bytes)
-
-    def _register(self, reserve_bytes: int) -> None:
-        catalogue = self._catalogue
-        self._store.registry.register(
+        store.registry.register(
             catalogue.fingerprint,
             name=repr(self._dataset),
             urls=self._dataset.sources,
@@ -113,6 +100,11 @@ class Builder:
             spec=self._spec if self._dataset.transform is not None else None,
             reserve_bytes=reserve_bytes,
         )
+
+    @property
+    def places(self) -> Places | None:
+        """Those of the threads that compute; None where any number may."""
+        return self._places
 
     # ------------------------------------------------------------------ what a sample is
 

@@ -142,10 +142,6 @@ class ProcessBuilder:
         for _ in range(num_processes):
             self._idle.put(None)  # stands for one not started yet
 
-    def reserve(self, num_bytes: int) -> None:
-        """Leave so much room in the store for chunks that are needed but not kept."""
-        self._here.reserve(num_bytes)
-
     def find_spec(self, first: int | None = None) -> Spec:
         """Return what a sample is. The one chunk that may have to be built for it is built in this process."""
         return self._here.find_spec(first)

@@ -17,6 +17,9 @@ from stoker.errors import CacheFullError
 _POLL_S = 0.01
 # Whoever waited for a chunk so long, while nothing was left to be begun, waited for too little to have been asked for.
 _SHORT_S = 0.02
+# Where there is no room for a chunk, some may come by itself: who reads chunks, here or in another process, holds them
+# for moments. So long it is tried again, beside whatever was being written when it began.
+_ROOM_S = 1.0
 
 
 class Filling(Protocol):
@@ -33,7 +36,8 @@ class Filler:
     """Build missing chunks in the order in which they are asked for.
 
     A chunk that another process is building is not built again: it goes to the end of the queue and is looked for
-    later, while others get built. An exception of `build` is raised by `wait` for that chunk, which is not tried again.
+    later, while others get built; so is one that finds no room, for a while. Any other exception of `build` is raised
+    by `wait` for that chunk, which is not tried again.
 
     Args:
         is_there: Whether a chunk is in the cache.
@@ -78,7 +82,8 @@ class Filler:
         self._pending: set[int] = set()
         self._ahead: set[int] = set()  # built, and nobody has waited for them yet
         self._awaited: set[int] = set()
-        self._num_building = 0
+        self._building: dict[int, float] = {}  # what is being built, and since when
+        self._full_since: float | None = None  # when a chunk found no room; None since one was built
         self._empty_since: float | None = None  # when a thread found nothing to begin; None since more was asked for
         self.num_short = num_short
         self._failed: dict[int, BaseException] = {}
@@ -165,13 +170,14 @@ class Filler:
             except BaseException as raised:  # it belongs to the step that needs this chunk
                 error = raised
             with self._lock:
-                self._num_building -= 1
-                if isinstance(error, CacheFullError) and self._num_building:
-                    error = None  # others are being written: there may be room when they are done
+                del self._building[chunk]
+                if isinstance(error, CacheFullError) and self._may_find_room():
+                    error = None
                 if error is not None:
                     self._failed[chunk] = error
                     self._pending.discard(chunk)
                 elif is_done:
+                    self._full_since = None
                     is_hungry, self._is_hungry = self._is_hungry, True
                     if self._crew.built(self._size_of(chunk), is_hungry=is_hungry):
                         self._start_threads()
@@ -186,20 +192,28 @@ class Filler:
             if error is None and not is_done:
                 self._stopped.wait(_POLL_S)
 
+    def _may_find_room(self) -> bool:
+        """Return whether a chunk that found no room is worth another try."""
+        now = time.monotonic()
+        if self._full_since is None:
+            self._full_since = now
+        # What was begun before that gives room back when it is done; what began since may itself be without room.
+        return now - self._full_since < _ROOM_S or any(since < self._full_since for since in self._building.values())
+
     def _claim(self) -> int | None:
         """Return the chunk to build next."""
         with self._lock:
             while not self._stopped.is_set():
                 chunk = self._next()
                 if chunk is not None:
-                    self._num_building += 1
+                    self._building[chunk] = time.monotonic()
                     return chunk
                 self._to_begin.wait()
             return None
 
     def _next(self) -> int | None:
         """Take a chunk from the queue: in order, or, where no more may be built ahead, one that is waited for."""
-        if self._num_building >= self._crew.size:  # it was larger once
+        if len(self._building) >= self._crew.size:  # it was larger once
             return None
         if not self._queue:
             self._is_hungry = False
