@@ -82,6 +82,7 @@ class Chunks:
         temporary: Folder to remove at the end, where the cache is this loader's alone.
 
     Attributes:
+        expected_bytes: About how much all chunks take.
         index: What the order counts, where that is not rows; set by `open_chunks`.
     """
 
@@ -101,7 +102,7 @@ class Chunks:
         self.fingerprint = catalogue.fingerprint
         self._store = store
         self._builder = builder
-        self._expected_bytes = expected_bytes
+        self.expected_bytes = expected_bytes
         self._temporary = temporary
         self.index: Index | None = None
         self._keys: dict[int, str] = {}
@@ -123,7 +124,7 @@ class Chunks:
     def is_tight(self) -> bool:
         """Whether chunks may have to leave the cache again: then none is built long before it is used."""
         limit_bytes = self._store.limit_bytes
-        return limit_bytes is not None and 2 * self._expected_bytes > limit_bytes
+        return limit_bytes is not None and 2 * self.expected_bytes > limit_bytes
 
     def stand(self, window: int | None) -> None:
         """Map each chunk once from now on, where they are few or small enough; see `Opener.stand`."""
@@ -142,7 +143,7 @@ class Chunks:
         least = self.num_builders(num_threads)
         if not self.catalogue.is_remote or self.is_tight:
             return Crew(least)
-        chunk_bytes = max(1, self._expected_bytes // max(1, len(self.catalogue)))
+        chunk_bytes = max(1, self.expected_bytes // max(1, len(self.catalogue)))
         return Crew(least, most=min(_MOST_THREADS, _FETCHED_BYTES // chunk_bytes), places=self.places)
 
     @property

@@ -20,7 +20,7 @@ from stoker.feed.following import Following
 from stoker.feed.handover import Handover, NumpyHandover
 from stoker.feed.mixing import mixed_window, window_chunks
 from stoker.feed.opened import Opened, open_all
-from stoker.feed.options import Wanted, check_options, integer
+from stoker.feed.options import Wanted, check_options, default_prefetch, integer
 from stoker.feed.orders import Orders
 from stoker.feed.run import Run, Turn, let_go
 from stoker.feed.run_settings import Augment, RunSettings
@@ -89,7 +89,8 @@ class Loader:
             remote source, one writes), and as many that assemble batches; default: the cores this process may use.
             Changes no batch.
         prefetch: Batches made ahead of the step; with 0 each is assembled when it is asked for, in the calling thread.
-            Changes no batch. Where epochs follow each other, those of the third begin to be made while the second ends.
+            None makes 24 where these have 64 MiB at most, and fewer of larger ones, down to 12. Changes no batch.
+            Where epochs follow each other, those of the third begin to be made while the second ends.
         transform_in: "threads", or "processes" for a transform that holds the GIL.
         augment: Function of (batch, generator) that returns the batch to hand over; runs after the cache, on every
             epoch, in threads. Its generator depends on seed, epoch and the samples' places in it alone.
@@ -132,7 +133,7 @@ class Loader:
         cache: str | Path | None = None,
         cache_limit: int | str | None = None,
         num_threads: int | None = None,
-        prefetch: int = 12,
+        prefetch: int | None = None,
         transform_in: Literal["threads", "processes"] = "threads",
         augment: Augment | None = None,
         trace: Trace | None = None,
@@ -216,11 +217,12 @@ class Loader:
         except BaseException:
             self.close()
             raise
+        prefetch = self._default_prefetch(wanted) if wanted.prefetch is None else wanted.prefetch
         self._settings = RunSettings(
             seed=wanted.seed,
             shard=wanted.shard,
             num_threads=wanted.num_threads,
-            prefetch=wanted.prefetch,
+            prefetch=prefetch,
             augment=wanted.augment,
             marks_padding=wanted.marks_padding,
             handover=handover,
@@ -230,11 +232,11 @@ class Loader:
             once=_once(wanted, handover),
             is_expanded=wanted.shared == "expand",
         )
-        self._pool = BufferPool(handover.allocate, max_unused=wanted.prefetch + 4)
+        self._pool = BufferPool(handover.allocate, max_unused=prefetch + 4)
         # A function that the user may change between two epochs must not be asked before the second one begins.
         is_simple = wanted.augment is None and wanted.asked is None and self._opened.mixture is None
         self._following = Following(
-            prefetch=wanted.prefetch,
+            prefetch=prefetch,
             is_possible=is_simple and not self._opened.is_tight and handover.resident is None,
         )
         self._num_steps = 0
@@ -408,6 +410,11 @@ class Loader:
     def _make_handover(self) -> Handover:
         """Return how batches leave; a loader for another framework brings its own."""
         return NumpyHandover()
+
+    def _default_prefetch(self, wanted: Wanted) -> int:
+        if wanted.asked is not None:  # how many rows such a batch has is known when it is made
+            return default_prefetch(None)
+        return default_prefetch(self._global_batch_size / self._shard.world_size * self._opened.sample_bytes)
 
     def _begin_run(self, start: Position, turn: Turn | None = None) -> Run:
         run = self._following.take(start) if turn is None else None

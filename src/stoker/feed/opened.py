@@ -95,6 +95,11 @@ class Opened:
         return self.chunks[which].catalogue.fragments
 
     @property
+    def sample_bytes(self) -> float:
+        """About how much a sample takes, lists included as far as that is known."""
+        return sum(one.expected_bytes for one in self.chunks) / max(1, int(self.num_samples.sum()))
+
+    @property
     def is_tight(self) -> bool:
         """Whether chunks may have to leave the cache again: then none is built long before it is used."""
         return any(one.is_tight for one in self.chunks)

@@ -19,6 +19,9 @@ from stoker.source.units.asked import Asked, NGram, Pack, parse_asked
 from stoker.spec import parse_size
 from stoker.trace.record import Trace
 
+# Batches made ahead of the step. The more there are, the more are made together, and the less often threads wait for
+# the interpreter's lock (docs/decisions/0010); large ones gain nothing by it and take memory.
+_LEAST_AHEAD, _MOST_AHEAD, _AHEAD_BYTES = 12, 24, 64 << 20
 # Chunks opened together where the order is that of the files: two at least are read while two are used.
 _MIN_PLAIN_WINDOW = 4
 
@@ -41,7 +44,7 @@ class LoaderOptions(TypedDict, total=False):
     cache: str | Path | None
     cache_limit: int | str | None
     num_threads: int | None
-    prefetch: int
+    prefetch: int | None
     transform_in: Literal["threads", "processes"]
     augment: Augment | None
     trace: Trace | None
@@ -67,7 +70,7 @@ class Wanted:
         cache: Folder; None for memory.
         limit_bytes: Of the cache; None for what the disk has.
         num_threads: At least 1.
-        prefetch: At least 0.
+        prefetch: At least 0; None for `default_prefetch`.
         transform_in: Threads or processes.
         augment: Function.
         trace: Records spans.
@@ -86,7 +89,7 @@ class Wanted:
     cache: Path | None
     limit_bytes: int | None
     num_threads: int
-    prefetch: int
+    prefetch: int | None
     transform_in: Literal["threads", "processes"]
     augment: Augment | None
     trace: Trace | None
@@ -145,7 +148,7 @@ def check_options(**options: Unpack[LoaderOptions]) -> Wanted:
     if trace is not None and not isinstance(trace, Trace):
         raise TypeError(f"trace must be a stoker.Trace, not {trace!r}")
     asked = parse_asked(shuffle_by=options["shuffle_by"], weights=options["weights"], sequence=sequence)
-    prefetch = integer(options["prefetch"], "prefetch", at_least=0)
+    prefetch = None if options["prefetch"] is None else integer(options["prefetch"], "prefetch", at_least=0)
     limit, num_threads = options["cache_limit"], options["num_threads"]
     limit_bytes = None if limit is None else parse_size(limit, name="cache_limit")
     num_threads = default_num_threads() if num_threads is None else integer(num_threads, "num_threads")
@@ -178,6 +181,13 @@ def default_num_threads() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def default_prefetch(batch_bytes: float | None) -> int:
+    """Return how many batches of about this size are made ahead of the step unless told; None is any size."""
+    if batch_bytes is None:
+        return _LEAST_AHEAD
+    return int(min(max(_AHEAD_BYTES // max(batch_bytes, 1), _LEAST_AHEAD), _MOST_AHEAD))
 
 
 def _shard(rank: int | None, world_size: int | None, shard: Shard | None) -> Shard:
