@@ -45,6 +45,7 @@ QUESTIONS = {
     "epochs": chunk_counts.run_epochs,
     "first-batch": chunk_counts.run_first_batch,
     "memory": memory.run,
+    "memory-growth": memory.run_growth,
     "cold-disk": cold_disk.run,
     "first-epoch": first_epoch.run,
     "first-epoch-all-cores": first_epoch.run_on_all,

@@ -55,7 +55,7 @@ class Gatherer:
         self._pool = pool
         self._settings = settings
         self._stages = stages
-        self._scratch = BufferPool(max_unused=settings.num_threads)
+        self._scratch = BufferPool()
         self._batch_bytes = _TOGETHER_BYTES  # of the last one; until one is made, one at a time
 
     @property

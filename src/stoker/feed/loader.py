@@ -90,6 +90,7 @@ class Loader:
             Changes no batch.
         prefetch: Batches made ahead of the step; with 0 each is assembled when it is asked for, in the calling thread.
             None makes 24 where these have 64 MiB at most, and fewer of larger ones, down to 12. Changes no batch.
+            Memory has room for these, the one in use, and twice 16 MiB of what is gathered together with them.
             Where epochs follow each other, those of the third begin to be made while the second ends.
         transform_in: "threads", or "processes" for a transform that holds the GIL.
         augment: Function of (batch, generator) that returns the batch to hand over; runs after the cache, on every
@@ -232,7 +233,7 @@ class Loader:
             once=_once(wanted, handover),
             is_expanded=wanted.shared == "expand",
         )
-        self._pool = BufferPool(handover.allocate, max_unused=prefetch + 4)
+        self._pool = BufferPool(handover.allocate)
         # A function that the user may change between two epochs must not be asked before the second one begins.
         is_simple = wanted.augment is None and wanted.asked is None and self._opened.mixture is None
         self._following = Following(

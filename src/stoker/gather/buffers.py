@@ -1,85 +1,178 @@
-"""Buffers that batches are gathered into, used again once nobody looks at them."""
+"""Memory that batches are gathered into: blocks, of which a batch takes a run, used again once nobody looks at it.
+
+    block 0   ▓▓▓▓▓▓▓▓▒▒▒▒▒▒▒▒········████████████········
+    block 1   ░░░░░░░░░░··································
+
+Batches differ in size: those with lists do, and an epoch begins with one batch at a time and goes on with several. Out
+of blocks each takes what it needs, and the least of memory is ever touched: a run begins at the first gap it fits in.
+"""
 
 from __future__ import annotations
 
-import sys
 import threading
+import weakref
+from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable
 
 import numpy as np
 
-from stoker.huge import HUGE_BYTES
 from stoker.huge import memory as memory_in_huge_pages
 from stoker.spec import CACHE_LINE_BYTES, Array
 
-
-def _num_references(buffers: list[Array], i: int) -> int:
-    return sys.getrefcount(buffers[i])
-
-
-# What is counted for a buffer that only the pool's list knows. Measured, not written down: interpreters differ in how
-# many temporary references a call takes.
-_UNUSED = _num_references([np.empty(1, dtype=np.uint8)], 0)
+# A block holds a few groups of batches. A batch that is kept keeps its block, and nothing else.
+_BLOCK_BYTES = 32 << 20
+# From one look for blocks that nobody needs to the next. Thousands of batches: an epoch may begin with more batches on
+# their way than it goes on with, and its beginning should find the memory of the last one.
+_TAKES_PER_SWEEP = 1024
 
 
 def plain_buffer(num_bytes: int) -> Array:
-    """Return uninitialised memory that begins on a cache line, shape [num_bytes], uint8.
+    """Return uninitialised memory that begins on a cache line, shape [num_bytes], uint8; untouched, it takes none."""
+    return memory_in_huge_pages(num_bytes)
 
-    NumPy begins large arrays 16 bytes behind a page: each move of a whole line would touch two.
+
+class _Run(weakref.ref[Array]):
+    """A run that somebody looks at: tells when its last view is gone.
+
+    Attributes:
+        block: Number of its block; the block itself would be held by what it holds.
+        begin: First byte.
+        end: Behind the last one.
     """
-    if num_bytes >= HUGE_BYTES:
-        return memory_in_huge_pages(num_bytes)
-    memory = np.empty(num_bytes + CACHE_LINE_BYTES, dtype=np.uint8)
-    begin = -memory.ctypes.data % CACHE_LINE_BYTES
-    # By way of a memoryview: a view of a plain slice would refer to `memory` itself, not to the slice that the pool
-    # counts references of.
-    return np.frombuffer(memory.data[begin : begin + num_bytes], dtype=np.uint8)
+
+    __slots__ = ("begin", "block", "end")
+
+    block: int
+    begin: int
+    end: int
+
+
+class _Block:
+    """One piece of memory and the gaps in it, which never touch each other, in order.
+
+    Args:
+        memory: Of it.
+        is_shared: Whether many runs lie in it, or one alone.
+    """
+
+    def __init__(self, memory: Array, *, is_shared: bool) -> None:
+        self.memory = memory
+        self.is_shared = is_shared
+        self.is_needed = True  # since the last sweep
+        self.runs: dict[int, _Run] = {}  # by where they begin: a weak reference must live to tell anything
+        self._begins = [0]
+        self._ends = [memory.nbytes]
+
+    def cut(self, num_bytes: int) -> int | None:
+        """Return where a run begins, no gap any more, or None where no gap is large enough."""
+        for i, begin in enumerate(self._begins):
+            left = self._ends[i] - begin - num_bytes
+            if left >= 0:
+                if left:
+                    self._begins[i] = begin + num_bytes
+                else:
+                    del self._begins[i], self._ends[i]
+                return begin
+        return None
+
+    def give_back(self, begin: int, end: int) -> None:
+        """Make a run a gap, together with those that it touches."""
+        i = bisect_left(self._begins, begin)
+        if i < len(self._begins) and self._begins[i] == end:
+            end = self._ends[i]
+            del self._begins[i], self._ends[i]
+        if i and self._ends[i - 1] == begin:
+            self._ends[i - 1] = end
+        else:
+            self._begins.insert(i, begin)
+            self._ends.insert(i, end)
 
 
 class BufferPool:
-    """Memory for batches: a buffer comes back by itself when the last view of it is gone.
+    """Memory for batches: a run comes back by itself when the last view of it is gone.
 
-    Every array cut from a buffer, and every torch tensor made of one, holds a reference to it, so the buffer's own
-    reference count says whether anyone can still see it. A caller who keeps batches keeps their buffers, and the pool
-    makes new ones; a caller who lets them go gets the same, already touched memory again. Fresh memory costs more
-    than the gather itself: 1.8 million rows/s instead of 7.8 (624-byte rows, design measurements).
+    Every array cut from a buffer, and every torch tensor made of one, holds a reference to it, so the buffer's end says
+    that nobody can see it any more. A caller who keeps batches keeps their memory, and the pool makes more; a caller
+    who lets them go gets the same, already touched memory again. Fresh memory costs more than the gather itself:
+    1.8 million rows/s instead of 7.8 (624-byte rows, design measurements).
 
     Args:
-        allocate: Makes a new uint8 buffer of at least so many bytes; pinned ones where there is a GPU.
-        max_unused: Unused buffers beyond this number are let go.
+        allocate: Makes a new uint8 buffer of so many bytes, beginning on a cache line; pinned where there is a GPU.
     """
 
-    def __init__(self, allocate: Callable[[int], Array] = plain_buffer, *, max_unused: int = 16) -> None:
+    def __init__(self, allocate: Callable[[int], Array] = plain_buffer) -> None:
         self._allocate = allocate
-        self._max_unused = max_unused
         self._lock = threading.Lock()
-        self._buffers: list[Array] = []
-        self._sizes: list[int] = []  # of each of them: looked at for every batch
+        self._blocks: dict[int, _Block] = {}
+        self._num_made = 0
+        self._num_takes = 0  # since the last sweep
+        # What came back. Whoever lets go of the last view of a run, in whatever thread, perhaps with the lock in hand,
+        # leaves a note here and no more.
+        self._returned: deque[_Run] = deque()
 
     def take(self, num_bytes: int) -> Array:
         """Return a buffer of at least `num_bytes` that nobody else sees, uint8, its content undefined."""
+        step = max(CACHE_LINE_BYTES, 1 << num_bytes.bit_length() >> 6)
+        size = -(-max(num_bytes, 1) // step) * step
         with self._lock:
-            for i, size_bytes in enumerate(self._sizes):
-                # Twice what is asked for would hold memory that a larger batch elsewhere could use.
-                fits = num_bytes <= size_bytes <= 2 * num_bytes + 4096
-                if fits and _num_references(self._buffers, i) == _UNUSED:
-                    return self._buffers[i]
-            unused = [i for i in range(len(self._buffers)) if _num_references(self._buffers, i) == _UNUSED]
-            for i in reversed(unused[: max(0, len(unused) - self._max_unused)]):
-                del self._buffers[i], self._sizes[i]
-            # Batches with ragged fields differ in size: a little more, so that the next one fits too.
-            buffer = self._allocate(num_bytes + num_bytes // 8)
-            self._buffers.append(buffer)
-            self._sizes.append(buffer.nbytes)
+            self._take_back()
+            self._num_takes += 1
+            if self._num_takes > _TAKES_PER_SWEEP:
+                self._sweep()
+            number, begin = self._place(size)
+            block = self._blocks[number]
+            block.is_needed = True
+            # By way of a memoryview: NumPy would let views of a plain slice refer to the block past it.
+            buffer: Array = np.frombuffer(block.memory.data[begin : begin + size], dtype=np.uint8)
+            run = block.runs[begin] = _Run(buffer, self._returned.append)
+            run.block, run.begin, run.end = number, begin, begin + size
             return buffer
 
+    def _place(self, size: int) -> tuple[int, int]:
+        shares = size <= _BLOCK_BYTES // 2
+        for number, block in self._blocks.items():
+            # A block for one run alone is not for small ones, which would keep the next large one from it.
+            suits = block.is_shared if shares else not block.is_shared and block.memory.nbytes <= 2 * size
+            begin = block.cut(size) if suits else None
+            if begin is not None:
+                return number, begin
+        # A little more than one run needs: the next of its kind may be a little larger.
+        block = _Block(self._allocate(_BLOCK_BYTES if shares else size + size // 16), is_shared=shares)
+        number, self._num_made = self._num_made, self._num_made + 1
+        self._blocks[number] = block
+        block.cut(size)
+        return number, 0
+
+    def _take_back(self) -> None:
+        while self._returned:
+            run = self._returned.popleft()
+            block = self._blocks[run.block]
+            del block.runs[run.begin]
+            block.give_back(run.begin, run.end)
+
+    def _sweep(self) -> None:
+        """Let go of blocks that nobody looks at and that no run was taken of since the last sweep."""
+        self._num_takes = 0
+        for number, block in list(self._blocks.items()):
+            if not (block.runs or block.is_needed):
+                del self._blocks[number]
+            block.is_needed = False
+
     @property
-    def num_buffers(self) -> int:
-        """Buffers made and still known, used or not."""
-        return len(self._buffers)
+    def num_blocks(self) -> int:
+        """Blocks that there are."""
+        return len(self._blocks)
 
     @property
     def size_bytes(self) -> int:
         """Bytes of all of them."""
         with self._lock:
-            return sum(self._sizes)
+            return sum(block.memory.nbytes for block in self._blocks.values())
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes that somebody looks at."""
+        with self._lock:
+            self._take_back()
+            return sum(run.end - run.begin for block in self._blocks.values() for run in block.runs.values())

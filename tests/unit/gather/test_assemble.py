@@ -111,7 +111,7 @@ def test_batches_cut_from_one_are_those_assembled_one_by_one(tmp_path_factory, s
             return assemble(
                 window.spec,
                 [Part.at(window, slot, window.first_row[slot] + rows[begin:end])],
-                BufferPool(max_unused=16),
+                BufferPool(),
             )
 
         together = assembled(0, sum(sizes)).cut(sizes)

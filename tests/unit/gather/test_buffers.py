@@ -2,15 +2,23 @@ import gc
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from stoker.gather.buffers import BufferPool
+from stoker.gather import buffers
+from stoker.gather.buffers import BufferPool, plain_buffer
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(buffers, "_BLOCK_BYTES", 4096)
 
 
 def test_a_buffer_nobody_sees_is_used_again():
     pool = BufferPool()
     address = pool.take(1000).ctypes.data
     assert pool.take(1000).ctypes.data == address
-    assert pool.num_buffers == 1
+    assert pool.num_blocks == 1
 
 
 @pytest.mark.parametrize(
@@ -29,12 +37,13 @@ def test_a_buffer_someone_sees_through_any_view_is_left_alone(cut):
     pool = BufferPool()
     view = cut(pool.take(1000))
     other = pool.take(1000)
-    assert pool.num_buffers == 2
+    assert pool.used_bytes == 2 * 1024
     assert not np.shares_memory(np.asarray(view), other)
-    del view, other
+    del other
+    assert pool.used_bytes == 1024
+    del view
     gc.collect()
-    pool.take(1000)
-    assert pool.num_buffers == 2
+    assert pool.used_bytes == 0
 
 
 @pytest.mark.torch
@@ -44,17 +53,95 @@ def test_a_buffer_seen_by_a_torch_tensor_is_left_alone():
     tensor = torch.from_numpy(pool.take(1000)[:800].view(np.float32))[2:].view(-1, 2)
     tensor.fill_(7)
     pool.take(1000)[:] = 0
-    assert pool.num_buffers == 2
+    assert pool.used_bytes == 1024
     assert (tensor == 7).all()
     del tensor
-    pool.take(1000)
-    assert pool.num_buffers == 2
+    assert pool.used_bytes == 0
 
 
-def test_unused_buffers_of_a_size_nobody_asks_for_are_let_go():
-    pool = BufferPool(max_unused=2)
-    held = [pool.take(1 << i) for i in range(10, 20)]
-    held.clear()
-    for _ in range(20):
-        pool.take(1 << 24)
-    assert pool.num_buffers <= 4
+# Sizes to take, and which of those held to let go of.
+_steps = st.lists(
+    st.one_of(st.integers(0, 5000).map(lambda size: ("take", size)), st.integers(0, 30).map(lambda i: ("drop", i))),
+    max_size=60,
+)
+
+
+@given(steps=_steps)
+@settings(max_examples=200, deadline=None)
+def test_no_two_buffers_share_a_byte_and_nothing_is_lost_by_cutting(steps):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(buffers, "_BLOCK_BYTES", 4096)
+        patch.setattr(buffers, "_TAKES_PER_SWEEP", 10)
+        pool = BufferPool()
+        held: dict[int, np.ndarray] = {}
+        for i, (what, number) in enumerate(steps):
+            if what == "take":
+                held[i] = pool.take(number)
+                assert held[i].nbytes >= number
+                assert held[i].ctypes.data % 64 == 0
+                held[i][:] = i
+            elif held:
+                del held[sorted(held)[number % len(held)]]
+        assert all((buffer == i).all() for i, buffer in held.items())
+        assert pool.used_bytes == sum(buffer.nbytes for buffer in held.values())
+
+
+def test_what_comes_back_is_one_gap_again(small_blocks):
+    pool = BufferPool()
+    held = [pool.take(512) for _ in range(8)]
+    for i in (3, 5, 4, 0, 7, 1, 6, 2):
+        held[i] = None
+    assert pool.used_bytes == 0
+    whole = [pool.take(2048), pool.take(2048)]
+    assert pool.num_blocks == 1
+    del whole
+
+
+def test_batches_of_varying_size_take_no_more_than_those_in_sight_and_the_next(small_blocks, monkeypatch):
+    monkeypatch.setattr(buffers, "_BLOCK_BYTES", 1 << 20)
+    rng = np.random.default_rng(3)
+    pool, held = BufferPool(), []
+    for size in rng.integers(30_000, 90_000, 3000).tolist():
+        held = [*held[-7:], pool.take(size)]
+    assert pool.num_blocks == 1  # eight of at most 90,000 bytes
+
+
+def test_large_buffers_have_blocks_of_their_own_which_small_ones_leave_alone(small_blocks):
+    pool = BufferPool()
+    address = pool.take(5000).ctypes.data
+    small = pool.take(100)
+    assert pool.take(5100).ctypes.data == address
+    assert pool.num_blocks == 2
+    assert pool.take(2500).ctypes.data != address  # not the half of it
+    del small
+
+
+def test_blocks_that_nobody_needs_for_a_while_are_let_go(small_blocks, monkeypatch):
+    monkeypatch.setattr(buffers, "_TAKES_PER_SWEEP", 10)
+    pool = BufferPool()
+    kept = [pool.take(2048) for _ in range(20)]
+    assert pool.num_blocks == 10
+    last = kept[-1]
+    kept.clear()
+    for _ in range(30):
+        pool.take(64)
+    assert pool.num_blocks == 2
+    last[:] = 7
+    del pool
+    assert (last == 7).all()
+
+
+def test_a_pool_that_is_gone_takes_nothing_along():
+    pool = BufferPool()
+    buffer = pool.take(1000)
+    buffer[:] = 7
+    del pool
+    gc.collect()
+    assert (buffer == 7).all()
+
+
+@pytest.mark.parametrize("num_bytes", [1, 1000, 1 << 20, 5 << 20])
+def test_plain_buffers_begin_on_a_cache_line(num_bytes):
+    buffer = plain_buffer(num_bytes)
+    assert buffer.nbytes == num_bytes
+    assert buffer.ctypes.data % 64 == 0
