@@ -6,8 +6,8 @@ threads that make batches takes twenty. One compiled call for a whole window giv
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
 from functools import cache
 from types import ModuleType
 from typing import TypeAlias
@@ -36,27 +36,26 @@ def _loops() -> ModuleType | None:
     return look_kernels
 
 
-def versions_of(names: Sequence[bytes], *, compiled: bool) -> npt.NDArray[np.int64]:
-    """Return which files have these names: inode, time of writing in nanoseconds, size; -1 where there is none.
+def find_changed(
+    names: npt.NDArray[np.bytes_], versions: npt.NDArray[np.int64], files: npt.NDArray[np.int64], *, compiled: bool
+) -> npt.NDArray[np.bool_]:
+    """Return which of some files are not there any more, or are not what they were.
 
     Args:
-        names: Of K files.
+        names: Of all files, with room for a zero behind the longest. Shape [N].
+        versions: What they were, see `Version`. Shape [N, 3].
+        files: Those to look at. Shape [K].
         compiled: Whether the compiled loop may be used: it is loaded where it was not.
 
     Returns:
-        Shape [K, 3].
+        Shape [K]. Whoever was `NO_VERSION` has changed.
     """
-    found = np.empty((len(names), 3), dtype=np.int64)
+    changed = np.ones(len(files), dtype=np.bool_)
     loops = _loops() if compiled else None
     if loops is not None:
-        begins = np.zeros(len(names) + 1, dtype=np.int64)
-        np.cumsum([len(name) + 1 for name in names], out=begins[1:])
-        text = np.frombuffer(b"\0".join((*names, b"")), dtype=np.uint8)
-        loops.look(text, begins[:-1], found)
-        return found
-    for i, name in enumerate(names):
-        try:
-            found[i] = version_of(os.stat(name))  # noqa: PTH116  (no Path: it is bytes)
-        except OSError:
-            found[i] = NO_VERSION
-    return found
+        loops.find_changed(names.view(np.uint8).reshape(len(names), names.itemsize), versions, files, changed)
+        return changed
+    for i, file in enumerate(files.tolist()):
+        with contextlib.suppress(OSError):
+            changed[i] = version_of(os.stat(names[file])) != tuple(versions[file].tolist())  # noqa: PTH116  (bytes)
+    return changed

@@ -28,14 +28,21 @@ _STATX_WORDS = 32
 _INODE, _SIZE, _MTIME_S, _MTIME_NS = 4, 5, 14, 15
 
 
-@compile_loop(types.void(reads(types.uint8), reads(types.int64), writes(types.int64, 2)))
-def look(names, begins, found):
-    """Look at files whose names, each with a zero behind, begin at `begins`. See `look.versions_of`."""
+@compile_loop(types.void(reads(types.uint8, 2), reads(types.int64, 2), reads(types.int64), writes(types.boolean)))
+def find_changed(names, versions, files, changed):
+    """Look at some files, and note which are not what they were. See `look.find_changed`."""
     about = np.zeros(_STATX_WORDS, np.int64)
-    for i in range(len(begins)):
-        if _statx(_AT_FDCWD, names.ctypes.data + begins[i], 0, _INODE_SIZE_AND_MTIME, about.ctypes.data):
-            found[i] = -1
+    length = names.shape[1]
+    for i in range(len(files)):
+        file = files[i]
+        if versions[file, 0] < 0:
+            changed[i] = True
             continue
-        found[i, 0] = about[_INODE]
-        found[i, 1] = about[_MTIME_S] * 1_000_000_000 + (about[_MTIME_NS] & 0xFFFFFFFF)
-        found[i, 2] = about[_SIZE]
+        if _statx(_AT_FDCWD, names.ctypes.data + file * length, 0, _INODE_SIZE_AND_MTIME, about.ctypes.data):
+            changed[i] = True
+            continue
+        changed[i] = (
+            about[_INODE] != versions[file, 0]
+            or about[_MTIME_S] * 1_000_000_000 + (about[_MTIME_NS] & 0xFFFFFFFF) != versions[file, 1]
+            or about[_SIZE] != versions[file, 2]
+        )

@@ -132,7 +132,7 @@ class Store:
         return os.path.exists(folder.kept_name(key)) or os.path.exists(folder.overflow_path(key))  # noqa: PTH110  (twice as fast)
 
     def name_of(self, key: str) -> bytes:
-        """Return the name of a chunk's file, if it is kept: what `versions_of` asks for."""
+        """Return the name of a chunk's file, if it is kept: what the system is asked by."""
         return os.fsencode(self._parts.folder.kept_name(key))
 
     def open(self, key: str) -> Chunk:

@@ -153,8 +153,12 @@ class Chunks:
         return () if places is None else (places,)
 
     def is_there(self, chunk: int) -> bool:
-        """Return whether a chunk is in the cache. One that stays mapped is looked for when its window opens."""
-        return self._opener.stands(chunk) or self._store.has(self._key(chunk))
+        """Return whether a chunk is in the cache."""
+        return self._store.has(self._key(chunk))
+
+    def to_ask_for(self, chunks: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return which chunks may have to be built; one that stays mapped is looked for when its window opens."""
+        return self._opener.not_standing(chunks)
 
     def build(self, chunk: int) -> bool:
         """Build a chunk, and what is read in one go with it; False where another process is at it."""
@@ -186,7 +190,7 @@ class Chunks:
             chunks: Numbers of chunks, shape [K].
             filler: Has been or will be asked for them.
         """
-        return self._opener.open([int(chunk) for chunk in chunks], filler)
+        return self._opener.open(np.asarray(chunks).tolist(), filler)
 
     def list_lengths(self, chunk: int, entry: Entry, filler: Filling) -> npt.NDArray[np.int64]:
         """Return how many values a ragged field has in each sample of a chunk: read from the chunk. Shape [N].

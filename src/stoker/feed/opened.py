@@ -129,6 +129,10 @@ class Opened:
         which = self._which(number)
         return self.chunks[which].build(number - self._firsts[which])
 
+    def to_ask_for(self, which: int, chunks: Int64) -> list[int]:
+        """Return the numbers here of those chunks of a data set that may have to be built."""
+        return self.numbers(which, self.chunks[which].to_ask_for(chunks))
+
     def numbers(self, which: int, chunks: Int64) -> list[int]:
         """Return the numbers that chunks of one data set have here."""
         numbers: list[int] = (chunks + self._firsts[which]).tolist()

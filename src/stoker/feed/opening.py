@@ -25,7 +25,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from stoker.cache.chunk import ChunkHeader
-from stoker.cache.look import NO_VERSION, versions_of
+from stoker.cache.look import NO_VERSION
 from stoker.cache.opened import Chunk
 from stoker.cache.store import Store
 from stoker.errors import CacheError, ChunkCorruptError
@@ -102,7 +102,6 @@ class Opener:
         self._fragments = fragments
         self._memories = Memories()
         self._num_gone: Counter[int] = Counter()  # times that a chunk was not in the page cache any more
-        self._names: dict[int, bytes] = {}
         self._lock = threading.Lock()
         self._standing: Standing | None = None
         self._is_tight = is_tight
@@ -118,10 +117,10 @@ class Opener:
             with contextlib.suppress(OSError):  # no room for its addresses
                 self._standing = Standing(self._spec, num_samples, window=window)
 
-    def stands(self, chunk: int) -> bool:
-        """Return whether a chunk is mapped, so that it need not be looked for before its window opens."""
+    def not_standing(self, chunks: Index) -> Index:
+        """Return which chunks are not mapped: the others need not be looked for before their window opens."""
         standing = self._standing
-        return standing is not None and int(standing.versions[chunk, 0]) >= 0
+        return chunks if standing is None else chunks[standing.versions[chunks, 0] < 0]
 
     def open(self, numbers: Sequence[int], filler: Filling) -> Window:
         """Return a window of chunks, in this order.
@@ -191,12 +190,6 @@ class Opener:
             self._give_up(self._standing)
         self._memories.clear()
 
-    def _name(self, chunk: int) -> bytes:
-        name = self._names.get(chunk)
-        if name is None:
-            name = self._names[chunk] = self._store.name_of(self._key(chunk))
-        return name
-
     def _give_up(self, standing: Standing) -> None:
         with self._lock:
             was_mine, self._standing = self._standing is standing, None
@@ -204,23 +197,22 @@ class Opener:
             standing.leave()
 
     def _open_standing(self, standing: Standing, numbers: Sequence[int], filler: Filling) -> Window:
-        versions = standing.versions
-        files = versions_of([self._name(n) for n in numbers], compiled=are_kernels_ready())
-        changed = (files != versions[numbers]).any(axis=1) | (files[:, 0] < 0)
-        missing = [numbers[i] for i in np.flatnonzero(changed).tolist()]
+        chunks = np.array(numbers, dtype=np.int64)
+        missing: list[int] = standing.find_changed(chunks, compiled=are_kernels_ready()).tolist()
 
         def place(chunk: int, opened: Chunk) -> None:
             if not opened.is_kept:
                 raise NoPlaceError  # it is to leave the disk when its window is closed
             if standing.is_large and self._missing(opened) > _FEW * opened.version[2]:
                 raise _NotInMemoryError
-            standing.place(chunk, opened.fd, opened.header, opened.version)
+            name = self._store.name_of(self._key(chunk))
+            standing.place(chunk, opened.fd, opened.header, opened.version, name=name)
 
         if missing:
-            versions[missing] = NO_VERSION
+            standing.versions[missing] = NO_VERSION
             for n in missing:
                 self.with_chunk(n, filler, partial(place, n))
-        return standing.window(numbers)
+        return standing.window(chunks)
 
     def _open_in_turn(self, numbers: Sequence[int], filler: Filling) -> Window:
         """Open a window of too many chunks to hold open: looked up twice, built again where one went in between."""

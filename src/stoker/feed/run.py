@@ -150,7 +150,7 @@ class Run:
             asking(number)
             counts = self._opened.counts()
             self._stages.sample("cache", hits=counts.num_reused, built=counts.num_built, mended=counts.num_mended)
-            self._filler.request(self._opened.numbers(which, order.window_chunks(number)))
+            self._filler.request(self._opened.to_ask_for(which, order.window_chunks(number)))
 
         window_chunks = max(1, len(order.window_chunks(0)) if order.num_windows else 0)
 

@@ -14,6 +14,7 @@ import weakref
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
 
@@ -32,20 +33,19 @@ def plain_buffer(num_bytes: int) -> Array:
     return memory_in_huge_pages(num_bytes)
 
 
+_Place: TypeAlias = tuple[int, int, int]  # number of a block, first byte in it, and behind the last one
+
+
 class _Run(weakref.ref[Array]):
     """A run that somebody looks at: tells when its last view is gone.
 
     Attributes:
-        block: Number of its block; the block itself would be held by what it holds.
-        begin: First byte.
-        end: Behind the last one.
+        place: Where it lies; the block itself would be held by what it holds.
     """
 
-    __slots__ = ("begin", "block", "end")
+    __slots__ = ("place",)
 
-    block: int
-    begin: int
-    end: int
+    place: _Place
 
 
 class _Block:
@@ -58,6 +58,7 @@ class _Block:
 
     def __init__(self, memory: Array, *, is_shared: bool) -> None:
         self.memory = memory
+        self.view = memory.data
         self.is_shared = is_shared
         self.is_needed = True  # since the last sweep
         self.runs: dict[int, _Run] = {}  # by where they begin: a weak reference must live to tell anything
@@ -110,50 +111,63 @@ class BufferPool:
         # What came back. Whoever lets go of the last view of a run, in whatever thread, perhaps with the lock in hand,
         # leaves a note here and no more.
         self._returned: deque[_Run] = deque()
+        self._note_return = self._returned.append
 
     def take(self, num_bytes: int) -> Array:
         """Return a buffer of at least `num_bytes` that nobody else sees, uint8, its content undefined."""
+        # In steps of a thirty-second to a sixty-fourth, so that what is nearly alike fits into the same gaps.
         step = max(CACHE_LINE_BYTES, 1 << num_bytes.bit_length() >> 6)
         size = -(-max(num_bytes, 1) // step) * step
         with self._lock:
-            self._take_back()
             self._num_takes += 1
             if self._num_takes > _TAKES_PER_SWEEP:
                 self._sweep()
-            number, begin = self._place(size)
+            place = self._take_back(size) or self._cut(size)
+            number, begin, end = place
             block = self._blocks[number]
             block.is_needed = True
             # By way of a memoryview: NumPy would let views of a plain slice refer to the block past it.
-            buffer: Array = np.frombuffer(block.memory.data[begin : begin + size], dtype=np.uint8)
-            run = block.runs[begin] = _Run(buffer, self._returned.append)
-            run.block, run.begin, run.end = number, begin, begin + size
+            buffer: Array = np.frombuffer(block.view[begin:end], dtype=np.uint8)
+            run = block.runs[begin] = _Run(buffer, self._note_return)
+            run.place = place
             return buffer
 
-    def _place(self, size: int) -> tuple[int, int]:
+    def _take_back(self, size: int) -> _Place | None:
+        """Make gaps of what came back; if that is one run of this size, return it, which is as good as new."""
+        if len(self._returned) == 1:
+            place = self._returned.popleft().place
+            if place[2] - place[1] == size:
+                return place
+            self._give_back(place)
+        while self._returned:
+            self._give_back(self._returned.popleft().place)
+        return None
+
+    def _give_back(self, place: _Place) -> None:
+        number, begin, end = place
+        block = self._blocks[number]
+        del block.runs[begin]
+        block.give_back(begin, end)
+
+    def _cut(self, size: int) -> _Place:
         shares = size <= _BLOCK_BYTES // 2
         for number, block in self._blocks.items():
             # A block for one run alone is not for small ones, which would keep the next large one from it.
             suits = block.is_shared if shares else not block.is_shared and block.memory.nbytes <= 2 * size
             begin = block.cut(size) if suits else None
             if begin is not None:
-                return number, begin
+                return number, begin, begin + size
         # A little more than one run needs: the next of its kind may be a little larger.
         block = _Block(self._allocate(_BLOCK_BYTES if shares else size + size // 16), is_shared=shares)
         number, self._num_made = self._num_made, self._num_made + 1
         self._blocks[number] = block
         block.cut(size)
-        return number, 0
-
-    def _take_back(self) -> None:
-        while self._returned:
-            run = self._returned.popleft()
-            block = self._blocks[run.block]
-            del block.runs[run.begin]
-            block.give_back(run.begin, run.end)
+        return number, 0, size
 
     def _sweep(self) -> None:
         """Let go of blocks that nobody looks at and that no run was taken of since the last sweep."""
         self._num_takes = 0
+        self._take_back(0)
         for number, block in list(self._blocks.items()):
             if not (block.runs or block.is_needed):
                 del self._blocks[number]
@@ -174,5 +188,6 @@ class BufferPool:
     def used_bytes(self) -> int:
         """Bytes that somebody looks at."""
         with self._lock:
-            self._take_back()
-            return sum(run.end - run.begin for block in self._blocks.values() for run in block.runs.values())
+            returned = sum(run.place[2] - run.place[1] for run in self._returned)
+            runs = [run for block in self._blocks.values() for run in block.runs.values()]
+            return sum(run.place[2] - run.place[1] for run in runs) - returned

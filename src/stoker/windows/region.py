@@ -25,7 +25,7 @@ _PIECE_BYTES = 64 << 20
 # 2.0; each piece costs a turn of the interpreter.
 _READ_BYTES = 4 << 20
 # Pages looked at to see whether all of a range lies in memory, and at most in one file of it.
-_NUM_SAMPLED, _NUM_SAMPLED_EACH = 64, 4
+NUM_SAMPLED, _NUM_SAMPLED_EACH = 64, 4
 # Gaps between files that are entered with them: one call is cheaper than what a gap costs.
 _MAX_GAP_BYTES = 64 << 10
 _DIRECT = getattr(os, "O_DIRECT", 0)
@@ -142,8 +142,8 @@ class Region:
             return True
         seen = ctypes.create_string_buffer(1)
         mincore = _mincore()
-        num_each = max(1, min(_NUM_SAMPLED_EACH, _NUM_SAMPLED // max(1, len(extents))))
-        for i in range(0, len(extents), -(-len(extents) // _NUM_SAMPLED) or 1):
+        num_each = max(1, min(_NUM_SAMPLED_EACH, NUM_SAMPLED // max(1, len(extents))))
+        for i in range(0, len(extents), -(-len(extents) // NUM_SAMPLED) or 1):
             at, num_bytes = extents[i]
             last = -(-num_bytes // PAGE_BYTES) - 1
             for page in {j * last // max(1, num_each - 1) for j in range(num_each)}:

@@ -12,18 +12,18 @@ Each chunk is still looked at when its window opens: one that was replaced, touc
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
 from stoker.cache.chunk import ChunkHeader
 from stoker.cache.layout import RECORDS
-from stoker.cache.look import NO_VERSION, Version
+from stoker.cache.look import NO_VERSION, Version, find_changed
 from stoker.huge import PAGE_BYTES
 from stoker.spec import Spec
 from stoker.windows.list_places import Index, ListPlaces
 from stoker.windows.places import next_place
-from stoker.windows.region import CAN_MAP_SIDE_BY_SIDE, Region
+from stoker.windows.region import CAN_MAP_SIDE_BY_SIDE, NUM_SAMPLED, Region
 from stoker.windows.resident import available_bytes
 from stoker.windows.window import Rows, Window
 
@@ -74,7 +74,8 @@ class Standing:
         starts = np.cumsum([0, *num_samples.tolist()], dtype=np.int64)[:-1]
         self._first_row = np.zeros(len(num_samples), dtype=np.int64) if spec.record_bytes else starts
         self._lists = ListPlaces.empty(spec, len(num_samples))
-        self._extents = [(0, 0)] * len(num_samples)
+        self._names = np.zeros(len(num_samples), dtype="S1")
+        self._extents = np.zeros((len(num_samples), 2), dtype=np.int64)
         self._fresh: set[int] = set()
 
     @staticmethod
@@ -85,8 +86,15 @@ class Standing:
         # Rows that samples share are looked for by where their chunk begins, in the order of a window's slots.
         return CAN_MAP_SIDE_BY_SIDE and not spec.keys and len(num_samples) <= MAX_CHUNKS and num_bytes <= max_bytes
 
-    def place(self, chunk: int, fd: int, header: ChunkHeader, version: Version) -> None:
+    def place(self, chunk: int, fd: int, header: ChunkHeader, version: Version, *, name: bytes) -> None:
         """Give a chunk a place, or another one.
+
+        Args:
+            chunk: Its number.
+            fd: Open for reading.
+            header: What lies where.
+            version: Which file it is.
+            name: Of that file, as the system wants it.
 
         Raises:
             NoPlaceError: There is none left.
@@ -110,16 +118,23 @@ class Standing:
             self._end = end
             self._num_bytes = num_bytes
             self.is_large = self.is_large or self._does_harm(num_bytes)
-            self._extents[chunk] = (at, header.size_bytes)
+            self._extents[chunk] = at, header.size_bytes
             self._fresh.add(chunk)
+            if len(name) >= self._names.itemsize:
+                self._names = self._names.astype(f"S{len(name) + 1}")  # a zero behind it
+            self._names[chunk] = name
             self.versions[chunk] = version
 
-    def window(self, chunks: Sequence[int]) -> StandingWindow:
-        """Return a window of chunks that have a place."""
+    def window(self, chunks: Index) -> StandingWindow:
+        """Return a window of chunks that have a place. Shape [K]."""
         with self._lock:
             self._num_users += 1
-            index = np.array(chunks, dtype=np.int64)
-            return StandingWindow(self, index, self._first_row[index], self._lists.of(index))
+            return StandingWindow(self, chunks, self._first_row[chunks], self._lists.of(chunks))
+
+    def find_changed(self, chunks: Index, *, compiled: bool) -> Index:
+        """Return which chunks have no place, or are not the files any more that were given one."""
+        found: Index = chunks[find_changed(self._names, self.versions, chunks, compiled=compiled)]
+        return found
 
     def _does_harm(self, num_bytes: int) -> bool:
         """Return whether so much is more than what others need not mind."""
@@ -127,7 +142,9 @@ class Standing:
 
     def extents(self, chunks: Index) -> list[tuple[int, int]]:
         """Return where chunks lie: first byte and bytes."""
-        return [self._extents[chunk] for chunk in chunks.tolist() if self._extents[chunk][1]]
+        extents = self._extents[chunks]
+        found: list[tuple[int, int]] = extents[extents[:, 1] > 0].tolist()
+        return found
 
     def take_fresh(self, chunks: Index) -> Index:
         """Return which of these chunks nobody has entered the pages of; whoever asks does."""
@@ -165,7 +182,8 @@ class StandingWindow(Window):
     def is_in_memory(self) -> bool:
         """Whether its pages lie in memory already, as far as a look at a few of them tells."""
         if self._standing is not None:
-            self._is_in_memory = self._region.are_in_memory(self._standing.extents(self._chunks))
+            some = self._chunks[:: -(-len(self._chunks) // NUM_SAMPLED) or 1]
+            self._is_in_memory = self._region.are_in_memory(self._standing.extents(some))
         return self._is_in_memory
 
     def settle(self, *, goes_on: Callable[[], bool] = lambda: True) -> None:

@@ -5,43 +5,54 @@ import os
 import numpy as np
 import pytest
 
-from stoker.cache.look import NO_VERSION, versions_of
+from stoker.cache.look import NO_VERSION, find_changed, version_of
+
+
+def versions_of(names):
+    return np.array([version_of(os.stat(name)) for name in names], dtype=np.int64).reshape(-1, 3)  # noqa: PTH116
+
+
+def as_array(names):
+    return np.array(names, dtype=f"S{max(map(len, names), default=0) + 1}")
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-def test_versions_are_those_that_stat_tells(tmp_path, compiled):
-    names = []
-    for i, name in enumerate(["a", "b" * 200, "ünïcode", "with space", "empty"]):
-        path = tmp_path / name
-        path.write_bytes(b"x" * 1_000 * i)
+def test_files_are_what_they_were_until_anything_about_them_changes(tmp_path, compiled):
+    paths = [tmp_path / name for name in ["a", "b" * 200, "ünïcode", "with space", "empty", "old"]]
+    for i, path in enumerate(paths):
+        path.write_bytes(b"x" * 1_000 * (i % 5))
         # Times before 1970 and with all nine digits are times, too.
-        os.utime(path, ns=(0, [123_456_789_987_654_321, -1, -999_999_999, 0, 1 << 60][i]))
-        names.append(os.fsencode(path))
-    names.insert(2, os.fsencode(tmp_path / "missing"))
-    names.append(os.fsencode(tmp_path / "a" / "below a file"))
-    found = versions_of(names, compiled=compiled)
-    for name, version in zip(names, found.tolist(), strict=True):
-        try:
-            about = os.stat(name)  # noqa: PTH116  (what is asked of)
-        except OSError:
-            assert tuple(version) == NO_VERSION
-        else:
-            assert version == [about.st_ino, about.st_mtime_ns, about.st_size]
+        os.utime(path, ns=(0, [123_456_789_987_654_321, -1, -999_999_999, 0, 1 << 60, 7][i]))
+    names = as_array([os.fsencode(path) for path in paths])
+    versions = versions_of(names)
+    everything = np.arange(6)
 
+    def changed(files=everything):
+        return find_changed(names, versions, files, compiled=compiled).tolist()
 
-@pytest.mark.parametrize("compiled", [True, False])
-def test_no_files_have_no_versions(compiled):
-    assert versions_of([], compiled=compiled).shape == (0, 3)
-
-
-@pytest.mark.parametrize("compiled", [True, False])
-def test_a_file_that_is_written_again_is_another_one(tmp_path, compiled):
-    path = tmp_path / "file"
-    path.write_bytes(b"before")
-    before = versions_of([os.fsencode(path)], compiled=compiled)
+    assert changed() == [False] * 6
+    os.utime(paths[0], ns=(0, 123_456_789_987_654_322))
+    with paths[1].open("ab") as file:
+        file.write(b"more")
+    os.utime(paths[1], ns=(0, -1))
+    paths[2].unlink()
     aside = tmp_path / "aside"
-    aside.write_bytes(b"behind")
-    aside.replace(path)
-    after = versions_of([os.fsencode(path)], compiled=compiled)
-    assert before[0, 0] != after[0, 0]
-    np.testing.assert_array_equal(before[:, 2], after[:, 2])
+    aside.write_bytes(b"x" * 3_000)
+    os.utime(aside, ns=(0, 0))
+    aside.replace(paths[3])
+    versions[5] = NO_VERSION
+    assert changed() == [True, True, True, True, False, True]
+    assert changed(np.array([4, 2, 4])) == [False, True, False]
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_file_below_a_file_is_none(tmp_path, compiled):
+    (tmp_path / "file").touch()
+    names = as_array([os.fsencode(tmp_path / "file" / "below")])
+    assert find_changed(names, np.array([[1, 2, 3]]), np.array([0]), compiled=compiled).tolist() == [True]
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_of_no_files_none_has_changed(compiled):
+    none = np.empty(0, dtype=np.int64)
+    assert find_changed(as_array([]), none.reshape(0, 3), none, compiled=compiled).shape == (0,)

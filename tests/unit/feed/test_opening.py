@@ -258,8 +258,10 @@ def test_pages_whose_entering_was_ended_early_are_entered_later(dataset, tmp_pat
         chunks = np.arange(len(chunk_files(tmp_path / "cache")))
         standing = Standing(loader.spec, loader._opened.num_samples, window=None)
         for number in chunks.tolist():
-            opener.with_chunk(number, None, lambda one, n=number: standing.place(n, one.fd, one.header, one.version))
-        window = standing.window(chunks.tolist())
+            opener.with_chunk(
+                number, None, lambda one, n=number: standing.place(n, one.fd, one.header, one.version, name=b"it")
+            )
+        window = standing.window(chunks)
         window.settle(goes_on=lambda: False)
         fresh = standing.take_fresh(chunks)
         assert fresh.tolist() == chunks.tolist()
