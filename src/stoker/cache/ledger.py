@@ -203,7 +203,7 @@ class Account:
 
     def recount(self, manifests: Manifests) -> None:
         """List the folder and write down what is there."""
-        self.kept_bytes = sum(chunk.size_bytes for chunk in self._folder.kept_chunks())
+        self.kept_bytes = self._folder.kept_bytes()
         self.reserve_bytes = sum(manifest.reserve_bytes for manifest in manifests)
         self.relist()
         self._is_lost = False

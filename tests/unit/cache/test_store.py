@@ -204,6 +204,22 @@ def test_where_there_is_plenty_nobody_lists_the_folder(store, monkeypatch):
 # ---------------------------------------------------------------------- the limit
 
 
+def test_chunks_are_counted_when_a_cache_is_opened_only_where_they_are_limited(folder, monkeypatch):
+    with Store(folder) as store:
+        for i in range(3):
+            put(store, i)
+        store.path_of(key(1)).unlink()  # by hand: nobody accounts for it
+        left = store.care.usage_bytes
+    (folder / "tmp" / "left").write_bytes(b"x" * 1000)
+    monkeypatch.setattr(Folder, "kept_bytes", pytest.fail)
+    with Store(folder) as store, store._parts.ledger.open() as account:
+        assert account.loose_bytes == 0
+        assert account.kept_bytes > left
+    monkeypatch.undo()
+    with Store(folder, limit_bytes=1 << 30) as store, store._parts.ledger.open() as account:
+        assert account.kept_bytes == left
+
+
 def test_bounds_that_a_crash_left_too_high_keep_nothing_out(folder):
     with Store(folder) as store:
         size = put(store, 0)
