@@ -233,7 +233,7 @@ class Loader:
             once=_once(wanted, handover),
             is_expanded=wanted.shared == "expand",
         )
-        self._pool = BufferPool(handover.allocate)
+        self._pool = BufferPool(handover.allocate, has_small=handover.copies)
         # A function that the user may change between two epochs must not be asked before the second one begins.
         is_simple = wanted.augment is None and wanted.asked is None and self._opened.mixture is None
         self._following = Following(

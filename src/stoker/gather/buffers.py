@@ -26,6 +26,8 @@ _BLOCK_BYTES = 32 << 20
 # From one look for blocks that nobody needs to the next. Thousands of batches: an epoch may begin with more batches on
 # their way than it goes on with, and its beginning should find the memory of the last one.
 _TAKES_PER_SWEEP = 1024
+# Up to so many bytes the C library has memory that was touched already.
+_SMALL_BYTES = 32 << 10
 
 
 def plain_buffer(num_bytes: int) -> Array:
@@ -34,6 +36,12 @@ def plain_buffer(num_bytes: int) -> Array:
 
 
 _Place: TypeAlias = tuple[int, int, int]  # number of a block, first byte in it, and behind the last one
+
+
+def _small_buffer(num_bytes: int) -> Array:
+    memory = np.empty(num_bytes + CACHE_LINE_BYTES, dtype=np.uint8)
+    begin = -memory.ctypes.data % CACHE_LINE_BYTES
+    return memory[begin : begin + num_bytes]
 
 
 class _Run(weakref.ref[Array]):
@@ -100,10 +108,13 @@ class BufferPool:
 
     Args:
         allocate: Makes a new uint8 buffer of so many bytes, beginning on a cache line; pinned where there is a GPU.
+        has_small: Whether small buffers lie in blocks, too, as they must where memory is pinned. The C library's are
+            faster, and one that is kept keeps nothing else.
     """
 
-    def __init__(self, allocate: Callable[[int], Array] = plain_buffer) -> None:
+    def __init__(self, allocate: Callable[[int], Array] = plain_buffer, *, has_small: bool = False) -> None:
         self._allocate = allocate
+        self._least_bytes = 0 if has_small else _SMALL_BYTES
         self._lock = threading.Lock()
         self._blocks: dict[int, _Block] = {}
         self._num_made = 0
@@ -115,6 +126,8 @@ class BufferPool:
 
     def take(self, num_bytes: int) -> Array:
         """Return a buffer of at least `num_bytes` that nobody else sees, uint8, its content undefined."""
+        if num_bytes < self._least_bytes:
+            return _small_buffer(num_bytes)
         # In steps of a thirty-second to a sixty-fourth, so that what is nearly alike fits into the same gaps.
         step = max(CACHE_LINE_BYTES, 1 << num_bytes.bit_length() >> 6)
         size = -(-max(num_bytes, 1) // step) * step

@@ -15,7 +15,7 @@ def small_blocks(monkeypatch):
 
 
 def test_a_buffer_nobody_sees_is_used_again():
-    pool = BufferPool()
+    pool = BufferPool(has_small=True)
     address = pool.take(1000).ctypes.data
     assert pool.take(1000).ctypes.data == address
     assert pool.num_blocks == 1
@@ -34,7 +34,7 @@ def test_a_buffer_nobody_sees_is_used_again():
     ],
 )
 def test_a_buffer_someone_sees_through_any_view_is_left_alone(cut):
-    pool = BufferPool()
+    pool = BufferPool(has_small=True)
     view = cut(pool.take(1000))
     other = pool.take(1000)
     assert pool.used_bytes == 2 * 1024
@@ -49,7 +49,7 @@ def test_a_buffer_someone_sees_through_any_view_is_left_alone(cut):
 @pytest.mark.torch
 def test_a_buffer_seen_by_a_torch_tensor_is_left_alone():
     torch = pytest.importorskip("torch")
-    pool = BufferPool()
+    pool = BufferPool(has_small=True)
     tensor = torch.from_numpy(pool.take(1000)[:800].view(np.float32))[2:].view(-1, 2)
     tensor.fill_(7)
     pool.take(1000)[:] = 0
@@ -72,7 +72,7 @@ def test_no_two_buffers_share_a_byte_and_nothing_is_lost_by_cutting(steps):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(buffers, "_BLOCK_BYTES", 4096)
         patch.setattr(buffers, "_TAKES_PER_SWEEP", 10)
-        pool = BufferPool()
+        pool = BufferPool(has_small=True)
         held: dict[int, np.ndarray] = {}
         for i, (what, number) in enumerate(steps):
             if what == "take":
@@ -87,7 +87,7 @@ def test_no_two_buffers_share_a_byte_and_nothing_is_lost_by_cutting(steps):
 
 
 def test_what_comes_back_is_one_gap_again(small_blocks):
-    pool = BufferPool()
+    pool = BufferPool(has_small=True)
     held = [pool.take(512) for _ in range(8)]
     for i in (3, 5, 4, 0, 7, 1, 6, 2):
         held[i] = None
@@ -100,14 +100,14 @@ def test_what_comes_back_is_one_gap_again(small_blocks):
 def test_batches_of_varying_size_take_no_more_than_those_in_sight_and_the_next(small_blocks, monkeypatch):
     monkeypatch.setattr(buffers, "_BLOCK_BYTES", 1 << 20)
     rng = np.random.default_rng(3)
-    pool, held = BufferPool(), []
+    pool, held = BufferPool(has_small=True), []
     for size in rng.integers(30_000, 90_000, 3000).tolist():
         held = [*held[-7:], pool.take(size)]
     assert pool.num_blocks == 1  # eight of at most 90,000 bytes
 
 
 def test_large_buffers_have_blocks_of_their_own_which_small_ones_leave_alone(small_blocks):
-    pool = BufferPool()
+    pool = BufferPool(has_small=True)
     address = pool.take(5000).ctypes.data
     small = pool.take(100)
     assert pool.take(5100).ctypes.data == address
@@ -118,7 +118,7 @@ def test_large_buffers_have_blocks_of_their_own_which_small_ones_leave_alone(sma
 
 def test_blocks_that_nobody_needs_for_a_while_are_let_go(small_blocks, monkeypatch):
     monkeypatch.setattr(buffers, "_TAKES_PER_SWEEP", 10)
-    pool = BufferPool()
+    pool = BufferPool(has_small=True)
     kept = [pool.take(2048) for _ in range(20)]
     assert pool.num_blocks == 10
     last = kept[-1]
@@ -132,7 +132,7 @@ def test_blocks_that_nobody_needs_for_a_while_are_let_go(small_blocks, monkeypat
 
 
 def test_a_pool_that_is_gone_takes_nothing_along():
-    pool = BufferPool()
+    pool = BufferPool(has_small=True)
     buffer = pool.take(1000)
     buffer[:] = 7
     del pool
@@ -145,3 +145,13 @@ def test_plain_buffers_begin_on_a_cache_line(num_bytes):
     buffer = plain_buffer(num_bytes)
     assert buffer.nbytes == num_bytes
     assert buffer.ctypes.data % 64 == 0
+
+
+def test_small_buffers_of_plain_memory_are_their_own():
+    pool = BufferPool()
+    small = [pool.take(size) for size in (0, 1, 100, 30_000)]
+    assert [one.nbytes for one in small] == [0, 1, 100, 30_000]
+    assert all(one.ctypes.data % 64 == 0 for one in small[1:])
+    assert pool.num_blocks == 0
+    pool.take(40_000)
+    assert pool.num_blocks == 1
