@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ from stoker.errors import FieldError
 from stoker.feed.fill import Filling
 from stoker.feed.opening import Opener
 from stoker.feed.temporary import TemporaryFolder
+from stoker.feed.trial import join, try_first_chunk
 from stoker.feed.units.make import check_units
 from stoker.feed.units.open import makes_tokens, open_units
 from stoker.identity import fingerprint
@@ -51,6 +52,9 @@ _FETCHED_BYTES = 1 << 30
 # Threads that build from a local source beyond those that may decode: one publishes a chunk, which waits for the disk
 # and the kernel, while the next one is decoded. Two are no faster than one.
 _PUBLISH_THREADS = 1
+
+FirstChunks: TypeAlias = Callable[[npt.NDArray[np.int64], Spec], Iterable[int]]
+"""Returns chunks, those that are used first in front, for the samples of each chunk, shape [K], and what one is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +84,7 @@ class Chunks:
         spec: What a sample is.
         expected_bytes: About how much all chunks take.
         temporary: Folder to remove at the end, where the cache is this loader's alone.
+        beside: Threads that build some chunks already; joined before the rest is closed.
 
     Attributes:
         expected_bytes: About how much all chunks take.
@@ -95,6 +100,7 @@ class Chunks:
         spec: Spec,
         expected_bytes: int,
         temporary: TemporaryFolder | None,
+        beside: Sequence[threading.Thread] = (),
     ) -> None:
         self.catalogue = catalogue
         self.spec = spec
@@ -104,6 +110,7 @@ class Chunks:
         self._builder = builder
         self.expected_bytes = expected_bytes
         self._temporary = temporary
+        self._beside = beside
         self.index: Index | None = None
         self._keys: dict[int, str] = {}
         self._opener = Opener(
@@ -123,8 +130,7 @@ class Chunks:
     @property
     def is_tight(self) -> bool:
         """Whether chunks may have to leave the cache again: then none is built long before it is used."""
-        limit_bytes = self._store.limit_bytes
-        return limit_bytes is not None and 2 * self.expected_bytes > limit_bytes
+        return _is_tight(self._store, self.expected_bytes)
 
     def stand(self, window: int | None) -> None:
         """Map each chunk once from now on, where they are few or small enough; see `Opener.stand`."""
@@ -226,7 +232,11 @@ class Chunks:
         )
 
     def close(self) -> None:
-        """Give locks and temporary folders back. Harmless when called again."""
+        """Give locks and temporary folders back. Harmless when called again.
+
+        Blocks: until chunks that are being built are done.
+        """
+        join(self._beside)
         self._builder.close()
         self._opener.close()
         self._store.close()
@@ -244,6 +254,7 @@ def open_chunks(
     on_stage: OnStage,
     asked: Asked | None = None,
     on_count: OnCount | None = None,
+    first_chunks: FirstChunks | None = None,
 ) -> Chunks:
     """Open a data set and its cache, and find out what a sample is.
 
@@ -256,6 +267,7 @@ def open_chunks(
         on_stage: Told of the work that building does.
         asked: What the order counts, if not rows.
         on_count: Told how far counting that is.
+        first_chunks: Returns the chunks of the first batches; some of them are built beside the first one of all.
 
     Raises:
         StokerError: As `Loader` says.
@@ -288,7 +300,14 @@ def open_chunks(
             if dataset.transform is None and dataset.filter is None:
                 check_known_nulls(catalogue)
             spec = builder.find_spec()
-            _try_first_chunk(catalogue, store, builder)
+            beside = try_first_chunk(
+                catalogue,
+                store,
+                builder,
+                beside=lambda: () if first_chunks is None else first_chunks(catalogue.num_samples, spec),
+                num_beside=_num_beside(catalogue, store, spec, num_threads),
+            )
+            stack.callback(join, beside)
         chunks = Chunks(
             catalogue=catalogue,
             store=store,
@@ -296,6 +315,7 @@ def open_chunks(
             spec=spec,
             expected_bytes=_expected_bytes(catalogue, store, spec),
             temporary=temporary,
+            beside=beside,
         )
         if asked is not None:
             check_units(asked, spec)
@@ -368,20 +388,21 @@ def _num_builders(catalogue: Catalogue, num_threads: int) -> int:
     return num_threads + (_REMOTE_THREADS if catalogue.is_remote else _PUBLISH_THREADS)
 
 
+def _num_beside(catalogue: Catalogue, store: Store, spec: Spec, num_threads: int) -> int:
+    """Return how many chunks are built beside the first one: none where chunks may have to leave again."""
+    if _is_tight(store, _expected_bytes(catalogue, store, spec)):
+        return 0
+    return _num_builders(catalogue, num_threads) - 1
+
+
+def _is_tight(store: Store, expected_bytes: int) -> bool:
+    return store.limit_bytes is not None and 2 * expected_bytes > store.limit_bytes
+
+
 def _reserve_bytes(catalogue: Catalogue, limit_bytes: int | None, num_threads: int) -> int:
     """Return the room for chunks that cannot stay: what is being built and opened, however small the cache."""
     wanted = (2 * _num_builders(catalogue, num_threads) + 2) * catalogue.dataset.chunk_bytes
     return wanted if limit_bytes is None else min(wanted, limit_bytes // 2)
-
-
-def _try_first_chunk(catalogue: Catalogue, store: Store, builder: ChunkBuilder) -> None:
-    """Build the first chunk now, so that values or a transform that cannot work show before training begins.
-
-    One that is read together with many others is left for later: that could take minutes.
-    """
-    filled = np.flatnonzero(catalogue.num_samples)
-    if len(filled) and len(catalogue.unit(int(filled[0]))) == 1 and store.is_writable:
-        builder.build(int(filled[0]))
 
 
 def _expected_bytes(catalogue: Catalogue, store: Store, spec: Spec) -> int:

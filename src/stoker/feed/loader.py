@@ -8,6 +8,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -15,6 +16,7 @@ from stoker.errors import ResumeError
 from stoker.feed.explain import Explanation, Use
 from stoker.feed.explain_all import explain_all, find_all
 from stoker.feed.finish import Prepared
+from stoker.feed.first import first_chunks
 from stoker.feed.fits import check_resident, make_maker
 from stoker.feed.following import Following
 from stoker.feed.handover import Handover, NumpyHandover
@@ -187,6 +189,7 @@ class Loader:
             transform_in=wanted.transform_in,
             on_stage=self._stages,
             asked=wanted.asked,
+            first_chunks=partial(first_chunks, wanted),
         )
         self._runs: weakref.WeakSet[Run] = weakref.WeakSet()
         self._beginning = threading.Lock()

@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 
 from stoker.cache.crew import Crew
-from stoker.feed.chunks import ChunkCounts, Chunks, open_chunks
+from stoker.feed.chunks import ChunkCounts, Chunks, FirstChunks, open_chunks
 from stoker.feed.fill import Filling
 from stoker.feed.sets import fingerprint_of
 from stoker.feed.temporary import TemporaryFolder
@@ -188,6 +188,7 @@ def open_all(
     on_stage: OnStage,
     asked: Asked | None = None,
     on_count: OnCount | None = None,
+    first_chunks: FirstChunks | None = None,
 ) -> Opened:
     """Open a data set, or all of a mixture; see `open_chunks`.
 
@@ -206,6 +207,7 @@ def open_all(
             on_stage=on_stage,
             asked=asked,
             on_count=on_count,
+            first_chunks=None if dataset is not one else first_chunks,
         )
 
     if isinstance(dataset, Dataset):

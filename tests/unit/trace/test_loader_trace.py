@@ -129,9 +129,8 @@ def test_steps_keep_their_numbers_after_a_resume(data, tmp_path):
 def test_a_slow_source_shows_in_who_waits_for_whom(tmp_path):
     storage = MemoryStorage()
     write_parquet(storage, sample_table(400), url="lake/a.parquet", row_group_size=100)
-    with Loader(
-        Dataset("lake", storage=SlowStorage(storage, latency_s=0.05), chunk_size=4000), batch_size=100, cache=tmp_path
-    ) as loader:
+    dataset = Dataset("lake", storage=SlowStorage(storage, latency_s=0.05), chunk_size=4000)
+    with Loader(dataset, batch_size=100, window=1, cache=tmp_path) as loader:
         before = loader.stats()
         for _ in loader:
             pass
