@@ -7,7 +7,9 @@ import shutil
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from stoker.demo.ranking import COUNTRIES, column_names
 
 BATCH_SIZE = 4096
 LOOK_EVERY = 32
+_LOOK_S = 0.01
 
 _TASKS = "/proc/self/task"
 _HAS_TASKS = Path(_TASKS).is_dir()
@@ -73,7 +76,9 @@ def run(data: DemoData, folder: Path, *, num_rounds: int, num_threads: int = 1) 
         clock = _Clock.start()
         threads = _Threads()
         num_rows = 0
-        with Loader(dataset, batch_size=BATCH_SIZE, shuffle=True, cache=cache, num_threads=num_threads) as loader:
+        with threads.looking():  # some build one chunk and end
+            loader = Loader(dataset, batch_size=BATCH_SIZE, shuffle=True, cache=cache, num_threads=num_threads)
+        with loader:
             for step, batch in enumerate(loader):
                 num_rows += len(batch["label"])
                 # Not at every step: looking costs as much as gathering.
@@ -136,6 +141,23 @@ class _Threads:
         for number, seconds in self._seconds().items():
             known = self._last.get(number, ("other threads", 0.0))[0]  # of one that Python has ended already
             self._last[number] = (_role(names.get(number), known), seconds - self._before.get(number, 0.0))
+
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        """Look every few milliseconds in the block."""
+        is_over = threading.Event()
+
+        def look() -> None:
+            while not is_over.wait(_LOOK_S):
+                self.look()
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            thread.join()
 
     def account(self, clock: _Clock, stages: dict[str, float]) -> list[str]:
         """Return where the process's seconds went, one line a role; the lines add up to all of them."""
