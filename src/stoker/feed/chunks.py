@@ -389,10 +389,11 @@ def _num_builders(catalogue: Catalogue, num_threads: int) -> int:
 
 
 def _num_beside(catalogue: Catalogue, store: Store, spec: Spec, num_threads: int) -> int:
-    """Return how many chunks are built beside the first one: none where chunks may have to leave again."""
-    if _is_tight(store, _expected_bytes(catalogue, store, spec)):
-        return 0
-    return _num_builders(catalogue, num_threads) - 1
+    """Return how many chunks are built beside the first one, which then still finds a place among those that compute.
+
+    None where chunks may have to leave again.
+    """
+    return 0 if _is_tight(store, _expected_bytes(catalogue, store, spec)) else num_threads - 1
 
 
 def _is_tight(store: Store, expected_bytes: int) -> bool:
