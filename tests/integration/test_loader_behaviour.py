@@ -548,12 +548,11 @@ def test_ranks_that_would_get_nothing_are_told_by_a_warning(folder, world_size, 
 # ---------------------------------------------------------------------- beside the loading of compiled loops
 
 
-@pytest.mark.parametrize(("prefetch", "num_times"), [(0, 3), (2, 0)])
-def test_a_loop_that_makes_its_batches_itself_gives_way_to_the_loading_behind_each_but_the_first(
-    folder, monkeypatch, prefetch, num_times
-):
+@pytest.mark.parametrize("prefetch", [0, 1])
+def test_who_makes_batches_gives_way_to_the_loading_behind_each_but_the_first(folder, monkeypatch, prefetch):
     given = []
-    monkeypatch.setattr("stoker.feed.run.give_way", lambda: given.append(threading.current_thread()))
+    monkeypatch.setattr("stoker.loops.give_way", given.append)
     with stoker.Loader(dataset_of(folder), batch_size=150, prefetch=prefetch) as loader:
         assert sorted(ids_of(loader)) == list(range(NUM_ROWS))
-    assert given == [threading.current_thread()] * num_times
+    assert len(given) == 3
+    assert all(busy_s > 0 for busy_s in given)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from functools import cache
-from types import ModuleType
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from stoker import loops
 
 Version: TypeAlias = tuple[int, int, int]
 """Which file a chunk is: inode, time of writing in nanoseconds, size in bytes."""
@@ -26,18 +26,12 @@ def version_of(about: os.stat_result) -> Version:
     return about.st_ino, about.st_mtime_ns, about.st_size
 
 
-@cache
-def _loops() -> ModuleType | None:
-    """Return the compiled loop; None without numba, or on a system that has another way to be asked."""
-    try:
-        from stoker.cache import look_kernels
-    except ImportError:
-        return None
-    return look_kernels
-
-
 def find_changed(
-    names: npt.NDArray[np.bytes_], versions: npt.NDArray[np.int64], files: npt.NDArray[np.int64], *, compiled: bool
+    names: npt.NDArray[np.bytes_],
+    versions: npt.NDArray[np.int64],
+    files: npt.NDArray[np.int64],
+    *,
+    compiled: bool = True,
 ) -> npt.NDArray[np.bool_]:
     """Return which of some files are not there any more, or are not what they were.
 
@@ -45,15 +39,15 @@ def find_changed(
         names: Of all files, with room for a zero behind the longest. Shape [N].
         versions: What they were, see `Version`. Shape [N, 3].
         files: Those to look at. Shape [K].
-        compiled: Whether the compiled loop may be used: it is loaded where it was not.
+        compiled: False does without the compiled loop, which some systems do not have.
 
     Returns:
         Shape [K]. Whoever was `NO_VERSION` has changed.
     """
     changed = np.ones(len(files), dtype=np.bool_)
-    loops = _loops() if compiled else None
-    if loops is not None:
-        loops.find_changed(names.view(np.uint8).reshape(len(names), names.itemsize), versions, files, changed)
+    kernels = loops.find("stoker.cache.look_kernels") if compiled else None
+    if kernels is not None:
+        kernels.find_changed(names.view(np.uint8).reshape(len(names), names.itemsize), versions, files, changed)
         return changed
     for i, file in enumerate(files.tolist()):
         with contextlib.suppress(OSError):

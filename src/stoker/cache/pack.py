@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from functools import cache
-from types import ModuleType
 
 import numpy as np
 import numpy.typing as npt
 
+from stoker import loops
 from stoker.source.columns import Packable, Stack
 from stoker.spec import Array, Ragged, Spec
 
@@ -20,14 +19,8 @@ _WIDENED = {"i": 10, "u": 20}
 _BYTES = 0
 
 
-@cache
-def compiled_loops() -> ModuleType | None:
-    """Return the compiled loops of packing and of laying strips; None without numba."""
-    try:
-        from stoker.cache import kernels
-    except (ImportError, RuntimeError):  # not installed, or it finds no place to keep what it compiled
-        return None
-    return kernels
+LOOPS = "stoker.cache.kernels"
+"""The compiled loops of packing and of laying strips."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +64,7 @@ class Packer:
 
     def __init__(self, fields: Packable, spec: Spec, *, num_samples: int, compiled: bool = True) -> None:
         self._record_bytes = spec.record_bytes
-        self._kernels = compiled_loops() if compiled else None
+        self._kernels = loops.find(LOOPS) if compiled else None
         entries = [entry for entry in spec.fixed if entry.value_bytes]
         whole: dict[str, Array] = {}
         stacks: dict[str, Stack] = {}

@@ -9,13 +9,13 @@ A run ends where any bit of any field that is shared changes, so every sample ge
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from stoker import loops
 from stoker.cache.layout import RECORDS, Table, make_table, table_names
 from stoker.offsets import offsets_of, ranges
 from stoker.source.columns import Packable, Stack
@@ -110,16 +110,6 @@ def _mark_lists(ragged: Ragged, begins: Bools, *, compiled: bool) -> None:
         begins[1:] |= np.diff(starts)[1:] != np.diff(starts)[:-1]
 
 
-@cache
-def _compiled() -> Callable[[Array, Index, Bools], None] | None:
-    try:
-        from stoker.cache import runs_kernels
-    except (ImportError, RuntimeError):  # not installed, or it finds no place to keep what it compiled
-        return None
-    found: Callable[[Array, Index, Bools], None] = runs_kernels.mark
-    return found
-
-
 def mark(data: Array, starts: Index, begins: Bools, *, compiled: bool = True) -> None:
     """Mark the rows whose bytes differ from those of the row before.
 
@@ -129,9 +119,9 @@ def mark(data: Array, starts: Index, begins: Bools, *, compiled: bool = True) ->
         begins: Marked rows, which are not looked at; the first one is. Shape [N].
         compiled: False keeps to NumPy.
     """
-    kernel = _compiled() if compiled else None
-    if kernel is not None:
-        kernel(data, np.ascontiguousarray(starts), begins)
+    kernels = loops.find("stoker.cache.runs_kernels") if compiled else None
+    if kernels is not None:
+        kernels.mark(data, np.ascontiguousarray(starts), begins)
         return
     lengths = np.diff(starts)
     begins[1:] |= lengths[1:] != lengths[:-1]

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stoker.cache.pack import compiled_loops
+from stoker import loops
+from stoker.cache.pack import LOOPS
 from stoker.errors import FieldError
 from stoker.offsets import offsets_of, ranges
 from stoker.source.columns import Packable
@@ -84,7 +85,7 @@ class Strips:
         """
         places = self.places[start:stop]
         value_bytes = np.array([entry.value_bytes for entry in self.entries], dtype=np.int64)
-        kernels = compiled_loops() if compiled else None
+        kernels = loops.find(LOOPS) if compiled else None
         if kernels is not None:
             sources = np.array(
                 [

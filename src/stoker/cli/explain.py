@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
+from stoker import loops
 from stoker.cli.arguments import Commands, add_cache, add_command, add_json, add_order, at_least_0
 from stoker.cli.counting import counting
 from stoker.cli.paint import cells, print_json, print_line, table
@@ -79,7 +78,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
     shard = Shard(options.rank, options.world_size)
     target, asked = target_of(options), asked_of(options)
-    with _plain_arithmetic():
+    with loops.left_out():  # for one step, loading them takes longer than all the rest
         with counting("reading footers …") as (_, show):
             cache = Path(options.cache).expanduser() if options.cache else None
             known = open_known(target, cache=cache, asked=asked, on_count=show)
@@ -107,18 +106,6 @@ def run(options: argparse.Namespace, console: Console) -> int:
         counted = "sample" if asked is None else "unit"
         _print(found, known, steps, console, shows_all=options.all, counted=counted)
     return 0
-
-
-@contextmanager
-def _plain_arithmetic() -> Iterator[None]:
-    """Do without compiled arithmetic meanwhile: for one step, loading it takes longer than all the rest."""
-    from stoker.order.permute import defer_compiled
-
-    defer_compiled(True)
-    try:
-        yield
-    finally:
-        defer_compiled(False)
 
 
 def _print(found: Explanation, known: Known, steps: Steps, console: Console, *, shows_all: bool, counted: str) -> None:

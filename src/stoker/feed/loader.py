@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from stoker import loops
 from stoker.errors import ResumeError
 from stoker.feed.explain import Explanation, Use
 from stoker.feed.explain_all import explain_all, find_all
@@ -31,7 +32,6 @@ from stoker.feed.shard import Shard
 from stoker.feed.units.report import UnitsReport
 from stoker.gather.assemble import Once
 from stoker.gather.buffers import BufferPool
-from stoker.gather.ready import load_kernels
 from stoker.order.position import ROWS, Position
 from stoker.order.steps import Remainder, Steps
 from stoker.source.dataset import Dataset
@@ -179,7 +179,7 @@ class Loader:
         self._remainder = wanted.remainder
         self._made_s = time.monotonic()
         name = _name(dataset)
-        load_kernels()
+        loops.load()
         self._stages = Stages() if wanted.trace is None else wanted.trace.stages(name)
         self._opened: Opened = open_all(
             dataset,

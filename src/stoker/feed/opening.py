@@ -30,7 +30,6 @@ from stoker.cache.opened import Chunk
 from stoker.cache.store import Store
 from stoker.errors import CacheError, ChunkCorruptError
 from stoker.feed.fill import Filling
-from stoker.gather.ready import are_kernels_ready
 from stoker.spec import Spec
 from stoker.windows.list_places import Index
 from stoker.windows.memory import Memories
@@ -198,7 +197,7 @@ class Opener:
 
     def _open_standing(self, standing: Standing, numbers: Sequence[int], filler: Filling) -> Window:
         chunks = np.array(numbers, dtype=np.int64)
-        missing: list[int] = standing.find_changed(chunks, compiled=are_kernels_ready()).tolist()
+        missing: list[int] = standing.find_changed(chunks).tolist()
 
         def place(chunk: int, opened: Chunk) -> None:
             if not opened.is_kept:

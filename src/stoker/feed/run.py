@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
+from stoker import loops
 from stoker.feed.fill import Filler
 from stoker.feed.finish import Finisher, Prepared
 from stoker.feed.gathering import Gatherer
@@ -19,7 +20,6 @@ from stoker.feed.streams import EpochStream, Mapped, MixedStream, Stream
 from stoker.feed.subjects import Subjects
 from stoker.feed.units.expand import Units
 from stoker.gather.buffers import BufferPool
-from stoker.gather.ready import give_way
 from stoker.order.epoch import EpochOrder
 from stoker.order.mixture import MixtureEpoch
 from stoker.order.position import Position
@@ -85,6 +85,7 @@ class Run:
         self._numbers = range(turn.first, steps.num_steps, turn.every)
         self._num_handed = 0
         self._handed_ns = 0
+        self._busy_s = 0.0  # how long it took to gather batches, the last time
         self._passing_from = 0  # the step from which on windows may be left behind
         self._subjects = Subjects(epoch=self._epoch, steps=steps, num_lanes=len(orders))
         # Asked for twice: when a step is assembled, and to see what it leaves behind.
@@ -260,12 +261,14 @@ class Run:
 
     def _make(self, number: int, num_wanted: int) -> Iterator[Prepared]:
         """Yield the batches of some of the run's steps, the first of them at least."""
-        if number and not self._settings.prefetch:  # the first of all comes as soon as it can
-            give_way()
+        if number:  # the first of all comes as soon as it can
+            loops.give_way(self._busy_s)
         numbers = self._numbers[number : number + num_wanted]
+        start_s = time.perf_counter()
         with self._stages.span("batch", subject=self._subjects.of_step(numbers[0])):
             made, slices = self._gatherer.gather(numbers)
             prepared = self._finisher.finish(made[0], slices[0])
+        self._busy_s = time.perf_counter() - start_s
         yield prepared
         for step, batch, pieces in zip(numbers[1:], made[1:], slices[1:], strict=False):
             with self._stages.span("batch", subject=self._subjects.of_step(step)):

@@ -6,15 +6,13 @@ Every array here is an index into one flat array of a `Region`, so nothing depen
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from types import ModuleType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from stoker import loops
 from stoker.cache.strips import STRIP_UNIT_BYTES
-from stoker.gather import ready
 from stoker.offsets import ranges
 from stoker.order.epoch import Located
 from stoker.spec import CACHE_LINE_BYTES, Array, unit_dtype
@@ -23,18 +21,9 @@ from stoker.windows.list_places import Fields
 Index = npt.NDArray[np.int64]
 
 
-def _compiled() -> ModuleType | None:
-    """Return the compiled loops; None without numba, and as long as a thread is still loading them."""
-    return _loops() if ready.are_kernels_ready() else None
-
-
-@cache
-def _loops() -> ModuleType | None:
-    try:
-        from stoker.gather import kernels
-    except ImportError:
-        return None
-    return kernels
+_ROWS_AND_LISTS = "stoker.gather.kernels"
+_STRETCHES = "stoker.gather.stretch_kernels"
+_SHARED = "stoker.gather.shared_kernels"
 
 
 def take_records(
@@ -51,7 +40,7 @@ def take_records(
         compiled: False keeps to NumPy.
     """
     num_bytes = records.shape[1]
-    kernels = _compiled() if compiled and num_bytes % CACHE_LINE_BYTES == 0 else None
+    kernels = loops.find(_ROWS_AND_LISTS) if compiled and num_bytes % CACHE_LINE_BYTES == 0 else None
     if kernels is not None and places is not None:
         kernels.put_lines(records.reshape(-1), index, num_bytes, places, out.reshape(-1), out.shape[1], at)
         return
@@ -104,7 +93,7 @@ def take_located(records: Array, where: Where, out: Array) -> None:
         out: uint8, contiguous, shape [B, record_bytes].
     """
     num_bytes = records.shape[1]
-    kernels = _compiled() if num_bytes % CACHE_LINE_BYTES == 0 else None
+    kernels = loops.find(_STRETCHES) if num_bytes % CACHE_LINE_BYTES == 0 else None
     stretch = _stretch(where)
     if kernels is None or stretch is None:
         take_records(records, where.row, out)
@@ -158,21 +147,22 @@ def take_rows(
     Returns:
         None where only NumPy's ways are there.
     """
-    kernels = _compiled() if records.shape[1] % CACHE_LINE_BYTES == 0 else None
+    kernels = loops.find(_ROWS_AND_LISTS) if records.shape[1] % CACHE_LINE_BYTES == 0 else None
     if kernels is None:
         return None
     num_fields, num = len(fields.value_bytes), where.num
-    stretch = _stretch(where)
+    stretching = loops.find(_STRETCHES)
+    stretch = None if stretching is None else _stretch(where)
     slot, row = (where.slot, where.row) if stretch is None else np.empty((2, num), dtype=np.int64)
     sources = np.empty((num_fields, num), dtype=np.int64)
     offsets = np.empty((num_fields, num + 1), dtype=np.int64)
     begins = np.empty(num_fields, dtype=np.int64)
     values = memory_for(expected_bytes)
     rows = (records.reshape(-1), row, records.shape[1], out.reshape(-1), *fields, slot, sources, offsets, begins)
-    if stretch is None:
+    if stretching is None or stretch is None:
         num_bytes = kernels.take_rows(*rows, values)
     else:
-        num_bytes = kernels.take_rows_of_stretch(*stretch, *rows, values)
+        num_bytes = stretching.take_rows_of_stretch(*stretch, *rows, values)
     if num_bytes > len(values):
         values = memory_for(num_bytes)
         kernels.copy_fields(fields.memory, fields.value_bytes, sources, offsets, begins, values)
@@ -194,7 +184,7 @@ def extents(words: Index, first: Index, slot: Index, row: Index, *, compiled: bo
     """
     starts = np.empty(len(slot), dtype=np.int64)
     offsets = np.empty(len(slot) + 1, dtype=np.int64)
-    kernels = _compiled() if compiled else None
+    kernels = loops.find(_ROWS_AND_LISTS) if compiled else None
     if kernels is not None:
         kernels.extents(words, first, slot, row, starts, offsets)
     else:
@@ -232,7 +222,7 @@ def strip_extents(
     num_fields, num = len(value_bytes), len(slot)
     sources = np.empty((num_fields, num), dtype=np.int64)
     offsets = np.zeros((num_fields, num + 1), dtype=np.int64)
-    kernels = _compiled() if compiled else None
+    kernels = loops.find(_ROWS_AND_LISTS) if compiled else None
     if kernels is not None:
         kernels.strip_extents(halves, first, first_byte, value_bytes, slot, row, sources, offsets)
         return sources, offsets
@@ -257,7 +247,7 @@ def copy_lists(
         out: uint8, with room for all of them.
         compiled: False keeps to NumPy.
     """
-    kernels = _compiled() if compiled else None
+    kernels = loops.find(_ROWS_AND_LISTS) if compiled else None
     if kernels is not None:
         kernels.copy_lists(memory, sources, value_bytes, offsets, out)
         return
@@ -293,7 +283,7 @@ def run_rows(records: Array, offset: int, first: Index, slot: Index, row: Index,
         row: Row of each sample, each known to be in range. Shape [B].
         compiled: False keeps to NumPy.
     """
-    kernels = _compiled() if compiled else None
+    kernels = loops.find(_SHARED) if compiled else None
     if kernels is None:
         runs = records[:, offset : offset + 4].view(np.uint32)[:, 0]
         found: Index = first[slot] + runs[row]
@@ -332,7 +322,7 @@ def take_runs(
         compiled: False keeps to NumPy.
     """
     num_bytes = records.shape[1]
-    kernels = _compiled() if compiled and num_bytes % CACHE_LINE_BYTES == 0 else None
+    kernels = loops.find(_SHARED) if compiled and num_bytes % CACHE_LINE_BYTES == 0 else None
     if kernels is None:
         take_records(records, row, out, compiled=compiled)
         runs = run_rows(records, offset, first, slot, row, compiled=compiled)
@@ -364,7 +354,7 @@ def distinct(row: Index, *, compiled: bool = True) -> tuple[Index, Array]:
         The different rows, int64, shape [U], and a place among them for each, int32, shape [B].
     """
     index = np.empty(len(row), dtype=np.int32)
-    kernels = _compiled() if compiled else None
+    kernels = loops.find(_SHARED) if compiled else None
     if kernels is not None:
         found = np.empty(len(row), dtype=np.int64)
         num = kernels.distinct(row, found, index, _empty_table(len(row)))

@@ -14,11 +14,9 @@ N * w[i] / W draws in every epoch, N * w[i] / W of them on average, and an epoch
 
 from __future__ import annotations
 
-from functools import cache
-from types import ModuleType
-
 import numpy as np
 
+from stoker import loops
 from stoker.identity import order_key
 from stoker.order.plain import GOLDEN, MIX_1, MIX_2, Int64, UInt64
 
@@ -30,15 +28,6 @@ _HALF_BITS = 17
 MAX_SAMPLES = 1 << 39
 
 _MASK_64 = (1 << 64) - 1
-
-
-@cache
-def _compiled() -> ModuleType | None:
-    try:
-        from stoker.order import draws_compiled
-    except ImportError:
-        return None
-    return draws_compiled
 
 
 class Draws:
@@ -90,7 +79,7 @@ class Draws:
             draw: Draws of those chunks, each below `num_draws` of its chunk. Shape [B].
             compiled: False keeps to NumPy.
         """
-        kernels = _compiled() if compiled else None
+        kernels = loops.find("stoker.order.draws_compiled") if compiled else None
         if kernels is not None:
             found = np.empty(len(chunk), dtype=np.int64)
             numbers = max(self._num, 1), self._whole, self._rest, self._shift_whole, self._shift_rest, _HALF_BITS

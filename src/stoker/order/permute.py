@@ -6,12 +6,12 @@ index ──► at most 256: a table drawn by Fisher and Yates
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from stoker import loops
 from stoker.order import plain
 from stoker.order.plain import Int64, Tables
 
@@ -35,31 +35,9 @@ class Arithmetic(Protocol):
         """Return slot and row of consecutive positions within a window."""
 
 
-_is_deferred = False
-
-
 def arithmetic() -> Arithmetic:
-    """Return the compiled arithmetic where numba can be imported, else the same in NumPy.
-
-    The first call imports numba and reads (once per machine: compiles) the kernels, half a second; unless
-    `defer_compiled` says that somebody else is at it.
-    """
-    return plain if _is_deferred else _best()
-
-
-def defer_compiled(is_deferred: bool, /) -> None:
-    """Take the plain arithmetic for the time being; both give the same integers."""
-    global _is_deferred  # one switch for the process, as there is one set of loaded modules
-    _is_deferred = is_deferred
-
-
-@cache
-def _best() -> Arithmetic:
-    try:
-        from stoker.order import compiled
-    except ImportError:
-        return plain
-    return compiled
+    """Return the compiled arithmetic where it is there, else the same in NumPy; see `loops.find`."""
+    return cast("Arithmetic", loops.find("stoker.order.compiled") or plain)
 
 
 def as_index(index: npt.ArrayLike, *, start: int = 0, stop: int, name: str) -> Int64:

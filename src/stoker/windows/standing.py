@@ -131,9 +131,9 @@ class Standing:
             self._num_users += 1
             return StandingWindow(self, chunks, self._first_row[chunks], self._lists.of(chunks))
 
-    def find_changed(self, chunks: Index, *, compiled: bool) -> Index:
+    def find_changed(self, chunks: Index) -> Index:
         """Return which chunks have no place, or are not the files any more that were given one."""
-        found: Index = chunks[find_changed(self._names, self.versions, chunks, compiled=compiled)]
+        found: Index = chunks[find_changed(self._names, self.versions, chunks)]
         return found
 
     def _does_harm(self, num_bytes: int) -> bool:

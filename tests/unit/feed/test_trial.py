@@ -48,7 +48,9 @@ def asked(monkeypatch):
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 5])
-def test_as_many_chunks_are_begun_as_threads_may_compute_and_all_belong_to_the_first_batches(num_threads, tmp_path, asked):
+def test_as_many_chunks_are_begun_as_threads_may_compute_and_all_belong_to_the_first_batches(
+    num_threads, tmp_path, asked
+):
     dataset = dataset_in(tmp_path)
     options = {"batch_size": 60, "shuffle": True, "seed": 5, "window": 6, "num_threads": num_threads}
     with Loader(dataset, cache=tmp_path / "cache", **options) as loader:

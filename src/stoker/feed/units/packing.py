@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
-from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from stoker import loops
 from stoker.errors import FieldMismatchError
 from stoker.feed.units.expand import Segments
 from stoker.gather.borders import Borders
@@ -22,14 +21,7 @@ from stoker.windows.window import Window
 
 Int32 = npt.NDArray[np.int32]
 
-
-@cache
-def _compiled() -> ModuleType | None:
-    try:
-        from stoker.feed.units import kernels
-    except ImportError:
-        return None
-    return kernels
+_LOOPS = "stoker.feed.units.kernels"
 
 
 class PackedPart(NamedTuple):
@@ -67,7 +59,7 @@ def fill_places(segments: Segments, length: int, ids: Int32, positions: Int32, *
         positions: Shape [B, length].
         compiled: False keeps to NumPy.
     """
-    kernels = _compiled() if compiled else None
+    kernels = loops.find(_LOOPS) if compiled else None
     if kernels is not None:
         kernels.fill_places(segments.first, segments.num, segments.at, segments.offsets, ids, positions)
         return
@@ -157,7 +149,7 @@ def copy_ranges(
     """
     if not len(sources) or not value_bytes:
         return
-    kernels = _compiled() if compiled else None
+    kernels = loops.find(_LOOPS) if compiled else None
     if kernels is not None:
         kernels.copy_ranges(memory, sources, num * value_bytes, target * value_bytes, out.reshape(-1).view(np.uint8))
         return

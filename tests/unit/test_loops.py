@@ -1,0 +1,130 @@
+"""Loading compiled loops beside the first batches."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import stoker
+from stoker import loops
+
+_BEGIN = """
+import importlib, threading
+import numpy as np, sys
+from stoker import loops
+from stoker.order.permute import arithmetic, permute
+assert not loops.is_loading() and "numba" not in sys.modules
+copying = "stoker.gather.kernels"
+"""
+
+
+def _run(code):
+    done = subprocess.run([sys.executable, "-c", _BEGIN + code], capture_output=True, text=True, env=os.environ)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_whoever_cannot_wait_gets_plain_numpy_until_the_loops_are_there():
+    # The loading is held where it imports, so that what happens meanwhile does not depend on timing.
+    out = _run("""
+go = threading.Event()
+loops.load(lambda name: go.wait() and importlib.import_module(name))
+print(arithmetic().__name__, loops.find(copying), "numba" in sys.modules)
+before = permute(np.arange(5000), size=5000, key=7)
+go.set()
+loops.wait()
+print(arithmetic().__name__, loops.find(copying).__name__)
+print((before == permute(np.arange(5000), size=5000, key=7)).all())
+""")
+    assert out == ["stoker.order.plain", "None", "False", "stoker.order.compiled", "stoker.gather.kernels", "True"]
+
+
+def test_each_module_is_used_as_soon_as_it_is_there():
+    out = _run("""
+go, at_order = threading.Event(), threading.Event()
+def hold_at_order(name):
+    if name == "stoker.order.compiled":
+        at_order.set()
+        go.wait()
+    return importlib.import_module(name)
+loops.load(hold_at_order)
+at_order.wait()
+print(loops.find(copying).__name__, arithmetic().__name__, loops.is_loading())
+go.set()
+loops.wait()
+print(arithmetic().__name__, loops.is_loading())
+""")
+    assert out == ["stoker.gather.kernels", "stoker.order.plain", "True", "stoker.order.compiled", "False"]
+
+
+def test_who_gives_way_waits_a_moment_and_only_while_something_is_loaded():
+    out = _run("""
+waited = []
+go, wait = threading.Event(), loops._all_there.wait
+loops._all_there.wait = lambda seconds=None: waited.append(seconds) if seconds is not None else wait()
+loops.give_way(1.0)
+print(waited)
+loops.load(lambda name: go.wait() and importlib.import_module(name))
+loops.give_way(1.0)
+loops.give_way(0.001)
+print(waited == [0.02, 0.002])
+go.set()
+loops.wait()
+loops.give_way(1.0)
+print(len(waited))
+""")
+    assert out == ["[]", "True", "2"]
+
+
+def test_without_numba_the_loading_ends_in_plain_numpy():
+    out = _run("""
+sys.modules["numba"] = None
+loops.load()
+loops.wait()
+print(loops.is_loading(), arithmetic().__name__, loops.find(copying))
+""")
+    assert out == ["False", "stoker.order.plain", "None"]
+
+
+def test_what_is_over_soon_does_without_them():
+    out = _run("""
+with loops.left_out():
+    print(arithmetic().__name__, "numba" in sys.modules)
+print(arithmetic().__name__)
+""")
+    assert out == ["stoker.order.plain", "False", "stoker.order.compiled"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_fork_waits_for_the_loading_so_that_the_child_can_load_for_itself():
+    out = _run("""
+import os
+loops.load()
+child = os.fork()
+if child == 0:
+    print(arithmetic().__name__, flush=True)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+""")
+    assert out == ["stoker.order.compiled"]
+
+
+def test_a_process_may_end_while_the_loops_are_being_loaded():
+    _run("loops.load()")
+
+
+def test_all_of_them_are_compiled_by_one_command():
+    done = subprocess.run([sys.executable, "-m", "stoker.loops"], capture_output=True, text=True, check=True)
+    names = {*loops._LOADED, *loops._OTHERS}
+    assert done.stdout.startswith(f"{len(names)} modules of compiled loops are there")
+    root = Path(stoker.__file__).parent
+    asked_for = {
+        name
+        for path in root.rglob("*.py")
+        for name in re.findall(r'"(stoker(?:\.\w+)*\.(?!_)\w*(?:kernels|compiled))"', path.read_text())
+    }
+    assert asked_for <= names
+    assert all(root.parent.joinpath(*name.split(".")).with_suffix(".py").exists() for name in names)
