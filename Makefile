@@ -45,7 +45,7 @@ clean: ## Remove what make made
 
 .venv/core: pyproject.toml constraints.txt | .venv/bin/python
 	$(PIP) -e .
-	$(BIN)/python -m stoker.loops
+	$(BIN)/python -m stoker.compiling
 	@touch $@
 
 # torch is pinned to a version by constraints.txt: the newest one brings gigabytes of CUDA libraries along.

@@ -45,7 +45,7 @@ def _is_here() -> bool:
 
 def _compile_loops(python: Path) -> None:
     """Have Stoker's loops compiled, as the extensions of the others are: once a machine, in no epoch."""
-    subprocess.run([str(python), "-m", "stoker.loops"], capture_output=True, check=True, cwd=_ROOT)
+    subprocess.run([str(python), "-m", "stoker.compiling"], capture_output=True, check=True, cwd=_ROOT)
 
 
 def _pip(python: Path, arguments: list[str]) -> None:

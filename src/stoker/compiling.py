@@ -1,10 +1,13 @@
 """Loops compiled to machine code: how all of them are.
 
 Imported by modules of loops alone, which are imported on first use: numba takes a tenth of a second to import.
+
+`python -m stoker.compiling` compiles all of them: where an image is built, say, so that nobody compiles them later.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -45,3 +48,11 @@ def compile_loop(signature: object = None, **options: object) -> Callable[[Calla
             return numba.njit(*signatures, **options)(function)
 
     return decorate
+
+
+if __name__ == "__main__":
+    from stoker import loops
+
+    start_s = time.perf_counter()
+    num_modules = loops.load_all()
+    print(f"{num_modules} modules of compiled loops are there, after {time.perf_counter() - start_s:.1f} s")  # noqa: T201

@@ -6,8 +6,6 @@
 
 Without it a loader's first batch would wait for the compiler, although nothing it needs is compiled. The others give
 way to it: it comes by itself, and the sooner it is done the better for all of them.
-
-`python -m stoker.loops` compiles all of them: where an image is built, say, so that nobody compiles them later.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ from __future__ import annotations
 import importlib
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -109,6 +106,14 @@ def give_way(busy_s: float) -> None:
         _all_there.wait(min(_MOMENT_S, _PATIENCE * busy_s))
 
 
+def load_all() -> int:
+    """Load all there are, and return how many modules that is.
+
+    Blocks: until they are compiled, once a machine.
+    """
+    return sum(find(name) is not None for name in (*_LOADED, *_OTHERS))
+
+
 @contextmanager
 def left_out() -> Iterator[None]:
     """Do without loops that are not there yet: for what is over sooner than they would be loaded."""
@@ -138,13 +143,3 @@ def _import(name: str, import_module: Callable[[str], ModuleType] = importlib.im
 # A child would inherit the locks of a half-done import, and nobody to open them.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=wait)
-
-
-def _compile_all() -> None:
-    start_s = time.perf_counter()
-    num_there = sum(_import(name) is not None for name in (*_LOADED, *_OTHERS))
-    print(f"{num_there} modules of compiled loops are there, after {time.perf_counter() - start_s:.1f} s")  # noqa: T201
-
-
-if __name__ == "__main__":
-    _compile_all()
