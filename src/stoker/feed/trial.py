@@ -11,7 +11,6 @@ import numpy as np
 
 from stoker.cache.build import ChunkBuilder
 from stoker.cache.store import Store
-from stoker.errors import StokerError
 from stoker.source.catalogue import Catalogue
 
 
@@ -49,7 +48,7 @@ def try_first_chunk(
         return []
 
     def build(chunk: int) -> None:
-        with contextlib.suppress(StokerError, OSError):
+        with contextlib.suppress(Exception):
             builder.build(chunk)
 
     alone = (chunk for chunk in beside() if chunk != first and len(catalogue.unit(chunk)) == 1)
