@@ -218,7 +218,7 @@ def mean_rate(rates: Sequence[Rate], seconds: Sequence[float] | None = None) -> 
 def built_rate(
     built: Sequence[tuple[float, float, int]], *, num_first: int, whole: Whole, window_samples: float = math.inf
 ) -> Rate | None:
-    """Return the samples/s of a run that units are built for; None of too few.
+    """Return the samples/s of a run that units are built for; None of too few, or where none of them were taken.
 
     Batches come window by window, units several at a time and huge ones seldom. So each unit's samples count all along
     the time that it took:
@@ -227,7 +227,8 @@ def built_rate(
         builder 1   ┆         5,000         ┆       at every moment, what all of them were at, over how long that took
 
     What is built ahead of the loop is no throughput. Within a window it comes and goes; a lead that has grown by more
-    is a loop that falls behind. One that has shrunk says nothing: in the beginning all builders end together.
+    is a loop that falls behind, and as large a share of every part's rate is none. A lead that has shrunk says nothing:
+    in the beginning all builders end together.
 
     Args:
         built: When each unit was begun and when it was done, and its samples.
@@ -243,16 +244,17 @@ def built_rate(
     borders = np.linspace(ended[num_first - 1], ended[-1], _NUM_PARTS + 1)
     # How much of each unit was done by each border.
     done = np.clip((borders[:, None] - start) / np.maximum(stop - start, 1e-9), 0.0, 1.0) @ size
-    rates = np.diff(done) / np.diff(borders)
+    num_built, seconds = float(done[-1] - done[0]), float(borders[-1] - borders[0])
     taken = np.concatenate([[0], np.cumsum(whole.sizes)])[np.searchsorted(whole.begun, borders[[0, -1]], side="right")]
-    lead = float((done[-1] - taken[1]) - (done[0] - taken[0]))
-    seconds = float(borders[-1] - borders[0])
-    less = max(0.0, lead - window_samples) / seconds
-    rate = float(done[-1] - done[0]) / seconds - less
+    num_ahead = max(0.0, num_built - float(taken[1] - taken[0]) - window_samples)
+    if num_ahead >= num_built or seconds <= 0:
+        return None
+    rates = np.diff(done) / np.diff(borders) * (1 - num_ahead / num_built)
+    rate = (num_built - num_ahead) / seconds
     return Rate(
         samples_s=rate,
-        low=min(rate, float(rates.min()) - less),
-        high=max(rate, float(rates.max()) - less),
+        low=min(rate, float(rates.min())),
+        high=max(rate, float(rates.max())),
         num_rounds=len(ended) - num_first,
     )
 

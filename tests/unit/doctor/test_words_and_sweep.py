@@ -95,6 +95,31 @@ def test_a_huge_unit_counts_all_along_the_time_it_took(until, begin):
     assert rate.samples_s == pytest.approx(1_000 + 3_000, rel=0.02)
 
 
+@given(
+    pieces=st.lists(
+        st.tuples(st.floats(0.0, 10.0), st.floats(0.0, 10.0), st.integers(0, 10_000)), min_size=14, max_size=60
+    ),
+    batches=st.lists(st.tuples(st.floats(0.0, 25.0), st.integers(0, 1_000)), max_size=40),
+    num_first=st.integers(1, 8),
+    window_samples=st.floats(0.0, 1e6),
+)
+def test_however_unevenly_a_run_was_built_its_rate_lies_between_its_lowest_and_highest(
+    pieces, batches, num_first, window_samples
+):
+    built = [(begin, begin + length, size) for begin, length, size in pieces]
+    batches = sorted(batches)
+    whole = taken([at for at, _ in batches], [size for _, size in batches])
+    rate = built_rate(built, num_first=num_first, whole=whole, window_samples=window_samples)
+    assert rate is None or (rate.samples_s > 0 and 0 <= rate.low <= rate.samples_s <= rate.high)
+
+
+def test_a_run_that_was_built_in_one_burst_far_ahead_of_its_loop_has_a_lowest_rate():
+    # All but one part of nothing: what it fell behind by is more than was built in them.
+    built = [(1.0 + 0.01 * i, 1.0 + 0.01 * (i + 1), 1_000) for i in range(40)] + [(9.0, 9.1, 10)]
+    rate = built_rate(built, num_first=2, whole=taken([float(i) for i in range(12)], [64] * 12), window_samples=100)
+    assert 0 <= rate.low <= rate.samples_s <= rate.high
+
+
 def test_a_run_of_less_than_a_window_has_no_rate():
     assert steady_rate([0.0, 0.1, 0.2], [10] * 3, window_batches=10) is None
 
