@@ -49,6 +49,7 @@ QUESTIONS = {
     "cold-disk": cold_disk.run,
     "first-epoch": first_epoch.run,
     "first-epoch-all-cores": first_epoch.run_on_all,
+    "first-epoch-kept": first_epoch.run_against_kept,
     "order-index": order.index,
     "order-resume": order.resume,
     "order-explain": order.explain,
