@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ import pytest
 from tests.strategies import check_samples, sample_table, write_files
 
 import stoker
+from stoker.feed.handover import NumpyHandover
 from stoker.testing import MemoryStorage, write_parquet
 
 NUM_ROWS = 600
@@ -143,6 +145,29 @@ def test_an_error_in_augment_reaches_its_step(folder):
         assert list(iterator) == []
 
 
+@pytest.mark.parametrize("failing", [0, 1, 2, 9, 17, 18, 30])
+def test_batches_made_together_with_one_that_fails_come_before_the_error(folder, failing):
+    class Handover(NumpyHandover):
+        num_prepared = 0
+
+        def prepare(self, batch):
+            self.num_prepared += 1
+            if self.num_prepared > failing:
+                raise MemoryError("no memory for a tensor")
+            return super().prepare(batch)
+
+    class Loader(stoker.Loader):
+        def _make_handover(self):
+            return Handover()
+
+    with Loader(dataset_of(folder), batch_size=10, num_threads=1, prefetch=16) as loader:
+        batches = iter(loader)
+        assert ids_of([next(batches) for _ in range(failing)]) == list(range(10 * failing))
+        with pytest.raises(MemoryError) as caught:
+            next(batches)
+        assert f"needed by step {failing} " in told(caught.value)
+
+
 # ---------------------------------------------------------------------- nothing is left behind
 
 
@@ -173,9 +198,10 @@ def test_garbage_that_is_collected_in_a_thread_of_its_own_run_ends_its_threads(f
     """Python collects garbage in whatever thread is running, also in one that assembles the garbage's batches."""
     collected = threading.Event()
     is_let_go = threading.Event()
+    turn = threading.Lock()  # never given back: who collects beside a collection is told at once that it is done
 
     def augment(batch, rng):
-        if is_let_go.is_set() and not collected.is_set():
+        if is_let_go.is_set() and turn.acquire(blocking=False):
             gc.collect()
             collected.set()
         return batch
@@ -185,7 +211,7 @@ def test_garbage_that_is_collected_in_a_thread_of_its_own_run_ends_its_threads(f
         loader = stoker.Loader(dataset_of(folder), batch_size=10, augment=augment, num_threads=2, prefetch=2)
         cycle = {"iterator": iter(loader), "loader": loader}
         cycle["self"] = cycle
-        run = loader._runs.pop()
+        (run,) = loader._runs
         next(cycle["iterator"])
         del cycle, loader
         is_let_go.set()
@@ -537,6 +563,27 @@ def test_augment_gets_the_same_randomness_with_any_threads_and_after_a_resume(fo
     with stoker.Loader(dataset_of(folder), **options) as loader:
         loader.load_state_dict(state)
         assert seen | noise_by_id(loader) == second
+
+
+def test_a_batch_does_not_wait_for_augment_of_the_batches_made_with_it(folder):
+    """Batches are made several at a time once some are ahead, but nobody knows how long a user's function takes."""
+    num_ahead = 8
+    handed = [threading.Event() for _ in range(NUM_ROWS // 10)]
+
+    def augment(batch, rng):
+        step = int(batch["id"][0]) // 10
+        if step >= num_ahead and not handed[step - 1].wait(20):
+            raise TimeoutError(f"step {step - 1} was not handed over before step {step} was made")
+        return batch
+
+    with stoker.Loader(dataset_of(folder), batch_size=10, augment=augment, num_threads=1, prefetch=16) as loader:
+        batches = iter(loader)
+        deadline = time.monotonic() + 20
+        while loader.stats().num_ready < num_ahead:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        for event, _ in zip(handed, batches, strict=True):
+            event.set()
 
 
 @pytest.mark.parametrize(("world_size", "is_told"), [(4, False), (5, True)])
