@@ -47,6 +47,11 @@ class Finisher:
         self._stages = stages
         self._epoch = epoch
 
+    @property
+    def is_quick(self) -> bool:
+        """Whether it takes little beside gathering: nothing is copied, and nothing of the user's is called."""
+        return self._settings.augment is None and not self._settings.handover.copies
+
     def finish(self, made: Made, slices: Sequence[Slice]) -> Prepared:
         """Return a batch as it is handed over."""
         settings, compact = self._settings, self._compact

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Generic, TypeVar
 
@@ -25,7 +25,8 @@ class Prefetch(Generic[T]):
 
     Args:
         make: Called with the number of a result and how many are wanted from there on; yields that many of them or
-            fewer, in order, but at least one. From several threads at once.
+            fewer, in order, but at least one, those together that are ready together: the caller, who may wait for
+            the first of them, is woken once. From several threads at once.
         num_results: How many there are.
         depth: How many may be made or wait ahead of the caller. With 0 there are no threads: each result is made when
             it is asked for, by the caller.
@@ -37,7 +38,7 @@ class Prefetch(Generic[T]):
 
     def __init__(
         self,
-        make: Callable[[int, int], Iterable[T]],
+        make: Callable[[int, int], Iterable[Sequence[T]]],
         *,
         num_results: int,
         depth: int,
@@ -141,7 +142,7 @@ class Prefetch(Generic[T]):
                 raise StopIteration
             if self._is_closed:
                 raise InterruptedError("closed before all results were handed over")
-            (result,) = self._make(number, 1)
+            ((result,),) = self._make(number, 1)
             self._next_to_hand += 1
             return result
 
@@ -150,15 +151,15 @@ class Prefetch(Generic[T]):
             number, stop = claimed
             try:
                 while number < stop:
-                    for result in self._make(number, stop - number):
+                    for results in self._make(number, stop - number):
                         with self._lock:
                             if self._is_closed:
                                 return
-                            self._ready[number] = result
-                            if number == self._awaited:
+                            self._ready.update(zip(range(number, stop), results, strict=False))
+                            if number <= self._awaited < number + len(results):
                                 self._made.notify()
-                        del result  # the caller owns it now: a reference would keep its buffer from being reused
-                        number += 1
+                        number += len(results)
+                        del results  # the caller owns them now: a reference would keep their buffer from being reused
             except BaseException as error:  # whatever it is, it belongs to the step that was due
                 with self._lock:
                     self._failed[number] = error

@@ -259,21 +259,27 @@ class Run:
         with self._stages.span("build", subject=self._subjects.of_chunk(chunk)):
             return self._opened.build(chunk)
 
-    def _make(self, number: int, num_wanted: int) -> Iterator[Prepared]:
-        """Yield the batches of some of the run's steps, the first of them at least."""
+    def _make(self, number: int, num_wanted: int) -> Iterator[list[Prepared]]:
+        """Yield the batches of some of the run's steps, the first of them at least; see `Prefetch`."""
         if number:  # the first of all comes as soon as it can
             loops.give_way(self._busy_s)
         numbers = self._numbers[number : number + num_wanted]
         start_s = time.perf_counter()
         with self._stages.span("batch", subject=self._subjects.of_step(numbers[0])):
             made, slices = self._gatherer.gather(numbers)
-            prepared = self._finisher.finish(made[0], slices[0])
+            ready = [self._finisher.finish(made[0], slices[0])]
         self._busy_s = time.perf_counter() - start_s
-        yield prepared
         for step, batch, pieces in zip(numbers[1:], made[1:], slices[1:], strict=False):
-            with self._stages.span("batch", subject=self._subjects.of_step(step)):
-                prepared = self._finisher.finish(batch, pieces)
-            yield prepared
+            if not self._finisher.is_quick:
+                yield ready
+                ready = []
+            try:
+                with self._stages.span("batch", subject=self._subjects.of_step(step)):
+                    ready.append(self._finisher.finish(batch, pieces))
+            except Exception:
+                yield ready  # they come before the error
+                raise
+        yield ready
 
     def _pass_windows(self) -> None:
         """Close the windows that only steps already handed over needed."""

@@ -8,7 +8,7 @@ from stoker.feed.prefetch import Prefetch
 
 def one_by_one(make):
     """Give results that are made one at a time, however many are wanted."""
-    return lambda first, _: iter([make(first)])
+    return lambda first, _: iter([[make(first)]])
 
 
 def drain(prefetch):
@@ -120,24 +120,29 @@ def test_closing_waits_for_a_result_that_the_caller_is_making():
 # ---------------------------------------------------------------------- several at a time
 
 
-def some_of(make, wanted, at_most=100):
-    """Give as many as are wanted, but `at_most`, and note how many were."""
+def some_of(make, wanted, at_most=100, num_ready=1):
+    """Give as many as are wanted, but `at_most`, so many ready together, and note how many were wanted."""
 
     def several(first, num_wanted):
         wanted.append(num_wanted)
-        for i in range(first, first + min(num_wanted, at_most)):
-            yield make(i)
+        stop = first + min(num_wanted, at_most)
+        for i in range(first, stop, num_ready):
+            yield [make(one) for one in range(i, min(i + num_ready, stop))]
 
     return several
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 7])
 @pytest.mark.parametrize("depth", [0, 1, 3, 16, 100])
-@pytest.mark.parametrize("at_most", [1, 2, 100])
-def test_results_made_together_come_in_order(num_threads, depth, at_most):
+@pytest.mark.parametrize(("at_most", "num_ready"), [(1, 1), (2, 1), (2, 2), (100, 1), (100, 3), (100, 4)])
+def test_results_made_together_come_in_order(num_threads, depth, at_most, num_ready):
     wanted = []
     prefetch = Prefetch(
-        some_of(lambda i: i * i, wanted, at_most), num_results=50, depth=depth, num_threads=num_threads, max_together=4
+        some_of(lambda i: i * i, wanted, at_most, num_ready),
+        num_results=50,
+        depth=depth,
+        num_threads=num_threads,
+        max_together=4,
     )
     assert drain(prefetch) == [i * i for i in range(50)]
     prefetch.close()
@@ -188,7 +193,8 @@ def test_an_error_among_results_made_together_comes_behind_those_before_it(faili
     prefetch.close()
 
 
-def test_a_result_that_was_handed_over_is_referred_to_by_nobody_else():
+@pytest.mark.parametrize("num_ready", [1, 4])
+def test_a_result_that_was_handed_over_is_referred_to_by_nobody_else(num_ready):
     class Result:
         pass
 
@@ -199,7 +205,9 @@ def test_a_result_that_was_handed_over_is_referred_to_by_nobody_else():
         made.append(weakref.ref(result))
         return result
 
-    prefetch = Prefetch(some_of(make, []), num_results=1000, depth=8, num_threads=2, max_together=4)
+    prefetch = Prefetch(
+        some_of(make, [], num_ready=num_ready), num_results=1000, depth=8, num_threads=2, max_together=4
+    )
     for _ in range(40):
         prefetch.get()
     # A thread drops the last it has made before it waits for room: soon, and without being asked.
