@@ -53,6 +53,19 @@ class Blocks:
                     self.flush()
             rest = rest[len(piece) :]
 
+    def room(self) -> Array:
+        """Return what is left of the huge page, to be filled in place: it is written once `fill` has said so.
+
+        A view, good until the next call: bytes of earlier pages lie in it.
+        """
+        return self._block[self.end - self._written :]
+
+    def fill(self, num_bytes: int) -> None:
+        """Write so many bytes of `room` behind what there is."""
+        self.end += num_bytes
+        if self.end - self._written == HUGE_BYTES:
+            self.flush()
+
     def skip_to(self, end: int) -> None:
         """Write zeros up to there."""
         self.add(bytes(end - self.end))

@@ -7,9 +7,9 @@ b       ┆ x │ y y │ ┆         ─►   strips  ┆ 1 1 1 x │ 2 y y │
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -46,27 +46,23 @@ class Strips:
     places: Places
     size_bytes: int
 
-    def blocks(self, block_bytes: int) -> Iterator[memoryview]:
-        """Yield the strips one behind the other, as many as fit into so many bytes at a time.
+    @cached_property
+    def _begins(self) -> npt.NDArray[np.int64]:
+        """Where the strip of each row begins, and the last one ends, in units. Shape [N + 1]."""
+        return np.append(self.places[:, 0], self.size_bytes // STRIP_UNIT_BYTES).astype(np.int64)
 
-        Each is gone when the next one is asked for. A strip that does not fit comes in pieces, its lists as they are.
-        """
-        starts = np.append(self.places[:, 0], self.size_bytes // STRIP_UNIT_BYTES).astype(np.int64)
-        num_rows, first = len(self.places), 0
-        while first < num_rows:
-            most = starts[first] + block_bytes // STRIP_UNIT_BYTES
-            stop = int(np.searchsorted(starts, most, side="right")) - 1
-            if stop > first:
-                num_bytes = int(starts[stop] - starts[first]) * STRIP_UNIT_BYTES
-                block = _block(block_bytes)[:num_bytes]
-                self.lay(block, first, stop)
-                yield block.data
-            else:
-                stop = first + 1
-                yield from self._pieces(first, int(starts[stop] - starts[first]) * STRIP_UNIT_BYTES, block_bytes)
-            first = stop
+    def fitting(self, start: int, num_bytes: int) -> int:
+        """Return the row up to which strips fit into so many bytes, from `start` on."""
+        most = int(self._begins[start]) + num_bytes // STRIP_UNIT_BYTES
+        return int(np.searchsorted(self._begins, most, side="right")) - 1
 
-    def _pieces(self, row: int, num_bytes: int, piece_bytes: int) -> Iterator[memoryview]:
+    def num_bytes(self, start: int, stop: int) -> int:
+        """Return how many bytes the strips of rows [start, stop) take."""
+        return int(self._begins[stop] - self._begins[start]) * STRIP_UNIT_BYTES
+
+    def pieces(self, row: int, piece_bytes: int) -> Iterator[memoryview]:
+        """Yield the strip of a row, its lists as they are, at most so many bytes at a time."""
+        num_bytes = self.num_bytes(row, row + 1)
         for lists in self.lists:
             content = _bytes_of(lists.values[lists.offsets[row] : lists.offsets[row + 1]])
             num_bytes -= len(content)
@@ -160,14 +156,3 @@ def _bytes_of(values: Array) -> Array:
     if not values.nbytes:
         return np.empty(0, dtype=np.uint8)
     return values.reshape(-1).view(np.uint8)
-
-
-_kept = threading.local()
-
-
-def _block(num_bytes: int) -> Array:
-    """Return this thread's block: fresh memory costs more than filling it."""
-    kept: Array | None = getattr(_kept, "block", None)
-    if kept is None or len(kept) < num_bytes:
-        kept = _kept.block = np.empty(num_bytes, dtype=np.uint8)
-    return kept

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -209,38 +208,60 @@ class PreparedChunk:
 
 
 def _write_records(blocks: Blocks, table: Table) -> str:
+    """Write all records, packed where they are written from: only one that spans two huge pages is copied once more."""
     width, num_rows = table.spec.record_bytes, table.num_rows
-    rows = max(1, _BLOCK_BYTES // width)
-    block = _block(table.spec, min(rows, max(1, num_rows)))
     packer = Packer(table.arrays, table.spec, num_samples=num_rows)
+    gaps = _gaps(table.spec)
+    spanning = np.empty(width, dtype=np.uint8)
     digest = xxhash.xxh3_64()
-    for start in range(0, num_rows, rows):
-        stop = min(start + rows, num_rows)
-        packer.pack(block, start, stop)
-        packed = block.data[: (stop - start) * width]
-        digest.update(packed)
-        blocks.add(packed)
+    start = 0
+    while start < num_rows:
+        room = blocks.room()
+        num = min(min(len(room), _BLOCK_BYTES) // width, num_rows - start)
+        packed = room[: num * width] if num else spanning
+        stop = start + max(num, 1)
+        packer.pack(packed, start, stop)
+        for begin, end in gaps:
+            packed.reshape(-1, width)[:, begin:end] = 0
+        digest.update(packed.data)
+        if num:
+            blocks.fill(len(packed))
+        else:
+            blocks.add(packed.data)
+        start = stop
     return digest.hexdigest()
+
+
+def _gaps(spec: Spec) -> list[tuple[int, int]]:
+    """Return where no field lies in a record."""
+    gaps, end = [], 0
+    for entry in sorted(spec.fixed, key=lambda entry: spec.record_offsets[entry.name]):
+        begin = spec.record_offsets[entry.name]
+        if begin > end:
+            gaps.append((end, begin))
+        end = max(end, begin + entry.value_bytes)  # one of no bytes may lie anywhere
+    return [*gaps, (end, spec.record_bytes)] if end < spec.record_bytes else gaps
 
 
 def _write_strips(blocks: Blocks, strips: Strips) -> str:
+    """Write all strips, laid where they are written from, but for one that spans two huge pages."""
     digest = xxhash.xxh3_64()
-    for laid in strips.blocks(_BLOCK_BYTES):
-        digest.update(laid)
-        blocks.add(laid)
+    start, num_rows = 0, len(strips.places)
+    while start < num_rows:
+        room = blocks.room()
+        stop = strips.fitting(start, min(len(room), _BLOCK_BYTES))
+        if stop > start:
+            laid = room[: strips.num_bytes(start, stop)]
+            strips.lay(laid, start, stop)
+            digest.update(laid.data)
+            blocks.fill(len(laid))
+        else:
+            stop = start + 1
+            for piece in strips.pieces(start, _BLOCK_BYTES):
+                digest.update(piece)
+                blocks.add(piece)
+        start = stop
     return digest.hexdigest()
-
-
-_blocks = threading.local()
-
-
-def _block(spec: Spec, rows: int) -> Array:
-    """Return this thread's block, with zeros where no field lies: fresh memory costs more than packing into it."""
-    size = rows * spec.record_bytes
-    kept: tuple[Array, Spec] | None = getattr(_blocks, "kept", None)
-    if kept is None or len(kept[0]) < size or kept[1] != spec:
-        kept = _blocks.kept = (np.zeros(size, dtype=np.uint8), spec)
-    return kept[0]
 
 
 def _write_array(blocks: Blocks, array: Array) -> str:

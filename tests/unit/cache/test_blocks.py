@@ -6,6 +6,7 @@ import os
 import tempfile
 import threading
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,7 +31,12 @@ class Calls(Files):
 
 @given(
     begin=st.integers(0, 3 * HUGE),
-    pieces=st.lists(st.one_of(st.binary(max_size=5 * HUGE), st.integers(0, 2 * HUGE)), max_size=12),
+    pieces=st.lists(
+        st.one_of(
+            st.tuples(st.sampled_from(["added", "in place"]), st.binary(max_size=5 * HUGE)), st.integers(0, 2 * HUGE)
+        ),
+        max_size=12,
+    ),
 )
 def test_pieces_come_out_as_they_went_in_and_whole_pages_in_one_call(begin, pieces):
     files = Calls()
@@ -44,9 +50,16 @@ def test_pieces_come_out_as_they_went_in_and_whole_pages_in_one_call(begin, piec
                 if isinstance(piece, int):
                     written.skip_to(written.end + piece)
                     expected += bytes(piece)
+                    continue
+                way, content = piece
+                if way == "in place":
+                    room = written.room()
+                    content = content[: len(room)]
+                    room[: len(content)] = np.frombuffer(content, np.uint8)
+                    written.fill(len(content))
                 else:
-                    written.add(piece)
-                    expected += piece
+                    written.add(content)
+                expected += content
                 assert written.end == len(expected)
             written.flush()
         size = os.fstat(file.fileno()).st_size

@@ -158,8 +158,8 @@ def test_a_chunk_with_its_lists_in_other_arrays_is_refused(tmp_path, monkeypatch
 
 
 @settings(max_examples=40)
-@given(spec=specs(), num_samples=st.integers(0, 40), block_bytes=st.sampled_from([8, 40, 200, 1 << 20]))
-def test_strips_laid_in_blocks_of_any_size_and_by_either_way_are_the_same(spec, num_samples, block_bytes):
+@given(spec=specs(), num_samples=st.integers(0, 40), piece_bytes=st.sampled_from([8, 40, 200, 1 << 20]))
+def test_strips_laid_in_any_pieces_and_by_either_way_are_the_same(spec, num_samples, piece_bytes):
     arrays = arrays_of(spec, num_samples)
     strips = make_strips(spec, arrays)
     if strips is None:
@@ -168,7 +168,17 @@ def test_strips_laid_in_blocks_of_any_size_and_by_either_way_are_the_same(spec, 
     if num_samples:
         for out, compiled in zip(laid, (True, False), strict=True):
             strips.lay(out, 0, num_samples, compiled=compiled)
-    assert laid[0].tobytes() == laid[1].tobytes() == b"".join(bytes(block) for block in strips.blocks(block_bytes))
+    one_by_one = b"".join(bytes(p) for row in range(num_samples) for p in strips.pieces(row, piece_bytes))
+    assert laid[0].tobytes() == laid[1].tobytes() == one_by_one
+    start = 0
+    while start < num_samples:
+        stop = strips.fitting(start, piece_bytes)
+        assert stop == num_samples or strips.num_bytes(start, stop + 1) > piece_bytes >= strips.num_bytes(start, stop)
+        part = np.empty(strips.num_bytes(start, max(stop, start + 1)), np.uint8)
+        strips.lay(part, start, max(stop, start + 1))
+        begin = strips.num_bytes(0, start)
+        assert part.tobytes() == one_by_one[begin : begin + len(part)]
+        start = max(stop, start + 1)
 
 
 def test_lists_that_cannot_be_counted_are_refused(monkeypatch):

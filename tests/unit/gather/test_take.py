@@ -138,7 +138,8 @@ def laid_out(spec, arrays):
         (entry,) = spec
         place, values = arrays[entry.name].offsets, arrays[entry.name].values
     else:
-        place, values = strips.places, np.concatenate([np.frombuffer(b, np.uint8) for b in strips.blocks(1 << 20)])
+        place, values = strips.places, np.empty(strips.size_bytes, np.uint8)
+        strips.lay(values, 0, len(place))
     parts, begins = [], []
     for array in (place, values) * 2:
         content = np.frombuffer(array.tobytes(), dtype=np.uint8)
