@@ -119,7 +119,7 @@ def run(data: DemoData, folder: Path, *, num_rounds: int, num_threads: int = 1, 
         ceiling=decode,
         unit="million rows/s",
         num_rounds=num_rounds,
-        promise=None if keeps else 0.6,
+        promise=None if keeps else 0.75,
         remarks=lambda: (f"first epochs, seconds of the kernel in brackets: {', '.join(rounds[1:])}", *remarks),
     )
     shutil.rmtree(cache)

@@ -24,6 +24,7 @@ _LOADED = (
     "stoker.gather.kernels",
     "stoker.order.compiled",
     "stoker.gather.stretch_kernels",
+    "stoker.source.pages.kernels",
     "stoker.gather.shared_kernels",
     "stoker.cache.look_kernels",
 )

@@ -1,4 +1,4 @@
-"""From bytes to Arrow: pyarrow decodes what was fetched, and whatever it finds wrong names the file.
+"""From bytes to Arrow: what our own loops know is decoded by them, all else by pyarrow, whose errors name the file.
 
 Checksums of pages are verified where a writer left them: without, pyarrow gives wrong values without a word.
 """
@@ -14,8 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stoker.errors import SourceError
-from stoker.source.fetch import Ranges
+from stoker.source.fetch import Ranges, Span
+from stoker.source.footer_numbers import Numbers
 from stoker.source.instants import check_instants, int96_paths
+from stoker.source.pages import decoded_leaves
+from stoker.source.schema import Layout
 
 # What pyarrow reads at once of each column of a streamed row group; a page is decoded as a whole in any case.
 STREAM_BUFFER_BYTES = 1 << 18
@@ -56,9 +59,12 @@ def _opened(
 def decode_row_groups(
     ranges: Ranges,
     metadata: pq.FileMetaData,
+    layout: Layout,
+    numbers: Numbers,
     *,
     row_groups: Sequence[int],
-    paths: Sequence[str],
+    leaves: Sequence[int],
+    spans: Sequence[Span],
     num_rows: int,
     where: str,
     url: str,
@@ -68,8 +74,11 @@ def decode_row_groups(
     Args:
         ranges: The file, with the columns in memory.
         metadata: Its footer.
+        layout: How it lays out its columns.
+        numbers: What its footer says.
         row_groups: Numbers of the row groups.
-        paths: Paths of the Parquet leaf columns.
+        leaves: Numbers of the Parquet leaf columns.
+        spans: Where their column chunks lie, row group by row group.
         num_rows: How many rows the footer promises.
         where: The fragment, for errors.
         url: The file, for errors.
@@ -79,10 +88,17 @@ def decode_row_groups(
         FieldError: INT96 timestamps would wrap around.
     """
     with decoding(url, where=where):
+        ours = decoded_leaves(ranges, layout, numbers, row_groups=row_groups, leaves=leaves, spans=spans)
+        columns = {leaf.name: column for leaf, column in ours}
+        here = {leaf.number for leaf, _ in ours}
+        paths = [layout.paths[leaf] for leaf in leaves if leaf not in here]
         int96 = int96_paths(metadata, paths)
-        file = _opened(ranges, metadata)
-        table = file.read_row_groups(list(row_groups), columns=list(paths), use_threads=False)
-        table.validate()
+        if paths or not here:
+            rest = _opened(ranges, metadata).read_row_groups(list(row_groups), columns=paths, use_threads=False)
+            rest.validate()
+            _check_num_rows(rest.num_rows, num_rows, where=where, url=url)
+            columns |= zip(rest.column_names, rest.columns, strict=True)
+        table = pa.table({name: columns[name] for name in layout.schema.names if name in columns})
     _check_num_rows(table.num_rows, num_rows, where=where, url=url)
     if int96:
         with decoding(url, where=where):

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-import importlib.util
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -106,20 +102,8 @@ def compile_reader() -> bool:
     return True
 
 
-@functools.cache
 def _compiled() -> Callable[[Any, Any, Any], None]:
-    """Return `thrift.footer` compiled: the same functions in a second copy of their module."""
-    from stoker.compiling import compile_loop
+    from stoker.source.thrift_loops import compiled_thrift
 
-    spec = importlib.util.spec_from_file_location("stoker.source._thrift_compiled", thrift.__file__)
-    assert spec is not None
-    assert spec.loader is not None
-    module: ModuleType = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # the compiler's cache finds the functions again by their module's name
-    spec.loader.exec_module(module)
-    for name, function in list(vars(module).items()):
-        if callable(function) and getattr(function, "__module__", None) == module.__name__:
-            # Bounds are checked: a footer that lies about a length must not be read beyond its end.
-            setattr(module, name, compile_loop(boundscheck=True)(function))
-    compiled: Callable[[Any, Any, Any], None] = module.footer
-    return compiled
+    read: Callable[[Any, Any, Any], None] = compiled_thrift().footer
+    return read

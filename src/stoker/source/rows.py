@@ -175,8 +175,11 @@ class RowReader:
             table = decode_row_groups(
                 ranges,
                 footer.metadata,
+                footer.checked.layout,
+                footer.checked.numbers,
                 row_groups=groups,
-                paths=[footer.checked.layout.paths[leaf] for leaf in leaves],
+                leaves=leaves,
+                spans=chunks,
                 num_rows=int(self._known.num_rows[i]),
                 where=where,
                 url=file.info.url,

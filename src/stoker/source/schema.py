@@ -9,6 +9,7 @@ columns    user.age: int64, user.city: string, clicks          what the transfor
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,6 +34,7 @@ _PHYSICAL = {
     "FIXED_LEN_BYTE_ARRAY": 7,
 }
 _WITH_VALUES = (pa.ListType, pa.LargeListType, pa.FixedSizeListType, pa.DictionaryType)
+_TIME_UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 
 
@@ -47,6 +49,7 @@ class Layout:
         widths: Bytes of one value; 0 where they differ. Shape [L].
         max_definition_levels: 0 where a leaf cannot be null. Shape [L].
         max_repetition_levels: 0 where a leaf lies in no list. Shape [L].
+        time_units: What one step of a timestamp is as it is stored, as Arrow says it; "" where a leaf is none.
     """
 
     schema: pa.Schema
@@ -55,6 +58,7 @@ class Layout:
     widths: npt.NDArray[np.int64]
     max_definition_levels: npt.NDArray[np.int64]
     max_repetition_levels: npt.NDArray[np.int64]
+    time_units: tuple[str, ...]
 
     @classmethod
     def of(cls, metadata: pq.FileMetaData) -> Layout:
@@ -75,6 +79,7 @@ class Layout:
             widths=np.array([_WIDTHS.get(leaf.physical_type) or leaf.length or 0 for leaf in leaves], np.int64),
             max_definition_levels=np.array([leaf.max_definition_level for leaf in leaves], np.int64),
             max_repetition_levels=np.array([leaf.max_repetition_level for leaf in leaves], np.int64),
+            time_units=tuple(_time_unit(leaf) for leaf in leaves),
         )
 
     def leaves(self, names: Iterable[str]) -> list[int]:
@@ -91,6 +96,12 @@ class Layout:
                 found.setdefault(path[:end], []).append(i)
                 end = path.rfind(".", 0, end)
         return found
+
+
+def _time_unit(leaf: pq.ColumnSchema) -> str:
+    if leaf.logical_type.type != "TIMESTAMP":
+        return ""
+    return _TIME_UNITS.get(json.loads(leaf.logical_type.to_json()).get("timeUnit"), "")
 
 
 def _plain(schema: pa.Schema) -> pa.Schema:

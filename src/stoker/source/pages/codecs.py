@@ -1,0 +1,78 @@
+"""What decompresses pages: the system's own zstd inside of the compiled loops, Arrow's codecs for all else."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+import threading
+import weakref
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+ZSTD = 6
+# Numbers of the format. The LZ4 of old (5) is written in three ways that nothing tells apart: pyarrow knows them.
+_ARROW = {1: "snappy", 2: "gzip", 4: "brotli", ZSTD: "zstd", 7: "lz4_raw"}
+_LIBRARIES = ("libzstd.1.dylib",) if sys.platform == "darwin" else ("libzstd.so.1",)
+
+UNCOMPRESSED = 0
+
+
+@functools.cache
+def arrow_codec(number: int) -> pa.Codec | None:
+    """Return Arrow's codec of a number of the format; None where there is none."""
+    name = _ARROW.get(number)
+    return pa.Codec(name) if name is not None and pa.Codec.is_available(name) else None
+
+
+@dataclass(frozen=True)
+class Unpacker:
+    """A function that decompresses a page, by its address, and its first argument; both 0 where there is none."""
+
+    function: int
+    context: int
+
+
+NO_UNPACKER = Unpacker(0, 0)
+
+
+def unpacker_of(number: int) -> Unpacker:
+    """Return what a compiled loop decompresses pages with, in this thread."""
+    library = _zstd() if number == ZSTD else None
+    if library is None:
+        return NO_UNPACKER
+    kept: Unpacker | None = getattr(_kept, "zstd", None)
+    if kept is None:
+        context = library.ZSTD_createDCtx()
+        if not context:
+            return NO_UNPACKER
+        _kept.owner = _Owner()
+        weakref.finalize(_kept.owner, library.ZSTD_freeDCtx, context)
+        function = ctypes.cast(library.ZSTD_decompressDCtx, ctypes.c_void_p).value or 0
+        kept = _kept.zstd = Unpacker(function, context)
+    return kept
+
+
+class _Owner:
+    """Goes with its thread."""
+
+
+_kept = threading.local()
+
+
+@functools.cache
+def _zstd() -> ctypes.CDLL | None:
+    """Return the system's zstd, which nearly every one has: its package manager needs it."""
+    for name in _LIBRARIES:
+        try:
+            library = ctypes.CDLL(name)
+            library.ZSTD_createDCtx.restype = ctypes.c_void_p
+            library.ZSTD_createDCtx.argtypes = []
+            library.ZSTD_freeDCtx.argtypes = [ctypes.c_void_p]
+            library.ZSTD_freeDCtx.restype = ctypes.c_size_t
+            _ = library.ZSTD_decompressDCtx
+        except (OSError, AttributeError):
+            continue
+        return library
+    return None

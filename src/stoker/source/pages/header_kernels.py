@@ -1,0 +1,149 @@
+"""The compiled loop that reads the headers of pages.
+
+Source:
+    Apache Parquet format 2.11: parquet.thrift.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+from numba import types
+
+from stoker.compiling import compile_loop, reads, writes
+from stoker.source.pages.numbers import (
+    AT,
+    BAD,
+    CRC,
+    DEFINITION,
+    DICTIONARY,
+    DICTIONARY_VALUES,
+    DONE,
+    ENCODING,
+    ENTRIES,
+    HAS_CHECKSUMS,
+    HAS_PACKED,
+    IS_PACKED,
+    KIND,
+    MOST_BYTES,
+    NUM_ENTRIES,
+    NUM_PAGES,
+    PLAIN_BYTES,
+    REPETITION,
+    STORED_BYTES,
+    TOO_MANY,
+)
+from stoker.source.thrift_loops import compiled_thrift
+
+_thrift = compiled_thrift()
+_field, _zigzag, _skip = _thrift.field, _thrift.zigzag, _thrift.skip
+_STOP, _TRUE, _FALSE, _STRUCT = 0, 1, 2, 12
+_RLE = 3
+
+_BYTES = reads(types.uint8)
+_OUT_INT64, _OUT_INT64_2D = writes(types.int64), writes(types.int64, 2)
+
+
+@compile_loop(types.int64(_BYTES, types.int64, _OUT_INT64, types.int64), boundscheck=True)
+def _inner_header(b, at, page, which):
+    """Read a DataPageHeader (5), DictionaryPageHeader (7) or DataPageHeaderV2 (8) into `page`."""
+    number = 0
+    value = 0
+    while True:
+        number, kind, at = _field(b, at, number)
+        if kind == _STOP:
+            return at
+        if kind in (_TRUE, _FALSE):
+            if which == 8 and number == 7 and kind == _FALSE:
+                page[IS_PACKED] = 0
+        elif number == 1:
+            page[NUM_ENTRIES], at = _zigzag(b, at)
+        elif number == 2 and which != 8:
+            page[ENCODING], at = _zigzag(b, at)
+        elif which == 5 and (number == 3 or number == 4):
+            value, at = _zigzag(b, at)
+            if value != _RLE:
+                page[KIND] = -2  # levels as nobody has written them for ten years
+        elif which == 8 and number == 4:
+            page[ENCODING], at = _zigzag(b, at)
+        elif which == 8 and number == 5:
+            page[DEFINITION], at = _zigzag(b, at)
+        elif which == 8 and number == 6:
+            page[REPETITION], at = _zigzag(b, at)
+        else:
+            at = _skip(b, at, kind)
+
+
+@compile_loop(types.int64(_BYTES, types.int64, _OUT_INT64), boundscheck=True)
+def _page_header(b, at, page):
+    """Read a PageHeader struct into `page`, and return where it ends."""
+    page[:] = -1
+    page[DEFINITION] = 0
+    page[REPETITION] = 0
+    page[IS_PACKED] = 1
+    number = 0
+    while True:
+        number, kind, at = _field(b, at, number)
+        if kind == _STOP:
+            return at
+        if number == 1:
+            page[KIND], at = _zigzag(b, at)
+        elif number == 2:
+            page[PLAIN_BYTES], at = _zigzag(b, at)
+        elif number == 3:
+            page[STORED_BYTES], at = _zigzag(b, at)
+        elif number == 4:
+            page[CRC], at = _zigzag(b, at)
+            page[CRC] &= 0xFFFFFFFF
+        elif (number == 5 or number == 7 or number == 8) and kind == _STRUCT:
+            at = _inner_header(b, at, page, number)
+        else:
+            at = _skip(b, at, kind)
+
+
+@compile_loop(types.int64(_BYTES, _OUT_INT64_2D, _OUT_INT64))
+def scan(b, pages, sums):
+    """Read the headers of all pages of a column chunk.
+
+    Args:
+        b: The column chunk.
+        pages: Filled, a row a page.
+        sums: Filled: what is to be known of all of them.
+
+    Returns:
+        DONE, TOO_MANY where there are more than `pages` has rows, BAD where they are not what they should be.
+
+    Raises:
+        IndexError, ValueError: A header is cut short, or no header.
+    """
+    sums[:] = 0
+    at = 0
+    num = 0
+    while at < len(b):
+        if num == len(pages):
+            return TOO_MANY
+        page = pages[num]
+        at = _page_header(b, at, page)
+        levels = page[DEFINITION] + page[REPETITION]
+        if (
+            page[STORED_BYTES] < 0
+            or page[STORED_BYTES] > len(b) - at
+            or page[PLAIN_BYTES] < 0
+            or page[NUM_ENTRIES] < 0
+            or page[DEFINITION] < 0
+            or page[REPETITION] < 0
+            or levels > page[STORED_BYTES]
+            or levels > page[PLAIN_BYTES]
+        ):
+            return BAD
+        page[AT] = at
+        at += page[STORED_BYTES]
+        num += 1
+        sums[MOST_BYTES] = max(sums[MOST_BYTES], page[PLAIN_BYTES])
+        if page[KIND] == DICTIONARY:
+            sums[DICTIONARY_VALUES] = max(sums[DICTIONARY_VALUES], page[NUM_ENTRIES])
+        else:
+            sums[ENTRIES] += page[NUM_ENTRIES]
+        sums[HAS_CHECKSUMS] |= page[CRC] >= 0
+        sums[HAS_PACKED] |= page[IS_PACKED]
+    sums[NUM_PAGES] = num
+    return DONE

@@ -1,0 +1,338 @@
+"""The compiled loops that decode pages: a column chunk in one call.
+
+Whatever a page says is checked before it is believed: nothing is read or written outside of what was handed over. What
+these loops do not know, or find wrong, they give back by a reason, and pyarrow decodes it, or says what is wrong.
+
+Source:
+    Apache Parquet format 2.11: parquet.thrift, Encodings.md (plain, dictionary).
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+
+from stoker.addresses import call_5, copy, load_1, load_4, load_8, mover, zero
+from stoker.compiling import compile_loop, reads, writes
+from stoker.source.pages.header_kernels import scan
+from stoker.source.pages.level_kernels import (
+    BITS,
+    END,
+    LEFT,
+    NEXT,
+    NUM_CURSOR_NUMBERS,
+    REPEATS,
+    VALUE,
+    begin_runs,
+    flat_levels,
+    list_levels,
+    next_run,
+)
+from stoker.source.pages.numbers import (
+    AT,
+    BAD,
+    DATA,
+    DATA_V2,
+    DEFINITION,
+    DICTIONARY,
+    DONE,
+    EMPTY,
+    ENCODING,
+    FULL,
+    IS_LIST,
+    IS_PACKED,
+    KIND,
+    NULLS,
+    NUM_ENTRIES,
+    PLAIN_BYTES,
+    REPETITION,
+    ROWS,
+    STORED_BYTES,
+    UNKNOWN,
+    VALUES,
+    WIDTH,
+    WORDS,
+)
+
+__all__ = ["decode", "scan", "take_words_apart"]
+
+_PLAIN, _PLAIN_DICTIONARY, _RLE_DICTIONARY = 0, 2, 8
+
+_BYTES = reads(types.uint8)
+_OUT_BYTES, _OUT_INT64 = writes(types.uint8), writes(types.int64)
+_move_4, _move_8 = mover(32, 32), mover(64, 64)
+
+# ---------------------------------------------------------------------- values
+
+
+@compile_loop(types.int64(types.int64, types.int64, types.int64, types.int64, types.int64))
+def _unpacked(bits, index, width, mask, limit):
+    """Return number `index` of packed numbers of `width` bits, reading nothing from `limit` on."""
+    bit = index * width
+    at = bits + (bit >> 3)
+    if at + 8 <= limit:
+        return (load_8(at) >> (bit & 7)) & mask
+    word = 0
+    for i in range(min(8, limit - at)):
+        word |= load_1(at + i) << (8 * i)
+    return (word >> (bit & 7)) & mask
+
+
+@compile_loop(
+    types.boolean(_OUT_INT64, types.int64, types.int64, types.int64, types.int64, types.int64, types.int64, types.int64)
+)
+def _looked_up(cursor, num, bits, words, num_words, target, width, limit):
+    """Copy `num` values of a dictionary to the address `target`; False where their places are cut short or wrong.
+
+    Args:
+        cursor: Of the places' runs.
+        num: How many.
+        bits: Of one place.
+        words: Address of the dictionary.
+        num_words: How many values it has.
+        target: Where they go.
+        width: Bytes of one value.
+        limit: Address up to which may be read.
+    """
+    mask = (1 << bits) - 1
+    while num > 0:
+        if not next_run(cursor, bits):
+            return False
+        n = min(num, cursor[LEFT])
+        if cursor[REPEATS]:
+            if cursor[VALUE] >= num_words:
+                return False
+            word = words + cursor[VALUE] * width
+            if width == 4:
+                for i in range(n):
+                    _move_4(target + i * 4, word)
+            elif width == 8:
+                for i in range(n):
+                    _move_8(target + i * 8, word)
+            else:
+                for i in range(n):
+                    copy(target + i * width, word, width)
+        else:
+            packed = cursor[BITS]
+            # So many of them can be read eight bytes at a time.
+            safe = n
+            while safe > 0 and packed + ((safe - 1) * bits >> 3) + 8 > limit:
+                safe -= 1
+            if width == 4:
+                for i in range(safe):
+                    bit = i * bits
+                    place = (load_8(packed + (bit >> 3)) >> (bit & 7)) & mask
+                    if place >= num_words:
+                        return False
+                    _move_4(target + i * 4, words + place * 4)
+            elif width == 8:
+                for i in range(safe):
+                    bit = i * bits
+                    place = (load_8(packed + (bit >> 3)) >> (bit & 7)) & mask
+                    if place >= num_words:
+                        return False
+                    _move_8(target + i * 8, words + place * 8)
+            else:
+                safe = 0
+            for i in range(safe, n):
+                place = _unpacked(packed, i, bits, mask, limit)
+                if place >= num_words:
+                    return False
+                copy(target + i * width, words + place * width, width)
+        target += n * width
+        num -= n
+    return True
+
+
+@compile_loop(types.void(types.int64, types.int64, types.int64, _OUT_BYTES, types.int64, types.int64))
+def _spread(target, num, num_there, valid, row, width):
+    """Move values that lie side by side to the rows that have one, from the last one on; zeros lie at the others."""
+    there = num_there
+    for i in range(num - 1, -1, -1):
+        to = target + i * width
+        if valid[row + i]:
+            there -= 1
+            if there == i:
+                return  # all rows before have theirs
+            source = target + there * width
+            if width == 4:
+                _move_4(to, source)
+            elif width == 8:
+                _move_8(to, source)
+            else:
+                copy(to, source, width)
+        else:
+            for k in range(width):
+                zero(to + k)
+
+
+@compile_loop(types.int64(_BYTES, _OUT_INT64, _OUT_BYTES))
+def take_words_apart(b, offsets, words):
+    """Take a page of byte arrays, each behind its length, apart.
+
+    Args:
+        b: The page.
+        offsets: Filled: where each begins in `words`, and where the last one ends.
+        words: Filled: one behind the other.
+
+    Returns:
+        DONE, or BAD where the page is cut short.
+    """
+    at = 0
+    end = 0
+    base, target = types.int64(b.ctypes.data), types.int64(words.ctypes.data)
+    for i in range(len(offsets) - 1):
+        if len(b) - at < 4:
+            return BAD
+        num_bytes = load_4(base + at)
+        at += 4
+        if num_bytes > len(b) - at or num_bytes > len(words) - end:
+            return BAD
+        offsets[i] = end
+        copy(target + end, base + at, num_bytes)
+        at += num_bytes
+        end += num_bytes
+    offsets[-1] = end
+    return DONE
+
+
+# ---------------------------------------------------------------------- a column chunk
+
+
+@compile_loop(
+    types.int64(
+        reads(types.int64, 2),
+        types.int64,
+        types.int64,
+        types.int64,
+        types.int64,
+        reads(types.int64),
+        types.int64,
+        _OUT_BYTES,
+        _OUT_BYTES,
+        _OUT_BYTES,
+        _OUT_BYTES,
+        _OUT_INT64,
+        _OUT_INT64,
+    )
+)
+def decode(
+    pages, base, base_bytes, unpack, context, form, num_rows, scratch, dictionary, values, valid, offsets, state
+):
+    """Decode pages; see `column.read_leaf`.
+
+    Args:
+        pages: A row a page, in their order.
+        base: Address that the places of pages are counted from.
+        base_bytes: Bytes that may be read from there on.
+        unpack: Address of what decompresses, as `ZSTD_decompressDCtx` does; 0 where pages are as they were.
+        context: Its first argument.
+        form: What the column is.
+        num_rows: Rows of the column chunk.
+        scratch: Room for one page, and eight bytes more.
+        dictionary: Room for its values; kept from call to call.
+        values: Filled, one behind the other.
+        valid: Of each row, whether it has a value: filled from the first one on that has none.
+        offsets: Of lists.
+        state: How far the column chunk was decoded; goes on from there.
+
+    Returns:
+        DONE, or why it was not decoded.
+    """
+    width, full, is_list = form[WIDTH], form[FULL], form[IS_LIST]
+    cursors = np.empty((3, NUM_CURSOR_NUMBERS), np.int64)
+    for p in range(len(pages)):
+        page = pages[p]
+        if page[AT] < 0 or page[AT] + page[STORED_BYTES] > base_bytes:
+            return BAD
+        begin = base + page[AT]
+        levels = page[DEFINITION] + page[REPETITION]
+        body, end = begin + levels, begin + page[STORED_BYTES]
+        limit = end
+        if page[IS_PACKED] and unpack != 0:
+            num_bytes = page[PLAIN_BYTES] - levels
+            if num_bytes + 8 > len(scratch):
+                return BAD
+            room = types.int64(scratch.ctypes.data)
+            is_something = num_bytes > 0 or end > body
+            if is_something and call_5(unpack, context, room, num_bytes, body, end - body) != num_bytes:
+                return BAD
+            body, end = room, room + num_bytes
+            limit = end + 8
+        elif page[STORED_BYTES] != page[PLAIN_BYTES]:
+            return BAD
+        num = page[NUM_ENTRIES]
+        if page[KIND] == DICTIONARY:
+            if page[ENCODING] != _PLAIN and page[ENCODING] != _PLAIN_DICTIONARY:
+                return UNKNOWN
+            if num * width > end - body or num * width > len(dictionary):
+                return BAD
+            copy(types.int64(dictionary.ctypes.data), body, num * width)
+            state[WORDS] = num
+            continue
+        if page[KIND] != DATA and page[KIND] != DATA_V2:
+            return UNKNOWN
+        # Levels come first: of the first version inside of what was compressed, each behind its length.
+        if page[KIND] == DATA:
+            for i in range(2):
+                if (is_list if i == 0 else full) == 0:
+                    continue
+                if end - body < 4:
+                    return BAD
+                num_bytes = load_4(body)
+                body += 4
+                if num_bytes > end - body:
+                    return BAD
+                begin_runs(cursors[i], body, body + num_bytes)
+                body += num_bytes
+        else:
+            begin_runs(cursors[0], begin, begin + page[REPETITION])
+            begin_runs(cursors[1], begin + page[REPETITION], begin + levels)
+        row = state[ROWS]
+        num_there = num
+        if is_list:
+            num_there = list_levels(cursors[:2], num, full, form[EMPTY], offsets, state)
+            if num_there < 0:
+                return BAD
+        else:
+            if num > num_rows - row:
+                return BAD
+            if full:
+                start_at, start_end = cursors[1, NEXT], cursors[1, END]
+                had_nulls = state[NULLS] > 0
+                num_there = flat_levels(cursors[1], num, valid, row, had_nulls)
+                if num_there < 0:
+                    return BAD
+                if num_there < num and not had_nulls:
+                    valid[:row] = 1
+                    begin_runs(cursors[1], start_at, start_end)
+                    flat_levels(cursors[1], num, valid, row, True)
+                state[NULLS] += num - num_there
+            state[ROWS] = row + num
+        first = state[VALUES]
+        room_for = num if not is_list else num_there
+        if (first + room_for) * width > len(values):
+            return BAD
+        target = types.int64(values.ctypes.data) + first * width
+        if page[ENCODING] == _PLAIN:
+            if num_there * width > end - body:
+                return BAD
+            copy(target, body, num_there * width)
+        elif page[ENCODING] == _RLE_DICTIONARY or page[ENCODING] == _PLAIN_DICTIONARY:
+            if num_there > 0:
+                if end - body < 1:
+                    return BAD
+                bits = load_1(body)
+                if bits > 32:
+                    return BAD
+                begin_runs(cursors[2], body + 1, end)
+                words = types.int64(dictionary.ctypes.data)
+                if not _looked_up(cursors[2], num_there, bits, words, state[WORDS], target, width, limit):
+                    return BAD
+        else:
+            return UNKNOWN
+        if num_there < room_for:
+            _spread(target, num, num_there, valid, row, width)
+        state[VALUES] = first + room_for
+    return DONE

@@ -1,0 +1,25 @@
+"""Columns of the tables that the loops over pages and their callers share."""
+
+# Of a page: what it is (a number of the format), where its content begins, how long that is and was before it was
+# compressed, how many entries it has (values, nulls and empty lists), how these are encoded, how many bytes of levels
+# stand uncompressed before it, whether the rest is compressed, and its checksum (-1: it has none).
+KIND, AT, STORED_BYTES, PLAIN_BYTES, NUM_ENTRIES, ENCODING, DEFINITION, REPETITION, IS_PACKED, CRC = range(10)
+NUM_PAGE_NUMBERS = 10
+DATA, DICTIONARY, DATA_V2 = 0, 2, 3
+
+# Of all pages of a column chunk: how many, the most bytes of one before it was compressed, entries of those of values,
+# values of the dictionary, whether any has a checksum, and whether any is compressed.
+NUM_PAGES, MOST_BYTES, ENTRIES, DICTIONARY_VALUES, HAS_CHECKSUMS, HAS_PACKED = range(6)
+NUM_SUMS = 6
+
+# Of a column: bytes of a value, definition level of a value and of an empty list (-1: none is known), whether it is one
+# of lists.
+WIDTH, FULL, EMPTY, IS_LIST = range(4)
+
+# How far a column chunk was decoded: rows, values (nulls of a flat column among them), nulls, values of the dictionary.
+ROWS, VALUES, NULLS, WORDS = range(4)
+NUM_STATE_NUMBERS = 4
+
+# What comes of it: all is well, it is not what it should be, there is something in it that is not known here, or there
+# are more pages than there was room for.
+DONE, BAD, UNKNOWN, TOO_MANY = range(4)

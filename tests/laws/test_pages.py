@@ -1,0 +1,250 @@
+"""Pages decoded by our own loops: whatever they give is what pyarrow gives, and a damaged file is never more than that.
+
+The promise has two halves. Of columns that the loops know, in files as writers write them, they give all (else a fast
+path that never runs would pass). Of anything else they give the same as pyarrow, or nothing.
+"""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stoker import loops
+from stoker.source import thrift
+from stoker.source.pages import LOOPS
+from stoker.source.pages.column import read_leaf
+from stoker.source.pages.leaf import known_leaves
+from stoker.source.schema import Layout
+
+pytest.importorskip("numba")
+
+CODECS = {"NONE": 0, "SNAPPY": 1, "GZIP": 2, "BROTLI": 4, "ZSTD": 6, "LZ4": 7}
+NUMBERS = [
+    *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
+    *(pa.float16(), pa.float32(), pa.float64(), pa.date32(), pa.binary(3), pa.binary(1)),
+    *(pa.timestamp("ms"), pa.timestamp("us"), pa.timestamp("ns", "Europe/Berlin")),
+]
+WORDS = [pa.string(), pa.binary(), pa.large_string(), pa.large_binary()]
+
+
+def values_of(rng: np.random.Generator, kind: pa.DataType, num: int, num_distinct: int) -> pa.Array:
+    """Return `num` values, at most `num_distinct` of them different."""
+    if kind in WORDS:
+        pool = [rng.bytes(int(rng.integers(0, 9))) for _ in range(num_distinct)]
+        if kind in (pa.string(), pa.large_string()):
+            pool = [word.hex() for word in pool]
+        distinct = pa.array(pool, kind)
+    else:
+        width = kind.bit_width // 8
+        distinct = pa.Array.from_buffers(kind, num_distinct, [None, pa.py_buffer(rng.bytes(num_distinct * width))])
+    return distinct.take(pa.array(rng.integers(0, num_distinct, num)))
+
+
+@st.composite
+def columns(draw, num_rows: int, rng: np.random.Generator, *, with_nulls: bool = True):
+    """One column of a type that the loops know."""
+    kind = draw(st.sampled_from(NUMBERS + WORDS))
+    shape = draw(st.sampled_from(["flat", "list", "large_list", "fixed"])) if kind not in WORDS else "flat"
+    num_distinct = draw(st.sampled_from([1, 2, 3, 7, 200, 5_000]))
+    is_required = draw(st.booleans())
+    if shape == "flat":
+        array = values_of(rng, kind, num_rows, num_distinct)
+        if with_nulls and not is_required and draw(st.booleans()):
+            mask = pa.array(rng.random(num_rows) < draw(st.sampled_from([0.01, 0.5, 1.0])))
+            array = pa.compute.if_else(mask, pa.scalar(None, kind), array)
+        return array, is_required
+    if shape == "fixed":
+        size = draw(st.sampled_from([1, 2, 8, 64]))
+        return pa.FixedSizeListArray.from_arrays(values_of(rng, kind, num_rows * size, num_distinct), size), False
+    longest = draw(st.sampled_from([0, 1, 5, 70]))
+    least = draw(st.sampled_from([0, min(1, longest)]))
+    offsets = np.concatenate([[0], np.cumsum(rng.integers(least, longest, num_rows, endpoint=True))])
+    values = values_of(rng, kind, int(offsets[-1]), num_distinct)
+    if shape == "large_list":
+        return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), values), False
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values), False
+
+
+def written(table: pa.Table, **options) -> tuple[bytes, pq.FileMetaData]:
+    file = io.BytesIO()
+    pq.write_table(table, file, **options)
+    content = file.getvalue()
+    return content, pq.read_metadata(pa.BufferReader(content))
+
+
+def read(content: bytes, metadata: pq.FileMetaData, group: int, number: int) -> pa.Array | None:
+    """Return a column of a row group as the loops give it."""
+    layout = Layout.of(metadata)
+    leaf = known_leaves(layout).get(number)
+    if leaf is None:
+        return None
+    column = metadata.row_group(group).column(number)
+    start = column.data_page_offset
+    if 0 < (column.dictionary_page_offset or 0) < start:
+        start = column.dictionary_page_offset
+    compression = "NONE" if column.compression == "UNCOMPRESSED" else column.compression
+    if compression not in CODECS:
+        return None
+    return read_leaf(
+        loops.find(LOOPS),
+        content[start : start + column.total_compressed_size],
+        leaf,
+        num_rows=metadata.row_group(group).num_rows,
+        codec=CODECS[compression],
+        most_bytes=column.total_uncompressed_size,
+    )
+
+
+OPTIONS = {
+    "compression": st.sampled_from(list(CODECS)),
+    "data_page_version": st.sampled_from(["1.0", "2.0"]),
+    "data_page_size": st.sampled_from([64, 1_000, 1 << 20]),
+    "dictionary_pagesize_limit": st.sampled_from([1 << 20, 300]),
+    "write_batch_size": st.sampled_from([7, 100, 1024]),
+    "write_page_checksum": st.booleans(),
+    "use_dictionary": st.booleans(),
+    "store_schema": st.booleans(),
+}
+
+
+@settings(max_examples=150)
+@given(data=st.data(), num_rows=st.sampled_from([0, 1, 7, 8, 9, 100, 1_000, 3_000]), seed=st.integers(0, 2**32 - 1))
+def test_columns_are_what_pyarrow_makes_of_them(data, num_rows, seed):
+    array, is_required = data.draw(columns(num_rows, np.random.default_rng(seed)))
+    schema = pa.schema([pa.field("x", array.type, nullable=not is_required)])
+    options = {name: data.draw(strategy, label=name) for name, strategy in OPTIONS.items()}
+    group_rows = data.draw(st.sampled_from([max(1, num_rows), max(1, num_rows // 3)]))
+    content, metadata = written(pa.Table.from_arrays([array], schema=schema), row_group_size=group_rows, **options)
+    file = pq.ParquetFile(pa.BufferReader(content))
+    for group in range(metadata.num_row_groups):
+        expected = file.read_row_group(group, use_threads=False).column(0).combine_chunks()
+        found = read(content, metadata, group, 0)
+        if found is None:
+            if not num_rows:
+                continue  # nothing to gain
+            # Of words only dictionaries are known, and these may overflow; a list of lists is no column of one.
+            encodings = set(metadata.row_group(group).column(0).encodings)
+            assert array.type in WORDS
+            assert "PLAIN" in encodings or not options["use_dictionary"]
+            continue
+        found.validate(full=True)
+        assert found.type == expected.type
+        assert found.null_count == expected.null_count
+        assert same_bits(found, expected)
+
+
+def same_bits(a: pa.Array, b: pa.Array) -> bool:
+    """Whether two arrays are equal, each NaN to itself alone."""
+    if len(a) != len(b):
+        return False
+    if isinstance(a, pa.FixedSizeListArray):
+        return same_bits(a.flatten(), b.flatten())
+    if isinstance(a, pa.ListArray | pa.LargeListArray):
+        lengths = [np.diff(np.asarray(one.offsets)) for one in (a, b)]
+        return bool((lengths[0] == lengths[1]).all()) and same_bits(a.flatten(), b.flatten())
+    if pa.types.is_floating(a.type):
+        kind = {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[a.type.bit_width]
+        return bool(a.view(kind).equals(b.view(kind)))
+    return bool(a.equals(b))
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        pa.array([[1, 2], None, [], [3]] * 100, pa.list_(pa.int64())),
+        pa.array([[1, None], [2]] * 100, pa.list_(pa.int64())),
+        pa.array([{"a": 1, "b": [1]}] * 100),
+        pa.array([[[1], []], []] * 100, pa.list_(pa.list_(pa.int32()))),
+        pa.array([True, False, None] * 100),
+        pa.array([1, 2, None] * 100, pa.time64("us")),
+        pa.array([b"a", b"bc"] * 100).dictionary_encode(),
+        pa.array([None] * 100, pa.list_(pa.int8(), 3)),
+        pa.array([1, 2] * 100, pa.decimal128(7, 2)),
+    ],
+    ids=lambda array: str(array.type),
+)
+def test_what_the_loops_do_not_know_they_leave_to_pyarrow(array):
+    content, metadata = written(pa.table({"x": array}))
+    assert read(content, metadata, 0, 0) is None
+
+
+@pytest.mark.parametrize("encoding", ["BYTE_STREAM_SPLIT", "DELTA_BINARY_PACKED"])
+def test_encodings_that_the_loops_do_not_know_are_left_to_pyarrow(encoding):
+    array = pa.array(np.arange(1_000, dtype=np.int32))
+    content, metadata = written(pa.table({"x": array}), use_dictionary=False, column_encoding=encoding)
+    assert read(content, metadata, 0, 0) is None
+
+
+def test_a_page_that_is_not_what_its_checksum_says_is_left_to_pyarrow():
+    array = pa.array(np.arange(10_000))
+    content, metadata = written(pa.table({"x": array}), write_page_checksum=True, compression="none")
+    assert read(content, metadata, 0, 0) is not None
+    damaged = bytearray(content)
+    damaged[metadata.row_group(0).column(0).data_page_offset + 1_000] ^= 1
+    assert read(bytes(damaged), metadata, 0, 0) is None
+
+
+@settings(max_examples=150)
+@given(data=st.data(), seed=st.integers(0, 2**32 - 1))
+def test_a_damaged_column_gives_what_pyarrow_gives_or_nothing(data, seed):
+    rng = np.random.default_rng(seed)
+    array, is_required = data.draw(columns(data.draw(st.sampled_from([9, 400])), rng))
+    schema = pa.schema([pa.field("x", array.type, nullable=not is_required)])
+    options = {name: data.draw(strategy, label=name) for name, strategy in OPTIONS.items()}
+    content, metadata = written(pa.Table.from_arrays([array], schema=schema), **options)
+    column = metadata.row_group(0).column(0)
+    start = column.dictionary_page_offset or column.data_page_offset
+    stop = start + column.total_compressed_size
+    if stop == start:
+        return
+    damaged = bytearray(content)
+    for _ in range(data.draw(st.sampled_from([1, 1, 1, 3, 20]))):
+        at = start + int(rng.integers(0, min(stop - start, data.draw(st.sampled_from([40, 1 << 30])))))
+        damaged[at] = int(rng.integers(0, 256))
+    found = read(bytes(damaged), metadata, 0, 0)
+    if found is None:
+        return
+    found.validate()  # full would ask whether bytes are text, which neither of the two looks at
+    try:
+        file = pq.ParquetFile(pa.BufferReader(bytes(damaged)), page_checksum_verification=True)
+        table = file.read_row_group(0, use_threads=False)
+        table.validate()
+    except Exception:  # pyarrow looks at some things that change no value
+        return
+    if len(table) == len(found):
+        assert same_bits(found, table.column(0).combine_chunks())
+
+
+def test_columns_of_real_files_are_what_pyarrow_makes_of_them(shared_data):
+    num_found = 0
+    for path in sorted(shared_data.rglob("*.parquet")):
+        content = path.read_bytes()
+        try:
+            metadata = pq.read_metadata(pa.BufferReader(content))
+            layout = Layout.of(metadata)
+            file = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True)
+            tables = [file.read_row_group(i, use_threads=False) for i in range(metadata.num_row_groups)]
+        except Exception:  # bad on purpose, encrypted, or of a kind that pyarrow does not know
+            continue
+        for number, leaf in known_leaves(layout).items():
+            for group, table in enumerate(tables):
+                found = read(content, metadata, group, number)
+                if found is not None:
+                    num_found += 1
+                    assert same_bits(found, table.column(leaf.name).combine_chunks()), f"{path} {leaf.name}"
+    assert num_found > 100
+
+
+def test_the_numbers_of_a_footer_that_loops_are_asked_for_are_those_of_its_columns():
+    content, metadata = written(pa.table({"x": pa.array(np.arange(1_000))}), compression="zstd")
+    chunks = np.full((1, 1, thrift.NUM_CHUNK_NUMBERS), -1, np.int64)
+    length = int.from_bytes(content[-8:-4], "little")
+    thrift.footer(content[-8 - length : -8], np.full((1, thrift.NUM_GROUP_NUMBERS), -1, np.int64), chunks)
+    assert chunks[0, 0, thrift.CODEC] == CODECS["ZSTD"]
+    assert chunks[0, 0, thrift.UNCOMPRESSED] == metadata.row_group(0).column(0).total_uncompressed_size
