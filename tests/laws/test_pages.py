@@ -7,6 +7,7 @@ path that never runs would pass). Of anything else they give the same as pyarrow
 from __future__ import annotations
 
 import io
+import itertools
 
 import numpy as np
 import pyarrow as pa
@@ -17,8 +18,9 @@ from hypothesis import strategies as st
 
 from stoker import loops
 from stoker.source import thrift
+from stoker.source.fetch import Span
 from stoker.source.pages import LOOPS
-from stoker.source.pages.column import read_leaf
+from stoker.source.pages.column import LeafStream, read_leaf
 from stoker.source.pages.leaf import known_leaves
 from stoker.source.schema import Layout
 
@@ -84,11 +86,8 @@ def read(content: bytes, metadata: pq.FileMetaData, group: int, number: int) -> 
     leaf = known_leaves(layout).get(number)
     if leaf is None:
         return None
-    column = metadata.row_group(group).column(number)
-    start = column.data_page_offset
-    if 0 < (column.dictionary_page_offset or 0) < start:
-        start = column.dictionary_page_offset
-    compression = "NONE" if column.compression == "UNCOMPRESSED" else column.compression
+    column, start = metadata.row_group(group).column(number), start_of(metadata, group, number)
+    compression = compression_of(column)
     if compression not in CODECS:
         return None
     return read_leaf(
@@ -99,6 +98,17 @@ def read(content: bytes, metadata: pq.FileMetaData, group: int, number: int) -> 
         codec=CODECS[compression],
         most_bytes=column.total_uncompressed_size,
     )
+
+
+def start_of(metadata: pq.FileMetaData, group: int, number: int) -> int:
+    column = metadata.row_group(group).column(number)
+    if 0 < (column.dictionary_page_offset or 0) < column.data_page_offset:
+        return column.dictionary_page_offset
+    return column.data_page_offset
+
+
+def compression_of(column: pq.ColumnChunkMetaData) -> str:
+    return "NONE" if column.compression == "UNCOMPRESSED" else column.compression
 
 
 OPTIONS = {
@@ -137,6 +147,59 @@ def test_columns_are_what_pyarrow_makes_of_them(data, num_rows, seed):
         assert found.type == expected.type
         assert found.null_count == expected.null_count
         assert same_bits(found, expected)
+
+
+@settings(max_examples=150)
+@given(data=st.data(), num_rows=st.sampled_from([1, 7, 100, 1_000, 3_000]), seed=st.integers(0, 2**32 - 1))
+def test_a_column_that_is_read_some_rows_at_a_time_is_the_same(data, num_rows, seed):
+    rng = np.random.default_rng(seed)
+    array, is_required = data.draw(columns(num_rows, rng))
+    schema = pa.schema([pa.field("x", array.type, nullable=not is_required)])
+    options = {name: data.draw(strategy, label=name) for name, strategy in OPTIONS.items()}
+    content, metadata = written(pa.Table.from_arrays([array], schema=schema), **options)
+    borders = sorted({0, num_rows, *rng.integers(0, num_rows, data.draw(st.integers(0, 8))).tolist()})
+    layout = Layout.of(metadata)
+    (leaf,) = known_leaves(layout).values()
+    column, start = metadata.row_group(0).column(0), start_of(metadata, 0, 0)
+    stream = LeafStream(
+        loops.find(LOOPS),
+        leaf,
+        InMemory(content),
+        Span(start, start + column.total_compressed_size),
+        num_rows=num_rows,
+        codec=CODECS[compression_of(column)],
+        most_bytes=column.total_uncompressed_size,
+        piece_bytes=data.draw(st.sampled_from([1, 50, 1_000, 1 << 18])),
+    )
+    expected = pq.ParquetFile(pa.BufferReader(content)).read_row_group(0, use_threads=False).column(0).combine_chunks()
+    parts = []
+    for begin, end in itertools.pairwise(borders):
+        part = stream.take(end - begin)
+        if part is None:
+            encodings = set(column.encodings)
+            assert array.type in WORDS
+            assert "PLAIN" in encodings or not options["use_dictionary"]
+            return
+        part.validate(full=True)
+        assert same_bits(part, expected.slice(begin, end - begin))
+        parts.append(part)
+    # What was handed out before is still what it was.
+    assert same_bits(pa.concat_arrays(parts), expected)
+
+
+class InMemory:
+    """Bytes as the file that a stream reads."""
+
+    def __init__(self, content):
+        self.content = content
+        self.at = 0
+
+    def seek(self, at):
+        self.at = at
+
+    def read(self, num_bytes):
+        self.at += num_bytes
+        return self.content[self.at - num_bytes : self.at]
 
 
 def same_bits(a: pa.Array, b: pa.Array) -> bool:
@@ -199,7 +262,7 @@ def test_a_damaged_column_gives_what_pyarrow_gives_or_nothing(data, seed):
     options = {name: data.draw(strategy, label=name) for name, strategy in OPTIONS.items()}
     content, metadata = written(pa.Table.from_arrays([array], schema=schema), **options)
     column = metadata.row_group(0).column(0)
-    start = column.dictionary_page_offset or column.data_page_offset
+    start = start_of(metadata, 0, 0)
     stop = start + column.total_compressed_size
     if stop == start:
         return

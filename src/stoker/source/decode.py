@@ -17,7 +17,7 @@ from stoker.errors import SourceError
 from stoker.source.fetch import Ranges, Span
 from stoker.source.footer_numbers import Numbers
 from stoker.source.instants import check_instants, int96_paths
-from stoker.source.pages import decoded_leaves
+from stoker.source.pages import decoded_leaves, leaf_streams
 from stoker.source.schema import Layout
 
 # What pyarrow reads at once of each column of a streamed row group; a page is decoded as a whole in any case.
@@ -112,9 +112,12 @@ def decode_row_groups(
 def decode_parts(
     ranges: Ranges,
     metadata: pq.FileMetaData,
+    layout: Layout,
+    numbers: Numbers,
     *,
     row_group: int,
-    paths: Sequence[str],
+    leaves: Sequence[int],
+    spans: Sequence[Span],
     part_rows: Sequence[int],
     where: str,
     url: str,
@@ -124,8 +127,11 @@ def decode_parts(
     Args:
         ranges: The file, whose columns come in as they are asked for.
         metadata: Its footer.
+        layout: How it lays out its columns.
+        numbers: What its footer says.
         row_group: The row group.
-        paths: Paths of the Parquet leaf columns.
+        leaves: Numbers of the Parquet leaf columns.
+        spans: Where their column chunks lie.
         part_rows: Rows of each part.
         where: The row group, for errors.
         url: The file, for errors.
@@ -134,10 +140,8 @@ def decode_parts(
         SourceError: The bytes are not what the footer says.
         FieldError: INT96 timestamps would wrap around.
     """
-    with decoding(url, where=where):
-        int96 = int96_paths(metadata, paths)
 
-    def parts(paths: Sequence[str], *, in_seconds: bool) -> Iterator[pa.Table]:
+    def parts(paths: Sequence[str], *, in_seconds: bool = False) -> Iterator[pa.Table]:
         return _parts(
             ranges,
             metadata,
@@ -149,13 +153,46 @@ def decode_parts(
             in_seconds=in_seconds,
         )
 
-    if not int96:
-        yield from parts(paths, in_seconds=False)
-        return
-    # The second reader follows a part behind the first: what it needs was fetched a moment ago.
-    for part, seconds in zip(parts(paths, in_seconds=False), parts(int96, in_seconds=True), strict=True):
-        check_instants(part, seconds, where=where)
-        yield part
+    with decoding(url, where=where):
+        ours = leaf_streams(ranges, layout, numbers, row_group=row_group, leaves=leaves, spans=spans)
+        here = {stream.leaf.number for stream in ours}
+        paths = [layout.paths[leaf] for leaf in leaves if leaf not in here]
+        int96 = int96_paths(metadata, paths)
+    theirs = parts(paths) if paths or not ours else None
+    # This reader follows a part behind the first: what it needs was fetched a moment ago.
+    in_seconds = parts(int96, in_seconds=True) if int96 else None
+    given_up: dict[int, Iterator[pa.Table]] = {}
+    for k, num_rows in enumerate(part_rows):
+        columns: dict[str, pa.ChunkedArray] = {}
+        if theirs is not None:
+            part = next(theirs, None)
+            if part is None:
+                return
+            columns |= zip(part.column_names, part.columns, strict=True)
+        for stream in ours:
+            leaf, array = stream.leaf, None
+            if leaf.number not in given_up:
+                with decoding(url, where=where):
+                    array = stream.take(num_rows)
+                if array is not None:
+                    columns[leaf.name] = pa.chunked_array([array], leaf.type)
+                    continue
+                given_up[leaf.number] = parts([layout.paths[leaf.number]])
+                for _ in range(k):
+                    next(given_up[leaf.number], None)
+            part = next(given_up[leaf.number], None)
+            if part is None:
+                return
+            columns[leaf.name] = part.column(0)
+        table = pa.table({name: columns[name] for name in layout.schema.names if name in columns})
+        del columns
+        if in_seconds is not None:
+            check_instants(table, next(in_seconds), where=where)
+        yield table
+        del table
+    for rest in (theirs, in_seconds, *given_up.values()):
+        for _ in rest or ():  # runs the check for surplus rows
+            pass
 
 
 def _parts(

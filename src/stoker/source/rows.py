@@ -225,8 +225,11 @@ class RowReader:
             parts = decode_parts(
                 stream,
                 footer.metadata,
+                footer.checked.layout,
+                footer.checked.numbers,
                 row_group=group,
-                paths=[footer.checked.layout.paths[leaf] for leaf in leaves],
+                leaves=leaves,
+                spans=chunks,
                 part_rows=[int(self._known.num_rows[j]) for j in unit],
                 where=where,
                 url=file.info.url,

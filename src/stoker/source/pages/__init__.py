@@ -20,7 +20,7 @@ from stoker import loops
 from stoker.source import thrift
 from stoker.source.fetch import Ranges, Span
 from stoker.source.footer_numbers import Numbers
-from stoker.source.pages.column import read_leaf
+from stoker.source.pages.column import LeafStream, read_leaf
 from stoker.source.pages.leaf import Leaf, known_leaves
 from stoker.source.schema import Layout
 
@@ -78,3 +78,41 @@ def decoded_leaves(
         else:
             found.append((leaf, pa.chunked_array(chunks, leaf.type)))
     return found
+
+
+def leaf_streams(
+    ranges: Ranges,
+    layout: Layout,
+    numbers: Numbers,
+    *,
+    row_group: int,
+    leaves: Sequence[int],
+    spans: Sequence[Span],
+) -> list[LeafStream]:
+    """Return those columns of a row group that are decoded here, each to be read some rows at a time.
+
+    Args:
+        ranges: The file.
+        layout: How it lays out its columns.
+        numbers: What its footer says.
+        row_group: Number of the row group.
+        leaves: Numbers of the leaf columns that are wanted.
+        spans: Where their column chunks lie.
+    """
+    known = known_leaves(layout)
+    kernels = loops.find(LOOPS) if any(leaf in known for leaf in leaves) else None
+    if kernels is None:
+        return []
+    return [
+        LeafStream(
+            kernels,
+            known[leaf],
+            ranges,
+            span,
+            num_rows=int(numbers.groups[row_group, thrift.NUM_ROWS]),
+            codec=int(numbers.chunks[row_group, leaf, thrift.CODEC]),
+            most_bytes=int(numbers.chunks[row_group, leaf, thrift.UNCOMPRESSED]),
+        )
+        for leaf, span in zip(leaves, spans, strict=True)
+        if leaf in known
+    ]

@@ -9,7 +9,11 @@ import threading
 import weakref
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
+
+from stoker.source.pages.numbers import AT, DEFINITION, IS_PACKED, PLAIN_BYTES, REPETITION, STORED_BYTES
+from stoker.source.pages.scan import Bytes, Numbers
 
 ZSTD = 6
 # Numbers of the format. The LZ4 of old (5) is written in three ways that nothing tells apart: pyarrow knows them.
@@ -24,6 +28,26 @@ def arrow_codec(number: int) -> pa.Codec | None:
     """Return Arrow's codec of a number of the format; None where there is none."""
     name = _ARROW.get(number)
     return pa.Codec(name) if name is not None and pa.Codec.is_available(name) else None
+
+
+def unpacked(content: Bytes, page: Numbers, codec: pa.Codec) -> Bytes:
+    """Return a page as it was before it was compressed; nothing where it cannot have been.
+
+    Args:
+        content: Where it lies.
+        page: Its numbers.
+        codec: Arrow's.
+    """
+    begin, levels = int(page[AT]), int(page[DEFINITION] + page[REPETITION])
+    end = begin + int(page[STORED_BYTES])
+    if not page[IS_PACKED]:
+        return content[begin:end]
+    try:
+        rest = codec.decompress(pa.py_buffer(content[begin + levels : end]), int(page[PLAIN_BYTES]) - levels)
+    except (OSError, ValueError):
+        return np.zeros(0, np.uint8)
+    plain = np.frombuffer(rest, np.uint8)
+    return np.concatenate([content[begin : begin + levels], plain]) if levels else plain
 
 
 @dataclass(frozen=True)

@@ -1,60 +1,21 @@
-"""A column chunk to an Arrow array, by compiled loops; None for whatever they do not know, which pyarrow decodes."""
+"""A column chunk to Arrow: as a whole, or some rows at a time while it is read."""
 
 from __future__ import annotations
 
-import threading
-import zlib
 from types import ModuleType
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from stoker.source.pages.codecs import NO_UNPACKER, UNCOMPRESSED, Unpacker, arrow_codec, unpacker_of
+from stoker.source.fetch import Ranges, Span
+from stoker.source.pages.decoder import Decoder
 from stoker.source.pages.leaf import Leaf
-from stoker.source.pages.numbers import (
-    AT,
-    CRC,
-    DEFINITION,
-    DICTIONARY,
-    DICTIONARY_VALUES,
-    DONE,
-    ENCODING,
-    ENTRIES,
-    HAS_CHECKSUMS,
-    HAS_PACKED,
-    IS_PACKED,
-    KIND,
-    MOST_BYTES,
-    NULLS,
-    NUM_ENTRIES,
-    NUM_PAGE_NUMBERS,
-    NUM_PAGES,
-    NUM_STATE_NUMBERS,
-    NUM_SUMS,
-    PLAIN_BYTES,
-    REPETITION,
-    ROWS,
-    STORED_BYTES,
-    TOO_MANY,
-    VALUES,
-    WORDS,
-)
+from stoker.source.pages.numbers import DICTIONARY, KIND, NUM_ENTRIES
+from stoker.source.pages.scan import Bytes, Pages, scan
 from stoker.source.storage import BytesLike
-from stoker.spec import Array
 
-Bytes = npt.NDArray[np.uint8]
-Numbers = npt.NDArray[np.int64]
-
-# More pages than a column chunk has that was written in earnest: one of 1 GiB in pages of 8 KiB has 131,072.
-_MOST_PAGES = 1 << 18
-_FEW_PAGES = 64
-# What is kept of a thread's scratch: the largest page that is usual, several times.
-_KEPT_BYTES = 16 << 20
-# Encodings, as numbers of the format, of a dictionary and of places in one.
-_DICTIONARIES, _BY_DICTIONARY = (0, 2), (2, 8)
-_NO_BYTES, _NO_NUMBERS = np.zeros(0, np.uint8), np.zeros(0, np.int64)
+# What a streamed column is read by; more where no page is as small.
+_PIECE_BYTES = 256 << 10
 
 
 def read_leaf(
@@ -74,181 +35,115 @@ def read_leaf(
         The column; None where pyarrow is to decode it, or to say what is wrong with it.
     """
     content = np.frombuffer(data, np.uint8)
-    sums = np.empty(NUM_SUMS, np.int64)
-    pages = _scan(kernels, content, sums)
-    num_entries, is_list = int(sums[ENTRIES]), leaf.is_list
-    if pages is None or not len(pages) or sums[MOST_BYTES] > most_bytes:
+    pages = scan(kernels, content)
+    if pages is None or pages.end != len(content) or not len(content):
         return None
-    if num_entries < num_rows or (num_entries > num_rows and not is_list):
+    if pages.num_entries < num_rows or (pages.num_entries > num_rows and not leaf.is_list):
         return None
-    if sums[HAS_CHECKSUMS] and not _are_sound(content, pages):
+    decoder = Decoder(kernels, leaf, codec=codec, most_bytes=most_bytes)
+    decoder.make_room(num_rows, pages.num_entries)
+    if not decoder.decode(pages) or decoder.num_rows != num_rows:
         return None
-    dictionary = None
-    if leaf.is_words:
-        dictionary = _dictionary(kernels, content, pages, leaf, codec)
-        if dictionary is None:
+    return decoder.take(num_rows)
+
+
+class LeafStream:
+    """A column of one row group, some rows at a time.
+
+        file     ┆ page ┆ page ┆ page ┆ page ┆ …       read a piece at a time
+        decoded         ┆ ▒▒▒▒ ┆ ▒▒▒▒ ┆                a page at a time, until there are enough rows
+
+    Args:
+        kernels: The compiled loops.
+        leaf: What the column is.
+        ranges: The file.
+        span: Where the column chunk lies.
+        num_rows: Rows of the row group.
+        codec: What pages are compressed with, as a number of the format.
+        most_bytes: More than any page has before it is compressed.
+        piece_bytes: What is read at a time, at least.
+
+    Attributes:
+        leaf: What the column is.
+    """
+
+    def __init__(
+        self,
+        kernels: ModuleType,
+        leaf: Leaf,
+        ranges: Ranges,
+        span: Span,
+        *,
+        num_rows: int,
+        codec: int,
+        most_bytes: int,
+        piece_bytes: int = _PIECE_BYTES,
+    ) -> None:
+        self._kernels = kernels
+        self.leaf = leaf
+        self._ranges = ranges
+        self._at = span.start
+        self._stop = span.stop
+        self._rest: Bytes = np.zeros(0, np.uint8)  # read, behind the last page that is there as a whole
+        self._pages: Pages | None = None  # read, and not all of them decoded
+        self._num_decoded = 0  # of these
+        self._decoder = Decoder(kernels, leaf, codec=codec, most_bytes=most_bytes)
+        self._num_left = num_rows
+        self._piece_bytes = piece_bytes
+
+    def take(self, num_rows: int) -> pa.Array | None:
+        """Return the next rows; None where pyarrow is to decode the column, from its beginning.
+
+        Blocks: while the file is read.
+        """
+        is_last = num_rows == self._num_left
+        # A list is whole when the next one has begun, or none is left.
+        enough = num_rows + 1 if self.leaf.is_list and not is_last else num_rows
+        while self._decoder.num_rows < enough or (is_last and not self._is_over):
+            if not (self._decode_more(enough) if self._pages is not None else self._read_more()):
+                return None
+        if self._decoder.num_rows > self._num_left or (is_last and self._decoder.num_rows != num_rows):
             return None
-        pages = pages[1:]
-    values = pa.allocate_buffer(num_entries * leaf.width)
-    offsets = np.empty(num_rows + 1, np.int64) if is_list else _NO_NUMBERS
-    valid = np.empty(num_rows, np.uint8) if leaf.may_be_null and not is_list else _NO_BYTES
-    words = _scratch("words", int(sums[DICTIONARY_VALUES]) * leaf.width)
-    state = np.zeros(NUM_STATE_NUMBERS, np.int64)
-    if dictionary is not None:
-        # A place in the dictionary is what stands there: all the loops have to look up.
-        words.view(np.int32)[: len(dictionary)] = np.arange(len(dictionary), dtype=np.int32)
-        state[WORDS] = len(dictionary)
-    into = (words, np.frombuffer(values, np.uint8), valid, offsets, state)
-    is_done = _decode(kernels, content, pages, leaf, codec if sums[HAS_PACKED] else UNCOMPRESSED, num_rows, sums, into)
-    if not is_done or state[ROWS] != num_rows:
-        return None
-    num_values, num_nulls = int(state[VALUES]), int(state[NULLS])
-    stored = values if num_values == num_entries else values.slice(0, num_values * leaf.width)
-    nulls = pa.py_buffer(np.packbits(valid, bitorder="little")) if num_nulls else None
-    array = _array(leaf, stored, num_values, nulls, num_nulls)
-    if dictionary is not None:
-        return pa.DictionaryArray.from_arrays(array, dictionary, safe=False).dictionary_decode()
-    return _listed(leaf, array, offsets, num_values) if is_list else array
+        self._num_left -= num_rows
+        return self._decoder.take(num_rows)
 
+    @property
+    def _is_over(self) -> bool:
+        return self._at == self._stop and self._pages is None and not len(self._rest)
 
-def _dictionary(kernels: ModuleType, content: Bytes, pages: Numbers, leaf: Leaf, codec: int) -> pa.Array | None:
-    """Return the dictionary of a column of words; None where not all of its pages refer to one."""
-    first, *rest = pages.tolist()
-    if (
-        first[KIND] != DICTIONARY
-        or first[ENCODING] not in _DICTIONARIES
-        or first[NUM_ENTRIES] * 4 > first[PLAIN_BYTES]
-        or any(page[KIND] == DICTIONARY or page[ENCODING] not in _BY_DICTIONARY for page in rest)
-    ):
-        return None
-    if codec == UNCOMPRESSED:
-        plain = content[first[AT] : first[AT] + first[STORED_BYTES]]
-    else:
-        unpack = arrow_codec(codec)
-        if unpack is None:
-            return None
-        plain = _unpacked(content, pages[0], unpack)
-    offsets = np.empty(first[NUM_ENTRIES] + 1, np.int64)
-    words = np.empty(len(plain), np.uint8)
-    if kernels.take_words_apart(plain, offsets, words) != DONE or (offsets[-1] >= 1 << 31 and not _is_large(leaf.type)):
-        return None
-    borders = offsets if _is_large(leaf.type) else offsets.astype(np.int32)
-    return pa.Array.from_buffers(leaf.type, len(offsets) - 1, [None, pa.py_buffer(borders), pa.py_buffer(words)], 0)
-
-
-def _is_large(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_large_string(kind) or pa.types.is_large_binary(kind))
-
-
-def _scan(kernels: ModuleType, content: Bytes, sums: Numbers) -> Numbers | None:
-    """Return the numbers of all pages of a column chunk; None where they are not what they should be."""
-    pages: Numbers | None = getattr(_kept, "pages", None)
-    if pages is None:
-        pages = _kept.pages = np.empty((_FEW_PAGES, NUM_PAGE_NUMBERS), np.int64)
-    while True:
-        try:
-            done = kernels.scan(content, pages, sums)
-        except (IndexError, ValueError):
-            return None
-        if done == DONE:
-            return pages[: sums[NUM_PAGES]]
-        if done != TOO_MANY or len(pages) > _MOST_PAGES:
-            return None
-        pages = np.empty((len(pages) * 16, NUM_PAGE_NUMBERS), np.int64)
-
-
-def _are_sound(content: Bytes, pages: Numbers) -> bool:
-    """Whether pages are what their checksums say."""
-    for page in pages[pages[:, CRC] >= 0].tolist():
-        if zlib.crc32(content[page[AT] : page[AT] + page[STORED_BYTES]].data) != page[CRC]:
+    def _decode_more(self, enough: int) -> bool:
+        """Decode as many pages as are needed for so many rows, and at least one; False where one is not known."""
+        assert self._pages is not None
+        decoder, table = self._decoder, self._pages.table
+        first = self._num_decoded
+        num_entries = np.where(table[first:, KIND] == DICTIONARY, 0, table[first:, NUM_ENTRIES]).cumsum()
+        stop = first + int(np.searchsorted(num_entries, max(1, enough - decoder.num_rows))) + 1
+        pages = self._pages.part(first, stop)
+        most_rows = self._num_left - decoder.num_rows
+        if not self.leaf.is_list and pages.num_entries > most_rows:
             return False
-    return True
-
-
-def _decode(
-    kernels: ModuleType,
-    content: Bytes,
-    pages: Numbers,
-    leaf: Leaf,
-    codec: int,
-    num_rows: int,
-    sums: Numbers,
-    into: tuple[Array, ...],
-) -> bool:
-    """Decode all pages, and return whether all is as it should be."""
-
-    def decoded(content: Bytes, pages: Numbers, unpacker: Unpacker, scratch: Bytes) -> bool:
-        base = content.__array_interface__["data"][0]
-        function, context = unpacker.function, unpacker.context
-        size = len(content)
-        done = kernels.decode(pages, base, size, function, context, leaf.form, num_rows, scratch, *into)
-        return bool(done == DONE)
-
-    if codec == UNCOMPRESSED:
-        return decoded(content, pages, NO_UNPACKER, _NO_BYTES)
-    unpacker = unpacker_of(codec)
-    if unpacker.function:
-        return decoded(content, pages, unpacker, _scratch("page", int(sums[MOST_BYTES]) + 8))
-    unpack = arrow_codec(codec)
-    if unpack is None:
-        return False
-    for page in pages:
-        plain = _unpacked(content, page, unpack)
-        one = page[None].copy()
-        one[0, AT], one[0, STORED_BYTES] = 0, len(plain)
-        if not decoded(plain, one, NO_UNPACKER, _NO_BYTES):
+        decoder.make_room(min(pages.num_entries, most_rows), pages.num_entries)
+        if not decoder.decode(pages):
             return False
-    return True
+        self._num_decoded = min(stop, len(table))
+        if self._num_decoded == len(table):
+            self._pages = None
+        return True
 
-
-def _unpacked(content: Bytes, page: Numbers, codec: pa.Codec) -> Bytes:
-    """Return a page as it was before it was compressed; nothing where it cannot have been."""
-    begin, levels = int(page[AT]), int(page[DEFINITION] + page[REPETITION])
-    end = begin + int(page[STORED_BYTES])
-    if not page[IS_PACKED]:
-        return content[begin:end]
-    try:
-        rest = codec.decompress(pa.py_buffer(content[begin + levels : end]), int(page[PLAIN_BYTES]) - levels)
-    except (OSError, ValueError):
-        return _NO_BYTES
-    plain = np.frombuffer(rest, np.uint8)
-    return np.concatenate([content[begin : begin + levels], plain]) if levels else plain
-
-
-def _array(leaf: Leaf, values: pa.Buffer, num: int, nulls: pa.Buffer | None, num_nulls: int) -> pa.Array:
-    """Return values as an Arrow array of their type."""
-    if leaf.value_bytes != leaf.width:  # one or two bytes lie in four
-        lower = np.frombuffer(values, np.uint8).reshape(num, leaf.width)[:, : leaf.value_bytes]
-        values = pa.py_buffer(np.ascontiguousarray(lower))
-    return pa.Array.from_buffers(leaf.value_type, num, [nulls, values], num_nulls)
-
-
-def _listed(leaf: Leaf, values: pa.Array, offsets: Numbers, num_values: int) -> pa.Array | None:
-    """Return lists of `values`; None where they are not as long as their type says."""
-    offsets[-1] = num_values
-    num_rows = len(offsets) - 1
-    if isinstance(leaf.type, pa.FixedSizeListType):
-        if (np.diff(offsets) != leaf.type.list_size).any() or not leaf.type.list_size:
-            return None
-        return pa.Array.from_buffers(leaf.type, num_rows, [None], 0, children=[values])
-    if isinstance(leaf.type, pa.ListType):
-        if num_values >= 1 << 31:
-            return None
-        borders: Any = offsets.astype(np.int32)
-    else:
-        borders = offsets
-    return pa.Array.from_buffers(leaf.type, num_rows, [None, pa.py_buffer(borders)], 0, children=[values])
-
-
-_kept = threading.local()
-
-
-def _scratch(name: str, num_bytes: int) -> Bytes:
-    """Return so many bytes that this thread uses again: fresh memory costs more than filling it."""
-    if num_bytes > _KEPT_BYTES:
-        return np.empty(num_bytes, np.uint8)
-    kept: Bytes | None = getattr(_kept, name, None)
-    if kept is None or len(kept) < num_bytes:
-        kept = np.empty(max(num_bytes, 1 << 16), np.uint8)
-        setattr(_kept, name, kept)
-    return kept
+    def _read_more(self) -> bool:
+        """Read until there is a page as a whole, twice as much each time; False where there is none."""
+        num_bytes = min(max(self._piece_bytes, len(self._rest)), self._stop - self._at)
+        if not num_bytes:
+            return False
+        self._ranges.seek(self._at)
+        piece = np.frombuffer(self._ranges.read(num_bytes), np.uint8)
+        if len(piece) != num_bytes:
+            return False
+        self._at += num_bytes
+        content = np.concatenate([self._rest, piece]) if len(self._rest) else piece
+        pages = scan(self._kernels, content)
+        if pages is None:
+            return False
+        self._rest = content[pages.end :]
+        self._pages, self._num_decoded = (pages.part(0, len(pages.table)) if pages.end else None), 0
+        return True

@@ -19,6 +19,7 @@ from stoker.source.pages.numbers import (
     DICTIONARY_VALUES,
     DONE,
     ENCODING,
+    END,
     ENTRIES,
     HAS_CHECKSUMS,
     HAS_PACKED,
@@ -102,27 +103,26 @@ def _page_header(b, at, page):
 
 @compile_loop(types.int64(_BYTES, _OUT_INT64_2D, _OUT_INT64))
 def scan(b, pages, sums):
-    """Read the headers of all pages of a column chunk.
+    """Read the headers of pages that lie one behind the other, as far as they are there as a whole.
 
     Args:
-        b: The column chunk.
+        b: The pages.
         pages: Filled, a row a page.
-        sums: Filled: what is to be known of all of them.
+        sums: Filled, page by page: what is to be known of all of them.
 
     Returns:
-        DONE, TOO_MANY where there are more than `pages` has rows, BAD where they are not what they should be.
+        DONE, TOO_MANY where there are more than `pages` has rows, BAD where one is cut short, or not what it should be.
 
     Raises:
-        IndexError, ValueError: A header is cut short, or no header.
+        IndexError, ValueError: A header is cut short, or no header. The pages before it are there.
     """
     sums[:] = 0
-    at = 0
-    num = 0
-    while at < len(b):
+    while sums[END] < len(b):
+        num = sums[NUM_PAGES]
         if num == len(pages):
             return TOO_MANY
         page = pages[num]
-        at = _page_header(b, at, page)
+        at = _page_header(b, sums[END], page)
         levels = page[DEFINITION] + page[REPETITION]
         if (
             page[STORED_BYTES] < 0
@@ -136,14 +136,13 @@ def scan(b, pages, sums):
         ):
             return BAD
         page[AT] = at
-        at += page[STORED_BYTES]
-        num += 1
-        sums[MOST_BYTES] = max(sums[MOST_BYTES], page[PLAIN_BYTES])
         if page[KIND] == DICTIONARY:
             sums[DICTIONARY_VALUES] = max(sums[DICTIONARY_VALUES], page[NUM_ENTRIES])
         else:
             sums[ENTRIES] += page[NUM_ENTRIES]
+        sums[MOST_BYTES] = max(sums[MOST_BYTES], page[PLAIN_BYTES])
         sums[HAS_CHECKSUMS] |= page[CRC] >= 0
         sums[HAS_PACKED] |= page[IS_PACKED]
-    sums[NUM_PAGES] = num
+        sums[NUM_PAGES] = num + 1
+        sums[END] = at + page[STORED_BYTES]
     return DONE

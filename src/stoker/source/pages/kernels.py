@@ -208,7 +208,6 @@ def take_words_apart(b, offsets, words):
         types.int64,
         types.int64,
         reads(types.int64),
-        types.int64,
         _OUT_BYTES,
         _OUT_BYTES,
         _OUT_BYTES,
@@ -217,10 +216,8 @@ def take_words_apart(b, offsets, words):
         _OUT_INT64,
     )
 )
-def decode(
-    pages, base, base_bytes, unpack, context, form, num_rows, scratch, dictionary, values, valid, offsets, state
-):
-    """Decode pages; see `column.read_leaf`.
+def decode(pages, base, base_bytes, unpack, context, form, scratch, dictionary, values, valid, offsets, state):
+    """Decode pages; see `decoder.Decoder`.
 
     Args:
         pages: A row a page, in their order.
@@ -229,11 +226,10 @@ def decode(
         unpack: Address of what decompresses, as `ZSTD_decompressDCtx` does; 0 where pages are as they were.
         context: Its first argument.
         form: What the column is.
-        num_rows: Rows of the column chunk.
         scratch: Room for one page, and eight bytes more.
         dictionary: Room for its values; kept from call to call.
         values: Filled, one behind the other.
-        valid: Of each row, whether it has a value: filled from the first one on that has none.
+        valid: Of each row, whether it has a value: filled once one has none.
         offsets: Of lists.
         state: How far the column chunk was decoded; goes on from there.
 
@@ -296,9 +292,9 @@ def decode(
             if num_there < 0:
                 return BAD
         else:
-            if num > num_rows - row:
-                return BAD
             if full:
+                if num > len(valid) - row:
+                    return BAD
                 start_at, start_end = cursors[1, NEXT], cursors[1, END]
                 had_nulls = state[NULLS] > 0
                 num_there = flat_levels(cursors[1], num, valid, row, had_nulls)

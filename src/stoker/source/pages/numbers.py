@@ -8,9 +8,9 @@ NUM_PAGE_NUMBERS = 10
 DATA, DICTIONARY, DATA_V2 = 0, 2, 3
 
 # Of all pages of a column chunk: how many, the most bytes of one before it was compressed, entries of those of values,
-# values of the dictionary, whether any has a checksum, and whether any is compressed.
-NUM_PAGES, MOST_BYTES, ENTRIES, DICTIONARY_VALUES, HAS_CHECKSUMS, HAS_PACKED = range(6)
-NUM_SUMS = 6
+# values of the dictionary, whether any has a checksum, whether any is compressed, and where the last one ends.
+NUM_PAGES, MOST_BYTES, ENTRIES, DICTIONARY_VALUES, HAS_CHECKSUMS, HAS_PACKED, END = range(7)
+NUM_SUMS = 7
 
 # Of a column: bytes of a value, definition level of a value and of an empty list (-1: none is known), whether it is one
 # of lists.
