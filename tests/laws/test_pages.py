@@ -22,6 +22,7 @@ from stoker.source.fetch import Span
 from stoker.source.pages import LOOPS
 from stoker.source.pages.column import LeafStream, read_leaf
 from stoker.source.pages.leaf import known_leaves
+from stoker.source.pages.together import read_together
 from stoker.source.schema import Layout
 
 pytest.importorskip("numba")
@@ -147,6 +148,56 @@ def test_columns_are_what_pyarrow_makes_of_them(data, num_rows, seed):
         assert found.type == expected.type
         assert found.null_count == expected.null_count
         assert same_bits(found, expected)
+
+
+@settings(max_examples=100)
+@given(
+    data=st.data(),
+    num_rows=st.sampled_from([1, 7, 100, 1_000]),
+    num_columns=st.integers(1, 6),
+    num_damaged=st.sampled_from([0, 0, 1, 5]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_columns_that_are_decoded_all_at_once_are_the_same(data, num_rows, num_columns, num_damaged, seed):
+    rng = np.random.default_rng(seed)
+    drawn = [data.draw(columns(num_rows, rng)) for _ in range(num_columns)]
+    schema = pa.schema([pa.field(f"x{i}", a.type, nullable=not required) for i, (a, required) in enumerate(drawn)])
+    options = {name: data.draw(strategy, label=name) for name, strategy in OPTIONS.items()}
+    options["compression"] = data.draw(st.sampled_from(["NONE", "ZSTD"]))
+    content, metadata = written(pa.Table.from_arrays([array for array, _ in drawn], schema=schema), **options)
+    known = known_leaves(Layout.of(metadata))
+    leaves = [known[i] for i in range(num_columns) if not known[i].is_words]
+    if not leaves:
+        return
+    damaged = bytearray(content)
+    for _ in range(num_damaged):
+        damaged[int(rng.integers(4, len(content) - 8 - int.from_bytes(content[-8:-4], "little")))] ^= 1 << int(
+            rng.integers(0, 8)
+        )
+    spans = []
+    for leaf in leaves:
+        start = start_of(metadata, 0, leaf.number)
+        spans.append((start, start + metadata.row_group(0).column(leaf.number).total_compressed_size))
+    most_bytes = [metadata.row_group(0).column(leaf.number).total_uncompressed_size for leaf in leaves]
+    found = read_together(
+        loops.find(LOOPS),
+        [bytes(damaged)[start:stop] for start, stop in spans],
+        leaves,
+        num_rows=num_rows,
+        codec=CODECS[options["compression"]],
+        most_bytes=np.array(most_bytes),
+    )
+    assert len(found) == len(leaves)
+    for leaf, array in zip(leaves, found, strict=True):
+        if num_damaged:
+            # By itself a column gives the same, or what is damaged is another one.
+            alone = read(bytes(damaged), metadata, 0, leaf.number)
+            assert array is None or (alone is not None and same_bits(array, alone))
+        elif not options["write_page_checksum"]:
+            expected = pq.read_table(pa.BufferReader(content), columns=[leaf.name]).column(0).combine_chunks()
+            array.validate(full=True)
+            assert array.type == expected.type
+            assert same_bits(array, expected)
 
 
 @settings(max_examples=150)

@@ -61,6 +61,11 @@ class Unpacker:
 NO_UNPACKER = Unpacker(0, 0)
 
 
+def is_loops(number: int) -> bool:
+    """Whether compiled loops decompress pages of a codec by themselves, or need not."""
+    return number == UNCOMPRESSED or unpacker_of(number).function != 0
+
+
 def unpacker_of(number: int) -> Unpacker:
     """Return what a compiled loop decompresses pages with, in this thread."""
     library = _zstd() if number == ZSTD else None

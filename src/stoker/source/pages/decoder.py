@@ -92,7 +92,7 @@ class Decoder:
             return self._decoded(pages.content, table, NO_UNPACKER, _NO_BYTES)
         unpacker = unpacker_of(codec)
         if unpacker.function:
-            return self._decoded(pages.content, table, unpacker, _scratch(pages.most_bytes + 8))
+            return self._decoded(pages.content, table, unpacker, scratch(pages.most_bytes + 8))
         unpack = arrow_codec(codec)
         if unpack is None:
             return False
@@ -168,13 +168,13 @@ class Decoder:
         values, valid, offsets = self._values, self._valid, self._offsets
         is_all = num_rows == have
         stop = num_values if is_all else int(offsets[num_rows]) if leaf.is_list else num_rows
-        array = _array(leaf, values, stop, valid[:num_rows] if num_nulls else None)
+        array = array_of(leaf, values, stop, valid[:num_rows] if num_nulls else None)
         if self._dictionary is not None:
             array = pa.DictionaryArray.from_arrays(array, self._dictionary, safe=False).dictionary_decode()
         if leaf.is_list:
             if is_all:
                 offsets[num_rows] = num_values
-            array = _listed(leaf, array, offsets[: num_rows + 1])
+            array = lists_of(leaf, array, offsets[: num_rows + 1])
         self._values, self._valid, self._offsets = _NO_BYTES, _NO_BYTES, _NO_NUMBERS
         state[ROWS] = state[VALUES] = state[NULLS] = 0
         if not is_all:
@@ -209,7 +209,7 @@ def _grown(array: Any, num: int, *, is_shared: bool = False) -> Any:
     return grown
 
 
-def _array(leaf: Leaf, values: Bytes, num: int, valid: Bytes | None) -> pa.Array:
+def array_of(leaf: Leaf, values: Bytes, num: int, valid: Bytes | None) -> pa.Array:
     """Return values as an Arrow array of their type."""
     stored = values[: num * leaf.width]
     if leaf.value_bytes != leaf.width:  # one or two bytes lie in four
@@ -221,7 +221,7 @@ def _array(leaf: Leaf, values: Bytes, num: int, valid: Bytes | None) -> pa.Array
     return pa.Array.from_buffers(leaf.value_type, num, [nulls, pa.py_buffer(stored)], num_nulls)
 
 
-def _listed(leaf: Leaf, values: pa.Array, offsets: Numbers) -> pa.Array | None:
+def lists_of(leaf: Leaf, values: pa.Array, offsets: Numbers) -> pa.Array | None:
     """Return lists of `values`; None where they are not as long as their type says."""
     num_rows = len(offsets) - 1
     if isinstance(leaf.type, pa.FixedSizeListType):
@@ -239,7 +239,7 @@ def _listed(leaf: Leaf, values: pa.Array, offsets: Numbers) -> pa.Array | None:
 _kept = threading.local()
 
 
-def _scratch(num_bytes: int) -> Bytes:
+def scratch(num_bytes: int) -> Bytes:
     """Return so many bytes that this thread uses again: fresh memory costs more than filling it."""
     if num_bytes > _KEPT_BYTES:
         return np.empty(num_bytes, np.uint8)

@@ -45,17 +45,19 @@ from stoker.source.pages.numbers import (
     KIND,
     NULLS,
     NUM_ENTRIES,
+    NUM_PAGES,
     PLAIN_BYTES,
     REPETITION,
     ROWS,
     STORED_BYTES,
+    TOO_MANY,
     UNKNOWN,
     VALUES,
     WIDTH,
     WORDS,
 )
 
-__all__ = ["decode", "scan", "take_words_apart"]
+__all__ = ["decode", "decode_many", "scan", "scan_many", "take_words_apart"]
 
 _PLAIN, _PLAIN_DICTIONARY, _RLE_DICTIONARY = 0, 2, 8
 
@@ -332,3 +334,90 @@ def decode(pages, base, base_bytes, unpack, context, form, scratch, dictionary, 
             _spread(target, num, num_there, valid, row, width)
         state[VALUES] = first + room_for
     return DONE
+
+
+# ---------------------------------------------------------------------- several column chunks
+
+
+@compile_loop(types.int64(_BYTES, reads(types.int64), writes(types.int64, 2), _OUT_INT64, writes(types.int64, 2)))
+def scan_many(content, borders, pages, firsts, sums):
+    """Read the headers of all pages of several column chunks. See `together.read_together`.
+
+    Args:
+        content: The column chunks, one behind the other.
+        borders: Where each begins, and the last one ends.
+        pages: Filled, a row a page.
+        firsts: Filled: the first page of each column chunk, and the number of all pages.
+        sums: Filled, as by `scan`, a row a column chunk; one that is not what it should be has no pages.
+
+    Returns:
+        DONE, or TOO_MANY where there are more than `pages` has rows.
+    """
+    num = 0
+    for i in range(len(sums)):
+        firsts[i] = num
+        begin, end = borders[i], borders[i + 1]
+        done = BAD
+        try:
+            done = scan(content[begin:end], pages[num:], sums[i])
+        except Exception:
+            done = BAD
+        if done == TOO_MANY:
+            return TOO_MANY
+        if done != DONE:
+            sums[i, NUM_PAGES] = 0
+        for page in range(num, num + sums[i, NUM_PAGES]):
+            pages[page, AT] += begin
+        num += sums[i, NUM_PAGES]
+    firsts[len(sums)] = num
+    return DONE
+
+
+@compile_loop(
+    types.void(
+        *(reads(types.int64, 2), reads(types.int64), _BYTES, types.int64, types.int64, reads(types.int64, 2)),
+        *(reads(types.int64, 2), _OUT_BYTES, _OUT_BYTES, _OUT_BYTES, _OUT_BYTES, _OUT_INT64, writes(types.int64, 2)),
+        _OUT_INT64,
+    )
+)
+def decode_many(
+    pages, firsts, content, unpack, context, forms, ends, scratch, words, values, valid, offsets, states, outcomes
+):
+    """Decode several column chunks. See `together.read_together`, and `decode`.
+
+    Args:
+        pages: Of all of them.
+        firsts: The first page of each, and the number of all pages.
+        content: Where they lie.
+        unpack: Address of what decompresses, or 0.
+        context: Its first argument.
+        forms: What each column is.
+        ends: Where the part of each column ends in words, values, valid and offsets. Shape [columns, 4].
+        scratch: Room for the largest page, and eight bytes more.
+        words: Room for the dictionaries of all.
+        values: Filled, column by column.
+        valid: Filled, column by column.
+        offsets: Filled, column by column.
+        states: Filled, a row a column.
+        outcomes: Filled: what `decode` says of each.
+    """
+    base = types.int64(content.ctypes.data)
+    begins = np.zeros(4, np.int64)
+    for i in range(len(outcomes)):
+        end = ends[i]
+        outcomes[i] = decode(
+            pages[firsts[i] : firsts[i + 1]],
+            base,
+            len(content),
+            unpack,
+            context,
+            forms[i],
+            scratch,
+            words[begins[0] : end[0]],
+            values[begins[1] : end[1]],
+            valid[begins[2] : end[2]],
+            offsets[begins[3] : end[3]],
+            states[i],
+        )
+        for k in range(4):
+            begins[k] = end[k]

@@ -1,0 +1,138 @@
+"""Small column chunks, all of a row group in two calls: each call gives up the interpreter's lock, and waits for it.
+
+    column chunks  ┆ a ┆ b ┆ c ┆ …        one behind the other
+                     └───┴───┴── scan     how many values, lists and words there will be
+    memory         ┆ a  ┆ b ┆ c    ┆      room for all of them
+                     └───┴───┴── decode
+
+Source:
+    `decoder.Decoder` does the same with one column chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import ModuleType
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from stoker.source.pages.codecs import NO_UNPACKER, unpacker_of
+from stoker.source.pages.decoder import array_of, lists_of, scratch
+from stoker.source.pages.leaf import Leaf
+from stoker.source.pages.numbers import (
+    DICTIONARY_VALUES,
+    DONE,
+    END,
+    ENTRIES,
+    HAS_CHECKSUMS,
+    HAS_PACKED,
+    MOST_BYTES,
+    NULLS,
+    NUM_PAGE_NUMBERS,
+    NUM_PAGES,
+    NUM_STATE_NUMBERS,
+    NUM_SUMS,
+    ROWS,
+    VALUES,
+)
+from stoker.source.storage import BytesLike
+
+# Arrow wants the values of an array to begin at a multiple of it.
+_ALIGNED_BYTES = 64
+# Pages that most column chunks have; there is room for more when it turns out to be needed.
+_PAGES_EACH = 8
+
+
+def read_together(
+    kernels: ModuleType,
+    chunks: Sequence[BytesLike],
+    leaves: Sequence[Leaf],
+    *,
+    num_rows: int,
+    codec: int,
+    most_bytes: npt.NDArray[np.int64],
+) -> list[pa.Array | None]:
+    """Return columns of one row group; None for each that is not decoded here.
+
+    Args:
+        kernels: The compiled loops.
+        chunks: The column chunks.
+        leaves: What the columns are; of numbers, or lists of them.
+        num_rows: Rows of the row group.
+        codec: What pages are compressed with, as a number of the format: one that the loops know.
+        most_bytes: More than any page of each has before it is compressed.
+    """
+    content = np.concatenate([np.frombuffer(chunk, np.uint8) for chunk in chunks])
+    borders = np.zeros(len(chunks) + 1, np.int64)
+    np.cumsum([len(chunk) for chunk in chunks], out=borders[1:])
+    firsts, sums = np.empty(len(chunks) + 1, np.int64), np.zeros((len(chunks), NUM_SUMS), np.int64)
+    nothing: list[pa.Array | None] = [None] * len(chunks)
+    num_pages = _PAGES_EACH * len(chunks)
+    while True:
+        pages = np.empty((num_pages, NUM_PAGE_NUMBERS), np.int64)
+        if kernels.scan_many(content, borders, pages, firsts, sums) == DONE:
+            break
+        num_pages *= 16
+    entries = sums[:, ENTRIES]
+    is_list = np.array([leaf.is_list for leaf in leaves])
+    is_known = (
+        (sums[:, NUM_PAGES] > 0)
+        & (sums[:, END] == np.diff(borders))
+        & (sums[:, HAS_CHECKSUMS] == 0)
+        & (sums[:, MOST_BYTES] <= most_bytes)
+        & ((entries == num_rows) | (is_list & (entries > num_rows)))
+    )
+    if not is_known.all():
+        # Rare: the others then go by themselves, as large ones do.
+        return nothing
+    widths = np.array([leaf.width for leaf in leaves], np.int64)
+    has_valid = np.array([leaf.may_be_null for leaf in leaves]) & ~is_list
+    room = np.stack(
+        [
+            sums[:, DICTIONARY_VALUES] * widths,
+            -(-entries * widths // _ALIGNED_BYTES) * _ALIGNED_BYTES,
+            has_valid * num_rows,
+            is_list * (num_rows + 1),
+        ],
+        axis=1,
+    )
+    ends = np.cumsum(room, axis=0)
+    num_words, num_bytes, num_valid, num_offsets = ends[-1].tolist()
+    buffer = pa.allocate_buffer(num_bytes)
+    values, valid = np.frombuffer(buffer, np.uint8), np.empty(num_valid, np.uint8)
+    words, offsets = np.empty(num_words, np.uint8), np.empty(num_offsets, np.int64)
+    states = np.zeros((len(chunks), NUM_STATE_NUMBERS), np.int64)
+    outcomes = np.empty(len(chunks), np.int64)
+    unpacker = unpacker_of(codec) if sums[:, HAS_PACKED].any() else NO_UNPACKER
+    kernels.decode_many(
+        pages,
+        firsts,
+        content,
+        unpacker.function,
+        unpacker.context,
+        np.stack([leaf.form for leaf in leaves]),
+        ends,
+        scratch(int(sums[:, MOST_BYTES].max()) + 8),
+        words,
+        values,
+        valid,
+        offsets,
+        states,
+        outcomes,
+    )
+    begins = (ends - room).tolist()
+    found = nothing
+    for i, (leaf, state, outcome) in enumerate(zip(leaves, states.tolist(), outcomes.tolist(), strict=True)):
+        if outcome != DONE or state[ROWS] != num_rows:
+            continue
+        _, at, at_valid, at_offsets = begins[i]
+        nulls = valid[at_valid : at_valid + num_rows] if state[NULLS] else None
+        array = array_of(leaf, values[at : at + state[VALUES] * leaf.width], state[VALUES], nulls)
+        if leaf.is_list:
+            lists = offsets[at_offsets : at_offsets + num_rows + 1]
+            lists[num_rows] = state[VALUES]
+            array = lists_of(leaf, array, lists)
+        found[i] = array
+    return found
