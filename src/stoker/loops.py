@@ -11,6 +11,7 @@ way to it: it comes by itself, and the sooner it is done the better for all of t
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -41,6 +42,7 @@ _OTHERS = (
 # Four times as long makes that no sooner, and halves what comes meanwhile.
 _PATIENCE, _MOMENT_S = 0.5, 0.02
 
+_log = logging.getLogger("stoker")
 _lock = threading.Lock()
 _all_there = threading.Event()
 _thread: threading.Thread | None = None
@@ -139,6 +141,16 @@ def _import(name: str, import_module: Callable[[str], ModuleType] = importlib.im
     try:
         return import_module(name)
     except ImportError:  # without numba, told not to compile, or on another system
+        return None
+    except Exception as error:  # a numba that does not know something we use, say: no reason to stop training
+        reason = str(error).strip().splitlines()
+        _log.warning(
+            "the compiled loops of %s cannot be made (%s: %s): plain NumPy does their work, at a tenth of the rate; "
+            "install a numba that Stoker was tested with",
+            name,
+            type(error).__name__,
+            reason[0] if reason else "no reason given",
+        )
         return None
 
 

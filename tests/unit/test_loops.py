@@ -60,6 +60,30 @@ print(arithmetic().__name__, loops.is_loading())
     assert out == ["stoker.gather.kernels", "stoker.order.plain", "True", "stoker.order.compiled", "False"]
 
 
+def test_loops_that_cannot_be_compiled_are_done_without_and_told_of():
+    out = _run("""
+import logging
+logging.basicConfig(stream=sys.stdout, format="%(message)s")
+def fail_at_copying(name):
+    if name == copying:
+        raise NotImplementedError("no such type\\nand much more")
+    return importlib.import_module(name)
+loops.load(fail_at_copying)
+loops.wait()
+print(loops.find(copying), arithmetic().__name__)
+""")
+    assert " ".join(out) == (
+        "the compiled loops of stoker.gather.kernels cannot be made (NotImplementedError: no such type): plain NumPy "
+        "does their work, at a tenth of the rate; install a numba that Stoker was tested with "
+        "None stoker.order.compiled"
+    )
+
+
+def test_all_loops_can_be_compiled():
+    pytest.importorskip("numba")
+    assert loops.load_all() == len(loops._LOADED) + len(loops._OTHERS)
+
+
 def test_who_gives_way_waits_a_moment_and_only_while_something_is_loaded():
     out = _run("""
 waited = []
