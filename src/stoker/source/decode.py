@@ -6,7 +6,7 @@ Checksums of pages are verified where a writer left them: without, pyarrow gives
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +17,7 @@ from stoker.errors import SourceError
 from stoker.source.fetch import Ranges, Span
 from stoker.source.footer_numbers import Numbers
 from stoker.source.instants import check_instants, int96_paths
-from stoker.source.pages import decoded_leaves, leaf_streams
+from stoker.source.pages import LeafStream, decoded_leaves, leaf_streams
 from stoker.source.schema import Layout
 
 # What pyarrow reads at once of each column of a streamed row group; a page is decoded as a whole in any case.
@@ -161,38 +161,70 @@ def decode_parts(
     theirs = parts(paths) if paths or not ours else None
     # This reader follows a part behind the first: what it needs was fetched a moment ago.
     in_seconds = parts(int96, in_seconds=True) if int96 else None
-    given_up: dict[int, Iterator[pa.Table]] = {}
-    for k, num_rows in enumerate(part_rows):
+    mixed = [_OursAsLongAsKnown(stream, parts, layout, where=where, url=url) for stream in ours]
+    for num_rows in part_rows:
+        tables = [] if theirs is None else [next(theirs, None)]
+        tables += [column.next(num_rows) for column in mixed]
         columns: dict[str, pa.ChunkedArray] = {}
-        if theirs is not None:
-            part = next(theirs, None)
-            if part is None:
+        for some in tables:
+            if some is None:
                 return
-            columns |= zip(part.column_names, part.columns, strict=True)
-        for stream in ours:
-            leaf, array = stream.leaf, None
-            if leaf.number not in given_up:
-                with decoding(url, where=where):
-                    array = stream.take(num_rows)
-                if array is not None:
-                    columns[leaf.name] = pa.chunked_array([array], leaf.type)
-                    continue
-                given_up[leaf.number] = parts([layout.paths[leaf.number]])
-                for _ in range(k):
-                    next(given_up[leaf.number], None)
-            part = next(given_up[leaf.number], None)
-            if part is None:
-                return
-            columns[leaf.name] = part.column(0)
+            columns |= zip(some.column_names, some.columns, strict=True)
+        del tables, some
         table = pa.table({name: columns[name] for name in layout.schema.names if name in columns})
         del columns
         if in_seconds is not None:
             check_instants(table, next(in_seconds), where=where)
         yield table
         del table
-    for rest in (theirs, in_seconds, *given_up.values()):
+    for rest in (theirs, in_seconds, *(column.theirs for column in mixed)):
         for _ in rest or ():  # runs the check for surplus rows
             pass
+
+
+class _OursAsLongAsKnown:
+    """A column decoded by our own loops, and from the part on that they do not know by pyarrow, from its beginning.
+
+    Args:
+        stream: Ours.
+        parts: Makes pyarrow's of some paths.
+        layout: How the file lays out its columns.
+        where: The row group, for errors.
+        url: The file, for errors.
+
+    Attributes:
+        theirs: pyarrow's, once it was needed.
+    """
+
+    def __init__(
+        self,
+        stream: LeafStream,
+        parts: Callable[[Sequence[str]], Iterator[pa.Table]],
+        layout: Layout,
+        *,
+        where: str,
+        url: str,
+    ) -> None:
+        self.theirs: Iterator[pa.Table] | None = None
+        self._stream = stream
+        self._parts = parts
+        self._path = layout.paths[stream.leaf.number]
+        self._where = where
+        self._url = url
+        self._num_parts = 0
+
+    def next(self, num_rows: int) -> pa.Table | None:
+        """Return the next part as a table of one column; None where the file ends before it."""
+        if self.theirs is None:
+            with decoding(self._url, where=self._where):
+                array = self._stream.take(num_rows)
+            if array is not None:
+                self._num_parts += 1
+                return pa.table({self._stream.leaf.name: array})
+            self.theirs = self._parts([self._path])
+            for _ in range(self._num_parts):
+                next(self.theirs, None)
+        return next(self.theirs, None)
 
 
 def _parts(

@@ -12,22 +12,37 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from stoker.source.pages.numbers import AT, DEFINITION, IS_PACKED, PLAIN_BYTES, REPETITION, STORED_BYTES
-from stoker.source.pages.scan import Bytes, Numbers
+from stoker.source.pages.numbers import (
+    AT,
+    DEFINITION,
+    IS_PACKED,
+    PLAIN_BYTES,
+    REPETITION,
+    STORED_BYTES,
+    Bytes,
+    Numbers,
+)
 
-ZSTD = 6
+UNCOMPRESSED, ZSTD = 0, 6
 # Numbers of the format. The LZ4 of old (5) is written in three ways that nothing tells apart: pyarrow knows them.
 _ARROW = {1: "snappy", 2: "gzip", 4: "brotli", ZSTD: "zstd", 7: "lz4_raw"}
-_LIBRARIES = ("libzstd.1.dylib",) if sys.platform == "darwin" else ("libzstd.so.1",)
+_LIBRARY = "libzstd.1.dylib" if sys.platform == "darwin" else "libzstd.so.1"
 
-UNCOMPRESSED = 0
+_kept = threading.local()
 
 
-@functools.cache
 def arrow_codec(number: int) -> pa.Codec | None:
-    """Return Arrow's codec of a number of the format; None where there is none."""
-    name = _ARROW.get(number)
-    return pa.Codec(name) if name is not None and pa.Codec.is_available(name) else None
+    """Return Arrow's codec of a number of the format, this thread's own; None where there is none.
+
+    Its gzip keeps a state between calls, and gives the interpreter's lock up while it uses that.
+    """
+    codecs: dict[int, pa.Codec | None] | None = getattr(_kept, "codecs", None)
+    if codecs is None:
+        codecs = _kept.codecs = {}
+    if number not in codecs:
+        name = _ARROW.get(number)
+        codecs[number] = pa.Codec(name) if name is not None and pa.Codec.is_available(name) else None
+    return codecs[number]
 
 
 def unpacked(content: Bytes, page: Numbers, codec: pa.Codec) -> Bytes:
@@ -77,7 +92,8 @@ def unpacker_of(number: int) -> Unpacker:
         if not context:
             return NO_UNPACKER
         _kept.owner = _Owner()
-        weakref.finalize(_kept.owner, library.ZSTD_freeDCtx, context)
+        # Not at the interpreter's end: a thread may still be decompressing then.
+        weakref.finalize(_kept.owner, library.ZSTD_freeDCtx, context).atexit = False
         function = ctypes.cast(library.ZSTD_decompressDCtx, ctypes.c_void_p).value or 0
         kept = _kept.zstd = Unpacker(function, context)
     return kept
@@ -87,21 +103,16 @@ class _Owner:
     """Goes with its thread."""
 
 
-_kept = threading.local()
-
-
 @functools.cache
 def _zstd() -> ctypes.CDLL | None:
     """Return the system's zstd, which nearly every one has: its package manager needs it."""
-    for name in _LIBRARIES:
-        try:
-            library = ctypes.CDLL(name)
-            library.ZSTD_createDCtx.restype = ctypes.c_void_p
-            library.ZSTD_createDCtx.argtypes = []
-            library.ZSTD_freeDCtx.argtypes = [ctypes.c_void_p]
-            library.ZSTD_freeDCtx.restype = ctypes.c_size_t
-            _ = library.ZSTD_decompressDCtx
-        except (OSError, AttributeError):
-            continue
-        return library
-    return None
+    try:
+        library = ctypes.CDLL(_LIBRARY)
+        library.ZSTD_createDCtx.restype = ctypes.c_void_p
+        library.ZSTD_createDCtx.argtypes = []
+        library.ZSTD_freeDCtx.argtypes = [ctypes.c_void_p]
+        library.ZSTD_freeDCtx.restype = ctypes.c_size_t
+        _ = library.ZSTD_decompressDCtx
+    except (OSError, AttributeError):
+        return None
+    return library

@@ -10,8 +10,8 @@ import pyarrow as pa
 from stoker.source.fetch import Ranges, Span
 from stoker.source.pages.decoder import Decoder
 from stoker.source.pages.leaf import Leaf
-from stoker.source.pages.numbers import DICTIONARY, KIND, NUM_ENTRIES
-from stoker.source.pages.scan import Bytes, Pages, scan
+from stoker.source.pages.numbers import DICTIONARY, KIND, NUM_ENTRIES, Bytes
+from stoker.source.pages.scan import Pages, scan
 from stoker.source.storage import BytesLike
 
 # What a streamed column is read by; more where no page is as small.

@@ -25,8 +25,10 @@ from stoker.source.pages.numbers import (
     STORED_BYTES,
     VALUES,
     WORDS,
+    Bytes,
+    Numbers,
 )
-from stoker.source.pages.scan import Bytes, Numbers, Pages
+from stoker.source.pages.scan import Pages
 
 # What is kept of a thread's scratch: the largest page that is usual, several times.
 _KEPT_BYTES = 16 << 20
@@ -107,8 +109,7 @@ class Decoder:
     def _decoded(self, content: Bytes, table: Numbers, unpacker: Unpacker, scratch: Bytes) -> bool:
         done = self._kernels.decode(
             table,
-            content.__array_interface__["data"][0],
-            len(content),
+            content,
             unpacker.function,
             unpacker.context,
             self._leaf.form,
@@ -168,7 +169,7 @@ class Decoder:
         values, valid, offsets = self._values, self._valid, self._offsets
         is_all = num_rows == have
         stop = num_values if is_all else int(offsets[num_rows]) if leaf.is_list else num_rows
-        array = array_of(leaf, values, stop, valid[:num_rows] if num_nulls else None)
+        array = array_of(leaf, values[: stop * leaf.width], valid[:num_rows] if num_nulls else None)
         if self._dictionary is not None:
             array = pa.DictionaryArray.from_arrays(array, self._dictionary, safe=False).dictionary_decode()
         if leaf.is_list:
@@ -209,9 +210,9 @@ def _grown(array: Any, num: int, *, is_shared: bool = False) -> Any:
     return grown
 
 
-def array_of(leaf: Leaf, values: Bytes, num: int, valid: Bytes | None) -> pa.Array:
-    """Return values as an Arrow array of their type."""
-    stored = values[: num * leaf.width]
+def array_of(leaf: Leaf, stored: Bytes, valid: Bytes | None) -> pa.Array:
+    """Return values as an Arrow array of their type; `valid` says which are there, None that all are."""
+    num = len(stored) // leaf.width
     if leaf.value_bytes != leaf.width:  # one or two bytes lie in four
         stored = np.ascontiguousarray(stored.reshape(num, leaf.width)[:, : leaf.value_bytes])
     nulls, num_nulls = None, 0

@@ -39,6 +39,7 @@ _thrift = compiled_thrift()
 _field, _zigzag, _skip = _thrift.field, _thrift.zigzag, _thrift.skip
 _STOP, _TRUE, _FALSE, _STRUCT = 0, 1, 2, 12
 _RLE = 3
+_MOST_NUMBER = 2**31 - 1
 
 _BYTES = reads(types.uint8)
 _OUT_INT64, _OUT_INT64_2D = writes(types.int64), writes(types.int64, 2)
@@ -124,17 +125,14 @@ def scan(b, pages, sums):
         page = pages[num]
         at = _page_header(b, sums[END], page)
         levels = page[DEFINITION] + page[REPETITION]
-        if (
-            page[STORED_BYTES] < 0
-            or page[STORED_BYTES] > len(b) - at
-            or page[PLAIN_BYTES] < 0
-            or page[NUM_ENTRIES] < 0
-            or page[DEFINITION] < 0
-            or page[REPETITION] < 0
-            or levels > page[STORED_BYTES]
-            or levels > page[PLAIN_BYTES]
-        ):
+        # All of them are 32-bit numbers of the format: what is computed from them stays far from the ends of 64 bits.
+        for number in (STORED_BYTES, PLAIN_BYTES, NUM_ENTRIES, DEFINITION, REPETITION):
+            if page[number] < 0 or page[number] > _MOST_NUMBER:
+                return BAD
+        if page[STORED_BYTES] > len(b) - at or levels > page[STORED_BYTES] or levels > page[PLAIN_BYTES]:
             return BAD
+        if page[KIND] == DICTIONARY and page[NUM_ENTRIES] > page[PLAIN_BYTES]:
+            return BAD  # a value takes a byte at least
         page[AT] = at
         if page[KIND] == DICTIONARY:
             sums[DICTIONARY_VALUES] = max(sums[DICTIONARY_VALUES], page[NUM_ENTRIES])

@@ -1,7 +1,7 @@
 """The compiled loops that decode pages: a column chunk in one call.
 
 Whatever a page says is checked before it is believed: nothing is read or written outside of what was handed over. What
-these loops do not know, or find wrong, they give back by a reason, and pyarrow decodes it, or says what is wrong.
+these loops do not know, or find wrong, they give back, and pyarrow decodes it, or says what is wrong.
 
 Source:
     Apache Parquet format 2.11: parquet.thrift, Encodings.md (plain, dictionary).
@@ -51,7 +51,6 @@ from stoker.source.pages.numbers import (
     ROWS,
     STORED_BYTES,
     TOO_MANY,
-    UNKNOWN,
     VALUES,
     WIDTH,
     WORDS,
@@ -205,8 +204,7 @@ def take_words_apart(b, offsets, words):
 @compile_loop(
     types.int64(
         reads(types.int64, 2),
-        types.int64,
-        types.int64,
+        _BYTES,
         types.int64,
         types.int64,
         reads(types.int64),
@@ -218,13 +216,12 @@ def take_words_apart(b, offsets, words):
         _OUT_INT64,
     )
 )
-def decode(pages, base, base_bytes, unpack, context, form, scratch, dictionary, values, valid, offsets, state):
+def decode(pages, content, unpack, context, form, scratch, dictionary, values, valid, offsets, state):
     """Decode pages; see `decoder.Decoder`.
 
     Args:
         pages: A row a page, in their order.
-        base: Address that the places of pages are counted from.
-        base_bytes: Bytes that may be read from there on.
+        content: Where they lie.
         unpack: Address of what decompresses, as `ZSTD_decompressDCtx` does; 0 where pages are as they were.
         context: Its first argument.
         form: What the column is.
@@ -236,13 +233,14 @@ def decode(pages, base, base_bytes, unpack, context, form, scratch, dictionary, 
         state: How far the column chunk was decoded; goes on from there.
 
     Returns:
-        DONE, or why it was not decoded.
+        DONE, or BAD where something is not as it should be, or not known here.
     """
     width, full, is_list = form[WIDTH], form[FULL], form[IS_LIST]
+    base = types.int64(content.ctypes.data)
     cursors = np.empty((3, NUM_CURSOR_NUMBERS), np.int64)
     for p in range(len(pages)):
         page = pages[p]
-        if page[AT] < 0 or page[AT] + page[STORED_BYTES] > base_bytes:
+        if page[AT] < 0 or page[AT] + page[STORED_BYTES] > len(content):
             return BAD
         begin = base + page[AT]
         levels = page[DEFINITION] + page[REPETITION]
@@ -263,14 +261,14 @@ def decode(pages, base, base_bytes, unpack, context, form, scratch, dictionary, 
         num = page[NUM_ENTRIES]
         if page[KIND] == DICTIONARY:
             if page[ENCODING] != _PLAIN and page[ENCODING] != _PLAIN_DICTIONARY:
-                return UNKNOWN
+                return BAD
             if num * width > end - body or num * width > len(dictionary):
                 return BAD
             copy(types.int64(dictionary.ctypes.data), body, num * width)
             state[WORDS] = num
             continue
         if page[KIND] != DATA and page[KIND] != DATA_V2:
-            return UNKNOWN
+            return BAD
         # Levels come first: of the first version inside of what was compressed, each behind its length.
         if page[KIND] == DATA:
             for i in range(2):
@@ -329,7 +327,7 @@ def decode(pages, base, base_bytes, unpack, context, form, scratch, dictionary, 
                 if not _looked_up(cursors[2], num_there, bits, words, state[WORDS], target, width, limit):
                     return BAD
         else:
-            return UNKNOWN
+            return BAD
         if num_there < room_for:
             _spread(target, num, num_there, valid, row, width)
         state[VALUES] = first + room_for
@@ -401,14 +399,12 @@ def decode_many(
         states: Filled, a row a column.
         outcomes: Filled: what `decode` says of each.
     """
-    base = types.int64(content.ctypes.data)
     begins = np.zeros(4, np.int64)
     for i in range(len(outcomes)):
         end = ends[i]
         outcomes[i] = decode(
             pages[firsts[i] : firsts[i + 1]],
-            base,
-            len(content),
+            content,
             unpack,
             context,
             forms[i],

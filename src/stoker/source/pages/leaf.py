@@ -88,21 +88,11 @@ def _leaf_of(field: pa.Field, layout: Layout, by_path: Mapping[str, int]) -> Lea
         empty = -1
     value_type = field.type.value_type if is_list else field.type
     physical, width = int(layout.physical_types[number]), int(layout.widths[number])
-    if physical == BYTES:
-        if is_list or value_type not in _WORDS:
-            return None
-        return Leaf(
-            number=number,
-            name=field.name,
-            type=field.type,
-            value_type=pa.int32(),
-            width=4,
-            value_bytes=4,
-            is_list=False,
-            is_words=True,
-            form=np.array([4, full, empty, False], np.int64),
-        )
-    if physical == FIXED_BYTES:
+    is_words = physical == BYTES
+    if is_words:
+        is_known = not is_list and value_type in _WORDS
+        value_type, width = pa.int32(), 4  # places in a dictionary
+    elif physical == FIXED_BYTES:
         is_known = width > 0 and (value_type == pa.binary(width) or (value_type == pa.float16() and width == 2))
     elif physical == INT64 and pa.types.is_timestamp(value_type):
         is_known = value_type.unit == layout.time_units[number]
@@ -118,6 +108,6 @@ def _leaf_of(field: pa.Field, layout: Layout, by_path: Mapping[str, int]) -> Lea
         width=width,
         value_bytes=value_type.bit_width // 8,
         is_list=is_list,
-        is_words=False,
+        is_words=is_words,
         form=np.array([width, full, empty, is_list], np.int64),
     )

@@ -1,4 +1,12 @@
-"""Columns of the tables that the loops over pages and their callers share."""
+"""What the loops over pages and their callers share: bytes, and tables of numbers with these columns."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Bytes = npt.NDArray[np.uint8]
+Numbers = npt.NDArray[np.int64]
 
 # Of a page: what it is (a number of the format), where its content begins, how long that is and was before it was
 # compressed, how many entries it has (values, nulls and empty lists), how these are encoded, how many bytes of levels
@@ -20,6 +28,6 @@ WIDTH, FULL, EMPTY, IS_LIST = range(4)
 ROWS, VALUES, NULLS, WORDS = range(4)
 NUM_STATE_NUMBERS = 4
 
-# What comes of it: all is well, it is not what it should be, there is something in it that is not known here, or there
-# are more pages than there was room for.
-DONE, BAD, UNKNOWN, TOO_MANY = range(4)
+# What comes of it: all is well, something is not as it should be, or not known here, or there are more pages than there
+# was room for.
+DONE, BAD, TOO_MANY = range(3)

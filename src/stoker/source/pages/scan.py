@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from types import ModuleType
 
 import numpy as np
-import numpy.typing as npt
 
 from stoker.source.pages.numbers import (
     AT,
@@ -30,10 +29,9 @@ from stoker.source.pages.numbers import (
     PLAIN_BYTES,
     STORED_BYTES,
     TOO_MANY,
+    Bytes,
+    Numbers,
 )
-
-Bytes = npt.NDArray[np.uint8]
-Numbers = npt.NDArray[np.int64]
 
 # More pages than a column chunk has that was written in earnest: one of 1 GiB in pages of 8 KiB has 131,072.
 _MOST_PAGES = 1 << 18

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from types import ModuleType
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from stoker.source.pages.codecs import NO_UNPACKER, unpacker_of
@@ -36,6 +35,7 @@ from stoker.source.pages.numbers import (
     NUM_SUMS,
     ROWS,
     VALUES,
+    Numbers,
 )
 from stoker.source.storage import BytesLike
 
@@ -43,6 +43,8 @@ from stoker.source.storage import BytesLike
 _ALIGNED_BYTES = 64
 # Pages that most column chunks have; there is room for more when it turns out to be needed.
 _PAGES_EACH = 8
+# Beyond it, sizes of all columns together might not be 64-bit numbers any more.
+_MOST_NUMBER = 1 << 24
 
 
 def read_together(
@@ -52,9 +54,9 @@ def read_together(
     *,
     num_rows: int,
     codec: int,
-    most_bytes: npt.NDArray[np.int64],
-) -> list[pa.Array | None]:
-    """Return columns of one row group; None for each that is not decoded here.
+    most_bytes: Numbers,
+) -> list[pa.Array | None] | None:
+    """Return columns of one row group, None for each that is pyarrow's; None where each is to be tried by itself.
 
     Args:
         kernels: The compiled loops.
@@ -68,7 +70,6 @@ def read_together(
     borders = np.zeros(len(chunks) + 1, np.int64)
     np.cumsum([len(chunk) for chunk in chunks], out=borders[1:])
     firsts, sums = np.empty(len(chunks) + 1, np.int64), np.zeros((len(chunks), NUM_SUMS), np.int64)
-    nothing: list[pa.Array | None] = [None] * len(chunks)
     num_pages = _PAGES_EACH * len(chunks)
     while True:
         pages = np.empty((num_pages, NUM_PAGE_NUMBERS), np.int64)
@@ -77,17 +78,17 @@ def read_together(
         num_pages *= 16
     entries = sums[:, ENTRIES]
     is_list = np.array([leaf.is_list for leaf in leaves])
+    widths = np.array([leaf.width for leaf in leaves], np.int64)
     is_known = (
         (sums[:, NUM_PAGES] > 0)
         & (sums[:, END] == np.diff(borders))
         & (sums[:, HAS_CHECKSUMS] == 0)
         & (sums[:, MOST_BYTES] <= most_bytes)
+        & (np.maximum.reduce([entries, widths, sums[:, DICTIONARY_VALUES]]) < _MOST_NUMBER)
         & ((entries == num_rows) | (is_list & (entries > num_rows)))
     )
     if not is_known.all():
-        # Rare: the others then go by themselves, as large ones do.
-        return nothing
-    widths = np.array([leaf.width for leaf in leaves], np.int64)
+        return None
     has_valid = np.array([leaf.may_be_null for leaf in leaves]) & ~is_list
     room = np.stack(
         [
@@ -100,8 +101,7 @@ def read_together(
     )
     ends = np.cumsum(room, axis=0)
     num_words, num_bytes, num_valid, num_offsets = ends[-1].tolist()
-    buffer = pa.allocate_buffer(num_bytes)
-    values, valid = np.frombuffer(buffer, np.uint8), np.empty(num_valid, np.uint8)
+    values, valid = np.frombuffer(pa.allocate_buffer(num_bytes), np.uint8), np.empty(num_valid, np.uint8)
     words, offsets = np.empty(num_words, np.uint8), np.empty(num_offsets, np.int64)
     states = np.zeros((len(chunks), NUM_STATE_NUMBERS), np.int64)
     outcomes = np.empty(len(chunks), np.int64)
@@ -123,16 +123,17 @@ def read_together(
         outcomes,
     )
     begins = (ends - room).tolist()
-    found = nothing
-    for i, (leaf, state, outcome) in enumerate(zip(leaves, states.tolist(), outcomes.tolist(), strict=True)):
+    found: list[pa.Array | None] = []
+    for leaf, begin, state, outcome in zip(leaves, begins, states.tolist(), outcomes.tolist(), strict=True):
         if outcome != DONE or state[ROWS] != num_rows:
+            found.append(None)
             continue
-        _, at, at_valid, at_offsets = begins[i]
+        _, at, at_valid, at_offsets = begin
         nulls = valid[at_valid : at_valid + num_rows] if state[NULLS] else None
-        array = array_of(leaf, values[at : at + state[VALUES] * leaf.width], state[VALUES], nulls)
+        array = array_of(leaf, values[at : at + state[VALUES] * leaf.width], nulls)
         if leaf.is_list:
             lists = offsets[at_offsets : at_offsets + num_rows + 1]
             lists[num_rows] = state[VALUES]
             array = lists_of(leaf, array, lists)
-        found[i] = array
+        found.append(array)
     return found
