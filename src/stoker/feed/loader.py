@@ -199,7 +199,7 @@ class Loader:
             world_size=self._shard.world_size,
             global_batch_size=self._global_batch_size,
         )
-        shown = status.publisher().add(self._stages, about, _look(weakref.ref(self)))
+        shown = status.Entry(status.publisher(), self._stages, about, _look(weakref.ref(self)))
         self._close_all = weakref.finalize(self, let_go, _closing(self._runs, self._beginning, self._opened, shown))
         try:
             maker = make_maker(wanted, self._opened)
@@ -256,6 +256,7 @@ class Loader:
         self._start = beginning  # where the next `for` begins
         self._at = beginning  # what `state_dict` tells: behind the last batch handed over
         self._is_restored = False
+        shown.show()  # threads that build chunks already run: whatever they tell of must be a whole loader
 
     # ------------------------------------------------------------------ what a loop needs
 
@@ -531,8 +532,7 @@ def _look(loader: weakref.ref[Loader]) -> status.Look:
 
     def look() -> LoaderStats | None:
         found = loader()
-        # One in the making has no position yet.
-        return found.stats() if found is not None and hasattr(found, "_is_restored") else None
+        return None if found is None else found.stats()
 
     return look
 

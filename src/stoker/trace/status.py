@@ -164,22 +164,15 @@ class Publisher:
         """Whether this process made it; a fork inherits one that is its parent's."""
         return self._pid == os.getpid()
 
-    def add(self, stages: Stages, about: About, look: Look) -> Entry:
-        """Begin to tell of a loader, the next time that one of its threads has done something.
-
-        Args:
-            stages: Told of its work.
-            about: What it is.
-            look: Asked for its figures. Must not keep the loader alive.
-        """
+    def add(self, entry: Entry) -> None:
+        """Begin to tell of a loader, the next time that one of its threads has done something."""
         with self._lock:
             self._num_entries += 1
-            entry = Entry(self, self._num_entries, stages, about, look)
+            entry.number = self._num_entries
             self._entries[entry.number] = entry
         if self._places:
-            stages.on_due = self._on_due
-            stages.due_ns = 0
-        return entry
+            entry.stages.on_due = self._on_due
+            entry.stages.due_ns = 0
 
     def remove(self, entry: Entry) -> None:
         """Tell no more of a loader; without any, the file goes."""
@@ -237,18 +230,29 @@ class Publisher:
 
 
 class Entry:
-    """One loader of a process."""
+    """One loader of a process.
 
-    def __init__(self, publisher: Publisher, number: int, stages: Stages, about: About, look: Look) -> None:
-        self.number = number
+    Args:
+        publisher: Of that process.
+        stages: Told of its work.
+        about: What it is.
+        look: Asked for its figures, once it is shown. Must not keep the loader alive.
+    """
+
+    def __init__(self, publisher: Publisher, stages: Stages, about: About, look: Look) -> None:
+        self.number = 0  # until it is shown
         self.stages = stages
         self._publisher = publisher
         self._about = about
         self._look = look
         self._before: deque[tuple[int, LoaderStats]] = deque()
 
+    def show(self) -> None:
+        """Begin to tell of it: once, when there is something to tell."""
+        self._publisher.add(self)
+
     def close(self) -> None:
-        """Tell no more of it. Harmless when called again."""
+        """Tell no more of it. Harmless when called again, or when it was never shown."""
         self._publisher.remove(self)
 
     def to_json(self, now_ns: int) -> dict[str, object] | None:

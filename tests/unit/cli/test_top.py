@@ -12,7 +12,7 @@ from stoker.cli.top_screen import screen
 from stoker.trace.running import RunningLoader
 from stoker.trace.stages import Stages, StageTotal
 from stoker.trace.stats import LoaderStats
-from stoker.trace.status import About, Publisher, figures
+from stoker.trace.status import About, Entry, Publisher, figures
 
 STAGES = {
     "wait": StageTotal(num_calls=1400, busy_s=0.9),
@@ -134,9 +134,9 @@ def folder(tmp_path, monkeypatch):
 def test_the_command_shows_what_runs_once(folder, capsys):
     publisher = Publisher([folder])
     stages = Stages()
-    entry = publisher.add(
-        stages, About(dataset="data/", rank=0, world_size=1, global_batch_size=64), lambda: stats(epoch=7)
-    )
+    about = About(dataset="data/", rank=0, world_size=1, global_batch_size=64)
+    entry = Entry(publisher, stages, about, lambda: stats(epoch=7))
+    entry.show()
     stages("gather", 0, 10**9, 0)
     assert main(["top", "--once"]) == 0
     assert "of epoch 7" in capsys.readouterr().out

@@ -14,7 +14,10 @@ from tests.strategies import sample_table, write_files
 from tests.unit.trace.importer import read
 
 from stoker import Dataset, Loader, Trace
+from stoker.feed import loader as loader_module
+from stoker.feed.loader import BufferPool
 from stoker.testing import MemoryStorage, SlowStorage, write_parquet
+from stoker.trace import status
 
 
 @pytest.fixture
@@ -185,22 +188,20 @@ TRAINING = """
     from pathlib import Path
     import stoker
 
-    folder = Path(sys.argv[2])
+    folder, until_s = Path(sys.argv[2]), time.monotonic() + float(sys.argv[3])
     with stoker.Loader(stoker.Dataset(sys.argv[1]), batch_size=50) as loader:
         for batch in loader:
-            if list(folder.glob("*.json")):
-                print((next(folder.glob("*.json"))).read_text())
-                break
-        else:
-            print("none")
+            while not (found := list(folder.glob("*.json"))) and time.monotonic() < until_s:
+                time.sleep(0.001)  # the thread that writes it may still be at it
+        print(found[0].read_text() if found else "none")
     print(len(list(folder.glob("*"))) if folder.exists() else "none")
 """
 
 
-def train(data, folder, **environment):
+def train(data, folder, patience_s=20, **environment):
     usual = {key: value for key, value in os.environ.items() if key not in ("STOKER_STATUS", "XDG_RUNTIME_DIR")}
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(TRAINING), data, str(folder)],
+        [sys.executable, "-c", textwrap.dedent(TRAINING), data, str(folder), str(patience_s)],
         env=usual | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)} | environment,
         capture_output=True,
         text=True,
@@ -217,6 +218,34 @@ def test_a_loader_keeps_a_status_file_while_it_runs(data, tmp_path):
     assert left == "0"
 
 
+class KeptTrace(Trace):
+    """A trace whose stages can be told of work from outside."""
+
+    def stages(self, name):
+        self.kept = super().stages(name)
+        return self.kept
+
+
+def test_the_first_file_has_the_loader_though_chunks_are_built_while_it_is_made(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(status, "_of_this_process", status.Publisher([tmp_path / "status"]))
+    trace = KeptTrace()
+
+    def pool_of_a_slow_machine(*args, **settings):
+        trace.kept("build", 0, time.perf_counter_ns(), 0)  # a thread has built a chunk meanwhile
+        assert list(tmp_path.glob("status/*")) == []
+        return BufferPool(*args, **settings)
+
+    monkeypatch.setattr(loader_module, "BufferPool", pool_of_a_slow_machine)
+    with Loader(Dataset(data), batch_size=50, trace=trace) as loader:
+        next(iter(loader))
+        until_s = time.monotonic() + 20
+        while not (paths := list(tmp_path.glob("status/*.json"))) and time.monotonic() < until_s:
+            time.sleep(0.001)  # the thread that writes it may still be at it
+        (shown,) = json.loads(paths[0].read_text())["loaders"]
+        assert shown["total"]["epoch_steps"] == 10
+    assert list(tmp_path.glob("status/*")) == []
+
+
 def make(folder):
     folder.mkdir()
     return folder
@@ -224,7 +253,8 @@ def make(folder):
 
 def test_the_status_file_can_be_switched_off(data, tmp_path):
     folder = make(tmp_path / "run")
-    assert train(data, folder / "stoker", XDG_RUNTIME_DIR=str(folder), STOKER_STATUS="off") == ["none", "none"]
+    environment = {"XDG_RUNTIME_DIR": str(folder), "STOKER_STATUS": "off"}
+    assert train(data, folder / "stoker", patience_s=0, **environment) == ["none", "none"]
 
 
 @pytest.mark.skipif(shutil.which("trace_processor_shell") is None, reason="no trace_processor_shell of Perfetto's")

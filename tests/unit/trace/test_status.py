@@ -10,7 +10,7 @@ import pytest
 from stoker.trace.running import running
 from stoker.trace.stages import Stages
 from stoker.trace.stats import LoaderStats
-from stoker.trace.status import About, Publisher, folders, is_ours, name_of, namespace, started_ticks
+from stoker.trace.status import About, Entry, Publisher, folders, is_ours, name_of, namespace, started_ticks
 
 SECOND = 1_000_000_000
 ABOUT = About(dataset="data/", rank=1, world_size=4, global_batch_size=64)
@@ -19,6 +19,12 @@ ABOUT = About(dataset="data/", rank=1, world_size=4, global_batch_size=64)
 def stats(num_steps=0, **changes):
     usual = {"num_samples": 0, "wait_s": 0.0, "num_ready": 0, "num_built": 0, "num_reused": 0, "num_mended": 0}
     return LoaderStats(**{"num_steps": num_steps, **usual, "stages": {}, **changes})
+
+
+def show(publisher, stages, look):
+    entry = Entry(publisher, stages, ABOUT, look)
+    entry.show()
+    return entry
 
 
 def at(stages, seconds, stage="gather"):
@@ -34,8 +40,8 @@ def only_file(folder):
 def test_the_file_says_what_runs_and_goes_with_the_last_loader(tmp_path):
     publisher = Publisher([tmp_path / "status"])
     stages, others = Stages(), Stages()
-    entry = publisher.add(stages, ABOUT, lambda: stats(3, elapsed_s=2.0))
-    other = publisher.add(others, ABOUT, lambda: stats(5))
+    entry = show(publisher, stages, lambda: stats(3, elapsed_s=2.0))
+    other = show(publisher, others, lambda: stats(5))
     assert not (tmp_path / "status").exists()
     at(stages, 1)
     content = only_file(tmp_path / "status")
@@ -53,12 +59,25 @@ def test_the_file_says_what_runs_and_goes_with_the_last_loader(tmp_path):
     assert list((tmp_path / "status").iterdir()) == []
 
 
+def test_a_loader_in_the_making_is_not_told_of_and_costs_the_next_nothing(tmp_path):
+    publisher = Publisher([tmp_path / "status"])
+    stages = Stages()
+    entry = Entry(publisher, stages, ABOUT, lambda: stats(3))
+    at(stages, 1)
+    assert not (tmp_path / "status").exists()
+    entry.show()
+    at(stages, 1.001)
+    assert [loader["number"] for loader in only_file(tmp_path / "status")["loaders"]] == [1]
+    Entry(publisher, Stages(), ABOUT, lambda: 1 / 0).close()  # one that failed to open
+    assert len(only_file(tmp_path / "status")["loaders"]) == 1
+
+
 def test_it_is_written_once_a_second_whatever_happens(tmp_path):
     looks = []
     publisher = Publisher([tmp_path])
     stages, others = Stages(), Stages()
-    publisher.add(stages, ABOUT, lambda: looks.append(1) or stats())
-    publisher.add(others, ABOUT, lambda: stats())
+    show(publisher, stages, lambda: looks.append(1) or stats())
+    show(publisher, others, lambda: stats())
     for tenth in range(1, 35):  # from 0.1 to 3.4 s
         at(stages, tenth / 10)
         at(others, tenth / 10)
@@ -68,7 +87,7 @@ def test_it_is_written_once_a_second_whatever_happens(tmp_path):
 def test_the_training_loop_writes_only_where_nobody_else_does(tmp_path):
     publisher = Publisher([tmp_path])
     stages = Stages()
-    publisher.add(stages, ABOUT, lambda: stats())
+    show(publisher, stages, lambda: stats())
     at(stages, 0.5, "wait")
     assert list(tmp_path.iterdir()) == []
     at(stages, 1.5, "wait")
@@ -79,7 +98,7 @@ def test_rates_are_those_of_the_last_seconds(tmp_path):
     steps = [0]
     publisher = Publisher([tmp_path])
     stages = Stages()
-    publisher.add(stages, ABOUT, lambda: stats(steps[0], step_s=steps[0] / 10, elapsed_s=float(now)))
+    show(publisher, stages, lambda: stats(steps[0], step_s=steps[0] / 10, elapsed_s=float(now)))
     for now in range(1, 21):
         steps[0] = now if now <= 10 else 10 + 5 * (now - 10)
         at(stages, now * 1.001)
@@ -92,10 +111,10 @@ def test_rates_are_those_of_the_last_seconds(tmp_path):
 def test_a_loader_that_is_gone_or_fails_to_look_stops_nothing(tmp_path):
     publisher = Publisher([tmp_path])
     stages, others = Stages(), Stages()
-    publisher.add(stages, ABOUT, lambda: None)
+    show(publisher, stages, lambda: None)
     at(stages, 1)
     assert only_file(tmp_path)["loaders"] == []
-    publisher.add(others, ABOUT, lambda: 1 / 0)
+    show(publisher, others, lambda: 1 / 0)
     at(others, 3)
     at(stages, 5)
     assert stages.totals()["gather"].num_calls == 2
@@ -110,7 +129,7 @@ def test_a_folder_that_others_may_write_to_is_not_used(tmp_path):
     assert not is_ours(tmp_path / "link")
     publisher = Publisher([tmp_path / "file" / "none", shared, tmp_path / "link", good])
     stages = Stages()
-    publisher.add(stages, ABOUT, lambda: stats())
+    show(publisher, stages, lambda: stats())
     at(stages, 1)
     assert list(shared.iterdir()) == []
     assert len(list(good.iterdir())) == 1
@@ -119,7 +138,7 @@ def test_a_folder_that_others_may_write_to_is_not_used(tmp_path):
 
 def test_without_any_folder_nothing_is_written_and_nobody_is_bothered(tmp_path):
     stages = Stages()
-    Publisher([]).add(stages, ABOUT, lambda: 1 / 0)
+    show(Publisher([]), stages, lambda: 1 / 0)
     at(stages, 1)
     assert stages.on_due is None
 
@@ -133,7 +152,7 @@ def test_a_loader_closed_while_the_file_is_being_written_does_not_hang(tmp_path)
         entries[0].close()  # what a garbage collection in here would do
         return stats()
 
-    entries.append(publisher.add(stages, ABOUT, look))
+    entries.append(show(publisher, stages, look))
     thread = threading.Thread(target=at, args=(stages, 1))
     thread.start()
     thread.join(10)
@@ -193,7 +212,7 @@ def test_whoever_writes_first_removes_what_killed_processes_left(tmp_path):
     foreign = write(tmp_path, pid=ended_pid(), ticks=7, where=1)
     publisher = Publisher([tmp_path])
     stages = Stages()
-    publisher.add(stages, ABOUT, lambda: stats())
+    show(publisher, stages, lambda: stats())
     at(stages, 1)
     assert sorted(tmp_path.iterdir()) == sorted([foreign, tmp_path / name_of(os.getpid())])
 
