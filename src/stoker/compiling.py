@@ -7,11 +7,16 @@ Imported by modules of loops alone, which are imported on first use: numba takes
 
 from __future__ import annotations
 
+import hashlib
+import sys
 import time
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numba
+import numpy as np
 from numba import types
 
 if numba.config.DISABLE_JIT:
@@ -31,6 +36,10 @@ def writes(kind: Any, num_dimensions: int = 1) -> Any:
 def compile_loop(signature: object = None, **options: object) -> Callable[[Callable[..., object]], Any]:
     """Return what compiles a function, once a machine: the code is kept where numba finds a folder to write to.
 
+    Kept code is used for as long as the function's module stays as it is, and whatever that has from others of its
+    package: numba itself asks only for the former, though the loops of other modules are compiled into it, and
+    another version of a package is installed around what is kept.
+
     The interpreter's lock is given up while a loop runs.
 
     Args:
@@ -38,16 +47,50 @@ def compile_loop(signature: object = None, **options: object) -> Callable[[Calla
             it for those of each call.
         options: More for `numba.njit`.
     """
-    signatures = () if signature is None else (signature,)
     options["nogil"] = True
 
     def decorate(function: Callable[..., object]) -> Any:
+        loop = numba.njit(**options)(function)
         try:
-            return numba.njit(*signatures, cache=True, **options)(function)
+            loop.enable_caching()
         except RuntimeError:  # neither beside the source nor in the home can be written: compile in each process
-            return numba.njit(*signatures, **options)(function)
+            pass
+        else:
+            kept = loop._cache._cache_file
+            kept._source_stamp = (kept._source_stamp, _made_of(function.__module__))
+        if signature is not None:
+            loop.compile(signature)
+            loop.disable_compile()
+        return loop
 
     return decorate
+
+
+def _made_of(module: str) -> str:
+    """Return a digest of what a module has from others of its package, while it is being imported."""
+    digest = hashlib.sha256()
+    package, seen, unseen = module.partition(".")[0], {module}, [module]
+    while unseen:
+        name = unseen.pop()
+        found = vars(sys.modules[name])
+        if name != module:
+            digest.update(_source(found.get("__file__")))
+        for key, value in sorted(found.items(), key=lambda item: item[0]):
+            if isinstance(value, int | float | str | np.generic) and not key.startswith("__"):
+                digest.update(f"{name} {key} {value!r}\n".encode())
+            owner = getattr(value, "__module__", None)
+            if isinstance(owner, str) and owner.partition(".")[0] == package and owner not in seen:
+                seen.add(owner)
+                unseen.append(owner)
+    return digest.hexdigest()
+
+
+@cache
+def _source(path: str | None) -> bytes:
+    try:
+        return Path(path).read_bytes() if path else b""
+    except OSError:  # in an archive: packages are not changed there, but made anew
+        return b""
 
 
 if __name__ == "__main__":

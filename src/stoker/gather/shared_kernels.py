@@ -1,7 +1,4 @@
-"""Compiled loops that find what samples share, each run once.
-
-Kept machine code has the moves in it: whoever changes these changes this file, too, or numba does not notice.
-"""
+"""Compiled loops that find what samples share, each run once."""
 
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Compiled loops that find the rows of consecutive positions and copy them, in one call.
-
-Kept machine code has the loops in it that find rows and that copy them: whoever changes those changes this file, too,
-or numba does not notice.
-"""
+"""Compiled loops that find the rows of consecutive positions and copy them, in one call."""
 
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 from __future__ import annotations

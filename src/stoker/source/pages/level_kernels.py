@@ -1,8 +1,5 @@
 """The compiled loops over runs of small numbers: levels, which say what is null and where lists begin.
 
-Their code becomes part of that of `kernels.py`, where the compiler keeps it: whoever changes this file must touch that
-one.
-
 Source:
     Apache Parquet format 2.11: Encodings.md (RLE and bit-packing hybrid); Dremel's levels as in its README.
 """
