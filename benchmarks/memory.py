@@ -10,6 +10,7 @@ from typing import NamedTuple
 from benchmarks.measure import Answer
 from stoker import Dataset, Loader
 from stoker.demo.data import DemoData
+from stoker.feed.gathering import TOGETHER_BYTES
 from stoker.spec import Arrays
 
 BATCH_SIZE = 4_096
@@ -17,8 +18,8 @@ NUM_EPOCHS = 50
 # By then every buffer has been made.
 NUM_FIRST = 5
 # Beside the batches that are ahead and the one in use there are those gathered together with the first of the former
-# and with the latter, 16 MiB at most each.
-TOGETHER_MIB = 16
+# and with the latter, so many at most each.
+TOGETHER_MIB = TOGETHER_BYTES >> 20
 # Rows enough for some hundred batches an epoch.
 NUM_FILES = 4
 _MIB = 1 << 20

@@ -20,9 +20,10 @@ from stoker.order.steps import Slice
 from stoker.trace.stages import Stages
 
 # Batches that one thread makes in one go, at most, and how large they may be together: more would save little more,
-# and a batch that is kept keeps the memory of all that were gathered with it.
+# and a batch that is kept keeps the memory of all that were gathered with it. Batches of 4.2 MB, two threads: 8.1 GB/s
+# with 16 MiB, 9.0 with 24, 8.8 with 32.
 _MAX_TOGETHER = 8
-_TOGETHER_BYTES = 16 << 20
+TOGETHER_BYTES = 24 << 20
 
 
 class Gatherer:
@@ -56,7 +57,7 @@ class Gatherer:
         self._settings = settings
         self._stages = stages
         self._scratch = BufferPool()
-        self._batch_bytes = _TOGETHER_BYTES  # of the last one; until one is made, one at a time
+        self._batch_bytes = TOGETHER_BYTES  # of the last one; until one is made, one at a time
 
     @property
     def max_together(self) -> int:
@@ -74,7 +75,7 @@ class Gatherer:
         """
         streams = self._streams
         slices = [self._slices_of(numbers[0])]
-        for step in numbers[1 : _TOGETHER_BYTES // self._batch_bytes]:
+        for step in numbers[1 : TOGETHER_BYTES // self._batch_bytes]:
             pieces = self._slices_of(step)
             if not all(streams[piece.lane].is_open(piece.start, piece.stop) for piece in pieces):
                 break
