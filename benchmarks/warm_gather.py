@@ -100,6 +100,9 @@ _against_copy = partial(against_copy, batch_size=BATCH_SIZE)
 
 
 def _cost(words: str, dataset: Dataset, folder: Path, *, num_rounds: int, budget_us: int) -> Answer:
+    with Loader(dataset, batch_size=BATCH_SIZE, cache=folder / "cache") as filling:
+        for _ in filling:  # or threads would build beside what is measured: three thousand rows are no epoch
+            pass
     with _small(dataset, folder, batch_size=1) as loader:
         return compare(
             f"cost of a batch beyond its bytes, {words}: at most {budget_us} microseconds",

@@ -38,6 +38,7 @@ class Gatherer:
         pool: Memory for batches.
         settings: See `RunSettings`.
         stages: Told of gathering.
+        num_ahead: Batches that are made ahead of the step.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Gatherer:
         pool: BufferPool,
         settings: RunSettings,
         stages: Stages,
+        num_ahead: int,
     ) -> None:
         self._streams = streams
         self._slices_of = slices_of
@@ -58,6 +60,9 @@ class Gatherer:
         self._stages = stages
         self._scratch = BufferPool()
         self._batch_bytes = TOGETHER_BYTES  # of the last one; until one is made, one at a time
+        self._num_ahead = num_ahead
+        self._num_together = 1  # the most so far
+        self._is_warming = num_ahead > 0
 
     @property
     def max_together(self) -> int:
@@ -96,10 +101,19 @@ class Gatherer:
                 windows.release(window)
         self._stages("gather", start_ns, time.perf_counter_ns(), made.size_bytes)
         self._batch_bytes = max(1, made.size_bytes // len(slices))
+        self._num_together = max(self._num_together, len(slices))
+        if self._is_warming and made.size_bytes <= TOGETHER_BYTES:
+            self._is_warming = self._pool.warm(self._most_bytes)
         if len(slices) == 1:
             return [made], slices
         sizes = [sum(piece.num_samples for piece in pieces) for pieces in slices]
         return [_rows_made(batch) for batch in made.assembled.cut(sizes)], slices
+
+    @property
+    def _most_bytes(self) -> int:
+        """What batches take at a time: those ahead and the one in use, in so many groups and a part of one."""
+        num_groups = -(-(self._num_ahead + 1) // self._num_together) + 1
+        return num_groups * self._num_together * self._batch_bytes
 
     def _gathered(self, parts: Sequence[UnitPart], pool: BufferPool) -> Made:
         if self._settings.maker is not None:

@@ -104,7 +104,13 @@ class Run:
         )
         self._streams: list[Stream] = [self._stream_of(order) for order in orders]
         self._gatherer = Gatherer(
-            self._streams, self._slices, opened=opened, pool=pool, settings=settings, stages=stages
+            self._streams,
+            self._slices,
+            opened=opened,
+            pool=pool,
+            settings=settings,
+            stages=stages,
+            num_ahead=min(settings.prefetch, len(self._numbers)),
         )
         self._finisher = Finisher(settings, opened.spec.compact, stages=stages, epoch=self._epoch)
         self._prefetch: Prefetch[Prepared] = Prefetch(

@@ -18,6 +18,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from stoker.huge import HUGE_BYTES, PAGE_BYTES
 from stoker.huge import memory as memory_in_huge_pages
 from stoker.spec import CACHE_LINE_BYTES, Array
 
@@ -28,6 +29,8 @@ _BLOCK_BYTES = 32 << 20
 _TAKES_PER_SWEEP = 1024
 # Up to so many bytes the C library has memory that was touched already.
 _SMALL_BYTES = 32 << 10
+# Touched in one go while others wait: half a millisecond.
+_WARMED_BYTES = 4 * HUGE_BYTES
 
 
 def plain_buffer(num_bytes: int) -> Array:
@@ -69,6 +72,7 @@ class _Block:
         self.view = memory.data
         self.is_shared = is_shared
         self.is_needed = True  # since the last sweep
+        self.touched_bytes = 0  # from its beginning on; all behind them is one gap
         self.runs: dict[int, _Run] = {}  # by where they begin: a weak reference must live to tell anything
         self._begins = [0]
         self._ends = [memory.nbytes]
@@ -82,8 +86,15 @@ class _Block:
                     self._begins[i] = begin + num_bytes
                 else:
                     del self._begins[i], self._ends[i]
+                self.touched_bytes = max(self.touched_bytes, begin + num_bytes)
                 return begin
         return None
+
+    def touch(self, num_bytes: int) -> None:
+        """Touch so many bytes that no run has ever had."""
+        begin = self.touched_bytes
+        self.memory[begin : begin + num_bytes : PAGE_BYTES] = 0
+        self.touched_bytes = min(begin + num_bytes, self.memory.nbytes)
 
     def give_back(self, begin: int, end: int) -> None:
         """Make a run a gap, together with those that it touches."""
@@ -119,6 +130,7 @@ class BufferPool:
         self._blocks: dict[int, _Block] = {}
         self._num_made = 0
         self._num_takes = 0  # since the last sweep
+        self._kept_bytes = 0  # what a sweep leaves; see `warm`
         # What came back. Whoever lets go of the last view of a run, in whatever thread, perhaps with the lock in hand,
         # leaves a note here and no more.
         self._returned: deque[_Run] = deque()
@@ -144,6 +156,26 @@ class BufferPool:
             run = block.runs[begin] = _Run(buffer, self._note_return)
             run.place = place
             return buffer
+
+    def warm(self, num_bytes: int) -> bool:
+        """Touch some more memory, and return False once runs of so many bytes find touched memory, and True until then.
+
+        For whoever knows how much will be looked at at a time, sooner or later: memory is all there after some
+        batches then, and does not grow with the first moment, hours later, at which so much of it is in use.
+        """
+        with self._lock:
+            self._kept_bytes = max(self._kept_bytes, num_bytes)
+            shared = [block for block in self._blocks.values() if block.is_shared]
+            missing = num_bytes - sum(block.touched_bytes for block in shared)
+            if missing <= 0 or not shared:  # runs are too small for blocks, or too large
+                return False
+            for block in shared:
+                room = block.memory.nbytes - block.touched_bytes
+                if room:
+                    block.touch(min(room, missing, _WARMED_BYTES))
+                    return True
+            self._add_block(_BLOCK_BYTES, is_shared=True)
+            return True
 
     def _take_back(self, size: int) -> _Place | None:
         """Make gaps of what came back; if that is one run of this size, return it, which is as good as new."""
@@ -171,19 +203,25 @@ class BufferPool:
             if begin is not None:
                 return number, begin, begin + size
         # A little more than one run needs: the next of its kind may be a little larger.
-        block = _Block(self._allocate(_BLOCK_BYTES if shares else size + size // 16), is_shared=shares)
-        number, self._num_made = self._num_made, self._num_made + 1
-        self._blocks[number] = block
-        block.cut(size)
+        number = self._add_block(_BLOCK_BYTES if shares else size + size // 16, is_shared=shares)
+        self._blocks[number].cut(size)
         return number, 0, size
+
+    def _add_block(self, num_bytes: int, *, is_shared: bool) -> int:
+        number, self._num_made = self._num_made, self._num_made + 1
+        self._blocks[number] = _Block(self._allocate(num_bytes), is_shared=is_shared)
+        return number
 
     def _sweep(self) -> None:
         """Let go of blocks that nobody looks at and that no run was taken of since the last sweep."""
         self._num_takes = 0
         self._take_back(0)
+        num_bytes = sum(block.memory.nbytes for block in self._blocks.values() if block.is_shared)
         for number, block in list(self._blocks.items()):
-            if not (block.runs or block.is_needed):
+            left = num_bytes - block.memory.nbytes if block.is_shared else num_bytes
+            if not (block.runs or block.is_needed) and (not block.is_shared or left >= self._kept_bytes):
                 del self._blocks[number]
+                num_bytes = left
             block.is_needed = False
 
     @property

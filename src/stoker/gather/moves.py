@@ -30,12 +30,12 @@ LINE_BYTES = 64
 # or lists ahead that is, at most. An AMD core waits for as many lines in L1 as is asked for here, an Intel core for
 # three times as many in L2 as in L1. Both in turn on an AMD EPYC, two threads against `memcpy`: stacked tensors 0.71 as
 # on Intel and 0.80 so, all columns 0.67 and 0.77; with half or twice as many ahead less.
-_IS_AMD = get_host_cpu_name().startswith("znver")
-_NEARNESS, MAX_AHEAD, LISTS_AHEAD = (3, 16, 12) if _IS_AMD else (2, 32, 24)
+IS_AMD = get_host_cpu_name().startswith("znver")
+_NEARNESS, MAX_AHEAD, LISTS_AHEAD = (3, 16, 12) if IS_AMD else (2, 32, 24)
 # Of so many rows further ahead the first line alone is asked for: to find out where a page lies takes as long as to
 # read a line of it, and whatever else is asked for waits behind it. Two threads of an Intel Xeon in a virtual machine,
 # records and strips: 95 -> 91 nanoseconds a row. Not measured on AMD's.
-FURTHER = 0 if _IS_AMD else 8
+FURTHER = 0 if IS_AMD else 8
 # Bytes that are asked for ahead of their turn: near enough that they are still at hand when it is their turn.
 AHEAD_BYTES = 20 << 10
 # Of a long row only the beginning is asked for: behind it the processor sees by itself where this leads.

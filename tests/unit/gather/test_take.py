@@ -184,6 +184,51 @@ def test_rows_taken_in_one_call_are_the_rows_asked_for(table, num, width, room):
     assert len(asked) == (1 if len(taken.values) == room else 2)
 
 
+@settings(max_examples=25, deadline=None)
+@given(
+    kinds=st.lists(st.sampled_from(["u1", "u2", "i8", "S3"]), min_size=2, max_size=5),
+    usual=st.sampled_from([2, 30, 60]),
+    seed=st.integers(0, 2**32),
+    shift=st.sampled_from([0, 0, 1]),
+)
+def test_strips_of_large_batches_are_whole_with_a_long_list_here_and_there(kinds, usual, seed, shift):
+    """From 1 MiB on they are written past the caches by way of stages, which a long list does not fit in."""
+    rng = np.random.default_rng(seed)
+    num_rows = 500
+    spec = Spec(
+        tuple(Entry(name=f"f{i}", dtype=np.dtype(kind), shape=(), num_levels=1) for i, kind in enumerate(kinds))
+    )
+    arrays = {}
+    for entry in spec:
+        lengths = rng.integers(0, usual, num_rows, endpoint=True)
+        long = rng.random(num_rows) < 0.004
+        lengths[long] = rng.integers(1, 5_000, long.sum())
+        offsets = offsets_of(lengths)
+        content = rng.integers(1, 256, int(offsets[-1]) * entry.value_bytes, dtype=np.uint8)
+        arrays[entry.name] = Ragged(content.view(entry.dtype), offsets)
+    fields = laid_out(spec, arrays)
+    row = rng.integers(0, num_rows, 20_000)
+    slot = rng.integers(0, 2, len(row))
+    guarded = []
+
+    def memory_for(num_bytes):
+        memory = np.full(num_bytes + 256, 201, dtype=np.uint8)
+        begin = -memory.ctypes.data % 64 + shift
+        guarded.append((memory, begin, begin + num_bytes))
+        return memory[begin : begin + num_bytes]
+
+    out = np.empty((len(row), 0), dtype=np.uint8)
+    taken = take.take_rows(out, fields, take.Places(slot, row), out, memory_for, expected_bytes=0)
+    for entry, offsets, begin in zip(spec.strip, taken.offsets, taken.begins.tolist(), strict=True):
+        values, borders = arrays[entry.name]
+        np.testing.assert_array_equal(offsets, offsets_of(np.diff(borders)[row]))
+        expected = np.concatenate([values[borders[r] : borders[r + 1]] for r in row.tolist()])
+        np.testing.assert_array_equal(taken.values[begin : begin + expected.nbytes].view(entry.dtype), expected)
+    for memory, begin, end in guarded:
+        assert (memory[:begin] == 201).all()
+        assert (memory[end:] == 201).all()
+
+
 @given(table=tables(), num=st.integers(0, 30))
 def test_strips_are_found_alike_with_and_without_compiled_loops(table, num):
     spec, arrays, rng = table
