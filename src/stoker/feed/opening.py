@@ -14,7 +14,9 @@ page cache of a data set larger than memory stays there: a fixed set, which hits
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
+import logging
 import os
 import threading
 from collections import Counter
@@ -52,6 +54,8 @@ _FEW, _SOME = 1 / 16, 1 / 4
 _FIRST_TRIAL = 2
 
 T = TypeVar("T")
+
+_log = logging.getLogger("stoker")
 
 
 class _NotInMemoryError(Exception):
@@ -104,6 +108,7 @@ class Opener:
         self._lock = threading.Lock()
         self._standing: Standing | None = None
         self._is_tight = is_tight
+        self._has_warned = False
 
     def stand(self, window: int | None) -> None:
         """Map each chunk once from now on, if they are few or small enough.
@@ -142,6 +147,10 @@ class Opener:
                 self._give_up(standing)
             except _NotInMemoryError:
                 pass  # it may be another time
+            except OSError as error:
+                if error.errno != errno.ENOMEM:
+                    raise
+                self._give_up(standing)
         if self._is_tight:
             filler.request(numbers)
         if len(numbers) > _MAX_HELD:
@@ -153,10 +162,7 @@ class Opener:
             sizes = [one.header.size_bytes for one in held]
             missing = [one.missing_bytes for one in held]
             is_mapped = self._is_mapped(numbers, sizes, missing)
-            return self._filled(
-                self._window(numbers, sizes, is_mapped=is_mapped),
-                lambda window, slot: _place(window, slot, *held[slot]),
-            )
+            return self._filled(numbers, sizes, is_mapped, lambda window, slot: _place(window, slot, *held[slot]))
         finally:
             for one in held:
                 os.close(one.fd)
@@ -234,7 +240,7 @@ class Opener:
 
             self.with_chunk(numbers[slot], filler, placed)
 
-        return self._filled(self._window(numbers, sizes, is_mapped=is_mapped), place)
+        return self._filled(numbers, sizes, is_mapped, place)
 
     def _window(self, numbers: Sequence[int], sizes: Sequence[int], *, is_mapped: bool | None) -> Window:
         num_samples = [self._num_samples[chunk] for chunk in numbers]
@@ -242,18 +248,27 @@ class Opener:
             self._spec, num_samples=num_samples, size_bytes=sizes, is_mapped=is_mapped, memories=self._memories
         )
 
-    def _filled(self, window: Window, place: Callable[[Window, int], None]) -> Window:
-        """Return a window with all its chunks in their places; closed where that fails."""
+    def _filled(
+        self,
+        numbers: Sequence[int],
+        sizes: Sequence[int],
+        is_mapped: bool | None,
+        place: Callable[[Window, int], None],
+    ) -> Window:
+        """Return a window with all its chunks in their places, in memory of its own where no more can be mapped."""
         try:
-            if window.is_mapped:
-                for slot in range(window.num_slots):
-                    place(window, slot)
-            else:
-                _share(window.num_slots, lambda slot: place(window, slot))
-        except BaseException:
-            window.close()
-            raise
-        return window
+            return _with_all_placed(self._window(numbers, sizes, is_mapped=is_mapped), place)
+        except OSError as error:
+            if error.errno != errno.ENOMEM or is_mapped is False:
+                raise
+            if not self._has_warned:
+                self._has_warned = True
+                _log.warning(
+                    "the system maps no more files into this process (%s): windows are read into memory instead; "
+                    "a larger vm.max_map_count, larger chunks or fewer loaders at a time spare that",
+                    error,
+                )
+        return _with_all_placed(self._window(numbers, sizes, is_mapped=False), place)
 
     def _hold(self, opened: Chunk) -> _Held:
         missing_bytes = self._missing(opened)
@@ -285,6 +300,20 @@ class Opener:
         if (share < _SOME or is_trial) and self._fits(total // len(sizes)):
             return None
         return False
+
+
+def _with_all_placed(window: Window, place: Callable[[Window, int], None]) -> Window:
+    """Return the window with all its chunks in their places; closed where that fails."""
+    try:
+        if window.is_mapped:
+            for slot in range(window.num_slots):
+                place(window, slot)
+        else:
+            _share(window.num_slots, lambda slot: place(window, slot))
+    except BaseException:
+        window.close()
+        raise
+    return window
 
 
 def _place(window: Window, slot: int, fd: int, header: ChunkHeader, missing_bytes: int) -> None:

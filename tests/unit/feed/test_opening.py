@@ -1,5 +1,6 @@
 """How windows get into memory: mapped once, mapped anew, or read past the page cache; the batches are the same."""
 
+import errno
 import os
 import threading
 from pathlib import Path
@@ -10,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import stoker.feed.opening
+import stoker.windows.region
 import stoker.windows.standing
 from stoker import Dataset, Loader
 from stoker.windows.memory import Memories
@@ -391,3 +393,43 @@ def test_what_a_file_has_in_the_page_cache_is_told_in_both_ways(tmp_path):
 def test_the_memory_that_is_available_is_more_than_none():
     available = available_bytes()
     assert available is None or available > 1 << 20
+
+
+@pytest.mark.parametrize(("num_left", "is_standing"), [(0, True), (5, True), (11, True), (0, False), (5, False)])
+def test_a_process_that_may_have_no_more_maps_reads_what_it_cannot_map(
+    dataset, tmp_path, monkeypatch, caplog, num_left, is_standing
+):
+    with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
+        expected = [batch["id"].tolist() for batch in loader]
+    if not is_standing:
+        monkeypatch.setattr(stoker.windows.standing, "MAX_CHUNKS", 0)
+    left, lock = [num_left], threading.Lock()
+
+    def map_at(address, num_bytes, protection, flags, fd, offset):
+        with lock:
+            left[0] -= fd >= 0
+            if fd >= 0 and left[0] < 0:
+                raise OSError(errno.ENOMEM, "mmap: Cannot allocate memory")
+        return whole(address, num_bytes, protection, flags, fd, offset)
+
+    whole = stoker.windows.region.map_at
+    monkeypatch.setattr(stoker.windows.region, "map_at", map_at)
+    with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
+        assert [batch["id"].tolist() for batch in loader] == expected
+    assert left[0] < 0
+    assert "vm.max_map_count" in caplog.text
+
+
+def test_another_error_of_a_map_is_not_taken_for_that(dataset, tmp_path, monkeypatch):
+    def map_at(address, num_bytes, protection, flags, fd, offset):
+        if fd >= 0:
+            raise OSError(errno.EACCES, "mmap: Permission denied")
+        return whole(address, num_bytes, protection, flags, fd, offset)
+
+    whole = stoker.windows.region.map_at
+    monkeypatch.setattr(stoker.windows.region, "map_at", map_at)
+    with (
+        Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader,
+        pytest.raises(PermissionError, match="Permission denied"),
+    ):
+        next(iter(loader))
