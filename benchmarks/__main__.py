@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -27,9 +28,11 @@ from benchmarks import (
     workloads,
 )
 from benchmarks.answers import print_answers, write_answer
+from benchmarks.measure import Answer
+from benchmarks.planted import CASES
 from stoker.demo.data import make_data
 
-QUESTIONS = {
+QUESTIONS: dict[str, Callable[..., Answer]] = {
     "doctor": doctor.run,
     "warm-gather": warm_gather.run,
     "warm-stacked": warm_gather.run_stacked,
@@ -70,7 +73,7 @@ def main() -> int:
     parser.add_argument("questions", nargs="*", metavar="QUESTION", help=f"of {', '.join(QUESTIONS)}; all unless told")
     parser.add_argument("--rows", type=int, default=2_097_152, help="rows of the data set")
     parser.add_argument("--rounds", type=int, default=5, help="times each is measured")
-    names = [case.name for case in doctor.CASES]
+    names = [case.name for case in CASES]
     parser.add_argument(
         "--case",
         action="append",
@@ -96,11 +99,11 @@ def main() -> int:
     options = parser.parse_args()
     if options.case and options.write:
         parser.error("some cases of a question are no result of it: --case and --write do not go together")
-    questions = {
+    questions: dict[str, Callable[..., Answer]] = {
         **QUESTIONS,
         "doctor": partial(doctor.run, names=options.case, kept=options.kept, patience_s=60 * options.patience),
     }
-    chosen = []
+    chosen: list[str] = []
     for asked in options.questions or QUESTIONS:
         # "order" asks all whose names begin with it; a whole name asks that one alone.
         found = [asked] if asked in QUESTIONS else [name for name in QUESTIONS if name.startswith(f"{asked}-")]
@@ -118,12 +121,11 @@ def main() -> int:
         for name in chosen:
             console.print(f"measuring {name}", style="dim")
             answers[name] = questions[name](data, folder, num_rounds=options.rounds)
+            if options.write:  # at once: a question that fails loses none of those before it
+                console.print(f"written to {write_answer(name, answers[name], num_rows=options.rows)}")
     finally:
         shutil.rmtree(folder)
     print_answers(console, answers)
-    if options.write:
-        for name, answer in answers.items():
-            console.print(f"written to {write_answer(name, answer, num_rows=options.rows)}")
     return int(any(answer.promise is not None and answer.ratio < answer.promise for answer in answers.values()))
 
 

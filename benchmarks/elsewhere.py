@@ -96,8 +96,8 @@ def _from_source(catalogue: Catalogue, units: Sequence[range], settings: DoctorS
     num_ahead = num_windows_ahead(_MOST_BUILDERS, _WINDOW) * _WINDOW * float(catalogue.num_samples.mean())
     num_times = math.ceil((num_run + num_ahead) / num_samples)
     dataset = SampledDataset(catalogue, units, num_times=num_times, on_stage=listener)
-    options = {"batch_size": settings.batch_size, "num_threads": settings.num_threads, "window": _WINDOW}
-    with Loader(dataset, shuffle=True, **options) as loader, closing(_once(loader)) as batches:
+    options: dict[str, Any] = {"batch_size": settings.batch_size, "num_threads": settings.num_threads}
+    with Loader(dataset, shuffle=True, window=_WINDOW, **options) as loader, closing(_once(loader)) as batches:
         whole = run_whole(batches, step=settings.step, seconds=climb_s + _SECONDS)
     from_s = whole.begun[-1] - _SECONDS
     at = bisect(whole.begun, from_s)

@@ -131,7 +131,7 @@ class _Clock:
     """Time since it was started, of the wall and of all threads of this process."""
 
     start_s: float
-    start: os.times_result
+    at_start: os.times_result
 
     @classmethod
     def start(cls) -> _Clock:
@@ -144,11 +144,11 @@ class _Clock:
     @property
     def cpu_s(self) -> float:
         now = os.times()
-        return now.user + now.system - self.start.user - self.start.system
+        return now.user + now.system - self.at_start.user - self.at_start.system
 
     @property
     def kernel_s(self) -> float:
-        return os.times().system - self.start.system
+        return os.times().system - self.at_start.system
 
     def used(self) -> str:
         return f"{self.cpu_s:.2f} s, {self.kernel_s:.2f} s of it in the kernel"

@@ -16,6 +16,7 @@ import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -70,7 +71,7 @@ def resume(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
     """Ask what it takes to go on in mid-epoch at a billion samples: one second is the promise."""
     del data
     dataset = _billion(folder)
-    options = {"batch_size": BATCH_SIZE, "shuffle": True, "window": "all", "cache": folder / "cache"}
+    options: dict[str, Any] = {"batch_size": BATCH_SIZE, "shuffle": True, "window": "all", "cache": folder / "cache"}
     with Loader(dataset, **options) as loader:
         state = loader.state_dict() | {"epoch": 3, "num_consumed": BATCH_SIZE * _middle()}
     tracemalloc.start()
@@ -95,7 +96,7 @@ def explain(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
     """Ask how long it takes to say where a step's samples come from: one second is the promise."""
     del data
     dataset = _billion(folder)
-    options = {"batch_size": BATCH_SIZE, "shuffle": True, "window": "all", "cache": folder / "cache"}
+    options: dict[str, Any] = {"batch_size": BATCH_SIZE, "shuffle": True, "window": "all", "cache": folder / "cache"}
     with Loader(dataset, **options) as loader:
         by_library = [_seconds(lambda: list(loader.explain(_middle()))) for _ in range(num_rounds + 1)][1:]
         found = [_seconds(lambda: loader.find("f01.parquet", 1, 17)) for _ in range(num_rounds + 1)][1:]

@@ -383,11 +383,16 @@ CASES = (
     ),
 )
 
+
+def _lake_behind(bandwidth_bytes_s: float) -> Callable[[Path], Dataset]:
+    return lambda _: Dataset("lake", storage=behind(bandwidth_bytes_s))
+
+
 RANKS = tuple(
     Case(
         name=f"rank {rank}, whose link is a third of the others'" if is_slow else f"rank {rank}",
         stages=frozenset({"fetch"}),
-        dataset=lambda _, bytes_s=8e6 if is_slow else 24e6: Dataset("lake", storage=behind(bytes_s)),
+        dataset=_lake_behind(8e6 if is_slow else 24e6),
         step_s=4e-3,
     )
     for rank, is_slow in enumerate((False, True, False))

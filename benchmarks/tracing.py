@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -98,7 +98,7 @@ def run(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
     )
 
 
-def _endless(loader: Loader) -> Iterator[Any]:
+def _endless(loader: Loader) -> Generator[Any, None, None]:
     while True:
         yield from loader
 
@@ -135,12 +135,13 @@ def _cost_of_a_look(loader: Loader) -> float:
     """Return what the status file costs once a second: its processor time."""
     from tempfile import TemporaryDirectory
 
-    from stoker.trace.status import About, Publisher
+    from stoker.trace.status import About, Entry, Publisher
 
     stages = Stages()
     about = About(dataset="data", rank=0, world_size=1, global_batch_size=BATCH_SIZE)
     with TemporaryDirectory() as folder:
-        entry = Publisher([Path(folder) / "status"]).add(stages, about, loader.stats)
+        entry = Entry(Publisher([Path(folder) / "status"]), stages, about, loader.stats)
+        entry.show()
         costs = []
         for second in range(1, 30):
             begun = time.thread_time()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -64,7 +65,7 @@ def _dataset(data: DemoData) -> Dataset:
     return Dataset([str(path) for path in data.paths], columns=columns, fields=STACKED)
 
 
-def _options(folder: Path) -> dict[str, object]:
+def _options(folder: Path) -> dict[str, Any]:
     return {"batch_size": BATCH_SIZE, "shuffle": True, "cache": folder / "cache"}
 
 

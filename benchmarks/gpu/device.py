@@ -22,7 +22,7 @@ class Marks:
         """Return a mark behind all work that the current stream was given so far."""
         if not self._is_gpu:
             return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         return event
 

@@ -130,7 +130,7 @@ def _run(
 
         def step(batch: dict[str, Any]) -> None:
             optimizer.zero_grad(set_to_none=True)
-            loss(batch).backward()
+            loss(batch).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
 
         shares = []
