@@ -150,7 +150,7 @@ class Opener:
             except OSError as error:
                 if error.errno != errno.ENOMEM:
                     raise
-                self._give_up(standing)
+                self._give_up(standing)  # no more maps: those of a window alone may still be made
         if self._is_tight:
             filler.request(numbers)
         if len(numbers) > _MAX_HELD:

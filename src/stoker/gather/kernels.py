@@ -304,40 +304,17 @@ def copy_lists(memory, sources, value_bytes, offsets, out):
             _copy_exactly(out, offsets[i] * value_bytes, memory, sources[i], num_bytes)
 
 
-@compiled(BYTES, INT64_2D, INT64, INT64_2D, INT64, OUT_BYTES)
-def _copy_strips(memory, sources, value_bytes, offsets, begins, out):
+@compiled(BYTES, INT64_2D, INT64, INT64_2D, INT64, OUT_BYTES, types.boolean)
+def _copy_strips(memory, sources, value_bytes, offsets, begins, out, by_stages):
     """Copy the lists of strips, a strip at a time: it is asked for as a whole.
 
     Whole lines are copied, so that short lists of any length take the same way. What is too much lies in the same
     strip, or behind it, where it is asked for as well; it is written over by the next list, or lies between two fields.
-    """
-    num_fields, num = sources.shape
-    last = num_fields - 1
-    for i in range(-LISTS_AHEAD, num):
-        if i + LISTS_AHEAD < num:
-            j = i + LISTS_AHEAD
-            begin = sources[0, j]
-            end = sources[last, j] + (offsets[last, j + 1] - offsets[last, j]) * value_bytes[last]
-            end = min(end, begin + MAX_ASKED_BYTES) + LINE_BYTES
-            for byte in range(begin - begin % LINE_BYTES, end, LINE_BYTES):
-                prefetch(memory, byte)
-            if j + FURTHER < num:
-                prefetch(memory, sources[0, j + FURTHER])
-        if i >= 0:
-            for f in range(num_fields):
-                num_bytes = (offsets[f, i + 1] - offsets[f, i]) * value_bytes[f]
-                num_lines = (num_bytes + LINE_BYTES - 1) // LINE_BYTES
-                copy_lines(out, begins[f] + offsets[f, i] * value_bytes[f], memory, sources[f, i], num_lines)
 
-
-@compiled(BYTES, INT64_2D, INT64, INT64_2D, INT64, OUT_BYTES)
-def _stream_strips(memory, sources, value_bytes, offsets, begins, out):
-    """Copy the lists of strips past the caches, each field by way of a stage of its own that stays in L1.
+    Past the caches they go by way of stages, one a field, that stay in L1:
 
         stage of a field   ├ 0 ┤├──── 1 ────┤├ 2 ┤├─── 3 ───┤      whole lines go out when it is full
         out                │ line │ line │ line │ line │ line │
-
-    As `_copy_strips`, with the same bytes beside the lists.
     """
     num_fields, num = sources.shape
     last = num_fields - 1
@@ -358,9 +335,12 @@ def _stream_strips(memory, sources, value_bytes, offsets, begins, out):
         if i < 0:
             continue
         for f in range(num_fields):
-            stage, full = f * _STRIDE_BYTES, filled[f]
             num_bytes = (offsets[f, i + 1] - offsets[f, i]) * value_bytes[f]
             num_lines = (num_bytes + LINE_BYTES - 1) // LINE_BYTES
+            if not by_stages:
+                copy_lines(out, begins[f] + offsets[f, i] * value_bytes[f], memory, sources[f, i], num_lines)
+                continue
+            stage, full = f * _STRIDE_BYTES, filled[f]
             if num_bytes <= _STAGED_BYTES:
                 copy_lines(stages, stage + full, memory, sources[f, i], num_lines)
                 full += num_bytes
@@ -378,9 +358,10 @@ def _stream_strips(memory, sources, value_bytes, offsets, begins, out):
                 ends[f] = end - full
                 copy_lines(stages, stage, out, ends[f], 1)
             filled[f] = full
-    for f in range(num_fields):
-        copy_lines(out, ends[f], stages, f * _STRIDE_BYTES, (filled[f] + LINE_BYTES - 1) // LINE_BYTES)
-    fence()
+    if by_stages:
+        for f in range(num_fields):
+            copy_lines(out, ends[f], stages, f * _STRIDE_BYTES, (filled[f] + LINE_BYTES - 1) // LINE_BYTES)
+        fence()
 
 
 @compiled(BYTES, INT64, INT64_2D, INT64_2D, OUT_INT64, OUT_BYTES, returns=types.int64)
@@ -399,10 +380,9 @@ def copy_fields(memory, value_bytes, sources, offsets, begins, out):
     if is_any_long:
         for f in range(num_fields):
             copy_lists(memory, sources[f], value_bytes[f], offsets[f], out[begins[f] :])
-    elif not IS_AMD and end >= STREAMED_BYTES and out.ctypes.data % LINE_BYTES == 0:
-        _stream_strips(memory, sources, value_bytes, offsets, begins, out)
     else:
-        _copy_strips(memory, sources, value_bytes, offsets, begins, out)
+        by_stages = not IS_AMD and end >= STREAMED_BYTES and out.ctypes.data % LINE_BYTES == 0
+        _copy_strips(memory, sources, value_bytes, offsets, begins, out, by_stages)
     return end
 
 
