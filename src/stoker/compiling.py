@@ -33,21 +33,23 @@ def writes(kind: Any, num_dimensions: int = 1) -> Any:
     return types.Array(kind, num_dimensions, "C")
 
 
-def compile_loop(signature: object = None, **options: object) -> Callable[[Callable[..., object]], Any]:
+def compile_loop(
+    signature: object = None, *, keeps_lock: bool = False, **options: object
+) -> Callable[[Callable[..., object]], Any]:
     """Return what compiles a function, once a machine: the code is kept where numba finds a folder to write to.
 
     Kept code is used for as long as the function's module stays as it is, and whatever that has from others of its
     package: numba itself asks only for the former, though the loops of other modules are compiled into it, and
     another version of a package is installed around what is kept.
 
-    The interpreter's lock is given up while a loop runs.
-
     Args:
         signature: Types of arguments and result, so that the loop exists once and is compiled at once; None compiles
             it for those of each call.
+        keeps_lock: Keeps the interpreter's lock while the loop runs, which must be short then; otherwise it is given
+            up, and got back afterwards, which takes long where another thread gives it up for moments only.
         options: More for `numba.njit`.
     """
-    options["nogil"] = True
+    options["nogil"] = not keeps_lock
 
     def decorate(function: Callable[..., object]) -> Any:
         loop = numba.njit(**options)(function)

@@ -1,13 +1,17 @@
 """Which files chunks are, asked of many at once.
 
-To look at a file takes a microsecond, but each `os.stat` gives up the interpreter's lock, and to get it back from
-threads that make batches takes twenty. One compiled call for a whole window gives it up once.
+To look at a file takes a microsecond or two, but each `os.stat` gives up the interpreter's lock, and to get it back
+from threads that make batches takes twenty. From a thread that makes small ones it takes five milliseconds, and a
+hundred wake-ups: that one gives the lock up for moments, and has it again before anybody else is awake. So one compiled
+call looks at a whole window and keeps the lock, as long as a thread that runs Python may; where files are slow to look
+at, the rest is done without it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from typing import TypeAlias
 
 import numpy as np
@@ -32,6 +36,7 @@ def find_changed(
     files: npt.NDArray[np.int64],
     *,
     compiled: bool = True,
+    patience_s: float = sys.getswitchinterval(),
 ) -> npt.NDArray[np.bool_]:
     """Return which of some files are not there any more, or are not what they were.
 
@@ -40,6 +45,7 @@ def find_changed(
         versions: What they were, see `Version`. Shape [N, 3].
         files: Those to look at. Shape [K].
         compiled: False does without the compiled loop, which some systems do not have.
+        patience_s: How long the interpreter's lock is kept at most, but for one file.
 
     Returns:
         Shape [K]. Whoever was `NO_VERSION` has changed.
@@ -47,7 +53,10 @@ def find_changed(
     changed = np.ones(len(files), dtype=np.bool_)
     kernels = loops.find("stoker.cache.look_kernels") if compiled else None
     if kernels is not None:
-        kernels.find_changed(names.view(np.uint8).reshape(len(names), names.itemsize), versions, files, changed)
+        texts = names.view(np.uint8).reshape(len(names), names.itemsize)
+        num = kernels.find_changed_at_once(texts, versions, files, changed, int(1e9 * patience_s))
+        if num < len(files):
+            kernels.find_changed(texts, versions, files[num:], changed[num:])
         return changed
     for i, file in enumerate(files.tolist()):
         with contextlib.suppress(OSError):

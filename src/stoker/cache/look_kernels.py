@@ -28,21 +28,42 @@ _STATX_WORDS = 32
 _INODE, _SIZE, _MTIME_S, _MTIME_NS = 4, 5, 14, 15
 
 
-@compile_loop(types.void(reads(types.uint8, 2), reads(types.int64, 2), reads(types.int64), writes(types.boolean)))
+_CLOCK_MONOTONIC = 1
+_clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.intp))
+_FILES = (reads(types.uint8, 2), reads(types.int64, 2), reads(types.int64), writes(types.boolean))
+
+
+@compile_loop()
+def _monotonic_ns(about):
+    _clock_gettime(_CLOCK_MONOTONIC, about.ctypes.data)
+    return about[0] * 1_000_000_000 + about[1]
+
+
+@compile_loop()
+def _has_changed(name_at, version, about):
+    if version[0] < 0 or _statx(_AT_FDCWD, name_at, 0, _INODE_SIZE_AND_MTIME, about.ctypes.data):
+        return True
+    mtime_ns = about[_MTIME_S] * 1_000_000_000 + (about[_MTIME_NS] & 0xFFFFFFFF)
+    return about[_INODE] != version[0] or mtime_ns != version[1] or about[_SIZE] != version[2]
+
+
+@compile_loop(types.void(*_FILES))
 def find_changed(names, versions, files, changed):
     """Look at some files, and note which are not what they were. See `look.find_changed`."""
     about = np.zeros(_STATX_WORDS, np.int64)
-    length = names.shape[1]
     for i in range(len(files)):
-        file = files[i]
-        if versions[file, 0] < 0:
-            changed[i] = True
-            continue
-        if _statx(_AT_FDCWD, names.ctypes.data + file * length, 0, _INODE_SIZE_AND_MTIME, about.ctypes.data):
-            changed[i] = True
-            continue
-        changed[i] = (
-            about[_INODE] != versions[file, 0]
-            or about[_MTIME_S] * 1_000_000_000 + (about[_MTIME_NS] & 0xFFFFFFFF) != versions[file, 1]
-            or about[_SIZE] != versions[file, 2]
-        )
+        name_at = names.ctypes.data + files[i] * names.shape[1]
+        changed[i] = _has_changed(name_at, versions[files[i]], about)
+
+
+@compile_loop(types.int64(*_FILES, types.int64), keeps_lock=True)
+def find_changed_at_once(names, versions, files, changed, patience_ns):
+    """Do the same without giving up the interpreter's lock, for a while; return how many were looked at."""
+    about = np.zeros(_STATX_WORDS, np.int64)
+    until_ns = _monotonic_ns(about) + patience_ns
+    for i in range(len(files)):
+        name_at = names.ctypes.data + files[i] * names.shape[1]
+        changed[i] = _has_changed(name_at, versions[files[i]], about)
+        if _monotonic_ns(about) > until_ns:
+            return i + 1
+    return len(files)

@@ -54,7 +54,7 @@ class Loader:
 
     The first epoch reads, transforms and caches while it trains; later ones read the cache alone. Each `for` is one
     epoch, the next `for` the next epoch; a `for` that was left early begins the same epoch again. A batch is yours:
-    its memory is used again only when nothing refers to it any more, nor to those gathered with it (16 MiB at most).
+    its memory is used again only when nothing refers to it any more, nor to those gathered with it (24 MiB at most).
     Fixed-width fields are views with the record as stride; `np.ascontiguousarray` copies one that must be contiguous.
 
     The order counts rows, unless `shuffle_by`, `weights` or `sequence` says otherwise. What it counts then is found by
@@ -92,7 +92,7 @@ class Loader:
             Changes no batch.
         prefetch: Batches made ahead of the step; with 0 each is assembled when it is asked for, in the calling thread.
             None makes 24 where these have 64 MiB at most, and fewer of larger ones, down to 12. Changes no batch.
-            Memory has room for these, the one in use, and twice 16 MiB of what is gathered together with them.
+            Memory has room for these, the one in use, and twice 24 MiB of what is gathered together with them.
             Where epochs follow each other, those of the third begin to be made while the second ends.
         transform_in: "threads", or "processes" for a transform that holds the GIL.
         augment: Function of (batch, generator) that returns the batch to hand over; runs after the cache, on every

@@ -39,6 +39,8 @@ class _Slot(Generic[W]):
 
 # So many windows more are asked for at most, where those that build had nothing to do while a window was waited for.
 _MOST_FURTHER = 8
+# Long enough for a thread to wake up, and short where it cannot.
+_MOMENT_S = 0.002
 
 
 def num_windows_ahead(num_builders: int, window_chunks: float, *, num_short: int = 0) -> int:
@@ -100,6 +102,7 @@ class Windows(Generic[W]):
         self._last_asked = -1
         self._asking = threading.RLock()
         self._is_closed = False
+        self._is_idle = False  # the thread that opens waits to be told of a window
         self._thread: threading.Thread | None = None
 
     def acquire(self, number: int) -> W:
@@ -164,6 +167,10 @@ class Windows(Generic[W]):
         if number + 1 < self._num_windows:
             self._ask(number + 1)
         slot.is_followed = True
+        if self._is_idle and self._queue:
+            # Until the thread that opens has begun. One that makes small batches, and went on, would keep it from the
+            # interpreter for milliseconds: it gives the lock up for moments, each of which wakes that one for nothing.
+            self._changed.wait(_MOMENT_S)
         return slot
 
     def _leave(self, number: int, slot: _Slot[W]) -> None:
@@ -248,10 +255,13 @@ class Windows(Generic[W]):
         while True:
             with self._changed:
                 while not self._queue and not self._is_closed:
+                    self._is_idle = True
                     self._changed.wait()
+                self._is_idle = False
                 if self._is_closed:
                     return
                 number = self._queue.popleft()
+                self._changed.notify_all()
                 slot = self._slots[number]
             try:
                 self._ask_for_chunks(number)

@@ -16,8 +16,8 @@ def as_array(names):
     return np.array(names, dtype=f"S{max(map(len, names), default=0) + 1}")
 
 
-@pytest.mark.parametrize("compiled", [True, False])
-def test_files_are_what_they_were_until_anything_about_them_changes(tmp_path, compiled):
+@pytest.mark.parametrize(("compiled", "patience_s"), [(True, 1.0), (True, 0.0), (False, 1.0)])
+def test_files_are_what_they_were_until_anything_about_them_changes(tmp_path, compiled, patience_s):
     paths = [tmp_path / name for name in ["a", "b" * 200, "ünïcode", "with space", "empty", "old"]]
     for i, path in enumerate(paths):
         path.write_bytes(b"x" * 1_000 * (i % 5))
@@ -28,7 +28,7 @@ def test_files_are_what_they_were_until_anything_about_them_changes(tmp_path, co
     everything = np.arange(6)
 
     def changed(files=everything):
-        return find_changed(names, versions, files, compiled=compiled).tolist()
+        return find_changed(names, versions, files, compiled=compiled, patience_s=patience_s).tolist()
 
     assert changed() == [False] * 6
     os.utime(paths[0], ns=(0, 123_456_789_987_654_322))
