@@ -115,14 +115,18 @@ class Windows(Generic[W]):
         """
         with self._lock:
             slot = self._slots.get(number)
-            if slot is None or not slot.is_followed:
+            is_entered = slot is None or not slot.is_followed
+            if slot is None or is_entered:
                 slot = self._enter(number)
             slot.is_passed = False
             # Counted from here on, not from when it is open: a window that is passed meanwhile must not be closed.
             slot.num_users += 1
-            if slot.window is not None and not self._is_closed:
+            if slot.window is not None and not (is_entered or self._is_closed):
                 return slot.window
         try:
+            self._let_begin()
+            if slot.window is not None and not self._is_closed:
+                return slot.window
             self._ask_ahead(number)
             with self._waiting():
                 return self._opened(slot)
@@ -167,11 +171,17 @@ class Windows(Generic[W]):
         if number + 1 < self._num_windows:
             self._ask(number + 1)
         slot.is_followed = True
-        if self._is_idle and self._queue:
-            # Until the thread that opens has begun. One that makes small batches, and went on, would keep it from the
-            # interpreter for milliseconds: it gives the lock up for moments, each of which wakes that one for nothing.
-            self._changed.wait(_MOMENT_S)
         return slot
+
+    def _let_begin(self) -> None:
+        """Stand back until the thread that opens has taken up what it was told of, if it has nothing else to do.
+
+        One that makes small batches, and went on, would keep it from the interpreter for milliseconds: it gives the
+        lock up for moments, each of which wakes that one for nothing.
+        """
+        with self._changed:
+            if self._is_idle and self._queue and not self._is_closed:
+                self._changed.wait(_MOMENT_S)
 
     def _leave(self, number: int, slot: _Slot[W]) -> None:
         with self._lock:

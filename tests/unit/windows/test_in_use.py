@@ -73,6 +73,22 @@ def test_a_window_in_use_stays_open_when_it_is_passed(windows, opened):
     assert comes_true(lambda: window.is_closed)
 
 
+def test_a_window_that_is_passed_while_the_next_one_is_begun_stays_open(opened):
+    def open_window(number):
+        if number == 1:
+            windows.pass_by(1)
+        window = FakeWindow(number)
+        opened.append(window)
+        return window
+
+    with closing(Windows(open_window=open_window, request=lambda number: None, num_windows=3)) as windows:
+        windows.ask(0)
+        assert comes_true(lambda: windows.is_open(0) and opened[0].is_settled.is_set() and windows._is_idle)
+        with windows.use(0) as window:
+            assert comes_true(lambda: windows.is_open(1))
+            assert not window.is_closed
+
+
 def test_a_passed_window_is_opened_again_when_it_is_needed_again(windows):
     with windows.use(0):
         pass
