@@ -9,12 +9,14 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from stoker.gather.borders import Borders, borders_of, inner_borders
+from stoker.gather.borders import Borders, borders_apart, borders_of, inner_borders, strip_borders
 from stoker.gather.buffers import BufferPool
 from stoker.gather.lists import reordered_lists
 from stoker.gather.take import (
     Places,
+    Taken,
     Where,
+    copy_fields,
     copy_lists,
     distinct,
     expand,
@@ -286,17 +288,19 @@ def _taken(spec: Spec, window: Window | Rows, where: Where, pool: BufferPool) ->
     taken = take_rows(source, lists, where, records, pool.take, expected_bytes=expected_bytes)
     if taken is None:
         return None
-    offsets, begins, values = taken
-    sizes = offsets[:, -1] * lists.value_bytes
     # Some more than the most so far: what varies by chance from batch to batch shall not be asked for twice.
-    num_bytes = float(begins[-1] + sizes[-1] + 2 * CACHE_LINE_BYTES)
+    num_bytes = float(taken.begins[-1] + taken.offsets[-1, -1] * lists.value_bytes[-1] + 2 * CACHE_LINE_BYTES)
     rows.expected_bytes = max(rows.expected_bytes, 1.05 * num_bytes / max(1, num))
+    return Assembled(spec=spec, num_samples=num, records=records, ragged=_named(spec.strip or spec.apart, taken))
+
+
+def _named(entries: Sequence[Entry], taken: Taken) -> dict[str, Ragged]:
+    """Return the lists of several fields by name."""
     ragged = {}
-    fields = spec.strip or spec.apart
-    for entry, its_offsets, begin, size in zip(fields, offsets, begins.tolist(), sizes.tolist(), strict=True):
-        content = values[begin : begin + size].view(entry.dtype).reshape(-1, *entry.shape)
-        ragged[entry.name] = Ragged(content, its_offsets)
-    return Assembled(spec=spec, num_samples=num, records=records, ragged=ragged)
+    for entry, offsets, begin in zip(entries, taken.offsets, taken.begins.tolist(), strict=True):
+        end = begin + int(offsets[-1]) * entry.value_bytes
+        ragged[entry.name] = Ragged(taken.values[begin:end].view(entry.dtype).reshape(-1, *entry.shape), offsets)
+    return ragged
 
 
 def assemble_beside(
@@ -361,16 +365,34 @@ def _gathered_once(
 
 
 def _assemble_lists(entries: Sequence[Entry], parts: Sequence[Part], pool: BufferPool) -> dict[str, Ragged]:
-    """Gather the lists of some fields of a table, each side by side."""
+    """Gather the lists of all fields of a table that have some, each side by side."""
     if not entries:
         return {}
-    borders = [borders_of(_rows(part.window), part.slot, part.row) for part in parts]
-    return {
-        entry.name: _assemble_values(entry, parts, [found[entry.name] for found in borders], pool)
-        if entry.num_levels == 1
-        else _assemble_levels(entry, parts, pool)
-        for entry in entries
-    }
+    together: dict[str, Ragged] = {}
+    if len(parts) == 1:  # those of several lie side by side by field
+        together = _assemble_strips(*parts[0], pool)
+    look_up = borders_apart if together else borders_of
+    borders = [look_up(_rows(part.window), part.slot, part.row) for part in parts]
+    ragged = {}
+    for entry in entries:
+        if entry.name in together:
+            ragged[entry.name] = together[entry.name]
+        elif entry.num_levels == 1:
+            ragged[entry.name] = _assemble_values(entry, parts, [found[entry.name] for found in borders], pool)
+        else:
+            ragged[entry.name] = _assemble_levels(entry, parts, pool)
+    return ragged
+
+
+def _assemble_strips(window: Window | Rows, where: Where, pool: BufferPool) -> dict[str, Ragged]:
+    """Gather the lists of one window that lie side by side, those of a row at a time."""
+    rows = _rows(window)
+    strips = strip_borders(rows, where.slot, where.row)
+    if strips is None:
+        return {}
+    return _named(
+        rows.spec.strip, copy_fields(rows.bytes, strips.sources, strips.value_bytes, strips.offsets, pool.take)
+    )
 
 
 def _rows(window: Window | Rows) -> Rows:

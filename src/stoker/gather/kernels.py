@@ -364,9 +364,25 @@ def _copy_strips(memory, sources, value_bytes, offsets, begins, out, by_stages):
         fence()
 
 
+@compiled(types.int64, returns=types.int64)
+def _room_for(num_bytes):
+    """Return how much room a field's values take: whole lines, and one that the last list may write to."""
+    return (num_bytes + LINE_BYTES - 1) // LINE_BYTES * LINE_BYTES + LINE_BYTES  # see `_copy_strips`
+
+
+@compiled(INT64, INT64_2D, returns=types.int64)
+def room_for_fields(value_bytes, offsets):
+    """Return how many bytes `copy_fields` needs room for."""
+    num_fields, num = offsets.shape
+    total = 0
+    for f in range(num_fields):
+        total += _room_for(offsets[f, num - 1] * value_bytes[f])
+    return total
+
+
 @compiled(BYTES, INT64, INT64_2D, INT64_2D, OUT_INT64, OUT_BYTES, returns=types.int64)
 def copy_fields(memory, value_bytes, sources, offsets, begins, out):
-    """Copy the lists of several fields, one field behind the other, where there is room. See `take.take_rows`."""
+    """Copy the lists of several fields, one field behind the other, where there is room. See `take.copy_fields`."""
     num_fields, num = sources.shape
     end = 0
     is_any_long = num_fields == 1
@@ -374,7 +390,7 @@ def copy_fields(memory, value_bytes, sources, offsets, begins, out):
         begins[f] = end
         num_bytes = offsets[f, num] * value_bytes[f]
         is_any_long |= _are_long(num, num_bytes)
-        end += (num_bytes + LINE_BYTES - 1) // LINE_BYTES * LINE_BYTES + LINE_BYTES  # see `_copy_strips`
+        end += _room_for(num_bytes)
     if end > len(out):
         return end
     if is_any_long:

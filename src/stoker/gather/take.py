@@ -169,6 +169,41 @@ def take_rows(
     return Taken(offsets, begins, values)
 
 
+def copy_fields(
+    memory: Array,
+    sources: Index,
+    value_bytes: Index,
+    offsets: Index,
+    memory_for: Callable[[int], Array],
+    *,
+    compiled: bool = True,
+) -> Taken:
+    """Copy the lists of several fields, one field behind the other, those of a row at a time.
+
+    Args:
+        memory: The region as uint8.
+        sources: First byte of each list of each field in `memory`, those of a row behind each other. Shape [F, B].
+        value_bytes: Bytes of a value of each field, none of them 0. Shape [F].
+        offsets: Of each field's lists side by side, in values. Shape [F, B + 1].
+        memory_for: Gives a buffer of so many bytes.
+        compiled: False keeps to NumPy.
+    """
+    begins = np.empty(len(value_bytes), dtype=np.int64)
+    kernels = loops.find(_ROWS_AND_LISTS) if compiled else None
+    if kernels is not None:
+        values = memory_for(kernels.room_for_fields(value_bytes, offsets))
+        kernels.copy_fields(memory, value_bytes, sources, offsets, begins, values)
+        return Taken(offsets, begins, values)
+    # Each begins on a cache line, whatever its values are.
+    sizes = -(-offsets[:, -1] * value_bytes // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
+    np.cumsum(sizes, out=begins)
+    values = memory_for(int(begins[-1]))
+    begins -= sizes
+    for f, begin in enumerate(begins.tolist()):
+        copy_lists(memory, sources[f], int(value_bytes[f]), offsets[f], values[begin:], compiled=False)
+    return Taken(offsets, begins, values)
+
+
 def extents(words: Index, first: Index, slot: Index, row: Index, *, compiled: bool = True) -> tuple[Index, Index]:
     """Return where each list begins in its chunk, and the offsets of the lists side by side.
 

@@ -218,12 +218,18 @@ def test_strips_of_large_batches_are_whole_with_a_long_list_here_and_there(kinds
         return memory[begin : begin + num_bytes]
 
     out = np.empty((len(row), 0), dtype=np.uint8)
-    taken = take.take_rows(out, fields, take.Places(slot, row), out, memory_for, expected_bytes=0)
-    for entry, offsets, begin in zip(spec.strip, taken.offsets, taken.begins.tolist(), strict=True):
+    places = take.strip_extents(fields.halves, fields.first_place, fields.first_byte, fields.value_bytes, slot, row)
+    found = [
+        take.take_rows(out, fields, take.Places(slot, row), out, memory_for, expected_bytes=0),
+        take.copy_fields(fields.memory, places[0], fields.value_bytes, places[1], memory_for),
+        take.copy_fields(fields.memory, places[0], fields.value_bytes, places[1], memory_for, compiled=False),
+    ]
+    for i, entry in enumerate(spec.strip):
         values, borders = arrays[entry.name]
-        np.testing.assert_array_equal(offsets, offsets_of(np.diff(borders)[row]))
         expected = np.concatenate([values[borders[r] : borders[r + 1]] for r in row.tolist()])
-        np.testing.assert_array_equal(taken.values[begin : begin + expected.nbytes].view(entry.dtype), expected)
+        for offsets, begins, content in found:
+            np.testing.assert_array_equal(offsets[i], offsets_of(np.diff(borders)[row]))
+            np.testing.assert_array_equal(content[begins[i] : begins[i] + expected.nbytes].view(entry.dtype), expected)
     for memory, begin, end in guarded:
         assert (memory[:begin] == 201).all()
         assert (memory[end:] == 201).all()
