@@ -121,12 +121,12 @@ class Windows(Generic[W]):
             slot.is_passed = False
             # Counted from here on, not from when it is open: a window that is passed meanwhile must not be closed.
             slot.num_users += 1
-            if slot.window is not None and not (is_entered or self._is_closed):
-                return slot.window
+            window = slot.window
         try:
-            self._let_begin()
-            if slot.window is not None and not self._is_closed:
-                return slot.window
+            if is_entered:
+                self._let_begin()
+            if window is not None and not self._is_closed:
+                return window
             self._ask_ahead(number)
             with self._waiting():
                 return self._opened(slot)
