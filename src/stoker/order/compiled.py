@@ -23,6 +23,9 @@ _0, _1, _27, _30, _31, _32, _64 = (np.uint64(n) for n in (0, 1, 27, 30, 31, 32, 
 
 # Values whose halves stay in the first-level cache, 8 KiB of them.
 _BLOCK = 512
+# So many positions take 30 microseconds, and to get the interpreter's lock back from threads that make batches takes
+# as long: it is kept.
+_FEW = 4096
 
 _READ = reads(types.int64)
 _READ_32 = reads(types.int32)
@@ -34,8 +37,8 @@ def _inline(function: _Function) -> _Function:
     return compiled
 
 
-def _compile(function: _Function, *arguments: object) -> _Function:
-    compiled: _Function = compile_loop(types.void(*arguments))(function)
+def _compile(function: _Function, *arguments: object, keeps_lock: bool = False) -> _Function:
+    compiled: _Function = compile_loop(types.void(*arguments), keeps_lock=keeps_lock)(function)
     return compiled
 
 
@@ -179,7 +182,15 @@ def _permute_source(index: Int64, start: int, size: np.uint64, key: np.uint64, o
         num_outside = num_left
 
 
-_permute_into = _compile(_permute_source, _READ, types.int64, types.uint64, types.uint64, _WRITE)
+_PERMUTED = (_READ, types.int64, types.uint64, types.uint64, _WRITE)
+_permute_into = _compile(_permute_source, *_PERMUTED)
+
+
+def _permute_few_source(index: Int64, start: int, size: np.uint64, key: np.uint64, out: Int64) -> None:
+    _permute_into(index, start, size, key, out)
+
+
+_permute_few_into = _compile(_permute_few_source, *_PERMUTED, keeps_lock=True)
 
 
 def _unpermute_source(index: Int64, size: np.uint64, key: np.uint64, out: Int64) -> None:
@@ -277,10 +288,31 @@ _locate_into = _compile(_locate_source, _READ, *TABLES, _WRITE, _WRITE)
 locate_range_into = _compile(_locate_range_source, types.int64, *TABLES, _WRITE, _WRITE)
 
 
+def _locate_few_source(
+    first: int,
+    start: int,
+    stop: int,
+    key: np.uint64,
+    shuffle: bool,
+    slot_starts: Int64,
+    shifts: Int64,
+    guide: Int32,
+    guide_shift: int,
+    first_slot: int,
+    slot: Int64,
+    row: Int64,
+) -> None:
+    locate_range_into(first, start, stop, key, shuffle, slot_starts, shifts, guide, guide_shift, first_slot, slot, row)
+
+
+_locate_few_into = _compile(_locate_few_source, types.int64, *TABLES, _WRITE, _WRITE, keeps_lock=True)
+
+
 def permute(index: Int64, size: int, key: int) -> Int64:
     """Return where each index goes; see `plain.permute`."""
     out = np.empty_like(index)
-    _permute_into(index, 0, np.uint64(size), np.uint64(key), out)
+    permute_into = _permute_few_into if len(index) <= _FEW else _permute_into
+    permute_into(index, 0, np.uint64(size), np.uint64(key), out)
     return out
 
 
@@ -301,5 +333,6 @@ def locate(position: Int64, tables: Tables) -> tuple[Int64, Int64]:
 def locate_range(first: int, last: int, tables: Tables) -> tuple[Int64, Int64]:
     """Return slot and row of consecutive positions within a window; see `plain.locate_range`."""
     slot, row = np.empty(last - first, dtype=np.int64), np.empty(last - first, dtype=np.int64)
-    locate_range_into(first, *tables, slot, row)
+    locate_into = _locate_few_into if last - first <= _FEW else locate_range_into
+    locate_into(first, *tables, slot, row)
     return slot, row

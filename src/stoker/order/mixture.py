@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from stoker.identity import order_key
 from stoker.order.epoch import EpochOrder, Order
-from stoker.order.permute import MAX_SIZE, as_index, permute
+from stoker.order.permute import MAX_SIZE, arithmetic, as_index
 from stoker.order.plain import Int64
 
 Until = Literal["first", "last"]
@@ -265,6 +265,8 @@ class MixtureEpoch:
         self._num_blocks = -(-self.num_samples // BLOCK_SIZE)
         self._purpose = f"lane:{lane}:mixture" if order.lanes > 1 else "mixture"
         self._block = lru_cache(maxsize=_NUM_KEPT)(self._arranged)
+        # Asked for where a batch ends, where the next one begins, and when it is passed.
+        self._delivered = lru_cache(maxsize=_NUM_KEPT)(self._count_delivered)
         self._epoch_of = lru_cache(maxsize=_NUM_EPOCHS_KEPT * len(order.components))(self._component_epoch)
 
     def components(self, start: int, stop: int) -> Int64:
@@ -389,7 +391,7 @@ class MixtureEpoch:
         whose = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
         if self._order.shuffle:
             key = order_key(seed=self._order.seed, epoch=self.epoch, purpose=f"{self._purpose}:{block}")
-            arranged: Int64 = whose[permute(np.arange(whose.size), size=whose.size, key=key)]
+            arranged: Int64 = whose[arithmetic().permute(np.arange(whose.size), whose.size, key)]
         else:
             # Sample k of n belongs at (k + 1/2) / n of the block. Equal places are equal floats: division is exact to
             # the last bit everywhere.
@@ -412,7 +414,7 @@ class MixtureEpoch:
             block += 1
         return block
 
-    def _delivered(self, position: int) -> tuple[int, ...]:
+    def _count_delivered(self, position: int) -> tuple[int, ...]:
         """Return how many samples each component has given before a position, or before the end."""
         if position == self.num_samples:
             return self._counts
