@@ -27,6 +27,7 @@ _LOADED = (
     "stoker.gather.stretch_kernels",
     "stoker.source.pages.kernels",
     "stoker.gather.shared_kernels",
+    "stoker.gather.join_kernels",
     "stoker.cache.look_kernels",
 )
 # What only some use, when they come to it.

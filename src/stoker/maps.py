@@ -7,6 +7,9 @@ import os
 from functools import cache
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 MAP_FIXED = 0x10
 """The same number on Linux and macOS, on every processor; the mmap module knows all flags but this one."""
 MADV_POPULATE_READ = 22
@@ -44,3 +47,20 @@ def map_at(address: int | None, num_bytes: int, protection: int, flags: int, fd:
         errno = ctypes.get_errno()
         raise OSError(errno, f"mmap of {num_bytes} bytes: {os.strerror(errno)}")
     return int(got)
+
+
+class _Addresses:
+    """Addresses as NumPy takes them, to be read only. A ctypes array would leave a type behind for every size."""
+
+    def __init__(self, address: int, num_bytes: int) -> None:
+        self.__array_interface__ = {
+            "data": (address, True),
+            "shape": (num_bytes,),
+            "typestr": "|u1",
+            "version": 3,
+        }
+
+
+def memory_at(address: int, num_bytes: int) -> npt.NDArray[np.uint8]:
+    """Return addresses as an array, to be read only, shape [num_bytes]; nothing is kept alive by it, or looked at."""
+    return np.asarray(_Addresses(address, num_bytes))

@@ -26,6 +26,15 @@ def test_every_warm_question_is_answered(question, tmp_path, monkeypatch):
     assert len(answer.ratios) == 1
 
 
+@pytest.mark.parametrize("question", ["run_mixture", "run_lanes"])
+def test_every_question_about_batches_of_several_windows_is_answered(question, tmp_path):
+    from benchmarks import mixed
+
+    answer = getattr(mixed, question)(make_data(tmp_path / "data", num_rows=30_000), tmp_path, num_rounds=1)
+    assert answer.ours > 0
+    assert answer.remarks
+
+
 @pytest.mark.parametrize("question", ["run_images", "run_tokens", "run_wide"])
 def test_every_question_about_other_rows_is_answered(question, tmp_path, monkeypatch):
     from benchmarks import workloads

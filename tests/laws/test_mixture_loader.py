@@ -88,10 +88,10 @@ def test_global_batches_do_not_depend_on_ranks_threads_or_cache(place, tmp_path,
     assert len(expected) > (5 if until == "first" else 10)
     for world_size in (2, 3, 4, 7, 16):
         assert digests(mixture, world_size=world_size, cache=place / "cache", **options) == expected
-    for num_threads in (1, 5, 16):
+    for num_threads, prefetch in ((1, 1), (5, 5), (16, 16), (1, 24), (2, 24)):  # the last ones: several at a time
         for _ in range(2):  # cold, then warm
             got = digests(
-                mixture, world_size=1, num_threads=num_threads, prefetch=num_threads,
+                mixture, world_size=1, num_threads=num_threads, prefetch=prefetch,
                 cache=tmp_path / f"{num_threads}", **options,
             )  # fmt: skip
             assert got == expected

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 import numpy as np
 
@@ -67,10 +68,9 @@ class Gatherer:
     @property
     def max_together(self) -> int:
         """How many batches may be gathered in one go: more make the wait for one of them longer."""
-        settings, opened = self._settings, self._opened
-        is_simple = settings.maker is None and not opened.is_mixed and settings.once == "never"
-        if not is_simple or settings.handover.resident is not None:
-            return 1  # not simply rows one after the other
+        settings = self._settings
+        if settings.maker is not None or settings.once != "never" or settings.handover.resident is not None:
+            return 1  # not simply rows
         return _MAX_TOGETHER
 
     def gather(self, numbers: Sequence[int]) -> tuple[list[Made], list[tuple[Slice, ...]]]:
@@ -92,7 +92,7 @@ class Gatherer:
                 parts += streams[lane].parts(ranges, acquired)
             start_ns = time.perf_counter_ns()
             if self._opened.is_mixed:
-                whose = [streams[piece.lane].whose(piece.start, piece.stop) for piece in slices[0]]
+                whose = [streams[piece.lane].whose(piece.start, piece.stop) for pieces in slices for piece in pieces]
                 made = self._mixed(parts, whose)
             else:
                 made = self._gathered(parts, self._pool)
@@ -106,8 +106,17 @@ class Gatherer:
             self._is_warming = self._pool.warm(self._most_bytes)
         if len(slices) == 1:
             return [made], slices
-        sizes = [sum(piece.num_samples for piece in pieces) for pieces in slices]
-        return [_rows_made(batch) for batch in made.assembled.cut(sizes)], slices
+        return self._cut(made, [sum(piece.num_samples for piece in pieces) for pieces in slices]), slices
+
+    def _cut(self, made: Made, sizes: Sequence[int]) -> list[Made]:
+        """Return the batches that lie in one side by side; see `Assembled.cut`."""
+        batches = [_rows_made(batch) for batch in made.assembled.cut(sizes)]
+        if (name := self._settings.source_field) is not None:
+            whose = made.arrays[name]
+            assert isinstance(whose, np.ndarray)
+            for batch, begin in zip(batches, accumulate(sizes, initial=0), strict=False):
+                batch.arrays[name] = whose[begin : begin + batch.num_samples]
+        return batches
 
     @property
     def _most_bytes(self) -> int:
@@ -127,7 +136,7 @@ class Gatherer:
         return _rows_made(assemble(self._opened.spec, rows, self._pool, once=self._settings.once, places=places))
 
     def _mixed(self, parts: Sequence[UnitPart], whose_by_slice: Sequence[Int64 | None]) -> Made:
-        """Return a batch of several data sets: gathered one after the other, each sample to its place.
+        """Return the samples of several data sets: gathered one after the other, each to its place.
 
         What is more than one row is put in order afterwards.
         """

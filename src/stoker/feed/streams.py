@@ -232,9 +232,12 @@ class MixedStream:
         return [part for start, stop in ranges for part in self._parts_of_range(start, stop, acquired)]
 
     def is_open(self, start: int, stop: int) -> bool:
-        """Return False: which windows these positions need is known only when they are asked for."""
-        del start, stop
-        return False
+        """Return whether the windows of positions are open, as far as their data sets' own epochs are."""
+        for which, epoch, first, last in self._order.stretches(start, stop):
+            one = self._streams.get((which, epoch))
+            if one is None or not one.stream.is_open(first, last):
+                return False
+        return True
 
     def ask_first(self) -> None:
         """Do nothing: what is needed is opened when it is asked for."""

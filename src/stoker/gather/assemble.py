@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from stoker.gather.borders import Borders, borders_apart, borders_of, inner_borders, strip_borders
+from stoker.gather.borders import Borders, borders_apart, inner_borders, join_strips, strip_borders
 from stoker.gather.buffers import BufferPool
 from stoker.gather.lists import reordered_lists
 from stoker.gather.take import (
@@ -264,10 +264,7 @@ def _assembled(
                 take_records(part.window.records, part.row, records[begin:at], at=offset)
             else:
                 take_records(part.window.records, part.row, records, at=offset, places=places[begin:at])
-        ragged |= _assemble_lists(table.ragged, parts, pool)
-    if places is not None and ragged:
-        order = _placed(np.arange(len(places), dtype=np.int64), places)
-        ragged = {name: reordered_lists(lists, order, pool) for name, lists in ragged.items()}
+        ragged |= _assemble_lists(table.ragged, parts, pool, places)
     return Assembled(spec=spec, num_samples=num_samples, records=records, ragged=ragged)
 
 
@@ -364,35 +361,48 @@ def _gathered_once(
     return SharedRows(_assembled(spec, [rows], pool), index[1] if len(index) == 2 else np.concatenate(index))
 
 
-def _assemble_lists(entries: Sequence[Entry], parts: Sequence[Part], pool: BufferPool) -> dict[str, Ragged]:
-    """Gather the lists of all fields of a table that have some, each side by side."""
+def _assemble_lists(
+    entries: Sequence[Entry], parts: Sequence[Part], pool: BufferPool, places: Index | None = None
+) -> dict[str, Ragged]:
+    """Gather the lists of all fields of a table that have some, each side by side.
+
+    Args:
+        entries: These fields.
+        parts: As in `assemble`.
+        pool: As there.
+        places: As there.
+    """
     if not entries:
         return {}
-    together: dict[str, Ragged] = {}
-    if len(parts) == 1:  # those of several lie side by side by field
-        together = _assemble_strips(*parts[0], pool)
-    look_up = borders_apart if together else borders_of
-    borders = [look_up(_rows(part.window), part.slot, part.row) for part in parts]
-    ragged = {}
-    for entry in entries:
-        if entry.name in together:
-            ragged[entry.name] = together[entry.name]
-        elif entry.num_levels == 1:
-            ragged[entry.name] = _assemble_values(entry, parts, [found[entry.name] for found in borders], pool)
+    strip = _rows(parts[0].window).spec.strip if parts else ()
+    names = {entry.name for entry in entries}
+    chosen = [f for f, entry in enumerate(strip) if entry.name in names]
+    found = _assemble_strips(chosen, parts, pool, places) if chosen else {}
+    apart = [entry for entry in entries if entry.name not in found]
+    if not apart:
+        return found
+    borders = [borders_apart(_rows(part.window), part.slot, part.row) for part in parts]
+    order = None if places is None else _placed(np.arange(len(places), dtype=np.int64), places)
+    for entry in apart:
+        if entry.num_levels == 1:
+            lists = _assemble_values(entry, parts, [fields[entry.name] for fields in borders], pool)
         else:
-            ragged[entry.name] = _assemble_levels(entry, parts, pool)
-    return ragged
+            lists = _assemble_levels(entry, parts, pool)
+        found[entry.name] = lists if order is None else reordered_lists(lists, order, pool)
+    return found
 
 
-def _assemble_strips(window: Window | Rows, where: Where, pool: BufferPool) -> dict[str, Ragged]:
-    """Gather the lists of one window that lie side by side, those of a row at a time."""
-    rows = _rows(window)
-    strips = strip_borders(rows, where.slot, where.row)
-    if strips is None:
-        return {}
-    return _named(
-        rows.spec.strip, copy_fields(rows.bytes, strips.sources, strips.value_bytes, strips.offsets, pool.take)
-    )
+def _assemble_strips(
+    chosen: Sequence[int], parts: Sequence[Part], pool: BufferPool, places: Index | None
+) -> dict[str, Ragged]:
+    """Gather the lists that lie side by side, those of a row at a time: of some fields of the strip."""
+    found = [strip_borders(_rows(part.window), part.slot, part.row) for part in parts]
+    strips = found[0] if len(found) == 1 and places is None else join_strips(found, places)
+    entries = _rows(parts[0].window).spec.strip
+    if len(chosen) < len(entries):
+        strips = strips.only(chosen)
+    taken = copy_fields(strips.memory, strips.sources, strips.value_bytes, strips.offsets, pool.take)
+    return _named([entries[f] for f in chosen], taken)
 
 
 def _rows(window: Window | Rows) -> Rows:

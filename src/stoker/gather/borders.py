@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
+from stoker import loops
 from stoker.gather.take import extents, strip_extents
+from stoker.maps import memory_at
 from stoker.offsets import Int64
 from stoker.windows.window import Rows
+
+_NO_PLACES = np.empty(0, dtype=np.int64)
 
 
 class Borders(NamedTuple):
@@ -27,40 +33,86 @@ class Strips(NamedTuple):
     """Where the lists of several fields lie, those of a row side by side.
 
     Attributes:
-        sources: First byte of each in the region. Shape [F, B].
+        region: First address and bytes of what they lie in: of a region, or of all from the first to the last of
+            several, whatever lies between these.
+        sources: First byte of each in there. Shape [F, B].
         offsets: Of each field's lists side by side, in values. Shape [F, B + 1].
         value_bytes: Bytes of a value of each field. Shape [F].
     """
 
+    region: tuple[int, int]
     sources: Int64
     offsets: Int64
     value_bytes: Int64
 
+    @property
+    def memory(self) -> npt.NDArray[np.uint8]:
+        """What they lie in. Nothing is kept alive by it."""
+        return memory_at(*self.region)
 
-def strip_borders(rows: Rows, slot: Int64, row: Int64) -> Strips | None:
-    """Return where the lists of some rows lie that lie side by side; None where none do.
+    def only(self, fields: Sequence[int]) -> Strips:
+        """Return those of some fields, in order."""
+        chosen = list(fields)
+        return Strips(self.region, self.sources[chosen], self.offsets[chosen], self.value_bytes[chosen])
+
+
+def strip_borders(rows: Rows, slot: Int64, row: Int64) -> Strips:
+    """Return where the lists of some rows lie that lie side by side.
 
     Args:
-        rows: Of a window.
+        rows: Of a window; their spec has strips.
         slot: Chunk of each row, as its place in the window. Shape [B].
         row: The rows, counted through the window. Shape [B].
     """
     places = rows.places.strips
-    if places is None:
-        return None
+    assert places is not None
     value_bytes = np.array([entry.value_bytes for entry in rows.spec.strip], dtype=np.int64)
-    sources, offsets = strip_extents(rows.halves, places.places, places.strips, value_bytes, slot, row)
-    return Strips(sources, offsets, value_bytes)
+    found = strip_extents(rows.halves, places.places, places.strips, value_bytes, slot, row)
+    return Strips((rows.address, rows.bytes.nbytes), *found, value_bytes)
+
+
+def join_strips(strips: Sequence[Strips], places: Int64 | None = None, *, compiled: bool = True) -> Strips:
+    """Return the lists of several windows as those of one.
+
+    Args:
+        strips: At least one.
+        places: Which row of the result each row of all of them is: a permutation, shape [B]; None for one after the
+            other.
+        compiled: False keeps to NumPy.
+    """
+    kernels = loops.find("stoker.gather.join_kernels") if compiled else None
+    address = min(one.region[0] for one in strips)
+    # Whole numbers of 8 bytes, as what lies in there is looked at in larger units than bytes.
+    num_bytes = -(-max(sum(one.region) - address for one in strips) // 8) * 8
+    num_fields, num = len(strips[0].value_bytes), sum(one.sources.shape[1] for one in strips)
+    sources = np.empty((num_fields, num), dtype=np.int64)
+    offsets = np.zeros((num_fields, num + 1), dtype=np.int64)
+    end = 0
+    for one in strips:
+        begin = one.region[0] - address
+        start, end = end, end + one.sources.shape[1]
+        if kernels is not None:
+            some = _NO_PLACES if places is None else places[start:end]
+            kernels.put_lists(one.sources, one.offsets, begin, start, some, sources, offsets)
+        else:
+            where = slice(start, end) if places is None else places[start:end]
+            sources[:, where] = one.sources + begin
+            offsets[:, 1:][:, where] = np.diff(one.offsets, axis=1)
+    if kernels is not None:
+        kernels.add_up(offsets)
+    else:
+        np.cumsum(offsets, axis=1, out=offsets)
+    return Strips((address, num_bytes), sources, offsets, strips[0].value_bytes)
 
 
 def borders_of(rows: Rows, slot: Int64, row: Int64) -> dict[str, Borders]:
     """Return where the lists of some rows lie, of all fields that have one level of them; see `strip_borders`."""
-    found: dict[str, Borders] = {}
-    strips = strip_borders(rows, slot, row)
-    if strips is not None:
+    found = borders_apart(rows, slot, row)
+    if rows.spec.strip:
+        strips = strip_borders(rows, slot, row)
         lists = zip(rows.spec.strip, strips.sources, strips.offsets, strict=True)
-        found = {entry.name: Borders(sources, offsets) for entry, sources, offsets in lists}
-    return found | borders_apart(rows, slot, row)
+        found |= {entry.name: Borders(sources, offsets) for entry, sources, offsets in lists}
+    return found
 
 
 def borders_apart(rows: Rows, slot: Int64, row: Int64) -> dict[str, Borders]:

@@ -370,7 +370,7 @@ def _room_for(num_bytes):
     return (num_bytes + LINE_BYTES - 1) // LINE_BYTES * LINE_BYTES + LINE_BYTES  # see `_copy_strips`
 
 
-@compiled(INT64, INT64_2D, returns=types.int64)
+@compiled(INT64, INT64_2D, returns=types.int64, keeps_lock=True)
 def room_for_fields(value_bytes, offsets):
     """Return how many bytes `copy_fields` needs room for."""
     num_fields, num = offsets.shape

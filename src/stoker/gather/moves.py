@@ -50,9 +50,11 @@ OUT_INT64, OUT_INT64_2D = writes(types.int64), writes(types.int64, 2)
 OUT_UINT64 = writes(types.uint64)
 
 
-def compiled(*arguments: object, returns: Callable[..., object] = types.void) -> Callable[[_Function], _Function]:
-    """Return what compiles a loop for these types, and for no others."""
-    return compile_loop(returns(*arguments))
+def compiled(
+    *arguments: object, returns: Callable[..., object] = types.void, keeps_lock: bool = False
+) -> Callable[[_Function], _Function]:
+    """Return what compiles a loop for these types, and for no others; see `compile_loop`."""
+    return compile_loop(returns(*arguments), keeps_lock=keeps_lock)
 
 
 @intrinsic  # type: ignore[untyped-decorator,unused-ignore]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from stoker.huge import ADVICE, HUGE_BYTES, PAGE_BYTES
-from stoker.maps import MADV_POPULATE_READ, MAP_FIXED, libc, map_at
+from stoker.maps import MADV_POPULATE_READ, MAP_FIXED, libc, map_at, memory_at
 from stoker.spec import Array
 from stoker.windows.memory import Memories
 
@@ -43,18 +43,6 @@ def _mincore() -> Any:
     mincore = ctypes.PyDLL(None).mincore
     mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
     return mincore
-
-
-class _Addresses:
-    """Addresses as NumPy takes them, to be read only. A ctypes array would leave a type behind for every size."""
-
-    def __init__(self, address: int, size_bytes: int) -> None:
-        self.__array_interface__ = {
-            "data": (address, True),
-            "shape": (size_bytes,),
-            "typestr": "|u1",
-            "version": 3,
-        }
 
 
 class Region:
@@ -94,7 +82,7 @@ class Region:
             self._address = self._reserved
             if self._reserved_bytes > self.size_bytes:
                 self._address = -(-self._reserved // HUGE_BYTES) * HUGE_BYTES
-            self.bytes = np.asarray(_Addresses(self._address, self.size_bytes))
+            self.bytes = memory_at(self._address, self.size_bytes)
         else:
             self._memory = self._memories.take(self.size_bytes)
             self.bytes = self._memory[: self.size_bytes]

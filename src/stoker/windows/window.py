@@ -64,6 +64,11 @@ class Rows:
         return self._region.bytes
 
     @cached_property
+    def address(self) -> int:
+        """Where the region begins."""
+        return int(self._region.bytes.ctypes.data)
+
+    @cached_property
     def lists(self) -> Fields | None:
         """Where the lists of all ragged fields lie; None where some hold lists of lists, or values without bytes."""
         spec, apart = self.spec, self.spec.apart
@@ -88,7 +93,7 @@ class Rows:
 
     def forget(self) -> None:
         """Let go of all views of the region."""
-        for view in ("records", "words", "halves", "lists"):
+        for view in ("records", "words", "halves", "address", "lists"):
             self.__dict__.pop(view, None)
 
 
