@@ -91,32 +91,21 @@ class Gatherer:
             for lane, ranges in _by_lane(slices):
                 parts += streams[lane].parts(ranges, acquired)
             start_ns = time.perf_counter_ns()
-            if self._opened.is_mixed:
-                whose = [streams[piece.lane].whose(piece.start, piece.stop) for pieces in slices for piece in pieces]
-                made = self._mixed(parts, whose)
+            whose = self._whose(slices) if self._opened.is_mixed else None
+            if len(slices) == 1:
+                one = self._made(parts, whose)
+                made, size_bytes = [one], one.size_bytes
             else:
-                made = self._gathered(parts, self._pool)
+                made, size_bytes = self._made_together(parts, whose, slices)
         finally:
             for windows, window in acquired:
                 windows.release(window)
-        self._stages("gather", start_ns, time.perf_counter_ns(), made.size_bytes)
-        self._batch_bytes = max(1, made.size_bytes // len(slices))
+        self._stages("gather", start_ns, time.perf_counter_ns(), size_bytes)
+        self._batch_bytes = max(1, size_bytes // len(slices))
         self._num_together = max(self._num_together, len(slices))
-        if self._is_warming and made.size_bytes <= TOGETHER_BYTES:
+        if self._is_warming and size_bytes <= TOGETHER_BYTES:
             self._is_warming = self._pool.warm(self._most_bytes)
-        if len(slices) == 1:
-            return [made], slices
-        return self._cut(made, [sum(piece.num_samples for piece in pieces) for pieces in slices]), slices
-
-    def _cut(self, made: Made, sizes: Sequence[int]) -> list[Made]:
-        """Return the batches that lie in one side by side; see `Assembled.cut`."""
-        batches = [_rows_made(batch) for batch in made.assembled.cut(sizes)]
-        if (name := self._settings.source_field) is not None:
-            whose = made.arrays[name]
-            assert isinstance(whose, np.ndarray)
-            for batch, begin in zip(batches, accumulate(sizes, initial=0), strict=False):
-                batch.arrays[name] = whose[begin : begin + batch.num_samples]
-        return batches
+        return made, slices
 
     @property
     def _most_bytes(self) -> int:
@@ -124,36 +113,65 @@ class Gatherer:
         num_groups = -(-(self._num_ahead + 1) // self._num_together) + 1
         return num_groups * self._num_together * self._batch_bytes
 
+    def _whose(self, slices: Sequence[Sequence[Slice]]) -> Int64:
+        """Return the data set of each sample of some steps, in their order. Shape [B]."""
+        streams = self._streams
+        found = [streams[piece.lane].whose(piece.start, piece.stop) for pieces in slices for piece in pieces]
+        return np.concatenate([np.empty(0, dtype=np.int64), *(one for one in found if one is not None)])
+
+    def _made(self, parts: Sequence[UnitPart], whose: Int64 | None) -> Made:
+        """Return the batch of one step; `whose` says which data set each of its samples is of, where it has several."""
+        if whose is None:
+            return self._gathered(parts, self._pool)
+        maker = self._settings.maker
+        if maker is None:
+            made = _rows_made(self._assembled(parts, whose))
+        else:  # what is more than one row is put in order afterwards
+            places = self._places(whose)
+            order = np.empty_like(places)
+            order[places] = np.arange(len(places))
+            gathered = self._gathered(_by_data_set(parts), self._scratch)
+            made = reordered(gathered, order, self._pool, is_grouped=maker.is_grouped)
+        if self._settings.source_field is not None:
+            made.arrays[self._settings.source_field] = whose.astype(np.int32)
+        return made
+
+    def _made_together(
+        self, parts: Sequence[UnitPart], whose: Int64 | None, slices: Sequence[Sequence[Slice]]
+    ) -> tuple[list[Made], int]:
+        """Return the batches of several steps, which lie side by side in one memory, and the bytes of all of them."""
+        assembled = self._assembled(parts, whose)
+        sizes = [sum(piece.num_samples for piece in pieces) for pieces in slices]
+        made = [_rows_made(batch) for batch in assembled.cut(sizes)]
+        if whose is not None and self._settings.source_field is not None:
+            sources = whose.astype(np.int32)
+            for batch, begin in zip(made, accumulate(sizes, initial=0), strict=False):
+                batch.arrays[self._settings.source_field] = sources[begin : begin + batch.num_samples]
+        return made, assembled.size_bytes
+
     def _gathered(self, parts: Sequence[UnitPart], pool: BufferPool) -> Made:
         if self._settings.maker is not None:
             return self._settings.maker.make(parts, pool, once=self._settings.once)
         if (resident := self._settings.handover.resident) is not None:
             return _rows_made(assemble_resident(self._opened.spec, parts, resident.first_row, pool))
-        return self._assembled(parts)
+        return _rows_made(self._assembled(parts, None))
 
-    def _assembled(self, parts: Sequence[UnitPart], places: Int64 | None = None) -> Made:
+    def _assembled(self, parts: Sequence[UnitPart], whose: Int64 | None) -> Assembled:
+        """Return rows, of several data sets each at its place."""
+        places = None
+        if whose is not None:
+            parts, places = _by_data_set(parts), self._places(whose)
         rows = [Part(part.window, part.where) for part in parts]
-        return _rows_made(assemble(self._opened.spec, rows, self._pool, once=self._settings.once, places=places))
+        return assemble(self._opened.spec, rows, self._pool, once=self._settings.once, places=places)
 
-    def _mixed(self, parts: Sequence[UnitPart], whose_by_slice: Sequence[Int64 | None]) -> Made:
-        """Return the samples of several data sets: gathered one after the other, each to its place.
-
-        What is more than one row is put in order afterwards.
-        """
-        whose = np.concatenate([np.empty(0, dtype=np.int64), *(one for one in whose_by_slice if one is not None)])
+    def _places(self, whose: Int64) -> Int64:
+        """Return where the samples go that are gathered one data set after the other."""
         # Numbers of 16 bits are sorted by radix, five times as fast.
-        places = np.argsort(whose.astype(np.uint16) if self._opened.num_sets < 1 << 16 else whose, kind="stable")
-        parts = sorted(parts, key=lambda part: part.which)
-        maker = self._settings.maker
-        if maker is None:
-            made = self._assembled(parts, places)
-        else:
-            order = np.empty_like(places)
-            order[places] = np.arange(len(places))
-            made = reordered(self._gathered(parts, self._scratch), order, self._pool, is_grouped=maker.is_grouped)
-        if self._settings.source_field is not None:
-            made.arrays[self._settings.source_field] = whose.astype(np.int32)
-        return made
+        return np.argsort(whose.astype(np.uint16) if self._opened.num_sets < 1 << 16 else whose, kind="stable")
+
+
+def _by_data_set(parts: Sequence[UnitPart]) -> list[UnitPart]:
+    return sorted(parts, key=lambda part: part.which)
 
 
 def _by_lane(slices: Sequence[Sequence[Slice]]) -> list[tuple[int, list[Range]]]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
 
 from stoker.compact import Compact
 from stoker.feed.residence import Resident
@@ -15,8 +15,7 @@ from stoker.gather.buffers import plain_buffer
 from stoker.spec import Array, Arrays
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(NamedTuple):
     """A batch on its way to the step.
 
     Attributes:
@@ -38,7 +37,7 @@ class Batch:
     has_records: bool = True
     sequence_shard: SequenceShard | None = None
     is_expanded: bool = False
-    compact: Mapping[str, Compact] = field(default_factory=dict)
+    compact: Mapping[str, Compact] = MappingProxyType({})
     is_widened: bool = False
 
     def cut(self, name: str, array: Any) -> Any:

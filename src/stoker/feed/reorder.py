@@ -61,8 +61,7 @@ def _assembled(assembled: Assembled, rows: Int64, pool: BufferPool) -> Assembled
     records = pool.take(len(rows) * width)[: len(rows) * width].reshape(len(rows), width)
     if width:
         take_records(assembled.records, rows, records)
-    return replace(
-        assembled,
+    return assembled._replace(
         num_samples=len(rows),
         records=records,
         ragged={name: reordered_lists(lists, rows, pool) for name, lists in assembled.ragged.items()},

@@ -88,8 +88,7 @@ class Residence:
         return len(self.there) + len(self.here)
 
 
-@dataclass(frozen=True)
-class Assembled:
+class Assembled(NamedTuple):
     """A batch before it has names.
 
     Attributes:
@@ -217,7 +216,7 @@ def assemble(
             if places is not None:
                 shared = (replace(one, index=_placed(one.index, places)) for one in shared)
             own = _assembled(spec.unshared, tables[:1], pool, places)
-            return replace(own, shared=tuple(shared), names=spec.names)
+            return own._replace(shared=tuple(shared), names=spec.names)
     return _assembled(spec, tables, pool, places)
 
 
