@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import Answer, compare, rate_of, skip_an_epoch
+from benchmarks.measure import Answer, compare, rows_rate
 from benchmarks.warm_gather import BATCH_SIZE, RAGGED
 from stoker import Dataset, Field, Loader
 from stoker.compact import Scaled
@@ -45,8 +45,8 @@ def run_speed(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
             with _loader(data, folder, form) as narrow:
                 answers[name] = compare(
                     f"warm epoch, {name} and ids of 32 bits widened on the host / plain fields",
-                    ours=lambda loader=narrow: _rate(loader),  # type: ignore[misc]
-                    ceiling=lambda: _rate(plain),
+                    ours=lambda loader=narrow: rows_rate(loader),  # type: ignore[misc]
+                    ceiling=lambda: rows_rate(plain),
                     unit="million rows/s",
                     num_rounds=num_rounds,
                     promise=None,
@@ -74,13 +74,3 @@ def _loader(data: DemoData, folder: Path, form: Any) -> Loader:
     }
     dataset = Dataset([str(path) for path in data.paths], columns=columns, fields=fields)
     return Loader(dataset, batch_size=BATCH_SIZE, shuffle=True, cache=folder / "cache", num_threads=2)
-
-
-def _rate(loader: Loader) -> float:
-    def epoch() -> None:
-        skip_an_epoch(loader)
-        num_rows = sum(len(batch["label"]) for batch in loader)
-        if num_rows != loader.num_samples:
-            raise AssertionError(f"{num_rows} rows of {loader.num_samples} were delivered")
-
-    return rate_of(loader.num_samples, epoch) / 1e6

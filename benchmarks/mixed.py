@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.measure import Answer, compare, rate_of, skip_an_epoch
+from benchmarks.measure import Answer, compare, rows_rate
 from benchmarks.warm_gather import BATCH_SIZE, STACKED
 from stoker import Dataset, Loader, Mixture
 from stoker.demo.data import DemoData
@@ -44,19 +44,10 @@ def _compare(
             for _ in loader:
                 pass
 
-        def rate(loader: Loader) -> float:
-            def epoch() -> None:
-                skip_an_epoch(loader)
-                num_rows = sum(len(batch["label"]) for batch in loader)
-                if num_rows != loader.num_samples:
-                    raise AssertionError(f"{num_rows} rows of {loader.num_samples} were delivered")
-
-            return rate_of(loader.num_samples, epoch) / 1e6
-
         return compare(
             f"warm epoch, all columns, 2 threads, {words} / one data set",
-            ours=lambda: rate(several),
-            ceiling=lambda: rate(one),
+            ours=lambda: rows_rate(several),
+            ceiling=lambda: rows_rate(one),
             unit="million rows/s",
             num_rounds=num_rounds,
             promise=None,

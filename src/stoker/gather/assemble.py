@@ -363,14 +363,7 @@ def _gathered_once(
 def _assemble_lists(
     entries: Sequence[Entry], parts: Sequence[Part], pool: BufferPool, places: Index | None = None
 ) -> dict[str, Ragged]:
-    """Gather the lists of all fields of a table that have some, each side by side.
-
-    Args:
-        entries: These fields.
-        parts: As in `assemble`.
-        pool: As there.
-        places: As there.
-    """
+    """Gather the lists of some fields of a table, those of each side by side; as `assemble` otherwise."""
     if not entries:
         return {}
     strip = _rows(parts[0].window).spec.strip if parts else ()
