@@ -29,6 +29,7 @@ _LOADED = (
     "stoker.gather.shared_kernels",
     "stoker.gather.join_kernels",
     "stoker.cache.look_kernels",
+    "stoker.windows.read_kernels",
 )
 # What only some use, when they come to it.
 _OTHERS = (

@@ -19,8 +19,7 @@ import fcntl
 import logging
 import os
 import threading
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -37,6 +36,7 @@ from stoker.windows.list_places import Index
 from stoker.windows.memory import Memories
 from stoker.windows.resident import available_bytes, cached_bytes
 from stoker.windows.standing import NoPlaceError, Standing
+from stoker.windows.trial import Trial
 from stoker.windows.window import Window
 
 # A chunk that was found corrupt, or was evicted between being built and being opened, is built again this often before
@@ -44,14 +44,9 @@ from stoker.windows.window import Window
 _TRIES = 5
 # Files that a window may hold open while its chunks come in; the usual limit of a process is 1,024.
 _MAX_HELD = 256
-# Files read at a time, 2 MiB of each: one thread hands the interpreter over while the other's piece comes in.
-_NUM_READERS = 3
 # Missing from the page cache, less than this part of a window is brought back: the system may have let go of a page or
 # two of everybody's. Up to the other part only where all of the data set fits.
 _FEW, _SOME = 1 / 16, 1 / 4
-# Whose chunks are found gone time after time gets them past the page cache, but tries it again at the 2nd, 4th, 8th…
-# time, if they fit: what pushed them out may have ended.
-_FIRST_TRIAL = 2
 
 T = TypeVar("T")
 
@@ -104,7 +99,7 @@ class Opener:
         self._key = key
         self._fragments = fragments
         self._memories = Memories()
-        self._num_gone: Counter[int] = Counter()  # times that a chunk was not in the page cache any more
+        self._trial = Trial()
         self._lock = threading.Lock()
         self._standing: Standing | None = None
         self._is_tight = is_tight
@@ -155,17 +150,10 @@ class Opener:
             filler.request(numbers)
         if len(numbers) > _MAX_HELD:
             return self._open_in_turn(numbers, filler)
-        held: list[_Held] = []
-        try:
-            for chunk in numbers:  # opened as soon as it is there: an open file may be evicted and is still read
-                held.append(self.with_chunk(chunk, filler, self._hold))  # noqa: PERF401  (closed where one fails)
+        with self._all_held(numbers, filler) as held:
             sizes = [one.header.size_bytes for one in held]
-            missing = [one.missing_bytes for one in held]
-            is_mapped = self._is_mapped(numbers, sizes, missing)
-            return self._filled(numbers, sizes, is_mapped, lambda window, slot: _place(window, slot, *held[slot]))
-        finally:
-            for one in held:
-                os.close(one.fd)
+            is_mapped = self._is_mapped(numbers, sizes, [one.missing_bytes for one in held])
+            return self._filled(numbers, sizes, is_mapped, lambda window: _place(window, 0, held))
 
     def with_chunk(self, chunk: int, filler: Filling, use: Callable[[Chunk], T]) -> T:
         """Return what `use` makes of a chunk, once it is there and found sound; closed afterwards.
@@ -228,17 +216,18 @@ class Opener:
             missing.append(lacking)
         is_mapped = self._is_mapped(numbers, sizes, missing)
 
-        def place(window: Window, slot: int) -> None:
-            def placed(opened: Chunk) -> None:
-                if opened.version[2] > sizes[slot]:
-                    raise CacheError(
-                        f"{opened.path} was built anew while a window of it was opened, and is larger than before: "
-                        "its transform is not deterministic; give it a new version",
-                        path=opened.path,
-                    )
-                _place(window, slot, opened.fd, opened.header, missing[slot])
-
-            self.with_chunk(numbers[slot], filler, placed)
+        def place(window: Window) -> None:
+            for begin in range(0, len(numbers), _MAX_HELD):
+                with self._all_held(numbers[begin : begin + _MAX_HELD], filler) as held:
+                    for chunk, size, one in zip(numbers[begin:], sizes[begin:], held, strict=False):
+                        if one.header.size_bytes > size:
+                            raise CacheError(
+                                f"the chunk of {self._fragments[chunk]} was built anew while a window of it was "
+                                "opened, and is larger than before: its transform is not deterministic; give it a new "
+                                "version",
+                                path=self._store.path,
+                            )
+                    _place(window, begin, held)
 
         return self._filled(numbers, sizes, is_mapped, place)
 
@@ -253,7 +242,7 @@ class Opener:
         numbers: Sequence[int],
         sizes: Sequence[int],
         is_mapped: bool | None,
-        place: Callable[[Window, int], None],
+        place: Callable[[Window], None],
     ) -> Window:
         """Return a window with all its chunks in their places, in memory of its own where no more can be mapped."""
         try:
@@ -269,6 +258,18 @@ class Opener:
                     error,
                 )
         return _with_all_placed(self._window(numbers, sizes, is_mapped=False), place)
+
+    @contextlib.contextmanager
+    def _all_held(self, numbers: Sequence[int], filler: Filling) -> Iterator[list[_Held]]:
+        """Hold chunks open for the length of a with block."""
+        held: list[_Held] = []
+        try:
+            for chunk in numbers:  # opened as soon as it is there: an open file may be evicted and is still read
+                held.append(self.with_chunk(chunk, filler, self._hold))  # noqa: PERF401  (closed where one fails)
+            yield held
+        finally:
+            for one in held:
+                os.close(one.fd)
 
     def _hold(self, opened: Chunk) -> _Held:
         missing_bytes = self._missing(opened)
@@ -290,63 +291,32 @@ class Opener:
         """Return whether to map a window: None is as the platform can, False is to read it past the page cache."""
         total = sum(sizes)
         share = sum(missing) / max(1, total)
+        gone = [chunk for chunk, lacking, size in zip(numbers, missing, sizes, strict=True) if lacking > _FEW * size]
+        self._trial.see(numbers, gone)
         if share < _FEW or not hasattr(os, "O_DIRECT"):
             self._memories.rest()
             return None
-        gone = [chunk for chunk, lacking, size in zip(numbers, missing, sizes, strict=True) if lacking > _FEW * size]
-        self._num_gone.update(gone)
-        num_times = min((self._num_gone[chunk] for chunk in gone), default=0)
-        is_trial = num_times >= _FIRST_TRIAL and num_times & (num_times - 1) == 0
-        if (share < _SOME or is_trial) and self._fits(total // len(sizes)):
+        if (share < _SOME or self._trial.is_due(gone)) and self._fits(total // len(sizes)):
+            if share >= _SOME:
+                self._trial.bring_back(gone)
             return None
         return False
 
 
-def _with_all_placed(window: Window, place: Callable[[Window, int], None]) -> Window:
+def _with_all_placed(window: Window, place: Callable[[Window], None]) -> Window:
     """Return the window with all its chunks in their places; closed where that fails."""
     try:
-        if window.is_mapped:
-            for slot in range(window.num_slots):
-                place(window, slot)
-        else:
-            _share(window.num_slots, lambda slot: place(window, slot))
+        place(window)
     except BaseException:
         window.close()
         raise
     return window
 
 
-def _place(window: Window, slot: int, fd: int, header: ChunkHeader, missing_bytes: int) -> None:
-    if missing_bytes and not window.is_mapped:
-        with contextlib.suppress(OSError):  # a file system that cannot: it is read as any other
-            fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_DIRECT)
-    window.place(slot, fd, header)
-
-
-def _share(num: int, work: Callable[[int], None]) -> None:
-    """Do `work(0)`, `work(1)`, ... by a few threads, of which this is one; the first error ends it, and is raised."""
-    lock = threading.Lock()
-    failed: list[BaseException] = []
-    numbers = iter(range(num))
-
-    def take() -> None:
-        while not failed:
-            with lock:
-                number = next(numbers, None)
-            if number is None:
-                return
-            try:
-                work(number)
-            except BaseException as error:  # raised by whoever asked for all of it
-                failed.append(error)
-
-    threads = [
-        threading.Thread(target=take, name=f"stoker-read-{i}", daemon=True) for i in range(min(num, _NUM_READERS) - 1)
-    ]
-    for thread in threads:
-        thread.start()
-    take()
-    for thread in threads:
-        thread.join()
-    if failed:
-        raise failed[0]
+def _place(window: Window, first: int, held: Sequence[_Held]) -> None:
+    """Put chunks in their slots, from `first` on."""
+    for one in held:
+        if one.missing_bytes and not window.is_mapped:
+            with contextlib.suppress(OSError):  # a file system that cannot: it is read as any other
+                fcntl.fcntl(one.fd, fcntl.F_SETFL, fcntl.fcntl(one.fd, fcntl.F_GETFL) | os.O_DIRECT)
+    window.place({slot: (one.fd, one.header) for slot, one in enumerate(held, first)})

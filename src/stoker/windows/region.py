@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import errno
-import fcntl
 import mmap
-import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -18,17 +15,14 @@ from stoker.huge import ADVICE, HUGE_BYTES, PAGE_BYTES
 from stoker.maps import MADV_POPULATE_READ, MAP_FIXED, libc, map_at, memory_at
 from stoker.spec import Array
 from stoker.windows.memory import Memories
+from stoker.windows.reading import Part, read
 
 # Entered in one call: some 2 milliseconds where it lies in memory, which is how long whoever stops it may wait.
 _PIECE_BYTES = 64 << 20
-# Read in one call. Past the page cache, two threads with pieces of 0.5 to 2 MiB read 2.1 to 2.6 GB/s here, with 8 MiB
-# 2.0; each piece costs a turn of the interpreter.
-_READ_BYTES = 4 << 20
 # Pages looked at to see whether all of a range lies in memory, and at most in one file of it.
 NUM_SAMPLED, _NUM_SAMPLED_EACH = 64, 4
 # Gaps between files that are entered with them: one call is cheaper than what a gap costs.
 _MAX_GAP_BYTES = 64 << 10
-_DIRECT = getattr(os, "O_DIRECT", 0)
 
 CAN_MAP_SIDE_BY_SIDE = sys.platform in ("linux", "darwin")
 
@@ -87,34 +81,31 @@ class Region:
             self._memory = self._memories.take(self.size_bytes)
             self.bytes = self._memory[: self.size_bytes]
 
-    def place(self, fd: int, *, offset: int, num_bytes: int, at: int) -> None:
-        """Put `num_bytes` of an open file, from `offset` on, at position `at` of the range.
+    def place(self, parts: Sequence[Part]) -> None:
+        """Put parts of open files where they belong in the range.
 
-        The file descriptor may be closed afterwards, and the file removed: what is mapped stays readable. Several
-        threads may place at once. What follows in the last page, in the file as in the range, is written too.
+        The file descriptors may be closed afterwards, and the files removed: what is mapped stays readable. What
+        follows in the last page, in the file as in the range, is written too.
 
         Args:
-            fd: Open for reading.
-            offset: In the file, a multiple of the page size.
-            num_bytes: Up to the end of the file at most.
-            at: In the range, a multiple of the page size.
+            parts: Of files; `at` counts from the beginning of the range.
 
         Raises:
             OSError: The system refused (too many maps, an I/O error, ...).
         """
-        if num_bytes == 0:
+        parts = [part for part in parts if part.num_bytes]
+        for _, offset, num_bytes, at in parts:
+            if offset % PAGE_BYTES or at % PAGE_BYTES or at + num_bytes > self.size_bytes:
+                raise ValueError(f"cannot place {num_bytes} bytes from {offset} at {at} of {self.size_bytes}")
+        if not self.is_mapped:
+            read(parts, self.bytes)
             return
-        if offset % PAGE_BYTES or at % PAGE_BYTES or at + num_bytes > self.size_bytes:
-            raise ValueError(f"cannot place {num_bytes} bytes from {offset} at {at} of {self.size_bytes}")
-        if self.is_mapped:
+        for fd, offset, num_bytes, at in parts:
             map_at(self._address + at, num_bytes, mmap.PROT_READ, mmap.MAP_SHARED | MAP_FIXED, fd, offset)
             self._placed.append((at, num_bytes))
             if num_bytes >= HUGE_BYTES and ADVICE is not None:
                 # What has to come from the disk comes in huge pages, too.
                 libc().madvise(self._address + at, num_bytes, ADVICE)
-            return
-        # Whole pages: past the page cache nothing else can be read.
-        _read(fd, self.bytes.data[at : at + -(-num_bytes // PAGE_BYTES) * PAGE_BYTES], offset, num_bytes)
 
     def is_in_memory(self) -> bool:
         """Return whether what was placed seems to lie in memory, by a look at some of its pages."""
@@ -188,20 +179,3 @@ def _joined(extents: list[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             joined.append((at, end))
     return joined
-
-
-def _read(fd: int, target: memoryview, offset: int, num_bytes: int) -> None:
-    """Fill `target` from a file, `num_bytes` at least."""
-    while num_bytes > 0:
-        try:
-            got = os.preadv(fd, [target[:_READ_BYTES]], offset)
-        except OSError as error:
-            flags = fcntl.fcntl(fd, fcntl.F_GETFL)
-            if error.errno != errno.EINVAL or not flags & _DIRECT:
-                raise
-            # A file system that takes the flag and then wants other borders, or has none.
-            fcntl.fcntl(fd, fcntl.F_SETFL, flags & ~_DIRECT)
-            continue
-        if got == 0:
-            raise OSError(f"the file ends {num_bytes} bytes too early")
-        target, offset, num_bytes = target[got:], offset + got, num_bytes - got

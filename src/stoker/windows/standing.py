@@ -23,6 +23,7 @@ from stoker.huge import PAGE_BYTES
 from stoker.spec import Spec
 from stoker.windows.list_places import Index, ListPlaces
 from stoker.windows.places import next_place
+from stoker.windows.reading import Part
 from stoker.windows.region import CAN_MAP_SIDE_BY_SIDE, NUM_SAMPLED, Region
 from stoker.windows.resident import available_bytes
 from stoker.windows.window import Rows, Window
@@ -111,7 +112,7 @@ class Standing:
             num_bytes = self._num_bytes + header.size_bytes
             if end > self.region.size_bytes or num_bytes > self._max_bytes:
                 raise NoPlaceError
-            self.region.place(fd, offset=0, num_bytes=header.size_bytes, at=at)
+            self.region.place([Part(fd, 0, header.size_bytes, at)])
             if width:
                 self._first_row[chunk] = first // width
             self._lists.note(self.spec, RECORDS, chunk, header, first_row=self._first_row, shift=at)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -16,6 +16,7 @@ from stoker.spec import Array, Spec
 from stoker.windows.list_places import Fields, Index, ListPlaces, rest_offset
 from stoker.windows.memory import Memories
 from stoker.windows.places import next_place, room_for
+from stoker.windows.reading import Part
 from stoker.windows.region import CAN_MAP_SIDE_BY_SIDE, Region
 
 
@@ -158,32 +159,38 @@ class Window:
             for table, places in zip(spec.tables, self._places, strict=True)
         )
 
-    def place(self, slot: int, fd: int, header: ChunkHeader) -> None:
-        """Put a chunk in its slot. Its file may be closed and removed afterwards.
+    def place(self, files: Mapping[int, tuple[int, ChunkHeader]]) -> None:
+        """Put chunks in their slots. Their files may be closed and removed afterwards.
 
-        Several threads may place chunks at once.
+        Args:
+            files: By slot: a descriptor, open for reading, and what lies where.
 
         Raises:
-            OSError: The system could not map or read it.
+            OSError: The system could not map or read one.
         """
+        self._region.place([part for slot, (fd, header) in files.items() for part in self._parts(slot, fd, header)])
+
+    def _parts(self, slot: int, fd: int, header: ChunkHeader) -> Iterator[Part]:
+        """Note where a chunk will lie, and give the parts of its file that do."""
         for name, rows, places in zip(self._names, self.tables, self._places, strict=True):
             if width := rows.spec.record_bytes:
                 records = header.arrays[name]
-                at = self._place(places[slot], fd, records.offset_bytes, records.size_bytes, width)
-                rows.first_row[slot] = at // width
+                part = self._part(places[slot], fd, records.offset_bytes, records.size_bytes, width)
+                rows.first_row[slot] = part.at // width
+                yield part
         if self.spec.ragged:
             begin = rest_offset(self.spec, header)
-            at = self._place(self._rest_at[slot], fd, begin, header.size_bytes - begin, 1)
+            part = self._part(self._rest_at[slot], fd, begin, header.size_bytes - begin, 1)
             for name, rows in zip(self._names, self.tables, strict=True):
-                rows.places.note(rows.spec, name, slot, header, first_row=rows.first_row, shift=at - begin)
+                rows.places.note(rows.spec, name, slot, header, first_row=rows.first_row, shift=part.at - begin)
+            yield part
 
-    def _place(self, behind: int, fd: int, offset: int, num_bytes: int, record_bytes: int) -> int:
-        """Put a part of a file into the room that begins at `behind`, and return where."""
+    def _part(self, behind: int, fd: int, offset: int, num_bytes: int, record_bytes: int) -> Part:
+        """Return where a part of a file lies in the room that begins at `behind`."""
         at = behind
         if self._region.is_mapped:
             at = next_place(behind, offset=offset, record_bytes=record_bytes, size_bytes=num_bytes)
-        self._region.place(fd, offset=offset, num_bytes=num_bytes, at=at)
-        return at
+        return Part(fd, offset, num_bytes, at)
 
     @property
     def is_mapped(self) -> bool:

@@ -15,6 +15,7 @@ import stoker.windows.region
 import stoker.windows.standing
 from stoker import Dataset, Loader
 from stoker.windows.memory import Memories
+from stoker.windows.reading import Part
 from stoker.windows.region import PAGE_BYTES, Region
 from stoker.windows.resident import available_bytes, cached_bytes
 from stoker.windows.standing import Standing, StandingWindow
@@ -66,6 +67,11 @@ def drop(cache):
                 pytest.skip("the file system keeps its files in memory")
         finally:
             os.close(fd)
+
+
+def nothing_begun(loader):
+    """Have the loader close its next epoch, which it may have begun ahead."""
+    loader.set_epoch(loader.epoch + 1)
 
 
 def in_memory(cache):
@@ -144,16 +150,39 @@ def test_the_page_cache_is_tried_again_after_a_while(dataset, tmp_path, nothing_
             pass
         ways = []
         for _ in range(9):
+            nothing_begun(loader)
             drop(tmp_path / "cache")
             windows.clear()
             for _ in loader:
                 pass
-            ways += [window.is_mapped for window in windows]
+            ways.append(windows[0].is_mapped)
+        nothing_begun(loader)
         windows.clear()
         for _ in loader:
             pass
         assert not windows[0].is_mapped  # the ninth time left nothing there
     assert ways == [number in (2, 4, 8) for number in range(1, 10)]
+
+
+def test_the_page_cache_is_tried_with_one_window_and_all_come_back_where_it_stays(
+    dataset, tmp_path, nothing_stands, windows
+):
+    options = OPTIONS | {"num_threads": 1}
+    with Loader(dataset, cache=tmp_path / "cache", **options) as loader:
+        expected = [content(loader) for _ in range(8)]
+    with Loader(dataset, cache=tmp_path / "cache", **options) as loader:
+        num_there = []
+        for number, epoch in enumerate(expected):
+            loader.set_epoch(number)
+            if number < 2:
+                drop(tmp_path / "cache")
+            windows.clear()
+            assert content(loader) == epoch
+            nothing_begun(loader)
+            num_there.append(in_memory(tmp_path / "cache"))
+        assert all(window.is_mapped for window in windows)
+    num_bytes = sum(path.stat().st_size for path in chunk_files(tmp_path / "cache"))
+    assert num_there[0] == 0 < num_there[1] < num_there[-1] == num_bytes
 
 
 def test_a_data_set_that_does_not_fit_never_goes_back_to_the_page_cache(
@@ -344,36 +373,12 @@ def test_what_is_read_past_the_page_cache_lies_where_what_is_mapped_lies(tmp_pat
             fd = os.open(path, os.O_RDONLY | flags)
         except OSError:
             pytest.skip("the file system cannot do without the page cache")
-        region.place(fd, offset=2 * PAGE_BYTES, num_bytes=8 * PAGE_BYTES + 100, at=PAGE_BYTES)
+        region.place([Part(fd, 2 * PAGE_BYTES, 8 * PAGE_BYTES + 100, at=PAGE_BYTES)])
         os.close(fd)
     mapped, read = (region.bytes[PAGE_BYTES : 9 * PAGE_BYTES + 100].tobytes() for region in regions)
     assert mapped == read == path.read_bytes()[2 * PAGE_BYTES :]
     for region in regions:
         region.close()
-
-
-def test_a_file_that_is_shorter_than_it_says_is_an_error_where_it_is_read(tmp_path):
-    path = tmp_path / "file"
-    path.write_bytes(b"1" * PAGE_BYTES)
-    region = Region(4 * PAGE_BYTES, is_mapped=False)
-    fd = os.open(path, os.O_RDONLY)
-    with pytest.raises(OSError, match="ends"):
-        region.place(fd, offset=0, num_bytes=2 * PAGE_BYTES, at=0)
-    os.close(fd)
-    region.close()
-
-
-def test_an_error_of_a_reading_thread_reaches_whoever_opens_the_window():
-    seen = threading.Event()
-
-    def work(number):
-        if number == 3:
-            seen.set()
-            raise OSError("the disk is gone")
-
-    with pytest.raises(OSError, match="the disk is gone"):
-        stoker.feed.opening._share(100, work)
-    assert seen.is_set()
 
 
 def test_what_a_file_has_in_the_page_cache_is_told_in_both_ways(tmp_path):

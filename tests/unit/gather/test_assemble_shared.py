@@ -35,7 +35,7 @@ def window_of(folder, spec, contents, *, is_mapped):
     window = Window(spec, num_samples=sizes, size_bytes=[path.stat().st_size for path in paths], is_mapped=is_mapped)
     for slot, path in enumerate(paths):
         with opened(path) as fd:
-            window.place(slot, fd, read_header(fd))
+            window.place({slot: (fd, read_header(fd))})
     return window
 
 

@@ -9,6 +9,7 @@ from stoker.cache.strips import make_strips
 from stoker.gather import take
 from stoker.offsets import offsets_of
 from stoker.spec import Entry, Ragged, Spec
+from stoker.windows.reading import Part
 from stoker.windows.region import PAGE_BYTES, Region
 
 
@@ -262,7 +263,7 @@ def test_files_placed_side_by_side_read_as_one_array_even_when_removed(tmp_path,
         path = tmp_path / str(i)
         data.tofile(path)
         with path.open("rb") as file:
-            region.place(file.fileno(), offset=PAGE_BYTES, num_bytes=len(data) - PAGE_BYTES, at=2 * i * PAGE_BYTES)
+            region.place([Part(file.fileno(), PAGE_BYTES, len(data) - PAGE_BYTES, at=2 * i * PAGE_BYTES)])
         path.unlink()
     np.testing.assert_array_equal(region.bytes[:PAGE_BYTES], content[0][PAGE_BYTES:])
     np.testing.assert_array_equal(region.bytes[2 * PAGE_BYTES :][: PAGE_BYTES + 100], content[1][PAGE_BYTES:])
@@ -282,7 +283,7 @@ def test_a_misplaced_file_is_refused_before_it_overwrites_others(tmp_path):
             {"offset": 0, "num_bytes": 3 * PAGE_BYTES, "at": 0},
         ]:
             with pytest.raises(ValueError, match="cannot place"):
-                region.place(file.fileno(), **bad)
+                region.place([Part(file.fileno(), **bad)])
     region.close()
 
 
@@ -293,7 +294,7 @@ def test_settling_a_region_changes_nothing_and_can_be_ended(tmp_path, is_mapped)
     content.tofile(path)
     region = Region(3 * PAGE_BYTES, is_mapped=is_mapped)
     with path.open("rb") as file:
-        region.place(file.fileno(), offset=0, num_bytes=content.nbytes, at=0)
+        region.place([Part(file.fileno(), 0, content.nbytes, at=0)])
     region.settle(goes_on=lambda: False)
     region.settle()
     assert region.is_in_memory()
