@@ -1,9 +1,9 @@
 """Whether chunks that were pushed out of the page cache would stay there now: tried with one window of them.
 
-    epoch     1            2             3             4
-    windows   r r r r r    T r r r r     r r r b b     b b b b b     r: read past the page cache
-                           ↑             ↑ each of T's chunks was still there when its window came
-                           one window goes through it                b: brought back
+    epoch     1            2             3
+    windows   T r r r r    r r b b b     …           r: read past the page cache
+              ↑            ↑ each of T's chunks was still there when its window came
+              one window goes through it             b: brought back
 
 Bringing a window back costs several times the processor time of reading past the page cache, and pushes out something
 else where memory is short. Whatever took the memory may have ended, though. So one window shows whether all would stay.
@@ -14,9 +14,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 
-# Not the first time that chunks are found gone: a page cache that somebody empties once should not cost the processor
-# at once. From then on at the 2nd, 4th, 8th… time.
-_FIRST = 2
 # So much of what was tried has to be found there again. Not all of it comes back to one of several ranks soon.
 _ENOUGH = 1 / 4
 
@@ -26,7 +23,7 @@ class Trial:
 
     def __init__(self) -> None:
         self._num_gone: Counter[int] = Counter()  # times that a chunk was not there any more
-        self._next = _FIRST
+        self._next = 1  # then 2, 4, 8, …: whatever empties the page cache every time costs less and less
         self._brought: set[int] = set()  # chunks that should be there: they were brought back
         self._num_tried = self._num_found = 0
         self._stays = False
