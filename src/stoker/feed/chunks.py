@@ -187,7 +187,12 @@ class Chunks:
             builder=self._builder,
         )
 
-    def open_window(self, chunks: Sequence[int] | npt.NDArray[np.int64], filler: Filling) -> Window:
+    def open_window(
+        self,
+        chunks: Sequence[int] | npt.NDArray[np.int64],
+        filler: Filling,
+        following: Sequence[int] | npt.NDArray[np.int64] = (),
+    ) -> Window:
         """Return a window of these chunks, in this order.
 
         Blocks: until all of them are there.
@@ -195,8 +200,9 @@ class Chunks:
         Args:
             chunks: Numbers of chunks, shape [K].
             filler: Has been or will be asked for them.
+            following: Those of the window that will be opened next.
         """
-        return self._opener.open(np.asarray(chunks).tolist(), filler)
+        return self._opener.open(np.asarray(chunks).tolist(), filler, following=np.asarray(following).tolist())
 
     def list_lengths(self, chunk: int, entry: Entry, filler: Filling) -> npt.NDArray[np.int64]:
         """Return how many values a ragged field has in each sample of a chunk: read from the chunk. Shape [N].

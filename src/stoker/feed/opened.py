@@ -143,7 +143,7 @@ class Opened:
         for one in self.chunks:
             one.stand(window)
 
-    def open_window(self, which: int, chunks: Int64, filler: Filling) -> Window:
+    def open_window(self, which: int, chunks: Int64, filler: Filling, following: Int64 | tuple[()] = ()) -> Window:
         """Return a window of chunks of one data set, in this order.
 
         Blocks: until all of them are there.
@@ -152,9 +152,10 @@ class Opened:
             which: Number of the data set.
             chunks: Chunks, as that data set numbers them. Shape [K].
             filler: Has been or will be asked for them, by their numbers here.
+            following: Those of the window that will be opened next.
         """
         first = self._firsts[which]
-        return self.chunks[which].open_window(chunks, _Shifted(filler, first) if first else filler)
+        return self.chunks[which].open_window(chunks, _Shifted(filler, first) if first else filler, following)
 
     def counts(self) -> ChunkCounts:
         """Return what became of the chunks so far."""

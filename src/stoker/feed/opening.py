@@ -15,28 +15,27 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
-from stoker.cache.chunk import ChunkHeader
 from stoker.cache.look import NO_VERSION
 from stoker.cache.opened import Chunk
 from stoker.cache.store import Store
 from stoker.errors import CacheError, ChunkCorruptError
 from stoker.feed.fill import Filling
+from stoker.feed.held import Held, HeldAhead
 from stoker.spec import Spec
 from stoker.windows.list_places import Index
 from stoker.windows.memory import Memories
+from stoker.windows.page_cache_trial import PageCacheTrial
 from stoker.windows.resident import available_bytes, cached_bytes
 from stoker.windows.standing import NoPlaceError, Standing
-from stoker.windows.trial import Trial
 from stoker.windows.window import Window
 
 # A chunk that was found corrupt, or was evicted between being built and being opened, is built again this often before
@@ -55,20 +54,6 @@ _log = logging.getLogger("stoker")
 
 class _NotInMemoryError(Exception):
     """A chunk that could be mapped once and for all is not in the page cache now."""
-
-
-class _Held(NamedTuple):
-    """A chunk that is held open.
-
-    Attributes:
-        fd: Open for reading.
-        header: What lies where.
-        missing_bytes: What of it is not in the page cache.
-    """
-
-    fd: int
-    header: ChunkHeader
-    missing_bytes: int
 
 
 class Opener:
@@ -99,7 +84,8 @@ class Opener:
         self._key = key
         self._fragments = fragments
         self._memories = Memories()
-        self._trial = Trial()
+        self._trial = PageCacheTrial()
+        self._ahead = HeldAhead(self._hold_now)
         self._lock = threading.Lock()
         self._standing: Standing | None = None
         self._is_tight = is_tight
@@ -121,7 +107,7 @@ class Opener:
         standing = self._standing
         return chunks if standing is None else chunks[standing.versions[chunks, 0] < 0]
 
-    def open(self, numbers: Sequence[int], filler: Filling) -> Window:
+    def open(self, numbers: Sequence[int], filler: Filling, *, following: Sequence[int] = ()) -> Window:
         """Return a window of chunks, in this order.
 
         Blocks: until all of them are there.
@@ -129,9 +115,11 @@ class Opener:
         Args:
             numbers: Of the chunks. Shape [K].
             filler: Has been or will be asked for them.
+            following: Chunks that will be asked for next, if it is known.
         """
         standing = self._standing
-        if standing is not None:
+        # What is held was found while the window before it was read past the page cache: it is hardly there now.
+        if standing is not None and not self._ahead.holds_any(numbers):
             try:
                 window = self._open_standing(standing, numbers, filler)
                 if not standing.is_large or window.is_in_memory:
@@ -153,7 +141,12 @@ class Opener:
         with self._all_held(numbers, filler) as held:
             sizes = [one.header.size_bytes for one in held]
             is_mapped = self._is_mapped(numbers, sizes, [one.missing_bytes for one in held])
-            return self._filled(numbers, sizes, is_mapped, lambda window: _place(window, 0, held))
+
+            def hold_following() -> None:
+                if not self._is_tight and len(following) <= _MAX_HELD:
+                    self._ahead.fill(following)
+
+            return self._filled(numbers, sizes, is_mapped, lambda window: _place(window, 0, held, hold_following))
 
     def with_chunk(self, chunk: int, filler: Filling, use: Callable[[Chunk], T]) -> T:
         """Return what `use` makes of a chunk, once it is there and found sound; closed afterwards.
@@ -181,6 +174,7 @@ class Opener:
         """Give back maps and memory that no window uses. Harmless when called again."""
         if self._standing is not None:
             self._give_up(self._standing)
+        self._ahead.close()
         self._memories.clear()
 
     def _give_up(self, standing: Standing) -> None:
@@ -260,20 +254,26 @@ class Opener:
         return _with_all_placed(self._window(numbers, sizes, is_mapped=False), place)
 
     @contextlib.contextmanager
-    def _all_held(self, numbers: Sequence[int], filler: Filling) -> Iterator[list[_Held]]:
+    def _all_held(self, numbers: Sequence[int], filler: Filling) -> Iterator[list[Held]]:
         """Hold chunks open for the length of a with block."""
-        held: list[_Held] = []
+        held: list[Held] = []
         try:
             for chunk in numbers:  # opened as soon as it is there: an open file may be evicted and is still read
-                held.append(self.with_chunk(chunk, filler, self._hold))  # noqa: PERF401  (closed where one fails)
+                held.append(self._ahead.take(chunk) or self.with_chunk(chunk, filler, self._hold))  # noqa: PERF401
             yield held
         finally:
             for one in held:
                 os.close(one.fd)
 
-    def _hold(self, opened: Chunk) -> _Held:
+    def _hold_now(self, chunk: int) -> Held:
+        with self._store.open(self._key(chunk)) as opened:
+            held = self._hold(opened)
+        held.pass_by_page_cache()  # as the window that is being read
+        return held._replace(is_direct=True)
+
+    def _hold(self, opened: Chunk) -> Held:
         missing_bytes = self._missing(opened)
-        return _Held(opened.detach(), opened.header, missing_bytes)
+        return Held(opened.detach(), opened.header, missing_bytes)
 
     def _missing(self, opened: Chunk) -> int:
         """Return what of a chunk is not in the page cache."""
@@ -313,10 +313,9 @@ def _with_all_placed(window: Window, place: Callable[[Window], None]) -> Window:
     return window
 
 
-def _place(window: Window, first: int, held: Sequence[_Held]) -> None:
-    """Put chunks in their slots, from `first` on."""
-    for one in held:
-        if one.missing_bytes and not window.is_mapped:
-            with contextlib.suppress(OSError):  # a file system that cannot: it is read as any other
-                fcntl.fcntl(one.fd, fcntl.F_SETFL, fcntl.fcntl(one.fd, fcntl.F_GETFL) | os.O_DIRECT)
-    window.place({slot: (one.fd, one.header) for slot, one in enumerate(held, first)})
+def _place(window: Window, first: int, held: Sequence[Held], meanwhile: Callable[[], None] = lambda: None) -> None:
+    """Put chunks in their slots, from `first` on; `meanwhile` is called while a disk reads them, if it does."""
+    for one in held if not window.is_mapped else ():
+        if not one.is_direct:
+            one.pass_by_page_cache()
+    window.place({slot: (one.fd, one.header) for slot, one in enumerate(held, first)}, meanwhile)

@@ -144,7 +144,8 @@ class Run:
 
         def open_window(number: int) -> Mapped:
             with self._stages.span("open", subject=asking(number)):
-                window = self._opened.open_window(which, order.window_chunks(number), self._filler)
+                following = order.window_chunks(number + 1) if number + 1 < order.num_windows else ()
+                window = self._opened.open_window(which, order.window_chunks(number), self._filler, following)
                 if not window.is_in_memory:
                     # One read through all of it, before random rows are asked for: a disk is many times as fast so.
                     window.settle(goes_on=lambda: not self._is_closed)

@@ -15,7 +15,7 @@ import errno
 import fcntl
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -48,13 +48,16 @@ class Part(NamedTuple):
     at: int
 
 
-def read(parts: Sequence[Part], memory: Array, *, compiled: bool = True) -> None:
+def read(
+    parts: Sequence[Part], memory: Array, meanwhile: Callable[[], None] = lambda: None, *, compiled: bool = True
+) -> None:
     """Read parts of files into memory.
 
     Args:
         parts: Which, and where to. What follows in the last page of each is written, too: past the page cache nothing
             but whole pages can be read.
         memory: The target, uint8.
+        meanwhile: Called once by this thread, which has nothing else to do.
         compiled: False does without the compiled loop.
 
     Raises:
@@ -77,13 +80,15 @@ def read(parts: Sequence[Part], memory: Array, *, compiled: bool = True) -> None
             failed.append(error)
 
     threads = [
-        threading.Thread(target=work, args=(i,), name=f"stoker-read-{i}", daemon=True) for i in range(1, num_threads)
+        threading.Thread(target=work, args=(i,), name=f"stoker-read-{i}", daemon=True) for i in range(num_threads)
     ]
     for thread in threads:
         thread.start()
-    work(0)
-    for thread in threads:
-        thread.join()
+    try:
+        meanwhile()
+    finally:
+        for thread in threads:
+            thread.join()
     if failed:
         raise failed[0]
 

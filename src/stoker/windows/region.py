@@ -81,7 +81,7 @@ class Region:
             self._memory = self._memories.take(self.size_bytes)
             self.bytes = self._memory[: self.size_bytes]
 
-    def place(self, parts: Sequence[Part]) -> None:
+    def place(self, parts: Sequence[Part], meanwhile: Callable[[], None] = lambda: None) -> None:
         """Put parts of open files where they belong in the range.
 
         The file descriptors may be closed afterwards, and the files removed: what is mapped stays readable. What
@@ -89,6 +89,7 @@ class Region:
 
         Args:
             parts: Of files; `at` counts from the beginning of the range.
+            meanwhile: Called once while they are read; not where they are mapped.
 
         Raises:
             OSError: The system refused (too many maps, an I/O error, ...).
@@ -98,7 +99,7 @@ class Region:
             if offset % PAGE_BYTES or at % PAGE_BYTES or at + num_bytes > self.size_bytes:
                 raise ValueError(f"cannot place {num_bytes} bytes from {offset} at {at} of {self.size_bytes}")
         if not self.is_mapped:
-            read(parts, self.bytes)
+            read(parts, self.bytes, meanwhile)
             return
         for fd, offset, num_bytes, at in parts:
             map_at(self._address + at, num_bytes, mmap.PROT_READ, mmap.MAP_SHARED | MAP_FIXED, fd, offset)

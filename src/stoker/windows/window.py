@@ -159,16 +159,18 @@ class Window:
             for table, places in zip(spec.tables, self._places, strict=True)
         )
 
-    def place(self, files: Mapping[int, tuple[int, ChunkHeader]]) -> None:
+    def place(self, files: Mapping[int, tuple[int, ChunkHeader]], meanwhile: Callable[[], None] = lambda: None) -> None:
         """Put chunks in their slots. Their files may be closed and removed afterwards.
 
         Args:
             files: By slot: a descriptor, open for reading, and what lies where.
+            meanwhile: Called once while they are read; not where they are mapped.
 
         Raises:
             OSError: The system could not map or read one.
         """
-        self._region.place([part for slot, (fd, header) in files.items() for part in self._parts(slot, fd, header)])
+        parts = [part for slot, (fd, header) in files.items() for part in self._parts(slot, fd, header)]
+        self._region.place(parts, meanwhile)
 
     def _parts(self, slot: int, fd: int, header: ChunkHeader) -> Iterator[Part]:
         """Note where a chunk will lie, and give the parts of its file that do."""

@@ -14,6 +14,7 @@ import stoker.feed.opening
 import stoker.windows.region
 import stoker.windows.standing
 from stoker import Dataset, Loader
+from stoker.feed.held import HeldAhead
 from stoker.windows.memory import Memories
 from stoker.windows.reading import Part
 from stoker.windows.region import PAGE_BYTES, Region
@@ -39,7 +40,7 @@ def nothing_stands(monkeypatch):
 
 @pytest.fixture
 def nothing_is_tried(monkeypatch):
-    monkeypatch.setattr(stoker.feed.opening.Trial, "is_due", lambda _self, _gone: False)
+    monkeypatch.setattr(stoker.feed.opening.PageCacheTrial, "is_due", lambda _self, _gone: False)
 
 
 @pytest.fixture
@@ -48,8 +49,8 @@ def windows(monkeypatch):
     opened = []
     whole = stoker.feed.opening.Opener.open
 
-    def noted(self, numbers, filler):
-        window = whole(self, numbers, filler)
+    def noted(self, numbers, filler, **options):
+        window = whole(self, numbers, filler, **options)
         opened.append(window)
         return window
 
@@ -148,6 +149,29 @@ def test_windows_of_more_chunks_than_may_be_open_are_the_same_in_every_way(
         windows.clear()
         assert content(loader) == expected
         assert not any(window.is_mapped for window in windows)
+
+
+def test_chunks_that_are_held_ahead_may_go_before_their_turn(
+    dataset, tmp_path, nothing_stands, nothing_is_tried, windows, monkeypatch
+):
+    with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
+        expected = content(loader)
+        num_chunks = len(chunk_files(tmp_path / "cache"))
+    fill, held = HeldAhead.fill, []
+
+    def noted(self, chunks):
+        fill(self, chunks)
+        held.extend(chunks)
+        if len(held) == num_chunks - OPTIONS["window"]:  # all but the first window's are, or were, open
+            for path in chunk_files(tmp_path / "cache"):
+                path.unlink()
+
+    monkeypatch.setattr(HeldAhead, "fill", noted)
+    with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
+        drop(tmp_path / "cache")
+        assert content(loader) == expected
+        assert not any(window.is_mapped for window in windows[-3:])
+    assert len(held) == len(set(held)) == num_chunks - OPTIONS["window"]
 
 
 def test_the_page_cache_is_tried_again_after_a_while(dataset, tmp_path, nothing_stands, windows):

@@ -18,7 +18,7 @@ from collections.abc import Collection
 _ENOUGH = 1 / 4
 
 
-class Trial:
+class PageCacheTrial:
     """Says which windows are brought back into the page cache."""
 
     def __init__(self) -> None:

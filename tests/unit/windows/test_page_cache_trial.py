@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from stoker.windows.trial import Trial
+from stoker.windows.page_cache_trial import PageCacheTrial
 
 NUM_CHUNKS, WINDOW = 60, 6
 
@@ -12,7 +12,7 @@ class PageCache:
     """A data set whose chunks stay in the page cache, or do not; and what a trial brings back into it."""
 
     def __init__(self, *, stays, seed=0):
-        self.trial = Trial()
+        self.trial = PageCacheTrial()
         self.stays = stays
         self.there = set()
         self.rng = np.random.default_rng(seed)
