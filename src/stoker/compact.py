@@ -16,6 +16,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from stoker import loops
+
 Array: TypeAlias = npt.NDArray[Any]
 Form: TypeAlias = Literal["cast", "bfloat16", "bits", "scaled"]
 
@@ -25,6 +27,8 @@ KEPT_AS = ("float16", "bfloat16", *_INTEGERS, "bits")
 
 # bfloat16 is the upper half of a float32.
 _HALF = 16
+# So many floats of 16 bits take NumPy 8 microseconds; to give the interpreter's lock up and get it back takes as long.
+_MANY = 8192
 
 
 @dataclass(frozen=True)
@@ -207,6 +211,18 @@ def _check(fits: Array, values: Array) -> None:
         raise MisfitError(values.reshape(-1)[at], row)
 
 
+def _from_halves(halves: Array, dtype: np.dtype[Any]) -> Array:
+    """Return floats of 16 bits as wider ones."""
+    kernels = loops.find("stoker.compact_kernels") if halves.size >= _MANY else None
+    if kernels is None:
+        return halves.astype(dtype)
+    singles = np.empty(halves.shape, dtype=np.float32)
+    flat = singles.reshape(-1)
+    kernels.widen_halves(np.ascontiguousarray(halves).reshape(-1).view(np.uint16), flat, flat.view(np.uint32))
+    with np.errstate(invalid="ignore"):  # what is no number, and says so whenever it is looked at
+        return singles.astype(dtype, copy=False)
+
+
 def widen(kept: Array, compact: Compact) -> Array:
     """Return values as they are delivered, new.
 
@@ -215,7 +231,7 @@ def widen(kept: Array, compact: Compact) -> Array:
         compact: How.
     """
     if compact.form == "cast":
-        return kept.astype(compact.dtype)
+        return _from_halves(kept, compact.dtype) if kept.dtype == np.float16 else kept.astype(compact.dtype)
     if compact.form == "bits":
         # A copy in one piece: unpackbits takes the last axis of any array, but is slow where it is strided.
         packed = np.ascontiguousarray(kept)

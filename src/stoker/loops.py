@@ -33,6 +33,7 @@ _LOADED = (
 )
 # What only some use, when they come to it.
 _OTHERS = (
+    "stoker.compact_kernels",
     "stoker.cache.runs_kernels",
     "stoker.feed.units.kernels",
     "stoker.order.draws_compiled",

@@ -193,3 +193,17 @@ def test_a_device_widens_integers_and_bits_to_the_same(data, kept_as, shape):
     wide = widen_tensor(torch.from_numpy(found), compact)
     assert wide.shape == values.shape
     np.testing.assert_array_equal(wide.numpy(), values)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("times", [1, 1.5], ids=["whole blocks", "and a part of one"])
+def test_every_half_float_is_widened_as_numpy_widens_it(dtype, times):
+    bits = np.arange(int(times * (1 << 16))).astype(np.uint16)
+    records = np.zeros((len(bits) // 16, 24), dtype=np.uint16)
+    records[:, 3:19] = bits.reshape(-1, 16)
+    halves = records[:, 3:19].view(np.float16)  # as in a batch: a part of each record
+    found = widen(halves, Compact("cast", np.dtype(dtype), (16,)))
+    expected = halves.astype(dtype)
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(np.signbit(found), np.signbit(expected))
