@@ -89,6 +89,11 @@ def is_loading() -> bool:
     return _thread is not None and not _all_there.is_set()
 
 
+def is_there(name: str) -> bool:
+    """Whether a module of compiled loops is loaded; imports nothing."""
+    return _found.get(name) is not None
+
+
 def wait() -> None:
     """Return when the loading, if it was begun, has ended.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from stoker import loops
 from stoker.errors import SourceError
 from stoker.source import thrift
 from stoker.source.schema import Layout
@@ -54,7 +56,7 @@ def read_numbers(
     content = buffer[4:-8]
     try:
         if is_compiled:
-            _compiled()(np.frombuffer(content, np.uint8), groups, chunks)
+            _reader()(np.frombuffer(content, np.uint8), groups, chunks)
         else:
             thrift.footer(content.to_pybytes(), groups, chunks)
     except (ValueError, IndexError, OverflowError) as error:
@@ -91,19 +93,25 @@ def _is_wrong_width(found: npt.NDArray[np.int64], width: npt.NDArray[np.int64]) 
     return (found >= 0) & (width > 0) & (found != width)
 
 
-def compile_reader() -> bool:
-    """Make the compiled reader ready; return whether there is one. Call it from one thread, before many use it."""
+def has_compiled_reader(num_chunks: int) -> bool:
+    """Return whether to use the compiled reader: for many column chunks, or where its loops are loaded in any case.
+
+    Blocks: while it is loaded, once a process, or compiled, once a machine.
+
+    Args:
+        num_chunks: Column chunks of all footers that will be read.
+    """
+    if num_chunks < COMPILE_FROM_CHUNKS and not loops.is_there("stoker.source.pages.kernels"):
+        return False
     try:
-        read = _compiled()
+        _reader()
     except ImportError:
         return False
-    # The types of the real calls; two threads that come first at once would each compile, and trip over each other.
-    read(np.frombuffer(b"\0", np.uint8), np.empty((0, 2), np.int64), np.empty((0, 0, 13), np.int64))
     return True
 
 
-def _compiled() -> Callable[[Any, Any, Any], None]:
-    from stoker.source.thrift_loops import compiled_thrift
+@cache
+def _reader() -> Callable[[Any, Any, Any], None]:
+    from stoker.source.thrift_loops import footer_reader
 
-    read: Callable[[Any, Any, Any], None] = compiled_thrift().footer
-    return read
+    return footer_reader()

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from stoker.errors import SourceError
 from stoker.source.decode import decoding
 from stoker.source.files import write_aside
-from stoker.source.footer_numbers import COMPILE_FROM_CHUNKS, Numbers, compile_reader, read_numbers
+from stoker.source.footer_numbers import Numbers, has_compiled_reader, read_numbers
 from stoker.source.schema import Layout
 from stoker.source.storage import ObjectInfo, Storage
 
@@ -189,7 +189,7 @@ class Footers:
 
     def expect(self, num_chunks: int) -> None:
         """Get ready to check so many column chunks. Call it before many threads begin."""
-        self._is_compiled = num_chunks >= COMPILE_FROM_CHUNKS and compile_reader()
+        self._is_compiled = has_compiled_reader(num_chunks)
 
     def load(self, infos: Collection[ObjectInfo]) -> None:
         """Read what is kept of `infos` in one go: opening needs all of it, and one by one it takes 0.5 ms each."""

@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from stoker import loops
 from stoker.errors import SourceError
 from stoker.source import footer_numbers, thrift
-from stoker.source.footer_numbers import compile_reader, read_numbers
+from stoker.source.footer_numbers import COMPILE_FROM_CHUNKS, has_compiled_reader, read_numbers
 from stoker.source.footers import parse_footer, read_footer
 from stoker.source.schema import Layout
 from stoker.testing import MemoryStorage
@@ -69,7 +70,7 @@ def test_numbers_are_those_that_pyarrow_reads(options):
 
 def test_the_compiled_reader_reads_the_same():
     pytest.importorskip("numba")
-    assert compile_reader()
+    assert has_compiled_reader(COMPILE_FROM_CHUNKS)
     content = written(write_page_index=True)
     plain, compiled = numbers_of(content)[0], numbers_of(content, is_compiled=True)[0]
     assert np.array_equal(plain.groups, compiled.groups)
@@ -114,7 +115,7 @@ def test_flipped_bits_raise_or_are_read_but_never_end_the_process(is_compiled):
     """pyarrow's own accessors abort on some of these; a footer that passes here is safe to decode with."""
     if is_compiled:
         pytest.importorskip("numba")
-        compile_reader()
+        has_compiled_reader(COMPILE_FROM_CHUNKS)
     content = bytearray(footer_of(written(write_page_index=True)).to_pybytes())
     rng = random.Random(7)
     for _ in range(400):
@@ -138,3 +139,13 @@ def test_lists_that_never_end_are_refused():
     with pytest.raises((ValueError, IndexError)):
         thrift.skip(b"\x19" * 4000, 0, 9)
     assert footer_numbers.COMPILE_FROM_CHUNKS > 0
+
+
+@pytest.mark.parametrize(
+    ("num_chunks", "is_loaded", "is_used"),
+    [(COMPILE_FROM_CHUNKS, False, True), (1, True, True), (COMPILE_FROM_CHUNKS - 1, False, False)],
+)
+def test_the_compiled_reader_is_loaded_for_many_and_used_where_it_is_there(monkeypatch, num_chunks, is_loaded, is_used):
+    pytest.importorskip("numba")
+    monkeypatch.setattr(loops, "is_there", lambda _name: is_loaded)
+    assert has_compiled_reader(num_chunks) == is_used

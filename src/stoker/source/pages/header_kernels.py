@@ -33,8 +33,9 @@ from stoker.source.pages.numbers import (
     STORED_BYTES,
     TOO_MANY,
 )
-from stoker.source.thrift_loops import compiled_thrift
+from stoker.source.thrift_loops import compiled_thrift, footer_reader
 
+footer_reader()  # whoever has these loops has that one, too: see `footer_numbers.has_compiled_reader`
 _thrift = compiled_thrift()
 _field, _zigzag, _skip = _thrift.field, _thrift.zigzag, _thrift.skip
 _STOP, _TRUE, _FALSE, _STRUCT = 0, 1, 2, 12
