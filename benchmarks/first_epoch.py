@@ -25,8 +25,8 @@ from stoker.demo.ranking import COUNTRIES, column_names
 BATCH_SIZE = 4096
 # Linux looks for free pages to give back 2 s after some became free (mm/page_reporting.c).
 _GIVEN_BACK_S = 3.0
-# What the first cache takes, or more; written to a file in such pieces.
-_FIRST_BYTES, _BLOCK_BYTES = 3 << 30, 8 << 20
+# A row takes so much in the cache, or less; written to a file in such pieces.
+_ROW_BYTES, _BLOCK_BYTES = 1_200, 8 << 20
 LOOK_EVERY = 32
 _LOOK_S = 0.01
 
@@ -88,7 +88,7 @@ def run(data: DemoData, folder: Path, *, num_rounds: int, num_threads: int = 1, 
                 kept.append(table)
             return int(table.num_rows)
 
-        _have_pages_at_hand(folder, cache)
+        _have_pages_at_hand(cache, num_bytes=data.num_rows * _ROW_BYTES)
         clock = _Clock.start()
         with ThreadPoolExecutor(num_threads) as threads:
             if sum(threads.map(read, jobs)) != data.num_rows:
@@ -97,7 +97,7 @@ def run(data: DemoData, folder: Path, *, num_rounds: int, num_threads: int = 1, 
         return data.num_rows / clock.elapsed_s / 1e6
 
     def first_epoch() -> float:
-        _have_pages_at_hand(folder, cache)
+        _have_pages_at_hand(cache, num_bytes=data.num_rows * _ROW_BYTES)
         rate, kernel_s = timed_epoch()
         rounds.append(f"{rate:.2f} ({kernel_s:.1f})")
         return rate
@@ -147,12 +147,11 @@ def run(data: DemoData, folder: Path, *, num_rounds: int, num_threads: int = 1, 
     return answer
 
 
-def _have_pages_at_hand(folder: Path, cache: Path) -> None:
-    """Remove the cache, and have the system hold as many free pages as it will take."""
-    num_bytes = sum(path.stat().st_size for path in cache.glob("chunks/*/*")) or _FIRST_BYTES
+def _have_pages_at_hand(cache: Path, *, num_bytes: int) -> None:
+    """Remove the cache, and have the system hold so many free pages."""
     _let_pages_go(cache)  # or those made here would be among what is given back in a moment
     block = bytes(_BLOCK_BYTES)
-    path = folder / "pages"
+    path = cache.with_name("pages")
     with path.open("wb", buffering=0) as file:
         for _ in range(-(-num_bytes // _BLOCK_BYTES)):
             file.write(block)

@@ -150,6 +150,19 @@ def test_the_question_about_a_cold_disk_is_answered(tmp_path, monkeypatch):
     assert answer.promise == 0.8
 
 
+@pytest.mark.parametrize(("question", "promise"), [("run", 0.75), ("run_on_all", 0.75), ("run_against_kept", None)])
+def test_every_question_about_first_epochs_is_answered(question, promise, tmp_path, monkeypatch):
+    from benchmarks import first_epoch
+
+    monkeypatch.setattr(first_epoch, "_GIVEN_BACK_S", 0.0)
+    data = make_data(tmp_path / "data", num_rows=9_000)
+    answer = getattr(first_epoch, question)(data, tmp_path, num_rounds=1)
+    assert answer.ours > 0
+    assert answer.promise == promise
+    assert "seconds of the kernel" in answer.remarks[0]
+    assert not list(tmp_path.glob("pages"))
+
+
 @pytest.mark.parametrize("question", ["index", "resume", "explain"])
 def test_every_question_about_the_order_is_answered(question, tmp_path, monkeypatch):
     from benchmarks import order
