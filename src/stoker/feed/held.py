@@ -12,6 +12,9 @@ from typing import NamedTuple
 from stoker.cache.chunk import ChunkHeader
 from stoker.errors import StokerError
 
+# Linux alone has it.
+_DIRECT: int = getattr(os, "O_DIRECT", 0)
+
 
 class Held(NamedTuple):
     """A chunk that is held open.
@@ -30,9 +33,9 @@ class Held(NamedTuple):
 
     def pass_by_page_cache(self) -> None:
         """Have it read past the page cache, if something of it is missing there and its file system can."""
-        if self.missing_bytes:
+        if self.missing_bytes and _DIRECT:
             with contextlib.suppress(OSError):
-                fcntl.fcntl(self.fd, fcntl.F_SETFL, os.O_DIRECT)
+                fcntl.fcntl(self.fd, fcntl.F_SETFL, _DIRECT)
 
 
 class HeldAhead:
