@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import threading
 from collections.abc import Callable, Iterable
@@ -11,9 +9,6 @@ from typing import NamedTuple
 
 from stoker.cache.chunk import ChunkHeader
 from stoker.errors import StokerError
-
-# Linux alone has it.
-_DIRECT: int = getattr(os, "O_DIRECT", 0)
 
 
 class Held(NamedTuple):
@@ -23,19 +18,11 @@ class Held(NamedTuple):
         fd: Open for reading.
         header: What lies where.
         missing_bytes: What of it is not in the page cache.
-        is_direct: Whether what has to be read past the page cache is, if it can be.
     """
 
     fd: int
     header: ChunkHeader
     missing_bytes: int
-    is_direct: bool = False
-
-    def pass_by_page_cache(self) -> None:
-        """Have it read past the page cache, if something of it is missing there and its file system can."""
-        if self.missing_bytes and _DIRECT:
-            with contextlib.suppress(OSError):
-                fcntl.fcntl(self.fd, fcntl.F_SETFL, _DIRECT)
 
 
 class HeldAhead:
@@ -48,7 +35,7 @@ class HeldAhead:
     Safe to use from several threads.
 
     Args:
-        hold: Opens a chunk, which will be read past the page cache.
+        hold: Opens a chunk.
     """
 
     def __init__(self, hold: Callable[[int], Held]) -> None:

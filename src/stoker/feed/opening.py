@@ -34,6 +34,7 @@ from stoker.spec import Spec
 from stoker.windows.list_places import Index
 from stoker.windows.memory import Memories
 from stoker.windows.page_cache_trial import PageCacheTrial
+from stoker.windows.reading import DIRECT, pass_by_page_cache
 from stoker.windows.resident import available_bytes, cached_bytes
 from stoker.windows.standing import NoPlaceError, Standing
 from stoker.windows.window import Window
@@ -267,12 +268,12 @@ class Opener:
 
     def _hold_now(self, chunk: int) -> Held:
         with self._store.open(self._key(chunk)) as opened:
-            held = self._hold(opened)
-        held.pass_by_page_cache()  # as the window that is being read
-        return held._replace(is_direct=True)
+            return self._hold(opened)
 
     def _hold(self, opened: Chunk) -> Held:
         missing_bytes = self._missing(opened)
+        if missing_bytes:  # it is read so, if its window is not mapped after all
+            pass_by_page_cache(opened.fd)
         return Held(opened.detach(), opened.header, missing_bytes)
 
     def _missing(self, opened: Chunk) -> int:
@@ -293,7 +294,7 @@ class Opener:
         share = sum(missing) / max(1, total)
         gone = [chunk for chunk, lacking, size in zip(numbers, missing, sizes, strict=True) if lacking > _FEW * size]
         self._trial.see(numbers, gone)
-        if share < _FEW or not hasattr(os, "O_DIRECT"):
+        if share < _FEW or not DIRECT:
             self._memories.rest()
             return None
         if (share < _SOME or self._trial.is_due(gone)) and self._fits(total // len(sizes)):
@@ -315,7 +316,4 @@ def _with_all_placed(window: Window, place: Callable[[Window], None]) -> Window:
 
 def _place(window: Window, first: int, held: Sequence[Held], meanwhile: Callable[[], None] = lambda: None) -> None:
     """Put chunks in their slots, from `first` on; `meanwhile` is called while a disk reads them, if it does."""
-    for one in held if not window.is_mapped else ():
-        if not one.is_direct:
-            one.pass_by_page_cache()
     window.place({slot: (one.fd, one.header) for slot, one in enumerate(held, first)}, meanwhile)

@@ -11,6 +11,7 @@ for the next, and beside threads that make batches waits for that longer than fo
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -29,7 +30,8 @@ from stoker.spec import Array
 # with 1 MiB 1.9, six 2.0, four with 4 MiB 1.8.
 _PIECE_BYTES = 512 << 10
 _NUM_THREADS = 8
-_DIRECT = getattr(os, "O_DIRECT", 0)
+DIRECT: int = getattr(os, "O_DIRECT", 0)
+"""The flag of a file that is read past the page cache; 0 where the system, as all but Linux, has no such."""
 
 
 class Part(NamedTuple):
@@ -46,6 +48,13 @@ class Part(NamedTuple):
     offset: int
     num_bytes: int
     at: int
+
+
+def pass_by_page_cache(fd: int) -> None:
+    """Have an open file read past the page cache, if its file system can. Maps of it are as they would be."""
+    if DIRECT:
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(fd, fcntl.F_SETFL, DIRECT)
 
 
 def read(
@@ -82,13 +91,14 @@ def read(
     threads = [
         threading.Thread(target=work, args=(i,), name=f"stoker-read-{i}", daemon=True) for i in range(num_threads)
     ]
-    for thread in threads:
-        thread.start()
     try:
+        for thread in threads:
+            thread.start()
         meanwhile()
     finally:
         for thread in threads:
-            thread.join()
+            if thread.ident is not None:  # nobody may write to the memory any more, if one could not be started
+                thread.join()
     if failed:
         raise failed[0]
 
@@ -112,10 +122,10 @@ def _read(part: Part, memory: Array) -> None:
             got = os.preadv(fd, [target], offset)
         except OSError as error:
             flags = fcntl.fcntl(fd, fcntl.F_GETFL)
-            if error.errno != errno.EINVAL or not flags & _DIRECT:
+            if error.errno != errno.EINVAL or not flags & DIRECT:
                 raise
             # A file system that takes the flag and then wants other borders, or has none.
-            fcntl.fcntl(fd, fcntl.F_SETFL, flags & ~_DIRECT)
+            fcntl.fcntl(fd, fcntl.F_SETFL, flags & ~DIRECT)
             continue
         if got == 0:
             raise OSError(f"the file ends {num_bytes} bytes too early")

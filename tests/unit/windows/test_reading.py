@@ -80,7 +80,7 @@ def test_a_disk_that_fails_in_any_piece_is_an_error(files, compiled, monkeypatch
             read(parts, memory, compiled=compiled)
 
 
-def test_a_file_system_that_wants_the_page_cache_after_all_is_read_by_way_of_it(files, compiled, monkeypatch):
+def test_a_file_system_that_wants_the_page_cache_after_all_is_read_by_way_of_it(files, compiled):
     """It takes the flag when a file is opened, and refuses each read."""
     fds, content = files
     path = f"/proc/self/fd/{fds[0]}"
