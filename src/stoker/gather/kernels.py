@@ -431,6 +431,10 @@ def take_rows(
         if num_bytes:
             take_lines(records, row, num_bytes, out, num_bytes, 0)
         value_extents(words, first_place, first_byte, value_bytes[0], slot, row, sources[0], offsets[0])
+    elif IS_AMD:
+        if num_bytes:
+            take_lines(records, row, num_bytes, out, num_bytes, 0)
+        strip_extents(halves, first_place, first_byte, value_bytes, slot, row, sources, offsets)
     else:
         _take_lines_and_strip_extents(
             records, num_bytes, out, halves, first_place, first_byte, value_bytes, slot, row, sources, offsets
