@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 from benchmarks.measure import Answer, compare
 from stoker import Dataset, Field, Loader
 from stoker.demo.data import DemoData
-from stoker.demo.machine import num_cores
 from stoker.demo.ranking import COUNTRIES, column_names
+from stoker.machine import num_cores
 
 BATCH_SIZE = 4096
 # Linux looks for free pages to give back 2 s after some became free (mm/page_reporting.c).

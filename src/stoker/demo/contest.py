@@ -12,7 +12,6 @@ from stoker.demo.accelerator import Accelerator
 from stoker.demo.data import DemoData
 from stoker.demo.digests import digest_of
 from stoker.demo.link import MeteredLink
-from stoker.demo.machine import free_memory_bytes
 from stoker.demo.measure import EpochResult, measure_epoch
 from stoker.demo.results import ARROW, PLAIN, RAM, STOKER, THREADS, Check, WayResult
 from stoker.demo.settings import DemoSettings
@@ -21,6 +20,7 @@ from stoker.demo.ways.loader import StokerLoader
 from stoker.demo.ways.plain import PlainReads
 from stoker.demo.ways.ram import RamBatches
 from stoker.demo.ways.way import BATCH_SIZE, Source, Way
+from stoker.machine import free_memory_bytes
 from stoker.source.storage import Storage
 from stoker.spec import Arrays
 

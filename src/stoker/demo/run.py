@@ -14,12 +14,12 @@ from stoker.demo.accelerator import accelerator_for
 from stoker.demo.contest import PLAIN_BUSY, Contest, check_bytes, check_rows, plain_epochs, plain_rate, run_ways
 from stoker.demo.data import find_data, make_data
 from stoker.demo.link import MeteredLink
-from stoker.demo.machine import machine, versions
 from stoker.demo.report import write_report
 from stoker.demo.results import DemoResult
 from stoker.demo.screen import Screen
 from stoker.demo.settings import DemoSettings
 from stoker.demo.ways.way import BATCH_SIZE
+from stoker.machine import machine, versions
 from stoker.source.find_storage import storage_for
 
 # A row takes 0.17 kB as Parquet, 0.95 kB as Arrow and 1.1 kB as chunks; the caches are there together.

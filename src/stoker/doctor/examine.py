@@ -42,6 +42,7 @@ from stoker.doctor.verify import TODAY, verify, verify_all
 from stoker.doctor.whatif import MUCH, Change, changes_for, fixes_of
 from stoker.doctor.whole_paths import WholePaths
 from stoker.feed.temporary import TemporaryFolder
+from stoker.machine import free_memory_bytes, num_cores
 from stoker.source.catalogue import Catalogue
 from stoker.source.dataset import Dataset
 from stoker.source.find_storage import storage_for
@@ -261,7 +262,7 @@ class _Examination:
             units,
             tap=self._tap,
             until=self._clock.until(_FETCH),
-            max_bytes=int(min(_MAX_KEEP_BYTES, _KEEP_SHARE * probe_machine.free_memory_bytes())),
+            max_bytes=int(min(_MAX_KEEP_BYTES, _KEEP_SHARE * free_memory_bytes())),
         )
         if self._tap is not None:
             self._stack.callback(self._tap.forget)
@@ -275,7 +276,7 @@ class _Examination:
 
     def _build(self, catalogue: Catalogue, fetched: Fetched) -> Built:
         self._clock.say("decoding, transforming, converting, publishing: each alone")
-        cores = probe_machine.num_cores()
+        cores = num_cores()
         more = [num for num in (2, 4, 8, 16, 32, 64) if num < cores]
         threads = [1, *more, cores] if cores > 1 else [1]
         # In memory, as a loader without a cache folder: the disk is looked at by itself.
@@ -302,9 +303,7 @@ class _Examination:
         self._num_builders = settings.num_threads if in_processes else filled.crew.size
         self._most_builders = 0 if in_processes else filled.crew.most
         self._least_builders = self._num_builders if in_processes else filled.crew.least
-        tables = tables_of(
-            catalogue, fetched, tap=self._tap, max_bytes=int(_KEEP_SHARE * probe_machine.free_memory_bytes())
-        )
+        tables = tables_of(catalogue, fetched, tap=self._tap, max_bytes=int(_KEEP_SHARE * free_memory_bytes()))
         arrow_bytes = sum(table.nbytes for table in tables) / max(1, sum(table.num_rows for table in tables))
         # What all builders make at a time comes together: a window that is as large comes in even turns.
         window = max(_MIN_WINDOW, self._num_builders)

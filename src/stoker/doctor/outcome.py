@@ -7,7 +7,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from stoker.doctor import probe_machine
 from stoker.doctor.bounds import demand_of
 from stoker.doctor.costs import PATH_STAGES, STAGE_NAMES, Plan, StageCost
 from stoker.doctor.diagnose import diagnose, path_of
@@ -37,6 +36,7 @@ from stoker.doctor.settings import DoctorSettings
 from stoker.doctor.sweep import sweep_of
 from stoker.doctor.whatif import Options, fixes_for, materialise, with_cores
 from stoker.doctor.words import rate_text
+from stoker.machine import machine, versions
 from stoker.source.catalogue import Catalogue
 
 # Looks at a quiet machine's processors lie this near to each other, the middle half of them; fewer looks say nothing.
@@ -157,8 +157,8 @@ def result_of(examined: Examined, *, wall_s: float, when: str) -> DoctorResult:
         gpu_note=examined.gpu_note,
         verified=None,
         timeline=examined.timeline,
-        machine=probe_machine.machine(),
-        versions=probe_machine.versions(),
+        machine=machine(),
+        versions=versions(),
         command=settings.command,
         budget_s=settings.budget_s,
         wall_s=wall_s,

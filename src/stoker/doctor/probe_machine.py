@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
-import platform
 import statistics
 import tempfile
 import threading
@@ -16,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from stoker.doctor.meter import in_threads
+from stoker.machine import num_cores
 
 _MIB = 1 << 20
 _SPIN_S = 0.15
@@ -35,13 +34,6 @@ class Disk:
     read_bytes_s: float
     write_bytes_s: float
     is_memory: bool
-
-
-def num_cores() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def cores() -> float:
@@ -145,31 +137,6 @@ def disk(folder: Path, *, size_bytes: int = 256 * _MIB, limit_s: float = 2.0) ->
     return Disk(read_bytes_s=read_bytes_s, write_bytes_s=write_bytes_s, is_memory=_is_memory(folder))
 
 
-def free_memory_bytes() -> int:
-    """Return the memory that is free or can be had by dropping file pages; 4 GiB where the system does not say."""
-    return _meminfo("MemAvailable") or 4 << 30
-
-
-def machine() -> dict[str, str]:
-    """Return the machine by parts: processor, cores, memory, system. Names no host and no user."""
-    parts = {"processor": _processor(), "cores": str(num_cores())}
-    total = _meminfo("MemTotal")
-    if total is not None:
-        parts["memory"] = f"{total / 2**30:.0f} GiB"
-    return parts | {"system": f"{platform.system()} {platform.machine()}"}
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of what did the work."""
-    found = {"python": platform.python_version()}
-    for name in ("stoker", "numpy", "pyarrow", "numba", "torch"):
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
-
-
 def _is_memory(folder: Path) -> bool:
     """Return whether the folder lies on tmpfs."""
     try:
@@ -183,23 +150,3 @@ def _is_memory(folder: Path) -> bool:
         default=None,
     )
     return best is not None and best[2] in ("tmpfs", "ramfs")
-
-
-def _processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
-
-
-def _meminfo(name: str) -> int | None:
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith(f"{name}:"):
-                return int(line.split()[1]) * 1024
-    except (OSError, ValueError):
-        pass
-    return None

@@ -13,12 +13,12 @@ from typing import Any
 from stoker.doctor.arrow import ArrowBatches, converter
 from stoker.doctor.costs import Plan
 from stoker.doctor.flow import num_short_of, rate_of
-from stoker.doctor.probe_machine import free_memory_bytes
 from stoker.doctor.sampled import SampledDataset, spread_units
 from stoker.doctor.settings import DoctorSettings
 from stoker.doctor.whole import Listener, Whole, built_rate, joined, run_whole, stall_share, steady_rate
 from stoker.errors import FieldError
 from stoker.feed.loader import Loader
+from stoker.machine import free_memory_bytes
 from stoker.source.catalogue import Catalogue
 from stoker.windows.in_use import num_windows_ahead
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from stoker.doctor import probe_machine
-from stoker.doctor.probe_machine import Disk, num_cores
+from stoker.doctor.probe_machine import Disk
 from stoker.doctor.step import Step
 from stoker.feed.loader import Loader
+from stoker.machine import free_memory_bytes, num_cores
 
 BATCH_SIZE = 4_096
 BUDGET_S = 60.0
@@ -61,7 +62,7 @@ class DoctorSettings:
     gpu_hour: float | None = None
     num_gpus: int = 1
     disk: Callable[[Path, float], Disk] = lambda folder, limit_s: probe_machine.disk(folder, limit_s=limit_s)
-    free_memory_bytes: Callable[[], int] = probe_machine.free_memory_bytes
+    free_memory_bytes: Callable[[], int] = free_memory_bytes
     make_loader: MakeLoader = Loader
     is_on_device: bool = False
     on_progress: Callable[[str, float], object] = lambda _what, _share: None

@@ -1,4 +1,4 @@
-"""What the demo ran on."""
+"""What this runs on: the machine by parts, and the versions of what does the work."""
 
 from __future__ import annotations
 
@@ -43,12 +43,22 @@ def free_memory_bytes() -> int:
 
 def _processor() -> str:
     try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
+        cpuinfo = Path("/proc/cpuinfo").read_text()
     except OSError:
-        pass
-    return platform.processor() or platform.machine()
+        cpuinfo = ""
+    return processor_of(cpuinfo) or platform.processor() or platform.machine()
+
+
+def processor_of(cpuinfo: str) -> str:
+    """Return the processor's name, with the numbers of its kind: some names of virtual ones are those of many kinds.
+
+    Args:
+        cpuinfo: Linux's `/proc/cpuinfo`; "" where it does not say.
+    """
+    lines = [line.partition(":") for line in cpuinfo.partition("\n\n")[0].splitlines()]
+    about = {key.strip(): value.strip() for key, _, value in lines}
+    name, family, model = (about.get(key, "") for key in ("model name", "cpu family", "model"))
+    return f"{name}, family {family} model {model}" if name and family and model else name
 
 
 def _meminfo(name: str) -> int | None:
