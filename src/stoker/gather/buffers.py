@@ -14,6 +14,7 @@ import weakref
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
+from ctypes import addressof, c_char
 from typing import TypeAlias
 
 import numpy as np
@@ -43,7 +44,9 @@ _Place: TypeAlias = tuple[int, int, int]  # number of a block, first byte in it,
 
 def _small_buffer(num_bytes: int) -> Array:
     memory = np.empty(num_bytes + CACHE_LINE_BYTES, dtype=np.uint8)
-    begin = -memory.ctypes.data % CACHE_LINE_BYTES
+    begin = (
+        -addressof(c_char.from_buffer(memory.data)) % CACHE_LINE_BYTES
+    )  # `memory.ctypes.data` takes three times as long
     return memory[begin : begin + num_bytes]
 
 
