@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stoker import loops
 from stoker.cache.strips import make_strips
 from stoker.gather import take
 from stoker.offsets import offsets_of
@@ -183,6 +184,34 @@ def test_rows_taken_in_one_call_are_the_rows_asked_for(table, num, width, room):
         assert found.tobytes() == b"".join(one.tobytes() for one in expected)
     assert asked[0] == room
     assert len(asked) == (1 if len(taken.values) == room else 2)
+
+
+@pytest.mark.skipif(loops.find("stoker.gather.kernels") is None, reason="there are no compiled loops")
+@given(table=tables(), num=st.integers(0, 100), width=st.sampled_from([64, 640]))
+def test_records_and_strips_come_out_alike_at_once_and_one_after_the_other(table, num, width):
+    """Which of the two is done depends on the processor."""
+    spec, arrays, rng = table
+    if not spec.strip:
+        return
+    kernels, fields = loops.find("stoker.gather.kernels"), laid_out(spec, arrays)
+    num_rows = len(arrays["f0"].offsets) - 1
+    records = rng.integers(0, 256, (num_rows, width), dtype=np.uint8)
+    slot, row = rng.integers(0, 2, num), rng.integers(0, num_rows, num)
+    results = []
+    for at_once in (True, False):
+        out = np.empty((num, width), dtype=np.uint8)
+        sources = np.empty((len(spec.strip), num), dtype=np.int64)
+        offsets = np.empty((len(spec.strip), num + 1), dtype=np.int64)
+        where = (fields.halves, fields.first_place, fields.first_byte, fields.value_bytes, slot, row, sources, offsets)
+        if at_once:
+            kernels._take_lines_and_strip_extents(records.reshape(-1), width, out.reshape(-1), *where)
+        else:
+            kernels.take_lines(records.reshape(-1), row, width, out.reshape(-1), width, 0)
+            kernels.strip_extents(*where)
+        np.testing.assert_array_equal(out, records[row])
+        results.append((sources, offsets))
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 @settings(max_examples=25, deadline=None)
