@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+
 import pytest
 
 from stoker.machine import machine, num_cores, processor_of
@@ -27,3 +29,4 @@ def test_a_machine_names_its_processor_its_cores_and_no_host():
     assert parts["processor"]
     assert parts["cores"] == str(num_cores())
     assert set(parts) <= {"processor", "cores", "memory", "system"}
+    assert not any(platform.node() in part for part in parts.values())

@@ -90,7 +90,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     from stoker.doctor.report import check_report, write_report
     from stoker.doctor.screen import print_result
     from stoker.doctor.settings import BATCH_SIZE, DoctorSettings
-    from stoker.feed.options import default_num_threads
+    from stoker.machine import num_cores
 
     if options.ranks is not None:
         return _compare(options, console)
@@ -110,7 +110,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         settings = DoctorSettings(
             step=step,
             batch_size=options.batch_size or BATCH_SIZE,
-            num_threads=options.threads or default_num_threads(),
+            num_threads=options.threads or num_cores(),
             transform_in="processes" if options.processes else "threads",
             cache=Path(options.cache).expanduser() if options.cache else None,
             scratch=Path(options.scratch).expanduser() if options.scratch else None,

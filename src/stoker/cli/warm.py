@@ -96,13 +96,13 @@ class _Warmed:
 def run(options: argparse.Namespace, console: Console) -> int:
     """Fill the cache, and print how that goes and what came of it."""
     from stoker.feed.opened import open_all
-    from stoker.feed.options import default_num_threads
+    from stoker.machine import num_cores
     from stoker.spec import parse_size
     from stoker.trace.stages import ignore_stage
 
     target, asked = target_of(options), asked_of(options)
     limit_bytes = None if options.cache_limit is None else parse_size(options.cache_limit, name="--cache-limit")
-    num_threads = options.threads or default_num_threads()
+    num_threads = options.threads or num_cores()
     messages = make_console(stderr=True)
     started = time.monotonic()
     with counting("opening the data set …") as (_, show):

@@ -14,6 +14,7 @@ import numpy as np
 from stoker.feed.run_settings import Augment
 from stoker.feed.sequence import SequenceShard
 from stoker.feed.shard import Shard
+from stoker.machine import num_cores
 from stoker.order.steps import Remainder
 from stoker.source.units.asked import Asked, NGram, Pack, parse_asked
 from stoker.spec import parse_size
@@ -151,7 +152,7 @@ def check_options(**options: Unpack[LoaderOptions]) -> Wanted:
     prefetch = None if options["prefetch"] is None else integer(options["prefetch"], "prefetch", at_least=0)
     limit, num_threads = options["cache_limit"], options["num_threads"]
     limit_bytes = None if limit is None else parse_size(limit, name="cache_limit")
-    num_threads = default_num_threads() if num_threads is None else integer(num_threads, "num_threads")
+    num_threads = num_cores() if num_threads is None else integer(num_threads, "num_threads")
     if window is None and not shuffle:
         # A window then mixes nothing, so the first batch should wait for few chunks: those built at once.
         window = max(_MIN_PLAIN_WINDOW, num_threads)
@@ -174,13 +175,6 @@ def check_options(**options: Unpack[LoaderOptions]) -> Wanted:
         sequence_shard=sequence_shard,
         shared=shared,
     )
-
-
-def default_num_threads() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def default_prefetch(batch_bytes: float | None) -> int:

@@ -44,9 +44,8 @@ _Place: TypeAlias = tuple[int, int, int]  # number of a block, first byte in it,
 
 def _small_buffer(num_bytes: int) -> Array:
     memory = np.empty(num_bytes + CACHE_LINE_BYTES, dtype=np.uint8)
-    begin = (
-        -addressof(c_char.from_buffer(memory.data)) % CACHE_LINE_BYTES
-    )  # `memory.ctypes.data` takes three times as long
+    address = addressof(c_char.from_buffer(memory.data))  # `memory.ctypes.data` takes three times as long
+    begin = -address % CACHE_LINE_BYTES
     return memory[begin : begin + num_bytes]
 
 

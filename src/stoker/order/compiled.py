@@ -108,7 +108,8 @@ def _encipher_source(
 ) -> None:
     # A round of many values after the other, not a value after the other: a round's products wait for those of the
     # round before, and beside them there must be others to work on. Always as many, and all in one array, which
-    # spares compilers doubt: behind the last of `num` values others are enciphered in vain.
+    # spares compilers doubt. So `values` has room for whole blocks: what lies behind the first `num` is enciphered in
+    # vain.
     halves = np.empty((2, _BLOCK), dtype=np.uint64)
     left, right = halves[0], halves[1]
     mask = (_1 << right_bits) - _1

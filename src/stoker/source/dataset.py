@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +17,7 @@ import pyarrow.compute as pc
 
 from stoker.errors import SourceMissingError
 from stoker.identity import fingerprint
+from stoker.machine import num_cores
 from stoker.source.catalogue import Catalogue
 from stoker.source.filters import needed_columns, parse_filter
 from stoker.source.find_storage import storage_for
@@ -224,8 +224,9 @@ class Dataset:
             return self._catalogue(known, storage, footers, runs, is_local=is_local)
         if known is not None and known.files == tuple(files):
             return self._catalogue(known, storage, footers, runs, is_local=is_local)
-        cores = os.cpu_count() or 1
-        num_threads = min(num_threads, _LOCAL_THREADS_A_CORE * cores) if is_local else num_threads * _REMOTE_FACTOR
+        num_threads = (
+            min(num_threads, _LOCAL_THREADS_A_CORE * num_cores()) if is_local else num_threads * _REMOTE_FACTOR
+        )
         with timed(on_stage, "footers"):
             known, catalogue = self._look_through(
                 files, storage, footers, runs, is_local=is_local, num_threads=num_threads, on_count=on_count

@@ -13,8 +13,9 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from stoker.errors import ResumeError
 from stoker.feed.loader import BatchIterator, Loader
-from stoker.feed.options import LoaderOptions, default_num_threads
+from stoker.feed.options import LoaderOptions
 from stoker.feed.run import Turn
+from stoker.machine import num_cores
 from stoker.order.position import Position
 from stoker.order.steps import Steps
 from stoker.source.dataset import Dataset
@@ -178,7 +179,7 @@ class TorchDataset(IterableDataset[Tensors]):
         if self._loader is None:
             options = dict(self._options)
             if options.get("num_threads") is None:
-                options["num_threads"] = max(1, default_num_threads() // num_workers)
+                options["num_threads"] = max(1, num_cores() // num_workers)
             self._loader = _InTurnLoader(self._dataset, **cast("LoaderOptions", options))
         return self._loader
 
