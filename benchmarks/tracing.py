@@ -27,7 +27,8 @@ NUM_CALLS = 5
 class _Silence:
     """A span that records nothing."""
 
-    num_bytes = 0
+    num_bytes, num_calls = 0, 1
+    start_ns, stop_ns = 0, 0
 
     def __enter__(self) -> Self:
         return self
@@ -43,7 +44,15 @@ class _SilentStages(Stages):
 
     _silence = _Silence()
 
-    def __call__(self, stage: str, start_ns: int, stop_ns: int, num_bytes: int, subject: Subject | None = None) -> None:
+    def __call__(
+        self,
+        stage: str,
+        start_ns: int,
+        stop_ns: int,
+        num_bytes: int,
+        subject: Subject | None = None,
+        num_calls: int = 1,
+    ) -> None:
         pass
 
     def span(self, stage: str, num_bytes: int = 0, subject: Subject | None = None) -> Any:  # noqa: ARG002

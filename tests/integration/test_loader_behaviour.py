@@ -380,6 +380,18 @@ def test_two_iterators_of_one_loader_give_the_same_epoch(folder):
     assert following != ids_of(one for one, _ in pairs)
 
 
+def test_a_state_is_that_of_the_loop_that_was_handed_a_batch_last(folder):
+    with stoker.Loader(dataset_of(folder), batch_size=50, seed=7) as loader:
+        first, second = iter(loader), iter(loader)
+        told = []
+        for turn in (first, first, second, first, second):
+            next(turn)
+            told.append(loader.state_dict()["num_consumed"])
+        assert told == [50, 100, 50, 150, 100]
+        iter(loader)  # one more, which has got nothing yet
+        assert loader.state_dict()["num_consumed"] == 0
+
+
 def test_each_for_is_the_next_epoch_and_one_left_early_is_begun_again(folder):
     with stoker.Loader(dataset_of(folder), batch_size=100, shuffle=True, seed=5) as loader:
         epochs = [ids_of(loader) for _ in range(3)]

@@ -39,6 +39,9 @@ class Finisher:
         compact: Fields that are kept in a narrower form, by name.
         stages: Told of augmenting and copying.
         epoch: Decides, beside the seed and the place of a batch, the randomness of `augment`.
+
+    Attributes:
+        is_quick: Whether it takes little beside gathering: nothing is copied, and nothing of the user's is called.
     """
 
     def __init__(self, settings: RunSettings, compact: Mapping[str, Compact], *, stages: Stages, epoch: int) -> None:
@@ -46,15 +49,16 @@ class Finisher:
         self._compact = compact
         self._stages = stages
         self._epoch = epoch
-
-    @property
-    def is_quick(self) -> bool:
-        """Whether it takes little beside gathering: nothing is copied, and nothing of the user's is called."""
-        return self._settings.augment is None and not self._settings.handover.copies
+        self.is_quick = settings.augment is None and not settings.handover.copies
+        self._is_plain = not (compact or settings.marks_padding or settings.augment or settings.sequence_shard)
 
     def finish(self, made: Made, slices: Sequence[Slice]) -> Prepared:
         """Return a batch as it is handed over."""
         settings, compact = self._settings, self._compact
+        if self._is_plain:  # mostly so
+            arrays, assembled, shaping, has_records, num_samples, _ = made
+            batch = Batch(arrays, assembled, False, shaping, has_records, None, settings.is_expanded)
+            return Prepared(self._prepared(batch), num_samples)
         # What looks at values or cuts shapes wants them as they are delivered, and so does a loop without a device.
         is_widened = bool(compact) and not (
             settings.handover.widens and settings.augment is None and settings.sequence_shard is None
@@ -81,9 +85,9 @@ class Finisher:
             compact=compact,
             is_widened=is_widened,
         )
-        return Prepared(self._handed_to(batch), made.num_samples)
+        return Prepared(self._prepared(batch), made.num_samples)
 
-    def _handed_to(self, batch: Batch) -> Any:
+    def _prepared(self, batch: Batch) -> Any:
         handover = self._settings.handover
         if not handover.copies:
             return handover.prepare(batch)

@@ -31,6 +31,9 @@ class Following:
     Args:
         prefetch: How many batches a run has ahead.
         is_possible: Whether batches may be made before their epoch has begun.
+
+    Attributes:
+        lead: Batches before the end of the run from which on the next one is begun; 0 where it is not.
     """
 
     def __init__(self, *, prefetch: int, is_possible: bool) -> None:
@@ -39,7 +42,7 @@ class Following:
         self._now: weakref.ref[Run] | None = None
         self._expected: Position | None = None  # where the run behind the last one that ended begins
         self._is_likely = False
-        self._lead = 0  # steps before the end of the run from which on the next one is begun
+        self.lead = 0
         self._begun: tuple[Position, Run] | None = None
 
     @property
@@ -66,10 +69,12 @@ class Following:
         self._now = weakref.ref(run)
         self._is_likely = self._is_possible and start == self._expected
         self._expected = None
-        self._lead = max(self._prefetch, run.num_behind_borders) if self._is_likely else 0
+        self.lead = max(self._prefetch, run.num_behind_borders) if self._is_likely else 0
 
     def handed(self, run: Run, begin: Callable[[Position, int], Run]) -> None:
         """Note that a batch was handed over, and begin the next run once nothing is left to make of this one.
+
+        Where more than `lead` batches are left it does nothing, and need not be called.
 
         Args:
             run: Whose batch.
@@ -81,15 +86,15 @@ class Following:
         if self._begun is not None:
             if num_left < self._prefetch:
                 self._begun[1].hold(self._held(num_left))
-        elif self._is_likely and 0 < num_left <= self._lead:
-            start = run.position.next_epoch()
+        elif self._is_likely and 0 < num_left <= self.lead:
+            start = run.standing.position.next_epoch()
             try:
                 self._begun = start, begin(start, self._held(num_left))
                 self._begun[1].ask_first()
             except Exception:  # it belongs to the epoch that cannot begin, and is raised there again
                 self._is_likely = False
         if not num_left:
-            self._expected = run.position
+            self._expected = run.standing.position
 
     def _held(self, num_left: int) -> int:
         """Return how much of what a run may have ahead the next one leaves unused."""

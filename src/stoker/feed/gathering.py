@@ -56,6 +56,7 @@ class Gatherer:
         self._streams = streams
         self._slices_of = slices_of
         self._opened = opened
+        self._is_mixed = opened.is_mixed
         self._pool = pool
         self._settings = settings
         self._stages = stages
@@ -79,19 +80,18 @@ class Gatherer:
         Blocks: until the windows of the first are open.
         """
         streams = self._streams
-        slices = [self._slices_of(numbers[0])]
-        for step in numbers[1 : TOGETHER_BYTES // self._batch_bytes]:
-            pieces = self._slices_of(step)
-            if not all(streams[piece.lane].is_open(piece.start, piece.stop) for piece in pieces):
-                break
-            slices.append(pieces)
+        slices = [self._slices_of(step) for step in numbers[: max(1, TOGETHER_BYTES // self._batch_bytes)]]
+        by_lane = _by_lane(slices)
+        while len(slices) > 1 and not self._are_open(by_lane):
+            slices.pop()
+            by_lane = _by_lane(slices)
         acquired: Acquired = []
         try:
             parts = []
-            for lane, ranges in _by_lane(slices):
+            for lane, ranges in by_lane:
                 parts += streams[lane].parts(ranges, acquired)
             start_ns = time.perf_counter_ns()
-            whose = self._whose(slices) if self._opened.is_mixed else None
+            whose = self._whose(slices) if self._is_mixed else None
             if len(slices) == 1:
                 one = self._made(parts, whose)
                 made, size_bytes = [one], one.size_bytes
@@ -102,10 +102,15 @@ class Gatherer:
                 windows.release(window)
         self._stages("gather", start_ns, time.perf_counter_ns(), size_bytes)
         self._batch_bytes = max(1, size_bytes // len(slices))
-        self._num_together = max(self._num_together, len(slices))
-        if self._is_warming and size_bytes <= TOGETHER_BYTES:
-            self._is_warming = self._pool.warm(self._most_bytes)
+        if self._is_warming:
+            self._num_together = max(self._num_together, len(slices))
+            if size_bytes <= TOGETHER_BYTES:
+                self._is_warming = self._pool.warm(self._most_bytes)
         return made, slices
+
+    def _are_open(self, by_lane: Sequence[tuple[int, Sequence[Range]]]) -> bool:
+        streams = self._streams
+        return all(streams[lane].is_open(start, stop) for lane, ranges in by_lane for start, stop in ranges)
 
     @property
     def _most_bytes(self) -> int:
@@ -142,12 +147,14 @@ class Gatherer:
         """Return the batches of several steps, which lie side by side in one memory, and the bytes of all of them."""
         assembled = self._assembled(parts, whose)
         sizes = [sum(piece.num_samples for piece in pieces) for pieces in slices]
-        made = [_rows_made(batch) for batch in assembled.cut(sizes)]
+        size_bytes = assembled.size_bytes
+        mean_bytes = size_bytes // len(sizes)
+        made = [Made(one.views(), one, None, True, one.num_samples, mean_bytes) for one in assembled.cut(sizes)]
         if whose is not None and self._settings.source_field is not None:
             sources = whose.astype(np.int32)
             for batch, begin in zip(made, accumulate(sizes, initial=0), strict=False):
                 batch.arrays[self._settings.source_field] = sources[begin : begin + batch.num_samples]
-        return made, assembled.size_bytes
+        return made, size_bytes
 
     def _gathered(self, parts: Sequence[UnitPart], pool: BufferPool) -> Made:
         if self._settings.maker is not None:

@@ -25,7 +25,7 @@ from stoker.feed.mixing import mixed_window, window_chunks
 from stoker.feed.opened import Opened, open_all
 from stoker.feed.options import Wanted, check_options, default_prefetch, integer
 from stoker.feed.orders import Orders
-from stoker.feed.run import Run, Turn, let_go
+from stoker.feed.run import Run, Standing, Turn, let_go
 from stoker.feed.run_settings import Augment, RunSettings
 from stoker.feed.sequence import SequenceShard
 from stoker.feed.shard import Shard
@@ -91,7 +91,7 @@ class Loader:
             remote source, one writes), and as many that assemble batches; default: the cores this process may use.
             Changes no batch.
         prefetch: Batches made ahead of the step; with 0 each is assembled when it is asked for, in the calling thread.
-            None makes 24 where these have 64 MiB at most, and fewer of larger ones, down to 12. Changes no batch.
+            None makes 40 where these have 128 MiB at most, and fewer of larger ones, down to 12. Changes no batch.
             Memory has room for these, the one in use, and twice 24 MiB of what is gathered together with them.
             Where epochs follow each other, those of the third begin to be made while the second ends.
         transform_in: "threads", or "processes" for a transform that holds the GIL.
@@ -254,7 +254,7 @@ class Loader:
             units=ROWS if wanted.asked is None else wanted.asked.identity,
         )
         self._start = beginning  # where the next `for` begins
-        self._at = beginning  # what `state_dict` tells: behind the last batch handed over
+        self._standing = Standing(beginning)  # what `state_dict` tells: behind the last batch handed over
         self._is_restored = False
         shown.show()  # threads that build chunks already run: whatever they tell of must be a whole loader
 
@@ -272,7 +272,8 @@ class Loader:
         """Make `epoch` the next one. A position just restored is kept: it says itself where to go on."""
         epoch = integer(epoch, "epoch", at_least=0)
         if not self._is_restored:
-            self._start = self._at = replace(self._at, epoch=epoch, num_consumed=0)
+            self._start = replace(self._start, epoch=epoch, num_consumed=0)
+            self._standing = Standing(self._start)
 
     def close(self) -> None:
         """End all threads, maps and locks. Harmless when called again.
@@ -295,7 +296,7 @@ class Loader:
         It counts samples of batches handed over, not of batches made ahead. Any number of ranks, with any batch size,
         can go on from it.
         """
-        return self._at.to_json()
+        return self._standing.position.to_json()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved position: the next `for` begins there.
@@ -305,7 +306,7 @@ class Loader:
                 which.
         """
         saved = Position.from_json(state)
-        saved.check(self._at)
+        saved.check(self._start)
         try:
             self._start = saved.settled(self._steps(saved.num_consumed))
         except ValueError as error:  # no step of this data set begins there
@@ -315,13 +316,13 @@ class Loader:
                 saved=saved.num_consumed,
                 current=self._order.num_samples,
             ) from error
-        self._at = saved
+        self._standing = Standing(saved)
         self._is_restored = True
 
     @property
     def epoch(self) -> int:
         """The epoch that the next batch belongs to."""
-        return self._start.epoch if self._is_restored else self._at.epoch
+        return (self._start if self._is_restored else self._standing.position).epoch
 
     @property
     def spec(self) -> Spec:
@@ -342,7 +343,7 @@ class Loader:
         """Return what the loader has done so far."""
         totals = self._stages.totals()
         counts = self._opened.counts()
-        at = self._start if self._is_restored else self._at
+        at = self._start if self._is_restored else self._standing.position
         return LoaderStats(
             num_steps=self._num_steps,
             num_samples=self._num_samples,
@@ -427,7 +428,7 @@ class Loader:
             run = self._new_run(start, turn or Turn())
         if turn is None:
             self._following.began(start, run)
-        self._at = start
+        self._standing = run.standing
         self._start = replace(start, num_consumed=0)
         self._is_restored = False
         return run
@@ -467,10 +468,12 @@ class Loader:
         """Return what the loop gets, and note that it has it."""
         self._num_steps += 1
         self._num_samples += prepared.num_samples
-        self._at = run.position
-        if run.is_over:
-            self._start = run.position
-        self._following.handed(run, self._begin_ahead)
+        self._standing = run.standing
+        num_left = run.num_left
+        if not num_left:
+            self._start = run.standing.position
+        if num_left <= self._following.lead:
+            self._following.handed(run, self._begin_ahead)
         return self._settings.handover.hand_over(prepared.content)
 
 

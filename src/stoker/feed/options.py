@@ -22,7 +22,7 @@ from stoker.trace.record import Trace
 
 # Batches made ahead of the step. The more there are, the more are made together, and the less often threads wait for
 # the interpreter's lock (docs/decisions/0010); large ones gain nothing by it and take memory.
-_LEAST_AHEAD, _MOST_AHEAD, _AHEAD_BYTES = 12, 24, 64 << 20
+_LEAST_AHEAD, _MOST_AHEAD, _AHEAD_BYTES = 12, 40, 128 << 20
 # Chunks opened together where the order is that of the files: two at least are read while two are used.
 _MIN_PLAIN_WINDOW = 4
 

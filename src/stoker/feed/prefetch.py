@@ -61,6 +61,7 @@ class Prefetch(Generic[T]):
         self._made = threading.Condition(self._lock)
         self._taken = threading.Condition(self._lock)
         self._awaited = -1  # the result that the caller waits for
+        self._num_waiting = 0  # threads that wait for room
         self._making_now = threading.RLock()
         self._ready: dict[int, T] = {}
         self._failed: dict[int, BaseException] = {}
@@ -72,6 +73,11 @@ class Prefetch(Generic[T]):
         ]
         self._is_started = False
         self.hold(held)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the next result waits to be handed over."""
+        return self._next_to_hand in self._ready
 
     @property
     def num_ready(self) -> int:
@@ -104,7 +110,7 @@ class Prefetch(Generic[T]):
                 self._taken.notify_all()
                 raise error
             self._next_to_hand += 1
-            if self._has_room():
+            if self._num_waiting and self._has_room():
                 self._taken.notify()
             return self._ready.pop(number)
 
@@ -173,8 +179,12 @@ class Prefetch(Generic[T]):
             if self._has_room() or self._is_done():
                 return self._claim_now()
         with self._waiting(), self._lock:  # the lock inside: whoever is told of the wait may take its time
-            while not (self._has_room() or self._is_done()):
-                self._taken.wait()
+            self._num_waiting += 1
+            try:
+                while not (self._has_room() or self._is_done()):
+                    self._taken.wait()
+            finally:
+                self._num_waiting -= 1
             return self._claim_now()
 
     def _num_wanted(self) -> int:

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 
 from stoker import loops
 from stoker.feed.fill import Filler
@@ -45,6 +45,32 @@ class Turn:
     every: int = 1
 
 
+class Standing:
+    """Where a run stands. Its position is worked out for those who ask: after every step, hardly anybody does.
+
+    Args:
+        began: Where the run began.
+        steps: Its steps, counted from there; None where it has not begun.
+
+    Attributes:
+        last: The last step that was handed over, None before the first.
+    """
+
+    __slots__ = ("_began", "_steps", "last")
+
+    def __init__(self, began: Position, steps: Steps | None = None) -> None:
+        self._began = began
+        self._steps = steps
+        self.last: int | None = None
+
+    @property
+    def position(self) -> Position:
+        """Behind the last step handed over."""
+        if self._steps is None or self.last is None:
+            return self._began
+        return self._began.after(self.last, self._steps)
+
+
 class Run:
     """The batches of one rank, from one position of an epoch to its end.
 
@@ -59,6 +85,10 @@ class Run:
         turn: Which of the steps it makes.
         units_in: Returns what the order counts of a data set in one of its own epochs, None for rows.
         held: Batches of another run that count with those that this one may have ahead; see `hold`.
+
+    Attributes:
+        steps: As given.
+        standing: Where it stands.
     """
 
     def __init__(
@@ -75,8 +105,8 @@ class Run:
         units_in: Callable[[int, int], Units | None],
         held: int = 0,
     ) -> None:
-        self.position = position
         self.steps = steps
+        self.standing = Standing(position, steps)
         self._opened = opened
         self._settings = settings
         self._stages = stages
@@ -87,9 +117,9 @@ class Run:
         self._handed_ns = 0
         self._busy_s = 0.0  # how long it took to gather batches, the last time
         self._passing_from = 0  # the step from which on windows may be left behind
+        self._subject: Subject | None = None  # of the step that the loop is at, where it is shown
         self._subjects = Subjects(epoch=self._epoch, steps=steps, num_lanes=len(orders))
-        # Asked for twice: when a step is assembled, and to see what it leaves behind.
-        self._slices = lru_cache(maxsize=64)(partial(steps.slices, shard=settings.shard))
+        self._slices = partial(steps.slices, shard=settings.shard)
         self._is_closed = False
         self._closing = threading.RLock()
         self._crew = opened.crew(settings.num_threads)
@@ -177,11 +207,6 @@ class Run:
         return EpochStream(order, windows, units=units, fragments=self._opened.fragments(which), which=which)
 
     @property
-    def is_over(self) -> bool:
-        """Whether all its steps have been handed over."""
-        return self._num_handed == len(self._numbers)
-
-    @property
     def num_left(self) -> int:
         """Steps that have not been handed over."""
         return len(self._numbers) - self._num_handed
@@ -219,32 +244,32 @@ class Run:
             RuntimeError: The run was closed before.
         """
         start_ns = time.perf_counter_ns()
+        stages, numbers, number = self._stages, self._numbers, self._num_handed
         if self._handed_ns:
-            last = self._subjects.of_step(self._numbers[self._num_handed - 1])
-            self._stages("step", self._handed_ns, start_ns, 0, last)
+            stages("step", self._handed_ns, start_ns, 0, self._subject)
             self._handed_ns = 0
+        if number == len(numbers):
+            raise StopIteration
+        self._subject = self._subject_of(numbers[number])
         try:
-            prepared = self._waited()
-        except StopIteration:
-            raise
+            if self._prefetch.is_ready and not stages.shows_each:  # nothing to wait in
+                prepared = self._prefetch.get()
+                stages("wait", start_ns, time.perf_counter_ns(), 0)
+            else:
+                with stages.span("wait", subject=self._subject):
+                    prepared = self._prefetch.get()
         except Exception as error:
             if self._is_closed:
                 # Whatever failed then failed because its cache, windows or threads were being closed.
                 raise RuntimeError("the loader was closed before the epoch was over") from None
-            step = self._numbers[self._num_handed]
-            error.add_note(f"needed by step {step} of this pass over epoch {self._epoch}")
+            error.add_note(f"needed by step {numbers[number]} of this pass over epoch {self._epoch}")
             raise
-        self.position = self.position.after(self._numbers[self._num_handed], self.steps)
-        self._num_handed += 1
-        self._pass_windows()
+        self.standing.last = numbers[number]
+        self._num_handed = number = number + 1
+        if number < len(numbers) and numbers[number] >= self._passing_from:
+            self._pass_windows(numbers[number])
         self._handed_ns = time.perf_counter_ns()
         return prepared
-
-    def _waited(self) -> Prepared:
-        if self.is_over:
-            return self._prefetch.get()  # which says so
-        with self._stages.span("wait", subject=self._subjects.of_step(self._numbers[self._num_handed])):
-            return self._prefetch.get()
 
     def close(self) -> None:
         """Stop all threads of the run and give everything back. Harmless when called again.
@@ -271,28 +296,35 @@ class Run:
         if number:  # the first of all comes as soon as it can
             loops.give_way(self._busy_s)
         numbers = self._numbers[number : number + num_wanted]
-        start_s = time.perf_counter()
-        with self._stages.span("batch", subject=self._subjects.of_step(numbers[0])):
-            made, slices = self._gatherer.gather(numbers)
-            ready = [self._finisher.finish(made[0], slices[0])]
-        self._busy_s = time.perf_counter() - start_s
-        for step, batch, pieces in zip(numbers[1:], made[1:], slices[1:], strict=False):
-            if not self._finisher.is_quick:
+        stages, finisher = self._stages, self._finisher
+        ready: list[Prepared] = []
+        try:
+            with stages.span("batch", subject=self._subject_of(numbers[0])) as span:
+                made, slices = self._gatherer.gather(numbers)
+                # A span of its own for each takes a tenth of what is left to do, so only where somebody looks at it.
+                num_now = len(made) if finisher.is_quick and not stages.shows_each else 1
+                span.num_calls = num_now
+                for i in range(num_now):
+                    ready.append(finisher.finish(made[i], slices[i]))  # noqa: PERF401  kept where a later one fails
+            self._busy_s = (span.stop_ns - span.start_ns) / 1e9
+            for i in range(num_now, len(made)):
+                if not finisher.is_quick:
+                    yield ready
+                    ready = []
+                with stages.span("batch", subject=self._subject_of(numbers[i])):
+                    ready.append(finisher.finish(made[i], slices[i]))
+        except Exception:
+            if ready:  # they come before the error
                 yield ready
-                ready = []
-            try:
-                with self._stages.span("batch", subject=self._subjects.of_step(step)):
-                    ready.append(self._finisher.finish(batch, pieces))
-            except Exception:
-                yield ready  # they come before the error
-                raise
+            raise
         yield ready
 
-    def _pass_windows(self) -> None:
-        """Close the windows that only steps already handed over needed."""
-        if self.is_over or self._numbers[self._num_handed] < self._passing_from:
-            return
-        step, steps = self._numbers[self._num_handed], self.steps
+    def _subject_of(self, step: int) -> Subject | None:
+        return self._subjects.of_step(step) if self._stages.shows_each else None
+
+    def _pass_windows(self, step: int) -> None:
+        """Close the windows that only steps before this one needed."""
+        steps = self.steps
         pieces = [piece for piece in self._slices(step) if not piece.is_padding]  # which goes back to the beginning
         borders = [self._streams[piece.lane].pass_by(piece.start) for piece in pieces]
         # No step before this one begins behind such a border: nothing has to be looked at until then.

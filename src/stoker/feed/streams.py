@@ -148,13 +148,14 @@ class EpochStream:
         """Position at which the last window begins; None where there are two at most."""
         return self._borders[-2] if len(self._borders) > 3 else None
 
-    def _by_window(self, ranges: Sequence[Range]) -> list[tuple[int, list[Range]]]:
+    def _by_window(self, ranges: Sequence[Range]) -> Sequence[tuple[int, Sequence[Range]]]:
         """Return the ranges in their order, cut at borders; those that follow each other in one window together."""
         borders = self._borders
         if len(ranges) == 1:  # mostly so
-            number = bisect_right(borders, ranges[0][0]) - 1
-            if ranges[0][0] < ranges[0][1] <= borders[number + 1]:
-                return [(number, list(ranges))]
+            ((begin, stop),) = ranges
+            number = bisect_right(borders, begin) - 1
+            if begin < stop <= borders[number + 1]:
+                return ((number, ranges),)
         found: list[tuple[int, list[Range]]] = []
         for begin, stop in ranges:
             start = begin

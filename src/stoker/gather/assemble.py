@@ -126,11 +126,11 @@ class Assembled(NamedTuple):
         Args:
             sizes: Samples of each; together those of this one, of which nothing is shared.
         """
-        batches, begin = [], 0
+        batches, begin, records, lists = [], 0, self.records, self.ragged
         for size in sizes:
             end = begin + size
-            ragged = {name: _lists_between(lists, begin, end) for name, lists in self.ragged.items()}
-            batches.append(Assembled(self.spec, size, self.records[begin:end], ragged, (), self.names))
+            own = {name: _lists_between(one, begin, end) for name, one in lists.items()} if lists else {}
+            batches.append(Assembled(self.spec, size, records[begin:end], own, (), self.names))
             begin = end
         return batches
 
@@ -143,11 +143,14 @@ class Assembled(NamedTuple):
                 else np.empty((self.num_samples, *entry.shape), dtype=entry.dtype)
                 for entry in self.spec
             }
-        dtype, ragged = self.spec.record_dtype, self.ragged
+        dtype, names = self.spec.record_dtype, self.spec.record_dtype.names or ()
         records: Array = np.ndarray(len(self.records), dtype, buffer=self.records)
-        if not ragged:
-            return {name: records[name] for name in dtype.names or ()}
-        return {entry.name: ragged.get(entry.name) or records[entry.name] for entry in self.spec}
+        views: Arrays = dict(zip(names, map(records.__getitem__, names), strict=True))
+        if not self.ragged:
+            return views
+        views |= self.ragged
+        names = self.spec.names
+        return dict(zip(names, map(views.__getitem__, names), strict=True))
 
     @property
     def size_bytes(self) -> int:

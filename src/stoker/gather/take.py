@@ -94,8 +94,7 @@ def take_located(records: Array, where: Where, out: Array) -> None:
     """
     num_bytes = records.shape[1]
     kernels = loops.find(_STRETCHES) if num_bytes % CACHE_LINE_BYTES == 0 else None
-    stretch = _stretch(where)
-    if kernels is None or stretch is None:
+    if kernels is None or (stretch := _stretch(where)) is None:
         take_records(records, where.row, out)
     else:
         kernels.take_stretch(*stretch, records.reshape(-1), num_bytes, out.reshape(-1))
@@ -103,9 +102,10 @@ def take_located(records: Array, where: Where, out: Array) -> None:
 
 def _stretch(where: Where) -> tuple[Any, ...] | None:
     """Return what compiled loops find places by; None where they are found, or lie in several ranges."""
-    if isinstance(where, Places) or where.stretch is None:
+    if isinstance(where, Places):
         return None
-    return (where.stretch[0], *where.tables)
+    stretch = where.stretch
+    return None if stretch is None else (stretch[0], *where.tables)
 
 
 class Taken(NamedTuple):

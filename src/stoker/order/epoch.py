@@ -341,24 +341,27 @@ class Located:
     Args:
         ranges: First and past-the-last position of each; at least one, all in the window: that is not checked again.
         tables: Of the window.
+
+    Attributes:
+        stretch: First and past-the-last position; None where there are several ranges.
+        tables: As given.
     """
 
-    __slots__ = ("_found", "_ranges", "tables")
+    __slots__ = ("_found", "_ranges", "stretch", "tables")
 
     def __init__(self, ranges: Sequence[tuple[int, int]], tables: Tables) -> None:
         self._ranges = ranges
         self._found: tuple[Int64, Int64] | None = None
+        self.stretch = ranges[0] if len(ranges) == 1 else None
         self.tables = tables
 
     @property
     def num(self) -> int:
         """B."""
-        return sum(stop - start for start, stop in self._ranges)
-
-    @property
-    def stretch(self) -> tuple[int, int] | None:
-        """First and past-the-last position; None where there are several ranges."""
-        return self._ranges[0] if len(self._ranges) == 1 else None
+        if self.stretch is None:
+            return sum(stop - start for start, stop in self._ranges)
+        start, stop = self.stretch
+        return stop - start
 
     @property
     def slot(self) -> Int64:

@@ -166,14 +166,7 @@ class Position:
         consumed = steps.consumed_before(step + 1)
         if consumed < self.num_consumed:
             raise ValueError(f"after step {step} {consumed} samples are consumed: fewer than {self.num_consumed}")
-        return self.next_epoch() if step + 1 == steps.num_steps else self._moved(consumed)
-
-    def _moved(self, num_consumed: int) -> Position:
-        """Return the same with another `num_consumed`, known to be sound: 0.4 instead of 6 microseconds."""
-        moved = object.__new__(Position)
-        moved.__dict__.update(self.__dict__)
-        moved.__dict__["num_consumed"] = num_consumed
-        return moved
+        return self.next_epoch() if step + 1 == steps.num_steps else replace(self, num_consumed=consumed)
 
     def settled(self, steps: Steps) -> Position:
         """Return where the next batch comes from: the next epoch where `steps`, begun in mid-epoch, are none.

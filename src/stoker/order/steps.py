@@ -174,9 +174,11 @@ class Steps:
         """
         if not 0 <= step < self.num_steps:
             raise ValueError(f"step {step} lies outside [0, {self.num_steps})")
-        begin = self.lane_start + step * self.part_size
-        if self.num_lanes == 1 and begin + self.part_size <= self.lane_sizes[0]:  # mostly so
-            start, stop = (begin + rank * self.part_size // shard.world_size for rank in (shard.rank, shard.rank + 1))
+        most = self.part_size
+        begin = self.lane_start + step * most
+        if self.num_lanes == 1 and begin + most <= self.lane_sizes[0]:  # mostly so
+            rank, world_size = shard.rank, shard.world_size
+            start, stop = begin + rank * most // world_size, begin + (rank + 1) * most // world_size
             return (Slice(0, start, stop),) if start < stop else ()
         taken: list[Slice] = []
         first, last = shard.rank * self.num_lanes, (shard.rank + 1) * self.num_lanes

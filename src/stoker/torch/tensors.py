@@ -62,10 +62,16 @@ def own_tensors(arrays: Mapping[str, Any]) -> Tensors:
     """
     if set(map(type, arrays.values())) == {np.ndarray}:
         return dict(zip(arrays, map(torch.from_numpy, arrays.values()), strict=True))
-    return {
-        name: torch.from_numpy(field) if type(field) is np.ndarray else as_tensors(field)
-        for name, field in arrays.items()
-    }
+    return dict(zip(arrays, map(_own_tensor, arrays.values()), strict=True))
+
+
+def _own_tensor(field: Any) -> Any:
+    kind = type(field)
+    if kind is np.ndarray:
+        return torch.from_numpy(field)
+    if kind is Ragged and type(field.values) is np.ndarray:
+        return Ragged(torch.from_numpy(field.values), torch.from_numpy(field.offsets))
+    return as_tensors(field)
 
 
 def fields_of(records: torch.Tensor, spec: Spec) -> dict[str, torch.Tensor]:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self, TypeAlias
 
-from stoker.trace.track import Subject, Track
+from stoker.trace.track import Subject, Total, Track
 
 OnStage: TypeAlias = Callable[[str, int, int, int], None]
 """Told of each piece of work: (stage, start_ns, stop_ns, num_bytes), from any thread."""
@@ -87,11 +87,15 @@ class Stages:
     Args:
         max_spans: Spans kept a thread: the latest. 0 keeps totals alone.
         ranges: Shown every span that is entered and left.
+
+    Attributes:
+        shows_each: Whether each piece of work is shown, in a trace or a profiler; else only what all of them came to.
     """
 
     def __init__(self, *, max_spans: int = 0, ranges: Ranges | None = None) -> None:
         self.max_spans = max_spans
         self.ranges = ranges
+        self.shows_each = bool(max_spans) or ranges is not None
         # Set by whoever wants to be called now and then, without a thread for it.
         self.due_ns = NEVER_NS
         self.on_due: Callable[[str, int], None] | None = None
@@ -100,19 +104,25 @@ class Stages:
         self._tracks: list[Track] = []
         self._samples: deque[Sample] = deque(maxlen=_MAX_SAMPLES if max_spans else 0)
 
-    def __call__(self, stage: str, start_ns: int, stop_ns: int, num_bytes: int, subject: Subject | None = None) -> None:
-        """Add one piece of work; `subject` is that of the span around it unless told."""
+    def __call__(
+        self,
+        stage: str,
+        start_ns: int,
+        stop_ns: int,
+        num_bytes: int,
+        subject: Subject | None = None,
+        num_calls: int = 1,
+    ) -> None:
+        """Add a piece of work, or some at once; `subject` is that of the span around it unless told."""
         try:
             track: Track = self._local.track
         except AttributeError:
             track = self._new_track()
-        try:
-            total = track.totals[stage]
-        except KeyError:
-            total = track.totals[stage] = [0, 0, 0]
-        total[0] += 1
-        total[1] += stop_ns - start_ns
-        total[2] += num_bytes
+        total = track.totals[stage]
+        total.num_calls += num_calls
+        total.busy_ns += stop_ns - start_ns
+        if num_bytes:
+            total.num_bytes += num_bytes
         if track.spans is not None:
             track.spans.append((stage, start_ns, stop_ns, num_bytes, subject or track.subject))
             track.num_spans += 1
@@ -130,15 +140,17 @@ class Stages:
 
     def totals(self) -> dict[str, StageTotal]:
         """Return the totals so far, added over threads, in the order in which stages first ran on each."""
-        sums: dict[str, list[int]] = {}
+        found: dict[str, list[Total]] = {}
         for track in self.tracks():
             for stage, total in list(track.totals.items()):
-                found = sums.setdefault(stage, [0, 0, 0])
-                for i, value in enumerate(total):
-                    found[i] += value
+                found.setdefault(stage, []).append(total)
         return {
-            stage: StageTotal(num_calls=calls, busy_s=ns / 1e9, num_bytes=num_bytes)
-            for stage, (calls, ns, num_bytes) in sums.items()
+            stage: StageTotal(
+                num_calls=sum(one.num_calls for one in of_threads),
+                busy_s=sum(one.busy_ns for one in of_threads) / 1e9,
+                num_bytes=sum(one.num_bytes for one in of_threads),
+            )
+            for stage, of_threads in found.items()
         }
 
     def active(self) -> dict[str, int]:
@@ -194,18 +206,20 @@ class OpenSpan:
     Attributes:
         stage: Of which it is a piece of work.
         num_bytes: Bytes that went through; may be set inside.
+        num_calls: Pieces of work that it counts as; may be set inside.
         outer: The span around it on the same thread.
         start_ns: When it began.
         stop_ns: When it ended.
     """
 
-    __slots__ = ("_stages", "_subject", "_track", "num_bytes", "outer", "stage", "start_ns", "stop_ns")
+    __slots__ = ("_stages", "_subject", "_track", "num_bytes", "num_calls", "outer", "stage", "start_ns", "stop_ns")
 
     def __init__(self, stages: Stages, stage: str, num_bytes: int, subject: Subject | None) -> None:
         self._stages = stages
         self._subject = subject
         self.stage = stage
         self.num_bytes = num_bytes
+        self.num_calls = 1
 
     def __enter__(self) -> Self:
         stages = self._stages
@@ -231,7 +245,7 @@ class OpenSpan:
         stages, track = self._stages, self._track
         if stages.ranges is not None:
             stages.ranges.pop()
-        stages(self.stage, self.start_ns, stop_ns, self.num_bytes)
+        stages(self.stage, self.start_ns, stop_ns, self.num_bytes, None, self.num_calls)
         track.open_span = self.outer
         if self._subject is not None:
             track.subject = self._subject

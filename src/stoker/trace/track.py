@@ -46,12 +46,37 @@ class Span:
     chunk: int
 
 
+class Total:
+    """What one thread has done in one stage so far.
+
+    Attributes:
+        num_calls: Pieces of work.
+        busy_ns: Nanoseconds spent on them.
+        num_bytes: Bytes that went through.
+    """
+
+    __slots__ = ("busy_ns", "num_bytes", "num_calls")
+
+    def __init__(self) -> None:
+        self.num_calls = 0
+        self.busy_ns = 0
+        self.num_bytes = 0
+
+
+class _Totals(dict[str, Total]):
+    """Totals by stage, in the order in which stages first ran."""
+
+    def __missing__(self, stage: str) -> Total:
+        total = self[stage] = Total()
+        return total
+
+
 class Track:
     """One thread's totals and spans. Written by that thread alone, read by any.
 
     Attributes:
         name: Of the thread.
-        totals: Stage -> [calls, ns, bytes].
+        totals: By stage.
         spans: The latest spans, None where there is no trace.
         num_spans: Spans ever put there.
         subject: What the thread is working for.
@@ -63,7 +88,7 @@ class Track:
 
     def __init__(self, name: str, *, max_spans: int) -> None:
         self.name = name
-        self.totals: dict[str, list[int]] = {}
+        self.totals = _Totals()
         self.spans: deque[Recorded] | None = deque(maxlen=max_spans) if max_spans else None
         self.num_spans = 0
         self.subject = NOTHING

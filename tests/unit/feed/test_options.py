@@ -8,14 +8,14 @@ from stoker.feed.options import default_prefetch
 
 
 @pytest.mark.parametrize(
-    ("batch_bytes", "expected"), [(None, 12), (0.5, 24), (640 * 4096, 24), (4 << 20, 16), (1 << 30, 12)]
+    ("batch_bytes", "expected"), [(None, 12), (0.5, 40), (640 * 4096, 40), (4 << 20, 32), (1 << 30, 12)]
 )
 def test_small_batches_are_made_further_ahead(batch_bytes, expected):
     assert default_prefetch(batch_bytes) == expected
 
 
 @given(st.floats(min_value=0, max_value=1e15))
-def test_more_than_the_least_never_takes_more_than_64_mib(batch_bytes):
+def test_more_than_the_least_never_takes_more_than_128_mib(batch_bytes):
     num_ahead = default_prefetch(batch_bytes)
-    assert 12 <= num_ahead <= 24
-    assert num_ahead == 12 or num_ahead * batch_bytes <= 64 << 20
+    assert 12 <= num_ahead <= 40
+    assert num_ahead == 12 or num_ahead * batch_bytes <= 128 << 20

@@ -72,6 +72,22 @@ def test_every_stage_of_every_step_is_there_with_its_number(data, tmp_path, pref
     assert found.counters["source bytes fetched"][-1][1] <= stats.fetched_bytes
 
 
+@pytest.mark.parametrize("prefetch", [0, 1, 24])
+@pytest.mark.parametrize("augment", [None, lambda batch, rng: batch])
+def test_steps_count_alike_whether_each_is_shown_or_not(data, prefetch, augment):
+    num_calls = []
+    for trace in (None, Trace()):
+        options = {"prefetch": prefetch, "trace": trace, "augment": augment, "num_threads": 2}
+        with Loader(Dataset(data, chunk_size=5000), batch_size=16, shuffle=True, **options) as loader:
+            for epoch in (0, 2):  # not one behind the other: nothing of a third is made ahead
+                loader.set_epoch(epoch)
+                for _ in loader:
+                    pass
+            stages, num_steps = loader.stats().stages, 2 * len(loader)
+        num_calls.append([stages[stage].num_calls for stage in ("batch", "wait", "step")])
+    assert num_calls == [[num_steps] * 3] * 2
+
+
 def test_a_trace_does_not_change_how_many_batches_are_made_at_a_time(data, tmp_path):
     trace = Trace()
     with Loader(Dataset(data), batch_size=10, shuffle=True, prefetch=12, trace=trace, num_threads=1) as loader:

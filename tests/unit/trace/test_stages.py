@@ -33,6 +33,16 @@ def test_totals_add_up_over_threads():
     }
 
 
+def test_several_pieces_of_work_may_be_told_at_once():
+    stages = Stages()
+    with stages.span("batch", 7) as span:
+        span.num_calls = 3
+    stages("batch", 10, 30, 5, num_calls=2)
+    total = stages.totals()["batch"]
+    assert (total.num_calls, total.num_bytes) == (5, 12)
+    assert total.busy_s == (span.stop_ns - span.start_ns + 20) / 1e9
+
+
 def test_a_block_that_fails_is_counted_too():
     stages = Stages()
     with pytest.raises(KeyError), timed(stages, "decode", 7):

@@ -84,7 +84,7 @@ class Made(NamedTuple):
         shaping: How they are; None where as they lie.
         has_records: Whether they are views of `assembled` at all.
         num_samples: Samples in it.
-        size_bytes: Bytes gathered.
+        size_bytes: Bytes gathered; where several were gathered in one go, the mean of these.
     """
 
     arrays: Arrays
