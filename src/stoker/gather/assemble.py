@@ -27,7 +27,7 @@ from stoker.gather.take import (
     take_rows,
     take_runs,
 )
-from stoker.spec import CACHE_LINE_BYTES, Array, Arrays, Entry, Ragged, Shared, Spec, run_name
+from stoker.spec import Array, Arrays, Entry, Ragged, Shared, Spec, run_name
 from stoker.windows.window import Rows, Window
 
 Index = npt.NDArray[np.int64]
@@ -118,7 +118,7 @@ class Assembled(NamedTuple):
         views: dict[str, Any] = {**own}
         for shared in self.shared:
             views |= {name: Shared(field, shared.index) for name, field in shared.rows.views().items()}
-        return {name: views[name] for name in self.names}
+        return dict(zip(self.names, map(views.__getitem__, self.names), strict=True))
 
     def cut(self, sizes: Sequence[int]) -> list[Assembled]:
         """Return the batches that lie in this one side by side, in the same memory.
@@ -288,8 +288,7 @@ def _taken(spec: Spec, window: Window | Rows, where: Where, pool: BufferPool) ->
     if taken is None:
         return None
     # Some more than the most so far: what varies by chance from batch to batch shall not be asked for twice.
-    num_bytes = float(taken.begins[-1] + taken.offsets[-1, -1] * lists.value_bytes[-1] + 2 * CACHE_LINE_BYTES)
-    rows.expected_bytes = max(rows.expected_bytes, 1.05 * num_bytes / max(1, num))
+    rows.expected_bytes = max(rows.expected_bytes, 1.05 * taken.num_bytes / max(1, num))
     return Assembled(spec=spec, num_samples=num, records=records, ragged=_named(spec.strip or spec.apart, taken))
 
 
@@ -298,7 +297,8 @@ def _named(entries: Sequence[Entry], taken: Taken) -> dict[str, Ragged]:
     ragged = {}
     for entry, offsets, begin in zip(entries, taken.offsets, taken.begins.tolist(), strict=True):
         end = begin + int(offsets[-1]) * entry.value_bytes
-        ragged[entry.name] = Ragged(taken.values[begin:end].view(entry.dtype).reshape(-1, *entry.shape), offsets)
+        values = taken.values[begin:end].view(entry.dtype)
+        ragged[entry.name] = Ragged(values.reshape(-1, *entry.shape) if entry.shape else values, offsets)
     return ragged
 
 

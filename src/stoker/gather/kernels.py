@@ -118,6 +118,16 @@ def extents(words, first, slot, row, starts, offsets):
         offsets[i + 1] = total
 
 
+@compiled(INT64, INT64, INT64, OUT_INT64, OUT_INT64, keeps_lock=True)
+def expand(slot, starts, offsets, found_slot, found_row):
+    """Write slot and row of each of some rows side by side, for every unit or list. See `take.expand`."""
+    for i in range(len(slot)):
+        shift = starts[i] - offsets[i]
+        for k in range(offsets[i], offsets[i + 1]):
+            found_slot[k] = slot[i]
+            found_row[k] = shift + k
+
+
 @compiled(INT64, INT64, INT64, types.int64, INT64, INT64, OUT_INT64, OUT_INT64)
 def value_extents(words, first, first_byte, value_bytes, slot, row, sources, offsets):
     """Read where the values of each list begin, and add up the lengths. See `borders.inner_borders`."""

@@ -115,11 +115,13 @@ class Taken(NamedTuple):
         offsets: Of the lists of each field. Shape [F, B + 1].
         begins: Where each field's values begin. Shape [F].
         values: The values of all fields, uint8.
+        num_bytes: How many bytes of it these take.
     """
 
     offsets: Array
     begins: Index
     values: Array
+    num_bytes: int
 
 
 def take_rows(
@@ -166,7 +168,7 @@ def take_rows(
     if num_bytes > len(values):
         values = memory_for(num_bytes)
         kernels.copy_fields(fields.memory, fields.value_bytes, sources, offsets, begins, values)
-    return Taken(offsets, begins, values)
+    return Taken(offsets, begins, values, num_bytes)
 
 
 def copy_fields(
@@ -191,17 +193,19 @@ def copy_fields(
     begins = np.empty(len(value_bytes), dtype=np.int64)
     kernels = loops.find(_ROWS_AND_LISTS) if compiled else None
     if kernels is not None:
-        values = memory_for(kernels.room_for_fields(value_bytes, offsets))
+        num_bytes = kernels.room_for_fields(value_bytes, offsets)
+        values = memory_for(num_bytes)
         kernels.copy_fields(memory, value_bytes, sources, offsets, begins, values)
-        return Taken(offsets, begins, values)
+        return Taken(offsets, begins, values, num_bytes)
     # Each begins on a cache line, whatever its values are.
     sizes = -(-offsets[:, -1] * value_bytes // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
     np.cumsum(sizes, out=begins)
-    values = memory_for(int(begins[-1]))
+    num_bytes = int(begins[-1])
+    values = memory_for(num_bytes)
     begins -= sizes
     for f, begin in enumerate(begins.tolist()):
         copy_lists(memory, sources[f], int(value_bytes[f]), offsets[f], values[begin:], compiled=False)
-    return Taken(offsets, begins, values)
+    return Taken(offsets, begins, values, num_bytes)
 
 
 def extents(words: Index, first: Index, slot: Index, row: Index, *, compiled: bool = True) -> tuple[Index, Index]:
@@ -291,20 +295,24 @@ def copy_lists(
     np.take(memory.view(unit), units, out=out[: len(units) * unit.itemsize].view(unit), mode="clip")
 
 
-def expand(slot: Index, starts: Index, offsets: Index) -> tuple[Index, Index]:
-    """Return slot and row of every inner list of the given outer lists.
+def expand(slot: Index, starts: Index, offsets: Index, *, compiled: bool = True) -> tuple[Index, Index]:
+    """Return slot and row of every row of some units, or of every inner list of outer ones, which lie side by side.
 
     Args:
-        slot: Chunk of each outer list, shape [B].
-        starts: Its first inner list in the chunk, shape [B].
-        offsets: Outer lists side by side, shape [B + 1].
+        slot: Chunk of each unit, as its place in the window. Shape [B].
+        starts: Its first row. Shape [B].
+        offsets: Units side by side, in rows. Shape [B + 1].
+        compiled: False keeps to NumPy.
 
     Returns:
-        Slot and row of each inner list, shapes [offsets[-1]].
+        Slot and row of each row, shapes [offsets[-1]].
     """
-    lengths = np.diff(offsets)
-    rows = np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
-    return np.repeat(slot, lengths), rows
+    kernels = loops.find(_ROWS_AND_LISTS) if compiled else None
+    if kernels is None:
+        return np.repeat(slot, np.diff(offsets)), ranges(starts, offsets)
+    found_slot, found_row = np.empty((2, int(offsets[-1])), dtype=np.int64)
+    kernels.expand(slot, starts, offsets, found_slot, found_row)
+    return found_slot, found_row
 
 
 def run_rows(records: Array, offset: int, first: Index, slot: Index, row: Index, *, compiled: bool = True) -> Index:

@@ -257,7 +257,7 @@ def test_strips_of_large_batches_are_whole_with_a_long_list_here_and_there(kinds
     for i, entry in enumerate(spec.strip):
         values, borders = arrays[entry.name]
         expected = np.concatenate([values[borders[r] : borders[r + 1]] for r in row.tolist()])
-        for offsets, begins, content in found:
+        for offsets, begins, content, _ in found:
             np.testing.assert_array_equal(offsets[i], offsets_of(np.diff(borders)[row]))
             np.testing.assert_array_equal(content[begins[i] : begins[i] + expected.nbytes].view(entry.dtype), expected)
     for memory, begin, end in guarded:
@@ -277,10 +277,13 @@ def test_strips_are_found_alike_with_and_without_compiled_loops(table, num):
         np.testing.assert_array_equal(a, b)
 
 
-def test_inner_lists_are_found_in_their_chunks():
-    slot, rows = take.expand(np.array([1, 0, 1]), np.array([4, 0, 2]), np.array([0, 2, 2, 3]))
-    assert slot.tolist() == [1, 1, 1]
-    assert rows.tolist() == [4, 5, 2]
+@pytest.mark.parametrize("compiled", [True, False])
+@given(units=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 1 << 40), st.integers(0, 5))))
+def test_the_rows_of_units_are_those_that_lie_side_by_side_from_their_first_on(units, compiled):
+    slot, first, counts = np.array(units, dtype=np.int64).reshape(-1, 3).T.copy()
+    found = take.expand(slot, first, offsets_of(counts), compiled=compiled)
+    expected = [(s, f + i) for s, f, num in units for i in range(num)]
+    assert list(zip(*(one.tolist() for one in found), strict=True)) == expected
 
 
 @pytest.mark.parametrize("is_mapped", [True, False])

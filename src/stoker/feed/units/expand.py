@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -23,6 +24,18 @@ class Rows(NamedTuple):
     """
 
     row: Int64
+    offsets: Int64
+
+
+class Spans(NamedTuple):
+    """The rows of units whose rows lie side by side.
+
+    Attributes:
+        first: The first row of each, in its chunk. Shape [B].
+        offsets: Where each unit's rows begin if one stands behind the other, and the end. Shape [B + 1].
+    """
+
+    first: Int64
     offsets: Int64
 
 
@@ -65,8 +78,21 @@ class Units(Protocol):
         """Return the units of a chunk that a row of it stands in: none, one, or several. Shape [n], ascending."""
 
 
+class SideBySide(Units):
+    """Units whose rows lie side by side."""
+
+    @abstractmethod
+    def spans(self, chunk: Int64, unit: Int64) -> Spans:
+        """Return where the rows of units lie; see `Units.rows`."""
+
+    def rows(self, chunk: Int64, unit: Int64) -> Rows:
+        """Return the rows of units."""
+        first, offsets = self.spans(chunk, unit)
+        return Rows(ranges(first, offsets), offsets)
+
+
 @dataclass(frozen=True)
-class Groups:
+class Groups(SideBySide):
     """Runs of rows with equal keys."""
 
     index: Index
@@ -76,13 +102,12 @@ class Groups:
         """Groups of each chunk. Shape [K]."""
         return np.diff(self.index.arrays["unit_starts"])
 
-    def rows(self, chunk: Int64, unit: Int64) -> Rows:
-        """Return the rows of groups."""
+    def spans(self, chunk: Int64, unit: Int64) -> Spans:
+        """Return where the rows of groups lie."""
         starts = self.index.arrays["starts"]
         at = self.index.arrays["unit_starts"][chunk] + unit
         first = starts[at]
-        offsets = offsets_of(starts[at + 1] - first)
-        return Rows(ranges(first - self.index.row_starts[chunk], offsets), offsets)
+        return Spans(first - self.index.row_starts[chunk], offsets_of(starts[at + 1] - first))
 
     def units_of(self, chunk: int, row: int) -> Int64:
         """Return the group that a chunk's row is in. Shape [1]."""
@@ -91,7 +116,7 @@ class Groups:
 
 
 @dataclass(frozen=True)
-class Windows:
+class Windows(SideBySide):
     """Rows of one key side by side, so many each."""
 
     index: Index
@@ -102,12 +127,11 @@ class Windows:
         """Windows of each chunk. Shape [K]."""
         return np.diff(self.index.arrays["unit_starts"])
 
-    def rows(self, chunk: Int64, unit: Int64) -> Rows:
-        """Return the rows of windows."""
+    def spans(self, chunk: Int64, unit: Int64) -> Spans:
+        """Return where the rows of windows lie."""
         first = self.index.arrays["starts"][self.index.arrays["unit_starts"][chunk] + unit]
-        first = first - self.index.row_starts[chunk]
-        row = (first[:, None] + np.arange(self.length)).reshape(-1)
-        return Rows(row, np.arange(len(first) + 1, dtype=np.int64) * self.length)
+        offsets = np.arange(len(first) + 1, dtype=np.int64) * self.length
+        return Spans(first - self.index.row_starts[chunk], offsets)
 
     def units_of(self, chunk: int, row: int) -> Int64:
         """Return the windows that a chunk's row is in."""
@@ -118,7 +142,7 @@ class Windows:
 
 
 @dataclass(frozen=True)
-class Weights:
+class Weights(SideBySide):
     """Rows drawn by their weights."""
 
     draws: Draws
@@ -128,9 +152,9 @@ class Weights:
         """Draws of each chunk in this epoch. Shape [K]."""
         return self.draws.num_draws
 
-    def rows(self, chunk: Int64, unit: Int64) -> Rows:
-        """Return the row of each draw."""
-        return Rows(self.draws.rows(chunk, unit), np.arange(len(unit) + 1, dtype=np.int64))
+    def spans(self, chunk: Int64, unit: Int64) -> Spans:
+        """Return where the row of each draw lies."""
+        return Spans(self.draws.rows(chunk, unit), np.arange(len(unit) + 1, dtype=np.int64))
 
     def units_of(self, chunk: int, row: int) -> Int64:
         """Return the draws that take a chunk's row."""

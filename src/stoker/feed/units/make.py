@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stoker.errors import FieldError
-from stoker.feed.units.expand import Packed, Units
+from stoker.feed.units.expand import Packed, SideBySide, Units
 from stoker.feed.units.packing import PackedPart, fill_places, pack_field
 from stoker.gather.assemble import Assembled, Once, Part, assemble
 from stoker.gather.borders import borders_of
 from stoker.gather.buffers import BufferPool
+from stoker.gather.take import expand
 from stoker.offsets import offsets_of
 from stoker.order.epoch import Located
 from stoker.order.plain import Int64
@@ -160,13 +161,10 @@ class Maker:
         found, offsets = [], []
         for part in parts:
             window, slot = part.window, part.slot
-            assert part.units is not None
-            rows = part.units.rows(part.chunks[slot], part.unit)
-            counts = rows.offsets[1:] - rows.offsets[:-1]
-            row = np.repeat(window.first_row[slot], counts)
-            row += rows.row
-            found.append(Part.at(window, np.repeat(slot, counts), row))
-            offsets.append(rows.offsets)
+            assert isinstance(part.units, SideBySide)
+            spans = part.units.spans(part.chunks[slot], part.unit)
+            found.append(Part.at(window, *expand(slot, window.first_row[slot] + spans.first, spans.offsets)))
+            offsets.append(spans.offsets)
         if isinstance(self.asked, NGram):
             return self._windows(found, pool)
         assembled = assemble(self._spec, found, pool, once=once)
