@@ -16,7 +16,7 @@ from stoker.feed.loader import Loader
 from stoker.gather import buffers
 from stoker.spec import Ragged
 from stoker.torch import TorchLoader
-from stoker.torch.handover import DeviceHandover
+from stoker.torch.handover import CpuHandover, DeviceHandover
 
 pytestmark = pytest.mark.torch
 
@@ -111,6 +111,57 @@ def test_what_the_order_counts_arrives_whole_and_all_its_memory_is_told_of(tmp_p
                 for field, one in fields:
                     np.testing.assert_array_equal(field.numpy(), one)
                     assert field.untyped_storage().data_ptr() in known
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"sequence": stoker.NGram(length=2)},
+        {"shuffle_by": "flag", "shared": "unique"},
+        {"remainder": "pad"},
+    ],
+    ids=["rows", "windows", "unique", "padded"],
+)
+@pytest.mark.parametrize("place", ["cpu", "device", "worker"])
+def test_each_field_is_a_tensor_of_its_own_to_write_to_beside_gradients(tmp_path, options, place):
+    share = {"flag": ["vector"]} if "shared" in options else None
+    dataset = stoker.Dataset(write_files(tmp_path / "data", [60]), share=share)
+    stream = LateStream()
+    kinds = {
+        "cpu": lambda: TorchLoader(dataset, batch_size=16, **options),
+        "device": lambda: DeviceLoader(dataset, stream=stream, batch_size=16, num_threads=1, **options),
+        "worker": lambda: WorkerLoader(dataset, batch_size=16, num_threads=1, **options),
+    }
+    with kinds[place]() as loader:
+        batch = next(iter(loader))
+    stream.run()
+    found = [field for name in batch for field in all_tensors(batch[name])]
+    floats = [field for field in found if field.dtype == torch.float32]
+    assert len(found) > len(floats) > 0
+    weight = torch.ones((), requires_grad=True)
+    loss = sum((field * weight).sum() for field in floats)
+    for field in found:
+        if field.dtype != torch.float32:
+            field.zero_()  # nothing that the gradient needs: all that it needs is in the others
+    loss.backward()
+    assert weight.grad is not None
+    for field in floats:
+        field.mul_(weight)
+        assert field.requires_grad
+
+
+def all_tensors(field):
+    if isinstance(field, torch.Tensor):
+        return [field]
+    return [tensor for part in field for tensor in all_tensors(part)]
+
+
+class WorkerLoader(Loader):
+    """A loader whose batches go to another process."""
+
+    def _make_handover(self):
+        return CpuHandover(in_one_storage=True)
 
 
 class DeviceLoader(Loader):
