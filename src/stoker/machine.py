@@ -1,11 +1,14 @@
-"""What this runs on: the machine by parts, and the versions of what does the work."""
+"""What this runs on: the machine by parts, what the process may have of it, and the versions of what does the work."""
 
 from __future__ import annotations
 
 import importlib.metadata
+import math
 import os
 import platform
 from pathlib import Path
+
+from stoker.groups import core_quota, memory_left
 
 
 def machine() -> dict[str, str]:
@@ -28,16 +31,33 @@ def versions() -> dict[str, str]:
     return found
 
 
+def cores() -> float:
+    """Return how many processors this process may have at a time: its cores, or less where its container has less."""
+    num = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = core_quota()
+    return float(num) if quota is None else min(float(num), quota)
+
+
 def num_cores() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Return how many threads can work at a time in this process: its `cores`, a part of one counted as one."""
+    return max(1, math.ceil(cores()))
+
+
+def available_bytes() -> int | None:
+    """Return how much memory could be filled without anyone's being pushed out of it; None where nobody tells.
+
+    What the system says, or what is left to the control groups of this process, if that is less.
+
+    Source:
+        proc_meminfo(5), MemAvailable.
+    """
+    told = [num for num in (_meminfo("MemAvailable"), memory_left()) if num is not None]
+    return min(told, default=None)
 
 
 def free_memory_bytes() -> int:
-    """Return the memory that is free or can be had by dropping file pages; 4 GiB where the system does not say."""
-    available = _meminfo("MemAvailable")
+    """Return the same; 4 GiB where nobody tells."""
+    available = available_bytes()
     return 4 * 2**30 if available is None else available
 
 

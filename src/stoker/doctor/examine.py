@@ -42,7 +42,7 @@ from stoker.doctor.verify import TODAY, verify, verify_all
 from stoker.doctor.whatif import MUCH, Change, changes_for, fixes_of
 from stoker.doctor.whole_paths import WholePaths
 from stoker.feed.temporary import TemporaryFolder
-from stoker.machine import free_memory_bytes, num_cores
+from stoker.machine import cores, free_memory_bytes, num_cores
 from stoker.source.catalogue import Catalogue
 from stoker.source.dataset import Dataset
 from stoker.source.find_storage import storage_for
@@ -136,7 +136,7 @@ class _Examination:
         free = _STAYS * settings.free_memory_bytes()
         source_bytes = sum(fetched.num_bytes) / sum(fetched.num_samples)
         machine = Machine(
-            cores=probe_machine.cores(),
+            cores=cores(),
             network_bytes_s=fetch.bytes_s if not self._is_local else math.inf,
             connection_bytes_s=fetch.connection_bytes_s if not self._is_local else math.inf,
             read_bytes_s=disk.read_bytes_s,
@@ -276,9 +276,9 @@ class _Examination:
 
     def _build(self, catalogue: Catalogue, fetched: Fetched) -> Built:
         self._clock.say("decoding, transforming, converting, publishing: each alone")
-        cores = num_cores()
-        more = [num for num in (2, 4, 8, 16, 32, 64) if num < cores]
-        threads = [1, *more, cores] if cores > 1 else [1]
+        most = num_cores()
+        more = [num for num in (2, 4, 8, 16, 32, 64) if num < most]
+        threads = [1, *more, most] if most > 1 else [1]
         # In memory, as a loader without a cache folder: the disk is looked at by itself.
         with contextlib.closing(TemporaryFolder()) as folder:
             return build_units(

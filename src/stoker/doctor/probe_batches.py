@@ -10,11 +10,11 @@ from typing import Any
 
 from stoker.doctor.gilwatch import GilWatch
 from stoker.doctor.meter import Contention
-from stoker.doctor.probe_machine import cores
 from stoker.doctor.results import BatchPoint, Rate
 from stoker.doctor.sweep import fixed_and_each
 from stoker.doctor.whole import middle, num_samples_of
 from stoker.feed.loader import Loader
+from stoker.machine import cores
 
 # Between 1 / 16 of the batch size and 8 times it: enough to tell what a batch costs from what a sample costs.
 _FACTORS = (1 / 16, 1 / 4, 1, 4, 8)

@@ -36,15 +36,6 @@ class Disk:
     is_memory: bool
 
 
-def cores() -> float:
-    """Return how many processors this process may have at a time: its cores, or less where its container has less."""
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return min(float(num_cores()), int(quota) / int(period))
-    except (OSError, ValueError):  # no limit ("max"), or a system without cgroups
-        return float(num_cores())
-
-
 @dataclass(frozen=True, kw_only=True)
 class Pace:
     """What this process gets of the processors at the moment.

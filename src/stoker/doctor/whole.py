@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from stoker.doctor.meter import Contention
-from stoker.doctor.probe_machine import cores
 from stoker.doctor.results import Rate, Span
 from stoker.doctor.sampled import BUILD_CPU, BUILT
 from stoker.doctor.step import Step
+from stoker.machine import cores
 from stoker.spec import Ragged
 
 # What fills the pipe, and what the first steps do once, is no part of the rate.

@@ -50,7 +50,8 @@ class Finisher:
         self._stages = stages
         self._epoch = epoch
         self.is_quick = settings.augment is None and not settings.handover.copies
-        self._is_plain = not (compact or settings.marks_padding or settings.augment or settings.sequence_shard)
+        is_changed = settings.augment is not None or settings.sequence_shard is not None
+        self._is_plain = not (compact or settings.marks_padding or is_changed)
 
     def finish(self, made: Made, slices: Sequence[Slice]) -> Prepared:
         """Return a batch as it is handed over."""

@@ -77,8 +77,10 @@ class Gatherer:
         settings = self._settings
         if settings.maker is not None or settings.once != "never" or settings.handover.resident is not None:
             return 1  # not simply rows
-        is_small = _MAX_SMALL_TOGETHER * batch_size * self._opened.sample_bytes <= _SMALL_TOGETHER_BYTES
-        return _MAX_SMALL_TOGETHER if is_small else _MAX_TOGETHER
+        batch_bytes = max(1.0, batch_size * self._opened.sample_bytes)
+        if _MAX_SMALL_TOGETHER * batch_bytes <= _SMALL_TOGETHER_BYTES:
+            return _MAX_SMALL_TOGETHER
+        return max(1, min(_MAX_TOGETHER, int(TOGETHER_BYTES // batch_bytes)))
 
     def gather(self, numbers: Sequence[int]) -> tuple[list[Made], list[tuple[Slice, ...]]]:
         """Return the batches of the first of these steps and of those after it whose windows are open already.

@@ -88,8 +88,8 @@ class Loader:
             processes and data sets. None keeps them in memory (tmpfs) for this loader alone.
         cache_limit: Size of that folder, "500GB" or bytes; None is what the disk has.
         num_threads: Threads that decode, transform and convert at a time (as many more as are worth it wait for a
-            remote source, one writes), and as many that assemble batches; default: the cores this process may use.
-            Changes no batch.
+            remote source, one writes), and as many that assemble batches; default: the cores this process may use,
+            within its container's limit. Changes no batch.
         prefetch: Batches made ahead of the step; with 0 each is assembled when it is asked for, in the calling thread.
             None makes 40 where these have 128 MiB at most, and fewer of larger ones, down to 12. Changes no batch.
             Memory has room for these, the one in use, and twice 24 MiB of what is gathered together with them.

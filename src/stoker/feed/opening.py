@@ -30,12 +30,13 @@ from stoker.cache.store import Store
 from stoker.errors import CacheError, ChunkCorruptError
 from stoker.feed.fill import Filling
 from stoker.feed.held import Held, HeldAhead
+from stoker.machine import available_bytes
 from stoker.spec import Spec
 from stoker.windows.list_places import Index
 from stoker.windows.memory import Memories
 from stoker.windows.page_cache_trial import PageCacheTrial
 from stoker.windows.reading import DIRECT, pass_by_page_cache
-from stoker.windows.resident import available_bytes, cached_bytes
+from stoker.windows.resident import cached_bytes
 from stoker.windows.standing import NoPlaceError, Standing
 from stoker.windows.window import Window
 

@@ -1,15 +1,12 @@
-"""What of a file lies in memory, and how much memory there is."""
+"""What of a file lies in memory."""
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import mmap
 import os
-import re
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +14,6 @@ import numpy as np
 _PAGE_BYTES = mmap.PAGESIZE
 # Linux 6.5; the same number on every processor.
 _CACHESTAT = 451
-_GROUPS = Path("/sys/fs/cgroup")
 
 
 class _Range(ctypes.Structure):
@@ -79,40 +75,3 @@ def _mapped_bytes(fd: int, size_bytes: int) -> int:
     if failed:
         return size_bytes
     return min(size_bytes, int((np.frombuffer(seen.raw, np.uint8) & 1).sum()) * _PAGE_BYTES)
-
-
-def available_bytes() -> int | None:
-    """Return how much memory could be filled without anyone's being pushed out of it; None where nobody tells.
-
-    What the system says, or what is left to the control group of this process, if that is less.
-
-    Source:
-        proc_meminfo(5), MemAvailable; the kernel's documentation of cgroup v2, memory.max and memory.stat.
-    """
-    found = []
-    with contextlib.suppress(OSError, ValueError):
-        match = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
-        if match is not None:
-            found.append(int(match[1]) << 10)
-    with contextlib.suppress(OSError, ValueError):
-        # "0::/a/b" is version 2; a limit may stand at any level above.
-        name = Path("/proc/self/cgroup").read_text().rpartition("::")[2].strip().lstrip("/")
-        here = _GROUPS / name
-        for group in (here, *here.parents[: len(Path(name).parts)]):
-            left = _left_to(group)
-            if left is not None:
-                found.append(left)
-    return min(found, default=None)
-
-
-def _left_to(group: Path) -> int | None:
-    """Return what a control group may still take, with what it has in the page cache; None without a limit."""
-    try:
-        limit = (group / "memory.max").read_text().strip()
-        if limit == "max":
-            return None
-        used = int((group / "memory.current").read_text())
-        match = re.search(r"^inactive_file (\d+)", (group / "memory.stat").read_text(), re.MULTILINE)
-    except OSError:
-        return None
-    return max(0, int(limit) - used + (int(match[1]) if match is not None else 0))

@@ -20,12 +20,12 @@ from stoker.cache.chunk import ChunkHeader
 from stoker.cache.layout import RECORDS
 from stoker.cache.look import NO_VERSION, Version, find_changed
 from stoker.huge import PAGE_BYTES
+from stoker.machine import available_bytes
 from stoker.spec import Spec
 from stoker.windows.list_places import Index, ListPlaces
 from stoker.windows.places import next_place
 from stoker.windows.reading import Part
 from stoker.windows.region import CAN_MAP_SIDE_BY_SIDE, NUM_SAMPLED, Region
-from stoker.windows.resident import available_bytes
 from stoker.windows.window import Rows, Window
 
 # What stays mapped cannot leave the page cache for others as easily. So much of it does no harm: what a window has by

@@ -18,7 +18,7 @@ from stoker.feed.held import HeldAhead
 from stoker.windows.memory import Memories
 from stoker.windows.reading import Part
 from stoker.windows.region import PAGE_BYTES, Region
-from stoker.windows.resident import available_bytes, cached_bytes
+from stoker.windows.resident import cached_bytes
 from stoker.windows.standing import Standing, StandingWindow
 
 NUM_ROWS = 6_000
@@ -424,11 +424,6 @@ def test_what_a_file_has_in_the_page_cache_is_told_in_both_ways(tmp_path):
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     assert cached_bytes(fd, size) == resident._mapped_bytes(fd, size)
     os.close(fd)
-
-
-def test_the_memory_that_is_available_is_more_than_none():
-    available = available_bytes()
-    assert available is None or available > 1 << 20
 
 
 @pytest.mark.parametrize(("num_left", "is_standing"), [(0, True), (5, True), (11, True), (0, False), (5, False)])
