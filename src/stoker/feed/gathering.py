@@ -28,6 +28,8 @@ TOGETHER_BYTES = 24 << 20
 # And of small ones, which cost little but what each call costs. Batches of one row, two threads: 65 to 74 microseconds
 # with 8 at a time, 51 to 58 with 13, as many as go into 40 ahead; of 2.6 MB none.
 _MAX_SMALL_TOGETHER, _SMALL_TOGETHER_BYTES = 16, 8 << 20
+# How many times as large as they are thought to be batches may turn out, without those made together being too large.
+_MOST_ABOVE = 1.15
 
 
 class Gatherer:
@@ -80,7 +82,8 @@ class Gatherer:
         batch_bytes = max(1.0, batch_size * self._opened.sample_bytes)
         if _MAX_SMALL_TOGETHER * batch_bytes <= _SMALL_TOGETHER_BYTES:
             return _MAX_SMALL_TOGETHER
-        return max(1, min(_MAX_TOGETHER, int(TOGETHER_BYTES // batch_bytes)))
+        # Batches with lists differ in size, and those that are claimed together should be gathered in one go.
+        return max(1, min(_MAX_TOGETHER, int(TOGETHER_BYTES / (_MOST_ABOVE * batch_bytes))))
 
     def gather(self, numbers: Sequence[int]) -> tuple[list[Made], list[tuple[Slice, ...]]]:
         """Return the batches of the first of these steps and of those after it whose windows are open already.
