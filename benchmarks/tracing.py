@@ -44,15 +44,7 @@ class _SilentStages(Stages):
 
     _silence = _Silence()
 
-    def __call__(
-        self,
-        stage: str,
-        start_ns: int,
-        stop_ns: int,
-        num_bytes: int,
-        subject: Subject | None = None,
-        num_calls: int = 1,
-    ) -> None:
+    def __call__(self, *_: object, **__: object) -> None:
         pass
 
     def span(self, stage: str, num_bytes: int = 0, subject: Subject | None = None) -> Any:  # noqa: ARG002

@@ -56,7 +56,7 @@ def available_bytes() -> int | None:
 
 
 def free_memory_bytes() -> int:
-    """Return the same; 4 GiB where nobody tells."""
+    """Return `available_bytes`; 4 GiB where nobody tells."""
     available = available_bytes()
     return 4 * 2**30 if available is None else available
 

@@ -50,16 +50,10 @@ class Finisher:
         self._stages = stages
         self._epoch = epoch
         self.is_quick = settings.augment is None and not settings.handover.copies
-        is_changed = settings.augment is not None or settings.sequence_shard is not None
-        self._is_plain = not (compact or settings.marks_padding or is_changed)
 
     def finish(self, made: Made, slices: Sequence[Slice]) -> Prepared:
         """Return a batch as it is handed over."""
         settings, compact = self._settings, self._compact
-        if self._is_plain:  # mostly so
-            arrays, assembled, shaping, has_records, num_samples, _ = made
-            batch = Batch(arrays, assembled, False, shaping, has_records, None, settings.is_expanded)
-            return Prepared(self._prepared(batch), num_samples)
         # What looks at values or cuts shapes wants them as they are delivered, and so does a loop without a device.
         is_widened = bool(compact) and not (
             settings.handover.widens and settings.augment is None and settings.sequence_shard is None

@@ -61,7 +61,6 @@ class Gatherer:
         self._streams = streams
         self._slices_of = slices_of
         self._opened = opened
-        self._is_mixed = opened.is_mixed
         self._pool = pool
         self._settings = settings
         self._stages = stages
@@ -102,7 +101,7 @@ class Gatherer:
             for lane, ranges in by_lane:
                 parts += streams[lane].parts(ranges, acquired)
             start_ns = time.perf_counter_ns()
-            whose = self._whose(slices) if self._is_mixed else None
+            whose = self._whose(slices) if self._opened.is_mixed else None
             if len(slices) == 1:
                 one = self._made(parts, whose)
                 made, size_bytes = [one], one.size_bytes
@@ -160,7 +159,7 @@ class Gatherer:
         sizes = [sum(piece.num_samples for piece in pieces) for pieces in slices]
         size_bytes = assembled.size_bytes
         mean_bytes = size_bytes // len(sizes)
-        made = [Made(one.views(), one, None, True, one.num_samples, mean_bytes) for one in assembled.cut(sizes)]
+        made = [_rows_made(one, mean_bytes) for one in assembled.cut(sizes)]
         if whose is not None and self._settings.source_field is not None:
             sources = whose.astype(np.int32)
             for batch, begin in zip(made, accumulate(sizes, initial=0), strict=False):
@@ -209,5 +208,6 @@ def _by_lane(slices: Sequence[Sequence[Slice]]) -> list[tuple[int, list[Range]]]
     return found
 
 
-def _rows_made(assembled: Assembled) -> Made:
-    return Made(assembled.views(), assembled, None, True, assembled.num_samples, assembled.size_bytes)
+def _rows_made(assembled: Assembled, size_bytes: int | None = None) -> Made:
+    size_bytes = assembled.size_bytes if size_bytes is None else size_bytes
+    return Made(assembled.views(), assembled, None, True, assembled.num_samples, size_bytes)

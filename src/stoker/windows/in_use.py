@@ -115,10 +115,6 @@ class Windows(Generic[W]):
         """
         with self._lock:
             slot = self._slots.get(number)
-            if slot is not None and slot.is_followed and slot.window is not None and not self._is_closed:  # mostly so
-                slot.is_passed = False
-                slot.num_users += 1
-                return slot.window
             is_entered = slot is None or not slot.is_followed
             if slot is None or is_entered:
                 slot = self._enter(number)
@@ -143,9 +139,7 @@ class Windows(Generic[W]):
         with self._lock:
             slot = self._slots.get(number)
             if slot is not None:  # else all are closed
-                slot.num_users -= 1
-                if slot.is_passed:
-                    self._close_if_done(number, slot)
+                self._leave(number, slot)
 
     def is_open(self, number: int) -> bool:
         """Return whether window `number` could be had without waiting."""
