@@ -94,8 +94,8 @@ def expanded(field):
     return take_rows(field.values, rows)
 
 
-def batches(dataset, **options):
-    with stoker.Loader(dataset, batch_size=7, seed=3, num_threads=2, prefetch=2, **options) as loader:
+def batches(dataset, *, batch_size=7, prefetch=2, **options):
+    with stoker.Loader(dataset, batch_size=batch_size, seed=3, num_threads=2, prefetch=prefetch, **options) as loader:
         return [
             {name: flat(expanded(field)) for name, field in batch.items()} for _ in range(2) for batch in loader
         ]  # two epochs
@@ -110,8 +110,12 @@ def batches(dataset, **options):
     remainder=st.sampled_from(["keep", "pad"]),
     world_size=st.integers(1, 3),
     is_cached=st.booleans(),
+    batch_size=st.sampled_from([1, 7]),
+    prefetch=st.sampled_from([2, 24]),
 )
-def test_batches_are_the_same_whatever_is_shared(drawn, share, order, window, remainder, world_size, is_cached):
+def test_batches_are_the_same_whatever_is_shared(
+    drawn, share, order, window, remainder, world_size, is_cached, batch_size, prefetch
+):
     if drawn["narrow"] and (order == "at places" or share in ("two keys", "nothing repeats")):
         return
     with tempfile.TemporaryDirectory() as path:
@@ -122,11 +126,11 @@ def test_batches_are_the_same_whatever_is_shared(drawn, share, order, window, re
         cache = {"cache": folder / "cache"} if is_cached else {}
         for rank in range(world_size):
             options = {**ORDERS[order], "window": window, "remainder": remainder, "rank": rank} | cache
-            options["world_size"] = world_size
-            expected = batches(plain, **options)
-            assert batches(shared, **options) == expected
+            options |= {"world_size": world_size, "batch_size": batch_size}
+            expected = batches(plain, prefetch=0, **options)  # one at a time
+            assert batches(shared, prefetch=prefetch, **options) == expected
             if "sequence" not in options:
-                assert batches(shared, shared="unique", **options) == expected
+                assert batches(shared, shared="unique", prefetch=prefetch, **options) == expected
 
 
 def test_a_cache_is_read_again_and_the_other_jobs_chunks_stay(tmp_path):

@@ -13,7 +13,7 @@ from stoker.feed.reorder import reordered
 from stoker.feed.residence import assemble_resident
 from stoker.feed.run_settings import RunSettings
 from stoker.feed.streams import Acquired, Range, Stream
-from stoker.feed.units.make import Made, UnitPart
+from stoker.feed.units.make import Gathered, Made, UnitPart, rows_made
 from stoker.gather.assemble import Assembled, Part, assemble
 from stoker.gather.buffers import BufferPool
 from stoker.order.plain import Int64
@@ -70,15 +70,17 @@ class Gatherer:
         self._num_together = 1  # the most so far
         self._is_warming = num_ahead > 0
 
-    def max_together(self, batch_size: float) -> int:
-        """Return how many batches of so many samples may be gathered in one go, or about as many.
-
-        More make the wait for one of them longer.
-        """
-        settings = self._settings
-        if settings.maker is not None or settings.once != "never" or settings.handover.resident is not None:
-            return 1  # not simply rows
-        batch_bytes = max(1.0, batch_size * self._opened.sample_bytes)
+    @property
+    def max_together(self) -> int:
+        """How many batches may be gathered in one go; more make the wait for one of them longer."""
+        settings, maker, is_mixed = self._settings, self._settings.maker, self._opened.is_mixed
+        if settings.handover.resident is not None or (maker is not None and not maker.makes_several):
+            return 1
+        if is_mixed and (maker is not None or settings.once != "never"):
+            return 1  # what is put in order afterwards, or shared, lies data set by data set
+        if settings.batch_bytes is None:
+            return 1
+        batch_bytes = max(1.0, settings.batch_bytes)
         if _MAX_SMALL_TOGETHER * batch_bytes <= _SMALL_TOGETHER_BYTES:
             return _MAX_SMALL_TOGETHER
         # Batches with lists differ in size, and those that are claimed together should be gathered in one go.
@@ -101,12 +103,8 @@ class Gatherer:
             for lane, ranges in by_lane:
                 parts += streams[lane].parts(ranges, acquired)
             start_ns = time.perf_counter_ns()
-            whose = self._whose(slices) if self._opened.is_mixed else None
-            if len(slices) == 1:
-                one = self._made(parts, whose)
-                made, size_bytes = [one], one.size_bytes
-            else:
-                made, size_bytes = self._made_together(parts, whose, slices)
+            gather = self._mixed if self._opened.is_mixed else self._gathered
+            made, size_bytes = gather(parts, slices)
         finally:
             for windows, window in acquired:
                 windows.release(window)
@@ -134,52 +132,36 @@ class Gatherer:
         found = [streams[piece.lane].whose(piece.start, piece.stop) for pieces in slices for piece in pieces]
         return np.concatenate([np.empty(0, dtype=np.int64), *(one for one in found if one is not None)])
 
-    def _made(self, parts: Sequence[UnitPart], whose: Int64 | None) -> Made:
-        """Return the batch of one step; `whose` says which data set each of its samples is of, where it has several."""
-        if whose is None:
-            return self._gathered(parts, self._pool)
-        maker = self._settings.maker
+    def _gathered(self, parts: Sequence[UnitPart], slices: Sequence[Sequence[Slice]]) -> Gathered:
+        """Return batches of one data set."""
+        settings, spec = self._settings, self._opened.spec
+        if settings.maker is not None:
+            return settings.maker.make(parts, _sizes(slices), self._pool, once=settings.once)
+        if (resident := settings.handover.resident) is not None:
+            assembled = assemble_resident(spec, parts, resident.first_row, self._pool)
+        else:
+            rows, sizes = _rows(parts), None if settings.once == "never" else _sizes(slices)
+            assembled = assemble(spec, rows, self._pool, once=settings.once, sizes=sizes)
+        return _cut(assembled, slices)
+
+    def _mixed(self, parts: Sequence[UnitPart], slices: Sequence[Sequence[Slice]]) -> Gathered:
+        """Return batches of several data sets, each sample at its place."""
+        settings, maker = self._settings, self._settings.maker
+        whose = self._whose(slices)
+        parts, places = _by_data_set(parts), self._places(whose)
         if maker is None:
-            made = _rows_made(self._assembled(parts, whose))
+            assembled = assemble(self._opened.spec, _rows(parts), self._pool, once=settings.once, places=places)
+            gathered = _cut(assembled, slices)
         else:  # what is more than one row is put in order afterwards
-            places = self._places(whose)
             order = np.empty_like(places)
             order[places] = np.arange(len(places))
-            gathered = self._gathered(_by_data_set(parts), self._scratch)
-            made = reordered(gathered, order, self._pool, is_grouped=maker.is_grouped)
-        if self._settings.source_field is not None:
-            made.arrays[self._settings.source_field] = whose.astype(np.int32)
-        return made
-
-    def _made_together(
-        self, parts: Sequence[UnitPart], whose: Int64 | None, slices: Sequence[Sequence[Slice]]
-    ) -> tuple[list[Made], int]:
-        """Return the batches of several steps, which lie side by side in one memory, and the bytes of all of them."""
-        assembled = self._assembled(parts, whose)
-        sizes = [sum(piece.num_samples for piece in pieces) for pieces in slices]
-        size_bytes = assembled.size_bytes
-        mean_bytes = size_bytes // len(sizes)
-        made = [_rows_made(one, mean_bytes) for one in assembled.cut(sizes)]
-        if whose is not None and self._settings.source_field is not None:
+            (made,), size_bytes = maker.make(parts, [len(whose)], self._scratch, once=settings.once)
+            gathered = Gathered([reordered(made, order, self._pool, is_grouped=maker.is_grouped)], size_bytes)
+        if settings.source_field is not None:
             sources = whose.astype(np.int32)
-            for batch, begin in zip(made, accumulate(sizes, initial=0), strict=False):
-                batch.arrays[self._settings.source_field] = sources[begin : begin + batch.num_samples]
-        return made, size_bytes
-
-    def _gathered(self, parts: Sequence[UnitPart], pool: BufferPool) -> Made:
-        if self._settings.maker is not None:
-            return self._settings.maker.make(parts, pool, once=self._settings.once)
-        if (resident := self._settings.handover.resident) is not None:
-            return _rows_made(assemble_resident(self._opened.spec, parts, resident.first_row, pool))
-        return _rows_made(self._assembled(parts, None))
-
-    def _assembled(self, parts: Sequence[UnitPart], whose: Int64 | None) -> Assembled:
-        """Return rows, of several data sets each at its place."""
-        places = None
-        if whose is not None:
-            parts, places = _by_data_set(parts), self._places(whose)
-        rows = [Part(part.window, part.where) for part in parts]
-        return assemble(self._opened.spec, rows, self._pool, once=self._settings.once, places=places)
+            for batch, begin in zip(gathered.made, accumulate(_sizes(slices), initial=0), strict=False):
+                batch.arrays[settings.source_field] = sources[begin : begin + batch.num_samples]
+        return gathered
 
     def _places(self, whose: Int64) -> Int64:
         """Return where the samples go that are gathered one data set after the other."""
@@ -208,6 +190,16 @@ def _by_lane(slices: Sequence[Sequence[Slice]]) -> list[tuple[int, list[Range]]]
     return found
 
 
-def _rows_made(assembled: Assembled, size_bytes: int | None = None) -> Made:
-    size_bytes = assembled.size_bytes if size_bytes is None else size_bytes
-    return Made(assembled.views(), assembled, None, True, assembled.num_samples, size_bytes)
+def _rows(parts: Sequence[UnitPart]) -> list[Part]:
+    return [Part(part.window, part.where) for part in parts]
+
+
+def _sizes(slices: Sequence[Sequence[Slice]]) -> list[int]:
+    """Return how many samples each batch has."""
+    return [sum(piece.num_samples for piece in pieces) for pieces in slices]
+
+
+def _cut(assembled: Assembled, slices: Sequence[Sequence[Slice]]) -> Gathered:
+    """Return the batches of rows that were gathered side by side."""
+    batches = [assembled] if len(slices) == 1 else assembled.cut(_sizes(slices))
+    return Gathered([rows_made(batch) for batch in batches], assembled.size_bytes)

@@ -36,7 +36,7 @@ from stoker.order.position import ROWS, Position
 from stoker.order.steps import Remainder, Steps
 from stoker.source.dataset import Dataset
 from stoker.source.mixture import Mixture
-from stoker.source.units.asked import NGram, Pack
+from stoker.source.units.asked import Grouped, NGram, Pack
 from stoker.spec import Spec
 from stoker.trace import status
 from stoker.trace.record import Trace
@@ -221,7 +221,8 @@ class Loader:
         except BaseException:
             self.close()
             raise
-        prefetch = self._default_prefetch(wanted) if wanted.prefetch is None else wanted.prefetch
+        batch_bytes = self._batch_bytes(wanted)
+        prefetch = default_prefetch(batch_bytes) if wanted.prefetch is None else wanted.prefetch
         self._settings = RunSettings(
             seed=wanted.seed,
             shard=wanted.shard,
@@ -233,6 +234,7 @@ class Loader:
             maker=maker,
             source_field=None if self._opened.mixture is None else self._opened.mixture.source_field,
             sequence_shard=wanted.sequence_shard,
+            batch_bytes=batch_bytes,
             once=_once(wanted, handover),
             is_expanded=wanted.shared == "expand",
         )
@@ -417,10 +419,17 @@ class Loader:
         """Return how batches leave; a loader for another framework brings its own."""
         return NumpyHandover()
 
-    def _default_prefetch(self, wanted: Wanted) -> int:
-        if wanted.asked is not None:  # how many rows such a batch has is known when it is made
-            return default_prefetch(None)
-        return default_prefetch(self._global_batch_size / self._shard.world_size * self._opened.sample_bytes)
+    def _batch_bytes(self, wanted: Wanted) -> float | None:
+        """Return about how much a batch takes; None where only making one tells."""
+        asked, opened = wanted.asked, self._opened
+        if isinstance(asked, Pack) or (isinstance(asked, Grouped) and opened.is_mixed):
+            return None
+        num_rows = 1.0  # of what the order counts
+        if isinstance(asked, Grouped):
+            num_rows = int(opened.num_samples.sum()) / max(1, self._order.num_samples)
+        elif isinstance(asked, NGram):
+            num_rows = asked.length
+        return self._global_batch_size / self._shard.world_size * num_rows * opened.sample_bytes
 
     def _begin_run(self, start: Position, turn: Turn | None = None) -> Run:
         run = self._following.take(start) if turn is None else None

@@ -148,7 +148,7 @@ class Run:
             num_results=len(self._numbers),
             depth=settings.prefetch,
             num_threads=settings.num_threads,
-            max_together=self._gatherer.max_together(steps.global_batch_size / settings.shard.world_size),
+            max_together=self._gatherer.max_together,
             waiting=partial(stages.span, "wait_room"),
             held=held,
         )

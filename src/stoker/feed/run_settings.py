@@ -32,6 +32,7 @@ class RunSettings:
         maker: Makes batches of what the order counts, where that is not rows.
         source_field: Name of the field that says which data set each sample is of, where batches get one.
         sequence_shard: This rank's part of each sequence, where it gets only a part.
+        batch_bytes: About how much a batch takes; None where that is not known before one is made.
         once: Whether what samples share is gathered once for all of a batch.
         is_expanded: Whether the handover then expands it.
     """
@@ -46,5 +47,6 @@ class RunSettings:
     maker: Maker | None = None
     source_field: str | None = None
     sequence_shard: SequenceShard | None = None
+    batch_bytes: float | None = None
     once: Once = "never"
     is_expanded: bool = True

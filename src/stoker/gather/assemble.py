@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -13,6 +14,7 @@ from stoker.gather.borders import Borders, borders_apart, inner_borders, join_st
 from stoker.gather.buffers import BufferPool
 from stoker.gather.lists import reordered_lists
 from stoker.gather.take import (
+    Distinct,
     Places,
     Taken,
     Where,
@@ -27,6 +29,7 @@ from stoker.gather.take import (
     take_rows,
     take_runs,
 )
+from stoker.offsets import offsets_of
 from stoker.spec import Array, Arrays, Entry, Ragged, Shared, Spec, run_name
 from stoker.windows.window import Rows, Window
 
@@ -124,13 +127,16 @@ class Assembled(NamedTuple):
         """Return the batches that lie in this one side by side, in the same memory.
 
         Args:
-            sizes: Samples of each; together those of this one, of which nothing is shared.
+            sizes: Samples of each; together those of this one. Where something is shared, as `assemble` was told.
         """
+        if len(sizes) == 1:
+            return [self]
         batches, begin, records, lists = [], 0, self.records, self.ragged
-        for size in sizes:
+        shared = zip(*(one.cut(sizes) for one in self.shared), strict=True) if self.shared else repeat(())
+        for size, of_batch in zip(sizes, shared, strict=False):
             end = begin + size
             own = {name: _lists_between(one, begin, end) for name, one in lists.items()} if lists else {}
-            batches.append(Assembled(self.spec, size, records[begin:end], own, (), self.names))
+            batches.append(Assembled(self.spec, size, records[begin:end], own, of_batch, self.names))
             begin = end
         return batches
 
@@ -163,15 +169,30 @@ class Assembled(NamedTuple):
 
 @dataclass(frozen=True)
 class SharedRows:
-    """What the samples of a batch share by one key.
+    """What the samples of a batch share by one key; or those of several batches side by side, each with its own.
 
     Attributes:
-        rows: Each different row once: a batch of U.
-        index: Which of them each sample has, int32. Shape [B].
+        rows: Each different row of a batch once: a batch of U.
+        index: Which of its batch's each sample has, int32. Shape [B].
+        counts: How many each batch has; for a single one it need not be told. Shape [N].
     """
 
     rows: Assembled
     index: Array
+    counts: Index | None = None
+
+    def cut(self, sizes: Sequence[int]) -> list[SharedRows]:
+        """Return what the batches share that lie in this one side by side.
+
+        Args:
+            sizes: Samples of each.
+        """
+        assert self.counts is not None
+        found, begin = [], 0
+        for size, rows in zip(sizes, self.rows.cut(self.counts.tolist()), strict=True):
+            found.append(SharedRows(rows, self.index[begin : begin + size]))
+            begin += size
+        return found
 
 
 def _lists_between(lists: Ragged, begin: int, end: int) -> Ragged:
@@ -188,7 +209,13 @@ def _ragged_bytes(ragged: Ragged) -> int:
 
 
 def assemble(
-    spec: Spec, parts: Sequence[Part], pool: BufferPool, *, once: Once = "never", places: Index | None = None
+    spec: Spec,
+    parts: Sequence[Part],
+    pool: BufferPool,
+    *,
+    once: Once = "never",
+    places: Index | None = None,
+    sizes: Sequence[int] | None = None,
 ) -> Assembled:
     """Gather the samples of `parts`, in their order unless told otherwise, into buffers of the pool.
 
@@ -202,18 +229,22 @@ def assemble(
         pool: Gives the memory.
         once: Whether what samples share is gathered once, with the place of each sample's.
         places: Where in the batch each sample of the parts goes: a permutation. Shape [B].
+        sizes: Samples of each of several batches that all parts together are, in their order, where what these share
+            is gathered once: of each batch by itself.
     """
     if not spec.keys:
         return _assembled(spec, [parts], pool, places)
+    batches = np.array([sum(part.where.num for part in parts)] if sizes is None else sizes, dtype=np.int64)
     if once == "always" and places is None and len(parts) == len(spec.keys) == 1 and _is_only_records(spec.unshared):
-        return _assembled_once(spec, parts[0], pool)
+        return _assembled_once(spec, parts[0], pool, batches)
     tables = [[Part(part.window.tables[0], part.where) for part in parts if isinstance(part.window, Window)]]
     tables += [_shared_parts(key, i, parts) for i, key in enumerate(spec.keys, start=1)]
     if once != "never":
-        found = [[distinct(part.row) for part in table] for table in tables[1:]]
-        if once == "always" or _pays(found, num_samples=sum(part.where.num for part in parts)):
+        cut = _by_batch(parts, batches)
+        found = [[distinct(part.row, own) for part, own in zip(table, cut, strict=True)] for table in tables[1:]]
+        if once == "always" or _pays(found, num_samples=int(batches.sum())):
             shared = (
-                _gathered_once(table_spec, table, rows, pool)
+                _gathered_once(table_spec, table, rows, cut, pool)
                 for table_spec, table, rows in zip(spec.tables[1:], tables[1:], found, strict=True)
             )
             if places is not None:
@@ -227,7 +258,19 @@ def _is_only_records(spec: Spec) -> bool:
     return spec.record_bytes > 0 and not spec.ragged
 
 
-def _assembled_once(spec: Spec, part: Part, pool: BufferPool) -> Assembled:
+def _by_batch(parts: Sequence[Part], sizes: Index) -> list[Index]:
+    """Return how many samples of each part are of each batch. Shapes [N]."""
+    borders = offsets_of(sizes)
+    cut, begin = [], 0
+    for part in parts:
+        end = begin + part.where.num
+        inside = np.clip(borders, begin, end)
+        cut.append(inside[1:] - inside[:-1])
+        begin = end
+    return cut
+
+
+def _assembled_once(spec: Spec, part: Part, pool: BufferPool, sizes: Index) -> Assembled:
     """Gather what each sample has for itself, and once what they share by the only key: all in one window."""
     assert isinstance(part.window, Window)
     (own, shared), (key,) = part.window.tables, spec.keys
@@ -240,9 +283,11 @@ def _assembled_once(spec: Spec, part: Part, pool: BufferPool) -> Assembled:
         records,
         offset=own.spec.record_offsets[run_name(key)],
         first=shared.first_row,
+        sizes=sizes,
     )
     rows = _assembled(spec.tables[1], [[Part.at(shared, runs.slot, runs.row)]], pool)
-    return Assembled(spec.unshared, num, records, {}, (SharedRows(rows, runs.number),), spec.names)
+    once = SharedRows(rows, runs.number, runs.counts)
+    return Assembled(spec.unshared, num, records, {}, (once,), spec.names)
 
 
 def _assembled(
@@ -346,21 +391,32 @@ def _shared_parts(key: str, i: int, parts: Sequence[Part]) -> list[Part]:
     return found
 
 
-def _pays(found: Sequence[Sequence[tuple[Index, Array]]], *, num_samples: int) -> bool:
-    distinct = sum(len(rows) for table in found for rows, _ in table)
-    return distinct <= _MAX_DISTINCT * num_samples * len(found)
+def _pays(found: Sequence[Sequence[Distinct]], *, num_samples: int) -> bool:
+    num_rows = sum(len(one.row) for table in found for one in table)
+    return num_rows <= _MAX_DISTINCT * num_samples * len(found)
 
 
 def _gathered_once(
-    spec: Spec, parts: Sequence[Part], found: Sequence[tuple[Index, Array]], pool: BufferPool
+    spec: Spec, parts: Sequence[Part], found: Sequence[Distinct], cut: Sequence[Index], pool: BufferPool
 ) -> SharedRows:
-    rows, index, num_rows = [], [np.empty(0, np.int32)], 0
-    for part, (row, places) in zip(parts, found, strict=True):
-        slot = np.searchsorted(part.window.first_row, row, side="right") - 1
-        rows.append(Part.at(part.window, slot, row))
-        index.append(places + np.int32(num_rows) if num_rows else places)
-        num_rows += len(row)
-    return SharedRows(_assembled(spec, [rows], pool), index[1] if len(index) == 2 else np.concatenate(index))
+    """Gather what samples share, of each batch each row once.
+
+    Args:
+        spec: Of what they share.
+        parts: Where the rows lie, of all samples.
+        found: The different ones of each part.
+        cut: How many samples of each part are of each batch.
+        pool: Gives the memory.
+    """
+    rows, index, counts = [], [np.empty(0, np.int32)], np.zeros(len(cut[0]) if cut else 1, dtype=np.int64)
+    for part, own, sizes in zip(parts, found, cut, strict=True):
+        slot = np.searchsorted(part.window.first_row, own.row, side="right") - 1
+        rows.append(Part.at(part.window, slot, own.row))
+        # A batch that a part before this one begins has rows already.
+        before = np.where(sizes > 0, counts, 0)
+        index.append(own.number + np.repeat(before, sizes).astype(np.int32) if before.any() else own.number)
+        counts += own.counts
+    return SharedRows(_assembled(spec, [rows], pool), index[1] if len(index) == 2 else np.concatenate(index), counts)
 
 
 def _assemble_lists(

@@ -336,22 +336,46 @@ def run_rows(records: Array, offset: int, first: Index, slot: Index, row: Index,
     return found
 
 
+class Distinct(NamedTuple):
+    """Rows of some batches, of each batch each once, in the order in which they come first.
+
+    Attributes:
+        row: Those of one batch behind those of the one before it. Shape [U].
+        number: Which of its batch's each one is, int32. Shape [B].
+        counts: How many each batch has. Shape [N].
+    """
+
+    row: Index
+    number: Array
+    counts: Index
+
+
 class Runs(NamedTuple):
-    """What samples share, each run once, in the order in which they come first.
+    """What samples of some batches share, of each batch each run once, in the order in which they come first.
 
     Attributes:
         slot: Chunk of each run, as its place in the window. Shape [U].
         row: Its row, counted through the window. Shape [U].
-        number: Which of them each sample has, int32. Shape [B].
+        number: Which of its batch's runs each sample has, int32. Shape [B].
+        counts: How many runs each batch has. Shape [N].
     """
 
     slot: Index
     row: Index
     number: Array
+    counts: Index
 
 
 def take_runs(
-    records: Array, slot: Index, row: Index, out: Array, *, offset: int, first: Index, compiled: bool = True
+    records: Array,
+    slot: Index,
+    row: Index,
+    out: Array,
+    *,
+    offset: int,
+    first: Index,
+    sizes: Index,
+    compiled: bool = True,
 ) -> Runs:
     """Copy `records[row]` to `out`, and find what they share: what `take_records`, `run_rows` and `distinct` do.
 
@@ -362,6 +386,7 @@ def take_runs(
         out: uint8, contiguous, shape [B, record_bytes].
         offset: Byte of a record where its run's number begins, a uint32.
         first: Row of each slot's first run, shape [K].
+        sizes: Samples of each batch, shape [N].
         compiled: False keeps to NumPy.
     """
     num_bytes = records.shape[1]
@@ -369,42 +394,50 @@ def take_runs(
     if kernels is None:
         take_records(records, row, out, compiled=compiled)
         runs = run_rows(records, offset, first, slot, row, compiled=compiled)
-        found, index = distinct(runs, compiled=compiled)
-        return Runs(np.searchsorted(first, found, side="right") - 1, found, index)
+        found = distinct(runs, sizes, compiled=compiled)
+        return Runs(np.searchsorted(first, found.row, side="right") - 1, *found)
     num = len(row)
-    found_slot, found = np.empty((2, num), dtype=np.int64)
-    number = np.empty(num, dtype=np.int32)
+    found_slot, found_row = np.empty((2, num), dtype=np.int64)
+    number, counts = np.empty(num, dtype=np.int32), np.empty(len(sizes), dtype=np.int64)
     num_found = kernels.take_lines_and_runs(
-        *(records.reshape(-1), row, num_bytes, out.reshape(-1), offset, first, slot),
-        *(found_slot, found, number, _empty_table(num)),
+        *(records.reshape(-1), row, num_bytes, out.reshape(-1), offset, first, slot, sizes),
+        *(found_slot, found_row, number, counts, _empty_table(sizes)),
     )
-    return Runs(found_slot[:num_found], found[:num_found], number)
+    return Runs(found_slot[:num_found], found_row[:num_found], number, counts)
 
 
-def _empty_table(num: int) -> Array:
-    """Return a table to look `num` rows up in: half empty at least, so that a place is found in a try or two."""
-    return np.full(max(2, 1 << (2 * num - 1).bit_length()), -1, dtype=np.int32)
+def _empty_table(sizes: Index) -> Array:
+    """Return a table to look up the rows of one batch after the other in.
+
+    Half empty at least, so that a place is found in a try or two.
+    """
+    most = int(sizes.max(initial=0))
+    return np.full(max(2, 1 << (2 * most - 1).bit_length()), -1, dtype=np.int32)
 
 
-def distinct(row: Index, *, compiled: bool = True) -> tuple[Index, Array]:
-    """Return each of some rows once, in the order in which they come first, and which of them each one is.
+def distinct(row: Index, sizes: Index, *, compiled: bool = True) -> Distinct:
+    """Return the rows of each batch once, in the order in which they come first, and which of them each one is.
 
     Args:
         row: Rows, none below 0. Shape [B].
+        sizes: Rows of each batch, shape [N].
         compiled: False keeps to NumPy.
-
-    Returns:
-        The different rows, int64, shape [U], and a place among them for each, int32, shape [B].
     """
-    index = np.empty(len(row), dtype=np.int32)
+    number, counts = np.empty(len(row), dtype=np.int32), np.empty(len(sizes), dtype=np.int64)
     kernels = loops.find(_SHARED) if compiled else None
     if kernels is not None:
         found = np.empty(len(row), dtype=np.int64)
-        num = kernels.distinct(row, found, index, _empty_table(len(row)))
-        return found[:num], index
-    _, first, inverse = np.unique(row, return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    places = np.empty(len(first), dtype=np.int32)
-    places[order] = np.arange(len(first), dtype=np.int32)
-    index[:] = places[inverse.reshape(-1)]
-    return row[first[order]], index
+        kernels.distinct(row, sizes, found, number, counts, _empty_table(sizes))
+        return Distinct(found[: counts.sum()], number, counts)
+    rows, begin = [row[:0]], 0
+    for batch, size in enumerate(sizes.tolist()):
+        end = begin + size
+        _, first, inverse = np.unique(row[begin:end], return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        places = np.empty(len(first), dtype=np.int32)
+        places[order] = np.arange(len(first), dtype=np.int32)
+        number[begin:end] = places[inverse.reshape(-1)]
+        counts[batch] = len(first)
+        rows.append(row[begin:end][first[order]])
+        begin = end
+    return Distinct(np.concatenate(rows), number, counts)

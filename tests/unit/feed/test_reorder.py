@@ -59,7 +59,7 @@ def entry(field, i):
 
 
 def made_of(assembled, **changes) -> Made:
-    made = Made(assembled.views(), assembled, None, True, assembled.num_samples, assembled.size_bytes)
+    made = Made(assembled.views(), assembled, None, True, assembled.num_samples)
     return made._replace(**changes)
 
 
@@ -103,7 +103,7 @@ def test_windows_over_rows_keep_their_shape_and_their_lists():
         "vector": shaping.apply("vector", views["vector"]),
         "pairs": assembled.ragged["pairs"],
     }
-    made = Made(arrays, fixed, shaping, True, 6, 0)
+    made = Made(arrays, fixed, shaping, True, 6)
     found = reordered(made, ORDER, BufferPool())
     assert found.arrays["id"].tolist() == arrays["id"][ORDER].tolist()
     assert found.arrays["vector"].tolist() == arrays["vector"][ORDER].tolist()
@@ -115,7 +115,7 @@ def test_packed_rows_and_what_belongs_to_their_segments():
     tokens = np.arange(6 * 4, dtype=np.int32).reshape(6, 4)
     strided = np.arange(20, dtype=np.int64)[::2]
     arrays = {"tokens": tokens, "label": lists_of(LENGTHS, strided)}
-    made = Made(arrays, assembled_of(LENGTHS), None, False, 6, 0)
+    made = Made(arrays, assembled_of(LENGTHS), None, False, 6)
     found = reordered(made, ORDER, BufferPool())
     assert found.arrays["tokens"].tolist() == tokens[ORDER].tolist()
     assert [entry(found.arrays["label"], i) for i in range(6)] == [entry(arrays["label"], i) for i in ORDER]

@@ -90,6 +90,60 @@ def test_shared_batches_are_the_unshared_ones(tmp_path_factory, spec, windows, s
         part.window.close()
 
 
+@given(
+    spec=shared_specs(),
+    windows=st.lists(chunks, min_size=1, max_size=2),
+    borders=st.lists(st.integers(0, 60), max_size=4),
+    seed=st.integers(0, 9),
+    is_grouped=st.booleans(),
+    once=st.sampled_from(["always", "where it pays"]),
+)
+def test_shared_batches_cut_from_one_are_those_assembled_one_by_one(
+    tmp_path_factory, spec, windows, borders, seed, is_grouped, once
+):
+    rng = np.random.default_rng(seed)
+    parts = []
+    for number, lengths in enumerate(windows):
+        contents = [chunk_of(spec, runs, seed + 10 * number + i) for i, runs in enumerate(lengths)]
+        window = window_of(tmp_path_factory.mktemp("window"), spec, contents, is_mapped=False)
+        sizes = [num for num, _ in contents]
+        slot, row = np.repeat(np.arange(len(sizes)), sizes), np.arange(sum(sizes))
+        if not is_grouped:
+            order = rng.integers(0, max(sum(sizes), 1), sum(sizes) and 30)
+            slot, row = slot[order], row[order]
+        parts.append(Part.at(window, slot, row))
+    num = sum(len(part.row) for part in parts)
+    ends = [*sorted(min(border, num) for border in borders), num]
+    sizes = np.diff(ends, prepend=0).tolist()
+    whole = assemble(spec, parts, BufferPool(), once=once, sizes=sizes)
+    begin = 0
+    for end, batch in zip(ends, whole.cut(sizes), strict=True):
+        alone = assemble(spec, between(parts, begin, end), BufferPool(), once="always").views()
+        views = batch.views()
+        for item in spec:
+            name = item.name
+            if isinstance(views[name], Shared):
+                assert views[name].index.tolist() == alone[name].index.tolist(), "what the batch has alone"
+                assert same_fields({name: views[name].values}, {name: alone[name].values})
+            else:
+                assert item.shared_by is None or once != "always"
+                assert same_fields({name: views[name]}, {name: expanded(alone[name])})
+        begin = end
+    for part in parts:
+        part.window.close()
+
+
+def between(parts, begin, end):
+    """The samples from one to another of all parts one behind the other, part by part."""
+    found, first = [], 0
+    for part in parts:
+        low, high = (min(max(border - first, 0), len(part.row)) for border in (begin, end))
+        if low < high:
+            found.append(Part.at(part.window, part.slot[low:high], part.row[low:high]))
+        first += len(part.row)
+    return found
+
+
 @pytest.mark.parametrize("once", ["never", "always"])
 def test_a_batch_without_samples_has_all_fields(once):
     entries = (entry("f0", "int64"), entry("f1", "float32", num_levels=1))

@@ -364,6 +364,25 @@ def test_the_run_of_each_record_is_read(runs, width, compiled, seed):
     assert found.tolist() == [int(first[s]) + runs[r] for s, r in zip(slot, row, strict=True)]
 
 
+def batches_of(num, seed):
+    """Sizes of batches that hold so many samples together, some of them none."""
+    rng = np.random.default_rng(seed)
+    borders = np.sort(rng.integers(0, num + 1, rng.integers(0, 5)))
+    return np.diff(np.concatenate([[0], borders, [num]]))
+
+
+def check_distinct(expected, sizes, row, number, counts):
+    """Whether each batch has its rows once, in the order in which they come first, and the place of each."""
+    assert number.dtype == np.int32
+    begin = at = 0
+    for size, num in zip(sizes.tolist(), counts.tolist(), strict=True):
+        of_batch, found = expected[begin : begin + size], row[at : at + num]
+        assert found.tolist() == list(dict.fromkeys(of_batch))
+        assert found[number[begin : begin + size]].tolist() == of_batch
+        begin, at = begin + size, at + num
+    assert (begin, at) == (len(expected), len(row))
+
+
 @given(
     runs=st.lists(st.integers(0, 9), min_size=1, max_size=50),
     width=st.sampled_from([4, 64, 320]),
@@ -376,21 +395,21 @@ def test_records_are_taken_with_what_they_share_each_once(runs, width, num, comp
     records = rng.integers(0, 256, (len(runs), width), dtype=np.uint8)
     offset = int(rng.integers(0, width // 4)) * 4
     records[:, offset : offset + 4] = np.array(runs, dtype="<u4")[:, None].view(np.uint8)
-    slot, row = rng.integers(0, 3, num), rng.integers(0, len(runs), num)
+    slot, row, sizes = rng.integers(0, 3, num), rng.integers(0, len(runs), num), batches_of(num, seed)
     first = np.array([0, 10, 20])
     out = np.empty((num, width), dtype=np.uint8)
-    found = take.take_runs(records, slot, row, out, offset=offset, first=first, compiled=compiled)
+    found = take.take_runs(records, slot, row, out, offset=offset, first=first, sizes=sizes, compiled=compiled)
     expected = [int(first[s]) + runs[r] for s, r in zip(slot, row, strict=True)]
     np.testing.assert_array_equal(out, records[row])
-    assert found.row.tolist() == list(dict.fromkeys(expected))
-    assert found.row[found.number].tolist() == expected
+    check_distinct(expected, sizes, found.row, found.number, found.counts)
     assert found.slot.tolist() == [one // 10 for one in found.row.tolist()]
-    assert found.number.dtype == np.int32
 
 
-@given(st.lists(st.one_of(st.integers(0, 20), st.integers(0, 2**62)), max_size=80), st.booleans())
-def test_distinct_rows_come_in_their_order_with_the_place_of_each(rows, compiled):
-    found, index = take.distinct(np.array(rows, dtype=np.int64), compiled=compiled)
-    assert found.tolist() == list(dict.fromkeys(rows))
-    assert found[index].tolist() == rows
-    assert index.dtype == np.int32
+@given(
+    st.lists(st.one_of(st.integers(0, 20), st.integers(0, 2**62)), max_size=80),
+    st.integers(0, 99),
+    st.booleans(),
+)
+def test_distinct_rows_of_batches_come_in_their_order_with_the_place_of_each(rows, seed, compiled):
+    sizes = batches_of(len(rows), seed)
+    check_distinct(rows, sizes, *take.distinct(np.array(rows, dtype=np.int64), sizes, compiled=compiled))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,7 +86,6 @@ class Made(NamedTuple):
         shaping: How they are; None where as they lie.
         has_records: Whether they are views of `assembled` at all.
         num_samples: Samples in it.
-        size_bytes: Bytes gathered; where several were gathered in one go, the mean of these.
     """
 
     arrays: Arrays
@@ -93,7 +93,23 @@ class Made(NamedTuple):
     shaping: Shaping | None
     has_records: bool
     num_samples: int
+
+
+class Gathered(NamedTuple):
+    """Batches that were gathered in one go.
+
+    Attributes:
+        made: The batches, in their order.
+        size_bytes: Bytes gathered, of all of them.
+    """
+
+    made: list[Made]
     size_bytes: int
+
+
+def rows_made(assembled: Assembled) -> Made:
+    """Return a batch of rows as they were gathered."""
+    return Made(assembled.views(), assembled, None, True, assembled.num_samples)
 
 
 class Maker:
@@ -154,8 +170,22 @@ class Maker:
         rows = [replace(one, shape=(asked.length, *one.shape), num_levels=0) for one in packed]
         return Spec((*rows, *places, *(replace(spec[name], num_levels=1) for name in asked.per_segment)))
 
-    def make(self, parts: Sequence[UnitPart], pool: BufferPool, *, once: Once = "never") -> Made:
-        """Return the batch of these units, in their order; see `assemble` for `once`."""
+    @property
+    def makes_several(self) -> bool:
+        """Whether several batches can be made in one go."""
+        return not isinstance(self.asked, Pack)
+
+    def make(
+        self, parts: Sequence[UnitPart], sizes: Sequence[int], pool: BufferPool, *, once: Once = "never"
+    ) -> Gathered:
+        """Return batches of units, in their order.
+
+        Args:
+            parts: Where the units lie, those of each batch behind those of the batch before it.
+            sizes: Units of each batch: one batch, unless it `makes_several`.
+            pool: Gives the memory.
+            once: See `assemble`.
+        """
         if isinstance(self.asked, Pack):
             return self._packed(self.asked, parts, pool)
         found, offsets = [], []
@@ -166,31 +196,39 @@ class Maker:
             found.append(Part.at(window, *expand(slot, window.first_row[slot] + spans.first, spans.offsets)))
             offsets.append(spans.offsets)
         if isinstance(self.asked, NGram):
-            return self._windows(found, pool)
-        assembled = assemble(self._spec, found, pool, once=once)
-        arrays = assembled.views()
+            return self._windows(found, sizes, pool)
+        rows = _joined(offsets)
+        borders = [0, *accumulate(sizes)]
+        num_rows = np.diff(rows[borders]).tolist()
+        assembled = assemble(self._spec, found, pool, once=once, sizes=num_rows)
+        made = [rows_made(batch) for batch in assembled.cut(num_rows)]
         if isinstance(self.asked, Grouped):
-            arrays["group_offsets"] = _joined(offsets)
-        return Made(arrays, assembled, None, True, assembled.num_samples, assembled.size_bytes)
+            for batch, begin, end in zip(made, borders, borders[1:], strict=False):
+                batch.arrays["group_offsets"] = rows[begin : end + 1] - rows[begin]
+        return Gathered(made, assembled.size_bytes)
 
-    def _windows(self, parts: Sequence[Part], pool: BufferPool) -> Made:
+    def _windows(self, parts: Sequence[Part], sizes: Sequence[int], pool: BufferPool) -> Gathered:
         shaping = self._shaping
         assert shaping is not None
         fixed = assemble(self._fixed, parts, pool)
-        views = fixed.views()
-        arrays: Arrays = {}
-        size_bytes = fixed.size_bytes
+        lists: dict[str, tuple[int, Assembled]] = {}  # lists a window, and those of all
         for name, at in self._wanted.items():
-            if name in views:
-                arrays[name] = shaping.apply(name, views[name])
-                continue
-            alone = self._spec.only((self._spec[name],))
-            lists = assemble(alone, [_at_places(part, at, shaping.length) for part in parts], pool)
-            arrays[name] = lists.ragged[name]
-            size_bytes += lists.size_bytes
-        return Made(arrays, fixed, shaping, True, fixed.num_samples // shaping.length, size_bytes)
+            if self._spec[name].is_ragged:
+                alone = self._spec.only((self._spec[name],))
+                chosen = [_at_places(part, at, shaping.length) for part in parts]
+                lists[name] = len(at), assemble(alone, chosen, pool)
+        by_batch = {name: one.cut([num * size for size in sizes]) for name, (num, one) in lists.items()}
+        made = []
+        for i, batch in enumerate(fixed.cut([shaping.length * size for size in sizes])):
+            views = batch.views()
+            arrays: Arrays = {
+                name: by_batch[name][i].ragged[name] if name in lists else shaping.apply(name, views[name])
+                for name in self._wanted
+            }
+            made.append(Made(arrays, batch, shaping, True, sizes[i]))
+        return Gathered(made, fixed.size_bytes + sum(one.size_bytes for _, one in lists.values()))
 
-    def _packed(self, asked: Pack, parts: Sequence[UnitPart], pool: BufferPool) -> Made:
+    def _packed(self, asked: Pack, parts: Sequence[UnitPart], pool: BufferPool) -> Gathered:
         found = []
         for window, chunks, where, units, fragments, _ in parts:
             assert isinstance(units, Packed)
@@ -222,7 +260,7 @@ class Maker:
         views = fixed.views()
         for name in asked.per_segment:
             arrays[name] = Ragged(views[name], offsets)
-        return Made(arrays, fixed, None, False, num_rows, size_bytes + fixed.size_bytes)
+        return Gathered([Made(arrays, fixed, None, False, num_rows)], size_bytes + fixed.size_bytes)
 
 
 class _Names(Sequence[str]):
@@ -327,4 +365,4 @@ def _joined(offsets: Sequence[Int64]) -> Int64:
     return offsets_of(np.concatenate([np.empty(0, np.int64), *(np.diff(one) for one in offsets)]))
 
 
-__all__ = ["Array", "Made", "Maker", "Shaping", "UnitPart"]
+__all__ = ["Array", "Gathered", "Made", "Maker", "Shaping", "UnitPart", "rows_made"]
