@@ -150,11 +150,11 @@ def test_batches_made_together_with_one_that_fails_come_before_the_error(folder,
     class Handover(NumpyHandover):
         num_prepared = 0
 
-        def prepare(self, batch):
+        def prepare(self, made, leaving):
             self.num_prepared += 1
             if self.num_prepared > failing:
                 raise MemoryError("no memory for a tensor")
-            return super().prepare(batch)
+            return super().prepare(made, leaving)
 
     class Loader(stoker.Loader):
         def _make_handover(self):

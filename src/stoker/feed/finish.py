@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stoker.compact import Compact, widen
-from stoker.feed.handover import Batch
+from stoker.feed.handover import Leaving
 from stoker.feed.run_settings import RunSettings
 from stoker.feed.units.make import Made
 from stoker.identity import order_key
@@ -45,20 +45,32 @@ class Finisher:
     """
 
     def __init__(self, settings: RunSettings, compact: Mapping[str, Compact], *, stages: Stages, epoch: int) -> None:
+        handover, is_augmented = settings.handover, settings.augment is not None
         self._settings = settings
-        self._compact = compact
         self._stages = stages
         self._epoch = epoch
-        self.is_quick = settings.augment is None and not settings.handover.copies
+        # What looks at values or cuts shapes wants them as they are delivered, and so does a loop without a device.
+        is_widened = bool(compact) and not (handover.widens and not is_augmented and settings.sequence_shard is None)
+        self._leaving = Leaving(
+            is_augmented=is_augmented,
+            sequence_shard=settings.sequence_shard,
+            is_expanded=settings.is_expanded,
+            compact=compact,
+            is_widened=is_widened,
+        )
+        self._changes = is_widened or settings.marks_padding or is_augmented or settings.sequence_shard is not None
+        self._prepare = self._copied if handover.copies else handover.prepare
+        self.is_quick = not (is_augmented or handover.copies)
 
     def finish(self, made: Made, slices: Sequence[Slice]) -> Prepared:
         """Return a batch as it is handed over."""
-        settings, compact = self._settings, self._compact
-        # What looks at values or cuts shapes wants them as they are delivered, and so does a loop without a device.
-        is_widened = bool(compact) and not (
-            settings.handover.widens and settings.augment is None and settings.sequence_shard is None
-        )
-        arrays = _widened(made.arrays, compact) if is_widened else made.arrays
+        if self._changes:
+            made = self._changed(made, slices)
+        return Prepared(self._prepare(made, self._leaving), made.num_samples)
+
+    def _changed(self, made: Made, slices: Sequence[Slice]) -> Made:
+        settings, leaving = self._settings, self._leaving
+        arrays = _widened(made.arrays, leaving.compact) if leaving.is_widened else made.arrays
         if settings.marks_padding:
             is_padding = [np.full(piece.num_samples, piece.is_padding) for piece in slices]
             arrays["sample_mask"] = ~np.concatenate([np.zeros(0, dtype=np.bool_), *is_padding])
@@ -69,25 +81,11 @@ class Finisher:
                 arrays = settings.augment(arrays, np.random.Generator(np.random.Philox(key=key)))
         if settings.sequence_shard is not None:
             settings.sequence_shard.check_batch(arrays)
-        batch = Batch(
-            arrays,
-            made.assembled,
-            settings.augment is not None,
-            made.shaping,
-            made.has_records,
-            settings.sequence_shard,
-            settings.is_expanded,
-            compact=compact,
-            is_widened=is_widened,
-        )
-        return Prepared(self._prepared(batch), made.num_samples)
+        return made._replace(arrays=arrays)
 
-    def _prepared(self, batch: Batch) -> Any:
-        handover = self._settings.handover
-        if not handover.copies:
-            return handover.prepare(batch)
-        with self._stages.span("copy", batch.assembled.size_bytes):
-            return handover.prepare(batch)
+    def _copied(self, made: Made, leaving: Leaving) -> Any:
+        with self._stages.span("copy", made.assembled.size_bytes):
+            return self._settings.handover.prepare(made, leaving)
 
 
 def _widened(arrays: Arrays, compact: Mapping[str, Compact]) -> Arrays:

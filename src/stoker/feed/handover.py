@@ -3,41 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from stoker.compact import Compact
 from stoker.feed.residence import Resident
 from stoker.feed.sequence import SequenceShard
-from stoker.feed.units.make import Shaping
-from stoker.gather.assemble import Assembled
+from stoker.feed.units.make import Made
 from stoker.gather.buffers import plain_buffer
 from stoker.spec import Array, Arrays
 
 
-class Batch(NamedTuple):
-    """A batch on its way to the step.
+@dataclass(frozen=True, kw_only=True)
+class Leaving:
+    """How the batches of a run leave, all of them alike.
 
     Attributes:
-        arrays: The fields.
-        assembled: The memory they are views of, where `augment` has not replaced them.
-        is_augmented: Whether `augment` has been at them.
-        shaping: How the fixed-width ones come of the records; None where they are simply their fields.
-        has_records: Whether they are views of the records at all.
+        is_augmented: Whether `augment` has been at their fields, which may be no views of what was gathered then.
         sequence_shard: Which part of each sequence leaves; None for all of it.
         is_expanded: Whether what was gathered once leaves as each sample's; else as `Shared`.
         compact: The fields that are kept narrower than they leave, and how each is widened.
-        is_widened: Whether `arrays` has them widened already; `assembled` never has.
+        is_widened: Whether the fields are widened already; what was gathered never is.
     """
 
-    arrays: Arrays
-    assembled: Assembled
-    is_augmented: bool
-    shaping: Shaping | None = None
-    has_records: bool = True
+    is_augmented: bool = False
     sequence_shard: SequenceShard | None = None
     is_expanded: bool = False
-    compact: Mapping[str, Compact] = MappingProxyType({})
+    compact: Mapping[str, Compact] = field(default_factory=dict)
     is_widened: bool = False
 
     def cut(self, name: str, array: Any) -> Any:
@@ -69,7 +61,7 @@ class Handover(Protocol):
     def allocate(self, num_bytes: int) -> Array:
         """Return memory for batches, uint8, shape [num_bytes]."""
 
-    def prepare(self, batch: Batch) -> Any:
+    def prepare(self, made: Made, leaving: Leaving) -> Any:
         """Do what can be done ahead of the step; runs in the threads that assemble."""
 
     def hand_over(self, prepared: Any) -> Any:
@@ -88,11 +80,11 @@ class NumpyHandover:
         """Return ordinary memory."""
         return plain_buffer(num_bytes)
 
-    def prepare(self, batch: Batch) -> Arrays:
+    def prepare(self, made: Made, leaving: Leaving) -> Arrays:
         """Return the fields."""
-        if batch.sequence_shard is None:
-            return batch.arrays
-        return {name: batch.cut(name, array) for name, array in batch.arrays.items()}
+        if leaving.sequence_shard is None:
+            return made.arrays
+        return {name: leaving.cut(name, array) for name, array in made.arrays.items()}
 
     def hand_over(self, prepared: Arrays) -> Arrays:
         """Return the fields."""

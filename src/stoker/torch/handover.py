@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from stoker.compact import Compact
-from stoker.feed.handover import Batch
+from stoker.feed.handover import Leaving
+from stoker.feed.units.make import Made
 from stoker.gather.assemble import Assembled, SharedRows
 from stoker.gather.buffers import plain_buffer
 from stoker.spec import Array, Ragged, Shared
@@ -41,19 +42,21 @@ class CpuHandover:
         """Return ordinary memory."""
         return plain_buffer(num_bytes)
 
-    def prepare(self, batch: Batch) -> Tensors:
+    def prepare(self, made: Made, leaving: Leaving) -> Tensors:
         """Return the fields as tensors."""
-        if not (batch.is_augmented or self._in_one_storage or batch.sequence_shard):
-            return own_tensors(batch.arrays)
+        if not (self._in_one_storage or leaving.is_augmented or leaving.sequence_shard):
+            return own_tensors(made.arrays)
         together: Tensors = {}
         # What was widened is no view of the records any more.
-        if self._in_one_storage and _has_records(batch):
-            together = _fields(torch.from_numpy(batch.assembled.records), batch)
-        if self._in_one_storage:
-            together |= _shared_in_one_storage(batch)
-            together = {name: field for name, field in together.items() if name not in batch.compact}
-        whole = {name: together[name] if name in together else as_tensors(a) for name, a in batch.arrays.items()}
-        return whole if batch.sequence_shard is None else {name: batch.cut(name, one) for name, one in whole.items()}
+        if self._in_one_storage and not leaving.is_augmented:
+            if _has_records(made):
+                together = _fields(torch.from_numpy(made.assembled.records), made)
+            together |= _shared_in_one_storage(made)
+            together = {name: field for name, field in together.items() if name not in leaving.compact}
+        whole = {name: together[name] if name in together else as_tensors(a) for name, a in made.arrays.items()}
+        return (
+            whole if leaving.sequence_shard is None else {name: leaving.cut(name, one) for name, one in whole.items()}
+        )
 
     def hand_over(self, prepared: Tensors) -> Tensors:
         """Return the tensors."""
@@ -68,13 +71,13 @@ class OnDevice:
         tensors: Its fields on the device, valid once `copied` is done.
         memory: Every tensor that owns device memory among them or behind them.
         copied: Behind the copy.
-        batch: The host memory that is being read until then.
+        made: The host memory that is being read until then.
     """
 
     tensors: Tensors
     memory: list[torch.Tensor]
     copied: Mark
-    batch: Batch
+    made: Made
 
 
 class DeviceHandover:
@@ -106,33 +109,32 @@ class DeviceHandover:
         """Return pinned memory."""
         return self._stream.allocate(num_bytes)
 
-    def prepare(self, batch: Batch) -> OnDevice:
+    def prepare(self, made: Made, leaving: Leaving) -> OnDevice:
         """Begin the copy."""
         memory: list[torch.Tensor] = []
         with self._stream.copies():
             together: Tensors = {}
-            if _has_records(batch):
-                records = self._copy_records(batch.assembled, memory)
-                together = _fields(records, batch)
-            if not batch.is_augmented:
-                for shared in batch.assembled.shared:
-                    together |= self._copy_shared(shared, memory, is_expanded=batch.is_expanded)
-            if batch.is_widened:
-                together = {name: field for name, field in together.items() if name not in batch.compact}
+            if not leaving.is_augmented:
+                if _has_records(made):
+                    together = _fields(self._copy_records(made.assembled, memory), made)
+                for shared in made.assembled.shared:
+                    together |= self._copy_shared(shared, memory, is_expanded=leaving.is_expanded)
+            if leaving.is_widened:
+                together = {name: field for name, field in together.items() if name not in leaving.compact}
             # The spec's order, then what was added; what the record copy has brought is not copied again.
             tensors: Tensors = {
                 name: together[name] if name in together else self._copy_field(array, memory)
-                for name, array in batch.arrays.items()
+                for name, array in made.arrays.items()
             }
-            if not batch.is_widened:
-                for name in batch.compact.keys() & tensors.keys():
-                    tensors[name] = self._widened(tensors[name], batch.compact[name], memory)
-            if batch.sequence_shard is not None:
-                tensors = {name: batch.cut(name, tensor) for name, tensor in tensors.items()}
+            if not leaving.is_widened:
+                for name in leaving.compact.keys() & tensors.keys():
+                    tensors[name] = self._widened(tensors[name], leaving.compact[name], memory)
+            if leaving.sequence_shard is not None:
+                tensors = {name: leaving.cut(name, tensor) for name, tensor in tensors.items()}
                 # Where two pieces were put together, these own memory, too.
                 memory += [one for one in tensors.values() if isinstance(one, torch.Tensor)]
             copied = self._stream.mark()
-        return OnDevice(tensors, memory, copied, batch)
+        return OnDevice(tensors, memory, copied, made)
 
     def hand_over(self, prepared: OnDevice) -> Tensors:
         """Return the tensors; what the loop does with them on its stream waits for the copy."""
@@ -190,12 +192,10 @@ class DeviceHandover:
         return tensor
 
 
-def _shared_in_one_storage(batch: Batch) -> Tensors:
+def _shared_in_one_storage(made: Made) -> Tensors:
     """Return what samples share as tensors, the fixed-width fields of a key as views of one storage."""
     fields: Tensors = {}
-    if batch.is_augmented:
-        return fields
-    for shared in batch.assembled.shared:
+    for shared in made.assembled.shared:
         index, rows = torch.from_numpy(shared.index), shared.rows
         if rows.spec.record_bytes:
             views = fields_of(torch.from_numpy(rows.records), rows.spec)
@@ -209,16 +209,17 @@ def _tensors_of(ragged: Ragged) -> list[torch.Tensor]:
     return [ragged.offsets, *(_tensors_of(inner) if isinstance(inner, Ragged) else [inner])]
 
 
-def _has_records(batch: Batch) -> bool:
-    return batch.has_records and not batch.is_augmented and batch.assembled.spec.record_bytes > 0
+def _has_records(made: Made) -> bool:
+    return made.has_records and made.assembled.spec.record_bytes > 0
 
 
-def _fields(records: torch.Tensor, batch: Batch) -> Tensors:
+def _fields(records: torch.Tensor, made: Made) -> Tensors:
     """Return the fixed-width fields of a batch as views of its records, wherever these are."""
-    fields = fields_of(records, batch.assembled.spec)
-    if batch.shaping is None:
+    fields = fields_of(records, made.assembled.spec)
+    shaping = made.shaping
+    if shaping is None:
         return dict(fields)
     # Places that are no slice would be a copy, in memory of its own and by an index that has to cross first: NumPy has
     # made that copy already.
-    views = [name for name, place in batch.shaping.places.items() if isinstance(place, slice)]
-    return {name: batch.shaping.apply(name, fields[name]) for name in views}
+    views = [name for name, place in shaping.places.items() if isinstance(place, slice)]
+    return {name: shaping.apply(name, fields[name]) for name in views}
