@@ -92,6 +92,19 @@ def test_an_epoch_is_a_function_of_its_arguments_alone(order):
 
 
 @settings(max_examples=150)
+@given(plan=plans(), rank=st.integers(0, 63), begin=st.integers(0, 50), every=st.integers(1, 3))
+def test_several_steps_have_what_each_of_them_has(plan, rank, begin, every):
+    steps, world_size = plan
+    shard = Shard(rank % world_size, world_size)
+    for numbers in (range(begin, steps.num_steps, every), range(begin, min(begin + 8, steps.num_steps), every)):
+        assert steps.slices_of(numbers, shard) == [steps.slices(step, shard) for step in numbers]
+    with pytest.raises(ValueError, match="lies outside"):
+        steps.slices_of([*range(steps.num_steps), steps.num_steps], shard)
+    with pytest.raises(ValueError, match="lies outside"):
+        steps.slices_of([-1], shard)
+
+
+@settings(max_examples=150)
 @given(plan=plans())
 def test_the_ranks_batches_in_a_row_are_the_global_batch(plan):
     steps, world_size = plan

@@ -39,7 +39,7 @@ class Gatherer:
 
     Args:
         streams: The windows of each lane.
-        slices_of: Says which samples of which lanes a step has.
+        slices_of: Says which samples of which lanes some steps have; they ascend.
         opened: The data sets that the samples are of.
         pool: Memory for batches.
         settings: See `RunSettings`.
@@ -50,7 +50,7 @@ class Gatherer:
     def __init__(
         self,
         streams: Sequence[Stream],
-        slices_of: Callable[[int], tuple[Slice, ...]],
+        slices_of: Callable[[Sequence[int]], list[tuple[Slice, ...]]],
         *,
         opened: Opened,
         pool: BufferPool,
@@ -92,7 +92,7 @@ class Gatherer:
         Blocks: until the windows of the first are open.
         """
         streams = self._streams
-        slices = [self._slices_of(step) for step in numbers[: max(1, TOGETHER_BYTES // self._batch_bytes)]]
+        slices = self._slices_of(numbers[: max(1, TOGETHER_BYTES // self._batch_bytes)])
         by_lane = _by_lane(slices)
         while len(slices) > 1 and not self._are_open(by_lane):
             slices.pop()
@@ -175,18 +175,20 @@ def _by_data_set(parts: Sequence[UnitPart]) -> list[UnitPart]:
 
 def _by_lane(slices: Sequence[Sequence[Slice]]) -> list[tuple[int, list[Range]]]:
     """Return the ranges of batches in their order, those of one lane that follow each other together."""
-    if len(slices) == 1 and len(slices[0]) == 1:
-        lane, start, stop, _ = slices[0][0]
-        return [(lane, [(start, stop)])]
     found: list[tuple[int, list[Range]]] = []
+    now, begin, end = -1, 0, 0  # the lane, and the range in it that may go on
     for pieces in slices:
         for lane, start, stop, _ in pieces:
-            if not found or found[-1][0] != lane:
-                found.append((lane, [(start, stop)]))
-            elif found[-1][1][-1][1] == start:  # it goes on where the one before it ends
-                found[-1][1][-1] = (found[-1][1][-1][0], stop)
-            else:
-                found[-1][1].append((start, stop))
+            if lane == now and start == end:
+                end = stop
+                continue
+            if now >= 0:
+                found[-1][1].append((begin, end))
+            if lane != now:
+                found.append((lane, []))
+            now, begin, end = lane, start, stop
+    if now >= 0:
+        found[-1][1].append((begin, end))
     return found
 
 
@@ -196,7 +198,7 @@ def _rows(parts: Sequence[UnitPart]) -> list[Part]:
 
 def _sizes(slices: Sequence[Sequence[Slice]]) -> list[int]:
     """Return how many samples each batch has."""
-    return [sum(piece.num_samples for piece in pieces) for pieces in slices]
+    return [sum([stop - start for _, start, stop, _ in pieces]) for pieces in slices]
 
 
 def _cut(assembled: Assembled, slices: Sequence[Sequence[Slice]]) -> Gathered:

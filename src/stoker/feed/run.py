@@ -23,7 +23,7 @@ from stoker.gather.buffers import BufferPool
 from stoker.order.epoch import EpochOrder
 from stoker.order.mixture import MixtureEpoch
 from stoker.order.position import Position
-from stoker.order.steps import Steps
+from stoker.order.steps import Slice, Steps
 from stoker.trace.stages import Stages
 from stoker.trace.track import Subject
 from stoker.windows.in_use import Windows, num_windows_ahead
@@ -119,7 +119,6 @@ class Run:
         self._passing_from = 0  # the step from which on windows may be left behind
         self._subject: Subject | None = None  # of the step that the loop is at, where it is shown
         self._subjects = Subjects(epoch=self._epoch, steps=steps, num_lanes=len(orders))
-        self._slices = partial(steps.slices, shard=settings.shard)
         self._is_closed = False
         self._closing = threading.RLock()
         self._crew = opened.crew(settings.num_threads)
@@ -135,7 +134,7 @@ class Run:
         self._streams: list[Stream] = [self._stream_of(order) for order in orders]
         self._gatherer = Gatherer(
             self._streams,
-            self._slices,
+            partial(steps.slices_of, shard=settings.shard),
             opened=opened,
             pool=pool,
             settings=settings,
@@ -321,6 +320,9 @@ class Run:
 
     def _subject_of(self, step: int) -> Subject | None:
         return self._subjects.of_step(step) if self._stages.shows_each else None
+
+    def _slices(self, step: int) -> tuple[Slice, ...]:
+        return self.steps.slices(step, self._settings.shard)
 
     def _pass_windows(self, step: int) -> None:
         """Close the windows that only steps before this one needed."""

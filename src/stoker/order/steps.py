@@ -174,12 +174,6 @@ class Steps:
         """
         if not 0 <= step < self.num_steps:
             raise ValueError(f"step {step} lies outside [0, {self.num_steps})")
-        most = self.part_size
-        begin = self.lane_start + step * most
-        if self.num_lanes == 1 and begin + most <= self.lane_sizes[0]:  # mostly so
-            rank, world_size = shard.rank, shard.world_size
-            start, stop = begin + rank * most // world_size, begin + (rank + 1) * most // world_size
-            return (Slice(0, start, stop),) if start < stop else ()
         taken: list[Slice] = []
         first, last = shard.rank * self.num_lanes, (shard.rank + 1) * self.num_lanes
         for lane in range(first // shard.world_size, -(-last // shard.world_size)):
@@ -193,6 +187,22 @@ class Steps:
             if stop > size:
                 taken += self._padding(lane, max(start, size) - size, stop - size)
         return tuple(taken)
+
+    def slices_of(self, steps: Sequence[int], shard: Shard = Shard()) -> list[tuple[Slice, ...]]:  # noqa: B008  frozen
+        """Return `slices` of several steps.
+
+        Args:
+            steps: Ascending.
+            shard: Rank and world size.
+        """
+        most, first = self.part_size, self.lane_start
+        if self.num_lanes > 1 or not steps or steps[0] < 0 or first + (steps[-1] + 1) * most > self.lane_sizes[0]:
+            return [self.slices(step, shard) for step in steps]
+        # Full batches of one lane, as nearly all are: every one is cut at the same places.
+        low, high = (first + rank * most // shard.world_size for rank in (shard.rank, shard.rank + 1))
+        if low == high:
+            return [() for _ in steps]
+        return [(Slice(0, low + step * most, high + step * most),) for step in steps]
 
     def num_padded(self, step: int, shard: Shard = Shard()) -> int:  # noqa: B008  frozen
         """Return how many rows of a rank's batch only fill it."""
