@@ -28,10 +28,10 @@ class Prefetch(Generic[T]):
             fewer, in order, but at least one, those together that are ready together: the caller, who may wait for
             the first of them, is woken once. From several threads at once.
         num_results: How many there are.
-        depth: How many may be made or wait ahead of the caller. With 0 there are no threads: each result is made when
-            it is asked for, by the caller.
+        depth: How many may be made or wait ahead of the caller. With 0 there are no threads: results are made when one
+            is asked for that is not there, by the caller.
         num_threads: Threads that make them.
-        max_together: Results that a thread makes at a time, at most.
+        max_together: Results that a thread, or the caller, makes at a time, at most.
         waiting: Gives the block in which a thread waits for room.
         held: How much of the depth is not to be used yet; see `hold`.
     """
@@ -54,7 +54,7 @@ class Prefetch(Generic[T]):
         self._waiting = waiting
         num_threads = min(max(1, num_threads), depth, num_results)
         # Not more than lets every thread make some while as many wait: else one that is done waits for the caller.
-        self._max_together = max(1, min(max_together, depth // (num_threads + 1)))
+        self._max_together = max(1, min(max_together, depth // (num_threads + 1)) if depth else max_together)
         # One lock, but two places to wait at, and each is told only of what it waits for: nobody is woken to find
         # nothing to do.
         self._lock = threading.RLock()
@@ -93,26 +93,37 @@ class Prefetch(Generic[T]):
             StopIteration: All have been handed over.
             InterruptedError: The sequence was closed before.
         """
-        if self._depth == 0:
-            return self._make_now()
+        if self._depth:
+            return self._take()
+        with self._making_now:  # whoever closes waits until it is done
+            if self._next_to_hand not in self._ready:
+                self._make_now()
+            return self._take()
+
+    def _take(self) -> T:
         with self._lock:
             number = self._next_to_hand
-            while number not in self._ready and number not in self._failed:
-                if number >= self._num_results:
-                    raise StopIteration
-                if self._is_closed:
-                    raise InterruptedError("closed before all results were handed over")
-                self._awaited = number
-                self._made.wait()
-            if number in self._failed:
-                error = self._failed[number]
-                self._is_closed = True
-                self._taken.notify_all()
-                raise error
-            self._next_to_hand += 1
+            if number not in self._ready:
+                self._await(number)
+            self._next_to_hand = number + 1
             if self._num_waiting and self._has_room():
                 self._taken.notify()
             return self._ready.pop(number)
+
+    def _await(self, number: int) -> None:
+        """Return when the next result is there; the lock is held by the caller."""
+        while number not in self._ready and number not in self._failed:
+            if number >= self._num_results:
+                raise StopIteration
+            if self._is_closed:
+                raise InterruptedError("closed before all results were handed over")
+            self._awaited = number
+            self._made.wait()
+        if number in self._failed:
+            error = self._failed[number]
+            self._is_closed = True
+            self._taken.notify_all()
+            raise error
 
     def hold(self, num: int) -> None:
         """Leave so much of the depth unused from now on: what others have ready, or are making, counts with ours."""
@@ -141,37 +152,45 @@ class Prefetch(Generic[T]):
                 thread.join()
         self._ready.clear()
 
-    def _make_now(self) -> T:
-        with self._making_now:  # whoever closes waits until it is done
-            number = self._next_to_hand
-            if number >= self._num_results:
-                raise StopIteration
-            if self._is_closed:
-                raise InterruptedError("closed before all results were handed over")
-            ((result,),) = self._make(number, 1)
-            self._next_to_hand += 1
-            return result
+    def _make_now(self) -> None:
+        """Make what is asked for, and perhaps what can be made together with it."""
+        number = self._next_to_hand
+        # As many as were handed over already: the first of all comes soon.
+        num = min(max(1, number), self._max_together, self._num_results - number)
+        if num > 0 and not self._is_closed:
+            self._make_some(number, num)
 
     def _work(self) -> None:
         while (claimed := self._claim()) is not None:
             number, stop = claimed
-            try:
-                while number < stop:
-                    for results in self._make(number, stop - number):
-                        with self._lock:
-                            if self._is_closed:
-                                return
-                            self._ready.update(zip(range(number, stop), results, strict=False))
-                            if number <= self._awaited < number + len(results):
-                                self._made.notify()
-                        number += len(results)
-                        del results  # the caller owns them now: a reference would keep their buffer from being reused
-            except BaseException as error:  # whatever it is, it belongs to the step that was due
+            while number < stop:
+                num_made = self._make_some(number, stop - number)
+                if not num_made:
+                    return
+                number += num_made
+
+    def _make_some(self, number: int, num_wanted: int) -> int:
+        """Make the results from a number on, and return how many; 0 where nothing more is to be made."""
+        first = number
+        try:
+            for results in self._make(number, num_wanted):
                 with self._lock:
-                    self._failed[number] = error
-                    self._made.notify_all()
-                    self._taken.notify_all()
-                return
+                    if self._is_closed and self._depth:
+                        return 0
+                    self._ready.update(enumerate(results, number))
+                    if number <= self._awaited < number + len(results):
+                        self._made.notify()
+                number += len(results)
+                del results  # the caller owns them now: a reference would keep their buffer from being reused
+        except BaseException as error:  # whatever it is, it belongs to the step that was due
+            if self._depth == 0 and not isinstance(error, Exception):
+                raise  # but what interrupts the caller does so now
+            with self._lock:
+                self._failed[number] = error
+                self._made.notify_all()
+                self._taken.notify_all()
+            return 0
+        return number - first
 
     def _claim(self) -> tuple[int, int] | None:
         """Return first and past-the-last of the numbers to make next, or None when there is nothing left to do."""

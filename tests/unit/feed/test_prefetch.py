@@ -179,17 +179,41 @@ def test_no_more_than_depth_are_made_ahead_however_many_together(depth, num_thre
     prefetch.close()
 
 
+@pytest.mark.parametrize("depth", [0, 8])
 @pytest.mark.parametrize("failing", range(12))
-def test_an_error_among_results_made_together_comes_behind_those_before_it(failing):
+def test_an_error_among_results_made_together_comes_behind_those_before_it(failing, depth):
     def make(i):
         if i == failing:
             raise KeyError(f"result {i}")
         return i
 
-    prefetch = Prefetch(some_of(make, []), num_results=12, depth=8, num_threads=2, max_together=4)
+    prefetch = Prefetch(some_of(make, []), num_results=12, depth=depth, num_threads=2, max_together=4)
     assert [prefetch.get() for _ in range(failing)] == list(range(failing))
     with pytest.raises(KeyError, match=f"result {failing}"):
         prefetch.get()
+    prefetch.close()
+
+
+def test_without_depth_as_many_are_made_together_as_were_handed_over():
+    wanted, made = [], []
+    prefetch = Prefetch(some_of(made.append, wanted), num_results=30, depth=0, num_threads=1, max_together=8)
+    for handed in range(1, 31):
+        prefetch.get()
+        assert handed <= len(made) < handed + 8
+    assert wanted == [1, 1, 2, 4, 8, 8, 6]
+    prefetch.close()
+
+
+def test_what_interrupts_a_caller_who_makes_results_does_so_at_once():
+    def make(i):
+        if i == 3:
+            raise KeyboardInterrupt
+        return i
+
+    prefetch = Prefetch(some_of(make, []), num_results=12, depth=0, num_threads=1, max_together=4)
+    assert [prefetch.get() for _ in range(2)] == [0, 1]
+    with pytest.raises(KeyboardInterrupt):
+        prefetch.get()  # 2 is made, but nobody waits for it any more
     prefetch.close()
 
 
