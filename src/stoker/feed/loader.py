@@ -90,7 +90,8 @@ class Loader:
         num_threads: Threads that decode, transform and convert at a time (as many more as are worth it wait for a
             remote source, one writes), and as many that assemble batches; default: the cores this process may use,
             within its container's limit. Changes no batch.
-        prefetch: Batches made ahead of the step; with 0 each is assembled when it is asked for, in the calling thread.
+        prefetch: Batches made ahead of the step; with 0 they are assembled when one is asked for, in the calling
+            thread: small ones some at a time, of 1 MiB together, where neither `augment` nor a device is concerned.
             None makes 40 where these have 128 MiB at most, and fewer of larger ones, down to 12. Changes no batch.
             Memory has room for these, the one in use, and twice 24 MiB of what is gathered together with them.
             Where epochs follow each other, those of the third begin to be made while the second ends.

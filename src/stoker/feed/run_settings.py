@@ -25,7 +25,7 @@ class RunSettings:
         seed: Seed of the order; also decides `augment`'s randomness.
         shard: This rank.
         num_threads: Threads that assemble batches, and as many that build chunks where some are missing.
-        prefetch: Batches ahead of the step; 0 assembles each in the calling thread when it is asked for.
+        prefetch: Batches ahead of the step; 0 assembles them in the calling thread when one is asked for.
         augment: The user's function on a batch, or None.
         marks_padding: Whether batches get the bool field `sample_mask`, False where a sample only fills the batch up.
         handover: What batches leave as.
