@@ -76,9 +76,9 @@ def test_the_batches_of_two_epochs_are_never_more_than_one_may_have_ahead(datase
     num_handed = 0
     prepare, hand_over = stoker.feed.handover.NumpyHandover.prepare, stoker.feed.handover.NumpyHandover.hand_over
 
-    def prepared(self, batch):
+    def prepared(self, made_now, leaving):
         most.append(next(made) - num_handed)
-        return prepare(self, batch)
+        return prepare(self, made_now, leaving)
 
     def handed_over(self, content):
         nonlocal num_handed
