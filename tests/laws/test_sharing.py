@@ -112,9 +112,10 @@ def batches(dataset, *, batch_size=7, prefetch=2, **options):
     is_cached=st.booleans(),
     batch_size=st.sampled_from([1, 7]),
     prefetch=st.sampled_from([2, 24]),
+    lanes=st.integers(1, 2),
 )
 def test_batches_are_the_same_whatever_is_shared(
-    drawn, share, order, window, remainder, world_size, is_cached, batch_size, prefetch
+    drawn, share, order, window, remainder, world_size, is_cached, batch_size, prefetch, lanes
 ):
     if drawn["narrow"] and (order == "at places" or share in ("two keys", "nothing repeats")):
         return
@@ -126,7 +127,7 @@ def test_batches_are_the_same_whatever_is_shared(
         cache = {"cache": folder / "cache"} if is_cached else {}
         for rank in range(world_size):
             options = {**ORDERS[order], "window": window, "remainder": remainder, "rank": rank} | cache
-            options |= {"world_size": world_size, "batch_size": batch_size}
+            options |= {"world_size": world_size, "batch_size": batch_size * lanes, "lanes": lanes}
             expected = batches(plain, prefetch=0, **options)  # one at a time
             assert batches(shared, prefetch=prefetch, **options) == expected
             if "sequence" not in options:

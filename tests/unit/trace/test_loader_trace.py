@@ -36,8 +36,9 @@ def named(found, name):
     return [s for s in found.slices if s.name == name]
 
 
-@pytest.mark.parametrize("prefetch", [0, 4])
+@pytest.mark.parametrize("prefetch", [0, 1, 4])
 def test_every_stage_of_every_step_is_there_with_its_number(data, tmp_path, prefetch):
+    together = 1 if prefetch else 16  # without threads small batches are gathered some at a time
     trace = Trace()
     with Loader(
         Dataset(data, chunk_size=5000), batch_size=64, shuffle=True, prefetch=prefetch, trace=trace, num_threads=2
@@ -49,8 +50,12 @@ def test_every_stage_of_every_step_is_there_with_its_number(data, tmp_path, pref
         stats, num_steps = loader.stats(), len(loader)
     found = imported(trace, tmp_path)
     steps = [(epoch, step) for epoch in (0, 2) for step in range(num_steps)]
-    for stage in ("batch", "gather", "wait", "step"):
+    for stage in ("batch", "wait", "step"):
         assert sorted((s.args["epoch"], s.args["step"]) for s in named(found, stage)) == steps, stage
+    gathers = [(s.args["epoch"], s.args["step"]) for s in named(found, "gather")]
+    assert len(set(gathers)) == len(gathers)
+    assert set(gathers) <= set(steps)
+    assert len(gathers) < len(steps) if together > 1 else len(gathers) == len(steps)
     assert {"list", "footers", "fetch", "decode", "convert", "publish", "build", "open"} <= {
         s.name for s in found.slices
     }
@@ -62,7 +67,7 @@ def test_every_stage_of_every_step_is_there_with_its_number(data, tmp_path, pref
     arrows = [(source.args["step"], source.name, target.args["step"], target.name) for source, target in found.flows]
     assert sorted(arrows) == sorted((step, "batch", step, "step") for _, step in steps)
     levels = [level for _, level in found.counters["queue batches ready"]]
-    assert max(levels) <= max(prefetch, 1)
+    assert max(levels) <= max(prefetch, together)
     assert levels[-1] == 0
     # The totals are the sums of the spans.
     for stage, total in stats.stages.items():
