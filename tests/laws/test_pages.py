@@ -380,7 +380,9 @@ def test_a_damaged_column_gives_what_pyarrow_gives_or_nothing(data, seed):
         table.validate()
     except Exception:  # pyarrow looks at some things that change no value
         return
-    if len(table) == len(found):
+    # The system's zstd and Arrow's own may be two releases, and two releases make different bytes of a damaged frame.
+    is_told = options["compression"] != "ZSTD" or options["write_page_checksum"]
+    if is_told and len(table) == len(found):
         assert same_bits(found, table.column(0).combine_chunks())
 
 
