@@ -109,8 +109,11 @@ class Gatherer:
             for lane, ranges in by_lane:
                 parts += streams[lane].parts(ranges, acquired)
             start_ns = time.perf_counter_ns()
-            gather = self._mixed if self._opened.is_mixed else self._gathered
-            made, size_bytes = gather(parts, slices)
+            sizes = _sizes(slices)
+            if self._opened.is_mixed:
+                made, size_bytes = self._mixed(parts, sizes, self._whose(slices))
+            else:
+                made, size_bytes = self._gathered(parts, sizes)
         finally:
             for windows, window in acquired:
                 windows.release(window)
@@ -138,34 +141,32 @@ class Gatherer:
         found = [streams[piece.lane].whose(piece.start, piece.stop) for pieces in slices for piece in pieces]
         return np.concatenate([np.empty(0, dtype=np.int64), *(one for one in found if one is not None)])
 
-    def _gathered(self, parts: Sequence[UnitPart], slices: Sequence[Sequence[Slice]]) -> Gathered:
+    def _gathered(self, parts: Sequence[UnitPart], sizes: Sequence[int]) -> Gathered:
         """Return batches of one data set."""
         settings, spec = self._settings, self._opened.spec
         if settings.maker is not None:
-            return settings.maker.make(parts, _sizes(slices), self._pool, once=settings.once)
+            return settings.maker.make(parts, sizes, self._pool, once=settings.once)
         if (resident := settings.handover.resident) is not None:
             assembled = assemble_resident(spec, parts, resident.first_row, self._pool)
         else:
-            rows, sizes = _rows(parts), None if settings.once == "never" else _sizes(slices)
-            assembled = assemble(spec, rows, self._pool, once=settings.once, sizes=sizes)
-        return _cut(assembled, slices)
+            assembled = assemble(spec, _rows(parts), self._pool, once=settings.once, sizes=sizes)
+        return _cut(assembled, sizes)
 
-    def _mixed(self, parts: Sequence[UnitPart], slices: Sequence[Sequence[Slice]]) -> Gathered:
-        """Return batches of several data sets, each sample at its place."""
+    def _mixed(self, parts: Sequence[UnitPart], sizes: Sequence[int], whose: Int64) -> Gathered:
+        """Return batches of several data sets, each sample at its place; `whose` says which one it is of."""
         settings, maker = self._settings, self._settings.maker
-        whose = self._whose(slices)
         parts, places = _by_data_set(parts), self._places(whose)
         if maker is None:
             assembled = assemble(self._opened.spec, _rows(parts), self._pool, once=settings.once, places=places)
-            gathered = _cut(assembled, slices)
+            gathered = _cut(assembled, sizes)
         else:  # what is more than one row is put in order afterwards
             order = np.empty_like(places)
             order[places] = np.arange(len(places))
-            (made,), size_bytes = maker.make(parts, [len(whose)], self._scratch, once=settings.once)
+            (made,), size_bytes = maker.make(parts, sizes, self._scratch, once=settings.once)
             gathered = Gathered([reordered(made, order, self._pool, is_grouped=maker.is_grouped)], size_bytes)
         if settings.source_field is not None:
             sources = whose.astype(np.int32)
-            for batch, begin in zip(gathered.made, accumulate(_sizes(slices), initial=0), strict=False):
+            for batch, begin in zip(gathered.made, accumulate(sizes, initial=0), strict=False):
                 batch.arrays[settings.source_field] = sources[begin : begin + batch.num_samples]
         return gathered
 
@@ -207,7 +208,6 @@ def _sizes(slices: Sequence[Sequence[Slice]]) -> list[int]:
     return [sum([stop - start for _, start, stop, _ in pieces]) for pieces in slices]
 
 
-def _cut(assembled: Assembled, slices: Sequence[Sequence[Slice]]) -> Gathered:
+def _cut(assembled: Assembled, sizes: Sequence[int]) -> Gathered:
     """Return the batches of rows that were gathered side by side."""
-    batches = [assembled] if len(slices) == 1 else assembled.cut(_sizes(slices))
-    return Gathered([rows_made(batch) for batch in batches], assembled.size_bytes)
+    return Gathered([rows_made(batch) for batch in assembled.cut(sizes)], assembled.size_bytes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from stoker.compact import Compact
@@ -26,11 +26,11 @@ class Leaving:
         is_widened: Whether the fields are widened already; what was gathered never is.
     """
 
-    is_augmented: bool = False
-    sequence_shard: SequenceShard | None = None
-    is_expanded: bool = False
-    compact: Mapping[str, Compact] = field(default_factory=dict)
-    is_widened: bool = False
+    is_augmented: bool
+    sequence_shard: SequenceShard | None
+    is_expanded: bool
+    compact: Mapping[str, Compact]
+    is_widened: bool
 
     def cut(self, name: str, array: Any) -> Any:
         """Return what leaves of a field, an array or a tensor: all of it, or this rank's part of each sequence."""

@@ -175,7 +175,7 @@ class Prefetch(Generic[T]):
         try:
             for results in self._make(number, num_wanted):
                 with self._lock:
-                    if self._is_closed and self._depth:
+                    if self._is_closed and self._depth:  # a caller who makes them still gets the one it asked for
                         return 0
                     self._ready.update(enumerate(results, number))
                     if number <= self._awaited < number + len(results):

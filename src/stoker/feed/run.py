@@ -147,7 +147,7 @@ class Run:
             num_results=len(self._numbers),
             depth=settings.prefetch,
             num_threads=settings.num_threads,
-            # What the user's own function is asked of, or a device, is not made before it is asked for.
+            # Without threads the user's own function is not called, nor anything copied, before it is asked for.
             max_together=self._gatherer.max_together if settings.prefetch or self._finisher.is_quick else 1,
             waiting=partial(stages.span, "wait_room"),
             held=held,

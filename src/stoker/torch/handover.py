@@ -54,9 +54,9 @@ class CpuHandover:
             together |= _shared_in_one_storage(made)
             together = {name: field for name, field in together.items() if name not in leaving.compact}
         whole = {name: together[name] if name in together else as_tensors(a) for name, a in made.arrays.items()}
-        return (
-            whole if leaving.sequence_shard is None else {name: leaving.cut(name, one) for name, one in whole.items()}
-        )
+        if leaving.sequence_shard is None:
+            return whole
+        return {name: leaving.cut(name, one) for name, one in whole.items()}
 
     def hand_over(self, prepared: Tensors) -> Tensors:
         """Return the tensors."""

@@ -107,7 +107,8 @@ def test_shared_batches_cut_from_one_are_those_assembled_one_by_one(
         contents = [chunk_of(spec, runs, seed + 10 * number + i) for i, runs in enumerate(lengths)]
         window = window_of(tmp_path_factory.mktemp("window"), spec, contents, is_mapped=False)
         sizes = [num for num, _ in contents]
-        slot, row = np.repeat(np.arange(len(sizes)), sizes), np.arange(sum(sizes))
+        slot = np.repeat(np.arange(len(sizes)), sizes)
+        row = np.concatenate([first + np.arange(num) for first, num in zip(window.first_row, sizes, strict=True)])
         if not is_grouped:
             order = rng.integers(0, max(sum(sizes), 1), sum(sizes) and 30)
             slot, row = slot[order], row[order]

@@ -36,13 +36,13 @@ def named(found, name):
     return [s for s in found.slices if s.name == name]
 
 
-@pytest.mark.parametrize("prefetch", [0, 1, 4])
-def test_every_stage_of_every_step_is_there_with_its_number(data, tmp_path, prefetch):
-    together = 1 if prefetch else 16  # without threads small batches are gathered some at a time
+@pytest.mark.parametrize(("prefetch", "augment"), [(0, None), (0, lambda batch, rng: batch), (1, None), (4, None)])
+def test_every_stage_of_every_step_is_there_with_its_number(data, tmp_path, prefetch, augment):
+    # Without threads small batches are gathered some at a time, where nothing of the user's is called.
+    together = 1 if prefetch or augment else 16
     trace = Trace()
-    with Loader(
-        Dataset(data, chunk_size=5000), batch_size=64, shuffle=True, prefetch=prefetch, trace=trace, num_threads=2
-    ) as loader:
+    options = {"prefetch": prefetch, "augment": augment, "trace": trace, "num_threads": 2}
+    with Loader(Dataset(data, chunk_size=5000), batch_size=64, shuffle=True, **options) as loader:
         for epoch in (0, 2):  # not one behind the other: nothing of a third is made ahead
             loader.set_epoch(epoch)
             for _ in loader:
@@ -53,9 +53,11 @@ def test_every_stage_of_every_step_is_there_with_its_number(data, tmp_path, pref
     for stage in ("batch", "wait", "step"):
         assert sorted((s.args["epoch"], s.args["step"]) for s in named(found, stage)) == steps, stage
     gathers = [(s.args["epoch"], s.args["step"]) for s in named(found, "gather")]
-    assert len(set(gathers)) == len(gathers)
-    assert set(gathers) <= set(steps)
-    assert len(gathers) < len(steps) if together > 1 else len(gathers) == len(steps)
+    if together == 1:
+        assert sorted(gathers) == steps
+    else:
+        assert len(set(gathers)) == len(gathers) < len(steps)
+        assert {(epoch, 0) for epoch, _ in steps} <= set(gathers) <= set(steps)
     assert {"list", "footers", "fetch", "decode", "convert", "publish", "build", "open"} <= {
         s.name for s in found.slices
     }
