@@ -37,14 +37,11 @@ from stoker.gather.moves import (
     prefetch,
     stream_lines,
 )
+from stoker.gather.strip_kernels import copy_strips
 
 # Where lists are this long on average they are written past the caches, too: those from this size on by themselves,
 # shorter ones side by side from a stage in L1. Where most are shorter that takes longer than it saves.
 _LONG_LIST_BYTES, _STAGE_BYTES = 512, 4 << 10
-# Strips are written past the caches, too, by way of stages: from how many bytes on that of a field is written, and
-# where the next begins. Not on AMD's processors, where it gained nothing.
-_STAGED_BYTES = 2 << 10
-_STRIDE_BYTES = 2 * _STAGED_BYTES + 2 * LINE_BYTES
 
 
 @compiled(BYTES, INT64, types.int64, OUT_BYTES, types.int64, types.int64)
@@ -314,70 +311,10 @@ def copy_lists(memory, sources, value_bytes, offsets, out):
             _copy_exactly(out, offsets[i] * value_bytes, memory, sources[i], num_bytes)
 
 
-@compiled(BYTES, INT64_2D, INT64, INT64_2D, INT64, OUT_BYTES, types.boolean)
-def _copy_strips(memory, sources, value_bytes, offsets, begins, out, by_stages):
-    """Copy the lists of strips, a strip at a time: it is asked for as a whole.
-
-    Whole lines are copied, so that short lists of any length take the same way. What is too much lies in the same
-    strip, or behind it, where it is asked for as well; it is written over by the next list, or lies between two fields.
-
-    Past the caches they go by way of stages, one a field, that stay in L1:
-
-        stage of a field   ├ 0 ┤├──── 1 ────┤├ 2 ┤├─── 3 ───┤      whole lines go out when it is full
-        out                │ line │ line │ line │ line │ line │
-    """
-    num_fields, num = sources.shape
-    last = num_fields - 1
-    stages = np.empty(num_fields * _STRIDE_BYTES + LINE_BYTES, dtype=np.uint8)
-    stages = stages[-types.int64(stages.ctypes.data) % LINE_BYTES :]
-    filled = np.zeros(num_fields, dtype=np.int64)  # bytes in each stage
-    ends = begins.copy()  # where each goes to: at a line's border
-    for i in range(-LISTS_AHEAD, num):
-        if i + LISTS_AHEAD < num:
-            j = i + LISTS_AHEAD
-            begin = sources[0, j]
-            end = sources[last, j] + (offsets[last, j + 1] - offsets[last, j]) * value_bytes[last]
-            end = min(end, begin + MAX_ASKED_BYTES) + LINE_BYTES
-            for byte in range(begin - begin % LINE_BYTES, end, LINE_BYTES):
-                prefetch(memory, byte)
-            if j + FURTHER < num:
-                prefetch(memory, sources[0, j + FURTHER])
-        if i < 0:
-            continue
-        for f in range(num_fields):
-            num_bytes = (offsets[f, i + 1] - offsets[f, i]) * value_bytes[f]
-            num_lines = (num_bytes + LINE_BYTES - 1) // LINE_BYTES
-            if not by_stages:
-                copy_lines(out, begins[f] + offsets[f, i] * value_bytes[f], memory, sources[f, i], num_lines)
-                continue
-            stage, full = f * _STRIDE_BYTES, filled[f]
-            if num_bytes <= _STAGED_BYTES:
-                copy_lines(stages, stage + full, memory, sources[f, i], num_lines)
-                full += num_bytes
-                if full >= _STAGED_BYTES:
-                    num_lines = full // LINE_BYTES
-                    stream_lines(out, ends[f], stages, stage, num_lines)
-                    ends[f] += num_lines * LINE_BYTES
-                    full -= num_lines * LINE_BYTES
-                    copy_lines(stages, stage, stages, stage + num_lines * LINE_BYTES, 1)
-            else:  # it goes out by itself, and what is left of its last line begins the stage again
-                copy_lines(out, ends[f], stages, stage, (full + LINE_BYTES - 1) // LINE_BYTES)
-                end = ends[f] + full + num_bytes
-                copy_lines(out, ends[f] + full, memory, sources[f, i], num_lines)
-                full = end % LINE_BYTES
-                ends[f] = end - full
-                copy_lines(stages, stage, out, ends[f], 1)
-            filled[f] = full
-    if by_stages:
-        for f in range(num_fields):
-            copy_lines(out, ends[f], stages, f * _STRIDE_BYTES, (filled[f] + LINE_BYTES - 1) // LINE_BYTES)
-        fence()
-
-
 @compiled(types.int64, returns=types.int64)
 def _room_for(num_bytes):
     """Return how much room a field's values take: whole lines, and one that the last list may write to."""
-    return (num_bytes + LINE_BYTES - 1) // LINE_BYTES * LINE_BYTES + LINE_BYTES  # see `_copy_strips`
+    return (num_bytes + LINE_BYTES - 1) // LINE_BYTES * LINE_BYTES + LINE_BYTES  # see `copy_strips`
 
 
 @compiled(INT64, INT64_2D, returns=types.int64, keeps_lock=True)
@@ -395,7 +332,7 @@ def copy_fields(memory, value_bytes, sources, offsets, begins, out):
     """Copy the lists of several fields, one field behind the other, where there is room. See `take.copy_fields`."""
     num_fields, num = sources.shape
     end = 0
-    is_any_long = num_fields == 1
+    is_any_long = False
     for f in range(num_fields):
         begins[f] = end
         num_bytes = offsets[f, num] * value_bytes[f]
@@ -407,8 +344,8 @@ def copy_fields(memory, value_bytes, sources, offsets, begins, out):
         for f in range(num_fields):
             copy_lists(memory, sources[f], value_bytes[f], offsets[f], out[begins[f] :])
     else:
-        by_stages = not IS_AMD and end >= STREAMED_BYTES and out.ctypes.data % LINE_BYTES == 0
-        _copy_strips(memory, sources, value_bytes, offsets, begins, out, by_stages)
+        streams = end >= STREAMED_BYTES and out.ctypes.data % LINE_BYTES == 0
+        copy_strips(memory, sources, value_bytes, offsets, begins, out, streams)
     return end
 
 

@@ -3,8 +3,8 @@
 What they do, and why (docs/decisions/0007 and 0011; 4,096 records of 640 bytes from 1 million, mapped; np.take of as
 many in memory of NumPy's own: 541 microseconds):
 
-    ask ahead    rows some 20 kB ahead are asked for, on Intel's processors into L2: 8 rows ahead 425 microseconds,
-                 16 rows 412, 32 rows 384; into L1, 8 rows ahead, 467
+    ask ahead    rows some 20 kB ahead are asked for, into L2 on most processors: 8 rows ahead 425 microseconds, 16 rows
+                 412, 32 rows 384; into L1, 8 rows ahead, 467
     wide moves   whole cache lines by vector registers: nothing is called and no length looked at
     stream       large batches of records are written past the caches: 14 GB/s by two threads instead of 10
 """
@@ -27,14 +27,15 @@ _Function = TypeVar("_Function", bound=Callable[..., object])
 
 LINE_BYTES = 64
 # How near to the core comes what is asked for ahead of its turn, as LLVM counts (3 is L1, 2 is L2), and how many rows
-# or lists ahead that is, at most. An AMD core waits for as many lines in L1 as is asked for here, an Intel core for
-# three times as many in L2 as in L1. Both in turn on an AMD EPYC, two threads against `memcpy`: stacked tensors 0.71 as
-# on Intel and 0.80 so, all columns 0.67 and 0.77; with half or twice as many ahead less.
-IS_AMD = get_host_cpu_name().startswith("znver")
-_NEARNESS, MAX_AHEAD, LISTS_AHEAD = (3, 16, 12) if IS_AMD else (2, 32, 24)
+# or lists ahead that is, at most. A core waits for more lines at a time in L2 than in L1. Two threads of an AMD EPYC
+# (Zen 4), records of 640 bytes, nanoseconds each: L1 86, L2 57, and 92 is `memcpy`; with 8 to 32 rows ahead the same.
+# Not so on Zen 5: against `memcpy`, stacked tensors 0.80 by L1 and 0.71 by L2, all columns 0.77 and 0.67.
+_CPU = get_host_cpu_name()
+IS_AMD = _CPU.startswith("znver")
+_NEARNESS, MAX_AHEAD, LISTS_AHEAD = (3, 16, 12) if _CPU == "znver5" else (2, 16, 12) if IS_AMD else (2, 32, 24)
 # Of so many rows further ahead the first line alone is asked for: to find out where a page lies takes as long as to
 # read a line of it, and whatever else is asked for waits behind it. Two threads of an Intel Xeon in a virtual machine,
-# records and strips: 95 -> 91 nanoseconds a row. Not measured on AMD's.
+# records and strips: 95 -> 91 nanoseconds a row. On an EPYC (Zen 4) it takes 2 to 3 more.
 FURTHER = 0 if IS_AMD else 8
 # Bytes that are asked for ahead of their turn: near enough that they are still at hand when it is their turn.
 AHEAD_BYTES = 20 << 10
@@ -107,6 +108,30 @@ def _copies(num_bytes: int, *, streams: bool = False) -> Any:
         return signature, generate
 
     return copy
+
+
+NUM_STEPS = 8
+
+
+@intrinsic  # type: ignore[untyped-decorator,unused-ignore]
+def write_steps(_typing_context: Any, array: Any, index: Any, first: Any) -> Any:
+    """Write `first`, and what is one, two, ... cache lines more, to `array[index : index + NUM_STEPS]`, in one move."""
+    signature = types.void(array, index, first)
+    numbers = ir.VectorType(ir.IntType(64), NUM_STEPS)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        struct = context.make_array(signature.args[0])(context, builder, arguments[0])
+        pointer = builder.bitcast(builder.gep(struct.data, [arguments[1]]), numbers.as_pointer())
+        anything, word = ir.Constant(numbers, ir.Undefined), ir.IntType(32)
+        alone = builder.insert_element(anything, arguments[2], word(0))
+        everywhere = builder.shuffle_vector(alone, anything, ir.Constant(ir.VectorType(word, NUM_STEPS), None))
+        written = builder.store(
+            builder.add(everywhere, ir.Constant(numbers, [LINE_BYTES * step for step in range(NUM_STEPS)])), pointer
+        )
+        written.align = 8
+        return context.get_dummy_value()
+
+    return signature, generate
 
 
 @intrinsic  # type: ignore[untyped-decorator,unused-ignore]

@@ -1,4 +1,5 @@
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -214,14 +215,16 @@ def test_records_and_strips_come_out_alike_at_once_and_one_after_the_other(table
         np.testing.assert_array_equal(one, other)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
-    kinds=st.lists(st.sampled_from(["u1", "u2", "i8", "S3"]), min_size=2, max_size=5),
-    usual=st.sampled_from([2, 30, 60]),
+    kinds=st.lists(st.sampled_from(["u1", "u2", "i8", "S3"]), min_size=1, max_size=5),
+    usual=st.sampled_from([0, 2, 30, 60, 900]),
+    longest=st.sampled_from([5_000, 5_000, 40_000]),
+    num=st.sampled_from([0, 1, 31, 33, 1_000, 20_000]),
     seed=st.integers(0, 2**32),
     shift=st.sampled_from([0, 0, 1]),
 )
-def test_strips_of_large_batches_are_whole_with_a_long_list_here_and_there(kinds, usual, seed, shift):
+def test_lists_of_any_length_come_out_whole_with_a_long_one_here_and_there(kinds, usual, longest, num, seed, shift):
     """From 1 MiB on they are written past the caches by way of stages, which a long list does not fit in."""
     rng = np.random.default_rng(seed)
     num_rows = 500
@@ -232,12 +235,12 @@ def test_strips_of_large_batches_are_whole_with_a_long_list_here_and_there(kinds
     for entry in spec:
         lengths = rng.integers(0, usual, num_rows, endpoint=True)
         long = rng.random(num_rows) < 0.004
-        lengths[long] = rng.integers(1, 5_000, long.sum())
+        lengths[long] = rng.integers(1, longest, long.sum())
         offsets = offsets_of(lengths)
         content = rng.integers(1, 256, int(offsets[-1]) * entry.value_bytes, dtype=np.uint8)
         arrays[entry.name] = Ragged(content.view(entry.dtype), offsets)
     fields = laid_out(spec, arrays)
-    row = rng.integers(0, num_rows, 20_000)
+    row = rng.integers(0, num_rows, num // 20 if usual == 900 else num)
     slot = rng.integers(0, 2, len(row))
     guarded = []
 
@@ -248,17 +251,22 @@ def test_strips_of_large_batches_are_whole_with_a_long_list_here_and_there(kinds
         return memory[begin : begin + num_bytes]
 
     out = np.empty((len(row), 0), dtype=np.uint8)
-    places = take.strip_extents(fields.halves, fields.first_place, fields.first_byte, fields.value_bytes, slot, row)
+    if spec.strip:
+        where = (fields.halves, fields.first_place, fields.first_byte, fields.value_bytes, slot, row)
+        sources, offsets = take.strip_extents(*where)
+    else:
+        starts, offsets = take.extents(fields.words, fields.first_place, slot, row)
+        sources, offsets = (fields.first_byte[slot] + starts * fields.value_bytes)[None], offsets[None]
     found = [
         take.take_rows(out, fields, take.Places(slot, row), out, memory_for, expected_bytes=0),
-        take.copy_fields(fields.memory, places[0], fields.value_bytes, places[1], memory_for),
-        take.copy_fields(fields.memory, places[0], fields.value_bytes, places[1], memory_for, compiled=False),
+        take.copy_fields(fields.memory, sources, fields.value_bytes, offsets, memory_for),
+        take.copy_fields(fields.memory, sources, fields.value_bytes, offsets, memory_for, compiled=False),
     ]
-    for i, entry in enumerate(spec.strip):
+    for i, entry in enumerate(spec.strip or spec):
         values, borders = arrays[entry.name]
-        expected = np.concatenate([values[borders[r] : borders[r + 1]] for r in row.tolist()])
-        for offsets, begins, content, _ in found:
-            np.testing.assert_array_equal(offsets[i], offsets_of(np.diff(borders)[row]))
+        expected = np.concatenate([values[:0], *(values[borders[r] : borders[r + 1]] for r in row.tolist())])
+        for found_offsets, begins, content, _ in found:
+            np.testing.assert_array_equal(found_offsets[i], offsets_of(np.diff(borders)[row]))
             np.testing.assert_array_equal(content[begins[i] : begins[i] + expected.nbytes].view(entry.dtype), expected)
     for memory, begin, end in guarded:
         assert (memory[:begin] == 201).all()
@@ -302,6 +310,20 @@ def test_files_placed_side_by_side_read_as_one_array_even_when_removed(tmp_path,
     region.close()
     region.close()
     assert region.bytes.nbytes == 0
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="there is no way to ask whether memory can be read")
+@pytest.mark.parametrize("num_pages", [1, 2, 512, 513])
+@pytest.mark.parametrize("is_mapped", [True, False])
+def test_behind_a_region_there_is_a_line_that_can_be_read(is_mapped, num_pages):
+    """Loops that copy lists by whole lines read there, behind a list that ends with the region."""
+    regions = [Region(num_pages * PAGE_BYTES, is_mapped=is_mapped) for _ in range(3)]
+    with Path("/proc/self/mem").open("rb", buffering=0) as memory:
+        for region in regions:
+            memory.seek(region.bytes.ctypes.data + region.size_bytes)
+            assert len(memory.read(64)) == 64
+    for region in regions:
+        region.close()
 
 
 def test_a_misplaced_file_is_refused_before_it_overwrites_others(tmp_path):
