@@ -110,6 +110,7 @@ def _copies(num_bytes: int, *, streams: bool = False) -> Any:
     return copy
 
 
+# As many as one vector register has room for, or some few.
 NUM_STEPS = 8
 
 

@@ -93,10 +93,7 @@ def _cut(memory, sources, value_bytes, offsets, start, stop, places, piece_sourc
     return num
 
 
-@compiled(
-    *(BYTES, INT64, INT64, types.uint64),
-    *(INT64, types.uint64, OUT_BYTES),
-)
+@compiled(BYTES, INT64, INT64, types.uint64, INT64, types.uint64, OUT_BYTES)
 def _copy_pieces(memory, sources, places, num, next_sources, num_next, target):
     """Copy the pieces of a block, and ask for those of the next one: for the line in which each of these ends."""
     both = min(num, num_next)

@@ -60,8 +60,8 @@ class Region:
 
     def __init__(self, size_bytes: int, *, is_mapped: bool | None = None, memories: Memories | None = None) -> None:
         self.size_bytes = max(PAGE_BYTES, -(-size_bytes // PAGE_BYTES) * PAGE_BYTES)
-        # Loops that copy lists by whole lines read up to 64 bytes behind the last one, which may be the last of all.
-        with_slack = self.size_bytes + PAGE_BYTES
+        # Room for a page more: loops that copy lists by whole lines read up to 64 bytes behind the last one, which may be the last of all.
+        with_room = self.size_bytes + PAGE_BYTES
         self.is_mapped = CAN_MAP_SIDE_BY_SIDE if is_mapped is None else is_mapped
         self._placed: list[tuple[int, int]] = []
         self._memories = Memories() if memories is None else memories
@@ -72,14 +72,14 @@ class Region:
             flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
             # Readable, as zeros: pages that are only read cost no memory and are not accounted for.
             # Places are counted from a huge page's border.
-            self._reserved_bytes = with_slack + (HUGE_BYTES if self.size_bytes >= HUGE_BYTES else 0)
+            self._reserved_bytes = with_room + (HUGE_BYTES if self.size_bytes >= HUGE_BYTES else 0)
             self._reserved = map_at(None, self._reserved_bytes, mmap.PROT_READ, flags, -1, 0)
             self._address = self._reserved
-            if self._reserved_bytes > with_slack:
+            if self._reserved_bytes > with_room:
                 self._address = -(-self._reserved // HUGE_BYTES) * HUGE_BYTES
             self.bytes = memory_at(self._address, self.size_bytes)
         else:
-            self._memory = self._memories.take(with_slack)
+            self._memory = self._memories.take(with_room)
             self.bytes = self._memory[: self.size_bytes]
 
     def place(self, parts: Sequence[Part], meanwhile: Callable[[], None] = lambda: None) -> None:
