@@ -53,6 +53,12 @@ def _num_bytes(value_bytes, offsets, start, stop):
     return num_bytes
 
 
+@compiled(types.int64, returns=types.int64)
+def _whole(num_bytes):
+    """Return how many bytes of these are whole lines."""
+    return num_bytes - num_bytes % LINE_BYTES
+
+
 @compiled(INT64, INT64_2D, types.int64, returns=types.int64)
 def _end_of_block(value_bytes, offsets, start):
     """Return behind which row the block ends that begins with row `start`."""
@@ -63,21 +69,20 @@ def _end_of_block(value_bytes, offsets, start):
 
 
 @compiled(
-    *(BYTES, INT64_2D, INT64, INT64_2D, types.uint64, types.uint64),
-    *(OUT_INT64, OUT_INT64, OUT_INT64),
+    *(BYTES, INT64_2D, INT64, INT64_2D, INT64, INT64, types.uint64, types.uint64, OUT_INT64, OUT_INT64),
     returns=types.uint64,
 )
-def _cut(memory, sources, value_bytes, offsets, start, stop, places, piece_sources, piece_places):
+def _cut(memory, sources, value_bytes, offsets, begins, shifts, start, stop, piece_sources, piece_places):
     """Cut the lists of rows [start, stop) into pieces, and return how many these are.
 
-    The first line of each strip is asked for. `places` says where each field's next list goes, and is moved on.
+    The first line of each strip is asked for. `shifts` says how far each field's stage is from its place in the batch.
     """
     num = types.uint64(0)
     for f in range(len(value_bytes)):
-        value, place, starts, borders = value_bytes[f], places[f], sources[f], offsets[f]
+        value, starts, borders, begin = value_bytes[f], sources[f], offsets[f], begins[f] + shifts[f]
         for i in range(start, stop):
-            source, num_bytes = starts[i], (borders[i + _ONE] - borders[i]) * value
-            num_pieces = types.uint64(num_bytes + _LAST) >> _SHIFT
+            source, place = starts[i], begin + borders[i] * value
+            num_pieces = types.uint64((borders[i + _ONE] - borders[i]) * value + _LAST) >> _SHIFT
             if f == 0:
                 prefetch(memory, source)
             write_steps(piece_sources, num, source)
@@ -87,9 +92,7 @@ def _cut(memory, sources, value_bytes, offsets, start, stop, places, piece_sourc
                     further = types.int64(piece) * LINE_BYTES
                     write_steps(piece_sources, num + piece, source + further)
                     write_steps(piece_places, num + piece, place + further)
-            place += num_bytes
             num += num_pieces
-        places[f] = place
     return num
 
 
@@ -106,26 +109,16 @@ def _copy_pieces(memory, sources, places, num, next_sources, num_next, target):
         prefetch(memory, next_sources[k] + _LAST)
 
 
-@compiled(
-    *(BYTES, INT64_2D, INT64, INT64_2D, types.int64),
-    *(OUT_BYTES, INT64, OUT_INT64, OUT_INT64, OUT_BYTES, types.boolean),
-)
-def _copy_long(memory, sources, value_bytes, offsets, row, stages, stage_of, ends, places, out, streams):
-    """Copy the lists of a row that is a block by itself; what is left of a last line begins the stage again."""
+@compiled(BYTES, INT64_2D, INT64, INT64_2D, INT64, types.int64, OUT_BYTES, OUT_BYTES, types.boolean)
+def _copy_long(memory, sources, value_bytes, offsets, begins, row, rests, out, streams):
+    """Copy the lists of a row that is a block by itself: the line that was begun, what follows, and begin another."""
     for f in range(len(value_bytes)):
-        num_bytes = (offsets[f, row + 1] - offsets[f, row]) * value_bytes[f]
-        num_lines = (num_bytes + _LAST) // LINE_BYTES
-        if not streams:
-            copy_lines(out, places[f], memory, sources[f, row], num_lines)
-            places[f] += num_bytes
-            continue
-        place = ends[f] + places[f] - stage_of[f]
-        copy_lines(out, ends[f], stages, stage_of[f], 1)
-        copy_lines(out, place, memory, sources[f, row], num_lines)
-        rest = (place + num_bytes) % LINE_BYTES
-        ends[f] = place + num_bytes - rest
-        places[f] = stage_of[f] + rest
-        copy_lines(stages, stage_of[f], out, ends[f], 1)
+        place, end = begins[f] + offsets[f, row] * value_bytes[f], begins[f] + offsets[f, row + 1] * value_bytes[f]
+        if streams:
+            copy_lines(out, _whole(place), rests, f * LINE_BYTES, 1)
+        copy_lines(out, place, memory, sources[f, row], (end - place + _LAST) // LINE_BYTES)
+        if streams:
+            copy_lines(rests, f * LINE_BYTES, out, _whole(end), 1)
 
 
 @compiled(BYTES, INT64_2D, INT64, INT64_2D, INT64, OUT_BYTES, types.boolean)
@@ -146,49 +139,47 @@ def copy_strips(memory, sources, value_bytes, offsets, begins, out, streams):
     stages = np.empty(_BLOCK_BYTES + (num_fields + 1) * _STAGE_ROOM_BYTES, dtype=np.uint8)
     stages = stages[-types.int64(stages.ctypes.data) % LINE_BYTES :]
     target = stages if streams else out
-    stage_of, next_stage_of = np.zeros(num_fields, dtype=np.int64), np.zeros(num_fields, dtype=np.int64)
-    rests = np.empty(num_fields * LINE_BYTES, dtype=np.uint8)  # of each stage, what fills no line
-    places = stage_of.copy() if streams else begins.copy()  # where each field's next list goes to in the target
-    ends = begins.copy()  # where each field's next whole line goes to
-    filled = np.zeros(num_fields, dtype=np.int64)
-    stop, num_pieces, now = 0, types.uint64(0), 0
+    rests = np.empty(num_fields * LINE_BYTES, dtype=np.uint8)  # of each stage, the line that is begun
+    # How far each field's stage is from its place in the batch; none where lists go there straight.
+    shifts, next_shifts = -begins if streams else np.zeros(num_fields, dtype=np.int64), np.zeros(num_fields, np.int64)
+    start, stop, num_pieces, now = 0, 0, types.uint64(0), 0
     while True:
-        # The block that ends with row `stop` has been cut and asked for; the next one is, before it is copied.
-        next_stop, num_next, is_long = stop, types.uint64(0), False
-        if stop < num:
-            next_stop = _end_of_block(value_bytes, offsets, stop)
-            is_long = _num_bytes(value_bytes, offsets, stop, next_stop) > _BLOCK_BYTES
+        # Rows [start, stop) have been cut and asked for; the next block is, before they are copied.
+        row = stop
+        next_start = next_stop = _end_of_block(value_bytes, offsets, row)
+        is_long = _num_bytes(value_bytes, offsets, row, next_stop) > _BLOCK_BYTES
+        if not is_long:
+            next_start = row
         if streams:
             end = 0  # stages of a block lie side by side, so that they stay in L1
             for f in range(num_fields):
-                filled[f] = places[f] - stage_of[f]
-                next_stage_of[f], places[f] = end, end + filled[f] % LINE_BYTES
-                num_bytes = 0 if is_long else (offsets[f, next_stop] - offsets[f, stop]) * value_bytes[f]
-                end += (num_bytes // LINE_BYTES * LINE_BYTES) + _STAGE_ROOM_BYTES
-        if not is_long:
-            num_next = _cut(
-                *(memory, sources, value_bytes, offsets, types.uint64(stop), types.uint64(next_stop)),
-                *(places, piece_sources[1 - now], piece_places[1 - now]),
-            )
+                next_shifts[f] = end - _whole(begins[f] + offsets[f, next_start] * value_bytes[f])
+                end += _whole((offsets[f, next_stop] - offsets[f, next_start]) * value_bytes[f]) + _STAGE_ROOM_BYTES
+        num_next = _cut(
+            *(memory, sources, value_bytes, offsets, begins, next_shifts),
+            *(types.uint64(next_start), types.uint64(next_stop), piece_sources[1 - now], piece_places[1 - now]),
+        )
         _copy_pieces(
             memory, piece_sources[now], piece_places[now], num_pieces, piece_sources[1 - now], num_next, target
         )
         if streams:
             for f in range(num_fields):
-                num_lines = filled[f] // LINE_BYTES
-                stream_lines(out, ends[f], stages, stage_of[f], num_lines)
-                ends[f] += num_lines * LINE_BYTES
-                copy_lines(rests, f * LINE_BYTES, stages, stage_of[f] + num_lines * LINE_BYTES, 1)
-        if stop == num:
-            break
+                first = _whole(begins[f] + offsets[f, start] * value_bytes[f])
+                last = _whole(begins[f] + offsets[f, stop] * value_bytes[f])
+                stream_lines(out, first, stages, first + shifts[f], (last - first) // LINE_BYTES)
+                copy_lines(rests, f * LINE_BYTES, stages, last + shifts[f], 1)
+        if is_long:
+            _copy_long(memory, sources, value_bytes, offsets, begins, row, rests, out, streams)
         if streams:
             for f in range(num_fields):
-                stage_of[f] = next_stage_of[f]
-                copy_lines(stages, stage_of[f], rests, f * LINE_BYTES, 1)
-        if is_long:
-            _copy_long(memory, sources, value_bytes, offsets, stop, stages, stage_of, ends, places, out, streams)
-        stop, num_pieces, now = next_stop, num_next, 1 - now
+                last = _whole(begins[f] + offsets[f, next_start] * value_bytes[f])
+                if row == num:
+                    copy_lines(out, last, rests, f * LINE_BYTES, 1)
+                else:
+                    copy_lines(stages, last + next_shifts[f], rests, f * LINE_BYTES, 1)
+                shifts[f] = next_shifts[f]
+        if row == num:
+            break
+        start, stop, num_pieces, now = next_start, next_stop, num_next, 1 - now
     if streams:
-        for f in range(num_fields):
-            copy_lines(out, ends[f], rests, f * LINE_BYTES, 1)
         fence()

@@ -60,7 +60,7 @@ class Region:
 
     def __init__(self, size_bytes: int, *, is_mapped: bool | None = None, memories: Memories | None = None) -> None:
         self.size_bytes = max(PAGE_BYTES, -(-size_bytes // PAGE_BYTES) * PAGE_BYTES)
-        # Room for a page more: loops that copy lists by whole lines read up to 64 bytes behind the last one, which may be the last of all.
+        # A page more: loops that copy lists by whole lines read up to 64 bytes behind a list, which may be the last.
         with_room = self.size_bytes + PAGE_BYTES
         self.is_mapped = CAN_MAP_SIDE_BY_SIDE if is_mapped is None else is_mapped
         self._placed: list[tuple[int, int]] = []
