@@ -334,6 +334,15 @@ def test_footers_that_count_nulls_give_the_error_that_the_rows_would_give():
     assert str(early.value) == str(late.value)
 
 
+def test_of_many_columns_with_nulls_a_message_counts_the_first_and_the_error_has_all():
+    counts = {f"c{i}": i + 1 for i in range(60)}
+    with pytest.raises(FieldError) as raised:
+        check_nulls(counts, {}, where=WHERE)
+    assert raised.value.columns == tuple(counts)
+    assert "column 'c7' has 8 nulls; ... (60 columns with 1,830 nulls in all) in lake/a.parquet" in str(raised.value)
+    assert "'c8'" not in str(raised.value)
+
+
 @pytest.mark.parametrize(
     "array",
     [

@@ -8,6 +8,9 @@ from stoker.errors import FieldError
 from stoker.source.columns.match import match_fields
 from stoker.spec import Field
 
+# Columns that a message counts; their error has all of them.
+_MAX_TOLD = 8
+
 
 def null_error(counts: Mapping[str, int], *, where: str, inside: bool = False) -> FieldError:
     """Return the error for columns with nulls that nothing stands for.
@@ -17,7 +20,10 @@ def null_error(counts: Mapping[str, int], *, where: str, inside: bool = False) -
         where: File and row groups, as a text.
         inside: The nulls stand inside lists, where a mask does not reach.
     """
-    nulls = "; ".join(f"column {name!r} has {n:,} null{'s' * (n != 1)}" for name, n in counts.items())
+    told = list(counts.items())[:_MAX_TOLD]
+    nulls = "; ".join(f"column {name!r} has {n:,} null{'s' * (n != 1)}" for name, n in told)
+    if len(counts) > len(told):
+        nulls += f"; ... ({len(counts):,} columns with {sum(counts.values()):,} nulls in all)"
     first = next(iter(counts))
     place = " inside its lists" if inside else ""
     mask = "" if inside else " or mask=True"
