@@ -27,8 +27,8 @@ N = 5
 NUM_KEYS = 8
 KEYS = st.integers(0, NUM_KEYS - 1)
 SIZE_BYTES = 8576  # of one chunk of these samples
-NUM_CHANGES = 10  # of the disk, when one is published
-NUM_CHANGES_LARGE = 15  # the same of a large chunk, where a huge page is 1 KiB
+NUM_CHANGES = 8  # of the disk, when one is published
+NUM_CHANGES_LARGE = 14  # the same of a large chunk, where a huge page is 1 KiB
 
 
 class Killed(BaseException):

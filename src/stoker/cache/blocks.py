@@ -23,7 +23,8 @@ class Blocks:
     Args:
         fd: Open for writing.
         files: Writes.
-        begin: Where the first byte goes. What lies before it is written as zeros, up to a huge page's border.
+        begin: Where the first byte goes. What lies before it is written as zeros, up to a huge page's border, until
+            `close` is told what it is.
 
     Attributes:
         end: Where the next byte goes.
@@ -69,6 +70,19 @@ class Blocks:
     def skip_to(self, end: int) -> None:
         """Write zeros up to there."""
         self.add(bytes(end - self.end))
+
+    def close(self, beginning: bytes) -> None:
+        """Write what was collected, and last what lies before it all: in one call, where it shares a huge page.
+
+        Args:
+            beginning: The first bytes of the file, as many as `begin` left room for.
+        """
+        if self._written == 0:
+            self._block[: len(beginning)] = np.frombuffer(beginning, dtype=np.uint8)
+            self.flush()
+        else:
+            self.flush()
+            self._files.write(self._fd, beginning, offset=0)
 
     def flush(self) -> None:
         """Write what was collected: what comes behind it in the same huge page gets small ones."""

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from stoker.cache.crew import Place, Places
 from stoker.cache.store import Store
-from stoker.cache.write import find_mismatch
+from stoker.cache.write import MismatchError
 from stoker.errors import (
     CacheFullError,
     ChunkCorruptError,
@@ -149,7 +149,7 @@ class Builder:
     def build(self, i: int, *, may_overflow: bool = True) -> bool:
         """Build chunk i, and what is read in one go with it; return False where somebody else is at it.
 
-        Never decodes what is there: looks before and after it has the lock.
+        Never decodes what is there: looks when it has the lock, or cannot have it.
 
         Args:
             i: Number of a fragment.
@@ -162,7 +162,7 @@ class Builder:
             FieldError: A value cannot become what its field asks for.
             CacheError: The chunk cannot be published; CacheFullError where there is no room.
         """
-        if self._store.has(self._catalogue.key(i)):
+        if not self._store.is_writable and self._store.has(self._catalogue.key(i)):
             return True
         return self._build(i, self.find_spec(), may_overflow=may_overflow)
 
@@ -173,7 +173,7 @@ class Builder:
         keys = {j: self._catalogue.key(j) for j in self._catalogue.unit(i)}
         lock = self._store.try_lock(next(iter(keys.values())))
         if lock is None:
-            return False
+            return self._store.has(keys[i])
         with lock:
             missing = {j for j, key in keys.items() if not self._store.has(key)}
             is_full = False
@@ -267,13 +267,6 @@ class Builder:
             arrays = self._converter.convert(columns, where=str(fragment))
             if spec is None:
                 spec = spec_of(columns, self._dataset.fields, self._dataset.share, where=str(fragment))
-        reason = find_mismatch(arrays, spec, num_samples=table.num_rows)
-        if reason is not None:
-            raise FieldMismatchError(
-                f"{fragment}: {reason}. The first chunk with samples decides what every sample is; make the transform "
-                f"return the same names, dtypes and shapes for every table",
-                fragment=str(fragment),
-            )
         return arrays, spec
 
     def _transformed(self, table: pa.Table, where: str) -> Columns:
@@ -306,14 +299,21 @@ class Builder:
         }
         start_ns = time.perf_counter_ns()
         with noted("publishing", fragment):
-            size_bytes = self._store.publish(
-                key,
-                arrays,
-                spec,
-                num_samples=int(self._catalogue.num_samples[j]),
-                about=about,
-                may_overflow=may_overflow,
-            )
+            try:
+                size_bytes = self._store.publish(
+                    key,
+                    arrays,
+                    spec,
+                    num_samples=int(self._catalogue.num_samples[j]),
+                    about=about,
+                    may_overflow=may_overflow,
+                )
+            except MismatchError as error:
+                raise FieldMismatchError(
+                    f"{fragment}: {error}. The first chunk with samples decides what every sample is; make the "
+                    f"transform return the same names, dtypes and shapes for every table",
+                    fragment=str(fragment),
+                ) from None
         self._on_stage("publish", start_ns, time.perf_counter_ns(), size_bytes)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import os
@@ -15,9 +14,12 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Files:
-    """The calls that change the disk. A crash can fall between any two of them, and nowhere else."""
+    """The calls that change the disk. A crash can fall between any two of them, and nowhere else.
 
-    def create(self, path: Path, *, size_bytes: int = 0) -> int:
+    Paths may be texts: a dozen `Path`s made for a chunk take a tenth of the time in which a small one is published.
+    """
+
+    def create(self, path: Path | str, *, size_bytes: int = 0) -> int:
         """Return a descriptor, open for reading and writing, of a new file of `size_bytes` zeros.
 
         Raises:
@@ -54,16 +56,17 @@ class Files:
             if number in NO_ROOM:
                 raise OSError(number, os.strerror(number))
 
-    def replace(self, source: Path, target: Path) -> None:
+    def replace(self, source: Path | str, target: Path | str) -> None:
         """Give `source` the name `target`, at once, in place of what was there."""
-        source.replace(target)
+        os.replace(source, target)  # noqa: PTH105
 
-    def remove(self, path: Path) -> bool:
+    def remove(self, path: Path | str) -> bool:
         """Remove a file and return whether there was one."""
-        with contextlib.suppress(FileNotFoundError):
-            path.unlink()
-            return True
-        return False
+        try:
+            os.unlink(path)  # noqa: PTH108
+        except FileNotFoundError:
+            return False
+        return True
 
     def write_small(self, path: Path, data: bytes, *, aside: Path) -> None:
         """Write a small file whole or not at all, through `aside`, a path nobody else uses."""

@@ -69,6 +69,7 @@ class Folder:
         self.chunks = self.path / "chunks"
         self._chunks_name = str(self.chunks)
         self.overflow = self.path / "overflow"
+        self._overflow_name = str(self.overflow)
         self.tmp = self.path / "tmp"
         self.datasets = self.path / "datasets"
         self.failed = self.path / "failed"
@@ -128,6 +129,10 @@ class Folder:
         """Return where a chunk lies that is needed now but not kept."""
         return self.overflow / f"{key}{SUFFIX}"
 
+    def overflow_name(self, key: str) -> str:
+        """Return where a chunk lies that is needed now but not kept, as a text."""
+        return f"{self._overflow_name}/{key}{SUFFIX}"
+
     def kept_chunks(self) -> Iterator[ChunkFile]:
         """Yield every kept chunk."""
         for folder in sorted(self.chunks.iterdir()):
@@ -170,10 +175,10 @@ def is_cache(path: Path) -> bool:
     return (path / _MARKER).is_file()
 
 
-def file_size(path: Path) -> int | None:
+def file_size(path: Path | str) -> int | None:
     """Return the size of a file in bytes, None where there is none."""
     try:
-        return path.stat().st_size
+        return os.stat(path).st_size  # noqa: PTH116  (of a text, too)
     except FileNotFoundError:
         return None
 

@@ -54,6 +54,7 @@ DTYPES = {
 _NO_CHECKSUM = "0" * 16
 # The header's own checksum stands first, at a place that is known before the JSON is read.
 _HEAD = b'{"__metadata__":{"checksum":"'
+_CHECKSUMS_KEY = b'"checksums":'
 CHECKSUM_AT = 8 + len(_HEAD)
 
 
@@ -155,16 +156,15 @@ class Layout:
     data_bytes: int
     page_bytes: int
 
-    def header(self, metadata: Mapping[str, str], checksums: Mapping[str, str] | None = None) -> bytes:
-        """Return the bytes before the data: length, JSON and blanks; as long without checksums as with them.
+    def header(self, metadata: Mapping[str, str]) -> bytes:
+        """Return the bytes before the data: length, JSON and blanks; without checksums, which `sealed` writes in.
 
         Args:
             metadata: What else to keep, as texts.
-            checksums: Of each array by name; without them the header only has the right length.
         """
-        kept = checksums or dict.fromkeys((array.name for array in self.arrays), _NO_CHECKSUM)
+        blank = _checksums_text(dict.fromkeys((array.name for array in self.arrays), _NO_CHECKSUM))
         content: dict[str, object] = {
-            "__metadata__": {"checksum": _NO_CHECKSUM, **metadata, "checksums": _dumps(kept)},
+            "__metadata__": {"checksum": _NO_CHECKSUM, **metadata, "checksums": blank},
         }
         for array in self.arrays:
             content[array.name] = {
@@ -174,11 +174,29 @@ class Layout:
             }
         for name, begin, end in self.padding:
             content[name] = {"dtype": "U8", "shape": [end - begin], "data_offsets": [begin, end]}
-        text = _dumps(content).encode()
+        text = json_text(content).encode()
         assert text.startswith(_HEAD)
         size = round_up(8 + len(text), self.page_bytes)
-        whole = (size - 8).to_bytes(8, "little") + text.ljust(size - 8)
-        return whole[:CHECKSUM_AT] + xxhash.xxh3_64_hexdigest(whole).encode() + whole[CHECKSUM_AT + 16 :]
+        return (size - 8).to_bytes(8, "little") + text.ljust(size - 8)
+
+
+def sealed(header: bytes, checksums: Mapping[str, str]) -> bytes:
+    """Return a header with the checksums of the arrays, and its own.
+
+    Args:
+        header: As `Layout.header` gives it.
+        checksums: Of each array by name, in the order of the file.
+    """
+    # Quotes within texts are escaped, so this stands nowhere else.
+    before = _CHECKSUMS_KEY + json_text(_checksums_text(dict.fromkeys(checksums, _NO_CHECKSUM))).encode()
+    after = _CHECKSUMS_KEY + json_text(_checksums_text(checksums)).encode()
+    begin = header.index(before)
+    whole = header[:begin] + after + header[begin + len(before) :]
+    return whole[:CHECKSUM_AT] + xxhash.xxh3_64_hexdigest(whole).encode() + whole[CHECKSUM_AT + 16 :]
+
+
+def _checksums_text(checksums: Mapping[str, str]) -> str:
+    return json_text(dict(checksums))
 
 
 def header_checksum(header: bytes) -> bytes:
@@ -189,8 +207,13 @@ def header_checksum(header: bytes) -> bytes:
     return digest.hexdigest().encode()
 
 
-def _dumps(content: object) -> str:
-    return json.dumps(content, separators=(",", ":"), ensure_ascii=True)
+def json_text(content: object) -> str:
+    """Return content as JSON without blanks, as chunks keep it."""
+    return _encoder.encode(content)
+
+
+# `json.dumps` makes one for each call that does not want blanks.
+_encoder = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True)
 
 
 def round_up(size: int, step: int) -> int:

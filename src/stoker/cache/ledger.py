@@ -43,6 +43,7 @@ class Ledger:
         self._locks = locks
         self._manifests = manifests
         self._queue = _Queue()
+        self._fd: int | None = None  # of the numbers, once they were looked at
 
     @contextmanager
     def open(self) -> Iterator[Account]:
@@ -51,16 +52,20 @@ class Ledger:
         Blocks: while another thread or process holds it.
         """
         with self._locks.ledger():
-            try:
-                fd = os.open(self._folder.usage, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            except OSError as error:
-                raise CacheFullError(f"{self._folder.usage}: {error.strerror}", path=self._folder.path) from error
-            try:
-                account = Account(fd, self._files, self._folder, self._manifests)
-                yield account
-                account.settle()
-            finally:
-                os.close(fd)
+            if self._fd is None:
+                try:
+                    self._fd = os.open(self._folder.usage, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                except OSError as error:
+                    raise CacheFullError(f"{self._folder.usage}: {error.strerror}", path=self._folder.path) from error
+            account = Account(self._fd, self._files, self._folder, self._manifests)
+            yield account
+            account.settle()
+
+    def close(self) -> None:
+        """Close the file. Harmless when called again."""
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)
 
     def share(self, work: Callable[[Account], T]) -> T:
         """Return what `work` returns, done while the ledger is held: by this thread, or by one that does it for many.
@@ -195,6 +200,23 @@ class Account:
             raise
         self.kept_bytes += kept_bytes
         self.loose_bytes += loose_bytes
+
+    @contextmanager
+    def growing(self, loose_bytes: int) -> Iterator[None]:
+        """Account for a file that appears within the with block beside the kept ones: so many bytes at most.
+
+        They are written down before it is there. After a crash in between they are more than there are, which is
+        allowed, so these numbers are never wrong.
+        """
+        self.loose_bytes += loose_bytes
+        self._write(is_wrong=self._is_changing)
+        try:
+            yield
+        except BaseException:
+            self.loose_bytes -= loose_bytes
+            with contextlib.suppress(OSError):
+                self._write(is_wrong=self._is_changing)
+            raise
 
     def set_reserve(self, num_bytes: int) -> None:
         """Account for the reserves of all data sets, which are about to be written down."""

@@ -39,7 +39,7 @@ class Marks:
         self._folder = folder
         self._folder_name = str(folder)
         self._lock = threading.Lock()
-        self._fresh: deque[tuple[int, str, Path, tuple[int, int, int]]] = deque()
+        self._fresh: deque[tuple[int, str, str, tuple[int, int, int]]] = deque()
 
     def holds(self, key: str, about: os.stat_result) -> bool:
         """Return whether the file was checked as it is now.
@@ -62,15 +62,19 @@ class Marks:
         text = _text(about)
         if text is None or time.time_ns() - about.st_ctime_ns < _SETTLED_NS:
             return
-        aside = self._folder / f"{key}.{_PROCESS}-{os.getpid()}-{next(_numbers)}"
+        mark = f"{self._folder_name}/{key}"
         with contextlib.suppress(OSError):  # a folder that only others may write to, or a full disk
-            aside.symlink_to(text)
             try:
-                aside.replace(self._folder / key)
-            except OSError:
-                aside.unlink()
+                os.symlink(text, mark)  # noqa: PTH211
+            except FileExistsError:
+                aside = f"{mark}.{_PROCESS}-{os.getpid()}-{next(_numbers)}"
+                os.symlink(text, aside)  # noqa: PTH211
+                try:
+                    os.replace(aside, mark)  # noqa: PTH105
+                except OSError:
+                    os.unlink(aside)  # noqa: PTH108
 
-    def set_later(self, key: str, path: Path, version: tuple[int, int, int]) -> None:
+    def set_later(self, key: str, path: str, version: tuple[int, int, int]) -> None:
         """Mark a file just published, once enough time has passed.
 
         Args:
@@ -91,7 +95,7 @@ class Marks:
                     return
                 _, key, path, version = self._fresh.popleft()
             with contextlib.suppress(OSError):  # evicted meanwhile
-                about = path.stat()
+                about = os.stat(path)  # noqa: PTH116
                 if (about.st_ino, about.st_mtime_ns, about.st_size) == version:
                     self.set(key, about)
 

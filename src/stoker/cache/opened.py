@@ -106,16 +106,16 @@ class Opener:
             return self._checked(key, fd, kept, None)
         # Pinned before it is opened: between the two it could be evicted.
         pin = pin_of(self._parts, key)
-        overflow = folder.overflow_path(key)
+        overflow = folder.overflow_name(key)
         try:
             fd = os.open(overflow, os.O_RDONLY | os.O_CLOEXEC)
-            return self._checked(key, fd, str(overflow), pin)
+            return self._checked(key, fd, overflow, pin)
         except FileNotFoundError:
             pin.release()
             raise KeyError(key) from None
         except OSError as error:
             pin.release()
-            raise _unreadable(overflow, error) from error
+            raise _unreadable(Path(overflow), error) from error
         except BaseException:
             pin.release()
             raise

@@ -12,7 +12,6 @@ import itertools
 import os
 import secrets
 import threading
-from pathlib import Path
 
 from stoker.cache.failures import sweep_failures
 from stoker.cache.files import NO_ROOM
@@ -43,6 +42,7 @@ class Publisher:
         self._is_temporary = is_temporary
         self._mutex = threading.Lock()
         self._named = (-1, "")
+        self._tmp = str(parts.folder.tmp)
 
     def publish(self, key: str, prepared: PreparedChunk, *, may_overflow: bool) -> None:
         """Write a chunk; see `Store.publish`."""
@@ -130,28 +130,28 @@ class Publisher:
             parts.files.remove(aside)
             raise
         if not self._is_temporary:
-            parts.marks.set_later(key, parts.folder.kept_path(key), version)
+            parts.marks.set_later(key, parts.folder.kept_name(key), version)
 
-    def _begin(self, account: Account, key: str, size_bytes: int, *, may_overflow: bool) -> tuple[int, Path, bool]:
+    def _begin(self, account: Account, key: str, size_bytes: int, *, may_overflow: bool) -> tuple[int, str, bool]:
         """Return a new file for a chunk, open, where it lies, and whether it is to be kept."""
         is_kept = self._parts.room.admit(account, size_bytes, may_overflow=may_overflow)
         name = f"{key}.{self.writer()}-{next(_temporary_numbers)}{'.kept' if is_kept else '.overflow'}"
-        aside = self._parts.folder.tmp / name
-        with account.changing(loose_bytes=size_bytes):
+        aside = f"{self._tmp}/{name}"
+        with account.growing(size_bytes):
             # Made at its full length, so that it counts for who lists the folder.
             return self._parts.files.create(aside, size_bytes=size_bytes), aside, is_kept
 
-    def _place(self, account: Account, key: str, aside: Path, size_bytes: int, *, is_kept: bool) -> None:
+    def _place(self, account: Account, key: str, aside: str, size_bytes: int, *, is_kept: bool) -> None:
         folder, files = self._parts.folder, self._parts.files
-        target = folder.kept_path(key)
+        target = folder.kept_name(key)
         replaced = file_size(target)
         if not is_kept and replaced is None:
-            files.replace(aside, folder.overflow_path(key))
+            files.replace(aside, folder.overflow_name(key))
             return
         with account.changing(size_bytes - (replaced or 0), loose_bytes=-size_bytes):
             try:
                 files.replace(aside, target)
             except FileNotFoundError:  # the first in its folder
-                target.parent.mkdir(exist_ok=True)
+                folder.kept_path(key).parent.mkdir(exist_ok=True)
                 files.replace(aside, target)
-        files.remove(folder.overflow_path(key))
+        files.remove(folder.overflow_name(key))

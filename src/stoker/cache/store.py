@@ -129,7 +129,7 @@ class Store:
     def has(self, key: str) -> bool:
         """Return whether the chunk is there. Costs a file lookup or two, and does not look inside."""
         folder = self._parts.folder
-        return os.path.exists(folder.kept_name(key)) or os.path.exists(folder.overflow_path(key))  # noqa: PTH110  (twice as fast)
+        return os.path.exists(folder.kept_name(key)) or os.path.exists(folder.overflow_name(key))  # noqa: PTH110  (twice as fast)
 
     def name_of(self, key: str) -> bytes:
         """Return the name of a chunk's file, if it is kept: what the system is asked by."""
@@ -214,7 +214,7 @@ class Store:
         Raises:
             CacheFullError: There is no room, within the limit or on the disk, and nothing may be evicted for it.
             CacheError: The folder cannot be written to.
-            ValueError: The arrays do not fit the spec.
+            MismatchError: The arrays do not fit the spec.
             FieldError: Two fields would share the name of an array.
         """
         prepared = prepare_chunk(arrays, spec, num_samples=num_samples, about={**(about or {}), "key": key})
@@ -244,6 +244,7 @@ class Store:
         """Give all locks and pins back. Harmless when called again."""
         self._parts.marks.settle()
         self._parts.locks.close()
+        self._parts.ledger.close()
 
     def __enter__(self) -> Self:
         return self

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,8 +20,10 @@ from stoker.cache.layout import (
     array_names,
     check_names,
     format_version,
+    json_text,
     plan_layout,
     ragged_arrays,
+    sealed,
     strip_names,
 )
 from stoker.cache.pack import Packer
@@ -39,6 +40,10 @@ _BLOCK_BYTES = 1024 * 640
 _RESERVED_BYTES = 256 << 10
 # Values of ragged fields are checked and written in pieces of this size: those that fill a huge page are not copied.
 _PIECE_BYTES = HUGE_BYTES
+
+
+class MismatchError(ValueError):
+    """Arrays do not fit a spec; the message names the field."""
 
 
 def write_chunk(
@@ -63,7 +68,7 @@ def write_chunk(
         page_bytes: Records begin at a multiple of it and fill a multiple of it.
 
     Raises:
-        ValueError: The arrays do not fit the spec.
+        MismatchError: The arrays do not fit the spec.
         FieldError: Two fields would share the name of an array.
         OSError: The disk refused.
     """
@@ -86,9 +91,9 @@ def prepare_chunk(
     page_bytes: int = PAGE_BYTES,
 ) -> PreparedChunk:
     """Return a chunk whose size is known and which can be written; see `write_chunk`."""
-    reason = find_mismatch(arrays, spec, num_samples=num_samples)
+    reason = _find_mismatch(arrays, spec, num_samples=num_samples)
     if reason is not None:
-        raise ValueError(reason)
+        raise MismatchError(reason)
     check_names(spec)
     tables = split(arrays, spec, num_samples=num_samples)
     layout = plan_layout(tables, page_bytes=page_bytes)
@@ -98,12 +103,11 @@ def prepare_chunk(
         "num_samples": str(num_samples),
         "spec": spec.json_text,
         "record": _described(tables[0].spec),
-        **({"shared": _dumps(_describe_shared(spec, tables))} if spec.keys else {}),
-        **({"strips": _dumps(strips)} if (strips := _describe_strips(tables)) else {}),
-        "about": _dumps(dict(about or {})),
+        **({"shared": json_text(_describe_shared(spec, tables))} if spec.keys else {}),
+        **({"strips": json_text(strips)} if (strips := _describe_strips(tables)) else {}),
+        "about": json_text(dict(about or {})),
     }
-    header_bytes = len(layout.header(metadata))
-    return PreparedChunk(spec, num_samples, tuple(tables), layout, metadata, header_bytes)
+    return PreparedChunk(spec, num_samples, tuple(tables), layout, metadata["about"], layout.header(metadata))
 
 
 def _describe_shared(spec: Spec, tables: Sequence[Table]) -> dict[str, object]:
@@ -124,7 +128,7 @@ def _describe_strips(tables: Sequence[Table]) -> dict[str, list[str]]:
 @lru_cache(maxsize=256)
 def _described(spec: Spec) -> str:
     """Return the description of a record as JSON; the chunks of a data set share one."""
-    return _dumps(describe_record(spec))
+    return json_text(describe_record(spec))
 
 
 def describe_record(spec: Spec) -> dict[str, object]:
@@ -144,10 +148,6 @@ def _format(entry: Entry) -> str:
     return shape + entry.dtype.newbyteorder("<").str
 
 
-def _dumps(content: object) -> str:
-    return json.dumps(content, separators=(",", ":"))
-
-
 @dataclass(frozen=True, eq=False)
 class PreparedChunk:
     """A chunk that is about to be written."""
@@ -156,8 +156,13 @@ class PreparedChunk:
     num_samples: int
     tables: tuple[Table, ...]
     layout: Layout
-    metadata: Mapping[str, str]
-    header_bytes: int
+    about_json: str
+    header: bytes
+
+    @property
+    def header_bytes(self) -> int:
+        """Bytes before the data."""
+        return len(self.header)
 
     @property
     def size_bytes(self) -> int:
@@ -191,8 +196,7 @@ class PreparedChunk:
             else:
                 checksums[planned.name] = _write_array(blocks, content[planned.name])
         blocks.skip_to(self.size_bytes)
-        blocks.flush()
-        files.write(fd, self.layout.header(self.metadata, checksums), offset=0)
+        blocks.close(sealed(self.header, checksums))
         return ChunkHeader(
             num_samples=self.num_samples,
             spec=self.spec,
@@ -203,7 +207,7 @@ class PreparedChunk:
                 for planned in self.layout.arrays
             },
             size_bytes=self.size_bytes,
-            about_json=self.metadata["about"],
+            about_json=self.about_json,
         )
 
 
@@ -284,7 +288,7 @@ def _ragged(arrays: Packable, entry: Entry) -> Ragged:
     return ragged
 
 
-def find_mismatch(arrays: Packable, spec: Spec, *, num_samples: int) -> str | None:
+def _find_mismatch(arrays: Packable, spec: Spec, *, num_samples: int) -> str | None:
     """Return where `arrays` do not fit `spec`, as a sentence that names the field; None where they do."""
     for entry in spec:
         if entry.name not in arrays:

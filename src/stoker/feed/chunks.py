@@ -31,6 +31,7 @@ from stoker.feed.trial import join, try_first_chunk
 from stoker.feed.units.make import check_units
 from stoker.feed.units.open import makes_tokens, open_units
 from stoker.identity import fingerprint
+from stoker.machine import num_cores
 from stoker.source.catalogue import Catalogue
 from stoker.source.columns import check_nulls
 from stoker.source.dataset import Dataset
@@ -50,8 +51,14 @@ _REMOTE_THREADS = 6
 _MOST_THREADS = 64
 _FETCHED_BYTES = 1 << 30
 # Threads that build from a local source beyond those that may decode: one publishes a chunk, which waits for the disk
-# and the kernel, while the next one is decoded. Two are no faster than one.
+# and the kernel, while the next one is decoded. Two are no faster than one, and of smaller chunks than this, which wait
+# little, one takes from those that decode where these have all cores.
 _PUBLISH_THREADS = 1
+_PUBLISHED_BYTES = 8 << 20
+# Building a chunk takes a millisecond and a half of Python, under the interpreter's lock, in which the rest of the work
+# is done for so many bytes. A thread more than both keep busy only takes turns with the others, which costs them all.
+# See docs/decisions/0020.
+_BYTES_BESIDE_PYTHON = 512 << 10
 
 FirstChunks: TypeAlias = Callable[[npt.NDArray[np.int64], Spec], Iterable[int]]
 """Returns chunks, those that are used first in front, for the samples of each chunk, shape [K], and what one is."""
@@ -112,12 +119,11 @@ class Chunks:
         self._temporary = temporary
         self._beside = beside
         self.index: Index | None = None
-        self._keys: dict[int, str] = {}
         self._opener = Opener(
             store=store,
             spec=spec,
             num_samples=self.num_samples,
-            key=self._key,
+            key=catalogue.key,
             fragments=catalogue.fragments,
             is_tight=self.is_tight,
         )
@@ -138,7 +144,19 @@ class Chunks:
 
     def num_builders(self, num_threads: int) -> int:
         """Return how many threads build to begin with, for `num_threads` cores."""
-        return _num_builders(self.catalogue, num_threads)
+        most, catalogue = _num_builders(self.catalogue, num_threads), self.catalogue
+        if catalogue.num_builders is not None or catalogue.is_remote or not self.places:
+            return most
+        if num_threads >= num_cores() and self._chunk_bytes < _PUBLISHED_BYTES:
+            most = num_threads
+        if catalogue.dataset.transform is not None:  # which may take any time, with or without the interpreter's lock
+            return most
+        return min(most, 1 + round(self._chunk_bytes / _BYTES_BESIDE_PYTHON))
+
+    @property
+    def _chunk_bytes(self) -> int:
+        """About how much a chunk takes."""
+        return max(1, self.expected_bytes // max(1, len(self.catalogue)))
 
     def crew(self, num_threads: int) -> Crew:
         """Return the threads that should build, for `num_threads` cores: more while more fetches at once are worth it.
@@ -149,8 +167,7 @@ class Chunks:
         least = self.num_builders(num_threads)
         if not self.catalogue.is_remote or self.is_tight:
             return Crew(least)
-        chunk_bytes = max(1, self.expected_bytes // max(1, len(self.catalogue)))
-        return Crew(least, most=min(_MOST_THREADS, _FETCHED_BYTES // chunk_bytes), places=self.places)
+        return Crew(least, most=min(_MOST_THREADS, _FETCHED_BYTES // self._chunk_bytes), places=self.places)
 
     @property
     def places(self) -> tuple[Places, ...]:
@@ -160,7 +177,7 @@ class Chunks:
 
     def is_there(self, chunk: int) -> bool:
         """Return whether a chunk is in the cache."""
-        return self._store.has(self._key(chunk))
+        return self._store.has(self.catalogue.key(chunk))
 
     def to_ask_for(self, chunks: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return which chunks may have to be built; one that stays mapped is looked for when its window opens."""
@@ -220,12 +237,6 @@ class Chunks:
 
         filler.request([chunk])
         return self._opener.with_chunk(chunk, filler, read)
-
-    def _key(self, chunk: int) -> str:
-        key = self._keys.get(chunk)
-        if key is None:
-            key = self._keys[chunk] = self.catalogue.key(chunk)
-        return key
 
     def counts(self) -> ChunkCounts:
         """Return what became of the chunks so far."""

@@ -45,6 +45,9 @@ from stoker.windows.window import Window
 _TRIES = 5
 # Files that a window may hold open while its chunks come in; the usual limit of a process is 1,024.
 _MAX_HELD = 256
+# Where a window has many chunks, the thread that opens it waits so often for them, and opens as many as are there then.
+# Woken by each of them it would take turns with those that build: 35 kB each, 470 to 487 chunks/s, and 584 to 628 so.
+_MOST_WAITS = 16
 # Missing from the page cache, less than this part of a window is brought back: the system may have let go of a page or
 # two of everybody's. Up to the other part only where all of the data set fits.
 _FEW, _SOME = 1 / 16, 1 / 4
@@ -199,14 +202,14 @@ class Opener:
 
         if missing:
             standing.versions[missing] = NO_VERSION
-            for n in missing:
+            for n in self._as_they_come(missing, filler):
                 self.with_chunk(n, filler, partial(place, n))
         return standing.window(chunks)
 
     def _open_in_turn(self, numbers: Sequence[int], filler: Filling) -> Window:
         """Open a window of too many chunks to hold open: looked up twice, built again where one went in between."""
         sizes, missing = [], []
-        for chunk in numbers:
+        for chunk in self._as_they_come(numbers, filler):
             size, lacking = self.with_chunk(chunk, filler, lambda opened: (opened.version[2], self._missing(opened)))
             sizes.append(size)
             missing.append(lacking)
@@ -260,12 +263,24 @@ class Opener:
         """Hold chunks open for the length of a with block."""
         held: list[Held] = []
         try:
-            for chunk in numbers:  # opened as soon as it is there: an open file may be evicted and is still read
+            # Opened as soon as it is there, where it may be evicted: an open file is still read.
+            for chunk in self._as_they_come(numbers, filler):
                 held.append(self._ahead.take(chunk) or self.with_chunk(chunk, filler, self._hold))  # noqa: PERF401
             yield held
         finally:
             for one in held:
                 os.close(one.fd)
+
+    def _as_they_come(self, numbers: Sequence[int], filler: Filling) -> Iterator[int]:
+        """Yield chunks that are about to be opened, when they are there or soon will be.
+
+        Blocks: until the last of some of them is there, if it was asked for.
+        """
+        num_together = 1 if self._is_tight else len(numbers) // _MOST_WAITS
+        for i, chunk in enumerate(numbers):
+            if num_together > 1 and i % num_together == 0:
+                filler.wait(numbers[min(i + num_together, len(numbers)) - 1])
+            yield chunk
 
     def _hold_now(self, chunk: int) -> Held:
         with self._store.open(self._key(chunk)) as opened:

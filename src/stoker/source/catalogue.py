@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
 # A part of every key: raise it when the same source and recipe become other rows, or the same rows in another layout.
 _KEY_VERSION = 2
+# Keys that stay, once they were made: each is asked for half a dozen times while its chunk is built and opened, and
+# once an epoch.
+_MAX_KEYS = 1 << 18
 
 
 class Catalogue:
@@ -92,6 +95,7 @@ class Catalogue:
         self._footers = footers
         self._filter_columns = filter_columns
         self._rows = self._reader.want(columns, beside=filter_columns)
+        self._keys: dict[int, str] = {}
 
     @property
     def is_remote(self) -> bool:
@@ -114,6 +118,7 @@ class Catalogue:
         other.dataset.share = {key: tuple(patterns) for key, patterns in share.items()}
         for made_of_it in ("_recipe", "fingerprint"):
             other.__dict__.pop(made_of_it, None)
+        other._keys = {}
         return other
 
     @cached_property
@@ -147,6 +152,14 @@ class Catalogue:
         The source object (URL, size, version), its row groups and rows, columns, filter, fields, transform. Another
         data set with a fragment of the same key may use the same chunk.
         """
+        key = self._keys.get(i)
+        if key is None:
+            key = self._key(i)
+            if len(self._keys) < _MAX_KEYS:
+                self._keys[i] = key
+        return key
+
+    def _key(self, i: int) -> str:
         known = self._known
         file = known.files[int(known.file[i])]
         return fingerprint(

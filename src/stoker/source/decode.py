@@ -8,17 +8,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stoker.errors import SourceError
 from stoker.source.fetch import Ranges, Span
-from stoker.source.footer_numbers import Numbers
 from stoker.source.instants import check_instants, int96_paths
 from stoker.source.pages import LeafStream, decoded_leaves, leaf_streams
 from stoker.source.schema import Layout
+
+if TYPE_CHECKING:
+    from stoker.source.footers import Footer
 
 # What pyarrow reads at once of each column of a streamed row group; a page is decoded as a whole in any case.
 STREAM_BUFFER_BYTES = 1 << 18
@@ -58,9 +60,7 @@ def _opened(
 
 def decode_row_groups(
     ranges: Ranges,
-    metadata: pq.FileMetaData,
-    layout: Layout,
-    numbers: Numbers,
+    footer: Footer,
     *,
     row_groups: Sequence[int],
     leaves: Sequence[int],
@@ -73,9 +73,7 @@ def decode_row_groups(
 
     Args:
         ranges: The file, with the columns in memory.
-        metadata: Its footer.
-        layout: How it lays out its columns.
-        numbers: What its footer says.
+        footer: Its footer.
         row_groups: Numbers of the row groups.
         leaves: Numbers of the Parquet leaf columns.
         spans: Where their column chunks lie, row group by row group.
@@ -87,14 +85,16 @@ def decode_row_groups(
         SourceError: The bytes are not what the footer says.
         FieldError: INT96 timestamps would wrap around.
     """
+    layout = footer.checked.layout
+    int96: list[str] = []
     with decoding(url, where=where):
-        ours = decoded_leaves(ranges, layout, numbers, row_groups=row_groups, leaves=leaves, spans=spans)
+        ours = decoded_leaves(ranges, layout, footer.checked.numbers, row_groups=row_groups, leaves=leaves, spans=spans)
         columns = {leaf.name: column for leaf, column in ours}
         here = {leaf.number for leaf, _ in ours}
         paths = [layout.paths[leaf] for leaf in leaves if leaf not in here]
-        int96 = int96_paths(metadata, paths)
         if paths or not here:
-            rest = _opened(ranges, metadata).read_row_groups(list(row_groups), columns=paths, use_threads=False)
+            int96 = int96_paths(footer.metadata, paths)
+            rest = _opened(ranges, footer.metadata).read_row_groups(list(row_groups), columns=paths, use_threads=False)
             rest.validate()
             _check_num_rows(rest.num_rows, num_rows, where=where, url=url)
             columns |= zip(rest.column_names, rest.columns, strict=True)
@@ -102,7 +102,7 @@ def decode_row_groups(
     _check_num_rows(table.num_rows, num_rows, where=where, url=url)
     if int96:
         with decoding(url, where=where):
-            seconds = _opened(ranges, metadata, in_seconds=True).read_row_groups(
+            seconds = _opened(ranges, footer.metadata, in_seconds=True).read_row_groups(
                 list(row_groups), columns=int96, use_threads=False
             )
         check_instants(table, seconds, where=where)
@@ -111,9 +111,7 @@ def decode_row_groups(
 
 def decode_parts(
     ranges: Ranges,
-    metadata: pq.FileMetaData,
-    layout: Layout,
-    numbers: Numbers,
+    footer: Footer,
     *,
     row_group: int,
     leaves: Sequence[int],
@@ -126,9 +124,7 @@ def decode_parts(
 
     Args:
         ranges: The file, whose columns come in as they are asked for.
-        metadata: Its footer.
-        layout: How it lays out its columns.
-        numbers: What its footer says.
+        footer: Its footer.
         row_group: The row group.
         leaves: Numbers of the Parquet leaf columns.
         spans: Where their column chunks lie.
@@ -144,7 +140,7 @@ def decode_parts(
     def parts(paths: Sequence[str], *, in_seconds: bool = False) -> Iterator[pa.Table]:
         return _parts(
             ranges,
-            metadata,
+            footer.metadata,
             row_group=row_group,
             paths=paths,
             part_rows=part_rows,
@@ -153,11 +149,12 @@ def decode_parts(
             in_seconds=in_seconds,
         )
 
+    layout = footer.checked.layout
     with decoding(url, where=where):
-        ours = leaf_streams(ranges, layout, numbers, row_group=row_group, leaves=leaves, spans=spans)
+        ours = leaf_streams(ranges, layout, footer.checked.numbers, row_group=row_group, leaves=leaves, spans=spans)
         here = {stream.leaf.number for stream in ours}
         paths = [layout.paths[leaf] for leaf in leaves if leaf not in here]
-        int96 = int96_paths(metadata, paths)
+        int96 = int96_paths(footer.metadata, paths) if paths else []
     theirs = parts(paths) if paths or not ours else None
     # This reader follows a part behind the first: what it needs was fetched a moment ago.
     in_seconds = parts(int96, in_seconds=True) if int96 else None

@@ -66,17 +66,32 @@ class Checked:
     survivors: dict[object, frozenset[int]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Footer:
     """What decoding needs of a footer.
 
-    Attributes:
-        metadata: What pyarrow reads from it.
+    Args:
         checked: What planning needs of it.
+        parse: Has pyarrow read it.
+
+    Attributes:
+        checked: As given.
     """
 
-    metadata: pq.FileMetaData
-    checked: Checked
+    def __init__(self, checked: Checked, parse: Callable[[], pq.FileMetaData]) -> None:
+        self.checked = checked
+        self._parse = parse
+        self._metadata: pq.FileMetaData | None = None
+
+    @property
+    def metadata(self) -> pq.FileMetaData:
+        """What pyarrow reads from it: read when it is asked for, since our own loops do without.
+
+        Raises:
+            SourceError: It is corrupt, or cannot be had any more.
+        """
+        if self._metadata is None:
+            self._metadata = self._parse()
+        return self._metadata
 
 
 def read_footer(info: ObjectInfo, storage: Storage) -> pa.Buffer:
@@ -156,10 +171,7 @@ class Footers:
             if found is not None:
                 self._parsed.move_to_end(info)
                 return found
-            checked = self._checked.get(info)
-        buffer = self.bytes_of(info)
-        metadata = parse_footer(buffer, info.url)
-        footer = Footer(metadata=metadata, checked=checked or self._check(buffer, metadata, info.url))
+        footer = Footer(self.check(info), lambda: parse_footer(self.bytes_of(info), info.url))
         with self._lock:
             footer = self._parsed.setdefault(info, footer)
             while len(self._parsed) > _MAX_PARSED:

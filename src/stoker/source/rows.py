@@ -174,9 +174,7 @@ class RowReader:
         try:
             table = decode_row_groups(
                 ranges,
-                footer.metadata,
-                footer.checked.layout,
-                footer.checked.numbers,
+                footer,
                 row_groups=groups,
                 leaves=leaves,
                 spans=chunks,
@@ -224,9 +222,7 @@ class RowReader:
         try:
             parts = decode_parts(
                 stream,
-                footer.metadata,
-                footer.checked.layout,
-                footer.checked.numbers,
+                footer,
                 row_group=group,
                 leaves=leaves,
                 spans=chunks,

@@ -37,7 +37,7 @@ LOOPS = "stoker.source.pages.kernels"
 """The compiled loops."""
 
 # Of all columns together, before they are compressed: for fewer, loops that are not loaded yet would cost more than
-# they save. A column takes them 10 to 14 us and pyarrow 27 to 46, however few rows it has.
+# they save. Once they are, a column takes them 10 to 14 us and pyarrow 27 to 46, however few rows it has.
 LEAST_BYTES = 64 << 10
 # A row group of fewer bytes is decoded all at once: one column at a time, threads wait for the interpreter's lock
 # behind each. Two threads, files of 5,000 rows and 26 columns: 0.87 million rows/s one by one, 1.08 at once, 1.07 by
@@ -66,9 +66,11 @@ def decoded_leaves(
     """
     known = known_leaves(layout)
     wanted = [(i, known[leaf]) for i, leaf in enumerate(leaves) if leaf in known]
+    if not wanted:
+        return []
     most = numbers.chunks[row_groups][:, leaves, thrift.UNCOMPRESSED][:, [i for i, _ in wanted]]
     num_bytes = int(most.sum())
-    kernels = loops.find(LOOPS) if num_bytes >= LEAST_BYTES else None
+    kernels = loops.find(LOOPS) if num_bytes >= LEAST_BYTES or loops.is_there(LOOPS) else None
     if kernels is None:
         return []
     is_small = num_bytes < TOGETHER_BYTES * len(row_groups)

@@ -12,6 +12,7 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from types import ModuleType
 
 import numpy as np
@@ -77,8 +78,7 @@ def read_together(
             break
         num_pages *= 16
     entries = sums[:, ENTRIES]
-    is_list = np.array([leaf.is_list for leaf in leaves])
-    widths = np.array([leaf.width for leaf in leaves], np.int64)
+    is_list, widths, may_be_null, forms = _about(tuple(leaves))
     is_known = (
         (sums[:, NUM_PAGES] > 0)
         & (sums[:, END] == np.diff(borders))
@@ -89,7 +89,7 @@ def read_together(
     )
     if not is_known.all():
         return None
-    has_valid = np.array([leaf.may_be_null for leaf in leaves]) & ~is_list
+    has_valid = may_be_null & ~is_list
     room = np.stack(
         [
             sums[:, DICTIONARY_VALUES] * widths,
@@ -112,7 +112,7 @@ def read_together(
         content,
         unpacker.function,
         unpacker.context,
-        np.stack([leaf.form for leaf in leaves]),
+        forms,
         ends,
         scratch(int(sums[:, MOST_BYTES].max()) + 8),
         words,
@@ -137,3 +137,14 @@ def read_together(
             array = lists_of(leaf, array, lists)
         found.append(array)
     return found
+
+
+@lru_cache(maxsize=64)
+def _about(leaves: tuple[Leaf, ...]) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+    """Return which leaves are of lists, their widths, which may be null, and what the loops are to know of each."""
+    return (
+        np.array([leaf.is_list for leaf in leaves]),
+        np.array([leaf.width for leaf in leaves], np.int64),
+        np.array([leaf.may_be_null for leaf in leaves]),
+        np.stack([leaf.form for leaf in leaves]),
+    )
