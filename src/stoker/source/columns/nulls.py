@@ -8,8 +8,8 @@ from stoker.errors import FieldError
 from stoker.source.columns.match import match_fields
 from stoker.spec import Field
 
-# Columns that a message counts; their error has all of them.
-_MAX_TOLD = 8
+# Columns whose nulls a message counts one by one; all are named.
+_MAX_COUNTED = 8
 
 
 def null_error(counts: Mapping[str, int], *, where: str, inside: bool = False) -> FieldError:
@@ -20,10 +20,10 @@ def null_error(counts: Mapping[str, int], *, where: str, inside: bool = False) -
         where: File and row groups, as a text.
         inside: The nulls stand inside lists, where a mask does not reach.
     """
-    told = list(counts.items())[:_MAX_TOLD]
-    nulls = "; ".join(f"column {name!r} has {n:,} null{'s' * (n != 1)}" for name, n in told)
-    if len(counts) > len(told):
-        nulls += f"; ... ({len(counts):,} columns with {sum(counts.values()):,} nulls in all)"
+    names = list(counts)
+    nulls = "; ".join(f"column {n!r} has {counts[n]:,} null{'s' * (counts[n] != 1)}" for n in names[:_MAX_COUNTED])
+    if rest := names[_MAX_COUNTED:]:
+        nulls += f"; {len(rest):,} more have {sum(counts[name] for name in rest):,}: {', '.join(map(repr, rest))}"
     first = next(iter(counts))
     place = " inside its lists" if inside else ""
     mask = "" if inside else " or mask=True"
