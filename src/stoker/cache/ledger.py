@@ -44,6 +44,7 @@ class Ledger:
         self._manifests = manifests
         self._queue = _Queue()
         self._fd: int | None = None  # of the numbers, once they were looked at
+        self._mutex = threading.Lock()  # while it is used
 
     @contextmanager
     def open(self) -> Iterator[Account]:
@@ -51,7 +52,7 @@ class Ledger:
 
         Blocks: while another thread or process holds it.
         """
-        with self._locks.ledger():
+        with self._locks.ledger(), self._mutex:
             if self._fd is None:
                 try:
                     self._fd = os.open(self._folder.usage, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -63,9 +64,10 @@ class Ledger:
 
     def close(self) -> None:
         """Close the file. Harmless when called again."""
-        fd, self._fd = self._fd, None
-        if fd is not None:
-            os.close(fd)
+        with self._mutex:
+            fd, self._fd = self._fd, None
+            if fd is not None:
+                os.close(fd)
 
     def share(self, work: Callable[[Account], T]) -> T:
         """Return what `work` returns, done while the ledger is held: by this thread, or by one that does it for many.

@@ -147,11 +147,21 @@ class Chunks:
         most, catalogue = _num_builders(self.catalogue, num_threads), self.catalogue
         if catalogue.num_builders is not None or catalogue.is_remote or not self.places:
             return most
-        if num_threads >= num_cores() and self._chunk_bytes < _PUBLISHED_BYTES:
+        work_bytes = self._work_bytes
+        if num_threads >= num_cores() and work_bytes < _PUBLISHED_BYTES:
             most = num_threads
         if catalogue.dataset.transform is not None:  # which may take any time, with or without the interpreter's lock
             return most
-        return min(most, 1 + round(self._chunk_bytes / _BYTES_BESIDE_PYTHON))
+        return min(most, 1 + round(work_bytes / _BYTES_BESIDE_PYTHON))
+
+    @property
+    def _work_bytes(self) -> float:
+        """About how much is decoded for a chunk, of which a filter and a vocabulary may leave little; at least."""
+        catalogue = self.catalogue
+        file_bytes = sum(info.size_bytes for info in catalogue.files)
+        num_read, num_left = int(catalogue.num_rows.sum()), int(catalogue.num_samples.sum())
+        decoded_bytes = self.expected_bytes * num_read / num_left if num_left else 0
+        return max(file_bytes, decoded_bytes) / max(1, len(catalogue))
 
     @property
     def _chunk_bytes(self) -> int:

@@ -72,15 +72,18 @@ class Footer:
     Args:
         checked: What planning needs of it.
         parse: Has pyarrow read it.
+        metadata: What pyarrow read from it, if it did already.
 
     Attributes:
         checked: As given.
     """
 
-    def __init__(self, checked: Checked, parse: Callable[[], pq.FileMetaData]) -> None:
+    def __init__(
+        self, checked: Checked, parse: Callable[[], pq.FileMetaData], metadata: pq.FileMetaData | None = None
+    ) -> None:
         self.checked = checked
         self._parse = parse
-        self._metadata: pq.FileMetaData | None = None
+        self._metadata = metadata
 
     @property
     def metadata(self) -> pq.FileMetaData:
@@ -171,7 +174,13 @@ class Footers:
             if found is not None:
                 self._parsed.move_to_end(info)
                 return found
-        footer = Footer(self.check(info), lambda: parse_footer(self.bytes_of(info), info.url))
+            checked = self._checked.get(info)
+        metadata = None
+        if checked is None:
+            buffer = self.bytes_of(info)
+            metadata = parse_footer(buffer, info.url)
+            checked = self._check(buffer, metadata, info.url)
+        footer = Footer(checked, lambda: parse_footer(self.bytes_of(info), info.url), metadata)
         with self._lock:
             footer = self._parsed.setdefault(info, footer)
             while len(self._parsed) > _MAX_PARSED:

@@ -108,6 +108,53 @@ def test_a_change_that_fails_leaves_numbers_that_are_counted_anew(ledger):
         assert account.kept_bytes == 0
 
 
+def test_the_file_is_not_closed_while_somebody_writes_to_it(ledger):
+    closing = threading.Thread(target=ledger.close)
+    with ledger.open() as account:
+        closing.start()
+        closing.join(0.05)
+        assert closing.is_alive()
+        with account.changing(5):
+            pass
+    closing.join(30)
+    with ledger.open() as account:
+        assert account.kept_bytes == 5
+
+
+def test_what_is_written_beside_may_be_counted_too_high_after_a_crash_and_nothing_is_counted_anew(ledger, files):
+    ledger.share(adding(7))
+    files.num_writes = 0
+
+    class Crash(BaseException):
+        pass
+
+    def dies(account):
+        with account.growing(100):
+            assert files.num_writes == 1  # before the file is there
+            files.write = crash
+            raise Crash
+
+    def crash(*_, **__):
+        raise Crash
+
+    with pytest.raises(Crash):
+        ledger.share(dies)
+    del files.write
+    with ledger.open() as account:
+        assert (account.kept_bytes, account.loose_bytes) == (7, 100)
+
+
+def test_what_could_not_be_made_beside_is_not_counted(ledger):
+    def fails(account):
+        with account.growing(100):
+            raise OSError("no such place")
+
+    with pytest.raises(OSError, match="no such place"):
+        ledger.share(fails)
+    with ledger.open() as account:
+        assert account.loose_bytes == 0
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_child_forked_while_somebody_holds_it_waits_for_nobody_of_its_parent(ledger):
     ledger._queue.enter(None)  # a thread that the child will not have

@@ -5,10 +5,12 @@ import pyarrow.parquet as pq
 import pytest
 from tests.strategies import write_files
 
-from stoker import Dataset
+from stoker import Dataset, loops
 from stoker.source import footers
 from stoker.source.footers import Footers
 from stoker.source.local import LocalStorage
+from stoker.source.pages import LOOPS
+from stoker.source.pages.codecs import ZSTD, is_loops
 
 
 @pytest.fixture
@@ -36,6 +38,22 @@ def test_many_numbers_go_and_are_read_again(folder, monkeypatch):
     catalogue = Dataset(folder).open()
     assert not catalogue._footers._checked
     assert sum(table.num_rows for i in range(len(catalogue)) for _, table in catalogue.read(i)) == 500
+    assert not catalogue._footers._checked
+
+
+@pytest.mark.skipif(
+    loops.find(LOOPS) is None or not is_loops(ZSTD), reason="there are no compiled loops, or no zstd that they can call"
+)
+def test_pyarrow_reads_no_footer_again_of_which_our_loops_decode_all(tmp_path, monkeypatch):
+    pq.write_table(pa.table({"id": range(500), "x": [0.5] * 500}), tmp_path / "a.parquet", compression="zstd")
+    catalogue = Dataset(tmp_path / "a.parquet").open()
+
+    def never(*_, **__):
+        raise AssertionError("pyarrow read a footer")
+
+    monkeypatch.setattr(footers, "parse_footer", never)
+    ((_, table),) = catalogue.read(0)
+    assert table["id"].to_pylist() == list(range(500))
 
 
 def test_kept_footers_are_found_while_another_process_puts_its_own_in_their_place(folder, tmp_path):
