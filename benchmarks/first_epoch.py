@@ -67,7 +67,7 @@ def run_on_small_files(data: DemoData, folder: Path, *, num_rounds: int) -> Answ
         paths=paths,
         what="all columns, small files",
     )
-    return replace(answer, promise=None, data=f"the demo's ranking rows, {data.num_rows:,}, in {len(paths):,} files")
+    return replace(answer, data=f"the demo's ranking rows, {data.num_rows:,}, in {len(paths):,} files")
 
 
 def run(
@@ -174,7 +174,7 @@ def run(
         ceiling=decode,
         unit="million rows/s",
         num_rounds=num_rounds,
-        promise=None if keeps else 0.75,
+        promise=None if keeps or paths else 0.75,
         remarks=told,
     )
     shutil.rmtree(cache)

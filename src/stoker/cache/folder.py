@@ -119,7 +119,7 @@ class Folder:
 
     def kept_path(self, key: str) -> Path:
         """Return where a kept chunk lies."""
-        return self.chunks / key[:2] / f"{key}{SUFFIX}"
+        return Path(self.kept_name(key))
 
     def kept_name(self, key: str) -> str:
         """Return where a kept chunk lies, as a text: asked for each chunk of each window."""
@@ -127,7 +127,7 @@ class Folder:
 
     def overflow_path(self, key: str) -> Path:
         """Return where a chunk lies that is needed now but not kept."""
-        return self.overflow / f"{key}{SUFFIX}"
+        return Path(self.overflow_name(key))
 
     def overflow_name(self, key: str) -> str:
         """Return where a chunk lies that is needed now but not kept, as a text."""

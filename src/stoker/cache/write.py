@@ -57,7 +57,8 @@ def write_chunk(
 ) -> int:
     """Write a chunk file and return its size in bytes.
 
-    The header is written last: a file that was cut off while being written has none.
+    The header is written last, in one call with what shares its huge page: a file that was cut off while being written
+    has none, or fewer bytes than that says.
 
     Args:
         target: Path of a file that is not there yet, or a descriptor open for writing.

@@ -70,6 +70,7 @@ class SampledCatalogue(Catalogue):
         self.__dict__.update(inner.__dict__)
         self.__dict__.pop("fingerprint", None)
         self._inner = inner
+        self._keys = {}
         self.num_builders = num_builders
         self.num_short = num_short
         self._is_new = is_new
@@ -92,7 +93,12 @@ class SampledCatalogue(Catalogue):
         """32 hex digits that stand for this sample."""
         return fingerprint("doctor", [self._inner.fingerprint, self._is_new, [list(place) for place in self._of]])
 
-    def key(self, i: int) -> str:
+    @property
+    def file_bytes(self) -> int:
+        """About what of the files' bytes is the sample's."""
+        return self._inner.file_bytes * len(self) // max(1, len(self._inner))
+
+    def _key(self, i: int) -> str:
         """Return the chunk's key; that of a repetition is found in no cache, if it is to be new."""
         number, repetition, _ = self._of[i]
         key = self._inner.key(number)

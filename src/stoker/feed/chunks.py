@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -154,14 +155,13 @@ class Chunks:
             return most
         return min(most, 1 + round(work_bytes / _BYTES_BESIDE_PYTHON))
 
-    @property
+    @cached_property
     def _work_bytes(self) -> float:
         """About how much is decoded for a chunk, of which a filter and a vocabulary may leave little; at least."""
         catalogue = self.catalogue
-        file_bytes = sum(info.size_bytes for info in catalogue.files)
         num_read, num_left = int(catalogue.num_rows.sum()), int(catalogue.num_samples.sum())
         decoded_bytes = self.expected_bytes * num_read / num_left if num_left else 0
-        return max(file_bytes, decoded_bytes) / max(1, len(catalogue))
+        return max(catalogue.file_bytes, decoded_bytes) / max(1, len(catalogue))
 
     @property
     def _chunk_bytes(self) -> int:

@@ -98,6 +98,11 @@ class Catalogue:
         self._keys: dict[int, str] = {}
 
     @property
+    def file_bytes(self) -> int:
+        """Bytes of all files, as they lie in the store."""
+        return sum(info.size_bytes for info in self.files)
+
+    @property
     def is_remote(self) -> bool:
         """Whether reading waits for a network rather than for a core."""
         return not self._is_local

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from stoker import Dataset, Field, Loader
+from stoker.doctor.sampled import SampledDataset
 from stoker.feed import chunks as feed_chunks
 from stoker.feed.fill import Filler
 from stoker.feed.opened import open_all
@@ -85,6 +86,12 @@ def test_a_transform_is_run_by_as_many_threads_as_may(tmp_path):
 def test_what_is_read_for_a_chunk_counts_where_it_is_more_than_the_chunk(tmp_path, options):
     dataset = Dataset(folder_of(tmp_path / "lake", num_files=2, num_rows=30_000, width=8), **options)
     assert crew_size(dataset, tmp_path / "cache") == NUM_THREADS
+
+
+def test_a_sample_of_a_data_set_is_built_by_as_many_threads_as_all_of_it(tmp_path):
+    catalogue = Dataset(folder_of(tmp_path / "lake", num_files=100, num_rows=1_000)).open()
+    sample = SampledDataset(catalogue, [catalogue.unit(3)], num_times=2)
+    assert crew_size(sample, tmp_path / "cache") == 1
 
 
 def test_who_opens_a_window_of_many_chunks_waits_for_some_at_a_time(tmp_path, monkeypatch):
