@@ -25,6 +25,7 @@ _LOADED = (
     "stoker.gather.kernels",
     "stoker.order.compiled",
     "stoker.gather.stretch_kernels",
+    "stoker.gather.part_kernels",
     "stoker.source.pages.kernels",
     "stoker.gather.shared_kernels",
     "stoker.gather.join_kernels",

@@ -92,6 +92,25 @@ def test_numpy_and_compiled_locate_the_same_samples(counts, shuffle, window, see
             assert np.array_equal(found, expected)
 
 
+@given(data=st.data(), num_components=st.integers(1, 5), most=st.sampled_from([0, 1, 9, 300]))
+def test_numpy_and_compiled_arrange_blocks_alike(data, num_components, most):
+    compiled = pytest.importorskip("stoker.order.compiled")
+    block = st.lists(st.integers(0, most), min_size=num_components, max_size=num_components)
+    counts = np.array(data.draw(st.lists(block, min_size=1, max_size=6)), dtype=np.int64)
+    block_keys = np.array([data.draw(keys) for _ in counts], dtype=np.uint64)
+    first = data.draw(st.integers(0, int(counts.sum())))
+    num = data.draw(st.integers(0, int(counts.sum()) - first))
+    expected = plain.arrange(counts, block_keys, first, num)
+    assert np.array_equal(compiled.arrange(counts, block_keys, first, num), expected)
+    everything = plain.arrange(counts, block_keys, 0, int(counts.sum()))
+    borders = np.cumsum(counts.sum(axis=1))[:-1]
+    for whose, asked in zip(np.split(everything, borders), counts, strict=True):
+        assert np.bincount(whose, minlength=num_components).tolist() == asked.tolist()
+    grouped = compiled.grouped(expected, num_components)
+    assert np.array_equal(grouped, plain.grouped(expected, num_components))
+    assert (np.diff(expected[grouped]) >= 0).all()
+
+
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_every_permutation_of_a_few_things_is_equally_likely(size):
     num_keys = 20_000

@@ -16,6 +16,9 @@ from stoker.feed.streams import Acquired, Range, Stream
 from stoker.feed.units.make import Gathered, Made, UnitPart, rows_made
 from stoker.gather.assemble import Assembled, Part, assemble
 from stoker.gather.buffers import BufferPool
+from stoker.offsets import offsets_of
+from stoker.offsets import ranges as spread
+from stoker.order.permute import arithmetic
 from stoker.order.plain import Int64
 from stoker.order.steps import Slice
 from stoker.trace.stages import Stages
@@ -103,6 +106,9 @@ class Gatherer:
         while len(slices) > 1 and not self._are_open(by_lane):
             slices.pop()
             by_lane = _by_lane(slices)
+        spots = None
+        if len(slices) > 1 and len(by_lane) > 1 and self._may_come_in_any_order:
+            by_lane, spots = _lane_after_lane(slices)
         acquired: Acquired = []
         try:
             parts = []
@@ -111,9 +117,9 @@ class Gatherer:
             start_ns = time.perf_counter_ns()
             sizes = _sizes(slices)
             if self._opened.is_mixed:
-                made, size_bytes = self._mixed(parts, sizes, self._whose(slices))
+                made, size_bytes = self._mixed(parts, sizes, self._whose(by_lane), spots)
             else:
-                made, size_bytes = self._gathered(parts, sizes)
+                made, size_bytes = self._gathered(parts, sizes, spots)
         finally:
             for windows, window in acquired:
                 windows.release(window)
@@ -135,27 +141,41 @@ class Gatherer:
         num_groups = -(-(self._num_ahead + 1) // self._num_together) + 1
         return num_groups * self._num_together * self._batch_bytes
 
-    def _whose(self, slices: Sequence[Sequence[Slice]]) -> Int64:
-        """Return the data set of each sample of some steps, in their order. Shape [B]."""
-        streams = self._streams
-        found = [streams[piece.lane].whose(piece.start, piece.stop) for pieces in slices for piece in pieces]
+    @property
+    def _may_come_in_any_order(self) -> bool:
+        """Whether samples may be gathered in another order than that of their steps, each to its place."""
+        settings = self._settings
+        return settings.maker is None and settings.handover.resident is None and settings.once == "never"
+
+    def _whose(self, by_lane: Sequence[tuple[int, Sequence[Range]]]) -> Int64:
+        """Return the data set of each sample, range by range. Shape [B]."""
+        found = [self._streams[lane].whose(start, stop) for lane, ranges in by_lane for start, stop in ranges]
         return np.concatenate([np.empty(0, dtype=np.int64), *(one for one in found if one is not None)])
 
-    def _gathered(self, parts: Sequence[UnitPart], sizes: Sequence[int]) -> Gathered:
-        """Return batches of one data set."""
+    def _gathered(self, parts: Sequence[UnitPart], sizes: Sequence[int], spots: Int64 | None) -> Gathered:
+        """Return batches of one data set; `spots` says where each sample goes, unless that is one after the other."""
         settings, spec = self._settings, self._opened.spec
         if settings.maker is not None:
             return settings.maker.make(parts, sizes, self._pool, once=settings.once)
         if (resident := settings.handover.resident) is not None:
             assembled = assemble_resident(spec, parts, resident.first_row, self._pool)
         else:
-            assembled = assemble(spec, _rows(parts), self._pool, once=settings.once, sizes=sizes)
+            assembled = assemble(spec, _rows(parts), self._pool, once=settings.once, places=spots, sizes=sizes)
         return _cut(assembled, sizes)
 
-    def _mixed(self, parts: Sequence[UnitPart], sizes: Sequence[int], whose: Int64) -> Gathered:
-        """Return batches of several data sets, each sample at its place; `whose` says which one it is of."""
+    def _mixed(self, parts: Sequence[UnitPart], sizes: Sequence[int], whose: Int64, spots: Int64 | None) -> Gathered:
+        """Return batches of several data sets, each sample at its place.
+
+        Args:
+            parts: Where they lie.
+            sizes: Samples of each batch.
+            whose: Data set of each sample, in the order in which their positions were asked for. Shape [B].
+            spots: Where in the batches each of these goes, unless that is one after the other. Shape [B].
+        """
         settings, maker = self._settings, self._settings.maker
-        parts, places = _by_data_set(parts), self._places(whose)
+        parts, places = _by_data_set(parts), arithmetic().grouped(whose, self._opened.num_sets)
+        if spots is not None:
+            places = spots[places]
         if maker is None:
             assembled = assemble(self._opened.spec, _rows(parts), self._pool, once=settings.once, places=places)
             gathered = _cut(assembled, sizes)
@@ -165,15 +185,11 @@ class Gatherer:
             (made,), size_bytes = maker.make(parts, sizes, self._scratch, once=settings.once)
             gathered = Gathered([reordered(made, order, self._pool, is_grouped=maker.is_grouped)], size_bytes)
         if settings.source_field is not None:
-            sources = whose.astype(np.int32)
+            sources = np.empty(len(whose), dtype=np.int32)
+            sources[slice(None) if spots is None else spots] = whose
             for batch, begin in zip(gathered.made, accumulate(sizes, initial=0), strict=False):
                 batch.arrays[settings.source_field] = sources[begin : begin + batch.num_samples]
         return gathered
-
-    def _places(self, whose: Int64) -> Int64:
-        """Return where the samples go that are gathered one data set after the other."""
-        # Numbers of 16 bits are sorted by radix, five times as fast.
-        return np.argsort(whose.astype(np.uint16) if self._opened.num_sets < 1 << 16 else whose, kind="stable")
 
 
 def _by_data_set(parts: Sequence[UnitPart]) -> list[UnitPart]:
@@ -197,6 +213,23 @@ def _by_lane(slices: Sequence[Sequence[Slice]]) -> list[tuple[int, list[Range]]]
     if now >= 0:
         found[-1][1].append((begin, end))
     return found
+
+
+def _lane_after_lane(slices: Sequence[Sequence[Slice]]) -> tuple[list[tuple[int, list[Range]]], Int64]:
+    """Return the ranges of batches lane after lane, and where in the batches each of their samples goes. Shape [B].
+
+    So each lane's windows are gathered from once, not once a batch:
+
+        batches    │ lane 0: 4 5 │ lane 1: 4 5 │ │ lane 0: 6 7 │ lane 1: 6 7 │
+        lanes      │ lane 0: 4 5 6 7           │ │ lane 1: 4 5 6 7           │
+        spots                0 1 4 5                       2 3 6 7
+    """
+    pieces = [piece for pieces in slices for piece in pieces]
+    sizes = np.array([piece.num_samples for piece in pieces], dtype=np.int64)
+    order = np.argsort(np.array([piece.lane for piece in pieces], dtype=np.int64), kind="stable")
+    begins = offsets_of(sizes)[:-1]
+    by_lane = _by_lane([[pieces[i] for i in order.tolist()]])
+    return by_lane, spread(begins[order], offsets_of(sizes[order]))
 
 
 def _rows(parts: Sequence[UnitPart]) -> list[Part]:

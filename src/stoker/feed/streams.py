@@ -270,19 +270,27 @@ class MixedStream:
         with self._lock:
             stands = self._order.streams_at(position)
             for (which, epoch), one in list(self._streams.items()):
-                now, place = stands[which]
-                if epoch == now:
-                    one.stream.pass_by(place)
-                elif epoch < now:
+                if epoch < stands[which][0]:
                     one.stream.pass_all()
                     del self._streams[which, epoch]
                     self._retired.append(one)
+            ends = [self._pass_one(which, *stand) for which, stand in enumerate(stands)]
             # Padding, made ahead by another thread, may still use what is passed: it is closed a step later then.
             idle = [one for one in self._retired if not one.num_users and not one.stream.windows.num_open]
             self._retired = [one for one in self._retired if one not in idle]
+            again = position + 1 if self._retired else min(ends)
         for one in idle:
             one.stream.close()
-        return position + 1
+        return max(position + 1, again)
+
+    def _pass_one(self, which: int, epoch: int, place: int) -> int:
+        """Close the windows before a place in a data set's own epoch, and return where the next one has been used up.
+
+        If the epoch is not open yet, that is where one sample of it has.
+        """
+        one = self._streams.get((which, epoch))
+        border = place + 1 if one is None else one.stream.pass_by(place)
+        return self._order.first_use(which, epoch, border - 1) + 1
 
     def stop(self) -> None:
         """Open no more windows, and no more streams."""

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from stoker.gather.borders import Borders, borders_apart, inner_borders, join_strips, strip_borders
 from stoker.gather.buffers import BufferPool
 from stoker.gather.lists import reordered_lists
+from stoker.gather.several import take_several
 from stoker.gather.take import (
     Distinct,
     Places,
@@ -294,11 +295,8 @@ def _assembled(
     spec: Spec, tables: Sequence[Sequence[Part]], pool: BufferPool, places: Index | None = None
 ) -> Assembled:
     """Gather some of the tables of a spec, side by side: from the first on, each with as many rows."""
-    if len(tables) == 1 and len(tables[0]) == 1 and places is None:
-        (part,) = tables[0]
-        taken = _taken(spec, *part, pool)
-        if taken is not None:
-            return taken
+    if len(tables) == 1 and (taken := _taken(spec, tables[0], pool, places)) is not None:
+        return taken
     num_samples = sum(part.where.num for part in tables[0])
     width = spec.record_bytes
     records = pool.take(num_samples * width)[: num_samples * width].reshape(num_samples, width)
@@ -315,26 +313,42 @@ def _assembled(
     return Assembled(spec=spec, num_samples=num_samples, records=records, ragged=ragged)
 
 
-def _taken(spec: Spec, window: Window | Rows, where: Where, pool: BufferPool) -> Assembled | None:
-    """Gather samples of one window in one go; None where that cannot be, or would spare nothing."""
-    rows = _rows(window)
-    num, width = where.num, spec.record_bytes
-    lists = rows.lists if spec.ragged else None
-    if width != rows.spec.record_bytes or (spec.ragged and (lists is None or spec.ragged != rows.spec.ragged)):
+def _taken(spec: Spec, parts: Sequence[Part], pool: BufferPool, places: Index | None) -> Assembled | None:
+    """Gather samples in as few calls as there are windows; None where that cannot be."""
+    if not parts or not all(_is_whole(spec, _rows(part.window)) for part in parts):
         return None
+    num, width = sum(part.where.num for part in parts), spec.record_bytes
     records = pool.take(num * width)[: num * width].reshape(num, width)
-    if lists is None:
+    if len(parts) > 1 or places is not None:
+        several = [(_rows(part.window), part.where) for part in parts]
+        taken = take_several(several, records, pool.take, places=places, has_lists=bool(spec.ragged))
+    elif spec.ragged:
+        taken = _taken_of_one(_rows(parts[0].window), parts[0].where, records, pool)
+    else:
         if width:
-            take_located(rows.records, where, records)
+            take_located(parts[0].window.records, parts[0].where, records)
         return Assembled(spec, num, records, {})
-    source = rows.records if width else rows.bytes[:0].reshape(1, 0)
-    expected_bytes = int(num * rows.expected_bytes)
-    taken = take_rows(source, lists, where, records, pool.take, expected_bytes=expected_bytes)
     if taken is None:
         return None
-    # Some more than the most so far: what varies by chance from batch to batch shall not be asked for twice.
-    rows.expected_bytes = max(rows.expected_bytes, 1.05 * taken.num_bytes / max(1, num))
     return Assembled(spec=spec, num_samples=num, records=records, ragged=_named(spec.strip or spec.apart, taken))
+
+
+def _is_whole(spec: Spec, rows: Rows) -> bool:
+    """Return whether all of a row is asked for, and all of it can be gathered in one call."""
+    if not spec.ragged:
+        return spec.record_bytes == rows.spec.record_bytes
+    return spec.record_bytes == rows.spec.record_bytes and spec.ragged == rows.spec.ragged and rows.lists is not None
+
+
+def _taken_of_one(rows: Rows, where: Where, records: Array, pool: BufferPool) -> Taken | None:
+    """Gather records and lists of rows of one window."""
+    assert rows.lists is not None
+    source = rows.records if records.shape[1] else rows.bytes[:0].reshape(1, 0)
+    expected_bytes = int(where.num * rows.expected_bytes)
+    taken = take_rows(source, rows.lists, where, records, pool.take, expected_bytes=expected_bytes)
+    if taken is not None:
+        rows.expect(taken.num_bytes, where.num)
+    return taken
 
 
 def _named(entries: Sequence[Entry], taken: Taken) -> dict[str, Ragged]:

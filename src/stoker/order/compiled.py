@@ -286,6 +286,54 @@ def _locate_range_source(
     _find(slot_starts, shifts, guide, guide_shift, first_slot, slot, row)
 
 
+def _arrange_source(counts: Int64, keys: UInt64, first: int, out: Int64) -> None:
+    num_blocks, num_components = counts.shape
+    end = 0  # of the block, among all places
+    for block in range(num_blocks):
+        begin = end
+        for component in range(num_components):
+            end += counts[block, component]
+        start, stop = max(begin, first), min(end, first + out.shape[0])
+        if start >= stop:
+            continue
+        whose = np.empty(end - begin, dtype=np.int64)
+        at = 0
+        for component in range(num_components):
+            for place in range(at, at + counts[block, component]):
+                whose[place] = component
+            at += counts[block, component]
+        places = np.arange(start - begin, stop - begin)
+        permuted = np.empty_like(places)
+        _permute_into(places, 0, np.uint64(end - begin), keys[block], permuted)
+        for i in range(stop - start):
+            out[start - first + i] = whose[permuted[i]]
+
+
+_ARRANGED = (reads(types.int64, 2), reads(types.uint64), types.int64, _WRITE)
+_arrange_into = _compile(_arrange_source, *_ARRANGED)
+
+
+def _arrange_few_source(counts: Int64, keys: UInt64, first: int, out: Int64) -> None:
+    _arrange_into(counts, keys, first, out)
+
+
+_arrange_few_into = _compile(_arrange_few_source, *_ARRANGED, keeps_lock=True)
+
+
+def _grouped_source(whose: Int64, begins: Int64, out: Int64) -> None:
+    for place in range(whose.shape[0]):
+        begins[whose[place] + 1] += 1
+    for component in range(1, begins.shape[0]):
+        begins[component] += begins[component - 1]
+    for place in range(whose.shape[0]):
+        component = whose[place]
+        out[begins[component]] = place
+        begins[component] += 1
+
+
+_grouped_into = _compile(_grouped_source, _READ, _WRITE, _WRITE, keeps_lock=True)
+
+
 TABLES = (types.int64, types.int64, types.uint64, types.boolean, _READ, _READ, _READ_32, types.int64, types.int64)
 _locate_into = _compile(_locate_source, _READ, *TABLES, _WRITE, _WRITE)
 locate_range_into = _compile(_locate_range_source, types.int64, *TABLES, _WRITE, _WRITE)
@@ -339,3 +387,18 @@ def locate_range(first: int, last: int, tables: Tables) -> tuple[Int64, Int64]:
     locate_into = _locate_few_into if last - first <= _FEW else locate_range_into
     locate_into(first, *tables, slot, row)
     return slot, row
+
+
+def arrange(counts: Int64, keys: UInt64, first: int, num: int) -> Int64:
+    """Return whose some places of blocks side by side are; see `plain.arrange`."""
+    out = np.empty(num, dtype=np.int64)
+    arrange_into = _arrange_few_into if num <= _FEW else _arrange_into
+    arrange_into(counts, keys, first, out)
+    return out
+
+
+def grouped(whose: Int64, num_components: int) -> Int64:
+    """Return the places of each component, one component behind the other; see `plain.grouped`."""
+    out = np.empty_like(whose)
+    _grouped_into(whose, np.zeros(num_components + 1, dtype=np.int64), out)
+    return out

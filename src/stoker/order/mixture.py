@@ -264,7 +264,7 @@ class MixtureEpoch:
         self.num_samples = sum(self._counts)
         self._num_blocks = -(-self.num_samples // BLOCK_SIZE)
         self._purpose = f"lane:{lane}:mixture" if order.lanes > 1 else "mixture"
-        self._block = lru_cache(maxsize=_NUM_KEPT)(self._arranged)
+        self._block = lru_cache(maxsize=_NUM_KEPT)(self._arranged_block)
         # Asked for where a batch ends, where the next one begins, and when it is passed.
         self._delivered = lru_cache(maxsize=_NUM_KEPT)(self._count_delivered)
         self._epoch_of = lru_cache(maxsize=_NUM_EPOCHS_KEPT * len(order.components))(self._component_epoch)
@@ -276,13 +276,13 @@ class MixtureEpoch:
             ValueError: They are no positions of this epoch.
         """
         self._check(start, stop)
-        pieces = [np.empty(0, dtype=np.int64)]
-        block = self._block_of(start) if start < stop else 0
-        while start < stop:
-            border, end = sum(self._before(block)), sum(self._before(block + 1))
-            pieces.append(self._block(block)[start - border : min(stop, end) - border])
-            start, block = end, block + 1
-        return np.concatenate(pieces)
+        if start == stop:
+            return np.empty(0, dtype=np.int64)
+        first, last = self._block_of(start), self._block_of(stop - 1)
+        begin = start - sum(self._before(first))
+        if first == last:  # small batches have many neighbours in a block
+            return self._block(first)[begin : begin + stop - start]
+        return self._arranged(first, last + 1, begin, stop - start)
 
     def stretches(self, start: int, stop: int) -> tuple[Stretch, ...]:
         """Return what each component gives to positions [start, stop): none is empty, components in order.
@@ -385,20 +385,21 @@ class MixtureEpoch:
     def _component_epoch(self, component: int, epoch: int) -> EpochOrder:
         return self._order.component_in(component, epoch).epoch(epoch, lane=self.lane)
 
-    def _arranged(self, block: int) -> Int64:
+    def _arranged_block(self, block: int) -> Int64:
         """Return the component at each place of a block."""
-        counts = [stop - start for start, stop in zip(self._before(block), self._before(block + 1), strict=True)]
-        whose = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
-        if self._order.shuffle:
-            key = order_key(seed=self._order.seed, epoch=self.epoch, purpose=f"{self._purpose}:{block}")
-            arranged: Int64 = whose[arithmetic().permute(np.arange(whose.size), whose.size, key)]
-        else:
-            # Sample k of n belongs at (k + 1/2) / n of the block. Equal places are equal floats: division is exact to
-            # the last bit everywhere.
-            places = [(2 * np.arange(count) + 1) / count for count in counts if count]
-            arranged = whose[np.argsort(np.concatenate([np.empty(0), *places]), kind="stable")]
+        arranged = self._arranged(block, block + 1, 0, sum(self._before(block + 1)) - sum(self._before(block)))
         arranged.setflags(write=False)
         return arranged
+
+    def _arranged(self, first: int, last: int, begin: int, num: int) -> Int64:
+        """Return the component at some places of blocks [first, last), counted from the first's beginning."""
+        borders = np.array([self._before(block) for block in range(first, last + 1)], dtype=np.int64)
+        counts = borders[1:] - borders[:-1]
+        if self._order.shuffle:
+            purposes = (f"{self._purpose}:{block}" for block in range(first, last))
+            keys = [order_key(seed=self._order.seed, epoch=self.epoch, purpose=purpose) for purpose in purposes]
+            return arithmetic().arrange(counts, np.array(keys, dtype=np.uint64), begin, num)
+        return np.concatenate([_interleaved(block) for block in counts.tolist()])[begin : begin + num]
 
     def _before(self, block: int) -> tuple[int, ...]:
         """Return how many samples each component has given when a block begins: c * j / J, rounded, halves up."""
@@ -451,6 +452,17 @@ class _Component(Order):
             lanes=order.lanes,
         )
         self.lane_sizes = lane_sizes
+
+
+def _interleaved(counts: Sequence[int]) -> Int64:
+    """Return whose each place of a block is where nothing is shuffled.
+
+    Sample k of n belongs at (k + 1/2) / n of the block. Equal places are equal floats: division is exact to the last
+    bit everywhere.
+    """
+    whose = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
+    places = [(2 * np.arange(count) + 1) / count for count in counts if count]
+    return whose[np.argsort(np.concatenate([np.empty(0), *places]), kind="stable")]
 
 
 def _dealt(total: int, lanes: int, first: int) -> tuple[int, ...]:

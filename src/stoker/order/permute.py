@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from stoker import loops
 from stoker.order import plain
-from stoker.order.plain import Int64, Tables
+from stoker.order.plain import Int64, Tables, UInt64
 
 # Beyond, the doubled domain of the walk would not fit a signed 64-bit index.
 MAX_SIZE = 1 << 62
@@ -33,6 +33,12 @@ class Arithmetic(Protocol):
 
     def locate_range(self, first: int, last: int, tables: Tables) -> tuple[Int64, Int64]:
         """Return slot and row of consecutive positions within a window."""
+
+    def arrange(self, counts: Int64, keys: UInt64, first: int, num: int) -> Int64:
+        """Return whose some places of blocks side by side are."""
+
+    def grouped(self, whose: Int64, num_components: int) -> Int64:
+        """Return the places of each component, one component behind the other."""
 
 
 def arithmetic() -> Arithmetic:

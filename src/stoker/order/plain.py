@@ -142,3 +142,30 @@ def locate(position: Int64, tables: Tables) -> tuple[Int64, Int64]:
 def locate_range(first: int, last: int, tables: Tables) -> tuple[Int64, Int64]:
     """Return slot and row of positions [first, last) within a window. Shape [last - first] each."""
     return locate(np.arange(first, last, dtype=np.int64), tables)
+
+
+def arrange(counts: Int64, keys: UInt64, first: int, num: int) -> Int64:
+    """Return whose some places of blocks side by side are: those of a block permuted by its key. Shape [num].
+
+    Args:
+        counts: How many places of each block each component has. Shape [J, K].
+        keys: Of the blocks' permutations. Shape [J].
+        first: First place that is asked for.
+        num: How many, none of them behind the last block.
+    """
+    blocks = [np.empty(0, dtype=np.int64)]
+    for block, key in zip(counts, keys.tolist(), strict=True):
+        whose = np.repeat(np.arange(len(block), dtype=np.int64), block)
+        blocks.append(whose[permute(np.arange(whose.size), whose.size, key)])
+    return np.concatenate(blocks)[first : first + num]
+
+
+def grouped(whose: Int64, num_components: int) -> Int64:
+    """Return the places of each component, ascending, one component behind the other. Shape [B].
+
+    Args:
+        whose: Component at each place. Shape [B].
+        num_components: How many there are.
+    """
+    # Numbers of 16 bits are sorted by radix, five times as fast.
+    return np.argsort(whose.astype(np.uint16) if num_components < 1 << 16 else whose, kind="stable")

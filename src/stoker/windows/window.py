@@ -33,7 +33,7 @@ class Rows:
         spec: What a row is.
         first_row: Where each slot's rows begin, counted through the window: different ones, in any order. Shape [K].
         places: Where its lists lie.
-        expected_bytes: What the lists of a row have taken so far, at most; set by whoever gathers.
+        expected_bytes: What the lists of a row will probably take; see `expect`.
     """
 
     def __init__(self, region: Region, spec: Spec, *, first_row: Index, places: ListPlaces) -> None:
@@ -91,6 +91,13 @@ class Rows:
             first_byte=first_byte,
             value_bytes=np.array(value_bytes, dtype=np.int64),
         )
+
+    def expect(self, num_bytes: int, num_rows: int) -> None:
+        """Expect lists as long as those that some rows had, and some more.
+
+        So what varies by chance from batch to batch is not asked for twice.
+        """
+        self.expected_bytes = max(self.expected_bytes, 1.05 * num_bytes / max(1, num_rows))
 
     def forget(self) -> None:
         """Let go of all views of the region."""

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.strategies import check_samples, sample_table
 
+from stoker import loops
 from stoker.cache.chunk import opened, read_header
 from stoker.cache.write import write_chunk
 from stoker.gather.assemble import Part, assemble
@@ -141,3 +142,37 @@ def test_places_found_in_the_call_that_gathers_are_those_found_before(tmp_path, 
             name: plain(field) for name, field in before.views().items()
         }
     window.close()
+
+
+@pytest.mark.parametrize("columns", [["wide"], ["wide", "history", "word"], ["history"], ["history", "word"], ["id"]])
+@pytest.mark.parametrize("is_placed", [True, False])
+@pytest.mark.parametrize("is_mapped", [True, False])
+def test_rows_of_several_windows_are_those_gathered_one_window_at_a_time(tmp_path, columns, is_placed, is_mapped):
+    rng = np.random.default_rng(len(columns) + is_placed)
+    order = Order([200, 0, 120], shuffle=True, seed=3, window=None).epoch(1)
+    windows, parts = [], []
+    for number in range(3):
+        sizes = [[200, 0, 120][chunk] for chunk in order.window_chunks(0)]
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        windows.append(window_of(folder, sizes, first=1000 * number, columns=columns, is_mapped=is_mapped))
+        tables = order.tables(0, windows[-1].first_row)
+        ranges = ([(0, 320)], [(5, 90), (100, 101)], [(7, 7)], [(300, 320)])
+        parts += [Part(windows[-1], Located(one, tables)) for one in ranges]
+    parts = [parts[i] for i in rng.permutation(len(parts))]
+    num = sum(part.where.num for part in parts)
+    places = rng.permutation(num) if is_placed else None
+    assert loops.find("stoker.gather.part_kernels") is not None
+    several = assemble(parts[0].window.spec, parts, BufferPool(), places=places).views()
+    pool, alone = BufferPool(), {name: [] for name in columns}
+    for part in parts:
+        for name, field in assemble(part.window.spec, [part], pool).views().items():
+            is_ragged = isinstance(field, Ragged)
+            pieces = np.split(field.values, field.offsets[1:-1])[: part.where.num] if is_ragged else list(field)
+            alone[name] += [piece.tolist() for piece in pieces]
+    for name, field in several.items():
+        found = np.split(field.values, field.offsets[1:-1]) if isinstance(field, Ragged) else list(field)
+        expected = alone[name] if places is None else [alone[name][i] for i in np.argsort(places)]
+        assert [piece.tolist() for piece in found] == expected
+    for window in windows:
+        window.close()
