@@ -41,6 +41,7 @@ QUESTIONS: dict[str, Callable[..., Answer]] = {
     "warm-everything": warm_gather.run_everything,
     "warm-images": workloads.run_images,
     "warm-tokens": workloads.run_tokens,
+    "warm-packed": workloads.run_packed,
     "warm-wide": workloads.run_wide,
     "warm-mixture": mixed.run_mixture,
     "warm-lanes": mixed.run_lanes,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measure import Answer, compare, rate_of, skip_an_epoch
-from stoker import Dataset
+from stoker import Dataset, Pack
 from stoker.spec import Ragged
 
 # A copy this large lies in no cache.
@@ -18,7 +18,14 @@ COPY_BYTES = 256 << 20
 
 
 def against_copy(
-    words: str, dataset: Dataset, folder: Path, *, batch_size: int, num_rounds: int, promise: float | None
+    words: str,
+    dataset: Dataset,
+    folder: Path,
+    *,
+    batch_size: int,
+    num_rounds: int,
+    promise: float | None,
+    sequence: Pack | None = None,
 ) -> Answer:
     """Ask how the bytes that a warm epoch delivers as torch tensors compare with those that `memcpy` copies.
 
@@ -29,6 +36,7 @@ def against_copy(
         batch_size: Samples of a batch.
         num_rounds: Times both are measured.
         promise: The ratio that is promised.
+        sequence: How tokens are packed, where they are.
     """
     from stoker.torch import TorchLoader
 
@@ -45,15 +53,19 @@ def against_copy(
         for thread in threads:
             thread.join()
 
-    with TorchLoader(dataset, batch_size=batch_size, shuffle=True, cache=folder / "cache", num_threads=2) as loader:
-        num_bytes = sum(_num_bytes(batch.values()) for batch in loader)
+    options: dict[str, Any] = {"batch_size": batch_size, "shuffle": True, "num_threads": 2, "sequence": sequence}
+    with TorchLoader(dataset, cache=folder / "cache", **options) as loader:
+        first = [(_num_rows(batch), _num_bytes(batch.values())) for batch in loader]
+        num_samples, num_bytes = (sum(numbers) for numbers in zip(*first, strict=True))
+        if sequence is None and num_samples != loader.num_samples:
+            raise AssertionError(f"{num_samples} rows of {loader.num_samples} were delivered")
         num_fields = len(loader.spec)
 
         def epoch() -> None:
             skip_an_epoch(loader)
             num_rows = sum(_num_rows(batch) for batch in loader)
-            if num_rows != loader.num_samples:
-                raise AssertionError(f"{num_rows} rows of {loader.num_samples} were delivered")
+            if num_rows != num_samples:
+                raise AssertionError(f"{num_rows} rows of {num_samples} were delivered")
 
         return compare(
             f"warm epoch, {words}, 2 threads / 2 threads of memcpy",
@@ -63,7 +75,7 @@ def against_copy(
             num_rounds=num_rounds,
             promise=promise,
             remarks=lambda: (
-                f"{num_fields} fields, {num_bytes / loader.num_samples:,.0f} bytes a row without padding, batches of "
+                f"{num_fields} fields, {num_bytes / num_samples:,.0f} bytes a row without padding, batches of "
                 f"{batch_size:,} rows; bytes delivered against bytes copied, {COPY_BYTES >> 20} MiB in two halves",
             ),
         )

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.against_copy import against_copy
 from benchmarks.measure import Answer
-from stoker import Dataset, Field
+from stoker import Dataset, Field, Pack
 from stoker.demo.data import DemoData
 
 # Of each data set, about: more than any cache of a processor, less than the memory of a small machine.
@@ -20,6 +20,7 @@ NUM_BYTES = 1 << 30
 _GROUP_BYTES = 32 << 20
 _IMAGE_BYTES = 224 * 224 * 3
 _TOKENS = (100, 8_192)
+_PACKED_LENGTH = 2_048
 _NUM_COLUMNS = 2_000
 
 
@@ -37,6 +38,16 @@ def run_tokens(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
     rows = token_rows(folder)
     answer = against_copy("tokens", Dataset(rows), folder, batch_size=512, num_rounds=num_rounds, promise=0.65)
     return replace(answer, data=f"lists of {_TOKENS[0]:,} to {_TOKENS[1]:,} int32, {NUM_BYTES >> 20:,} MiB")
+
+
+def run_packed(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
+    """The same texts in rows of 2,048 tokens, each with its document and its place there: two thirds are not read."""
+    del data
+    rows, pack = token_rows(folder), Pack("tokens", length=_PACKED_LENGTH)
+    answer = against_copy(
+        "packed tokens", Dataset(rows), folder, batch_size=64, num_rounds=num_rounds, promise=None, sequence=pack
+    )
+    return replace(answer, data=f"lists of {_TOKENS[0]:,} to {_TOKENS[1]:,} int32 in rows of {_PACKED_LENGTH:,}")
 
 
 def run_wide(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:

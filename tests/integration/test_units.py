@@ -285,6 +285,25 @@ def test_fields_packed_together_must_have_as_many_values(tmp_path):
         list(loader)
 
 
+@pytest.mark.parametrize("prefetch", [0, 40])
+def test_a_document_that_cannot_be_packed_fails_the_step_that_needed_it_and_no_other(tmp_path, prefetch):
+    tokens = [[n] * 4 for n in range(200)]
+    labels = [one if n != 117 else one[:3] for n, one in enumerate(tokens)]
+    pq.write_table(pa.table({"tokens": tokens, "labels": labels}), write_folder(tmp_path) / "a.parquet")
+    pack = stoker.Pack("tokens", length=4, together="labels")
+    with stoker.Loader(
+        stoker.Dataset(tmp_path / "data"), batch_size=2, shuffle=True, sequence=pack, prefetch=prefetch, num_threads=2
+    ) as loader:
+        step = loader.find("a.parquet", 0, 117).step
+        assert step > 2
+        batches = iter(loader)
+        got = [next(batches) for _ in range(step)]
+        assert all((batch["tokens"] == batch["labels"]).all() for batch in got)
+        with pytest.raises(stoker.FieldMismatchError, match=r"row 117 has 3 values of 'labels'") as caught:
+            next(batches)
+        assert f"needed by step {step} " in " ".join(caught.value.__notes__)
+
+
 # ---------------------------------------------------------------------- resumed, explained, found
 
 

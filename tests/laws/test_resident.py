@@ -17,8 +17,9 @@ from stoker.windows.resident import cached_bytes
 SMAPS = Path("/proc/self/smaps_rollup")
 pytestmark = pytest.mark.skipif(not SMAPS.exists(), reason="the system does not tell")
 
-# What an interpreter may take now and then for other things, 1 MiB at a time: epochs that each kept 45 kB would show.
-GROWTH_BYTES = 2 << 20
+# What an interpreter, or a window that is needed for the first time, may take now and then, 1 MiB at a time: epochs that
+# each kept 52 kB would show.
+GROWTH_BYTES = 3 << 20
 
 
 def private_bytes():
@@ -47,7 +48,7 @@ def drop(cache):
 
 
 @pytest.mark.parametrize("way", ["standing", "mapped", "read"])
-def test_fifty_epochs_take_no_more_memory_than_five(way, tmp_path, monkeypatch):
+def test_seventy_epochs_take_no_more_memory_than_ten(way, tmp_path, monkeypatch):
     dataset = write(tmp_path / "data.parquet", num_rows=40_000, rows_per_chunk=1_000, width=8)
     if way != "standing":
         monkeypatch.setattr(stoker.windows.standing, "MAX_CHUNKS", 0)
@@ -64,9 +65,9 @@ def test_fifty_epochs_take_no_more_memory_than_five(way, tmp_path, monkeypatch):
                 assert sum(len(batch["x_0"]) for batch in loader) == 40_000
 
         loops.wait()  # which take memory, too, when they are loaded
-        epochs(5)
+        epochs(10)
         before = private_bytes()
-        epochs(45)
+        epochs(60)
         assert private_bytes() - before < GROWTH_BYTES
 
 

@@ -8,6 +8,7 @@ from itertools import accumulate
 
 import numpy as np
 
+from stoker.errors import FieldMismatchError
 from stoker.feed.opened import Opened
 from stoker.feed.reorder import reordered
 from stoker.feed.residence import assemble_resident
@@ -79,11 +80,11 @@ class Gatherer:
     @property
     def max_together(self) -> int:
         """How many batches may be gathered in one go; more make the wait for one of them longer."""
-        settings, maker, is_mixed = self._settings, self._settings.maker, self._opened.is_mixed
-        if settings.handover.resident is not None or (maker is not None and not maker.makes_several):
+        settings = self._settings
+        if settings.handover.resident is not None:
             return 1
-        if is_mixed and (maker is not None or settings.once != "never"):
-            return 1  # what is put in order afterwards, or shared, lies data set by data set
+        if self._opened.is_mixed and settings.once != "never":
+            return 1  # what samples share is found data set by data set, not batch by batch
         if settings.batch_bytes is None:
             return 1
         batch_bytes = max(1.0, settings.batch_bytes)
@@ -120,6 +121,11 @@ class Gatherer:
                 made, size_bytes = self._mixed(parts, sizes, self._whose(by_lane), spots)
             else:
                 made, size_bytes = self._gathered(parts, sizes, spots)
+        except FieldMismatchError:
+            if len(slices) == 1:
+                raise
+            # It belongs to one of these steps, and shall be found where that one is asked for.
+            return self.gather(numbers[:1])
         finally:
             for windows, window in acquired:
                 windows.release(window)
@@ -182,8 +188,9 @@ class Gatherer:
         else:  # what is more than one row is put in order afterwards
             order = np.empty_like(places)
             order[places] = np.arange(len(places))
-            (made,), size_bytes = maker.make(parts, sizes, self._scratch, once=settings.once)
-            gathered = Gathered([reordered(made, order, self._pool, is_grouped=maker.is_grouped)], size_bytes)
+            (made,), size_bytes = maker.make_together(parts, sizes, self._scratch, once=settings.once)
+            together = reordered(made, order, self._pool, is_grouped=maker.is_grouped)
+            gathered = Gathered(maker.cut(together, sizes), size_bytes)
         if settings.source_field is not None:
             sources = np.empty(len(whose), dtype=np.int32)
             sources[slice(None) if spots is None else spots] = whose

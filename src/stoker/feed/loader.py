@@ -29,6 +29,7 @@ from stoker.feed.run import Run, Standing, Turn, let_go
 from stoker.feed.run_settings import Augment, RunSettings
 from stoker.feed.sequence import SequenceShard
 from stoker.feed.shard import Shard
+from stoker.feed.units.make import Maker
 from stoker.feed.units.report import UnitsReport
 from stoker.gather.assemble import Once
 from stoker.gather.buffers import BufferPool
@@ -222,7 +223,7 @@ class Loader:
         except BaseException:
             self.close()
             raise
-        batch_bytes = self._batch_bytes(wanted)
+        batch_bytes = self._batch_bytes(wanted, maker)
         prefetch = default_prefetch(batch_bytes) if wanted.prefetch is None else wanted.prefetch
         self._settings = RunSettings(
             seed=wanted.seed,
@@ -420,17 +421,20 @@ class Loader:
         """Return how batches leave; a loader for another framework brings its own."""
         return NumpyHandover()
 
-    def _batch_bytes(self, wanted: Wanted) -> float | None:
+    def _batch_bytes(self, wanted: Wanted, maker: Maker | None) -> float | None:
         """Return about how much a batch takes; None where only making one tells."""
         asked, opened = wanted.asked, self._opened
-        if isinstance(asked, Pack) or (isinstance(asked, Grouped) and opened.is_mixed):
+        num_units = self._global_batch_size / self._shard.world_size
+        if maker is not None and (row_bytes := maker.row_bytes()) is not None:
+            return num_units * row_bytes
+        if isinstance(asked, Grouped) and opened.is_mixed:
             return None
         num_rows = 1.0  # of what the order counts
         if isinstance(asked, Grouped):
             num_rows = int(opened.num_samples.sum()) / max(1, self._order.num_samples)
         elif isinstance(asked, NGram):
             num_rows = asked.length
-        return self._global_batch_size / self._shard.world_size * num_rows * opened.sample_bytes
+        return num_units * num_rows * opened.sample_bytes
 
     def _begin_run(self, start: Position, turn: Turn | None = None) -> Run:
         run = self._following.take(start) if turn is None else None

@@ -136,7 +136,7 @@ class Assembled(NamedTuple):
         shared = zip(*(one.cut(sizes) for one in self.shared), strict=True) if self.shared else repeat(())
         for size, of_batch in zip(sizes, shared, strict=False):
             end = begin + size
-            own = {name: _lists_between(one, begin, end) for name, one in lists.items()} if lists else {}
+            own = {name: lists_between(one, begin, end) for name, one in lists.items()} if lists else {}
             batches.append(Assembled(self.spec, size, records[begin:end], own, of_batch, self.names))
             begin = end
         return batches
@@ -196,11 +196,11 @@ class SharedRows:
         return found
 
 
-def _lists_between(lists: Ragged, begin: int, end: int) -> Ragged:
+def lists_between(lists: Ragged, begin: int, end: int) -> Ragged:
     """Return lists [begin, end), their values in the same memory."""
     offsets = lists.offsets[begin : end + 1]
     first, last = int(offsets[0]), int(offsets[-1])
-    values = _lists_between(lists.values, first, last) if isinstance(lists.values, Ragged) else lists.values[first:last]
+    values = lists_between(lists.values, first, last) if isinstance(lists.values, Ragged) else lists.values[first:last]
     return Ragged(values, offsets - first if first else offsets)
 
 

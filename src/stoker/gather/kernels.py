@@ -219,7 +219,7 @@ def _take_lines_and_strip_extents(
 
 
 @compiled(OUT_BYTES, types.int64, BYTES, types.int64, types.int64)
-def _copy_exactly(target, at, memory, begin, num_bytes):
+def copy_exactly(target, at, memory, begin, num_bytes):
     """Copy so many bytes, and neither read nor write one beside them.
 
     Half of the time a byte beside a list would lie in a line that nobody has asked for. So what whole blocks leave over
@@ -274,23 +274,23 @@ def _stream_lists(memory, sources, value_bytes, offsets, out):
         is_long = num_bytes >= _LONG_LIST_BYTES
         head = -filled % LINE_BYTES
         if is_long:
-            _copy_exactly(stage, filled, memory, begin, head)
+            copy_exactly(stage, filled, memory, begin, head)
             filled += head
         if is_long or filled + num_bytes > _STAGE_BYTES:
             whole = filled - filled % LINE_BYTES
             stream_lines(out, at, stage, 0, whole // LINE_BYTES)
             at, filled = at + whole, filled - whole
-            _copy_exactly(stage, 0, stage, whole, filled)
+            copy_exactly(stage, 0, stage, whole, filled)
         if is_long:
             num_lines = (num_bytes - head) // LINE_BYTES
             stream_lines(out, at, memory, begin + head, num_lines)
             at += num_lines * LINE_BYTES
             begin, num_bytes = begin + head + num_lines * LINE_BYTES, num_bytes - head - num_lines * LINE_BYTES
-        _copy_exactly(stage, filled, memory, begin, num_bytes)
+        copy_exactly(stage, filled, memory, begin, num_bytes)
         filled += num_bytes
     whole = filled - filled % LINE_BYTES
     stream_lines(out, at, stage, 0, whole // LINE_BYTES)
-    _copy_exactly(out, at + whole, stage, whole, filled - whole)
+    copy_exactly(out, at + whole, stage, whole, filled - whole)
     fence()
 
 
@@ -312,7 +312,7 @@ def copy_lists(memory, sources, value_bytes, offsets, out):
             _ask_for(memory, sources[j], (offsets[j + 1] - offsets[j]) * value_bytes)
         if i >= 0:
             num_bytes = (offsets[i + 1] - offsets[i]) * value_bytes
-            _copy_exactly(out, offsets[i] * value_bytes, memory, sources[i], num_bytes)
+            copy_exactly(out, offsets[i] * value_bytes, memory, sources[i], num_bytes)
 
 
 @compiled(types.int64, returns=types.int64)

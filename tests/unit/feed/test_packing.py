@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from stoker.feed.units.expand import Packed
 from stoker.feed.units.packing import copy_ranges, fill_places
+from stoker.gather.buffers import plain_buffer
 from stoker.source.units.asked import Pack
 from stoker.source.units.count import pack_lengths
 
@@ -63,3 +64,32 @@ def test_compiled_and_plain_copies_agree(data, value_bytes):
         begin = 480 * slot[s] + starts[s] * value_bytes
         expected = memory[begin : begin + num[s] * value_bytes].reshape(-1, value_bytes)
         np.testing.assert_array_equal(outs[0][target[s] : target[s] + num[s]], expected)
+
+
+@pytest.mark.parametrize("length", [64, 1000, 2047])
+@pytest.mark.parametrize("longest", [3, 90, 5000])
+def test_large_batches_which_go_past_the_caches_have_every_token_at_its_place(length, longest):
+    rng = np.random.default_rng(length + longest)
+    counts = rng.integers(0, longest, max(400, 800_000 // longest))
+    index = pack_lengths(Pack("t", length=length), counts, np.array([len(counts)], dtype=np.int64))
+    packed = Packed(index, length, True)
+    num = min(int(packed.num_units[0]), (3 << 20) // (4 * length))
+    assert num * length * 4 > 1 << 20
+    segments = packed.segments(np.zeros(num, dtype=np.int64), rng.permutation(num))
+    filled = []
+    for compiled in (True, False):
+        ids, positions = (plain_buffer(num * length * 4).view(np.int32).reshape(num, length) for _ in range(2))
+        fill_places(segments, length, ids, positions, compiled=compiled)
+        filled.append((ids, positions))
+    for fast, plain in zip(*filled, strict=True):
+        np.testing.assert_array_equal(fast, plain)
+    tokens = rng.integers(0, 256, 4 * int(counts.sum()) + 8, dtype=np.uint8)
+    starts = np.concatenate([[0], np.cumsum(counts)])[segments.row]
+    target = np.repeat(np.arange(num), np.diff(segments.offsets)) * length + segments.at
+    copied = []
+    for compiled in (True, False):
+        out = plain_buffer(num * length * 4).view(np.int32)
+        out[:] = -1
+        copy_ranges(tokens, (starts + segments.first) * 4, 4, segments.num, target, out, compiled=compiled)
+        copied.append(out)
+    np.testing.assert_array_equal(*copied)

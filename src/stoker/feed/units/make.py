@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from stoker.errors import FieldError
 from stoker.feed.units.expand import Packed, SideBySide, Units
 from stoker.feed.units.packing import PackedPart, fill_places, pack_field
-from stoker.gather.assemble import Assembled, Once, Part, assemble
+from stoker.gather.assemble import Assembled, Once, Part, assemble, lists_between
 from stoker.gather.borders import borders_of
 from stoker.gather.buffers import BufferPool
 from stoker.gather.take import expand
@@ -170,10 +170,11 @@ class Maker:
         rows = [replace(one, shape=(asked.length, *one.shape), num_levels=0) for one in packed]
         return Spec((*rows, *places, *(replace(spec[name], num_levels=1) for name in asked.per_segment)))
 
-    @property
-    def makes_several(self) -> bool:
-        """Whether several batches can be made in one go."""
-        return not isinstance(self.asked, Pack)
+    def row_bytes(self) -> float | None:
+        """Return what a packed row takes, what its documents have beside tokens aside; None for other units."""
+        if not isinstance(self.asked, Pack):
+            return None
+        return float(sum(entry.value_bytes for entry in self.spec.fixed))
 
     def make(
         self, parts: Sequence[UnitPart], sizes: Sequence[int], pool: BufferPool, *, once: Once = "never"
@@ -182,10 +183,20 @@ class Maker:
 
         Args:
             parts: Where the units lie, those of each batch behind those of the batch before it.
-            sizes: Units of each batch: one batch, unless it `makes_several`.
+            sizes: Units of each batch.
             pool: Gives the memory.
             once: See `assemble`.
+
+        Raises:
+            FieldMismatchError: As `pack_field` says; of whichever batch.
         """
+        together = self.make_together(parts, sizes, pool, once=once)
+        return Gathered(self.cut(together.made[0], sizes), together.size_bytes)
+
+    def make_together(
+        self, parts: Sequence[UnitPart], sizes: Sequence[int], pool: BufferPool, *, once: Once = "never"
+    ) -> Gathered:
+        """Return the units of some batches as one: see `make`, and `cut`."""
         if isinstance(self.asked, Pack):
             return self._packed(self.asked, parts, pool)
         found, offsets = [], []
@@ -196,37 +207,70 @@ class Maker:
             found.append(Part.at(window, *expand(slot, window.first_row[slot] + spans.first, spans.offsets)))
             offsets.append(spans.offsets)
         if isinstance(self.asked, NGram):
-            return self._windows(found, sizes, pool)
+            return self._windows(found, pool)
         rows = _joined(offsets)
-        borders = [0, *accumulate(sizes)]
-        num_rows = np.diff(rows[borders]).tolist()
+        num_rows = np.diff(rows[[0, *accumulate(sizes)]]).tolist()
         assembled = assemble(self._spec, found, pool, once=once, sizes=num_rows)
-        made = [rows_made(batch) for batch in assembled.cut(num_rows)]
+        made = rows_made(assembled)
         if isinstance(self.asked, Grouped):
-            for batch, begin, end in zip(made, borders, borders[1:], strict=False):
-                batch.arrays["group_offsets"] = rows[begin : end + 1] - rows[begin]
-        return Gathered(made, assembled.size_bytes)
+            made.arrays["group_offsets"] = rows
+        return Gathered([made], assembled.size_bytes)
 
-    def _windows(self, parts: Sequence[Part], sizes: Sequence[int], pool: BufferPool) -> Gathered:
+    def cut(self, made: Made, sizes: Sequence[int]) -> list[Made]:
+        """Return the batches that were made as one, in the same memory.
+
+        Args:
+            made: All of them.
+            sizes: Units of each.
+        """
+        if len(sizes) == 1:
+            return [made]
+        borders = [0, *accumulate(sizes)]
+        if isinstance(self.asked, Pack):
+            return _cut_packed(made, borders)
+        if isinstance(self.asked, NGram):
+            return self._cut_windows(made, borders)
+        offsets = made.arrays["group_offsets"] if isinstance(self.asked, Grouped) else None
+        if offsets is None:
+            return [rows_made(batch) for batch in made.assembled.cut(sizes)]
+        assert isinstance(offsets, np.ndarray)
+        batches = [rows_made(batch) for batch in made.assembled.cut(np.diff(offsets[borders]).tolist())]
+        for batch, begin, end in zip(batches, borders, borders[1:], strict=False):
+            batch.arrays["group_offsets"] = offsets[begin : end + 1] - offsets[begin]
+        return batches
+
+    def _windows(self, parts: Sequence[Part], pool: BufferPool) -> Gathered:
         shaping = self._shaping
         assert shaping is not None
         fixed = assemble(self._fixed, parts, pool)
-        lists: dict[str, tuple[int, Assembled]] = {}  # lists a window, and those of all
+        views, lists = fixed.views(), {}
         for name, at in self._wanted.items():
             if self._spec[name].is_ragged:
                 alone = self._spec.only((self._spec[name],))
                 chosen = [_at_places(part, at, shaping.length) for part in parts]
-                lists[name] = len(at), assemble(alone, chosen, pool)
-        by_batch = {name: one.cut([num * size for size in sizes]) for name, (num, one) in lists.items()}
-        made = []
-        for i, batch in enumerate(fixed.cut([shaping.length * size for size in sizes])):
-            views = batch.views()
-            arrays: Arrays = {
-                name: by_batch[name][i].ragged[name] if name in lists else shaping.apply(name, views[name])
-                for name in self._wanted
-            }
-            made.append(Made(arrays, batch, shaping, True, sizes[i]))
-        return Gathered(made, fixed.size_bytes + sum(one.size_bytes for _, one in lists.values()))
+                lists[name] = assemble(alone, chosen, pool)
+        arrays: Arrays = {
+            name: lists[name].ragged[name] if name in lists else shaping.apply(name, views[name])
+            for name in self._wanted
+        }
+        size_bytes = fixed.size_bytes + sum(one.size_bytes for one in lists.values())
+        return Gathered([Made(arrays, fixed, shaping, True, fixed.num_samples // shaping.length)], size_bytes)
+
+    def _cut_windows(self, made: Made, borders: Sequence[int]) -> list[Made]:
+        shaping = self._shaping
+        assert shaping is not None
+        sizes = np.diff(borders)
+        batches = []
+        for i, fixed in enumerate(made.assembled.cut((shaping.length * sizes).tolist())):
+            views, arrays = fixed.views(), dict(made.arrays)
+            for name, at in self._wanted.items():
+                lists = made.arrays[name]
+                if isinstance(lists, Ragged):  # so many a window
+                    arrays[name] = lists_between(lists, len(at) * borders[i], len(at) * borders[i + 1])
+                else:
+                    arrays[name] = shaping.apply(name, views[name])
+            batches.append(Made(arrays, fixed, shaping, True, int(sizes[i])))
+        return batches
 
     def _packed(self, asked: Pack, parts: Sequence[UnitPart], pool: BufferPool) -> Gathered:
         found = []
@@ -261,6 +305,17 @@ class Maker:
         for name in asked.per_segment:
             arrays[name] = Ragged(views[name], offsets)
         return Gathered([Made(arrays, fixed, None, False, num_rows)], size_bytes + fixed.size_bytes)
+
+
+def _cut_packed(made: Made, borders: Sequence[int]) -> list[Made]:
+    batches = []
+    for begin, end in pairwise(borders):
+        arrays: Arrays = {
+            name: lists_between(field, begin, end) if isinstance(field, Ragged) else field[begin:end]
+            for name, field in made.arrays.items()
+        }
+        batches.append(made._replace(arrays=arrays, num_samples=end - begin))
+    return batches
 
 
 class _Names(Sequence[str]):

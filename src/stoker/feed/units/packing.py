@@ -61,7 +61,8 @@ def fill_places(segments: Segments, length: int, ids: Int32, positions: Int32, *
     """
     kernels = loops.find(_LOOPS) if compiled else None
     if kernels is not None:
-        kernels.fill_places(segments.first, segments.num, segments.at, segments.offsets, ids, positions)
+        outs = (out.reshape(-1).view(np.uint8) for out in (ids, positions))
+        kernels.fill_places(segments.first, segments.num, segments.at, segments.offsets, length, *outs)
         return
     ids[...] = positions[...] = 0
     counts = np.diff(segments.offsets)
