@@ -17,8 +17,8 @@ from stoker.windows.resident import cached_bytes
 SMAPS = Path("/proc/self/smaps_rollup")
 pytestmark = pytest.mark.skipif(not SMAPS.exists(), reason="the system does not tell")
 
-# What an interpreter, or a window that is needed for the first time, may take now and then, 1 MiB at a time: epochs that
-# each kept 52 kB would show.
+# What an interpreter may take now and then for other things, 1 MiB at a time, or a window that is needed for the first
+# time: epochs that each kept 52 kB would show.
 GROWTH_BYTES = 3 << 20
 
 
