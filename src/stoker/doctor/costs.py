@@ -150,6 +150,8 @@ class Plan:
         num_builders: Threads that build chunks.
         most_builders: As many as there may be where more of them bring more; 0 where they stay as many as they are.
         least_builders: As many as there are to begin with, where there may be more.
+        builders_worth: As many as there would be at most with more threads, since small chunks leave no work for more;
+            None for any number.
         num_computing: Of these, as many as may decode, transform and convert at a time; None for all.
         num_assemblers: Threads that assemble batches.
         prefetch: Batches made ahead of the step.
@@ -167,6 +169,7 @@ class Plan:
     num_builders: int = 1
     most_builders: int = 0
     least_builders: int = 1
+    builders_worth: int | None = None
     num_computing: int | None = None
     num_assemblers: int = 1
     prefetch: int = 12

@@ -151,6 +151,7 @@ class _Examination:
             num_builders=self._num_builders,
             most_builders=self._most_builders,
             least_builders=self._least_builders,
+            builders_worth=self._builders_worth,
             num_computing=settings.num_threads if settings.transform_in == "threads" else None,
             num_threads=settings.num_threads,
             prefetch=settings.prefetch,
@@ -303,6 +304,7 @@ class _Examination:
         self._num_builders = settings.num_threads if in_processes else filled.crew.size
         self._most_builders = 0 if in_processes else filled.crew.most
         self._least_builders = self._num_builders if in_processes else filled.crew.least
+        self._builders_worth = None if in_processes else filled.builders_worth
         tables = tables_of(catalogue, fetched, tap=self._tap, max_bytes=int(_KEEP_SHARE * free_memory_bytes()))
         arrow_bytes = sum(table.nbytes for table in tables) / max(1, sum(table.num_rows for table in tables))
         # What all builders make at a time comes together: a window that is as large comes in even turns.

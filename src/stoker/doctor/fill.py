@@ -18,10 +18,12 @@ class Filled:
     Attributes:
         tensor_bytes: Bytes a sample in the cache.
         crew: Threads that a loader of the data set would build with.
+        builders_worth: As many as it would at most, with any number of threads; None for any number.
     """
 
     tensor_bytes: float
     crew: Crew
+    builders_worth: int | None
 
 
 def fill_cache(dataset: Dataset, folder: Path, *, num_threads: int) -> Filled:
@@ -41,6 +43,10 @@ def fill_cache(dataset: Dataset, folder: Path, *, num_threads: int) -> Filled:
     try:
         progress = chunks.warm(num_threads=num_threads)
         num_bytes = progress.size_bytes + progress.found_bytes
-        return Filled(tensor_bytes=num_bytes / max(1, int(chunks.num_samples.sum())), crew=chunks.crew(num_threads))
+        return Filled(
+            tensor_bytes=num_bytes / max(1, int(chunks.num_samples.sum())),
+            crew=chunks.crew(num_threads),
+            builders_worth=chunks.builders_worth,
+        )
     finally:
         chunks.close()

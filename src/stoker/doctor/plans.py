@@ -31,6 +31,7 @@ class Findings:
         num_builders: Threads that build to begin with.
         most_builders: As many as there may be where more of them bring more.
         least_builders: As many as a loader begins with.
+        builders_worth: As many as a loader has at most, with any number of threads; None for any number.
         num_computing: Of these, as many as may decode, transform and convert at a time; None for all.
         num_threads: Threads that assemble.
         prefetch: Batches made ahead.
@@ -79,6 +80,7 @@ class Findings:
     copy: CopyCost | None
     step: StepCost | None
     cores_left: float
+    builders_worth: int | None = None
     step_rates: Mapping[int, float] = field(default_factory=dict)
 
     @property
@@ -110,6 +112,7 @@ def _plan(found: Findings, path: str, stages: tuple[StageCost, ...]) -> Plan:
         num_builders=found.num_builders,
         most_builders=found.most_builders if path == SOURCE else 0,
         least_builders=found.least_builders,
+        builders_worth=found.builders_worth if path == SOURCE else None,
         num_computing=found.num_computing,
         num_assemblers=found.num_threads if path == ARROW else found.num_assemblers,
         prefetch=max(found.prefetch, found.num_threads) if path == ARROW else found.prefetch,

@@ -99,13 +99,15 @@ def at_speed(plan: Plan, speed: float) -> Plan:
 
 
 def more_threads(plan: Plan, *, num_more: int) -> Plan:
-    """Return the plan with `num_more` threads of both kinds, as far as there are batches for them to make.
+    """Return the plan with `num_more` threads of both kinds, as far as there are batches and chunks for them to make.
 
     Windows have chunks enough for all that build.
     """
     assemblers = min(plan.num_assemblers + num_more, max(plan.num_assemblers, plan.prefetch))
     computing = None if plan.num_computing is None else plan.num_computing + num_more
     builders = plan.num_builders + num_more
+    if plan.builders_worth is not None:
+        builders = max(plan.num_builders, min(builders, plan.builders_worth))
     more = replace(
         plan,
         num_builders=builders,
@@ -156,7 +158,13 @@ def in_processes(plan: Plan, *, num_processes: int) -> Plan:
     stages = tuple(replace(stage, gil_s=0.0) if stage.place == "build" else stage for stage in plan.stages)
     machine = replace(plan.machine, together=1.0)
     return replace(
-        plan, stages=stages, machine=machine, num_builders=num_processes, most_builders=0, num_computing=None
+        plan,
+        stages=stages,
+        machine=machine,
+        num_builders=num_processes,
+        most_builders=0,
+        num_computing=None,
+        builders_worth=None,
     )
 
 

@@ -145,15 +145,26 @@ class Chunks:
 
     def num_builders(self, num_threads: int) -> int:
         """Return how many threads build to begin with, for `num_threads` cores."""
-        most, catalogue = _num_builders(self.catalogue, num_threads), self.catalogue
-        if catalogue.num_builders is not None or catalogue.is_remote or not self.places:
+        most = _num_builders(self.catalogue, num_threads)
+        if not self._is_bound_by_work:
             return most
-        work_bytes = self._work_bytes
-        if num_threads >= num_cores() and work_bytes < _PUBLISHED_BYTES:
+        if num_threads >= num_cores() and self._work_bytes < _PUBLISHED_BYTES:
             most = num_threads
-        if catalogue.dataset.transform is not None:  # which may take any time, with or without the interpreter's lock
-            return most
-        return min(most, 1 + round(work_bytes / _BYTES_BESIDE_PYTHON))
+        worth = self.builders_worth
+        return most if worth is None else min(most, worth)
+
+    @property
+    def builders_worth(self) -> int | None:
+        """How many threads that build a chunk leaves work for beside its Python; None where it may be any number."""
+        # A transform may take any time, with or without the interpreter's lock.
+        if not self._is_bound_by_work or self.catalogue.dataset.transform is not None:
+            return None
+        return 1 + round(self._work_bytes / _BYTES_BESIDE_PYTHON)
+
+    @property
+    def _is_bound_by_work(self) -> bool:
+        catalogue = self.catalogue
+        return not (catalogue.num_builders is not None or catalogue.is_remote or not self.places)
 
     @cached_property
     def _work_bytes(self) -> float:

@@ -94,6 +94,16 @@ def test_only_as_many_read_as_may_and_more_threads_let_more_read():
     assert rate_of(more_threads(two, num_more=2)) == pytest.approx(2 * rate_of(two), rel=0.05)
 
 
+def test_chunks_too_small_for_more_builders_are_promised_none():
+    plan = source_plan(transform=changed("transform", cpu_s=0.2e-6, wait_s=50e-6))
+    two = dataclasses.replace(plan, num_builders=2, builders_worth=2)
+    assert more_threads(two, num_more=4).num_builders == 2
+    assert rate_of(more_threads(two, num_more=4)) == pytest.approx(rate_of(two), rel=0.01)
+    assert more_threads(dataclasses.replace(two, builders_worth=4), num_more=4).num_builders == 4
+    assert more_threads(dataclasses.replace(two, builders_worth=1), num_more=4).num_builders == 2
+    assert more_threads(dataclasses.replace(two, builders_worth=None), num_more=4).num_builders == 6
+
+
 def test_who_waits_for_a_network_takes_no_place_of_those_that_compute():
     waits = source_plan(fetch=changed("fetch", wait_s=200e-6, net_bytes=1.0))
     eight = dataclasses.replace(waits, num_builders=8, num_computing=2)
