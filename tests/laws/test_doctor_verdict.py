@@ -381,6 +381,13 @@ def test_measurements_that_lie_far_apart_make_the_verdict_less_sure():
     assert blurred.sure in ("likely", "a guess")
 
 
+@pytest.mark.parametrize(("worth", "words"), [(None, "too few threads"), (3, "too few threads"), (1, "too small for")])
+def test_threads_are_not_too_few_where_chunks_are_too_small_for_more(worth, words):
+    slow = changed("decode", cpu_s=50e-6)
+    plan = dataclasses.replace(source_plan(decode=slow), num_builders=1, builders_worth=worth)
+    assert words in verdict(plan).sentence
+
+
 def test_without_a_step_the_verdict_says_what_steps_the_supply_can_carry():
     plan = on(source_plan(), network_bytes_s=40e6, connection_bytes_s=40e6).without("step")
     found = verdict(plan)

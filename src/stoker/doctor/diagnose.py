@@ -142,6 +142,8 @@ def _why(plan: Plan, key: str) -> str:
     if key == SKEW:
         return name
     bound = next((bound for bound in bounds_of(plan) if key in bound.stages[:1]), None)
+    is_small = plan.builders_worth is not None and plan.num_builders >= plan.builders_worth
+    few = "chunks are too small for more threads" if is_small else "too few threads"
     why = {
         "network": "the network is full",
         "disk_read": "the disk reads no faster",
@@ -149,7 +151,7 @@ def _why(plan: Plan, key: str) -> str:
         "memory": "memory gives no more",
         "cores": "all cores are busy, most with this",
         "gil": "it holds the GIL, so one core does it all",
-        "builders": "threads wait for the first byte" if key == "fetch" else "too few threads",
+        "builders": "threads wait for the first byte" if key == "fetch" else few,
         "readers": "too few threads",
         "assemblers": "too few threads",
         "loop": "it runs in the training loop's own thread",
