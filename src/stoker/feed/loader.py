@@ -425,7 +425,7 @@ class Loader:
         """Return about how much a batch takes; None where only making one tells."""
         asked, opened = wanted.asked, self._opened
         num_units = self._global_batch_size / self._shard.world_size
-        if maker is not None and (row_bytes := maker.row_bytes()) is not None:
+        if maker is not None and (row_bytes := maker.row_bytes) is not None:
             return num_units * row_bytes
         if isinstance(asked, Grouped) and opened.is_mixed:
             return None

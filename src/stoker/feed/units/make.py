@@ -170,8 +170,9 @@ class Maker:
         rows = [replace(one, shape=(asked.length, *one.shape), num_levels=0) for one in packed]
         return Spec((*rows, *places, *(replace(spec[name], num_levels=1) for name in asked.per_segment)))
 
+    @property
     def row_bytes(self) -> float | None:
-        """Return what a packed row takes, what its documents have beside tokens aside; None for other units."""
+        """What a packed row takes, what its documents have beside tokens aside; None for other units."""
         if not isinstance(self.asked, Pack):
             return None
         return float(sum(entry.value_bytes for entry in self.spec.fixed))
