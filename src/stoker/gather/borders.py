@@ -71,6 +71,15 @@ def strip_borders(rows: Rows, slot: Int64, row: Int64) -> Strips:
     return Strips((rows.address, rows.bytes.nbytes), *found, value_bytes)
 
 
+def spanned(regions: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """Return first address and bytes of all from the first region to the last, whatever lies between these.
+
+    Whole numbers of 8 bytes, as what lies in there is looked at in larger units than bytes.
+    """
+    address = min(address for address, _ in regions)
+    return address, -(-max(sum(region) - address for region in regions) // 8) * 8
+
+
 def join_strips(strips: Sequence[Strips], places: Int64 | None = None, *, compiled: bool = True) -> Strips:
     """Return the lists of several windows as those of one.
 
@@ -81,15 +90,13 @@ def join_strips(strips: Sequence[Strips], places: Int64 | None = None, *, compil
         compiled: False keeps to NumPy.
     """
     kernels = loops.find("stoker.gather.join_kernels") if compiled else None
-    address = min(one.region[0] for one in strips)
-    # Whole numbers of 8 bytes, as what lies in there is looked at in larger units than bytes.
-    num_bytes = -(-max(sum(one.region) - address for one in strips) // 8) * 8
+    region = spanned([one.region for one in strips])
     num_fields, num = len(strips[0].value_bytes), sum(one.sources.shape[1] for one in strips)
     sources = np.empty((num_fields, num), dtype=np.int64)
     offsets = np.zeros((num_fields, num + 1), dtype=np.int64)
     end = 0
     for one in strips:
-        begin = one.region[0] - address
+        begin = one.region[0] - region[0]
         start, end = end, end + one.sources.shape[1]
         if kernels is not None:
             some = _NO_PLACES if places is None else places[start:end]
@@ -102,7 +109,7 @@ def join_strips(strips: Sequence[Strips], places: Int64 | None = None, *, compil
         kernels.add_up(offsets)
     else:
         np.cumsum(offsets, axis=1, out=offsets)
-    return Strips((address, num_bytes), sources, offsets, strips[0].value_bytes)
+    return Strips(region, sources, offsets, strips[0].value_bytes)
 
 
 def borders_of(rows: Rows, slot: Int64, row: Int64) -> dict[str, Borders]:

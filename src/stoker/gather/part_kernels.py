@@ -14,13 +14,12 @@ from numba import types
 from stoker.gather.join_kernels import add_up, put_lists
 from stoker.gather.kernels import copy_fields, put_lines, strip_extents, value_extents
 from stoker.gather.moves import BYTES, INT64, INT64_2D, OUT_BYTES, OUT_INT64, OUT_INT64_2D, UINT32, compiled
-from stoker.order.compiled import TABLES, locate_range_into
-
-_WHERE_LISTS_LIE = (INT64, UINT32, INT64, INT64, INT64, types.int64, OUT_INT64_2D, OUT_INT64_2D)
-_PUT = (BYTES, types.int64, INT64, OUT_BYTES, *_WHERE_LISTS_LIE)
 
 
-@compiled(INT64, INT64, *_PUT)
+@compiled(
+    *(INT64, INT64, BYTES, types.int64, INT64, OUT_BYTES),
+    *(INT64, UINT32, INT64, INT64, INT64, types.int64, OUT_INT64_2D, OUT_INT64_2D),
+)
 def put_rows(
     slot,
     row,
@@ -49,55 +48,6 @@ def put_rows(
     else:
         strip_extents(halves, first_place, first_byte, value_bytes, slot, row, sources, offsets)
     put_lists(sources, offsets, begin, 0, places, all_sources, all_lengths)
-
-
-@compiled(types.int64, *TABLES, *_PUT)
-def put_rows_of_stretch(
-    first_position,
-    start,
-    stop,
-    key,
-    shuffle,
-    slot_starts,
-    shifts,
-    guide,
-    guide_shift,
-    first_slot,
-    records,
-    num_bytes,
-    places,
-    out,
-    words,
-    halves,
-    first_place,
-    first_byte,
-    value_bytes,
-    begin,
-    all_sources,
-    all_lengths,
-):
-    """Find the rows of as many consecutive positions as there are places, and do what `put_rows` does."""
-    num = len(places)
-    slot, row = np.empty(num, dtype=np.int64), np.empty(num, dtype=np.int64)
-    locate_range_into(
-        first_position, start, stop, key, shuffle, slot_starts, shifts, guide, guide_shift, first_slot, slot, row
-    )
-    put_rows(
-        slot,
-        row,
-        records,
-        num_bytes,
-        places,
-        out,
-        words,
-        halves,
-        first_place,
-        first_byte,
-        value_bytes,
-        begin,
-        all_sources,
-        all_lengths,
-    )
 
 
 @compiled(BYTES, INT64, INT64_2D, OUT_INT64_2D, OUT_INT64, OUT_BYTES, returns=types.int64)

@@ -1,4 +1,4 @@
-"""Rows of several windows, gathered into one batch: a compiled call for each window, and one for all lists.
+"""Rows of several windows, gathered into one batch: a compiled call or two for each window, and one for all lists.
 
 Where a batch ends in the next window, is of several data sets, or of several lanes in one process.
 """
@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker import loops
-from stoker.gather.take import Taken, Where, stretch_of
+from stoker.gather.borders import spanned
+from stoker.gather.take import Taken, Where
 from stoker.maps import memory_at
 from stoker.spec import CACHE_LINE_BYTES, Array
 from stoker.windows.list_places import Fields
@@ -19,8 +20,6 @@ from stoker.windows.window import Rows
 
 Index = npt.NDArray[np.int64]
 
-# As what lists lie in is looked at in units of up to so many bytes.
-_UNIT_BYTES = 8
 _NO_RECORDS = np.empty(0, dtype=np.uint8)
 _NO_LISTS = Fields(
     words=np.empty(0, dtype=np.int64),
@@ -58,7 +57,7 @@ def take_several(
     found = [_lists(rows) if has_lists else _NO_LISTS for rows, _ in parts]
     num, num_bytes, value_bytes = len(out), out.shape[1], found[0].value_bytes
     places = np.arange(num, dtype=np.int64) if places is None else places
-    address, size_bytes = _spanned([rows for rows, _ in parts])
+    address, size_bytes = spanned([(rows.address, rows.bytes.nbytes) for rows, _ in parts])
     sources = np.empty((len(value_bytes), num), dtype=np.int64)
     offsets = np.zeros((len(value_bytes), num + 1), dtype=np.int64)
     flat, end = out.reshape(-1), 0
@@ -66,11 +65,7 @@ def take_several(
         start, end = end, end + where.num
         records = rows.records.reshape(-1) if num_bytes else _NO_RECORDS
         lie = (lists.words, lists.halves, lists.first_place, lists.first_byte, value_bytes, rows.address - address)
-        into = (records, num_bytes, places[start:end], flat, *lie, sources, offsets)
-        if (stretch := stretch_of(where)) is not None:
-            kernels.put_rows_of_stretch(*stretch, *into)
-        else:
-            kernels.put_rows(where.slot, where.row, *into)
+        kernels.put_rows(where.slot, where.row, records, num_bytes, places[start:end], flat, *lie, sources, offsets)
     begins = np.empty(len(value_bytes), dtype=np.int64)
     if not len(value_bytes):
         return Taken(offsets, begins, _NO_RECORDS, 0)
@@ -88,10 +83,3 @@ def take_several(
 def _lists(rows: Rows) -> Fields:
     assert rows.lists is not None
     return rows.lists
-
-
-def _spanned(parts: Sequence[Rows]) -> tuple[int, int]:
-    """Return first address and bytes of all that lies from the first window to the last, whatever is between these."""
-    address = min(rows.address for rows in parts)
-    end = max(rows.address + rows.bytes.nbytes for rows in parts)
-    return address, -(-(end - address) // _UNIT_BYTES) * _UNIT_BYTES

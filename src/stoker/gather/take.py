@@ -94,13 +94,13 @@ def take_located(records: Array, where: Where, out: Array) -> None:
     """
     num_bytes = records.shape[1]
     kernels = loops.find(_STRETCHES) if num_bytes % CACHE_LINE_BYTES == 0 else None
-    if kernels is None or (stretch := stretch_of(where)) is None:
+    if kernels is None or (stretch := _stretch(where)) is None:
         take_records(records, where.row, out)
     else:
         kernels.take_stretch(*stretch, records.reshape(-1), num_bytes, out.reshape(-1))
 
 
-def stretch_of(where: Where) -> tuple[Any, ...] | None:
+def _stretch(where: Where) -> tuple[Any, ...] | None:
     """Return what compiled loops find places by; None where they are found, or lie in several ranges."""
     if isinstance(where, Places):
         return None
@@ -154,7 +154,7 @@ def take_rows(
         return None
     num_fields, num = len(fields.value_bytes), where.num
     stretching = loops.find(_STRETCHES)
-    stretch = None if stretching is None else stretch_of(where)
+    stretch = None if stretching is None else _stretch(where)
     slot, row = (where.slot, where.row) if stretch is None else np.empty((2, num), dtype=np.int64)
     sources = np.empty((num_fields, num), dtype=np.int64)
     offsets = np.empty((num_fields, num + 1), dtype=np.int64)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -227,17 +227,24 @@ class Maker:
         if len(sizes) == 1:
             return [made]
         borders = [0, *accumulate(sizes)]
-        if isinstance(self.asked, Pack):
-            return _cut_packed(made, borders)
+        if not isinstance(self.asked, Pack | NGram):
+            return self._cut_rows(made, borders)
+        assembled: Iterable[Assembled] = repeat(made.assembled)  # of documents, as long as any is left of them
         if isinstance(self.asked, NGram):
-            return self._cut_windows(made, borders)
-        offsets = made.arrays["group_offsets"] if isinstance(self.asked, Grouped) else None
-        if offsets is None:
-            return [rows_made(batch) for batch in made.assembled.cut(sizes)]
+            assembled = made.assembled.cut([self.asked.length * size for size in sizes])
+        num_lists = {name: len(at) for name, at in self._wanted.items()}
+        return [
+            made._replace(arrays=_between(made.arrays, begin, end, num_lists), assembled=batch, num_samples=end - begin)
+            for batch, (begin, end) in zip(assembled, pairwise(borders), strict=False)
+        ]
+
+    def _cut_rows(self, made: Made, borders: Sequence[int]) -> list[Made]:
+        offsets = made.arrays["group_offsets"] if self.is_grouped else np.arange(borders[-1] + 1)
         assert isinstance(offsets, np.ndarray)
         batches = [rows_made(batch) for batch in made.assembled.cut(np.diff(offsets[borders]).tolist())]
-        for batch, begin, end in zip(batches, borders, borders[1:], strict=False):
-            batch.arrays["group_offsets"] = offsets[begin : end + 1] - offsets[begin]
+        for batch, (begin, end) in zip(batches, pairwise(borders), strict=True):
+            if self.is_grouped:
+                batch.arrays["group_offsets"] = offsets[begin : end + 1] - offsets[begin]
         return batches
 
     def _windows(self, parts: Sequence[Part], pool: BufferPool) -> Gathered:
@@ -256,22 +263,6 @@ class Maker:
         }
         size_bytes = fixed.size_bytes + sum(one.size_bytes for one in lists.values())
         return Gathered([Made(arrays, fixed, shaping, True, fixed.num_samples // shaping.length)], size_bytes)
-
-    def _cut_windows(self, made: Made, borders: Sequence[int]) -> list[Made]:
-        shaping = self._shaping
-        assert shaping is not None
-        sizes = np.diff(borders)
-        batches = []
-        for i, fixed in enumerate(made.assembled.cut((shaping.length * sizes).tolist())):
-            views, arrays = fixed.views(), dict(made.arrays)
-            for name, at in self._wanted.items():
-                lists = made.arrays[name]
-                if isinstance(lists, Ragged):  # so many a window
-                    arrays[name] = lists_between(lists, len(at) * borders[i], len(at) * borders[i + 1])
-                else:
-                    arrays[name] = shaping.apply(name, views[name])
-            batches.append(Made(arrays, fixed, shaping, True, int(sizes[i])))
-        return batches
 
     def _packed(self, asked: Pack, parts: Sequence[UnitPart], pool: BufferPool) -> Gathered:
         found = []
@@ -308,15 +299,13 @@ class Maker:
         return Gathered([Made(arrays, fixed, None, False, num_rows)], size_bytes + fixed.size_bytes)
 
 
-def _cut_packed(made: Made, borders: Sequence[int]) -> list[Made]:
-    batches = []
-    for begin, end in pairwise(borders):
-        arrays: Arrays = {
-            name: lists_between(field, begin, end) if isinstance(field, Ragged) else field[begin:end]
-            for name, field in made.arrays.items()
-        }
-        batches.append(made._replace(arrays=arrays, num_samples=end - begin))
-    return batches
+def _between(fields: Arrays, begin: int, end: int, num_lists: Mapping[str, int]) -> Arrays:
+    """Return the fields of units [begin, end), in the same memory; `num_lists` says how many a unit has, if not one."""
+    found: Arrays = {}
+    for name, field in fields.items():
+        num = num_lists.get(name, 1)
+        found[name] = lists_between(field, num * begin, num * end) if isinstance(field, Ragged) else field[begin:end]
+    return found
 
 
 class _Names(Sequence[str]):
