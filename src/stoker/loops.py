@@ -1,11 +1,15 @@
-"""Compiled loops, where they are: loaded beside the first batches, which plain NumPy makes meanwhile.
+"""Compiled loops, where they are: their machine code, or loaded beside the first batches, which plain NumPy makes.
 
-    Loader(...)   ──► a thread imports numba and reads the loops   0.4 s; compiles them once a machine: ten seconds
+    find(...)     ──► their machine code, where it is kept: 0.003 s; see `machine_code`
+    else
+    Loader(...)   ──► a thread has numba compile them, 30 s, once a machine, and keeps their machine code
     first batches ──► NumPy: the same bytes, at a tenth of the rate
     later ones    ──► by each module of loops as soon as it is there
 
-Without it a loader's first batch would wait for the compiler, although nothing it needs is compiled. The others give
-way to it: it comes by itself, and the sooner it is done the better for all of them.
+Without the thread a loader's first batch would wait for the compiler, although nothing it needs is compiled. The others
+give way to it: it comes by itself, and the sooner it is done the better for all of them.
+
+What is found by a module's name has the loops that Python calls, and may have nothing else of that module.
 """
 
 from __future__ import annotations
@@ -16,14 +20,17 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import ModuleType
+
+from stoker import machine_code
 
 # What a loader uses, in the order in which it gains most: a chunk is packed before it is gathered from, and what rows
 # are copied by is worth more than what finds them.
 _LOADED = (
     "stoker.cache.kernels",
     "stoker.gather.kernels",
-    "stoker.order.compiled",
+    "stoker.order.kernels",
     "stoker.gather.stretch_kernels",
     "stoker.gather.part_kernels",
     "stoker.source.pages.kernels",
@@ -37,8 +44,11 @@ _OTHERS = (
     "stoker.compact_kernels",
     "stoker.cache.runs_kernels",
     "stoker.feed.units.kernels",
-    "stoker.order.draws_compiled",
+    "stoker.order.draw_kernels",
+    "stoker.source.thrift_kernels",
 )
+
+NAMES = (*_LOADED, *_OTHERS)
 
 # What a batch that is made meanwhile leaves to the loading thread: half as long as the last one took, at most 20 ms.
 # Two threads make batches of 4,096 rows with lists, on two cores, beside a compiler that alone takes 9 s: all loops are
@@ -51,23 +61,24 @@ _lock = threading.Lock()
 _all_there = threading.Event()
 _thread: threading.Thread | None = None
 _found: dict[str, ModuleType | None] = {}
+_is_kept: bool | None = None  # nobody has looked yet
 _is_plain = False
 
 
 def find(name: str) -> ModuleType | None:
     """Return a module of compiled loops; None without numba, and as long as a thread is still to load it.
 
-    Blocks: while it is imported, and once a machine compiled, where nobody has begun to load it.
+    Blocks: while it is imported, and once a machine compiled, where its machine code is not kept and nobody has begun
+        to load it.
 
     Args:
         name: Of the module, with its packages.
     """
-    if name in _found:
-        return _found[name]
-    if _is_plain or (is_loading() and name in _LOADED):
-        return None
-    module = _found[name] = _import(name)
-    return module
+    if name not in _found and not _take_kept():
+        if _is_plain or (is_loading() and name in _LOADED):
+            return None
+        _found[name] = _import(name)
+    return _found[name]
 
 
 def load(import_module: Callable[[str], ModuleType] = importlib.import_module) -> None:
@@ -77,6 +88,8 @@ def load(import_module: Callable[[str], ModuleType] = importlib.import_module) -
         import_module: Imports a module by its name.
     """
     global _thread  # one set of loaded modules a process
+    if _take_kept():
+        return
     with _lock:
         if _thread is not None:
             return
@@ -90,15 +103,15 @@ def is_loading() -> bool:
     return _thread is not None and not _all_there.is_set()
 
 
-def is_there(name: str) -> bool:
-    """Whether a module of compiled loops is loaded; imports nothing."""
-    return _found.get(name) is not None
+def is_at_hand(name: str) -> bool:
+    """Whether it takes no time to find a module of compiled loops: nothing is imported."""
+    return _take_kept() or _found.get(name) is not None
 
 
 def wait() -> None:
     """Return when the loading, if it was begun, has ended.
 
-    Blocks: for half a second at most; ten seconds where loops are compiled for the first time on a machine.
+    Blocks: for half a minute at most, where loops are compiled for the first time on a machine.
     """
     if _thread is not None:
         _all_there.wait()
@@ -124,7 +137,16 @@ def load_all() -> int:
 
     Blocks: until they are compiled, once a machine.
     """
-    return sum(find(name) is not None for name in (*_LOADED, *_OTHERS))
+    return sum(find(name) is not None for name in NAMES)
+
+
+def compile_all() -> tuple[int, Path | None]:
+    """Compile all there are, and return how many modules that is, and where their machine code is kept, if it is.
+
+    Blocks: for half a minute, or some seconds where numba has kept what it compiled.
+    """
+    num_there = sum(_import(name) is not None for name in NAMES)
+    return num_there, machine_code.keep(NAMES) if num_there == len(NAMES) else None
 
 
 @contextmanager
@@ -144,6 +166,20 @@ def _load(import_module: Callable[[str], ModuleType]) -> None:
             _found[name] = _import(name, import_module)
     finally:
         _all_there.set()
+    if all(_found[name] is not None for name in _LOADED):
+        machine_code.keep(NAMES)
+
+
+def _take_kept() -> bool:
+    """Take the machine code that is kept for all loops, once a process; return whether there is some."""
+    global _is_kept
+    if _is_kept is None:
+        with _lock:
+            if _is_kept is None:
+                kept = machine_code.load()
+                _found.update(kept or {})
+                _is_kept = kept is not None
+    return _is_kept
 
 
 def _import(name: str, import_module: Callable[[str], ModuleType] = importlib.import_module) -> ModuleType | None:
@@ -163,6 +199,12 @@ def _import(name: str, import_module: Callable[[str], ModuleType] = importlib.im
         return None
 
 
-# A child would inherit the locks of a half-done import, and nobody to open them.
+def _before_fork() -> None:
+    if _thread is not None and _thread is not threading.current_thread():
+        _thread.join()
+    _lock.acquire()
+
+
+# A child would inherit the locks of a half-done import, or of a compiler, and nobody to open them.
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=wait)
+    os.register_at_fork(before=_before_fork, after_in_parent=_lock.release, after_in_child=_lock.release)

@@ -6,7 +6,9 @@ import sys
 SCRIPT = """
 import numba.core.caching
 import numpy as np
+from stoker import machine_code
 
+machine_code.load = machine_code.keep = lambda *names: None
 numba.core.caching.CacheImpl._locator_classes = []  # neither beside the source nor in the home can be written
 try:
     numba.njit(cache=True)(lambda x: x)
@@ -14,7 +16,7 @@ except RuntimeError:
     print("no place")
 
 import stoker.cache.kernels, stoker.cache.look_kernels, stoker.cache.runs_kernels, stoker.gather.kernels
-import stoker.feed.units.kernels, stoker.order.compiled, stoker.order.draws_compiled, stoker.trace.profile.scan
+import stoker.feed.units.kernels, stoker.order.kernels, stoker.order.draw_kernels, stoker.trace.profile.scan
 from stoker.order.permute import permute
 
 print(permute(np.arange(5), size=5, key=7).tolist())

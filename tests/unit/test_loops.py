@@ -10,14 +10,25 @@ import pytest
 
 import stoker
 from stoker import loops
+from stoker.machine_code.load import machine
 
 _BEGIN = """
 import importlib, threading
 import numpy as np, sys
-from stoker import loops
+from stoker import loops, machine_code
 from stoker.order.permute import arithmetic, permute
+machine_code.load = machine_code.keep = lambda *names: None  # as on a machine that keeps none
 assert not loops.is_loading() and "numba" not in sys.modules
 copying = "stoker.gather.kernels"
+"""
+
+
+_KEPT = """
+import sys
+from stoker import loops
+from stoker.order.permute import arithmetic
+with loops.left_out():
+    print(arithmetic().__name__, "numba" in sys.modules)
 """
 
 
@@ -46,7 +57,7 @@ def test_each_module_is_used_as_soon_as_it_is_there():
     out = _run("""
 go, at_order = threading.Event(), threading.Event()
 def hold_at_order(name):
-    if name == "stoker.order.compiled":
+    if name == "stoker.order.kernels":
         at_order.set()
         go.wait()
     return importlib.import_module(name)
@@ -81,7 +92,7 @@ print(loops.find(copying), arithmetic().__name__)
 
 def test_all_loops_can_be_compiled():
     pytest.importorskip("numba")
-    assert loops.load_all() == len(loops._LOADED) + len(loops._OTHERS)
+    assert loops.load_all() == len(loops.NAMES)
 
 
 def test_who_gives_way_waits_a_moment_and_only_while_something_is_loaded():
@@ -122,6 +133,14 @@ print(arithmetic().__name__)
     assert out == ["stoker.order.plain", "False", "stoker.order.compiled"]
 
 
+@pytest.mark.skipif(machine() is None, reason="no machine code can be kept here")
+def test_what_is_over_soon_uses_machine_code_that_is_kept():
+    done = subprocess.run(
+        [sys.executable, "-c", _KEPT], capture_output=True, text=True, env=os.environ, check=True, timeout=300
+    )
+    assert done.stdout.split() == ["stoker.order.compiled", "False"]
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_fork_waits_for_the_loading_so_that_the_child_can_load_for_itself():
     out = _run("""
@@ -140,11 +159,34 @@ def test_a_process_may_end_while_the_loops_are_being_loaded():
     _run("loops.load()")
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_fork_waits_until_the_machine_code_is_kept():
+    """A child would inherit the compiler's lock, and need loops that are still to be compiled."""
+    out = _run("""
+import os
+go = threading.Event()
+machine_code.keep = lambda names: go.wait()
+loops.load()
+loops.wait()
+threading.Timer(0.2, go.set).start()
+child = os.fork()
+if child == 0:
+    print(go.is_set(), loops._thread.is_alive(), loops.find("stoker.compact_kernels") is not None, flush=True)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+""")
+    assert out == ["True", "False", "True"]
+
+
 def test_all_of_them_are_compiled_by_one_command():
     done = subprocess.run([sys.executable, "-m", "stoker.compiling"], capture_output=True, text=True, check=True)
     assert not done.stderr
-    names = {*loops._LOADED, *loops._OTHERS}
-    assert done.stdout.startswith(f"{len(names)} modules of compiled loops are there")
+    names = set(loops.NAMES)
+    assert re.fullmatch(
+        rf"{len(names)} modules of compiled loops are there, after .* s; their machine code is (not kept on this "
+        r"machine|kept in .*\.bin)\n",
+        done.stdout,
+    )
     root = Path(stoker.__file__).parent
     asked_for = {
         name

@@ -15,6 +15,8 @@ from stoker.gather.join_kernels import add_up, put_lists
 from stoker.gather.kernels import copy_fields, put_lines, strip_extents, value_extents
 from stoker.gather.moves import BYTES, INT64, INT64_2D, OUT_BYTES, OUT_INT64, OUT_INT64_2D, UINT32, compiled
 
+__all__ = ["copy_all_lists", "copy_fields", "put_rows"]
+
 
 @compiled(
     *(INT64, INT64, BYTES, types.int64, INT64, OUT_BYTES),

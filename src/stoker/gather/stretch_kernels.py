@@ -8,7 +8,7 @@ from numba import types
 
 from stoker.gather.kernels import take_lines, take_rows, where_lists_lie
 from stoker.gather.moves import BYTES, OUT_BYTES, OUT_INT64, compiled
-from stoker.order.compiled import TABLES, locate_range_into
+from stoker.order.kernels import TABLES, locate_range_into
 
 
 @compiled(types.int64, *TABLES, BYTES, types.int64, OUT_BYTES)

@@ -79,7 +79,7 @@ class Draws:
             draw: Draws of those chunks, each below `num_draws` of its chunk. Shape [B].
             compiled: False keeps to NumPy.
         """
-        kernels = loops.find("stoker.order.draws_compiled") if compiled else None
+        kernels = loops.find("stoker.order.draw_kernels") if compiled else None
         if kernels is not None:
             found = np.empty(len(chunk), dtype=np.int64)
             numbers = max(self._num, 1), self._whole, self._rest, self._shift_whole, self._shift_rest, _HALF_BITS

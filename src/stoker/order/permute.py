@@ -6,13 +6,13 @@ index ──► at most 256: a table drawn by Fisher and Yates
 
 from __future__ import annotations
 
-from typing import Protocol, cast
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from stoker import loops
-from stoker.order import plain
+from stoker.order import compiled, plain
 from stoker.order.plain import Int64, Tables, UInt64
 
 # Beyond, the doubled domain of the walk would not fit a signed 64-bit index.
@@ -43,7 +43,7 @@ class Arithmetic(Protocol):
 
 def arithmetic() -> Arithmetic:
     """Return the compiled arithmetic where it is there, else the same in NumPy; see `loops.find`."""
-    return cast("Arithmetic", loops.find("stoker.order.compiled") or plain)
+    return compiled if loops.find(compiled.LOOPS) is not None else plain
 
 
 def as_index(index: npt.ArrayLike, *, start: int = 0, stop: int, name: str) -> Int64:

@@ -5,6 +5,7 @@ Checksums of pages are verified where a writer left them: without, pyarrow gives
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 # What pyarrow reads at once of each column of a streamed row group; a page is decoded as a whole in any case.
 STREAM_BUFFER_BYTES = 1 << 18
+_COUNTED = re.compile(r"^Column \d+ named\b")
 
 
 @contextmanager
@@ -36,7 +38,8 @@ def decoding(url: str, *, where: str) -> Iterator[None]:
     except Exception as error:
         # pyarrow raises OSError, ValueError, TypeError, NotImplementedError and its own on broken files.
         lines = str(error).strip().splitlines()
-        reason = lines[0] if lines else type(error).__name__
+        # pyarrow counts the columns that it was asked for, which nobody else knows.
+        reason = _COUNTED.sub("column", lines[0]) if lines else type(error).__name__
         if "crypt" in reason:
             reason += " (the file is encrypted: Stoker has no keys; decrypt it, or leave the encrypted columns out)"
         elif isinstance(error, MemoryError):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -20,6 +18,7 @@ from stoker.source.schema import Layout
 # Compiling the reader takes 2.5 s once a machine, loading it 0.4 s; plain Python takes 25 us or more for each column
 # chunk, and holds the GIL. This many are half a second to a second of plain Python.
 COMPILE_FROM_CHUNKS = 20_000
+_LOOPS = "stoker.source.thrift_kernels"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +53,10 @@ def read_numbers(
     groups = np.full((num_groups, thrift.NUM_GROUP_NUMBERS), -1, np.int64)
     chunks = np.full((num_groups, num_leaves, thrift.NUM_CHUNK_NUMBERS), -1, np.int64)
     content = buffer[4:-8]
+    kernels = loops.find(_LOOPS) if is_compiled else None
     try:
-        if is_compiled:
-            _reader()(np.frombuffer(content, np.uint8), groups, chunks)
+        if kernels is not None:
+            kernels.footer(np.frombuffer(content, np.uint8), groups, chunks)
         else:
             thrift.footer(content.to_pybytes(), groups, chunks)
     except (ValueError, IndexError, OverflowError) as error:
@@ -101,17 +101,6 @@ def has_compiled_reader(num_chunks: int) -> bool:
     Args:
         num_chunks: Column chunks of all footers that will be read.
     """
-    if num_chunks < COMPILE_FROM_CHUNKS and not loops.is_there("stoker.source.pages.kernels"):
+    if num_chunks < COMPILE_FROM_CHUNKS and not loops.is_at_hand("stoker.source.pages.kernels"):
         return False
-    try:
-        _reader()
-    except ImportError:
-        return False
-    return True
-
-
-@cache
-def _reader() -> Callable[[Any, Any, Any], None]:
-    from stoker.source.thrift_loops import footer_reader
-
-    return footer_reader()
+    return loops.find(_LOOPS) is not None

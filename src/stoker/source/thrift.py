@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
+import numpy as np
+
 # bytes, or an array of uint8; a row is int64.
 Bytes: TypeAlias = Any
 Row: TypeAlias = Any
@@ -95,8 +97,8 @@ def skip(b: Bytes, at: int, kind: int) -> int:
         return at + size
     if kind in (_TRUE, _FALSE):
         return at
-    kinds = [0] * _MAX_DEPTH
-    left = [0] * _MAX_DEPTH  # elements to come; -1 in a struct, which says itself where it ends
+    kinds = np.zeros(_MAX_DEPTH, np.int64)
+    left = np.zeros(_MAX_DEPTH, np.int64)  # elements to come; -1 in a struct, which says itself where it ends
     depth = 0
     while True:
         if _VARINT_FIRST <= kind <= _VARINT_LAST:
@@ -106,9 +108,10 @@ def skip(b: Bytes, at: int, kind: int) -> int:
             at += size
         elif kind in (_LIST, _SET):
             depth += 1
-            left[depth], kinds[depth], at = items(b, at)
-            if kinds[depth] == _STOP:
+            num, element, at = items(b, at)
+            if element == _STOP or not 0 <= num <= len(b):  # each takes a byte at least
                 raise ValueError("corrupt footer")
+            left[depth], kinds[depth] = num, element
         elif kind == _STRUCT:
             depth += 1
             left[depth] = -1

@@ -147,5 +147,5 @@ def test_lists_that_never_end_are_refused():
 )
 def test_the_compiled_reader_is_loaded_for_many_and_used_where_it_is_there(monkeypatch, num_chunks, is_loaded, is_used):
     pytest.importorskip("numba")
-    monkeypatch.setattr(loops, "is_there", lambda _name: is_loaded)
+    monkeypatch.setattr(loops, "is_at_hand", lambda _name: is_loaded)
     assert has_compiled_reader(num_chunks) == is_used

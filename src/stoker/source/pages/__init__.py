@@ -70,7 +70,7 @@ def decoded_leaves(
         return []
     most = numbers.chunks[row_groups][:, leaves, thrift.UNCOMPRESSED][:, [i for i, _ in wanted]]
     num_bytes = int(most.sum())
-    kernels = loops.find(LOOPS) if num_bytes >= LEAST_BYTES or loops.is_there(LOOPS) else None
+    kernels = loops.find(LOOPS) if num_bytes >= LEAST_BYTES or loops.is_at_hand(LOOPS) else None
     if kernels is None:
         return []
     is_small = num_bytes < TOGETHER_BYTES * len(row_groups)

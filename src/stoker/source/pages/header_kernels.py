@@ -33,11 +33,8 @@ from stoker.source.pages.numbers import (
     STORED_BYTES,
     TOO_MANY,
 )
-from stoker.source.thrift_loops import compiled_thrift, footer_reader
+from stoker.source.thrift_kernels import field, skip, zigzag
 
-footer_reader()  # whoever has these loops has that one, too: see `footer_numbers.has_compiled_reader`
-_thrift = compiled_thrift()
-_field, _zigzag, _skip = _thrift.field, _thrift.zigzag, _thrift.skip
 _STOP, _TRUE, _FALSE, _STRUCT = 0, 1, 2, 12
 _RLE = 3
 _MOST_NUMBER = 2**31 - 1
@@ -52,28 +49,28 @@ def _inner_header(b, at, page, which):
     number = 0
     value = 0
     while True:
-        number, kind, at = _field(b, at, number)
+        number, kind, at = field(b, at, number)
         if kind == _STOP:
             return at
         if kind in (_TRUE, _FALSE):
             if which == 8 and number == 7 and kind == _FALSE:
                 page[IS_PACKED] = 0
         elif number == 1:
-            page[NUM_ENTRIES], at = _zigzag(b, at)
+            page[NUM_ENTRIES], at = zigzag(b, at)
         elif number == 2 and which != 8:
-            page[ENCODING], at = _zigzag(b, at)
+            page[ENCODING], at = zigzag(b, at)
         elif which == 5 and (number == 3 or number == 4):
-            value, at = _zigzag(b, at)
+            value, at = zigzag(b, at)
             if value != _RLE:
                 page[KIND] = -2  # levels as nobody has written them for ten years
         elif which == 8 and number == 4:
-            page[ENCODING], at = _zigzag(b, at)
+            page[ENCODING], at = zigzag(b, at)
         elif which == 8 and number == 5:
-            page[DEFINITION], at = _zigzag(b, at)
+            page[DEFINITION], at = zigzag(b, at)
         elif which == 8 and number == 6:
-            page[REPETITION], at = _zigzag(b, at)
+            page[REPETITION], at = zigzag(b, at)
         else:
-            at = _skip(b, at, kind)
+            at = skip(b, at, kind)
 
 
 @compile_loop(types.int64(_BYTES, types.int64, _OUT_INT64), boundscheck=True)
@@ -85,22 +82,22 @@ def _page_header(b, at, page):
     page[IS_PACKED] = 1
     number = 0
     while True:
-        number, kind, at = _field(b, at, number)
+        number, kind, at = field(b, at, number)
         if kind == _STOP:
             return at
         if number == 1:
-            page[KIND], at = _zigzag(b, at)
+            page[KIND], at = zigzag(b, at)
         elif number == 2:
-            page[PLAIN_BYTES], at = _zigzag(b, at)
+            page[PLAIN_BYTES], at = zigzag(b, at)
         elif number == 3:
-            page[STORED_BYTES], at = _zigzag(b, at)
+            page[STORED_BYTES], at = zigzag(b, at)
         elif number == 4:
-            page[CRC], at = _zigzag(b, at)
+            page[CRC], at = zigzag(b, at)
             page[CRC] &= 0xFFFFFFFF
         elif (number == 5 or number == 7 or number == 8) and kind == _STRUCT:
             at = _inner_header(b, at, page, number)
         else:
-            at = _skip(b, at, kind)
+            at = skip(b, at, kind)
 
 
 @compile_loop(types.int64(_BYTES, _OUT_INT64_2D, _OUT_INT64))

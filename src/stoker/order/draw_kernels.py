@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import numba
 import numpy as np
+from numba import types
 
-from stoker.compiling import compile_loop
+from stoker.compiling import compile_loop, reads, writes
 from stoker.order.plain import GOLDEN, MIX_1, MIX_2
 
 _GOLDEN, _MIX_1, _MIX_2 = np.uint64(GOLDEN), np.uint64(MIX_1), np.uint64(MIX_2)
@@ -23,7 +24,12 @@ def _mix(value):
     return value ^ (value >> _31)
 
 
-@compile_loop()
+_INT64 = reads(types.int64)
+
+
+@compile_loop(
+    types.void(*[_INT64] * 5, *[types.int64] * 6, types.uint64, types.int64, writes(types.int64)),
+)
 def rows(
     cumulated,
     chunk_starts,

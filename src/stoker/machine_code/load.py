@@ -1,0 +1,140 @@
+"""Kept machine code, put into this process: a Python function for each loop."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib.util
+import logging
+import mmap
+import os
+import sys
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from stoker.machine_code import objects, place
+from stoker.machine_code.image import Image, put_in_place
+
+# The table of objects that entries know by their places in it; see `entries.py`.
+TABLE = "stoker.objects"
+OBJECTS = {"ndarray": np.ndarray, "None": None, "TypeError": TypeError, "IndexError": IndexError}
+
+# What images are laid out for.
+_MACHINES = ("x86_64",)
+# What a user may tell numba without its making other code.
+_HARMLESS = ("NUMBA_CACHE_DIR", "NUMBA_NUM_THREADS", "NUMBA_THREADING_LAYER", "NUMBA_DISABLE_PERFORMANCE_WARNINGS")
+_FASTCALL = 0x80
+_READ, _RUN = 0x1, 0x4  # PROT_READ, PROT_EXEC
+# The first of all processors' entries, which are alike and may be hundreds.
+_ABOUT_BYTES = 8192
+
+_log = logging.getLogger("stoker")
+
+
+class _Method(ctypes.Structure):
+    """CPython's PyMethodDef."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("address", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("documentation", ctypes.c_char_p),
+    )
+
+
+def load() -> dict[str, ModuleType] | None:
+    """Return the modules of kept loops by name; None where none are kept for this machine and these sources.
+
+    Each has the functions that Python calls, and nothing else of the module of that name. They take what numba's do,
+    and raise `TypeError` for what they do not take.
+    """
+    about = machine()
+    image = None if about is None else place.read(about)
+    if image is None:
+        return None
+    try:
+        begin = _put_into_memory(image)
+    except (OSError, AttributeError) as error:  # a system that runs no memory that was written to, or has other parts
+        _log.info("the kept machine code of the loops cannot be used, so numba loads them: %s", error)
+        return None
+    modules: dict[str, ModuleType] = {}
+    for symbol, at in image.symbols.items():
+        if symbol != TABLE:
+            name, _, loop = symbol.rpartition(".")
+            module = modules.setdefault(name, ModuleType(name, "Kept machine code of the loops of this module."))
+            setattr(module, loop, _function(name, loop, begin + at))
+    return modules
+
+
+@cache
+def machine() -> dict[str, str] | None:
+    """Return what machine code depends on besides its sources; None where none can be kept."""
+    if sys.platform != "linux" or os.uname().machine not in _MACHINES or not objects.are_known():
+        return None
+    if any(name.startswith("NUMBA_") and name not in _HARMLESS and value for name, value in os.environ.items()):
+        return None
+    try:
+        return {
+            "python": f"{sys.implementation.cache_tag}{sys.abiflags}",
+            "numba": _version("numba"),
+            "llvmlite": _version("llvmlite"),
+            "processor": _processor(),
+        }
+    except (LookupError, OSError):
+        return None
+
+
+def _version(package: str) -> str:
+    """Return what a package says of its version, without importing it."""
+    found = importlib.util.find_spec(package)
+    if found is None or found.origin is None:
+        raise LookupError(package)
+    return hashlib.sha256(Path(found.origin).with_name("_version.py").read_bytes()).hexdigest()
+
+
+def _processor() -> str:
+    """Return what the first processor is, and can do."""
+    with Path("/proc/cpuinfo").open(encoding="utf-8") as file:
+        lines = file.read(_ABOUT_BYTES).split("\n\n")[0].splitlines()
+    parts = dict(line.replace("\t", "").split(": ", 1) for line in lines if ": " in line)
+    return " ".join(parts[name] for name in ("vendor_id", "cpu family", "model", "flags"))
+
+
+def _put_into_memory(image: Image) -> int:
+    """Return where an image lies in memory, ready to run."""
+    process = ctypes.CDLL(None, use_errno=True)
+    addresses = {name: _address(process, name) for name in image.outside}
+    memory = mmap.mmap(-1, -(-len(image.memory) // mmap.PAGESIZE) * mmap.PAGESIZE)
+    whole = np.frombuffer(memory, np.uint8)
+    put_in_place(image, whole, addresses)
+    table = whole[image.symbols[TABLE] :][: 8 * len(OBJECTS)]
+    table[:] = np.array([id(thing) for thing in OBJECTS.values()], np.int64).view(np.uint8)
+    if process.mprotect(ctypes.c_void_p(whole.ctypes.data), ctypes.c_size_t(len(whole)), _READ | _RUN):
+        raise OSError(ctypes.get_errno(), "memory with machine code cannot be run")
+    _keep_alive(whole)
+    return whole.ctypes.data
+
+
+def _address(process: ctypes.CDLL, name: str) -> int:
+    """Return where a function of the interpreter, or of the C library, lies."""
+    address = ctypes.cast(getattr(process, name), ctypes.c_void_p).value
+    assert address is not None
+    return address
+
+
+def _function(module: str, name: str, address: int) -> Any:
+    """Return the Python function whose machine code is at an address."""
+    method = _Method(name.encode(), address, _FASTCALL, None)
+    _keep_alive(method)  # the function points to it
+    make = ctypes.pythonapi.PyCFunction_NewEx
+    make.argtypes, make.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.py_object), ctypes.py_object
+    return make(ctypes.addressof(method), None, module)
+
+
+def _keep_alive(thing: Any) -> None:
+    """Never let go of something: a thread may be in a loop when the interpreter ends."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
