@@ -1,6 +1,6 @@
 """What compiled loops do by address: read and write numbers and bytes, call functions that others have compiled.
 
-Imported by modules of loops alone, which are imported on first use: numba takes a tenth of a second to import. Nothing
+Imported by modules of loops alone, which are imported where they are compiled. Nothing
 here looks whether an address is right.
 """
 

@@ -1,6 +1,6 @@
 """The compiled loop that widens floats of 16 bits, which NumPy does one by one; held equal to NumPy's by a test.
 
-Imported on first use only. Compiled once a machine, kept beside this file.
+Imported where loops are compiled; see `machine_code`.
 
 Source:
     IEEE 754-2019, 3.4: sign, 5 or 8 bits of exponent, 10 or 23 of fraction, of binary16 and binary32.

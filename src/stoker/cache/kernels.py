@@ -1,6 +1,6 @@
 """The compiled loops that pack records, a few rows of many columns at a time, and lay lists side by side.
 
-Imported on first use only, because numba takes a tenth of a second to import. `pack.py` and `strips.py` have the same
+Imported where loops are compiled; see `machine_code`. `pack.py` and `strips.py` have the same
 in plain NumPy for machines without numba; both are held equal by tests. Compiled once a machine, kept beside this file.
 """
 

@@ -1,6 +1,6 @@
 """The compiled loop that looks at many files; `look.py` has the same in Python, and the two are held equal by a test.
 
-Imported on first use only. Compiled once a machine, kept beside this file.
+Imported where loops are compiled; see `machine_code`.
 
 Source:
     Linux man-pages, statx(2); include/uapi/linux/stat.h, struct statx.

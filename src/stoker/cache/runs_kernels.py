@@ -1,7 +1,7 @@
 """The compiled loop that finds where neighbours differ.
 
-Imported on first use only. `runs.py` has the same in plain NumPy for machines without numba; the two are held equal by
-a test. Compiled once a machine, kept beside this file.
+Imported where loops are compiled. `runs.py` has the same in plain NumPy for machines without numba; the two are held
+equal by a test.
 """
 
 # mypy: disable-error-code="no-untyped-def"

@@ -1,6 +1,6 @@
 """Compiled loops that copy samples out of a window: rows of records, and lists.
 
-Imported on first use only, because numba takes a tenth of a second to import. `take.py` has the same in plain NumPy
+Imported where loops are compiled; see `machine_code`. `take.py` has the same in plain NumPy
 for machines without numba; the two are held equal by a test. All signatures are given, so that each loop exists once,
 whatever its arrays may be; compiled once a machine, kept beside this file where that can be written.
 """

@@ -1,6 +1,6 @@
 """Which row each draw takes, compiled; `draws.py` has the same in NumPy, and the two are held equal by a test.
 
-Imported on first use only. Compiled once a machine, kept beside this file.
+Imported where loops are compiled; see `machine_code`.
 """
 
 # mypy: disable-error-code="no-untyped-def"

@@ -15,8 +15,8 @@ from stoker.errors import SourceError
 from stoker.source import thrift
 from stoker.source.schema import Layout
 
-# Compiling the reader takes 2.5 s once a machine, loading it 0.4 s; plain Python takes 25 us or more for each column
-# chunk, and holds the GIL. This many are half a second to a second of plain Python.
+# Where its machine code is not kept, compiling the reader takes 2.5 s once a machine, loading it 0.4 s; plain Python
+# takes 25 us or more for each column chunk, and holds the GIL. This many are half a second to a second of it.
 COMPILE_FROM_CHUNKS = 20_000
 _LOOPS = "stoker.source.thrift_kernels"
 

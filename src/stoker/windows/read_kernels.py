@@ -1,6 +1,6 @@
 """The compiled loop that reads pieces of files; `reading.py` has the same in Python, held equal by a test.
 
-Imported on first use only. Compiled once a machine, kept beside this file.
+Imported where loops are compiled; see `machine_code`.
 
 Source:
     Linux man-pages, pread(2).

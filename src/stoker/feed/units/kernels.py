@@ -1,6 +1,6 @@
 """Compiled loops for packing; `packing.py` has the same in NumPy, and the two are held equal by a test.
 
-Imported on first use only. Compiled once a machine, kept beside this file. Large batches are written past the caches
+Imported where loops are compiled; see `machine_code`. Large batches are written past the caches
 (docs/decisions/0011). Rows of 2,048 tokens, one thread of an EPYC (Zen 4), GB/s: places 5 to 8 -> 11 to 26, tokens of
 documents of 300 on average 1.4 -> 6.1, of 4,000 2.5 -> 10.3.
 """
