@@ -22,9 +22,10 @@ pytestmark = pytest.mark.skipif(not SMAPS.exists(), reason="the system does not 
 GROWTH_BYTES = 3 << 20
 
 
-def private_bytes():
+def private_bytes(*, collects=True):
     """Memory that is this process's own."""
-    gc.collect()
+    if collects:
+        gc.collect()
     lines = [line.split() for line in SMAPS.read_text().splitlines()[1:]]
     found = {words[0].rstrip(":"): int(words[1]) << 10 for words in lines}
     return found["Anonymous"]
@@ -93,3 +94,31 @@ def test_windows_that_are_read_take_three_times_their_bytes_at_most(tmp_path, mo
         budget = 3 * window_bytes + 32 * batch_bytes
         assert window_bytes < most < 1.1 * budget
     assert private_bytes() - before < GROWTH_BYTES + 32 * batch_bytes
+
+
+def test_a_closed_loader_leaves_no_memory_to_the_collector_of_garbage(tmp_path):
+    """Who makes a loader an epoch has as much memory in use as with one; batches that are kept stay what they are."""
+    dataset = write(tmp_path / "data.parquet", num_rows=40_000, rows_per_chunk=1_000, width=64)
+    options = {"batch_size": 1024, "shuffle": True, "cache": tmp_path / "cache", "num_threads": 2}
+
+    def epoch():
+        with Loader(dataset, **options) as loader:
+            batches = iter(loader)
+            kept = next(batches)
+            expected = kept["x_0"].copy()
+            for _ in range(20):
+                next(batches)
+        assert np.array_equal(kept["x_0"], expected)
+        return loader
+
+    epoch()
+    before = private_bytes()
+    gc.disable()
+    try:
+        for _ in range(3):
+            loader = epoch()
+        taken = private_bytes(collects=False) - before
+    finally:
+        gc.enable()
+    assert not loader._pool.size_bytes
+    assert taken < 40 * 1024 * 64 * 8  # the batches of one

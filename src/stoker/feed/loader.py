@@ -202,7 +202,10 @@ class Loader:
             global_batch_size=self._global_batch_size,
         )
         shown = status.Entry(status.publisher(), self._stages, about, _look(weakref.ref(self)))
-        self._close_all = weakref.finalize(self, let_go, _closing(self._runs, self._beginning, self._opened, shown))
+        pools: list[BufferPool] = []
+        self._close_all = weakref.finalize(
+            self, let_go, _closing(self._runs, self._beginning, self._opened, shown, pools)
+        )
         try:
             maker = make_maker(wanted, self._opened)
             chunks = _window_chunks(wanted.window, self._opened)
@@ -241,6 +244,7 @@ class Loader:
             is_expanded=wanted.shared == "expand",
         )
         self._pool = BufferPool(handover.allocate, has_small=handover.copies)
+        pools.append(self._pool)
         # A function that the user may change between two epochs must not be asked before the second one begins.
         is_simple = wanted.augment is None and wanted.asked is None and self._opened.mixture is None
         self._following = Following(
@@ -555,7 +559,11 @@ def _look(loader: weakref.ref[Loader]) -> status.Look:
 
 
 def _closing(
-    runs: weakref.WeakSet[Run], beginning: threading.Lock, opened: Opened, shown: status.Entry
+    runs: weakref.WeakSet[Run],
+    beginning: threading.Lock,
+    opened: Opened,
+    shown: status.Entry,
+    pools: Sequence[BufferPool],
 ) -> Callable[[], None]:
     """Return what ends everything a loader has begun, without referring to the loader.
 
@@ -564,6 +572,7 @@ def _closing(
         beginning: Held while it begins: a run that another thread is starting is in `runs` afterwards.
         opened: What the runs load from.
         shown: Where the loader is shown.
+        pools: The memory for its batches, once it has some.
     """
 
     def close() -> None:
@@ -573,5 +582,7 @@ def _closing(
         for run in begun:
             run.close()
         opened.close()
+        for pool in pools:  # runs, which refer to it, are garbage in cycles: nobody knows when they are found
+            pool.let_go()
 
     return close

@@ -193,9 +193,10 @@ class BufferPool:
 
     def _give_back(self, place: _Place) -> None:
         number, begin, end = place
-        block = self._blocks[number]
-        del block.runs[begin]
-        block.give_back(begin, end)
+        block = self._blocks.get(number)
+        if block is not None:  # or it was let go of
+            del block.runs[begin]
+            block.give_back(begin, end)
 
     def _cut(self, size: int) -> _Place:
         shares = size <= _BLOCK_BYTES // 2
@@ -226,6 +227,13 @@ class BufferPool:
                 del self._blocks[number]
                 num_bytes = left
             block.is_needed = False
+
+    def let_go(self) -> None:
+        """Let go of all memory but what somebody looks at, which ends with its last view. There may be takes after."""
+        with self._lock:
+            self._blocks.clear()
+            self._returned.clear()
+            self._kept_bytes = 0
 
     @property
     def num_blocks(self) -> int:

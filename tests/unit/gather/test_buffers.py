@@ -1,4 +1,5 @@
 import gc
+import weakref
 
 import numpy as np
 import pytest
@@ -170,6 +171,27 @@ def test_nothing_is_touched_for_runs_that_lie_in_no_block_together(small_blocks)
     assert not pool.warm(10_000)
     assert pool.num_blocks == 1
     del large
+
+
+def test_a_pool_lets_go_of_all_that_nobody_looks_at_and_goes_on(small_blocks):
+    pool = BufferPool(has_small=True)
+    seen, unseen = pool.take(1000), pool.take(3000)
+    seen[:] = 7
+    del unseen
+    memory = weakref.ref(pool._blocks[0])
+    pool.let_go()
+    assert memory() is None
+    assert (pool.num_blocks, pool.size_bytes, pool.used_bytes) == (0, 0, 0)
+    other = pool.take(1000)
+    other[:] = 9
+    assert (seen == 7).all()
+    del seen  # comes back to a block that is gone
+    again = pool.take(1000)
+    again[:] = 11
+    assert (other == 9).all()
+    assert pool.used_bytes == 2 * 1024
+    del other, again
+    assert pool.used_bytes == 0
 
 
 def test_a_pool_that_is_gone_takes_nothing_along():
