@@ -17,10 +17,12 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).with_name("print_digests.py")
 # NumPy and pyarrow: the oldest that the library takes, which have no builds for newer Pythons, and a middle NumPy 2.
 VERSIONS = [*([("1.26.4", "16.1.0")] if sys.version_info < (3, 13) else []), ("2.1.3", "26.0.1")]
-# What it is to have no compiler: an import of numba fails.
+# What it is to have no compiler, nor anything that it made.
 WITHOUT_NUMBA = """
 import runpy, sys
+from stoker import machine_code
 sys.modules["numba"] = None
+machine_code.load = lambda: None
 sys.argv.pop(0)
 runpy.run_path(sys.argv[0], run_name="__main__")
 """

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import importlib.util
 import logging
 import mmap
 import os
@@ -72,28 +70,19 @@ def load() -> dict[str, ModuleType] | None:
 
 @cache
 def machine() -> dict[str, str] | None:
-    """Return what machine code depends on besides its sources; None where none can be kept."""
+    """Return what machine code depends on besides its sources; None where none can be kept.
+
+    Not on Python, NumPy or numba: it calls nothing but what CPython promises not to change, it knows where objects have
+    their parts or is not used, and what made it is not needed any more.
+    """
     if sys.platform != "linux" or os.uname().machine not in _MACHINES or not objects.are_known():
         return None
     if any(name.startswith("NUMBA_") and name not in _HARMLESS and value for name, value in os.environ.items()):
         return None
     try:
-        return {
-            "python": f"{sys.implementation.cache_tag}{sys.abiflags}",
-            "numba": _version("numba"),
-            "llvmlite": _version("llvmlite"),
-            "processor": _processor(),
-        }
+        return {"processor": _processor()}
     except (LookupError, OSError):
         return None
-
-
-def _version(package: str) -> str:
-    """Return what a package says of its version, without importing it."""
-    found = importlib.util.find_spec(package)
-    if found is None or found.origin is None:
-        raise LookupError(package)
-    return hashlib.sha256(Path(found.origin).with_name("_version.py").read_bytes()).hexdigest()
 
 
 def _processor() -> str:

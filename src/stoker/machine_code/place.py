@@ -11,7 +11,6 @@ import dataclasses
 import hashlib
 import json
 import os
-import sys
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -75,12 +74,12 @@ def write(machine: dict[str, str], image: Image, modules: Iterable[str]) -> Path
 
 
 def _paths(machine: dict[str, str]) -> Iterator[Path]:
-    """Yield where the code of a machine may be: as numba's own files, beside the sources, or in the user's folder."""
+    """Yield where the code of a machine may be: where numba is told to keep its own, here, or in the user's folder."""
     about = hashlib.sha256(json.dumps(machine, sort_keys=True).encode()).hexdigest()[:16]
-    name = f"loops.{sys.implementation.cache_tag}-{about}.bin"
+    name = f"loops-{about}.bin"
     if asked := os.environ.get("NUMBA_CACHE_DIR"):
         yield Path(asked) / _PACKAGE / name
-    yield _ROOT / _PACKAGE / "__pycache__" / name
+    yield _ROOT / _PACKAGE / "machine_code" / "images" / name
     with suppress(RuntimeError):  # no home
         home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         yield Path(home) / _PACKAGE / name

@@ -45,7 +45,7 @@ def root(tmp_path, monkeypatch):
 
 def test_what_is_kept_is_read_as_it_was(root):
     path = place.write(MACHINE, IMAGE, ["stoker.loops_of"])
-    assert path.parent == root / "stoker" / "__pycache__"
+    assert path.parent == root / "stoker" / "machine_code" / "images"
     assert place.read(MACHINE) == IMAGE
     assert [file.name for file in path.parent.iterdir()] == [path.name]
     assert path.stat().st_mode & 0o777 == 0o666 & ~_umask()
@@ -91,14 +91,14 @@ def test_a_file_that_is_cut_short_or_damaged_anywhere_is_not_used(root):
 
 
 def test_where_the_package_cannot_be_written_to_the_users_folder_is_taken(root):
-    (root / "stoker" / "__pycache__").write_text("no folder")
+    (root / "stoker" / "machine_code").write_text("no folder")
     path = place.write(MACHINE, IMAGE, ["stoker.loops_of"])
     assert path.parent == root / "home" / "stoker"
     assert place.read(MACHINE) == IMAGE
 
 
 def test_where_nothing_can_be_written_nothing_is_kept(root, monkeypatch):
-    for name in ("stoker/__pycache__", "home"):
+    for name in ("stoker/machine_code", "home"):
         (root / name).write_text("no folder")
     assert place.write(MACHINE, IMAGE, ["stoker.loops_of"]) is None
     assert place.read(MACHINE) is None
