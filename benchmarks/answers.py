@@ -64,7 +64,7 @@ def write_answer(name: str, answer: Answer, *, num_rows: int, command: str = "be
         "",
         f"| ours | ceiling | ratio, median | from | to | promised |\n|---|---|---|---|---|---|\n"
         f"| {answer.ours:.2f} | {answer.ceiling:.2f} | **{answer.ratio:.2f}** | {min(answer.ratios):.2f} "
-        f"| {max(answer.ratios):.2f} | {answer.promise} |",
+        f"| {max(answer.ratios):.2f} | {'nothing' if answer.promise is None else answer.promise} |",
         "",
         f"Rates in {answer.unit}; {len(answer.ratios)} rounds, ours and ceiling in turn in one process.",
         *(f"{remark[0].upper()}{remark[1:]}." for remark in answer.remarks),

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import statistics
 import time
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -23,10 +20,6 @@ ROW_BYTES = 64
 BATCH_SIZE = 256
 # Of what an epoch is compared with at its beginning and after many.
 NUM_EPOCHS = 100
-# In seconds, of the first batch of a loader whose chunks lie in the page cache.
-FIRST_BATCH_S = 0.1
-# Rows of a chunk of 512 KiB, so that a window of all of them has some hundred.
-FIRST_BATCH_CHUNKS = 128
 
 
 def run(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
@@ -62,35 +55,6 @@ def run_epochs(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
         remarks=lambda: (
             f"{num_batches:,} batches of {BATCH_SIZE} rows an epoch, 64 chunks; processor time of the calling thread, "
             "which assembles them",
-        ),
-    )
-
-
-def run_first_batch(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
-    """From making a loader to its first batch in a new process, cache and page cache warm, for several windows."""
-    del data
-    windows = (1, 16, None, "all")
-    _first_batch_s(folder, "all")  # builds what is missing
-    found: dict[str, list[float]] = {str(window): [] for window in windows}
-
-    def slowest() -> float:
-        for window in windows:
-            found[str(window)].append(_in_a_new_process(_first_batch_s, folder, window))
-        return 1 / max(times[-1] for times in found.values())
-
-    return compare(
-        f"first warm batch, the slowest of windows {', '.join(found)}: at most {FIRST_BATCH_S} s",
-        ours=slowest,
-        ceiling=lambda: 1 / FIRST_BATCH_S,
-        unit="first batches/s",
-        num_rounds=num_rounds,
-        promise=1.0,
-        remarks=lambda: (
-            "each in a process that has imported stoker and done nothing yet",
-            *(
-                f"window {window} of {FIRST_BATCH_CHUNKS} chunks: {statistics.median(times) * 1e3:.0f} ms"
-                for window, times in found.items()
-            ),
         ),
     )
 
@@ -133,7 +97,7 @@ def _compare(folder: Path, *, num_chunks: int, num_rounds: int) -> Answer:
 
 def _loader(folder: Path, *, num_chunks: int) -> Loader:
     return Loader(
-        _dataset(folder, num_chunks),
+        in_chunks(folder, num_chunks),
         batch_size=BATCH_SIZE,
         shuffle=True,
         cache=folder / "cache",
@@ -142,7 +106,8 @@ def _loader(folder: Path, *, num_chunks: int) -> Loader:
     )
 
 
-def _dataset(folder: Path, num_chunks: int) -> Dataset:
+def in_chunks(folder: Path, num_chunks: int) -> Dataset:
+    """Return a million rows of 64 bytes in so many chunks, written where they are not there yet."""
     path = folder / f"{num_chunks}-chunks.parquet"
     if not path.exists():
         columns = ROW_BYTES // 4
@@ -164,16 +129,3 @@ def _thread_s(loader: Loader) -> float:
     start = time.thread_time()
     _epoch_s(loader)
     return time.thread_time() - start
-
-
-def _in_a_new_process(work: Callable[..., float], *arguments: object) -> float:
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(work, *arguments).result()
-
-
-def _first_batch_s(folder: Path, window: object) -> float:
-    dataset = _dataset(folder, FIRST_BATCH_CHUNKS)
-    start = time.perf_counter()
-    with Loader(dataset, batch_size=4096, shuffle=True, cache=folder / "cache", window=window) as loader:  # type: ignore[arg-type]
-        next(iter(loader))
-        return time.perf_counter() - start

@@ -16,6 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.free_pages import GIVEN_BACK_S, have_pages_at_hand, let_pages_go
 from benchmarks.measure import Answer, compare
 from stoker import Dataset, Field, Loader
 from stoker.demo.data import DemoData
@@ -24,10 +25,8 @@ from stoker.machine import num_cores
 
 BATCH_SIZE = 4096
 _FILE_ROWS = 4096
-# Linux looks for free pages to give back 2 s after some became free (mm/page_reporting.c).
-_GIVEN_BACK_S = 3.0
-# A row takes so much in the cache, or less; written to a file in such pieces.
-_ROW_BYTES, _BLOCK_BYTES = 1_200, 8 << 20
+# A row takes so much in the cache, or less.
+_ROW_BYTES = 1_200
 LOOK_EVERY = 32
 _LOOK_S = 0.01
 
@@ -82,11 +81,8 @@ def run(
 ) -> Answer:
     """Ask it with one thread that decodes.
 
-    Right before either is timed, a file as large as the cache is written and removed: the system then has free pages at
-    hand, as on a machine that has run for a while. A virtual machine that gives free memory back to its host, some
-    seconds after it became free, must get every page from there again, which costs more than decoding
-    (docs/decisions/0006). One more first epoch shows what that comes to here; the kernel's share of the processor time
-    tells them apart.
+    Right before either is timed, the system has free pages at hand (`free_pages`). One more first epoch shows what it
+    takes where it has none; the kernel's share of the processor time tells them apart.
 
     Args:
         data: The ranking data.
@@ -122,7 +118,8 @@ def run(
                 kept.append(table)
             return int(table.num_rows)
 
-        _have_pages_at_hand(cache, num_bytes=data.num_rows * _ROW_BYTES)
+        shutil.rmtree(cache, ignore_errors=True)
+        have_pages_at_hand(folder, num_bytes=data.num_rows * _ROW_BYTES)
         clock = _Clock.start()
         with ThreadPoolExecutor(num_threads) as threads:
             if sum(threads.map(read, jobs)) != data.num_rows:
@@ -131,7 +128,8 @@ def run(
         return data.num_rows / clock.elapsed_s / 1e6
 
     def first_epoch() -> float:
-        _have_pages_at_hand(cache, num_bytes=data.num_rows * _ROW_BYTES)
+        shutil.rmtree(cache, ignore_errors=True)
+        have_pages_at_hand(folder, num_bytes=data.num_rows * _ROW_BYTES)
         rate, kernel_s = timed_epoch()
         rounds.append(f"{rate:.2f} ({kernel_s:.1f})")
         return rate
@@ -158,12 +156,13 @@ def run(
 
     def told() -> tuple[str, ...]:
         of_rounds = tuple(remarks)
-        _let_pages_go(cache)
+        shutil.rmtree(cache, ignore_errors=True)
+        let_pages_go()
         rate, kernel_s = timed_epoch()
         without = f"{rate:.2f} ({kernel_s:.1f})"
         return (
             f"first epochs, seconds of the kernel in brackets: {', '.join(rounds[1:])}; one begun "
-            f"{_GIVEN_BACK_S:.0f} s after the last page became free, when a system may have given them back: {without}",
+            f"{GIVEN_BACK_S:.0f} s after the last page became free, when a system may have given them back: {without}",
             *of_rounds,
         )
 
@@ -179,23 +178,6 @@ def run(
     )
     shutil.rmtree(cache)
     return answer
-
-
-def _have_pages_at_hand(cache: Path, *, num_bytes: int) -> None:
-    """Remove the cache, and have the system hold so many free pages."""
-    _let_pages_go(cache)  # or those made here would be among what is given back in a moment
-    block = bytes(_BLOCK_BYTES)
-    path = cache.with_name("pages")
-    with path.open("wb", buffering=0) as file:
-        for _ in range(-(-num_bytes // _BLOCK_BYTES)):
-            file.write(block)
-    path.unlink()
-
-
-def _let_pages_go(cache: Path) -> None:
-    """Remove the cache, and wait until a system that gives free pages back has done so."""
-    shutil.rmtree(cache, ignore_errors=True)
-    time.sleep(_GIVEN_BACK_S)
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,15 @@ from pathlib import Path
 
 from rich.console import Console
 
+from benchmarks.free_pages import have_pages_at_hand
 from benchmarks.rivals.contestants import CONTESTANTS, OURS, Contestant
 from benchmarks.rivals.environments import python_of
 from benchmarks.rivals.outcome import Outcome, Truth, measure
 from benchmarks.rivals.table import print_table, write_result
 from stoker.demo.data import DemoData, make_data
 
+# At hand for each: what its cache and its batches take, or more.
+_FREE_BYTES = 4 << 30
 # Threads of numerical libraries beside the loaders' own workers would make all of them slower.
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
@@ -76,6 +79,7 @@ def _measure(
     truth = Truth(num_rows=data.num_rows, checksum=data.checksum)
     cache = folder / "cache"
     cache.mkdir()
+    have_pages_at_hand(folder, num_bytes=_FREE_BYTES)
     try:
         return measure(
             contestant,

@@ -109,7 +109,7 @@ def test_without_a_gpu_the_questions_about_one_say_so(monkeypatch, capsys):
     assert "no GPU" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("question", ["run", "run_many", "run_epochs", "run_first_batch"])
+@pytest.mark.parametrize("question", ["run", "run_many", "run_epochs"])
 def test_every_question_about_many_chunks_and_epochs_is_answered(question, tmp_path, monkeypatch):
     from benchmarks import chunk_counts
 
@@ -120,6 +120,16 @@ def test_every_question_about_many_chunks_and_epochs_is_answered(question, tmp_p
     answer = getattr(chunk_counts, question)(make_data(tmp_path / "data", num_rows=3_000), tmp_path, num_rounds=1)
     assert answer.ours > 0
     assert answer.promise is not None
+    assert len(answer.ratios) == 1
+
+
+@pytest.mark.parametrize("question", ["run_first_batch", "run_first_warm_epoch"])
+def test_every_question_about_new_processes_is_answered(question, tmp_path, monkeypatch):
+    from benchmarks import chunk_counts, new_process
+
+    monkeypatch.setattr(chunk_counts, "NUM_ROWS", 1 << 15)
+    answer = getattr(new_process, question)(make_data(tmp_path / "data", num_rows=3_000), tmp_path, num_rounds=1)
+    assert answer.ours > 0
     assert len(answer.ratios) == 1
 
 

@@ -1,0 +1,103 @@
+"""What a process has of a warm cache that has imported Stoker and done nothing yet: a rank, a worker, the next run."""
+
+from __future__ import annotations
+
+import multiprocessing
+import statistics
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from benchmarks.chunk_counts import in_chunks
+from benchmarks.measure import Answer, compare
+from stoker import Dataset, Loader
+from stoker.demo.data import DemoData
+
+BATCH_SIZE = 4096
+# In seconds, of the first batch of a loader whose chunks lie in the page cache.
+FIRST_BATCH_S = 0.1
+# Rows of a chunk of 512 KiB, so that a window of all of them has some hundred.
+FIRST_BATCH_CHUNKS = 128
+NUM_EPOCHS = 5
+
+Result = TypeVar("Result")
+
+
+def run_first_batch(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
+    """From making a loader to its first batch, cache and page cache warm, for several windows."""
+    del data
+    windows = (1, 16, None, "all")
+    dataset = in_chunks(folder, FIRST_BATCH_CHUNKS)
+    _first_batch_s(dataset, folder, "all")  # builds what is missing
+    found: dict[str, list[float]] = {str(window): [] for window in windows}
+
+    def slowest() -> float:
+        for window in windows:
+            found[str(window)].append(_in_a_new_process(_first_batch_s, dataset, folder, window))
+        return 1 / max(times[-1] for times in found.values())
+
+    return compare(
+        f"first warm batch, the slowest of windows {', '.join(found)}: at most {FIRST_BATCH_S} s",
+        ours=slowest,
+        ceiling=lambda: 1 / FIRST_BATCH_S,
+        unit="first batches/s",
+        num_rounds=num_rounds,
+        promise=1.0,
+        remarks=lambda: (
+            "each in a process that has imported stoker and done nothing yet",
+            *(
+                f"window {window} of {FIRST_BATCH_CHUNKS} chunks: {statistics.median(times) * 1e3:.0f} ms"
+                for window, times in found.items()
+            ),
+        ),
+    )
+
+
+def run_first_warm_epoch(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
+    """The first epoch of a process, from making the loader, beside its later ones."""
+    dataset = Dataset([str(path) for path in data.paths])
+    _epochs(dataset, folder, data.num_rows)  # builds what is missing
+    first: list[float] = []
+
+    def later() -> float:
+        first_rate, *others = _in_a_new_process(_epochs, dataset, folder, data.num_rows)
+        first.append(first_rate)
+        return statistics.median(others)
+
+    return compare(
+        "first warm epoch of a process, its loader made included / its later epochs",
+        ours=lambda: first[-1],  # of the process that was asked for the others right before
+        ceiling=later,
+        unit="million rows/s",
+        num_rounds=num_rounds,
+        promise=None,
+        remarks=lambda: (f"all columns, batches of {BATCH_SIZE:,} rows, {NUM_EPOCHS} epochs a process",),
+    )
+
+
+def _in_a_new_process(work: Callable[..., Result], *arguments: object) -> Result:
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(work, *arguments).result()
+
+
+def _first_batch_s(dataset: Dataset, folder: Path, window: object) -> float:
+    start = time.perf_counter()
+    with Loader(dataset, batch_size=BATCH_SIZE, shuffle=True, cache=folder / "cache", window=window) as loader:  # type: ignore[arg-type]
+        next(iter(loader))
+        return time.perf_counter() - start
+
+
+def _epochs(dataset: Dataset, folder: Path, num_rows: int) -> list[float]:
+    """Return the rates of some epochs, in million rows a second, the first from making the loader on."""
+    rates = []
+    start = time.perf_counter()
+    with Loader(dataset, batch_size=BATCH_SIZE, shuffle=True, cache=folder / "cache", num_threads=2) as loader:
+        for _ in range(NUM_EPOCHS):
+            num = sum(len(batch["label"]) for batch in loader)
+            if num != num_rows:
+                raise AssertionError(f"{num} rows of {num_rows} were delivered")
+            rates.append(num / (time.perf_counter() - start) / 1e6)
+            start = time.perf_counter()
+    return rates
