@@ -162,9 +162,9 @@ def test_the_question_about_a_cold_disk_is_answered(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("question", "promise"), [("run", 0.75), ("run_on_all", 0.75), ("run_against_kept", None)])
 def test_every_question_about_first_epochs_is_answered(question, promise, tmp_path, monkeypatch):
-    from benchmarks import first_epoch
+    from benchmarks import first_epoch, free_pages
 
-    monkeypatch.setattr(first_epoch, "_GIVEN_BACK_S", 0.0)
+    monkeypatch.setattr(free_pages, "GIVEN_BACK_S", 0.0)
     data = make_data(tmp_path / "data", num_rows=9_000)
     answer = getattr(first_epoch, question)(data, tmp_path, num_rounds=1)
     assert answer.ours > 0
