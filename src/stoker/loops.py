@@ -176,9 +176,10 @@ def _take_kept() -> bool:
     if _is_kept is None:
         with _lock:
             if _is_kept is None:
-                kept = machine_code.load()
-                _found.update(kept or {})
-                _is_kept = kept is not None
+                kept = machine_code.load() or {}
+                _is_kept = set(NAMES) <= set(kept)  # or another version kept it, which had fewer
+                if _is_kept:
+                    _found.update(kept)
     return _is_kept
 
 

@@ -133,6 +133,19 @@ print(arithmetic().__name__)
     assert out == ["stoker.order.plain", "False", "stoker.order.compiled"]
 
 
+def test_machine_code_that_lacks_a_module_is_not_used():
+    """Another version of Stoker kept it, which had fewer loops, and those the same."""
+    out = _run("""
+from types import ModuleType
+machine_code.load = lambda: {name: ModuleType(name) for name in loops.NAMES[1:]}
+print(loops.is_at_hand(copying), hasattr(loops.find(copying), "take_rows"))
+machine_code.load = lambda: {name: ModuleType(name) for name in loops.NAMES}
+loops._is_kept = None
+print(loops.is_at_hand(copying), hasattr(loops.find(copying), "take_rows"))
+""")
+    assert out == ["False", "True", "True", "False"]
+
+
 @pytest.mark.skipif(machine() is None, reason="no machine code can be kept here")
 def test_what_is_over_soon_uses_machine_code_that_is_kept():
     done = subprocess.run(
