@@ -16,6 +16,7 @@ demo: .venv/core ## Five ways to feed an accelerator, side by side, on this mach
 	$(BIN)/stoker demo
 
 test: .venv/dev ## The tests (a few minutes)
+	$(BIN)/python -m stoker.compiling
 	$(BIN)/python -m pytest -m "not slow" -n 2
 
 test-slow: .venv/dev ## The long and costly tests

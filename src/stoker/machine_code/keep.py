@@ -33,6 +33,17 @@ def keep(names: Sequence[str]) -> Path | None:
         return None
 
 
+def where_kept(names: Sequence[str]) -> Path | None:
+    """Return where the machine code of loops is kept, None where it is not, or not of all of them."""
+    about = machine()
+    kept = None if about is None else place.read(about)
+    if kept is None:
+        return None
+    image, path = kept
+    there = {symbol.rpartition(".")[0] for symbol in image.symbols}
+    return path if there >= set(names) else None
+
+
 def _made(names: Iterable[str]) -> Image:
     """Return one image of all loops that Python calls, each with its entry."""
     from llvmlite import binding

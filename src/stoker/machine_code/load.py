@@ -51,13 +51,14 @@ def load() -> dict[str, ModuleType] | None:
     and raise `TypeError` for what they do not take.
     """
     about = machine()
-    image = None if about is None else place.read(about)
-    if image is None:
+    kept = None if about is None else place.read(about)
+    if kept is None:
         return None
+    image, path = kept
     try:
         begin = _put_into_memory(image)
     except (OSError, AttributeError) as error:  # a system that runs no memory that was written to, or has other parts
-        _log.info("the kept machine code of the loops cannot be used, so numba loads them: %s", error)
+        _log.info("the machine code of the loops in %s cannot be used, so numba loads them: %s", path, error)
         return None
     modules: dict[str, ModuleType] = {}
     for symbol, at in image.symbols.items():

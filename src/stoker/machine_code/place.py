@@ -23,8 +23,8 @@ _ROOT = Path(__file__).parents[2]
 _PACKAGE = Path(__file__).parents[1].name
 
 
-def read(machine: dict[str, str]) -> Image | None:
-    """Return what was kept for a machine, if it is whole and its sources are what they were.
+def read(machine: dict[str, str]) -> tuple[Image, Path] | None:
+    """Return what was kept for a machine, and where, if it is whole and its sources are what they were.
 
     Args:
         machine: What the code depends on besides its sources.
@@ -39,7 +39,7 @@ def read(machine: dict[str, str]) -> Image | None:
             if (about["format"], about["machine"]) == (_FORMAT, machine) and about["sources"] == {
                 name: _digest(name) for name in about["sources"]
             }:
-                return Image(memory, about["inside"], about["outside"], about["symbols"])
+                return Image(memory, about["inside"], about["outside"], about["symbols"]), path
     return None
 
 
