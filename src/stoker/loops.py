@@ -46,6 +46,7 @@ _OTHERS = (
     "stoker.feed.units.kernels",
     "stoker.order.draw_kernels",
     "stoker.source.thrift_kernels",
+    "stoker.source.units.fit_kernels",
 )
 
 NAMES = (*_LOADED, *_OTHERS)

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from stoker import loops
+from stoker.machine_code.load import machine
 
 PROGRAM = """
 import hashlib, sys
@@ -55,7 +56,10 @@ print(
     found(Dataset(url, columns=["a", "twin"]), sequence=Pack("a", length=16, together=["twin"])),
     found(Mixture({"a": Dataset(url), "b": Dataset(url, filters=[("id", "<", 300)])}, weights={"a": 1, "b": 2})),
     found(Dataset(url, fields={"a": Field("int64", kept_as="uint16")})),
+    found(Dataset(url, columns=["id", "key_values"]), weights="id"),
 )
+if sys.argv[1] == "kept":
+    assert not {"numba", "llvmlite"} & set(sys.modules)
 """
 
 
@@ -117,3 +121,8 @@ def test_batches_are_the_same_without_numba_or_with_its_compiler_off(folder, exp
 @pytest.mark.parametrize("num_there", range(len(loops._LOADED)))
 def test_batches_are_the_same_while_loops_are_still_being_loaded(folder, expected, num_there):
     assert _run(folder, str(num_there), {}) == expected
+
+
+@pytest.mark.skipif(machine() is None, reason="no machine code can be kept here")
+def test_batches_are_the_same_by_kept_machine_code_which_needs_no_numba(folder, expected):
+    assert _run(folder, "kept", {}) == expected

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
-
 import numpy as np
 import numpy.typing as npt
 
+from stoker import loops
+
 Int64 = npt.NDArray[np.int64]
 
-# Fewer pieces than this are done by plain Python before the compiler would have begun: it takes a second once a
-# machine, and loading it a tenth of one.
+# Where its machine code is not kept, fewer pieces than this are done by plain Python before the compiler would have
+# begun: it takes a second once a machine, and loading it half of one.
 _COMPILE_FROM = 20_000
+_LOOPS = "stoker.source.units.fit_kernels"
 
 
 def best_fit(lengths: Int64, *, length: int) -> tuple[Int64, Int64, Int64]:
@@ -39,8 +39,12 @@ def best_fit(lengths: Int64, *, length: int) -> tuple[Int64, Int64, Int64]:
     first = (np.arange(len(document)) - np.repeat(np.cumsum(num_pieces) - num_pieces, num_pieces)) * length
     sizes = np.minimum(lengths[document] - first, length)
     by_size = np.argsort(-sizes, kind="stable")
+    placed = np.empty(len(sizes), dtype=np.int64)
+    kernels = loops.find(_LOOPS) if len(sizes) >= _COMPILE_FROM or loops.is_at_hand(_LOOPS) else None
+    place = place_pieces if kernels is None else kernels.place_pieces
+    place(sizes[by_size], length, *_tables(len(sizes), length), placed)
     row = np.empty(len(sizes), dtype=np.int64)
-    row[by_size] = _placer(len(sizes))(sizes[by_size], length, *_tables(len(sizes), length))
+    row[by_size] = placed
     # Rows numbered by the first piece that is in them.
     _, at, numbers = np.unique(row, return_index=True, return_inverse=True)
     rank = np.empty(len(at), dtype=np.int64)
@@ -57,8 +61,8 @@ def _tables(num_pieces: int, length: int) -> tuple[Int64, Int64, Int64]:
     return (np.full(length + 1, -1, np.int64), np.full(num_pieces, -1, np.int64), np.zeros(2 * width, np.int64))
 
 
-def place_pieces(sizes: Int64, length: int, top: Int64, below: Int64, tree: Int64) -> Int64:
-    """Return the row of each piece. See `best_fit`; compiled where there are many.
+def place_pieces(sizes: Int64, length: int, top: Int64, below: Int64, tree: Int64, rows: Int64) -> None:
+    """Write the row of each piece. See `best_fit`; `fit_kernels` has it compiled.
 
         tree    node n covers the rooms of nodes 2n and 2n + 1: 1 where any row has such room
         top     room -> the row with that room that was filled last; below: the one before it
@@ -69,9 +73,9 @@ def place_pieces(sizes: Int64, length: int, top: Int64, below: Int64, tree: Int6
         top: See above; as `_tables` makes it. Shape [length + 1].
         below: See above. Shape [P].
         tree: See above. Shape [2 * a power of two above `length`].
+        rows: Filled. Shape [P].
     """
     width = len(tree) // 2
-    rows = np.empty(len(sizes), dtype=np.int64)
     num_rows = 0
     for i in range(len(sizes)):
         size = sizes[i]
@@ -105,18 +109,3 @@ def place_pieces(sizes: Int64, length: int, top: Int64, below: Int64, tree: Int6
             while node >= 1 and tree[node] == 0:
                 tree[node] = 1
                 node >>= 1
-    return rows
-
-
-@cache
-def _compiled() -> Callable[..., Int64]:
-    try:
-        from stoker.compiling import compile_loop
-    except ImportError:
-        return place_pieces
-    compiled: Callable[..., Int64] = compile_loop()(place_pieces)
-    return compiled
-
-
-def _placer(num_pieces: int) -> Callable[..., Int64]:
-    return place_pieces if num_pieces < _COMPILE_FROM else _compiled()
