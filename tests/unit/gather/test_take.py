@@ -195,6 +195,7 @@ def test_records_and_strips_come_out_alike_at_once_and_one_after_the_other(table
     spec, arrays, rng = table
     if not spec.strip:
         return
+    pytest.importorskip("numba")
     kernels, fields = importlib.import_module("stoker.gather.kernels"), laid_out(spec, arrays)
     num_rows = len(arrays["f0"].offsets) - 1
     records = rng.integers(0, 256, (num_rows, width), dtype=np.uint8)
