@@ -7,19 +7,18 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint bench bench-rivals bench-gpu clean
+.PHONY: help loops demo test test-slow lint bench bench-rivals bench-gpu clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
-demo: .venv/core ## Five ways to feed an accelerator, side by side, on this machine (under 4 minutes)
+demo: loops ## Five ways to feed an accelerator, side by side, on this machine (under 4 minutes)
 	$(BIN)/stoker demo
 
-test: .venv/dev ## The tests (a few minutes)
-	$(BIN)/python -m stoker.compiling
+test: .venv/dev loops ## The tests (a few minutes)
 	$(BIN)/python -m pytest -m "not slow" -n 2
 
-test-slow: .venv/dev ## The long and costly tests
+test-slow: .venv/dev loops ## The long and costly tests
 	$(BIN)/python -m pytest -m slow
 
 lint: .venv/dev ## Linter, formatter, types, layers
@@ -28,17 +27,18 @@ lint: .venv/dev ## Linter, formatter, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: .venv/core ## Ours against the machine's ceilings, as ratios
+bench: loops ## Ours against the machine's ceilings, as ratios
 	$(BIN)/python -m benchmarks
 
-bench-rivals: .venv/core ## The same rows through every other loader, each in its own environment (an hour, a few GB)
+bench-rivals: loops ## The same rows through every other loader, each in its own environment (an hour, a few GB)
 	$(BIN)/python -m benchmarks.rivals
 
-bench-gpu: .venv/dev ## What needs a GPU: copies, chunks that stay there, steps of real models
+bench-gpu: .venv/dev loops ## What needs a GPU: copies, chunks that stay there, steps of real models
 	$(BIN)/python -m benchmarks.gpu
 
 clean: ## Remove what make made
-	rm -rf .venv benchmarks/rivals/.environments build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv benchmarks/rivals/.environments build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis \
+		src/stoker/machine_code/images
 
 .venv/bin/python:
 	@test -n "$(PYTHON)" || { echo "Stoker needs Python 3.11 or newer with venv; name it with: make PYTHON=/path/to/python"; exit 1; }
@@ -46,8 +46,11 @@ clean: ## Remove what make made
 
 .venv/core: pyproject.toml constraints.txt | .venv/bin/python
 	$(PIP) -e .
-	$(BIN)/python -m stoker.compiling
 	@touch $@
+
+# Machine code of the compiled loops: half a minute once a machine, and nothing where it is there and they are as they were.
+loops: .venv/core
+	@$(BIN)/python -m stoker.compiling
 
 # torch is pinned to a version by constraints.txt: the newest one brings gigabytes of CUDA libraries along.
 .venv/dev: .venv/core

@@ -96,11 +96,21 @@ def _source(path: str | None) -> bytes:
         return b""
 
 
-if __name__ == "__main__":
-    from stoker import loops
+def _main() -> int:
+    """Have machine code of all loops, and say where it is; 1 where a loop cannot be compiled."""
+    from stoker import loops, machine_code
 
-    start_s = time.perf_counter()
-    num_modules, kept = loops.compile_all()
-    taken_s = time.perf_counter() - start_s
-    place = "not kept on this machine" if kept is None else f"kept in {kept}"
-    print(f"{num_modules} modules of compiled loops are there, after {taken_s:.1f} s; their machine code is {place}")  # noqa: T201
+    path = machine_code.where_kept(loops.NAMES)
+    if path is None:
+        print("Compiling the loops, once a machine: half a minute ...", flush=True)  # noqa: T201
+        start_s = time.perf_counter()
+        num_there, path = loops.compile_all()
+        print(f"{num_there} of {len(loops.NAMES)} modules after {time.perf_counter() - start_s:.1f} s")  # noqa: T201
+        if num_there < len(loops.NAMES):
+            return 1
+    print(f"Machine code of the loops: {path or 'none is kept on this machine, numba loads them'}")  # noqa: T201
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main())

@@ -144,11 +144,8 @@ def load_all() -> int:
 def compile_all() -> tuple[int, Path | None]:
     """Compile all there are, and return how many modules that is, and where their machine code is kept, if it is.
 
-    Blocks: for half a minute, some seconds where numba has kept what it compiled, or not at all where their machine
-        code is kept already.
+    Blocks: for half a minute, or some seconds where numba has kept what it compiled.
     """
-    if (path := machine_code.where_kept(NAMES)) is not None:
-        return len(NAMES), path
     num_there = sum(_import(name) is not None for name in NAMES)
     return num_there, machine_code.keep(NAMES) if num_there == len(NAMES) else None
 

@@ -192,14 +192,14 @@ assert os.waitpid(child, 0)[1] == 0
 
 
 def test_all_of_them_are_compiled_by_one_command():
-    done = subprocess.run([sys.executable, "-m", "stoker.compiling"], capture_output=True, text=True, check=True)
-    assert not done.stderr
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-m", "stoker.compiling"], capture_output=True, text=True, check=True)
+        assert not done.stderr
     names = set(loops.NAMES)
-    assert re.fullmatch(
-        rf"{len(names)} modules of compiled loops are there, after .* s; their machine code is (not kept on this "
-        r"machine|kept in .*\.bin)\n",
-        done.stdout,
-    )
+    if machine() is None:
+        assert f"{len(names)} of {len(names)} modules after" in done.stdout
+    else:
+        assert re.fullmatch(r"Machine code of the loops: .*\.bin\n", done.stdout)
     root = Path(stoker.__file__).parent
     asked_for = {
         name
