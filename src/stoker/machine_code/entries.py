@@ -19,6 +19,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core.runtime.nrtdynmod import _meminfo_struct_type
 from numba.np.numpy_support import as_dtype
 
 from stoker.machine_code import objects
@@ -109,7 +110,13 @@ def add_memory(module: ir.Module) -> None:
 
     Args:
         module: Gets the functions.
+
+    Raises:
+        NotImplementedError: This numba has other heads.
     """
+    head = [str(element) for element in _meminfo_struct_type.elements]
+    if head != [str(kind) for kind in (_WORD, _POINTER, _POINTER, _POINTER, _WORD)]:
+        raise NotImplementedError(f"numba's memory has a head of {head}")
     allocate = ir.FunctionType(_POINTER, [_WORD])
     malloc = cgutils.get_or_insert_function(module, allocate, "malloc")
     free = cgutils.get_or_insert_function(module, ir.FunctionType(ir.VoidType(), [_POINTER]), "free")

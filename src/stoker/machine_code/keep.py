@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from stoker.machine_code import place
 from stoker.machine_code.image import Image, lay_out
 from stoker.machine_code.load import TABLE, machine
+
+if TYPE_CHECKING:  # which imports numba
+    from stoker.machine_code.entries import Loop
 
 _log = logging.getLogger("stoker")
 
@@ -45,7 +50,11 @@ def where_kept(names: Sequence[str]) -> Path | None:
 
 
 def _made(names: Iterable[str]) -> Image:
-    """Return one image of all loops that Python calls, each with its entry."""
+    """Return one image of all loops that Python calls, each with its entry.
+
+    Raises:
+        NotImplementedError: They need what no image has.
+    """
     from llvmlite import binding
     from numba.core.compiler_lock import global_compiler_lock
     from numba.core.registry import cpu_target
@@ -74,10 +83,15 @@ def _made(names: Iterable[str]) -> Image:
         passes.add_global_dead_code_eliminate_pass()
         passes.run(whole, binding.create_pass_builder(codegen._tm, binding.create_pipeline_tuning_options()))
         code = codegen._tm.emit_object(whole)
-    return lay_out(code, [TABLE, *entries])
+    image = lay_out(code, [TABLE, *entries])
+    process = ctypes.CDLL(None)
+    missing = [name for name in image.outside if not hasattr(process, name)]
+    if missing:
+        raise NotImplementedError(f"loops call {', '.join(missing)}, which only numba has")
+    return image
 
 
-def _loops(module: Any) -> list[Any]:
+def _loops(module: ModuleType) -> list[Loop]:
     """Return the loops of a module that Python calls: those of its `__all__`, or its own public ones."""
     from stoker.machine_code.entries import Loop
 
