@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-import multiprocessing
 import os
 from bisect import bisect
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+from benchmarks.measure import Result, in_a_new_process
 from benchmarks.planted import Case
 from stoker import Dataset, Loader
 from stoker.doctor.fill import fill_cache
@@ -23,8 +22,6 @@ from stoker.doctor.settings import DoctorSettings
 from stoker.doctor.whole import Listener, Whole, built_rate, run_whole, stall_share, steady_rate
 from stoker.source.catalogue import Catalogue
 from stoker.windows.in_use import num_windows_ahead
-
-Result = TypeVar("Result")
 
 _SECONDS, _BEGIN_S, _CLIMB_S = 6.0, 1.0, 12.0
 _NUM_UNITS, _WINDOW, _SPARE = 64, 64, 1.2
@@ -53,13 +50,13 @@ def applied(case: Case, settings: DoctorSettings, result: DoctorResult, folder: 
 
 def on_cores(num_cores: int, work: Callable[..., Result], *arguments: object) -> Result:
     """Return `work(*arguments)` as a process of its own gives it, which may use so many processors."""
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=context, initializer=_pin, initargs=(num_cores,)) as pool:
-        return pool.submit(work, *arguments).result()
+    result: Result = in_a_new_process(_pinned, num_cores, work, *arguments)
+    return result
 
 
-def _pin(num_cores: int) -> None:
+def _pinned(num_cores: int, work: Callable[..., Result], *arguments: object) -> Result:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:num_cores])
+    return work(*arguments)
 
 
 def _run(dataset: Dataset, settings: DoctorSettings, folder: Path, *, is_warm: bool, expected_s: float) -> Whole:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import statistics
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 from stoker import Loader
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,3 +108,9 @@ def rows_rate(loader: Loader) -> float:
             raise AssertionError(f"{num_rows} rows of {loader.num_samples} were delivered")
 
     return rate_of(loader.num_samples, epoch) / 1e6
+
+
+def in_a_new_process(work: Callable[..., Result], *arguments: object) -> Result:
+    """Return `work(*arguments)` as a process of its own gives it, which has imported what it needs and no more."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(work, *arguments).result()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.measure import Answer
+from benchmarks.measure import Answer, in_a_new_process
 from stoker import Dataset, Loader
 from stoker.demo.data import DemoData
 from stoker.feed.gathering import TOGETHER_BYTES
@@ -85,8 +83,7 @@ def _found(data: DemoData, folder: Path) -> _Found:
     with _loader(paths, folder) as loader:  # builds the chunks
         for _ in loader:
             pass
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(_measure, paths, folder, NUM_EPOCHS).result()
+    return in_a_new_process(_measure, paths, folder, NUM_EPOCHS)
 
 
 def _by_epoch(found: _Found) -> tuple[str, ...]:
@@ -100,7 +97,7 @@ def _loader(paths: list[str], folder: Path) -> Loader:
 
 
 def _measure(paths: list[str], folder: Path, num_epochs: int) -> _Found:
-    with _loader(paths, folder) as loader:  # has the loops loaded, which takes more memory than all else
+    with _loader(paths, folder) as loader:  # whatever a process takes once
         for batch in loader:
             del batch
         num_ahead = loader._settings.prefetch

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import statistics
 import time
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import TypeVar
 
 from benchmarks.chunk_counts import in_chunks
-from benchmarks.measure import Answer, compare
+from benchmarks.measure import Answer, compare, in_a_new_process
 from stoker import Dataset, Loader
 from stoker.demo.data import DemoData
 
@@ -21,8 +17,6 @@ FIRST_BATCH_S = 0.1
 # Rows of a chunk of 512 KiB, so that a window of all of them has some hundred.
 FIRST_BATCH_CHUNKS = 128
 NUM_EPOCHS = 5
-
-Result = TypeVar("Result")
 
 
 def run_first_batch(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
@@ -35,7 +29,7 @@ def run_first_batch(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
 
     def slowest() -> float:
         for window in windows:
-            found[str(window)].append(_in_a_new_process(_first_batch_s, dataset, folder, window))
+            found[str(window)].append(in_a_new_process(_first_batch_s, dataset, folder, window))
         return 1 / max(times[-1] for times in found.values())
 
     return compare(
@@ -62,7 +56,7 @@ def run_first_warm_epoch(data: DemoData, folder: Path, *, num_rounds: int) -> An
     first: list[float] = []
 
     def later() -> float:
-        first_rate, *others = _in_a_new_process(_epochs, dataset, folder, data.num_rows)
+        first_rate, *others = in_a_new_process(_epochs, dataset, folder, data.num_rows)
         first.append(first_rate)
         return statistics.median(others)
 
@@ -75,11 +69,6 @@ def run_first_warm_epoch(data: DemoData, folder: Path, *, num_rounds: int) -> An
         promise=None,
         remarks=lambda: (f"all columns, batches of {BATCH_SIZE:,} rows, {NUM_EPOCHS} epochs a process",),
     )
-
-
-def _in_a_new_process(work: Callable[..., Result], *arguments: object) -> Result:
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(work, *arguments).result()
 
 
 def _first_batch_s(dataset: Dataset, folder: Path, window: object) -> float:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numba
 import numpy as np
@@ -67,6 +67,26 @@ def compile_loop(
         return loop
 
     return decorate
+
+
+class LockKept:
+    """A compiled loop under one more name, whose machine code is called without giving up the interpreter's lock.
+
+    For what is over soon: to get the lock back may take longer. Where numba itself calls the loop, it gives it up.
+
+    Args:
+        loop: The loop; what else it is called for may take long.
+    """
+
+    targetoptions: ClassVar[dict[str, object]] = {"nogil": False}
+
+    def __init__(self, loop: Any) -> None:
+        self._loop = loop
+        self.__module__, self.overloads = loop.__module__, loop.overloads
+
+    def __call__(self, *arguments: object) -> object:
+        """Call the loop by way of numba."""
+        return self._loop(*arguments)
 
 
 def _made_of(module: str) -> str:

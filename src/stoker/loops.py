@@ -133,14 +133,6 @@ def give_way(busy_s: float) -> None:
         _all_there.wait(min(_MOMENT_S, _PATIENCE * busy_s))
 
 
-def load_all() -> int:
-    """Load all there are, and return how many modules that is.
-
-    Blocks: until they are compiled, once a machine.
-    """
-    return sum(find(name) is not None for name in NAMES)
-
-
 def compile_all() -> tuple[int, Path | None]:
     """Compile all there are, and return how many modules that is, and where their machine code is kept, if it is.
 
@@ -177,10 +169,9 @@ def _take_kept() -> bool:
     if _is_kept is None:
         with _lock:
             if _is_kept is None:
-                kept = machine_code.load() or {}
-                _is_kept = set(NAMES) <= set(kept)  # or another version kept it, which had fewer
-                if _is_kept:
-                    _found.update(kept)
+                kept = machine_code.load(NAMES)
+                _found.update(kept or {})
+                _is_kept = kept is not None
     return _is_kept
 
 

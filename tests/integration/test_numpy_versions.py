@@ -22,7 +22,7 @@ WITHOUT_NUMBA = """
 import runpy, sys
 from stoker import machine_code
 sys.modules["numba"] = None
-machine_code.load = lambda: None
+machine_code.load = lambda names: None
 sys.argv.pop(0)
 runpy.run_path(sys.argv[0], run_name="__main__")
 """

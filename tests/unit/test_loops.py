@@ -92,7 +92,7 @@ print(loops.find(copying), arithmetic().__name__)
 
 def test_all_loops_can_be_compiled():
     pytest.importorskip("numba")
-    assert loops.load_all() == len(loops.NAMES)
+    assert all(loops.find(name) is not None for name in loops.NAMES)
 
 
 def test_who_gives_way_waits_a_moment_and_only_while_something_is_loaded():
@@ -131,19 +131,6 @@ with loops.left_out():
 print(arithmetic().__name__)
 """)
     assert out == ["stoker.order.plain", "False", "stoker.order.compiled"]
-
-
-def test_machine_code_that_lacks_a_module_is_not_used():
-    """Another version of Stoker kept it, which had fewer loops, and those the same."""
-    out = _run("""
-from types import ModuleType
-machine_code.load = lambda: {name: ModuleType(name) for name in loops.NAMES[1:]}
-print(loops.is_at_hand(copying), hasattr(loops.find(copying), "take_rows"))
-machine_code.load = lambda: {name: ModuleType(name) for name in loops.NAMES}
-loops._is_kept = None
-print(loops.is_at_hand(copying), hasattr(loops.find(copying), "take_rows"))
-""")
-    assert out == ["False", "True", "True", "False"]
 
 
 @pytest.mark.skipif(machine() is None, reason="no machine code can be kept here")

@@ -9,7 +9,7 @@ been set up: 0.8 s of the first batches of each process.
 
 from __future__ import annotations
 
-from stoker.machine_code.keep import keep, where_kept
-from stoker.machine_code.load import load
+from stoker.machine_code.keep import keep
+from stoker.machine_code.load import load, where_kept
 
 __all__ = ["keep", "load", "where_kept"]

@@ -6,6 +6,7 @@ import ctypes
 import importlib
 import logging
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -38,17 +39,6 @@ def keep(names: Sequence[str]) -> Path | None:
         return None
 
 
-def where_kept(names: Sequence[str]) -> Path | None:
-    """Return where the machine code of loops is kept, None where it is not, or not of all of them."""
-    about = machine()
-    kept = None if about is None else place.read(about)
-    if kept is None:
-        return None
-    image, path = kept
-    there = {symbol.rpartition(".")[0] for symbol in image.symbols}
-    return path if there >= set(names) else None
-
-
 def _made(names: Iterable[str]) -> Image:
     """Return one image of all loops that Python calls, each with its entry.
 
@@ -72,7 +62,7 @@ def _made(names: Iterable[str]) -> Image:
             add_entry(module, loop, context)
         library.add_ir_module(module)
         whole = library._final_module
-        for part in dict.fromkeys(loop.compiled.library for loop in loops):
+        for part in dict.fromkeys(attrgetter("library")(loop.compiled) for loop in loops):
             whole.link_in(part._get_module_for_linking(), preserve=True)
         entries = [loop.name for loop in loops]
         for function in whole.functions:

@@ -7,6 +7,7 @@ import logging
 import mmap
 import os
 import sys
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -44,14 +45,16 @@ class _Method(ctypes.Structure):
     )
 
 
-def load() -> dict[str, ModuleType] | None:
-    """Return the modules of kept loops by name; None where none are kept for this machine and these sources.
+def load(names: Sequence[str]) -> dict[str, ModuleType] | None:
+    """Return the modules of kept loops by name; None where not all are kept for this machine and these sources.
 
     Each has the functions that Python calls, and nothing else of the module of that name. They take what numba's do,
     and raise `TypeError` for what they do not take.
+
+    Args:
+        names: Of all modules of loops.
     """
-    about = machine()
-    kept = None if about is None else place.read(about)
+    kept = _find(names)
     if kept is None:
         return None
     image, path = kept
@@ -67,6 +70,21 @@ def load() -> dict[str, ModuleType] | None:
             module = modules.setdefault(name, ModuleType(name, "Kept machine code of the loops of this module."))
             setattr(module, loop, _function(name, loop, begin + at))
     return modules
+
+
+def where_kept(names: Sequence[str]) -> Path | None:
+    """Return where the machine code of all modules of loops is kept, None where it is not."""
+    kept = _find(names)
+    return None if kept is None else kept[1]
+
+
+def _find(names: Sequence[str]) -> tuple[Image, Path] | None:
+    about = machine()
+    kept = None if about is None else place.read(about)
+    if kept is None:
+        return None
+    there = {symbol.rpartition(".")[0] for symbol in kept[0].symbols}
+    return kept if there >= set(names) else None  # another version kept it, which had fewer, and those the same
 
 
 @cache

@@ -13,7 +13,7 @@ import numba
 import numpy as np
 from numba import types
 
-from stoker.compiling import compile_loop, reads, writes
+from stoker.compiling import LockKept, compile_loop, reads, writes
 from stoker.order.plain import GOLDEN, MIX_1, MIX_2, NUM_ROUNDS, TABLE_SIZE, Int32, Int64, UInt64
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
@@ -183,13 +183,7 @@ def _permute_source(index: Int64, start: int, size: np.uint64, key: np.uint64, o
 
 _PERMUTED = (_READ, types.int64, types.uint64, types.uint64, _WRITE)
 permute_into = _compile(_permute_source, *_PERMUTED)
-
-
-def _permute_few_source(index: Int64, start: int, size: np.uint64, key: np.uint64, out: Int64) -> None:
-    permute_into(index, start, size, key, out)
-
-
-permute_few_into = _compile(_permute_few_source, *_PERMUTED, keeps_lock=True)
+permute_few_into = LockKept(permute_into)
 
 
 def _unpermute_source(index: Int64, size: np.uint64, key: np.uint64, out: Int64) -> None:
@@ -307,13 +301,7 @@ def _arrange_source(counts: Int64, keys: UInt64, first: int, out: Int64) -> None
 
 _ARRANGED = (reads(types.int64, 2), reads(types.uint64), types.int64, _WRITE)
 arrange_into = _compile(_arrange_source, *_ARRANGED)
-
-
-def _arrange_few_source(counts: Int64, keys: UInt64, first: int, out: Int64) -> None:
-    arrange_into(counts, keys, first, out)
-
-
-arrange_few_into = _compile(_arrange_few_source, *_ARRANGED, keeps_lock=True)
+arrange_few_into = LockKept(arrange_into)
 
 
 def _grouped_source(whose: Int64, begins: Int64, out: Int64) -> None:
@@ -333,23 +321,4 @@ grouped_into = _compile(_grouped_source, _READ, _WRITE, _WRITE, keeps_lock=True)
 TABLES = (types.int64, types.int64, types.uint64, types.boolean, _READ, _READ, _READ_32, types.int64, types.int64)
 locate_into = _compile(_locate_source, _READ, *TABLES, _WRITE, _WRITE)
 locate_range_into = _compile(_locate_range_source, types.int64, *TABLES, _WRITE, _WRITE)
-
-
-def _locate_few_source(
-    first: int,
-    start: int,
-    stop: int,
-    key: np.uint64,
-    shuffle: bool,
-    slot_starts: Int64,
-    shifts: Int64,
-    guide: Int32,
-    guide_shift: int,
-    first_slot: int,
-    slot: Int64,
-    row: Int64,
-) -> None:
-    locate_range_into(first, start, stop, key, shuffle, slot_starts, shifts, guide, guide_shift, first_slot, slot, row)
-
-
-locate_few_into = _compile(_locate_few_source, types.int64, *TABLES, _WRITE, _WRITE, keeps_lock=True)
+locate_few_into = LockKept(locate_range_into)

@@ -9,7 +9,7 @@ import pytest
 from stoker import loops, machine_code
 from stoker.order import plain
 
-MODULES = machine_code.load()
+MODULES = machine_code.load(loops.NAMES)
 pytestmark = pytest.mark.skipif(MODULES is None, reason="no machine code is kept here")
 
 

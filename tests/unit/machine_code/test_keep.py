@@ -5,13 +5,14 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import stoker
 from stoker import loops
-from stoker.machine_code import place
+from stoker.machine_code import load, place, where_kept
 from stoker.machine_code.image import Image
 from stoker.machine_code.load import machine
 
@@ -96,6 +97,15 @@ def test_a_file_that_is_cut_short_or_damaged_anywhere_is_not_used(root):
     assert _read() == IMAGE
 
 
+def test_code_that_lacks_a_module_is_not_used(root):
+    """Another version of the package kept it, which had fewer loops, and those the same."""
+    image = replace(IMAGE, symbols={"stoker.objects": 0, "stoker.a.one": 0, "stoker.b.c.two": 0})
+    path = place.write(machine(), image, ["stoker.loops_of"])
+    assert where_kept(["stoker.a", "stoker.b.c"]) == path
+    assert where_kept(["stoker.a", "stoker.b.c", "stoker.b"]) is None
+    assert load(["stoker.a", "stoker.d"]) is None
+
+
 def test_where_the_package_cannot_be_written_to_the_users_folder_is_taken(root):
     (root / "stoker" / "machine_code").write_text("no folder")
     path = place.write(MACHINE, IMAGE, ["stoker.loops_of"])
@@ -148,7 +158,7 @@ FIRST = """
 import sys
 from pathlib import Path
 from stoker import loops
-from stoker.machine_code import place
+from stoker.machine_code import load, place, where_kept
 place._paths = lambda machine: [Path(sys.argv[1] if len(sys.argv) > 1 else {path!r})]
 loops.load()
 print(loops.is_loading())

@@ -13,7 +13,7 @@ import sys
 from stoker import machine_code
 if sys.argv[1] == "absent":
     sys.modules["numba"] = None
-    machine_code.load = lambda: None
+    machine_code.load = lambda names: None
 from stoker.order import Order
 from stoker.order.permute import arithmetic
 chunk, row = Order([500, 0, 700], shuffle=True, seed=3, window=1).epoch(2).locate(range(1200))
