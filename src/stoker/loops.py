@@ -110,12 +110,12 @@ def is_at_hand(name: str) -> bool:
 
 
 def wait() -> None:
-    """Return when the loading, if it was begun, has ended.
+    """Return when the loading, if it was begun, has ended, and what was compiled for it is kept.
 
     Blocks: for half a minute at most, where loops are compiled for the first time on a machine.
     """
-    if _thread is not None:
-        _all_there.wait()
+    if _thread is not None and _thread is not threading.current_thread():
+        _thread.join()
 
 
 def give_way(busy_s: float) -> None:
@@ -193,8 +193,7 @@ def _import(name: str, import_module: Callable[[str], ModuleType] = importlib.im
 
 
 def _before_fork() -> None:
-    if _thread is not None and _thread is not threading.current_thread():
-        _thread.join()
+    wait()
     _lock.acquire()
 
 

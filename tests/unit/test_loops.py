@@ -167,7 +167,7 @@ import os
 go = threading.Event()
 machine_code.keep = lambda names: go.wait()
 loops.load()
-loops.wait()
+loops._all_there.wait()
 threading.Timer(0.2, go.set).start()
 child = os.fork()
 if child == 0:

@@ -162,9 +162,7 @@ from stoker.machine_code import load, place, where_kept
 place._paths = lambda machine: [Path(sys.argv[1] if len(sys.argv) > 1 else {path!r})]
 loops.load()
 print(loops.is_loading())
-thread = loops._thread
-if thread is not None:
-    thread.join()
+loops.wait()
 print("numba" in sys.modules, "llvmlite" in sys.modules)
 """
 
