@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from stoker import loops
-from stoker.machine_code.load import machine
+from stoker.machine_code.processors import aim
 
 PROGRAM = """
 import hashlib, sys
@@ -123,6 +123,6 @@ def test_batches_are_the_same_while_loops_are_still_being_loaded(folder, expecte
     assert _run(folder, str(num_there), {}) == expected
 
 
-@pytest.mark.skipif(machine() is None, reason="no machine code can be kept here")
+@pytest.mark.skipif(aim() is None, reason="no machine code can be kept here")
 def test_batches_are_the_same_by_kept_machine_code_which_needs_no_numba(folder, expected):
     assert _run(folder, "kept", {}) == expected

@@ -10,7 +10,7 @@ import pytest
 
 import stoker
 from stoker import loops
-from stoker.machine_code.load import machine
+from stoker.machine_code.processors import aim
 
 _BEGIN = """
 import importlib, threading
@@ -133,7 +133,7 @@ print(arithmetic().__name__)
     assert out == ["stoker.order.plain", "False", "stoker.order.compiled"]
 
 
-@pytest.mark.skipif(machine() is None, reason="no machine code can be kept here")
+@pytest.mark.skipif(aim() is None, reason="no machine code can be kept here")
 def test_what_is_over_soon_uses_machine_code_that_is_kept():
     done = subprocess.run(
         [sys.executable, "-c", _KEPT], capture_output=True, text=True, env=os.environ, check=True, timeout=300
@@ -183,7 +183,7 @@ def test_all_of_them_are_compiled_by_one_command():
         done = subprocess.run([sys.executable, "-m", "stoker.compiling"], capture_output=True, text=True, check=True)
         assert not done.stderr
     names = set(loops.NAMES)
-    if machine() is None:
+    if aim() is None:
         assert f"{len(names)} of {len(names)} modules after" in done.stdout
     else:
         assert re.fullmatch(r"Machine code of the loops: .*\.bin\n", done.stdout)

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import numba
 from llvmlite import ir
 from llvmlite.binding import get_host_cpu_name
 from numba import types
@@ -22,6 +23,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from stoker.compiling import compile_loop, reads, writes
+from stoker.machine_code.processors import LEVELS
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
@@ -30,8 +32,8 @@ LINE_BYTES = 64
 # or lists ahead that is, at most. A core waits for more lines at a time in L2 than in L1. Two threads of an AMD EPYC
 # (Zen 4), records of 640 bytes, nanoseconds each: L1 86, L2 57, and 92 is `memcpy`; with 8 to 32 rows ahead the same.
 # Not so on Zen 5: against `memcpy`, stacked tensors 0.80 by L1 and 0.71 by L2, all columns 0.77 and 0.67.
-_CPU = get_host_cpu_name()
-IS_AMD = _CPU.startswith("znver")
+_CPU = numba.config.CPU_NAME or get_host_cpu_name()
+IS_AMD = _CPU.startswith(("znver", LEVELS["AuthenticAMD"]))
 _NEARNESS, MAX_AHEAD, LISTS_AHEAD = (3, 16, 12) if _CPU == "znver5" else (2, 16, 12) if IS_AMD else (2, 32, 24)
 # Of so many rows further ahead the first line alone is asked for: to find out where a page lies takes as long as to
 # read a line of it, and whatever else is asked for waits behind it. Two threads of an Intel Xeon in a virtual machine,

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from stoker.machine_code import place
 from stoker.machine_code.image import Image, lay_out
-from stoker.machine_code.load import TABLE, machine
+from stoker.machine_code.load import TABLE
+from stoker.machine_code.processors import aim
 
 if TYPE_CHECKING:  # which imports numba
     from stoker.machine_code.entries import Loop
@@ -29,11 +30,11 @@ def keep(names: Sequence[str]) -> Path | None:
     Args:
         names: Of all modules of loops.
     """
-    about = machine()
-    if about is None:
+    aimed = aim()
+    if aimed is None:
         return None
     try:
-        return place.write(about, _made(names), names)
+        return place.write(aimed, _made(names), names)
     except Exception as error:  # the inside of another numba: loops are loaded by it, as without this
         _log.info("the machine code of the loops cannot be kept, so each process loads them by numba: %s", error)
         return None

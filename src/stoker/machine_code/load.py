@@ -5,31 +5,23 @@ from __future__ import annotations
 import ctypes
 import logging
 import mmap
-import os
-import sys
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from stoker.machine_code import objects, place
+from stoker.machine_code import place
 from stoker.machine_code.image import Image, put_in_place
+from stoker.machine_code.processors import aim, fitting
 
 # The table of objects that entries know by their places in it; see `entries.py`.
 TABLE = "stoker.objects"
 OBJECTS = {"ndarray": np.ndarray, "None": None, "TypeError": TypeError, "IndexError": IndexError}
 
-# What images are laid out for.
-_MACHINES = ("x86_64",)
-# What a user may tell numba without its making other code.
-_HARMLESS = ("NUMBA_CACHE_DIR", "NUMBA_NUM_THREADS", "NUMBA_THREADING_LAYER", "NUMBA_DISABLE_PERFORMANCE_WARNINGS")
 _FASTCALL = 0x80
 _READ, _RUN = 0x1, 0x4  # PROT_READ, PROT_EXEC
-# The first of all processors' entries, which are alike and may be hundreds.
-_ABOUT_BYTES = 8192
 
 _log = logging.getLogger("stoker")
 
@@ -45,16 +37,17 @@ class _Method(ctypes.Structure):
     )
 
 
-def load(names: Sequence[str]) -> dict[str, ModuleType] | None:
-    """Return the modules of kept loops by name; None where not all are kept for this machine and these sources.
+def load(names: Sequence[str], processors: Sequence[str] | None = None) -> dict[str, ModuleType] | None:
+    """Return the modules of kept loops by name; None where not all are kept for this processor and these sources.
 
     Each has the functions that Python calls, and nothing else of the module of that name. They take what numba's do,
     and raise `TypeError` for what they do not take.
 
     Args:
         names: Of all modules of loops.
+        processors: Whose code may be run, the best first; those that this one is fit for unless told.
     """
-    kept = _find(names)
+    kept = _find(names, fitting() if processors is None else processors)
     if kept is None:
         return None
     image, path = kept
@@ -73,43 +66,23 @@ def load(names: Sequence[str]) -> dict[str, ModuleType] | None:
 
 
 def where_kept(names: Sequence[str]) -> Path | None:
-    """Return where the machine code of all modules of loops is kept, None where it is not."""
-    kept = _find(names)
+    """Return where the machine code of all modules of loops is kept that is made here, None where it is not.
+
+    Args:
+        names: Of all modules of loops.
+    """
+    aimed = aim()
+    kept = None if aimed is None else _find(names, [aimed])
     return None if kept is None else kept[1]
 
 
-def _find(names: Sequence[str]) -> tuple[Image, Path] | None:
-    about = machine()
-    kept = None if about is None else place.read(about)
-    if kept is None:
-        return None
-    there = {symbol.rpartition(".")[0] for symbol in kept[0].symbols}
-    return kept if there >= set(names) else None  # another version kept it, which had fewer, and those the same
-
-
-@cache
-def machine() -> dict[str, str] | None:
-    """Return what machine code depends on besides its sources; None where none can be kept.
-
-    Not on Python, NumPy or numba: it calls nothing but what CPython promises not to change, it knows where objects have
-    their parts or is not used, and what made it is not needed any more.
-    """
-    if sys.platform != "linux" or os.uname().machine not in _MACHINES or not objects.are_known():
-        return None
-    if any(name.startswith("NUMBA_") and name not in _HARMLESS and value for name, value in os.environ.items()):
-        return None
-    try:
-        return {"processor": _processor()}
-    except (LookupError, OSError):
-        return None
-
-
-def _processor() -> str:
-    """Return what the first processor is, and can do."""
-    with Path("/proc/cpuinfo").open(encoding="utf-8") as file:
-        lines = file.read(_ABOUT_BYTES).split("\n\n")[0].splitlines()
-    parts = dict(line.replace("\t", "").split(": ", 1) for line in lines if ": " in line)
-    return " ".join(parts[name] for name in ("vendor_id", "cpu family", "model", "flags"))
+def _find(names: Sequence[str], processors: Iterable[str]) -> tuple[Image, Path] | None:
+    for processor in processors:
+        kept = place.read(processor)
+        # Another version of the package may have kept it, which had fewer modules, and those the same.
+        if kept is not None and {symbol.rpartition(".")[0] for symbol in kept[0].symbols} >= set(names):
+            return kept
+    return None
 
 
 def _put_into_memory(image: Image) -> int:

@@ -1,7 +1,8 @@
-"""Where machine code is kept, and what it was made of: for which machine, and from which files.
+"""Where machine code is kept, and what it was made of: for which processor, and from which files.
 
-loops.cpython-311-<machine>.bin    one line of JSON: the machine, a digest of each source, where things are
-                                   the image
+loops-<processor>.bin    a checksum
+                         one line of JSON: the processor, a digest of each source, where things are
+                         the image
 """
 
 from __future__ import annotations
@@ -18,48 +19,48 @@ from pathlib import Path
 
 from stoker.machine_code.image import Image
 
-_FORMAT = 1
+_FORMAT = 2
 _ROOT = Path(__file__).parents[2]
 _PACKAGE = Path(__file__).parents[1].name
 
 
-def read(machine: dict[str, str]) -> tuple[Image, Path] | None:
-    """Return what was kept for a machine, and where, if it is whole and its sources are what they were.
+def read(processor: str) -> tuple[Image, Path] | None:
+    """Return what was kept for a processor, and where, if it is whole and its sources are what they were.
 
     Args:
-        machine: What the code depends on besides its sources.
+        processor: What the code depends on besides its sources; see `processors`.
     """
-    for path in _paths(machine):
+    for path in _paths(processor):
         with suppress(OSError, ValueError, KeyError):
             checksum, _, rest = path.read_bytes().partition(b"\n")
             if checksum != _checksum(rest):
                 continue
             head, _, memory = rest.partition(b"\n")
             about = json.loads(head)
-            if (about["format"], about["machine"]) == (_FORMAT, machine) and about["sources"] == {
+            if (about["format"], about["processor"]) == (_FORMAT, processor) and about["sources"] == {
                 name: _digest(name) for name in about["sources"]
             }:
                 return Image(memory, about["inside"], about["outside"], about["symbols"]), path
     return None
 
 
-def write(machine: dict[str, str], image: Image, modules: Iterable[str]) -> Path | None:
+def write(processor: str, image: Image, modules: Iterable[str]) -> Path | None:
     """Keep machine code where a place can be written to; return where.
 
     Args:
-        machine: See `read`.
+        processor: See `read`.
         image: The code.
         modules: What it was made of; what these import from this package is found.
     """
     about = {
         "format": _FORMAT,
-        "machine": machine,
+        "processor": processor,
         "sources": {name: _digest(name) for name in _sources(modules)},
         **{name: value for name, value in dataclasses.asdict(image).items() if name != "memory"},
     }
     content = json.dumps(about).encode() + b"\n" + image.memory
     content = _checksum(content) + b"\n" + content
-    for path in _paths(machine):
+    for path in _paths(processor):
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             beside = path.with_suffix(f".{os.getpid()}")  # others read, and write, meanwhile
@@ -73,10 +74,10 @@ def write(machine: dict[str, str], image: Image, modules: Iterable[str]) -> Path
     return None
 
 
-def _paths(machine: dict[str, str]) -> Iterator[Path]:
-    """Yield where the code of a machine may be: where numba is told to keep its own, here, or in the user's folder."""
-    about = hashlib.sha256(json.dumps(machine, sort_keys=True).encode()).hexdigest()[:16]
-    name = f"loops-{about}.bin"
+def _paths(processor: str) -> Iterator[Path]:
+    """Yield where code for a processor may be: where numba is told to keep its own, here, or in the user's folder."""
+    is_name = processor.replace("-", "").isalnum()  # of a level; else all that a processor can
+    name = f"loops-{processor if is_name else hashlib.sha256(processor.encode()).hexdigest()[:16]}.bin"
     if asked := os.environ.get("NUMBA_CACHE_DIR"):
         yield Path(asked) / _PACKAGE / name
     yield _ROOT / _PACKAGE / "machine_code" / "images" / name

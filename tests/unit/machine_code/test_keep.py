@@ -14,11 +14,11 @@ import stoker
 from stoker import loops
 from stoker.machine_code import load, place, where_kept
 from stoker.machine_code.image import Image
-from stoker.machine_code.load import machine
+from stoker.machine_code.processors import aim
 
-pytestmark = pytest.mark.skipif(machine() is None, reason="no machine code can be kept here")
+pytestmark = pytest.mark.skipif(aim() is None, reason="no machine code can be kept here")
 
-MACHINE = {"processor": "some"}
+PROCESSOR = "some processor"
 IMAGE = Image(b"code\nand more", [1, 2], {"memcpy": [3]}, {"stoker.objects": 0})
 ROOT = Path(stoker.__file__).parents[1]
 
@@ -44,16 +44,16 @@ def root(tmp_path, monkeypatch):
     return tmp_path
 
 
-def _read(machine=MACHINE):
-    kept = place.read(machine)
+def _read(processor=PROCESSOR):
+    kept = place.read(processor)
     return None if kept is None else kept[0]
 
 
 def test_what_is_kept_is_read_as_it_was(root):
-    path = place.write(MACHINE, IMAGE, ["stoker.loops_of"])
+    path = place.write(PROCESSOR, IMAGE, ["stoker.loops_of"])
     assert path.parent == root / "stoker" / "machine_code" / "images"
     assert _read() == IMAGE
-    assert place.read(MACHINE)[1] == path
+    assert place.read(PROCESSOR)[1] == path
     assert [file.name for file in path.parent.iterdir()] == [path.name]
     assert path.stat().st_mode & 0o777 == 0o666 & ~_umask()
 
@@ -64,16 +64,16 @@ def _umask():
     return mask
 
 
-def test_another_machine_has_none_and_keeps_its_own(root):
-    place.write(MACHINE, IMAGE, ["stoker.loops_of"])
-    assert _read({"processor": "another"}) is None
-    place.write({"processor": "another"}, IMAGE, ["stoker.loops_of"])
-    assert _read() == _read({"processor": "another"}) == IMAGE
+def test_another_processor_has_none_and_keeps_its_own(root):
+    place.write(PROCESSOR, IMAGE, ["stoker.loops_of"])
+    assert _read("another") is None
+    place.write("another", IMAGE, ["stoker.loops_of"])
+    assert _read() == _read("another") == IMAGE
 
 
 @pytest.mark.parametrize("name", ["loops_of.py", "inner/numbers.py", "other.py", "named.py"])
 def test_a_source_that_was_changed_or_is_gone_ends_its_use(root, name):
-    place.write(MACHINE, IMAGE, ["stoker.loops_of"])
+    place.write(PROCESSOR, IMAGE, ["stoker.loops_of"])
     source = root / "stoker" / name
     text = source.read_text()
     source.write_text(text + "\n")
@@ -87,7 +87,7 @@ def test_a_source_that_was_changed_or_is_gone_ends_its_use(root, name):
 
 
 def test_a_file_that_is_cut_short_or_damaged_anywhere_is_not_used(root):
-    path = place.write(MACHINE, IMAGE, ["stoker.loops_of"])
+    path = place.write(PROCESSOR, IMAGE, ["stoker.loops_of"])
     whole = path.read_bytes()
     for at in range(len(whole)):
         for damaged in (whole[:at], whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]):
@@ -100,7 +100,7 @@ def test_a_file_that_is_cut_short_or_damaged_anywhere_is_not_used(root):
 def test_code_that_lacks_a_module_is_not_used(root):
     """Another version of the package kept it, which had fewer loops, and those the same."""
     image = replace(IMAGE, symbols={"stoker.objects": 0, "stoker.a.one": 0, "stoker.b.c.two": 0})
-    path = place.write(machine(), image, ["stoker.loops_of"])
+    path = place.write(aim(), image, ["stoker.loops_of"])
     assert where_kept(["stoker.a", "stoker.b.c"]) == path
     assert where_kept(["stoker.a", "stoker.b.c", "stoker.b"]) is None
     assert load(["stoker.a", "stoker.d"]) is None
@@ -108,7 +108,7 @@ def test_code_that_lacks_a_module_is_not_used(root):
 
 def test_where_the_package_cannot_be_written_to_the_users_folder_is_taken(root):
     (root / "stoker" / "machine_code").write_text("no folder")
-    path = place.write(MACHINE, IMAGE, ["stoker.loops_of"])
+    path = place.write(PROCESSOR, IMAGE, ["stoker.loops_of"])
     assert path.parent == root / "home" / "stoker"
     assert _read() == IMAGE
 
@@ -116,13 +116,13 @@ def test_where_the_package_cannot_be_written_to_the_users_folder_is_taken(root):
 def test_where_nothing_can_be_written_nothing_is_kept(root, monkeypatch):
     for name in ("stoker/machine_code", "home"):
         (root / name).write_text("no folder")
-    assert place.write(MACHINE, IMAGE, ["stoker.loops_of"]) is None
+    assert place.write(PROCESSOR, IMAGE, ["stoker.loops_of"]) is None
     assert _read() is None
 
 
 def test_numbas_folder_is_asked_first(root, monkeypatch):
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(root / "numba"))
-    assert place.write(MACHINE, IMAGE, ["stoker.loops_of"]).parent == root / "numba" / "stoker"
+    assert place.write(PROCESSOR, IMAGE, ["stoker.loops_of"]).parent == root / "numba" / "stoker"
     assert _read() == IMAGE
 
 
@@ -130,7 +130,7 @@ def test_numbas_folder_is_asked_first(root, monkeypatch):
     ("name", "is_used"), [("NUMBA_CACHE_DIR", True), ("NUMBA_DISABLE_JIT", False), ("NUMBA_BOUNDSCHECK", False)]
 )
 def test_who_tells_numba_to_make_other_code_gets_numbas(name, is_used):
-    code = "from stoker.machine_code.load import machine; print(machine() is not None)"
+    code = "from stoker.machine_code.processors import aim; print(aim() is not None)"
     assert _run(code, {name: "1"}) == [str(is_used)]
 
 
@@ -159,7 +159,7 @@ import sys
 from pathlib import Path
 from stoker import loops
 from stoker.machine_code import load, place, where_kept
-place._paths = lambda machine: [Path(sys.argv[1] if len(sys.argv) > 1 else {path!r})]
+place._paths = lambda processor: [Path(sys.argv[1] if len(sys.argv) > 1 else {path!r})]
 loops.load()
 print(loops.is_loading())
 loops.wait()
