@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
 from tests.strategies import check_samples, write_files
+from tests.unit.gather.test_assemble import window_of
 
 torch = pytest.importorskip("torch")
 
 import stoker
+from stoker.feed.handover import Leaving
 from stoker.feed.loader import Loader
+from stoker.feed.units.make import rows_made
 from stoker.gather import buffers
+from stoker.gather.assemble import Part, assemble
+from stoker.gather.together import side_by_side
 from stoker.spec import Ragged
 from stoker.torch import TorchLoader
 from stoker.torch.handover import CpuHandover, DeviceHandover
@@ -32,7 +38,8 @@ class LateMark:
 class LateStream:
     """A side stream whose copies happen when the test says so.
 
-    What is read from host memory is what lies there at that moment: a buffer that was used again too early shows.
+    What is read from host memory is what lies there at that moment, and nobody is kept from using it again: a buffer
+    that was used again too early shows. What is no memory of the stream's own is read at once, as a device does.
     """
 
     def __init__(self) -> None:
@@ -45,10 +52,13 @@ class LateStream:
         self.copies_per_wait = []
         self.num_buffers = 0
         self.recorded = []
+        self._buffers = []
 
     def allocate(self, num_bytes):
         self.num_buffers += 1
-        return torch.empty(num_bytes, dtype=torch.uint8).numpy()
+        buffer = torch.empty(num_bytes, dtype=torch.uint8).numpy()
+        self._buffers.append((buffer.ctypes.data, buffer.ctypes.data + num_bytes))
+        return buffer
 
     @contextmanager
     def copies(self):
@@ -61,11 +71,15 @@ class LateStream:
     def copy(self, array):
         assert self._inside
         assert array.flags.c_contiguous
-        source = torch.from_numpy(array)
-        target = torch.full_like(source, 1)
+        target = torch.full_like(torch.from_numpy(array), 1)
+        address = array.ctypes.data
+        if any(begin <= address < end for begin, end in self._buffers):
+            source = (ctypes.c_uint8 * array.nbytes).from_address(address)  # which does not keep it
+        else:
+            source = (ctypes.c_uint8 * array.nbytes).from_buffer_copy(array.tobytes())
         with self._lock:
             self._num_begun += 1
-            self._pending.append((self._num_begun, array, target))
+            self._pending.append((self._num_begun, source, target))
         return target
 
     def mark(self):
@@ -80,8 +94,9 @@ class LateStream:
     def run(self):
         """Do all copies that were begun."""
         with self._lock:
-            for number, array, target in self._pending:
-                target.copy_(torch.from_numpy(array))
+            for number, source, target in self._pending:
+                there = target.numpy()
+                there[...] = np.frombuffer(source, there.dtype).reshape(there.shape) if there.size else 0
                 self.num_done = number
             self._pending.clear()
 
@@ -184,9 +199,10 @@ def to_numpy(field):
     return Ragged(*map(to_numpy, field)) if isinstance(field, Ragged) else field.numpy()
 
 
-def test_a_buffer_is_not_used_again_before_its_copy_has_happened(dataset):
+@pytest.mark.parametrize("prefetch", [2, 24], ids=["alone", "together"])
+def test_a_buffer_is_not_used_again_before_its_copy_has_happened(dataset, prefetch):
     stream = LateStream()
-    with DeviceLoader(dataset, stream=stream, batch_size=20, shuffle=True, num_threads=1, prefetch=2) as loader:
+    with DeviceLoader(dataset, stream=stream, batch_size=20, shuffle=True, num_threads=1, prefetch=prefetch) as loader:
         on_device, ids = [], []
         for batch in loader:
             on_device.append(dict(batch))
@@ -219,8 +235,37 @@ def test_all_fixed_width_fields_cross_in_one_copy(dataset):
     fixed = [field for field in batch.values() if not isinstance(field, Ragged)]
     assert len(fixed) == 4
     assert len({field.untyped_storage().data_ptr() for field in fixed}) == 1
-    assert stream.copies_per_wait == [1 + 2 * 2]  # the records; values and offsets of two ragged fields
-    assert len(stream.recorded) == 5
+    assert stream.copies_per_wait == [1 + 1 + 2]  # the records; offsets of all lists; values of two ragged fields
+    assert len(stream.recorded) == 4
+
+
+LEAVING = Leaving(is_augmented=False, sequence_shard=None, is_expanded=True, compact={}, is_widened=False)
+
+
+@pytest.mark.parametrize("columns", [["id", "wide"], ["history"], ["wide", "word", "id", "history"]])
+@pytest.mark.parametrize("sizes", [[7, 7, 7], [5, 0, 9, 1], [12]], ids=str)
+def test_batches_that_leave_as_one_are_those_that_leave_one_by_one(tmp_path, columns, sizes):
+    window = window_of(tmp_path, [30], first=0, columns=columns)
+    rows = np.random.default_rng(3).integers(0, 30, sum(sizes))
+    pool = buffers.BufferPool()
+    whole = assemble(window.spec, [Part.at(window, np.zeros_like(rows), rows)], pool)
+    stream = LateStream()
+    handover = DeviceHandover(stream)
+    alone = [handover.prepare(rows_made(batch), LEAVING) for batch in whole.cut(sizes)]
+    num_alone = stream._num_begun
+    together = handover.prepare_together(side_by_side(whole, sizes, pool), LEAVING)
+    assert stream._num_begun - num_alone == num_alone // len(sizes) - max(0, len(whole.ragged) - 1)
+    stream.run()
+    assert len(together) == len(sizes)
+    for one, other in zip(together, alone, strict=True):
+        assert list(one.tensors) == list(other.tensors) == columns
+        known = {tensor.untyped_storage().data_ptr() for tensor in one.memory}
+        for name in columns:
+            for mine, right in zip(all_tensors(one.tensors[name]), all_tensors(other.tensors[name]), strict=True):
+                assert mine.dtype == right.dtype
+                assert torch.equal(mine, right)
+                assert mine.untyped_storage().data_ptr() in known
+    window.close()
 
 
 def test_what_augment_returns_is_copied_field_by_field(dataset):

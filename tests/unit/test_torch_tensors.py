@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from stoker.gather.assemble import Assembled
 from stoker.spec import Entry, Ragged, Spec
 from stoker.torch import to_nested
-from stoker.torch.tensors import as_tensor, as_tensors, fields_of, torch_dtype
+from stoker.torch.tensors import as_tensor, as_tensors, fields_of, fields_of_each, torch_dtype
 
 pytestmark = pytest.mark.torch
 
@@ -66,6 +66,28 @@ def test_fields_of_any_spec_equal_the_numpy_views_wherever_the_records_begin(kin
     views = Assembled(spec, num_samples, memory[first:], {}).views()
     for name, tensor in fields_of(torch.from_numpy(memory)[first:], spec).items():
         assert_same(tensor, views[name])
+
+
+@given(
+    kinds=st.lists(st.tuples(st.sampled_from(DTYPES), st.sampled_from(SHAPES)), min_size=1, max_size=12),
+    sizes=st.lists(st.integers(0, 5), min_size=1, max_size=5),
+    first=st.integers(0, 3),
+)
+def test_fields_of_several_batches_are_those_of_each(kinds, sizes, first):
+    spec = spec_of(kinds)
+    if spec.record_bytes == 0:
+        return
+    records = torch.from_numpy(random_records(spec, first + sum(sizes)))[first:]
+    each = fields_of_each(records, spec, sizes)
+    for batch, alone in zip(each, records.split(sizes), strict=True):
+        expected = fields_of(alone, spec)
+        assert list(batch) == list(expected)
+        for name, tensor in batch.items():
+            assert_same(tensor, expected[name].numpy())
+            assert not tensor.numel() or tensor.data_ptr() == expected[name].data_ptr()
+    tensors = [tensor for batch in each for tensor in batch.values()]
+    tensors[0].zero_()  # nobody else's version
+    assert [tensor._version for tensor in tensors[1:]] == [0] * (len(tensors) - 1)
 
 
 def test_fields_are_views_of_one_storage_and_see_what_is_written():

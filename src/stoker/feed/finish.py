@@ -11,6 +11,7 @@ from stoker.compact import Compact, widen
 from stoker.feed.handover import Leaving
 from stoker.feed.run_settings import RunSettings
 from stoker.feed.units.make import Made
+from stoker.gather.together import Together
 from stoker.identity import order_key
 from stoker.order.steps import Slice
 from stoker.spec import Arrays, Ragged, Shared
@@ -61,12 +62,25 @@ class Finisher:
         self._changes = is_widened or settings.marks_padding or is_augmented or settings.sequence_shard is not None
         self._prepare = self._copied if handover.copies else handover.prepare
         self.is_quick = not (is_augmented or handover.copies)
+        self._prepare_together = None if self._changes else handover.prepare_together
+
+    @property
+    def takes_together(self) -> bool:
+        """Whether batches that were gathered in one go may leave as one: nothing is done to one by itself before."""
+        return self._prepare_together is not None
 
     def finish(self, made: Made, slices: Sequence[Slice]) -> Prepared:
         """Return a batch as it is handed over."""
         if self._changes:
             made = self._changed(made, slices)
         return Prepared(self._prepare(made, self._leaving), made.num_samples)
+
+    def finish_together(self, together: Together) -> list[Prepared]:
+        """Return batches that leave as one, each as it is handed over."""
+        assert self._prepare_together is not None
+        with self._stages.span("copy", together.assembled.size_bytes):
+            prepared = self._prepare_together(together, self._leaving)
+        return list(map(Prepared, prepared, together.sizes))
 
     def _changed(self, made: Made, slices: Sequence[Slice]) -> Made:
         settings, leaving = self._settings, self._leaving

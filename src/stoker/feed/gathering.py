@@ -14,9 +14,10 @@ from stoker.feed.reorder import reordered
 from stoker.feed.residence import assemble_resident
 from stoker.feed.run_settings import RunSettings
 from stoker.feed.streams import Acquired, Range, Stream
-from stoker.feed.units.make import Gathered, Made, UnitPart, rows_made
+from stoker.feed.units.make import Gathered, UnitPart, rows_made
 from stoker.gather.assemble import Assembled, Part, assemble
 from stoker.gather.buffers import BufferPool
+from stoker.gather.together import side_by_side
 from stoker.offsets import offsets_of
 from stoker.offsets import ranges as spread
 from stoker.order.permute import arithmetic
@@ -52,6 +53,7 @@ class Gatherer:
         settings: See `RunSettings`.
         stages: Told of gathering.
         num_ahead: Batches that are made ahead of the step.
+        leave_together: Whether those gathered in one go leave as one where they can; see `Finisher`.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Gatherer:
         settings: RunSettings,
         stages: Stages,
         num_ahead: int,
+        leave_together: bool = False,
     ) -> None:
         self._streams = streams
         self._slices_of = slices_of
@@ -74,6 +77,7 @@ class Gatherer:
         self._scratch = BufferPool()
         self._batch_bytes = TOGETHER_BYTES  # of the last one; until one is made, one at a time
         self._num_ahead = num_ahead
+        self._leave_together = leave_together
         self._num_together = 1  # the most so far
         self._is_warming = num_ahead > 0
 
@@ -81,8 +85,8 @@ class Gatherer:
     def max_together(self) -> int:
         """How many batches may be gathered in one go; more make the wait for one of them longer."""
         settings = self._settings
-        if settings.handover.resident is not None:
-            return 1
+        if settings.handover.resident is not None and not self._leave_together:
+            return 1  # which of them lie on the device is found out for all of them as one
         if self._opened.is_mixed and settings.once != "never":
             return 1  # what samples share is found data set by data set, not batch by batch
         if settings.batch_bytes is None:
@@ -96,7 +100,7 @@ class Gatherer:
         # Batches with lists differ in size, and those that are claimed together should be gathered in one go.
         return max(1, min(_MAX_TOGETHER, int(TOGETHER_BYTES / (_MOST_ABOVE * batch_bytes))))
 
-    def gather(self, numbers: Sequence[int]) -> tuple[list[Made], list[tuple[Slice, ...]]]:
+    def gather(self, numbers: Sequence[int]) -> tuple[Gathered, list[tuple[Slice, ...]]]:
         """Return the batches of the first of these steps and of those after it whose windows are open already.
 
         Blocks: until the windows of the first are open.
@@ -118,9 +122,9 @@ class Gatherer:
             start_ns = time.perf_counter_ns()
             sizes = _sizes(slices)
             if self._opened.is_mixed:
-                made, size_bytes = self._mixed(parts, sizes, self._whose(by_lane), spots)
+                gathered = self._mixed(parts, sizes, self._whose(by_lane), spots)
             else:
-                made, size_bytes = self._gathered(parts, sizes, spots)
+                gathered = self._gathered(parts, sizes, spots)
         except FieldMismatchError:
             if len(slices) == 1:
                 raise
@@ -129,13 +133,14 @@ class Gatherer:
         finally:
             for windows, window in acquired:
                 windows.release(window)
+        size_bytes = gathered.size_bytes
         self._stages("gather", start_ns, time.perf_counter_ns(), size_bytes)
         self._batch_bytes = max(1, size_bytes // len(slices))
         if self._is_warming:
             self._num_together = max(self._num_together, len(slices))
             if size_bytes <= TOGETHER_BYTES:
                 self._is_warming = self._pool.warm(self._most_bytes)
-        return made, slices
+        return gathered, slices
 
     def _are_open(self, by_lane: Sequence[tuple[int, Sequence[Range]]]) -> bool:
         streams = self._streams
@@ -167,7 +172,13 @@ class Gatherer:
             assembled = assemble_resident(spec, parts, resident.first_row, self._pool)
         else:
             assembled = assemble(spec, _rows(parts), self._pool, once=settings.once, places=spots, sizes=sizes)
-        return _cut(assembled, sizes)
+        return self._rows_made(assembled, sizes)
+
+    def _rows_made(self, assembled: Assembled, sizes: Sequence[int]) -> Gathered:
+        """Return the batches of rows that were gathered side by side."""
+        if self._leave_together and (together := side_by_side(assembled, sizes, self._pool)) is not None:
+            return Gathered([], assembled.size_bytes, together)
+        return Gathered([rows_made(batch) for batch in assembled.cut(sizes)], assembled.size_bytes)
 
     def _mixed(self, parts: Sequence[UnitPart], sizes: Sequence[int], whose: Int64, spots: Int64 | None) -> Gathered:
         """Return batches of several data sets, each sample at its place.
@@ -184,13 +195,13 @@ class Gatherer:
             places = spots[places]
         if maker is None:
             assembled = assemble(self._opened.spec, _rows(parts), self._pool, once=settings.once, places=places)
-            gathered = _cut(assembled, sizes)
+            gathered = self._rows_made(assembled, sizes)
         else:  # what is more than one row is put in order afterwards
             order = np.empty_like(places)
             order[places] = np.arange(len(places))
-            (made,), size_bytes = maker.make_together(parts, sizes, self._scratch, once=settings.once)
-            together = reordered(made, order, self._pool, is_grouped=maker.is_grouped)
-            gathered = Gathered(maker.cut(together, sizes), size_bytes)
+            whole = maker.make_together(parts, sizes, self._scratch, once=settings.once)
+            (together,) = (reordered(one, order, self._pool, is_grouped=maker.is_grouped) for one in whole.made)
+            gathered = Gathered(maker.cut(together, sizes), whole.size_bytes)
         if settings.source_field is not None:
             sources = np.empty(len(whose), dtype=np.int32)
             sources[slice(None) if spots is None else spots] = whose
@@ -246,8 +257,3 @@ def _rows(parts: Sequence[UnitPart]) -> list[Part]:
 def _sizes(slices: Sequence[Sequence[Slice]]) -> list[int]:
     """Return how many samples each batch has."""
     return [sum([stop - start for _, start, stop, _ in pieces]) for pieces in slices]
-
-
-def _cut(assembled: Assembled, sizes: Sequence[int]) -> Gathered:
-    """Return the batches of rows that were gathered side by side."""
-    return Gathered([rows_made(batch) for batch in assembled.cut(sizes)], assembled.size_bytes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,6 +11,7 @@ from stoker.feed.residence import Resident
 from stoker.feed.sequence import SequenceShard
 from stoker.feed.units.make import Made
 from stoker.gather.buffers import plain_buffer
+from stoker.gather.together import Together
 from stoker.spec import Array, Arrays
 
 
@@ -51,6 +52,10 @@ class Handover(Protocol):
         """Records that stay on a device, which need not be gathered; None without any."""
 
     @property
+    def prepare_together(self) -> Callable[[Together, Leaving], Sequence[Any]] | None:
+        """Does what `prepare` does for several batches as one, and returns what it made of each; None if it cannot."""
+
+    @property
     def expands(self) -> bool:
         """Whether it expands what samples share behind the copy, so that each value is copied once."""
 
@@ -75,6 +80,7 @@ class NumpyHandover:
     expands = False
     widens = False
     resident = None
+    prepare_together = None
 
     def allocate(self, num_bytes: int) -> Array:
         """Return ordinary memory."""

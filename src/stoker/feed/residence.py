@@ -74,6 +74,9 @@ def assemble_resident(spec: Spec, parts: Sequence[UnitPart], first_row: Int64, p
         first_row: Of the chunks on the device; see `Resident`.
         pool: Gives the memory.
     """
+    every = [Part(part.window, part.where) for part in parts]
+    if (lying := _all_there(spec, parts, first_row, pool)) is not None:
+        return assemble_beside(spec, every, (), pool, Residence(_NONE, lying, _NONE))
     there, rows, here, others = [_NONE], [_NONE], [_NONE], []
     begin = 0
     for part in parts:
@@ -88,8 +91,28 @@ def assemble_resident(spec: Spec, parts: Sequence[UnitPart], first_row: Int64, p
             others.append(Part.at(part.window, part.slot[~lies], part.unit[~lies]))
         begin += len(lies)
     residence = Residence(*(np.concatenate(places) for places in (there, rows, here)))
-    every = [Part(part.window, part.where) for part in parts]
     return assemble_beside(spec, every, others, pool, residence)
+
+
+def _all_there(spec: Spec, parts: Sequence[UnitPart], first_row: Int64, pool: BufferPool) -> Int64 | None:
+    """Return the row on the device of each sample, shape [B]; None where not all chunks of their windows lie there.
+
+    Then a chunk is looked up once, and not a sample.
+    """
+    firsts = [first_row[part.chunks] for part in parts]
+    if not parts or any((first < 0).any() for first in firsts):
+        return None
+    num = sum(part.where.num for part in parts)
+    rows = pool.take(8 * num)[: 8 * num].view(np.int64)  # they cross to the device
+    begin = 0
+    for part, first in zip(parts, firsts, strict=True):
+        out, by = rows[begin : begin + part.where.num], first - part.window.first_row[: len(first)]
+        if spec.ragged:  # slots and rows are needed here as well
+            np.add(part.unit, by[part.slot], out=out)
+        else:
+            out[:] = part.where.moved(by).row
+        begin += len(out)
+    return rows
 
 
 _NONE: Int64 = np.empty(0, dtype=np.int64)

@@ -132,6 +132,7 @@ class Run:
             waiting=partial(stages.span, "wait_chunk"),
         )
         self._streams: list[Stream] = [self._stream_of(order) for order in orders]
+        self._finisher = Finisher(settings, opened.spec.compact, stages=stages, epoch=self._epoch)
         self._gatherer = Gatherer(
             self._streams,
             partial(steps.slices_of, shard=settings.shard),
@@ -140,8 +141,9 @@ class Run:
             settings=settings,
             stages=stages,
             num_ahead=min(settings.prefetch, len(self._numbers)),
+            # What says which data set each sample is of is written to each batch.
+            leave_together=self._finisher.takes_together and settings.source_field is None,
         )
-        self._finisher = Finisher(settings, opened.spec.compact, stages=stages, epoch=self._epoch)
         self._prefetch: Prefetch[Prepared] = Prefetch(
             self._make,
             num_results=len(self._numbers),
@@ -300,19 +302,24 @@ class Run:
         ready: list[Prepared] = []
         try:
             with stages.span("batch", subject=self._subject_of(numbers[0])) as span:
-                made, slices = self._gatherer.gather(numbers)
+                gathered, slices = self._gatherer.gather(numbers)
+                if gathered.together is not None:
+                    finished = iter(finisher.finish_together(gathered.together))
+                else:
+                    finished = map(finisher.finish, gathered.made, slices)
+                is_quick = finisher.is_quick or gathered.together is not None
                 # A span of its own for each takes a tenth of what is left to do, so only where somebody looks at it.
-                num_now = len(made) if finisher.is_quick and not stages.shows_each else 1
+                num_now = len(slices) if is_quick and not stages.shows_each else 1
                 span.num_calls = num_now
-                for i in range(num_now):
-                    ready.append(finisher.finish(made[i], slices[i]))  # noqa: PERF401  kept where a later one fails
+                for _ in range(num_now):
+                    ready.append(next(finished))  # noqa: PERF401  kept where a later one fails
             self._busy_s = (span.stop_ns - span.start_ns) / 1e9
-            for i in range(num_now, len(made)):
-                if not finisher.is_quick:
+            for i in range(num_now, len(slices)):
+                if not is_quick:
                     yield ready
                     ready = []
                 with stages.span("batch", subject=self._subject_of(numbers[i])):
-                    ready.append(finisher.finish(made[i], slices[i]))
+                    ready.append(next(finished))
         except Exception:
             if ready:  # they come before the error
                 yield ready

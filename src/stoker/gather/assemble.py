@@ -77,7 +77,7 @@ class Residence:
     """Which samples of a batch lie on the device.
 
     Attributes:
-        there: Their places in the batch, ascending. Shape [R].
+        there: Their places in the batch, ascending, shape [R]; empty where all samples are there.
         rows: Their rows on the device. Shape [R].
         here: Places of the others, ascending. Shape [H].
     """
@@ -89,7 +89,7 @@ class Residence:
     @property
     def num_samples(self) -> int:
         """R + H."""
-        return len(self.there) + len(self.here)
+        return len(self.rows) + len(self.here)
 
 
 class Assembled(NamedTuple):

@@ -373,6 +373,14 @@ class Located:
         """Row of each position, as `EpochOrder.tables` was told. Shape [B]."""
         return self._find()[1]
 
+    def moved(self, by: Int64) -> Located:
+        """Return where the positions lie if the rows of each slot lie so much further on.
+
+        Args:
+            by: Shape [K].
+        """
+        return Located(self._ranges, self.tables._replace(shifts=self.tables.shifts + by))
+
     def _find(self) -> tuple[Int64, Int64]:
         if self._found is None:
             if self.stretch is not None:

@@ -14,12 +14,13 @@ from stoker.feed.handover import Leaving
 from stoker.feed.units.make import Made
 from stoker.gather.assemble import Assembled, SharedRows
 from stoker.gather.buffers import plain_buffer
+from stoker.gather.together import Together
 from stoker.spec import Array, Ragged, Shared
 from stoker.torch.compact import widen_tensor
 from stoker.torch.expand import expand_ragged, expand_rows, expanded_totals
 from stoker.torch.resident import ResidentRows
 from stoker.torch.stream import Mark, SideStream
-from stoker.torch.tensors import Tensors, as_tensors, fields_of, own_tensors
+from stoker.torch.tensors import Tensors, as_tensors, cut, fields_of, fields_of_each, own_tensors
 
 
 class CpuHandover:
@@ -34,6 +35,7 @@ class CpuHandover:
     expands = False
     widens = False
     resident = None
+    prepare_together = None
 
     def __init__(self, *, in_one_storage: bool = False) -> None:
         self._in_one_storage = in_one_storage
@@ -71,17 +73,17 @@ class OnDevice:
         tensors: Its fields on the device, valid once `copied` is done.
         memory: Every tensor that owns device memory among them or behind them.
         copied: Behind the copy.
-        made: The host memory that is being read until then.
+        source: The host memory that is being read until then; the same for batches that are copied as one.
     """
 
     tensors: Tensors
     memory: list[torch.Tensor]
     copied: Mark
-    made: Made
+    source: Made | Together
 
 
 class DeviceHandover:
-    """Tensors on a device: one copy a batch from pinned memory, on a stream of its own.
+    """Tensors on a device: one copy a batch, or for several together, from pinned memory, on a stream of its own.
 
         assemble thread    gather ─► pinned buffer ─► copy ─► mark
         training loop                                          └─► waits for the mark alone ─► views of the record
@@ -136,11 +138,36 @@ class DeviceHandover:
             copied = self._stream.mark()
         return OnDevice(tensors, memory, copied, made)
 
+    def prepare_together(self, together: Together, leaving: Leaving) -> list[OnDevice]:
+        """Begin one copy for several batches, and return each of them.
+
+        What a batch costs beside its bytes is calls, each of which waits for the interpreter's lock beside other
+        threads: so nearly all of them are for all batches at a time.
+        """
+        spec, memory = together.assembled.spec, list[torch.Tensor]()
+        with self._stream.copies():
+            batches: list[Tensors] = [{} for _ in together.sizes]
+            if spec.record_bytes:
+                records = self._copy_records(together.assembled, memory)
+                batches = fields_of_each(records, spec, together.sizes)
+            if together.assembled.ragged:
+                self._copy_lists(together, batches, memory)
+            owned: list[list[torch.Tensor]] = [[] for _ in batches]
+            for name in () if leaving.is_widened else leaving.compact:
+                for fields, own in zip(batches, owned, strict=True):
+                    fields[name] = self._widened(fields[name], leaving.compact[name], own)
+            copied = self._stream.mark()
+        if spec.ragged:
+            batches = [{name: fields[name] for name in spec.names} for fields in batches]
+        return [OnDevice(fields, [*memory, *own], copied, together) for fields, own in zip(batches, owned, strict=True)]
+
     def hand_over(self, prepared: OnDevice) -> Tensors:
         """Return the tensors; what the loop does with them on its stream waits for the copy."""
         self._stream.wait(prepared.copied, prepared.memory)
         with self._lock:
-            self._in_flight = [batch for batch in (*self._in_flight, prepared) if not batch.copied.query()]
+            self._in_flight = [batch for batch in self._in_flight if not batch.copied.query()]
+            if not any(batch.source is prepared.source for batch in self._in_flight) and not prepared.copied.query():
+                self._in_flight.append(prepared)
         return prepared.tensors
 
     def _copy_records(self, assembled: Assembled, memory: list[torch.Tensor]) -> torch.Tensor:
@@ -149,6 +176,17 @@ class DeviceHandover:
         records = self.resident.gather(assembled.residence, assembled.records, lambda array: self._copy(array, memory))
         memory.append(records)
         return records
+
+    def _copy_lists(self, together: Together, batches: list[Tensors], memory: list[torch.Tensor]) -> None:
+        """Begin to copy the lists of several batches, and add them to these."""
+        offsets = self._copy(together.offsets, memory).unbind(0)
+        num_offsets = [size + 1 for size in together.sizes]
+        named = together.assembled.ragged.items()
+        for (name, lists), borders, num_values in zip(named, offsets, together.num_values, strict=True):
+            values = self._copy(np.asarray(lists.values), memory)
+            pieces = zip(batches, cut(values, num_values), cut(borders, num_offsets), strict=True)
+            for fields, some, own in pieces:
+                fields[name] = Ragged(some, own)
 
     def _copy_shared(self, shared: SharedRows, memory: list[torch.Tensor], *, is_expanded: bool) -> Tensors:
         """Begin to copy what samples share, each value once; expanded there, behind the copy, where that is wanted."""

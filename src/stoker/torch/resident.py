@@ -91,7 +91,7 @@ class ResidentRows:
             here: Records of the others. Shape [H, record_bytes].
             copy: Begins to copy an array to the device.
         """
-        if not len(residence.there):
+        if not len(residence.rows):
             return copy(here)
         assert self._records is not None
         rows = _words(self._records).index_select(0, copy(residence.rows))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 from itertools import groupby
 from operator import attrgetter
@@ -107,6 +107,35 @@ def fields_of(records: torch.Tensor, spec: Spec) -> dict[str, torch.Tensor]:
         # that is written to would be another version of all, and torch refuses to write into one beside gradients.
         fields.update(zip(run.names, map(_DATA, views.unbind(0)), strict=True))
     return {entry.name: fields[entry.name] for entry in spec.fixed}
+
+
+def cut(tensor: torch.Tensor, sizes: Sequence[int]) -> Sequence[torch.Tensor]:
+    """Return pieces of a tensor, in its memory, each a tensor of its own to write to.
+
+    Those of `Tensor.split` are views of each other; see `fields_of`. Eight take 9 microseconds so, and 4 like this.
+
+    Args:
+        tensor: Shape [B, ...].
+        sizes: Of each piece; B together.
+    """
+    pieces: Sequence[torch.Tensor] = torch.unsafe_split_with_sizes(tensor, list(sizes))
+    return pieces
+
+
+def fields_of_each(records: torch.Tensor, spec: Spec, sizes: Sequence[int]) -> list[Tensors]:
+    """Return what `fields_of` does of several batches whose records lie behind each other.
+
+    Each of torch's operations gives up the interpreter's lock, and beside threads that want it, it takes long to come
+    back: so there is one for each field, not for each field of each batch.
+
+    Args:
+        records: uint8, shape [B, record_bytes], B over all batches.
+        spec: Spec of the samples.
+        sizes: Samples of each.
+    """
+    fields = fields_of(records, spec)
+    columns = [cut(field, sizes) for field in fields.values()]
+    return [dict(zip(fields, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 class _Run(NamedTuple):

@@ -10,6 +10,7 @@ from stoker.cache.chunk import opened, read_header
 from stoker.cache.write import write_chunk
 from stoker.gather.assemble import Part, assemble
 from stoker.gather.buffers import BufferPool
+from stoker.gather.together import side_by_side
 from stoker.order.epoch import Located, Order
 from stoker.source.columns import plan_spec, to_arrays
 from stoker.spec import Ragged
@@ -123,6 +124,31 @@ def test_batches_cut_from_one_are_those_assembled_one_by_one(tmp_path_factory, s
             }
     finally:
         window.close()
+
+
+@given(sizes=st.lists(st.integers(0, 9), min_size=1, max_size=6), seed=st.integers(0, 5))
+def test_lists_of_batches_that_leave_as_one_are_counted_from_each_batchs_first(tmp_path_factory, sizes, seed):
+    columns = ["id", "word", "history"]
+    window = window_of(tmp_path_factory.mktemp("cut"), [30, 20], first=0, columns=columns)
+    slot = np.random.default_rng(seed).integers(0, 2, sum(sizes))
+    row = np.random.default_rng(seed + 1).integers(0, 20, sum(sizes))
+    whole = assemble(window.spec, [Part.at(window, slot, window.first_row[slot] + row)], BufferPool())
+    together = side_by_side(whole, sizes, BufferPool())
+    ends = np.cumsum([size + 1 for size in sizes])[:-1]
+    offsets = [np.split(of_field, ends) for of_field in together.offsets]
+    for i, batch in enumerate(whole.cut(sizes)):
+        for f, (name, lists) in enumerate(batch.ragged.items()):
+            assert offsets[f][i].tolist() == lists.offsets.tolist(), name
+            assert together.num_values[f][i] == len(lists.values), name
+    assert len(together.num_values) == len(whole.ragged) == len(columns) - 1
+    window.close()
+
+
+def test_lists_of_lists_do_not_leave_as_one(tmp_path):
+    window = window_of(tmp_path, [10], first=0, columns=["id", NESTED])
+    whole = assemble(window.spec, [Part.at(window, np.zeros(4, np.int64), np.arange(4))], BufferPool())
+    assert side_by_side(whole, [3, 1], BufferPool()) is None
+    window.close()
 
 
 @pytest.mark.parametrize("columns", [["wide"], ["wide", "history", "word"], ["history"], ["id"], ["id", NESTED]])

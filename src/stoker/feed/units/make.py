@@ -16,6 +16,7 @@ from stoker.gather.assemble import Assembled, Once, Part, assemble, lists_betwee
 from stoker.gather.borders import borders_of
 from stoker.gather.buffers import BufferPool
 from stoker.gather.take import expand
+from stoker.gather.together import Together
 from stoker.offsets import offsets_of
 from stoker.order.epoch import Located
 from stoker.order.plain import Int64
@@ -99,12 +100,14 @@ class Gathered(NamedTuple):
     """Batches that were gathered in one go.
 
     Attributes:
-        made: The batches, in their order.
+        made: The batches, in their order; none where they leave as one.
         size_bytes: Bytes gathered, of all of them.
+        together: All of them as one, where they leave so.
     """
 
     made: list[Made]
     size_bytes: int
+    together: Together | None = None
 
 
 def rows_made(assembled: Assembled) -> Made:
