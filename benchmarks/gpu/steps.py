@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.utils.data import IterableDataset
 
 from benchmarks import workloads
 from benchmarks.gpu.device import Marks, busy_share
+from benchmarks.gpu.plain import PlainRanking, PlainTokens, on_device
 from benchmarks.measure import Answer
 from stoker import Dataset, Field, Pack
 from stoker.demo.data import DemoData
@@ -73,8 +76,34 @@ class Language(nn.Module):
         return logits
 
 
+class _Work(NamedTuple):
+    """A model and its data.
+
+    Attributes:
+        words: What it is.
+        model: On the device.
+        loss: Of a batch.
+        dataset: What it trains on.
+        options: Of the loader.
+        plain: The same data by other means.
+    """
+
+    words: str
+    model: nn.Module
+    loss: Callable[[dict[str, Any]], torch.Tensor]
+    dataset: Dataset
+    options: dict[str, Any]
+    plain: IterableDataset[dict[str, Any]]
+
+
 def run_ranking(
-    data: DemoData, folder: Path, *, device: torch.device, num_rounds: int, batch_size: int = 8_192
+    data: DemoData,
+    folder: Path,
+    *,
+    device: torch.device,
+    num_rounds: int,
+    batch_size: int = 8_192,
+    num_workers: int | None = None,
 ) -> Answer:
     """A model of many embeddings, which computes little for each byte it gets."""
     fields = {
@@ -83,17 +112,26 @@ def run_ranking(
         "country": Field("int32", vocabulary=COUNTRIES),
     }
     dataset = Dataset([str(path) for path in data.paths], fields=fields)
+    plain = PlainRanking(data.paths, batch_size)
     model = Ranking().to(device)
 
     def loss(batch: dict[str, Any]) -> torch.Tensor:
         return nn.functional.binary_cross_entropy_with_logits(model(batch), batch["label"].float())
 
     options = {"batch_size": batch_size, "shuffle": True, "cache": folder / "cache"}
-    return _run("a ranking model", model, loss, dataset, options, device=device, num_rounds=num_rounds)
+    work = _Work("a ranking model", model, loss, dataset, options, plain)
+    return _run(work, device=device, num_rounds=num_rounds, num_workers=num_workers)
 
 
 def run_language(
-    data: DemoData, folder: Path, *, device: torch.device, num_rounds: int, batch_size: int = 16, length: int = _LENGTH
+    data: DemoData,
+    folder: Path,
+    *,
+    device: torch.device,
+    num_rounds: int,
+    batch_size: int = 16,
+    length: int = _LENGTH,
+    num_workers: int | None = None,
 ) -> Answer:
     """A transformer on packed texts."""
     del data
@@ -107,21 +145,15 @@ def run_language(
 
     pack = Pack("tokens", length=length)
     options = {"batch_size": batch_size, "shuffle": True, "cache": folder / "cache", "sequence": pack}
-    return _run("a transformer", model, loss, Dataset(rows), options, device=device, num_rounds=num_rounds)
+    plain = PlainTokens(sorted(Path(rows).glob("*.parquet")), batch_size, length)
+    work = _Work("a transformer", model, loss, Dataset(rows), options, plain)
+    return _run(work, device=device, num_rounds=num_rounds, num_workers=num_workers)
 
 
-def _run(
-    words: str,
-    model: nn.Module,
-    loss: Callable[[dict[str, Any]], torch.Tensor],
-    dataset: Dataset,
-    options: dict[str, Any],
-    *,
-    device: torch.device,
-    num_rounds: int,
-) -> Answer:
-    """Train from a warm cache, and on batches that lie on the device already: the most that any loader could give."""
-    with TorchLoader(dataset, device=device, **options) as loader:
+def _run(work: _Work, *, device: torch.device, num_rounds: int, num_workers: int | None) -> Answer:
+    """Train from a warm cache, by a plain DataLoader, and on batches that lie there already, the most there could be."""
+    model, loss = work.model, work.loss
+    with TorchLoader(work.dataset, device=device, **work.options) as loader:
         for _ in loader:  # warms the cache
             pass
         kept = [dict(batch) for batch in islice(_endless(loader), 8)]
@@ -133,21 +165,25 @@ def _run(
             loss(batch).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
 
-        shares = []
+        ours, most, plain = [], [], []
         for _ in range(num_rounds):
-            top = _busy(islice(_cycle(kept), NUM_STEPS), step, device)
-            shares.append((_busy(islice(_endless(loader), NUM_STEPS), step, device), top))
-    ours = sorted(share for share, _ in shares)
+            most.append(_busy(_cycle(kept), step, device))
+            ours.append(_busy(_endless(loader), step, device))
+            others = on_device(work.plain, device, num_workers=num_workers)
+            plain.append(_busy(others, step, device))
+            others.close()  # and its workers
     return Answer(
-        question=f"{words}: share of the time in which its steps run",
-        ours=ours[len(ours) // 2],
+        question=f"{work.words}: share of the time in which its steps run",
+        ours=statistics.median(ours),
         ceiling=1.0,
         unit="share of the time, by events on the device",
-        ratios=tuple(ours),
+        ratios=tuple(sorted(ours)),
         promise=_PROMISE,
         remarks=(
-            f"{NUM_STEPS} steps a round, the first {_NUM_FIRST} left out, batches of {options['batch_size']:,}",
-            "on batches that lie on the device already: " + ", ".join(f"{top:.3f}" for _, top in shares),
+            f"{NUM_STEPS} steps a round, the first {_NUM_FIRST} left out, batches of {work.options['batch_size']:,}",
+            "on batches that lie on the device already: " + ", ".join(f"{share:.3f}" for share in most),
+            "by a DataLoader of pyarrow's batches, a process a core, in the files' order: "
+            + ", ".join(f"{share:.3f}" for share in plain),
         ),
     )
 
@@ -155,7 +191,7 @@ def _run(
 def _busy(batches: Iterable[dict[str, Any]], step: Callable[[dict[str, Any]], None], device: torch.device) -> float:
     marks = Marks(device)
     steps = []
-    for batch in batches:
+    for batch in islice(batches, NUM_STEPS):
         start = marks.mark()
         step(batch)
         steps.append((start, marks.mark()))

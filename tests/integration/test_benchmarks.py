@@ -2,6 +2,8 @@
 
 import functools
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from stoker.demo.data import make_data
@@ -91,13 +93,48 @@ def test_the_questions_about_real_steps_are_answered(tmp_path, monkeypatch):
     monkeypatch.setattr(steps, "NUM_STEPS", 3)
     monkeypatch.setattr(steps, "Ranking", functools.partial(steps.Ranking, buckets=1_000, width=8))
     monkeypatch.setattr(steps, "Language", functools.partial(steps.Language, width=64, num_layers=1))
-    data, options = make_data(tmp_path / "data", num_rows=3_000), {"device": torch.device("cpu"), "num_rounds": 1}
+    data, options = (
+        make_data(tmp_path / "data", num_rows=3_000),
+        {"device": torch.device("cpu"), "num_rounds": 1, "num_workers": 0},
+    )
     for answer in (
         steps.run_ranking(data, tmp_path, batch_size=64, **options),
         steps.run_language(data, tmp_path, batch_size=2, length=8, **options),
     ):
         assert 0 < answer.ours <= 1
         assert answer.promise == 0.97
+        assert "DataLoader" in answer.remarks[-1]
+
+
+def test_the_plain_way_feeds_the_same_rows(tmp_path):
+    """Compared with ours, a DataLoader must do the same work."""
+    import itertools
+
+    from benchmarks.gpu.plain import PlainRanking, PlainTokens, on_device
+
+    import stoker
+    from stoker.demo.ranking import COUNTRIES
+
+    data = make_data(tmp_path / "data", num_rows=3_000)
+    fields = {
+        "dense": stoker.Field("float32", columns=["context_*", "dense_*"]),
+        "ids": stoker.Field("int64", columns="id_*"),
+        "country": stoker.Field("int32", vocabulary=COUNTRIES),
+    }
+    dataset = stoker.Dataset([str(path) for path in data.paths], fields=fields)
+    with stoker.Loader(dataset, batch_size=64) as loader:
+        ours = next(iter(loader))
+    plain = next(on_device(PlainRanking(data.paths, 64), torch.device("cpu"), num_workers=1))
+    for name, field in plain.items():
+        parts = zip(field, ours[name], strict=True) if isinstance(field, list | tuple) else [(field, ours[name])]
+        for mine, right in parts:
+            assert mine.tolist() == right.tolist(), name
+
+    (tmp_path / "tokens").mkdir()
+    pq.write_table(pa.table({"tokens": [[1, 2, 3], [], [4, 5, 6, 7], [8]]}), tmp_path / "tokens" / "0.parquet")
+    rows = PlainTokens([tmp_path / "tokens" / "0.parquet"], 2, 3)
+    found = [batch["tokens"].tolist() for batch in itertools.islice(rows, 2)]
+    assert found == [[[1, 2, 3], [4, 5, 6]], [[7, 8, 1], [2, 3, 4]]]
 
 
 def test_without_a_gpu_the_questions_about_one_say_so(monkeypatch, capsys):
