@@ -151,7 +151,7 @@ def run_language(
 
 
 def _run(work: _Work, *, device: torch.device, num_rounds: int, num_workers: int | None) -> Answer:
-    """Train from a warm cache, by a plain DataLoader, and on batches that lie there already, the most there could be."""
+    """Train from a warm cache, by a plain DataLoader, and on batches that lie there: the most there could be."""
     model, loss = work.model, work.loss
     with TorchLoader(work.dataset, device=device, **work.options) as loader:
         for _ in loader:  # warms the cache
