@@ -1,5 +1,6 @@
 """Shared fields as tensors: expanded on the device, or handed over once; the same as without sharing."""
 
+import time
 from contextlib import contextmanager
 
 import numpy as np
@@ -110,6 +111,44 @@ def test_tensors_are_those_without_sharing(tmp_path, shared, order):
             known = {one.untyped_storage().data_ptr() for one in loader.stream.memory}
             owned = [tensor.untyped_storage().data_ptr() for field in batch.values() for tensor in tensors_of(field)]
             assert set(owned) <= known, "memory that the allocator is not told of"
+
+
+@pytest.mark.parametrize("order", [{}, {"shuffle_by": "query_id", "batch_size": 4}, {"weights": "query_id"}])
+@pytest.mark.parametrize("options", [{}, {"shared": "expand"}, {"shared": "unique"}], ids=str)
+@pytest.mark.parametrize("is_narrow", [False, True], ids=["whole", "narrow"])
+def test_batches_that_were_made_together_cross_as_one(tmp_path, options, order, is_narrow):
+    # Lists of lists cross by themselves.
+    names = ["own_list", "q_number", "query_id", "q_list", "user", "q_word", "u_flag", "own", "q_vector"]
+    narrow = {"q_number": "float16", "q_list": "int16", "own": "bfloat16", "own_list": "int32"} if is_narrow else {}
+    fields = {name: stoker.Field(kept_as=kept_as) for name, kept_as in narrow.items()}
+
+    def made(share):
+        dataset_in(tmp_path, None)
+        return stoker.Dataset(tmp_path, share=share, chunk_size=3000, columns=names, fields=fields)
+
+    expected = batches(TorchLoader(made(None), **OPTIONS | order))
+    num_together, stream = [], PromptStream()
+
+    class Counting(DeviceHandover):
+        def prepare_together(self, together, leaving):
+            num_together.append(len(together.sizes))
+            return super().prepare_together(together, leaving)
+
+    class OnCounting(stoker.Loader):
+        def _make_handover(self):
+            return Counting(stream)
+
+    share = SHARE if options else None
+    with OnCounting(made(share), prefetch=12, num_threads=1, **OPTIONS | order | options) as loader:
+        found, until_s = [], time.monotonic() + 20
+        for batch in loader:
+            while not found and loader.stats().stages["batch"].num_calls < 4 and time.monotonic() < until_s:
+                time.sleep(0.001)  # a loop that takes its time: some are made in one go meanwhile
+            found.append({name: expanded(plain(field)) for name, field in batch.items()})
+            known = {one.untyped_storage().data_ptr() for one in stream.memory}
+            assert {t.untyped_storage().data_ptr() for field in batch.values() for t in tensors_of(field)} <= known
+    check_same(found, expected)
+    assert max(num_together) > 1
 
 
 def tensors_of(field):

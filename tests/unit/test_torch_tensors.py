@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from stoker.gather.assemble import Assembled
 from stoker.spec import Entry, Ragged, Spec
 from stoker.torch import to_nested
-from stoker.torch.tensors import as_tensor, as_tensors, fields_of, fields_of_each, torch_dtype
+from stoker.torch.tensors import as_tensor, as_tensors, cut_each, fields_of, torch_dtype
 
 pytestmark = pytest.mark.torch
 
@@ -78,7 +78,7 @@ def test_fields_of_several_batches_are_those_of_each(kinds, sizes, first):
     if spec.record_bytes == 0:
         return
     records = torch.from_numpy(random_records(spec, first + sum(sizes)))[first:]
-    each = fields_of_each(records, spec, sizes)
+    each = cut_each(fields_of(records, spec), sizes)
     for batch, alone in zip(each, records.split(sizes), strict=True):
         expected = fields_of(alone, spec)
         assert list(batch) == list(expected)

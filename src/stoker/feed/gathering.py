@@ -14,10 +14,10 @@ from stoker.feed.reorder import reordered
 from stoker.feed.residence import assemble_resident
 from stoker.feed.run_settings import RunSettings
 from stoker.feed.streams import Acquired, Range, Stream
-from stoker.feed.units.make import Gathered, UnitPart, rows_made
+from stoker.feed.units.make import Gathered, Maker, UnitPart, rows_made
 from stoker.gather.assemble import Assembled, Part, assemble
 from stoker.gather.buffers import BufferPool
-from stoker.gather.together import side_by_side
+from stoker.gather.together import Groups, side_by_side
 from stoker.offsets import offsets_of
 from stoker.offsets import ranges as spread
 from stoker.order.permute import arithmetic
@@ -167,12 +167,28 @@ class Gatherer:
         """Return batches of one data set; `spots` says where each sample goes, unless that is one after the other."""
         settings, spec = self._settings, self._opened.spec
         if settings.maker is not None:
-            return settings.maker.make(parts, sizes, self._pool, once=settings.once)
+            return self._units_made(settings.maker, parts, sizes)
         if (resident := settings.handover.resident) is not None:
             assembled = assemble_resident(spec, parts, resident.first_row, self._pool)
         else:
             assembled = assemble(spec, _rows(parts), self._pool, once=settings.once, places=spots, sizes=sizes)
         return self._rows_made(assembled, sizes)
+
+    def _units_made(self, maker: Maker, parts: Sequence[UnitPart], sizes: Sequence[int]) -> Gathered:
+        """Return batches of units that were gathered side by side."""
+        whole = maker.make_together(parts, sizes, self._pool, once=self._settings.once)
+        (made,) = whole.made
+        if self._leave_together and maker.makes_rows:
+            num_rows, groups = sizes, None
+            if maker.is_grouped:
+                offsets = made.arrays["group_offsets"]
+                assert isinstance(offsets, np.ndarray)
+                num_rows = np.diff(offsets[offsets_of(np.array(sizes, dtype=np.int64))]).tolist()
+                groups = Groups(offsets, sizes)
+            together = side_by_side(made.assembled, num_rows, self._pool, groups=groups)
+            if together is not None:
+                return Gathered([], whole.size_bytes, together)
+        return Gathered(maker.cut(made, sizes), whole.size_bytes)
 
     def _rows_made(self, assembled: Assembled, sizes: Sequence[int]) -> Gathered:
         """Return the batches of rows that were gathered side by side."""

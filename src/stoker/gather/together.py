@@ -1,7 +1,8 @@
 """Batches that were gathered side by side and leave as one: cut where they arrive, behind a single copy.
 
-gathered    records  │ 0 │ 1 │ 2 │        lists  │ 0 │ 1 │ 2 │
-offsets     0 2 5 9 ┆ 9 11 ┆ ..    ──►    0 2 5 9 ┆ 0 2 ┆ ..     each batch's from zero on, in memory to copy from
+records     │ batch 0 │ batch 1 │ …                       as they were gathered
+values      │ batch 0 │ batch 1 │ …
+offsets     0 2 5 9 11 …    ──►    0 2 5 9 ┆ 0 2 …        each batch's from zero on, in memory to copy from
 """
 
 from __future__ import annotations
@@ -18,41 +19,91 @@ from stoker.offsets import offsets_of
 from stoker.spec import Array, Ragged
 
 
+class Groups(NamedTuple):
+    """Groups of several batches of rows.
+
+    Attributes:
+        offsets: Of the groups of each batch, from zero on, side by side. int64, shape [G + N].
+        sizes: Groups of each batch; G together. [N].
+    """
+
+    offsets: Array
+    sizes: Sequence[int]
+
+
 class Together(NamedTuple):
     """Several batches of rows, as one.
 
     Attributes:
         assembled: All of them.
         sizes: Samples of each.
-        offsets: Of the lists of each ragged field, those of each batch counted from its own first value. int64, shape
-            [F, B + N], each batch having one more than samples.
+        offsets: Of the lists of each ragged field, those of each batch from zero on. int64, shape [F, B + N].
         num_values: Of each ragged field, in each batch. [F][N].
+        shared: What they share by each key: the different rows of each batch, side by side, and which of its batch's
+            each sample has, int32, shape [B].
+        groups: Where the order counts groups.
     """
 
     assembled: Assembled
     sizes: Sequence[int]
     offsets: Array
     num_values: list[list[int]]
+    shared: list[tuple[Together, Array]]
+    groups: Groups | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All fields in batch order, without those of groups."""
+        return self.assembled.names or self.assembled.spec.names
 
 
-def side_by_side(assembled: Assembled, sizes: Sequence[int], pool: BufferPool) -> Together | None:
+def side_by_side(
+    assembled: Assembled,
+    sizes: Sequence[int],
+    pool: BufferPool,
+    *,
+    groups: Groups | None = None,
+) -> Together | None:
     """Return batches as one that can be copied whole; None where they must be cut before.
 
     Args:
         assembled: The batches, gathered side by side.
         sizes: Samples of each.
         pool: Gives memory that can be copied from.
+        groups: Where the order counts groups; their offsets go on through all batches.
     """
-    lists = list(assembled.ragged.values())
-    has_more = assembled.shared or any(isinstance(one.values, Ragged) for one in lists)
-    if has_more or (assembled.spec.fixed and not assembled.spec.record_bytes):
+    lists = assembled.ragged.values()
+    is_nested = any(isinstance(one.values, Ragged) for one in lists)
+    if is_nested or (assembled.spec.fixed and not assembled.spec.record_bytes):
         return None
+    shared = []
+    for one in assembled.shared:
+        assert one.counts is not None
+        rows = side_by_side(one.rows, one.counts.tolist(), pool)
+        if rows is None:
+            return None
+        index = pool.take(one.index.nbytes)[: one.index.nbytes].view(one.index.dtype)
+        np.copyto(index, one.index)
+        shared.append((rows, index))
+    offsets = _offsets_in(pool, len(lists), sizes)
+    num_values = [_from_zero(one.offsets, sizes, out) for one, out in zip(lists, offsets, strict=True)]
+    if groups is not None:
+        (out,) = _offsets_in(pool, 1, groups.sizes)
+        _from_zero(groups.offsets, groups.sizes, out)
+        groups = groups._replace(offsets=out)
+    return Together(assembled, sizes, offsets, num_values, shared, groups)
+
+
+def _offsets_in(pool: BufferPool, num_fields: int, sizes: Sequence[int]) -> Array:
+    num_offsets = sum(sizes) + len(sizes)
+    num_bytes = 8 * num_fields * num_offsets
+    return pool.take(num_bytes)[:num_bytes].view(np.int64).reshape(num_fields, num_offsets)
+
+
+def _from_zero(offsets: Array, sizes: Sequence[int], out: Array) -> list[int]:
+    """Write offsets through all batches as those of each, and return how much each batch has; `sizes` is of what."""
     borders = offsets_of(np.array(sizes, dtype=np.int64)).tolist()
-    num = borders[-1] + len(sizes)
-    offsets = pool.take(8 * len(lists) * num)[: 8 * len(lists) * num].view(np.int64).reshape(len(lists), num)
-    num_values = []
-    for one, out in zip(lists, offsets, strict=True):
-        for i, (begin, end) in enumerate(pairwise(borders)):
-            np.subtract(one.offsets[begin : end + 1], one.offsets[begin], out=out[begin + i : end + i + 1])
-        num_values.append(np.diff(one.offsets[borders]).tolist())
-    return Together(assembled, sizes, offsets, num_values)
+    for i, (begin, end) in enumerate(pairwise(borders)):
+        np.subtract(offsets[begin : end + 1], offsets[begin], out=out[begin + i : end + i + 1])
+    ends: list[int] = np.diff(offsets[borders]).tolist()
+    return ends

@@ -30,6 +30,21 @@ def expand_rows(rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     return rows.index_select(0, index)
 
 
+def expand_records(records: torch.Tensor, index: torch.Tensor, *, out: torch.Tensor) -> None:
+    """Write `records[index]`: eight bytes at a time, where records are whole ones.
+
+    Args:
+        records: uint8, shape [U, record_bytes].
+        index: int32 or int64, shape [B].
+        out: uint8, shape [B, record_bytes].
+    """
+    if not out.numel():  # torch cannot see an empty tensor as another dtype
+        return
+    if records.shape[1] % 8 == 0:
+        records, out = records.view(torch.int64), out.view(torch.int64)
+    torch.index_select(records, 0, index, out=out)
+
+
 def expanded_totals(ragged: Ragged, index: Array) -> list[int]:
     """Return how many lists or values each level has once it is expanded; counted on the host, which has it all.
 

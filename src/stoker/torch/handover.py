@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 import torch
 
-from stoker.compact import Compact
 from stoker.feed.handover import Leaving
 from stoker.feed.units.make import Made
-from stoker.gather.assemble import Assembled, SharedRows
 from stoker.gather.buffers import plain_buffer
 from stoker.gather.together import Together
-from stoker.spec import Array, Ragged, Shared
-from stoker.torch.compact import widen_tensor
-from stoker.torch.expand import expand_ragged, expand_rows, expanded_totals
+from stoker.spec import Array, Shared
+from stoker.torch.copies import Copies
 from stoker.torch.resident import ResidentRows
 from stoker.torch.stream import Mark, SideStream
-from stoker.torch.tensors import Tensors, as_tensors, cut, fields_of, fields_of_each, own_tensors
+from stoker.torch.tensors import Tensors, as_tensors, fields_of, own_tensors
+from stoker.torch.together import batches_of
 
 
 class CpuHandover:
@@ -71,7 +67,7 @@ class OnDevice:
 
     Attributes:
         tensors: Its fields on the device, valid once `copied` is done.
-        memory: Every tensor that owns device memory among them or behind them.
+        memory: Every tensor that owns device memory among them or behind them, and of those that are copied with it.
         copied: Behind the copy.
         source: The host memory that is being read until then; the same for batches that are copied as one.
     """
@@ -113,53 +109,37 @@ class DeviceHandover:
 
     def prepare(self, made: Made, leaving: Leaving) -> OnDevice:
         """Begin the copy."""
-        memory: list[torch.Tensor] = []
+        copies = Copies(self._stream, self.resident)
         with self._stream.copies():
             together: Tensors = {}
             if not leaving.is_augmented:
                 if _has_records(made):
-                    together = _fields(self._copy_records(made.assembled, memory), made)
+                    together = _fields(copies.records(made.assembled), made)
                 for shared in made.assembled.shared:
-                    together |= self._copy_shared(shared, memory, is_expanded=leaving.is_expanded)
+                    together |= copies.shared(shared, is_expanded=leaving.is_expanded)
             if leaving.is_widened:
                 together = {name: field for name, field in together.items() if name not in leaving.compact}
             # The spec's order, then what was added; what the record copy has brought is not copied again.
             tensors: Tensors = {
-                name: together[name] if name in together else self._copy_field(array, memory)
-                for name, array in made.arrays.items()
+                name: together[name] if name in together else copies.field(array) for name, array in made.arrays.items()
             }
             if not leaving.is_widened:
                 for name in leaving.compact.keys() & tensors.keys():
-                    tensors[name] = self._widened(tensors[name], leaving.compact[name], memory)
+                    tensors[name] = copies.widened(tensors[name], leaving.compact[name])
             if leaving.sequence_shard is not None:
                 tensors = {name: leaving.cut(name, tensor) for name, tensor in tensors.items()}
                 # Where two pieces were put together, these own memory, too.
-                memory += [one for one in tensors.values() if isinstance(one, torch.Tensor)]
+                copies.memory += [one for one in tensors.values() if isinstance(one, torch.Tensor)]
             copied = self._stream.mark()
-        return OnDevice(tensors, memory, copied, made)
+        return OnDevice(tensors, copies.memory, copied, made)
 
     def prepare_together(self, together: Together, leaving: Leaving) -> list[OnDevice]:
-        """Begin one copy for several batches, and return each of them.
-
-        What a batch costs beside its bytes is calls, each of which waits for the interpreter's lock beside other
-        threads: so nearly all of them are for all batches at a time.
-        """
-        spec, memory = together.assembled.spec, list[torch.Tensor]()
+        """Begin one copy for several batches, and return each of them."""
+        copies = Copies(self._stream, self.resident)
         with self._stream.copies():
-            batches: list[Tensors] = [{} for _ in together.sizes]
-            if spec.record_bytes:
-                records = self._copy_records(together.assembled, memory)
-                batches = fields_of_each(records, spec, together.sizes)
-            if together.assembled.ragged:
-                self._copy_lists(together, batches, memory)
-            owned: list[list[torch.Tensor]] = [[] for _ in batches]
-            for name in () if leaving.is_widened else leaving.compact:
-                for fields, own in zip(batches, owned, strict=True):
-                    fields[name] = self._widened(fields[name], leaving.compact[name], own)
+            batches = batches_of(together, copies, leaving)
             copied = self._stream.mark()
-        if spec.ragged:
-            batches = [{name: fields[name] for name in spec.names} for fields in batches]
-        return [OnDevice(fields, [*memory, *own], copied, together) for fields, own in zip(batches, owned, strict=True)]
+        return [OnDevice(fields, copies.memory, copied, together) for fields in batches]
 
     def hand_over(self, prepared: OnDevice) -> Tensors:
         """Return the tensors; what the loop does with them on its stream waits for the copy."""
@@ -169,65 +149,6 @@ class DeviceHandover:
             if not any(batch.source is prepared.source for batch in self._in_flight) and not prepared.copied.query():
                 self._in_flight.append(prepared)
         return prepared.tensors
-
-    def _copy_records(self, assembled: Assembled, memory: list[torch.Tensor]) -> torch.Tensor:
-        if self.resident is None or assembled.residence is None:
-            return self._copy(assembled.records, memory)
-        records = self.resident.gather(assembled.residence, assembled.records, lambda array: self._copy(array, memory))
-        memory.append(records)
-        return records
-
-    def _copy_lists(self, together: Together, batches: list[Tensors], memory: list[torch.Tensor]) -> None:
-        """Begin to copy the lists of several batches, and add them to these."""
-        offsets = self._copy(together.offsets, memory).unbind(0)
-        num_offsets = [size + 1 for size in together.sizes]
-        named = together.assembled.ragged.items()
-        for (name, lists), borders, num_values in zip(named, offsets, together.num_values, strict=True):
-            values = self._copy(np.asarray(lists.values), memory)
-            pieces = zip(batches, cut(values, num_values), cut(borders, num_offsets), strict=True)
-            for fields, some, own in pieces:
-                fields[name] = Ragged(some, own)
-
-    def _copy_shared(self, shared: SharedRows, memory: list[torch.Tensor], *, is_expanded: bool) -> Tensors:
-        """Begin to copy what samples share, each value once; expanded there, behind the copy, where that is wanted."""
-        index = self._copy(shared.index, memory)
-        fields: Tensors = {}
-        rows = shared.rows
-        if rows.spec.record_bytes:
-            records = self._copy(rows.records, memory)
-            if is_expanded:
-                records = expand_rows(records, index)
-                memory.append(records)
-            fields |= fields_of(records, rows.spec)
-        for name, lists in rows.ragged.items():
-            copied = self._copy_field(lists, memory)
-            if is_expanded:
-                copied = expand_ragged(copied, index, expanded_totals(lists, shared.index))
-                memory += _tensors_of(copied)
-            fields[name] = copied
-        return fields if is_expanded else {name: Shared(field, index) for name, field in fields.items()}
-
-    def _widened(self, field: Any, compact: Compact, memory: list[torch.Tensor]) -> Any:
-        """Return a field as it is delivered, behind the copy."""
-        if isinstance(field, Shared):
-            return Shared(self._widened(field.values, compact, memory), field.index)
-        if isinstance(field, Ragged):
-            return Ragged(self._widened(field.values, compact, memory), field.offsets)
-        memory.append(widen_tensor(field, compact))
-        return memory[-1]
-
-    def _copy_field(self, array: Any, memory: list[torch.Tensor]) -> Any:
-        if isinstance(array, Shared):
-            return Shared(self._copy_field(array.values, memory), self._copy_field(array.index, memory))
-        if isinstance(array, Ragged):
-            return Ragged(self._copy_field(array.values, memory), self._copy_field(array.offsets, memory))
-        return self._copy(np.asarray(array), memory)
-
-    def _copy(self, array: Array, memory: list[torch.Tensor]) -> torch.Tensor:
-        # Not ascontiguousarray, which gives an array without dimensions one.
-        tensor = self._stream.copy(np.asarray(array, order="C"))
-        memory.append(tensor)
-        return tensor
 
 
 def _shared_in_one_storage(made: Made) -> Tensors:
@@ -240,11 +161,6 @@ def _shared_in_one_storage(made: Made) -> Tensors:
             fields |= {name: Shared(field, index) for name, field in views.items()}
         fields |= {name: Shared(as_tensors(lists), index) for name, lists in rows.ragged.items()}
     return fields
-
-
-def _tensors_of(ragged: Ragged) -> list[torch.Tensor]:
-    inner = ragged.values
-    return [ragged.offsets, *(_tensors_of(inner) if isinstance(inner, Ragged) else [inner])]
 
 
 def _has_records(made: Made) -> bool:

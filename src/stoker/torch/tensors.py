@@ -122,18 +122,16 @@ def cut(tensor: torch.Tensor, sizes: Sequence[int]) -> Sequence[torch.Tensor]:
     return pieces
 
 
-def fields_of_each(records: torch.Tensor, spec: Spec, sizes: Sequence[int]) -> list[Tensors]:
-    """Return what `fields_of` does of several batches whose records lie behind each other.
+def cut_each(fields: Mapping[str, torch.Tensor], sizes: Sequence[int]) -> list[Tensors]:
+    """Return the fields of several batches that lie behind each other; see `cut`.
 
     Each of torch's operations gives up the interpreter's lock, and beside threads that want it, it takes long to come
     back: so there is one for each field, not for each field of each batch.
 
     Args:
-        records: uint8, shape [B, record_bytes], B over all batches.
-        spec: Spec of the samples.
+        fields: Of all of them. Shapes [B, ...].
         sizes: Samples of each.
     """
-    fields = fields_of(records, spec)
     columns = [cut(field, sizes) for field in fields.values()]
     return [dict(zip(fields, row, strict=True)) for row in zip(*columns, strict=True)]
 

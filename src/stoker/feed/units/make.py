@@ -159,6 +159,11 @@ class Maker:
         return isinstance(self.asked, Grouped)
 
     @property
+    def makes_rows(self) -> bool:
+        """Whether batches hold rows as they are, those of units behind each other."""
+        return not isinstance(self.asked, Pack | NGram)
+
+    @property
     def spec(self) -> Spec:
         """What a batch holds of each unit; of a group, of each of its rows."""
         asked, spec = self.asked, self._spec.delivered
@@ -230,7 +235,7 @@ class Maker:
         if len(sizes) == 1:
             return [made]
         borders = [0, *accumulate(sizes)]
-        if not isinstance(self.asked, Pack | NGram):
+        if self.makes_rows:
             return self._cut_rows(made, borders)
         assembled: Iterable[Assembled] = repeat(made.assembled)  # of documents, as long as any is left of them
         if isinstance(self.asked, NGram):
