@@ -151,6 +151,23 @@ def test_batches_that_were_made_together_cross_as_one(tmp_path, options, order, 
     assert max(num_together) > 1
 
 
+@pytest.mark.parametrize("order", [{}, {"shuffle_by": "query_id", "batch_size": 4}])
+@pytest.mark.parametrize("shared", [None, "expand", "unique"])
+def test_a_mixture_arrives_as_it_does_on_the_cpu(tmp_path, shared, order):
+    names = ["q_number", "query_id", "q_list", "user", "u_flag", "own"]
+
+    def mixture():
+        share = SHARE if shared else None
+        sets = {name: dataset_in(tmp_path / name, share, num_queries=num) for name, num in (("a", 20), ("b", 11))}
+        for dataset in sets.values():
+            dataset.columns = names
+        return stoker.Mixture(sets, weights={"a": 2, "b": 1})
+
+    options = OPTIONS | order | ({"shared": shared} if shared else {})
+    expected = batches(TorchLoader(mixture(), **options))
+    check_same(batches(OnPromptDevice(mixture(), **options)), expected)
+
+
 def tensors_of(field):
     return [one for part in field for one in tensors_of(part)] if isinstance(field, Ragged | Shared) else [field]
 

@@ -78,8 +78,8 @@ def side_by_side(
         return None
     shared = []
     for one in assembled.shared:
-        assert one.counts is not None
-        rows = side_by_side(one.rows, one.counts.tolist(), pool)
+        counts = [one.rows.num_samples] if one.counts is None else one.counts.tolist()
+        rows = side_by_side(one.rows, counts, pool)
         if rows is None:
             return None
         index = pool.take(one.index.nbytes)[: one.index.nbytes].view(one.index.dtype)

@@ -185,10 +185,10 @@ class Maker:
             return None
         return float(sum(entry.value_bytes for entry in self.spec.fixed))
 
-    def make(
+    def make_together(
         self, parts: Sequence[UnitPart], sizes: Sequence[int], pool: BufferPool, *, once: Once = "never"
     ) -> Gathered:
-        """Return batches of units, in their order.
+        """Return the units of some batches as one; `cut` cuts it.
 
         Args:
             parts: Where the units lie, those of each batch behind those of the batch before it.
@@ -199,13 +199,6 @@ class Maker:
         Raises:
             FieldMismatchError: As `pack_field` says; of whichever batch.
         """
-        together = self.make_together(parts, sizes, pool, once=once)
-        return Gathered(self.cut(together.made[0], sizes), together.size_bytes)
-
-    def make_together(
-        self, parts: Sequence[UnitPart], sizes: Sequence[int], pool: BufferPool, *, once: Once = "never"
-    ) -> Gathered:
-        """Return the units of some batches as one: see `make`, and `cut`."""
         if isinstance(self.asked, Pack):
             return self._packed(self.asked, parts, pool)
         found, offsets = [], []
