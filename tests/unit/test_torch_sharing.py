@@ -149,6 +149,7 @@ def test_batches_that_were_made_together_cross_as_one(tmp_path, options, order, 
             assert {t.untyped_storage().data_ptr() for field in batch.values() for t in tensors_of(field)} <= known
     check_same(found, expected)
     assert max(num_together) > 1
+    assert loader.stats().stages["copy"].num_calls == sum(num_together)
 
 
 @pytest.mark.parametrize("order", [{}, {"shuffle_by": "query_id", "batch_size": 4}])

@@ -78,7 +78,8 @@ class Finisher:
     def finish_together(self, together: Together) -> list[Prepared]:
         """Return batches that leave as one, each as it is handed over."""
         assert self._prepare_together is not None
-        with self._stages.span("copy", together.assembled.size_bytes):
+        with self._stages.span("copy", together.assembled.size_bytes) as span:
+            span.num_calls = len(together.sizes)
             prepared = self._prepare_together(together, self._leaving)
         return list(map(Prepared, prepared, together.sizes))
 
