@@ -17,7 +17,7 @@ from stoker.feed.streams import Acquired, Range, Stream
 from stoker.feed.units.make import Gathered, Maker, UnitPart, rows_made
 from stoker.gather.assemble import Assembled, Part, assemble
 from stoker.gather.buffers import BufferPool
-from stoker.gather.together import Groups, side_by_side
+from stoker.gather.together import side_by_side
 from stoker.offsets import offsets_of
 from stoker.offsets import ranges as spread
 from stoker.order.permute import arithmetic
@@ -178,16 +178,8 @@ class Gatherer:
         """Return batches of units that were gathered side by side."""
         whole = maker.make_together(parts, sizes, self._pool, once=self._settings.once)
         (made,) = whole.made
-        if self._leave_together and maker.makes_rows:
-            num_rows, groups = sizes, None
-            if maker.is_grouped:
-                offsets = made.arrays["group_offsets"]
-                assert isinstance(offsets, np.ndarray)
-                num_rows = np.diff(offsets[offsets_of(np.array(sizes, dtype=np.int64))]).tolist()
-                groups = Groups(offsets, sizes)
-            together = side_by_side(made.assembled, num_rows, self._pool, groups=groups)
-            if together is not None:
-                return Gathered([], whole.size_bytes, together)
+        if self._leave_together and (together := maker.side_by_side(made, sizes, self._pool)) is not None:
+            return Gathered([], whole.size_bytes, together)
         return Gathered(maker.cut(made, sizes), whole.size_bytes)
 
     def _rows_made(self, assembled: Assembled, sizes: Sequence[int]) -> Gathered:

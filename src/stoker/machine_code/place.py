@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from stoker.machine_code.image import Image
+from stoker.machine_code.processors import LEVELS
 
 _FORMAT = 2
 _ROOT = Path(__file__).parents[2]
@@ -76,8 +77,8 @@ def write(processor: str, image: Image, modules: Iterable[str]) -> Path | None:
 
 def _paths(processor: str) -> Iterator[Path]:
     """Yield where code for a processor may be: where numba is told to keep its own, here, or in the user's folder."""
-    is_name = processor.replace("-", "").isalnum()  # of a level; else all that a processor can
-    name = f"loops-{processor if is_name else hashlib.sha256(processor.encode()).hexdigest()[:16]}.bin"
+    short = processor if processor in LEVELS.values() else hashlib.sha256(processor.encode()).hexdigest()[:16]
+    name = f"loops-{short}.bin"
     if asked := os.environ.get("NUMBA_CACHE_DIR"):
         yield Path(asked) / _PACKAGE / name
     yield _ROOT / _PACKAGE / "machine_code" / "images" / name

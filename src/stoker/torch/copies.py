@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -23,14 +24,16 @@ class Copies:
     Args:
         stream: Copies.
         resident: Records that stay on the device; None keeps none there.
+        compact: Fields that are widened there, and how.
 
     Attributes:
         memory: Every tensor that owns memory there of what was copied and made so far.
     """
 
-    def __init__(self, stream: SideStream, resident: ResidentRows | None) -> None:
+    def __init__(self, stream: SideStream, resident: ResidentRows | None, compact: Mapping[str, Compact]) -> None:
         self._stream = stream
         self._resident = resident
+        self._compact = compact
         self.memory: list[torch.Tensor] = []
 
     def array(self, array: Array) -> torch.Tensor:
@@ -78,12 +81,15 @@ class Copies:
         self.memory += _tensors_of(found)
         return found
 
-    def widened(self, field: Any, compact: Compact) -> Any:
-        """Return a field as it is delivered, behind the copy."""
+    def widened(self, name: str, field: Any) -> Any:
+        """Return a field as it is delivered, behind the copy: itself, where it is not kept narrower."""
+        return self._widened(field, self._compact[name]) if name in self._compact else field
+
+    def _widened(self, field: Any, compact: Compact) -> Any:
         if isinstance(field, Shared):
-            return Shared(self.widened(field.values, compact), field.index)
+            return Shared(self._widened(field.values, compact), field.index)
         if isinstance(field, Ragged):
-            return Ragged(self.widened(field.values, compact), field.offsets)
+            return Ragged(self._widened(field.values, compact), field.offsets)
         return self.own(widen_tensor(field, compact))
 
 

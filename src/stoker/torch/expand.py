@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 
 from stoker.spec import Array, Ragged
+from stoker.torch.tensors import words_of
 
 # What torch cannot gather from is gathered from as integers of the same size.
 _AS_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
@@ -24,25 +25,20 @@ def expand_rows(rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     signed = _AS_SIGNED.get(rows.dtype)
     if signed is not None:
         return rows.view(signed).index_select(0, index).view(rows.dtype)
-    if rows.dtype == torch.uint8 and rows.ndim == 2 and rows.shape[1] % 8 == 0 and rows.numel():
-        # Records: eight bytes at a time, not one.
-        return rows.view(torch.int64).index_select(0, index).view(torch.uint8)
+    if rows.dtype == torch.uint8 and rows.ndim == 2:
+        return words_of(rows).index_select(0, index).view(torch.uint8)
     return rows.index_select(0, index)
 
 
 def expand_records(records: torch.Tensor, index: torch.Tensor, *, out: torch.Tensor) -> None:
-    """Write `records[index]`: eight bytes at a time, where records are whole ones.
+    """Write `records[index]` to memory that is there.
 
     Args:
         records: uint8, shape [U, record_bytes].
         index: int32 or int64, shape [B].
         out: uint8, shape [B, record_bytes].
     """
-    if not out.numel():  # torch cannot see an empty tensor as another dtype
-        return
-    if records.shape[1] % 8 == 0:
-        records, out = records.view(torch.int64), out.view(torch.int64)
-    torch.index_select(records, 0, index, out=out)
+    torch.index_select(words_of(records), 0, index, out=words_of(out))
 
 
 def expanded_totals(ragged: Ragged, index: Array) -> list[int]:

@@ -109,7 +109,7 @@ class DeviceHandover:
 
     def prepare(self, made: Made, leaving: Leaving) -> OnDevice:
         """Begin the copy."""
-        copies = Copies(self._stream, self.resident)
+        copies = self._copies(leaving)
         with self._stream.copies():
             together: Tensors = {}
             if not leaving.is_augmented:
@@ -123,9 +123,7 @@ class DeviceHandover:
             tensors: Tensors = {
                 name: together[name] if name in together else copies.field(array) for name, array in made.arrays.items()
             }
-            if not leaving.is_widened:
-                for name in leaving.compact.keys() & tensors.keys():
-                    tensors[name] = copies.widened(tensors[name], leaving.compact[name])
+            tensors = {name: copies.widened(name, tensor) for name, tensor in tensors.items()}
             if leaving.sequence_shard is not None:
                 tensors = {name: leaving.cut(name, tensor) for name, tensor in tensors.items()}
                 # Where two pieces were put together, these own memory, too.
@@ -135,11 +133,14 @@ class DeviceHandover:
 
     def prepare_together(self, together: Together, leaving: Leaving) -> list[OnDevice]:
         """Begin one copy for several batches, and return each of them."""
-        copies = Copies(self._stream, self.resident)
+        copies = self._copies(leaving)
         with self._stream.copies():
             batches = batches_of(together, copies, leaving)
             copied = self._stream.mark()
         return [OnDevice(fields, copies.memory, copied, together) for fields in batches]
+
+    def _copies(self, leaving: Leaving) -> Copies:
+        return Copies(self._stream, self.resident, {} if leaving.is_widened else leaving.compact)
 
     def hand_over(self, prepared: OnDevice) -> Tensors:
         """Return the tensors; what the loop does with them on its stream waits for the copy."""

@@ -12,6 +12,7 @@ import torch
 from stoker.gather.assemble import Residence
 from stoker.spec import Array
 from stoker.torch.stream import Mark, SideStream
+from stoker.torch.tensors import words_of
 
 
 class ResidentRows:
@@ -94,16 +95,11 @@ class ResidentRows:
         if not len(residence.rows):
             return copy(here)
         assert self._records is not None
-        rows = _words(self._records).index_select(0, copy(residence.rows))
+        rows = words_of(self._records).index_select(0, copy(residence.rows))
         if not len(residence.here):
             return rows.view(torch.uint8)
         records = torch.empty((residence.num_samples, self._width), dtype=torch.uint8, device=self._records.device)
-        words = _words(records)
+        words = words_of(records)
         words.index_copy_(0, copy(residence.there), rows)
-        words.index_copy_(0, copy(residence.here), _words(copy(here)))
+        words.index_copy_(0, copy(residence.here), words_of(copy(here)))
         return records
-
-
-def _words(records: torch.Tensor) -> torch.Tensor:
-    """Return records as 8-byte words, where they are whole ones: a device moves these eight times as fast as bytes."""
-    return records.view(torch.int64) if records.shape[1] % 8 == 0 else records

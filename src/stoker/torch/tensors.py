@@ -109,6 +109,16 @@ def fields_of(records: torch.Tensor, spec: Spec) -> dict[str, torch.Tensor]:
     return {entry.name: fields[entry.name] for entry in spec.fixed}
 
 
+def words_of(records: torch.Tensor) -> torch.Tensor:
+    """Return records as 8-byte words, where they are whole ones: these are moved eight times as fast as bytes.
+
+    Args:
+        records: uint8, shape [B, record_bytes].
+    """
+    is_whole = records.shape[1] % 8 == 0 and records.shape[1] > 0
+    return records.view(torch.int64) if is_whole else records
+
+
 def cut(tensor: torch.Tensor, sizes: Sequence[int]) -> Sequence[torch.Tensor]:
     """Return pieces of a tensor, in its memory, each a tensor of its own to write to.
 

@@ -16,7 +16,7 @@ from stoker.gather.assemble import Assembled, Once, Part, assemble, lists_betwee
 from stoker.gather.borders import borders_of
 from stoker.gather.buffers import BufferPool
 from stoker.gather.take import expand
-from stoker.gather.together import Together
+from stoker.gather.together import Groups, Together, side_by_side
 from stoker.offsets import offsets_of
 from stoker.order.epoch import Located
 from stoker.order.plain import Int64
@@ -159,11 +159,6 @@ class Maker:
         return isinstance(self.asked, Grouped)
 
     @property
-    def makes_rows(self) -> bool:
-        """Whether batches hold rows as they are, those of units behind each other."""
-        return not isinstance(self.asked, Pack | NGram)
-
-    @property
     def spec(self) -> Spec:
         """What a batch holds of each unit; of a group, of each of its rows."""
         asked, spec = self.asked, self._spec.delivered
@@ -228,8 +223,8 @@ class Maker:
         if len(sizes) == 1:
             return [made]
         borders = [0, *accumulate(sizes)]
-        if self.makes_rows:
-            return self._cut_rows(made, borders)
+        if self._makes_rows:
+            return self._cut_rows(made, sizes, borders)
         assembled: Iterable[Assembled] = repeat(made.assembled)  # of documents, as long as any is left of them
         if isinstance(self.asked, NGram):
             assembled = made.assembled.cut([self.asked.length * size for size in sizes])
@@ -239,12 +234,36 @@ class Maker:
             for batch, (begin, end) in zip(assembled, pairwise(borders), strict=False)
         ]
 
-    def _cut_rows(self, made: Made, borders: Sequence[int]) -> list[Made]:
-        offsets = made.arrays["group_offsets"] if self.is_grouped else np.arange(borders[-1] + 1)
-        assert isinstance(offsets, np.ndarray)
-        batches = [rows_made(batch) for batch in made.assembled.cut(np.diff(offsets[borders]).tolist())]
-        for batch, (begin, end) in zip(batches, pairwise(borders), strict=True):
-            if self.is_grouped:
+    def side_by_side(self, made: Made, sizes: Sequence[int], pool: BufferPool) -> Together | None:
+        """Return the batches that were made as one as they can leave so; None where they must be cut before.
+
+        Args:
+            made: All of them.
+            sizes: Units of each.
+            pool: Gives memory that can be copied from.
+        """
+        if not self._makes_rows:
+            return None
+        groups = Groups(_group_offsets(made), sizes) if self.is_grouped else None
+        return side_by_side(made.assembled, self._num_rows(made, sizes), pool, groups=groups)
+
+    @property
+    def _makes_rows(self) -> bool:
+        """Whether batches hold rows as they are, those of units behind each other."""
+        return not isinstance(self.asked, Pack | NGram)
+
+    def _num_rows(self, made: Made, sizes: Sequence[int]) -> list[int]:
+        """Return how many rows each batch has; `sizes` says how many units."""
+        if not self.is_grouped:
+            return list(sizes)
+        num_rows: list[int] = np.diff(_group_offsets(made)[[0, *accumulate(sizes)]]).tolist()
+        return num_rows
+
+    def _cut_rows(self, made: Made, sizes: Sequence[int], borders: Sequence[int]) -> list[Made]:
+        batches = [rows_made(batch) for batch in made.assembled.cut(self._num_rows(made, sizes))]
+        if self.is_grouped:
+            offsets = _group_offsets(made)
+            for batch, (begin, end) in zip(batches, pairwise(borders), strict=True):
                 batch.arrays["group_offsets"] = offsets[begin : end + 1] - offsets[begin]
         return batches
 
@@ -307,6 +326,12 @@ def _between(fields: Arrays, begin: int, end: int, num_lists: Mapping[str, int])
         num = num_lists.get(name, 1)
         found[name] = lists_between(field, num * begin, num * end) if isinstance(field, Ragged) else field[begin:end]
     return found
+
+
+def _group_offsets(made: Made) -> Int64:
+    offsets = made.arrays["group_offsets"]
+    assert isinstance(offsets, np.ndarray)
+    return offsets
 
 
 class _Names(Sequence[str]):
