@@ -60,6 +60,7 @@ QUESTIONS: dict[str, Callable[..., Answer]] = {
     "first-epoch-all-cores": first_epoch.run_on_all,
     "first-epoch-kept": first_epoch.run_against_kept,
     "first-epoch-small-files": first_epoch.run_on_small_files,
+    "first-epoch-clicks": first_epoch.run_on_clicks,
     "order-index": order.index,
     "order-resume": order.resume,
     "order-explain": order.explain,

@@ -7,7 +7,7 @@ import shutil
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,6 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.clicks import CARDINALITIES, FIELDS, NUM_COUNTS, write_clicks
 from benchmarks.free_pages import GIVEN_BACK_S, have_pages_at_hand, let_pages_go
 from benchmarks.measure import Answer, compare
 from stoker import Dataset, Field, Loader
@@ -24,6 +25,11 @@ from stoker.demo.ranking import COUNTRIES, column_names
 from stoker.machine import num_cores
 
 BATCH_SIZE = 4096
+RANKING = {
+    "dense": Field("float32", columns="dense_*"),
+    "ids": Field("int64", columns="id_*"),
+    "country": Field("int32", vocabulary=COUNTRIES),
+}
 _FILE_ROWS = 4096
 # A row takes so much in the cache, or less.
 _ROW_BYTES = 1_200
@@ -69,6 +75,22 @@ def run_on_small_files(data: DemoData, folder: Path, *, num_rounds: int) -> Answ
     return replace(answer, data=f"the demo's ranking rows, {data.num_rows:,}, in {len(paths):,} files")
 
 
+def run_on_clicks(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
+    """Ask it with a thread a core of click logs: words to be hashed, and numbers that are often missing."""
+    path = write_clicks(folder / "clicks", num_rows=data.num_rows)
+    answer = run(
+        data,
+        folder,
+        num_rounds=num_rounds,
+        num_threads=num_cores(),
+        paths=[path],
+        fields=FIELDS,
+        what="click logs, words hashed",
+    )
+    shape = f"{NUM_COUNTS} counts and {len(CARDINALITIES)} columns of words of up to {max(CARDINALITIES):,}"
+    return replace(answer, data=f"rows as click logs have them, {data.num_rows:,}, {shape}, a tenth of them missing")
+
+
 def run(
     data: DemoData,
     folder: Path,
@@ -77,6 +99,7 @@ def run(
     num_threads: int = 1,
     keeps: bool = False,
     paths: Sequence[Path] = (),
+    fields: Mapping[str, Field] | None = None,
     what: str = "all columns",
 ) -> Answer:
     """Ask it with one thread that decodes.
@@ -90,20 +113,13 @@ def run(
         num_rounds: How often both are measured.
         num_threads: Threads that decode.
         keeps: Whether bare decoding keeps all of what it decodes to its end, rather than throw each row group away.
-        paths: Files that hold the same rows; its own unless told.
+        paths: Files that hold as many rows; its own unless told.
+        fields: What becomes of their columns, where these are others.
         what: Is decoded, in words.
     """
     urls = [str(path) for path in paths or data.paths]
     jobs = [(url, group) for url in urls for group in range(pq.read_metadata(url).num_row_groups)]
-    dataset = Dataset(
-        urls,
-        columns=column_names(),
-        fields={
-            "dense": Field("float32", columns="dense_*"),
-            "ids": Field("int64", columns="id_*"),
-            "country": Field("int32", vocabulary=COUNTRIES),
-        },
-    )
+    dataset = Dataset(urls, columns=column_names(), fields=RANKING) if fields is None else Dataset(urls, fields=fields)
     cache = folder / "cold"
     remarks: list[str] = []
     rounds: list[str] = []

@@ -51,6 +51,24 @@ def _loader(bits: int) -> Any:
 load_1, load_4, load_8 = _loader(8), _loader(32), _loader(64)
 
 
+def _storer(bits: int) -> Any:
+    """Return a function (target, value) that writes the lower bits, so many, of an int64."""
+
+    @intrinsic  # type: ignore[untyped-decorator,unused-ignore]
+    def store(_typing_context: Any, target: Any, value: Any) -> Any:
+        def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            number = arguments[1] if bits == 64 else builder.trunc(arguments[1], ir.IntType(bits))
+            builder.store(number, builder.inttoptr(arguments[0], ir.IntType(bits).as_pointer())).align = 1
+            return context.get_dummy_value()
+
+        return types.void(target, value), generate
+
+    return store
+
+
+store_4, store_8 = _storer(32), _storer(64)
+
+
 @intrinsic  # type: ignore[untyped-decorator,unused-ignore]
 def copy(_typing_context: Any, target: Any, source: Any, num_bytes: Any) -> Any:
     """Copy bytes between two addresses."""

@@ -6,6 +6,7 @@ path that never runs would pass). Of anything else they give the same as pyarrow
 
 from __future__ import annotations
 
+import importlib
 import io
 import itertools
 from concurrent.futures import ThreadPoolExecutor
@@ -166,7 +167,7 @@ def test_columns_that_are_decoded_all_at_once_are_the_same(data, num_rows, num_c
     drawn = [data.draw(columns(num_rows, rng)) for _ in range(num_columns)]
     schema = pa.schema([pa.field(f"x{i}", a.type, nullable=not required) for i, (a, required) in enumerate(drawn)])
     options = {name: data.draw(strategy, label=name) for name, strategy in OPTIONS.items()}
-    options["compression"] = data.draw(st.sampled_from(["NONE", "ZSTD"]))
+    options["compression"] = data.draw(st.sampled_from(["NONE", "SNAPPY", "ZSTD"]))
     content, metadata = written(pa.Table.from_arrays([array for array, _ in drawn], schema=schema), **options)
     known = known_leaves(Layout.of(metadata))
     leaves = [known[i] for i in range(num_columns) if not known[i].is_words]
@@ -241,6 +242,46 @@ def test_a_column_that_is_read_some_rows_at_a_time_is_the_same(data, num_rows, s
         parts.append(part)
     # What was handed out before is still what it was.
     assert same_bits(pa.concat_arrays(parts), expected)
+
+
+REPEATING = st.builds(
+    lambda unit, num, end: (unit * num)[:300_000] + end,
+    st.binary(min_size=1, max_size=70),
+    st.integers(0, 5_000),
+    st.binary(max_size=200),
+)
+
+
+def unsnapped(kernels, packed: bytes, num_bytes: int) -> bytes | None:
+    """Return what the loop makes of snappy's bytes; fails where it writes anywhere else."""
+    guard = b"\xa5" * 32
+    room = np.frombuffer(bytearray(guard + bytes(num_bytes) + guard), np.uint8)
+    source = np.frombuffer(packed or b"\0", np.uint8)
+    begin = source.ctypes.data
+    done = kernels.unsnap(begin, begin + len(packed), room.ctypes.data + len(guard), num_bytes)
+    assert bytes(room[: len(guard)]) == guard
+    assert bytes(room[len(guard) + num_bytes :]) == guard
+    assert done in (num_bytes, -1)
+    return bytes(room[len(guard) : len(guard) + num_bytes]) if done >= 0 else None
+
+
+@settings(max_examples=200)
+@given(
+    content=st.one_of(st.binary(max_size=2_000), REPEATING, st.lists(REPEATING, max_size=4).map(b"".join)),
+    num_damaged=st.sampled_from([0, 0, 1, 4]),
+    length=st.sampled_from([None, 0, 1, 17, -1, -9]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_what_snappy_packed_is_unpacked_or_refused(content, num_damaged, length, seed):
+    kernels = importlib.import_module("stoker.source.pages.snappy_kernels")
+    packed = bytearray(pa.Codec("snappy").compress(content, asbytes=True))
+    assert unsnapped(kernels, bytes(packed), len(content)) == content
+    rng = np.random.default_rng(seed)
+    for _ in range(num_damaged):
+        packed[int(rng.integers(0, len(packed)))] ^= 1 << int(rng.integers(0, 8))
+    found = unsnapped(kernels, bytes(packed[:length]), len(content))
+    assert found is None or found == content or num_damaged
+    assert unsnapped(kernels, bytes(packed), len(content) + 1) is None or num_damaged
 
 
 class InMemory:

@@ -23,7 +23,7 @@ from stoker.errors import (
     TransformError,
 )
 from stoker.source.catalogue import Catalogue
-from stoker.source.columns import Columns, Converter, Packable, num_rows, plan_spec, spec_of
+from stoker.source.columns import Columns, Converter, Packable, coded_columns, num_rows, plan_spec, spec_of
 from stoker.source.fragments import Fragment
 from stoker.spec import Array, Arrays, Entry, Ragged, Spec
 from stoker.trace.stages import OnStage, ignore_stage, timed
@@ -87,8 +87,10 @@ class Builder:
         self._dataset = catalogue.dataset
         self._converter = Converter(self._dataset.fields)
         self._spec: Spec | None = None
+        self._coded: frozenset[str] = frozenset()  # a transform gets all columns as they are
         if self._dataset.transform is None:
             self._spec = plan_spec(catalogue.schema, self._dataset.fields, self._dataset.share)
+            self._coded = coded_columns(catalogue.schema, self._dataset.fields)
         self._finding = threading.Lock()
         self._places = None if num_computing is None else Places(num_computing)
         store.registry.register(
@@ -229,7 +231,7 @@ class Builder:
         if not left:
             return
         # Closing the generator frees what it has read ahead.
-        rows = catalogue.read(i, on_stage=self._on_stage, on_fetched=place.take)
+        rows = catalogue.read(i, on_stage=self._on_stage, on_fetched=place.take, coded=self._coded)
         reading = cast("Generator[tuple[int, pa.Table]]", rows)
         with closing(reading) as tables:
             for j, table in self._noting(tables, "reading", catalogue.fragments[i]):

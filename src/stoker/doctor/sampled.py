@@ -10,7 +10,7 @@ sampled    0 3 6 9 0 3 6 9 0 3 6 9 …
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -109,7 +109,12 @@ class SampledCatalogue(Catalogue):
         return self._units[self._of[i][2]]
 
     def read(
-        self, i: int, *, on_stage: OnStage = ignore_stage, on_fetched: Callable[[], object] | None = None
+        self,
+        i: int,
+        *,
+        on_stage: OnStage = ignore_stage,
+        on_fetched: Callable[[], object] | None = None,
+        coded: Collection[str] = (),
     ) -> Iterator[tuple[int, pa.Table]]:
         """Yield (j, rows of fragment j) for every j of `unit(i)`."""
 
@@ -121,7 +126,7 @@ class SampledCatalogue(Catalogue):
         first = self._of[unit[0]][0]
         start_ns, cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
         try:
-            for j, table in self._inner.read(self._of[i][0], on_stage=tell, on_fetched=on_fetched):
+            for j, table in self._inner.read(self._of[i][0], on_stage=tell, on_fetched=on_fetched, coded=coded):
                 yield unit[0] + j - first, table
         finally:  # whoever builds has by now published what it was given, and closes this
             num_samples = int(self.num_samples[unit.start : unit.stop].sum())

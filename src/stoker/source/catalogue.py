@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -193,7 +193,12 @@ class Catalogue:
         return self._reader.unit(i)
 
     def read(
-        self, i: int, *, on_stage: OnStage = ignore_stage, on_fetched: Callable[[], object] | None = None
+        self,
+        i: int,
+        *,
+        on_stage: OnStage = ignore_stage,
+        on_fetched: Callable[[], object] | None = None,
+        coded: Collection[str] = (),
     ) -> Iterator[tuple[int, pa.Table]]:
         """Yield (j, rows of fragment j) for every j of `unit(i)`, in order, filtered exactly.
 
@@ -206,12 +211,14 @@ class Catalogue:
                 the bytes it gave.
             on_fetched: Called when all bytes of the unit are here and none of them is decoded yet, where that is so:
                 not where it streams, or is read by and by from a local disk.
+            coded: Columns of strings that may come as Arrow's dictionary, which then need not be made into strings.
 
         Raises:
             SourceError: The rows cannot be fetched or decoded.
             SourceChangedError: The file is no longer the one that was listed.
         """
-        for j, table in self._reader.read(i, self._rows, on_stage, on_fetched):
+        want = self._rows._replace(coded=frozenset(coded).difference(self._filter_columns.names))
+        for j, table in self._reader.read(i, want, on_stage, on_fetched):
             start = time.perf_counter_ns()
             if self._cut.expression is not None:
                 table = table.filter(self._mask(table), null_selection_behavior="drop")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +69,7 @@ def decode_row_groups(
     leaves: Sequence[int],
     spans: Sequence[Span],
     num_rows: int,
+    coded: Collection[str] = (),
     where: str,
     url: str,
 ) -> pa.Table:
@@ -81,6 +82,7 @@ def decode_row_groups(
         leaves: Numbers of the Parquet leaf columns.
         spans: Where their column chunks lie, row group by row group.
         num_rows: How many rows the footer promises.
+        coded: Columns of strings that may come as Arrow's dictionary.
         where: The fragment, for errors.
         url: The file, for errors.
 
@@ -91,7 +93,15 @@ def decode_row_groups(
     layout = footer.checked.layout
     int96: list[str] = []
     with decoding(url, where=where):
-        ours = decoded_leaves(ranges, layout, footer.checked.numbers, row_groups=row_groups, leaves=leaves, spans=spans)
+        ours = decoded_leaves(
+            ranges,
+            layout,
+            footer.checked.numbers,
+            row_groups=row_groups,
+            leaves=leaves,
+            spans=spans,
+            coded=coded,
+        )
         columns = {leaf.name: column for leaf, column in ours}
         here = {leaf.number for leaf, _ in ours}
         paths = [layout.paths[leaf] for leaf in leaves if leaf not in here]
@@ -120,6 +130,7 @@ def decode_parts(
     leaves: Sequence[int],
     spans: Sequence[Span],
     part_rows: Sequence[int],
+    coded: Collection[str] = (),
     where: str,
     url: str,
 ) -> Iterator[pa.Table]:
@@ -132,6 +143,7 @@ def decode_parts(
         leaves: Numbers of the Parquet leaf columns.
         spans: Where their column chunks lie.
         part_rows: Rows of each part.
+        coded: Columns of strings that may come as Arrow's dictionary.
         where: The row group, for errors.
         url: The file, for errors.
 
@@ -154,7 +166,9 @@ def decode_parts(
 
     layout = footer.checked.layout
     with decoding(url, where=where):
-        ours = leaf_streams(ranges, layout, footer.checked.numbers, row_group=row_group, leaves=leaves, spans=spans)
+        ours = leaf_streams(
+            ranges, layout, footer.checked.numbers, row_group=row_group, leaves=leaves, spans=spans, coded=coded
+        )
         here = {stream.leaf.number for stream in ours}
         paths = [layout.paths[leaf] for leaf in leaves if leaf not in here]
         int96 = int96_paths(footer.metadata, paths) if paths else []

@@ -43,12 +43,14 @@ class Want(NamedTuple):
         read: Columns it reads, structs as structs, without partition columns.
         names: Dotted names of what it reads.
         partitions: Partition columns that it needs.
+        coded: Columns of strings that it takes as Arrow's dictionary, too, where they are stored so.
     """
 
     columns: pa.Schema
     read: pa.Schema
     names: tuple[str, ...]
     partitions: pa.Schema
+    coded: frozenset[str] = frozenset()
 
 
 class Fragments(Sequence[Fragment]):
@@ -179,6 +181,7 @@ class RowReader:
                 leaves=leaves,
                 spans=chunks,
                 num_rows=int(self._known.num_rows[i]),
+                coded=want.coded,
                 where=where,
                 url=file.info.url,
             )
@@ -227,6 +230,7 @@ class RowReader:
                 leaves=leaves,
                 spans=chunks,
                 part_rows=[int(self._known.num_rows[j]) for j in unit],
+                coded=want.coded,
                 where=where,
                 url=file.info.url,
             )
@@ -263,12 +267,26 @@ class RowReader:
     def _finished(self, table: pa.Table, file: Listed, want: Want, *, where: str) -> pa.Table:
         """Return `table` with the columns all files share and those of its partition."""
         num_rows = table.num_rows
-        table = align(table, want.read, where=where, url=file.info.url) if len(want.read) else table
+        if len(want.read):
+            table = align(table, _as_coded(want, table.schema), where=where, url=file.info.url)
         for field in want.partitions:
             value = partition_value(file, field)
             column = pa.nulls(num_rows, field.type) if not value.is_valid else pa.repeat(value, num_rows)
             table = table.append_column(field, column)
         return table
+
+
+def _as_coded(want: Want, schema: pa.Schema) -> pa.Schema:
+    """Return the columns that are read, as dictionaries where they came so and are wanted so."""
+    read = want.read
+    for name in want.coded:
+        i, there = read.get_field_index(name), schema.get_field_index(name)
+        if i < 0 or there < 0:
+            continue
+        kind = schema.field(there).type
+        if pa.types.is_dictionary(kind) and kind.value_type.equals(read.field(i).type):
+            read = read.set(i, read.field(i).with_type(kind))
+    return read
 
 
 def _rows_without_columns(num_rows: int) -> pa.Table:

@@ -42,10 +42,11 @@ def data(tmp_path):
 def test_chunks_are_mapped_as_far_from_a_huge_page_as_they_lie_in_their_file(data, tmp_path, stands, monkeypatch):
     if not stands:
         monkeypatch.setattr(standing.Standing, "suits", staticmethod(lambda *_, **__: False))
-    with stoker.Loader(stoker.Dataset(data), batch_size=1_000, shuffle=True, window=2, cache=tmp_path / "c") as loader:
+    dataset = stoker.Dataset(data, chunk_size="10MiB")
+    with stoker.Loader(dataset, batch_size=1_000, shuffle=True, window=2, cache=tmp_path / "c") as loader:
         for batches in (iter(loader), iter(loader)):
             next(batches)
-            mapped = _mapped(tmp_path / "c")
+            mapped = _mapped(tmp_path / "c" / "chunks")
             assert len(mapped) >= 2
             large = [(address, offset) for address, size, offset in mapped if size >= HUGE_BYTES]
             assert large

@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
+from stoker.source.columns.codes import is_coded
 from stoker.source.columns.convert import convert_table
 from stoker.source.columns.narrow import narrowed
 from stoker.source.columns.nulls import check_nulls, null_error
@@ -30,6 +31,9 @@ from stoker.source.columns.shared import Share, share_fields
 from stoker.source.columns.stack import Packable, Stack, StackPiece
 from stoker.spec import Arrays, Field, Spec
 
+# Schemas whose plans are kept.
+_MAX_KNOWN = 8
+
 __all__ = [
     "ColumnAnswer",
     "Columns",
@@ -39,6 +43,7 @@ __all__ = [
     "Stack",
     "StackPiece",
     "check_nulls",
+    "coded_columns",
     "null_error",
     "num_rows",
     "plan_spec",
@@ -102,6 +107,16 @@ def to_arrays(columns: Columns, fields: Mapping[str, Field], *, where: str) -> A
     return {name: field.whole() if isinstance(field, Stack) else field for name, field in packable.items()}
 
 
+def coded_columns(schema: pa.Schema, fields: Mapping[str, Field]) -> frozenset[str]:
+    """Return the columns of strings that become numbers, for which their dictionary is as good as themselves.
+
+    Raises:
+        FieldError: As `plan_spec`.
+    """
+    plans = plan_fields(schema, fields)
+    return frozenset(column.name for plan in plans for column in plan.columns if is_coded(column))
+
+
 class Converter:
     """Makes the fields of chunks, with the names, dtypes and shapes of `plan_spec` of the same schema.
 
@@ -114,8 +129,9 @@ class Converter:
 
     def __init__(self, fields: Mapping[str, Field]) -> None:
         self._fields = fields
-        # Chunks have one schema, but for what a transform may return: planning a hundred columns takes milliseconds.
-        self._known: tuple[pa.Schema, Sequence[FieldPlan]] | None = None
+        # Chunks have one schema, but for what a transform may return, and for columns that come as dictionaries now
+        # and then: planning a hundred columns takes milliseconds.
+        self._known: tuple[tuple[pa.Schema, Sequence[FieldPlan]], ...] = ()
 
     def convert(self, columns: Columns, *, where: str) -> Packable:
         """Return the fields of a chunk.
@@ -129,7 +145,13 @@ class Converter:
             FieldMismatchError: As `to_arrays`.
         """
         table = as_table(columns, where=where)
-        known = self._known
-        if known is None or not known[0].equals(table.schema, check_metadata=True):
-            known = self._known = table.schema, plan_fields(table.schema, self._fields)
-        return narrowed(convert_table(table, known[1], where=where), known[1], where=where)
+        plans = self._plans(table.schema)
+        return narrowed(convert_table(table, plans, where=where), plans, where=where)
+
+    def _plans(self, schema: pa.Schema) -> Sequence[FieldPlan]:
+        for known, plans in self._known:
+            if known.equals(schema, check_metadata=True):
+                return plans
+        plans = plan_fields(schema, self._fields)
+        self._known = ((schema, plans), *self._known)[:_MAX_KNOWN]
+        return plans

@@ -45,8 +45,14 @@ def validity(array: pa.Array) -> Array | None:
     """Return which elements are not null, bool [n]; None where all are there."""
     if array.null_count == 0:
         return None
-    valid: Array = pc.is_valid(array).to_numpy(zero_copy_only=False)
-    return valid
+    bits = array.buffers()[0]
+    if bits is None:  # of a type that says it in another way
+        valid: Array = pc.is_valid(array).to_numpy(zero_copy_only=False)
+        return valid
+    first, stop = array.offset // 8, -(-(array.offset + len(array)) // 8)
+    unpacked = np.unpackbits(np.frombuffer(bits, np.uint8, count=stop - first, offset=first), bitorder="little")
+    begin = array.offset - first * 8
+    return unpacked[begin : begin + len(array)].view(np.bool_)
 
 
 def buffer_of(array: pa.Array, dtype: DType, *, width: int = 1) -> Array:
@@ -62,10 +68,19 @@ def buffer_of(array: pa.Array, dtype: DType, *, width: int = 1) -> Array:
     return values
 
 
-def numbers_of(array: pa.Array, leaf: Leaf, valid: Array | None, place: Place) -> Array:
-    """Return the values of a column of numbers in the dtype Arrow stores them in, zeros at nulls.
+def numbers_of(
+    array: pa.Array, leaf: Leaf, valid: Array | None, place: Place, *, at_null: float | np.generic = 0
+) -> Array:
+    """Return the values of a column of numbers in the dtype Arrow stores them in.
 
     Decimals come as float64, each the nearest to its exact value.
+
+    Args:
+        array: The column.
+        leaf: What its values are.
+        valid: Which of them are there; None for all.
+        place: For messages.
+        at_null: What comes in place of others, where Arrow stores numbers as they are; zero comes elsewhere.
     """
     if leaf.form is Form.BOOL:
         values = buffer_of(array.cast(pa.uint8()), np.dtype(np.uint8))
@@ -74,7 +89,7 @@ def numbers_of(array: pa.Array, leaf: Leaf, valid: Array | None, place: Place) -
     else:
         values = buffer_of(array, leaf.storage)
     if valid is not None:
-        values = np.where(valid, values, values.dtype.type(0))
+        values = np.where(valid, values, values.dtype.type(at_null))
     if leaf.form is Form.BOOL:
         values = values.view(np.bool_)
     elif leaf.form is Form.BOOL8:
@@ -156,6 +171,13 @@ def integer_fits(value: int, dtype: DType) -> bool:
         info = np.iinfo(dtype)
         return int(info.min) <= value <= int(info.max)
     return abs(value) <= 1 << exact_bits(dtype)
+
+
+def is_held(number: float, dtype: DType) -> bool:
+    """Whether `dtype` has the very number."""
+    if dtype.kind in "iu":
+        return float(number).is_integer() and integer_fits(int(number), dtype)
+    return dtype.kind == "f" and float(np.array(number).astype(dtype)) == number
 
 
 def exact_bits(dtype: DType) -> int:

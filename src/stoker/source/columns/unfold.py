@@ -7,25 +7,26 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from stoker.errors import FieldError
 from stoker.source.columns.borders import decoded, offsets_of, split_lists, without_encoding
+from stoker.source.columns.codes import codes
 from stoker.source.columns.column import ColumnPlan
 from stoker.source.columns.kinds import WORDS, Form, Level, is_bytes
 from stoker.source.columns.nulls import null_error
-from stoker.source.columns.numeric import Place, buffer_of, cast_numbers, numbers_of, unscaled_of, validity
-from stoker.source.columns.words import (
-    MISSING,
-    Buckets,
-    FixedBytes,
-    Vocabulary,
-    bytes_as_binary,
-    number_integers,
-    number_words,
-    take_words,
+from stoker.source.columns.numeric import (
+    Place,
+    buffer_of,
+    cast_numbers,
+    is_held,
+    numbers_of,
+    unscaled_of,
+    validity,
 )
+from stoker.source.columns.words import Buckets, FixedBytes, Vocabulary, bytes_as_binary
 from stoker.spec import Array
+
+# What numbers become without a detour.
+_STORED_AS_THEY_ARE = (Form.INTEGER, Form.TIME, Form.FLOAT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,22 +115,27 @@ def _shape_level(values: Array, level: Level, num_rows: int) -> Array:
 def _unfold_leaf(array: pa.Array, column: ColumnPlan, depth: int, place: Place) -> Piece:
     """Return innermost values in the dtype planned, nulls filled, [n, *value_shape]."""
     if isinstance(column.way, Vocabulary | Buckets):
-        values, valid = _codes(array, column, place)
-    else:
-        array = decoded(array)
-        valid = validity(array)
-        values = _plain_values(array, column, valid, place)
-    if valid is None:
-        # Where the columns of a stacked field are packed, they are widened as well.
-        return Piece(values=values if column.casts_late else cast_numbers(values, column.dtype, place))
-    _check_fill(valid, column, depth, place)
-    values = cast_numbers(values, column.dtype, place)
-    if column.fill is not None and not isinstance(column.fill, bytes):
-        values = np.where(valid, values, values.dtype.type(column.fill))
+        coded = codes(array, column, place)
+        if coded.valid is not None:
+            _check_fill(coded.valid, column, depth, place)
+        return Piece(values=coded.values, valid=coded.valid)
+    array = decoded(array)
+    valid = validity(array)
+    if valid is not None:
+        _check_fill(valid, column, depth, place)
+    at_null = 0 if column.fill is None or isinstance(column.fill, bytes) else column.fill
+    # In one pass with what is left out, where the column itself has room for it.
+    is_filled = not at_null or (column.leaf.form in _STORED_AS_THEY_ARE and is_held(at_null, column.leaf.storage))
+    values = _plain_values(array, column, valid, place, at_null=at_null if is_filled else 0)
+    # Where the columns of a stacked field are packed, they are widened as well.
+    if not column.casts_late or not is_filled:
+        values = cast_numbers(values, column.dtype, place)
+    if valid is not None and not is_filled:
+        values = np.where(valid, values, values.dtype.type(at_null))
     return Piece(values=values, valid=valid)
 
 
-def _plain_values(array: pa.Array, column: ColumnPlan, valid: Array | None, place: Place) -> Array:
+def _plain_values(array: pa.Array, column: ColumnPlan, valid: Array | None, place: Place, *, at_null: float) -> Array:
     leaf = column.leaf
     if leaf.form in WORDS:
         if isinstance(column.way, FixedBytes) or leaf.form is Form.FIXED_BYTES:
@@ -137,51 +143,7 @@ def _plain_values(array: pa.Array, column: ColumnPlan, valid: Array | None, plac
         return buffer_of(array, leaf.storage)  # the bytes of strings, split into lists above
     if leaf.form is Form.DECIMAL and column.dtype.kind in "iu":
         return unscaled_of(array, leaf, valid, place)
-    return numbers_of(array, leaf, valid, place)
-
-
-def _codes(array: pa.Array, column: ColumnPlan, place: Place) -> tuple[Array, Array | None]:
-    """Return the code or bucket of each value, int64 [n], zeros at nulls, and which are there."""
-    way = column.way
-    if not isinstance(way, Vocabulary | Buckets):
-        raise TypeError(f"{way!r} gives no codes")
-    if column.leaf.form not in WORDS:
-        array = decoded(array)
-        valid = validity(array)
-        codes = number_integers(numbers_of(array, column.leaf, valid, place), way)
-    elif pa.types.is_dictionary(array.type) and len(array.dictionary) <= len(array):
-        # On the words of the dictionary, not on the rows; what no row uses may be outside the vocabulary.
-        words = bytes_as_binary(decoded(without_encoding(array.dictionary)))
-        codes = take_words(number_words(words, way), array.indices)
-        valid = validity(array.indices)
-        if words.null_count:
-            word_valid = take_words(np.asarray(pc.is_valid(words).to_numpy(zero_copy_only=False)), array.indices)
-            valid = word_valid.astype(np.bool_) if valid is None else valid & word_valid.astype(np.bool_)
-    else:
-        array = bytes_as_binary(decoded(array))
-        valid = validity(array)
-        codes = number_words(array, way)
-    missing = codes == MISSING
-    if valid is not None:
-        missing &= valid
-        codes = np.where(valid, codes, 0)
-    if isinstance(way, Vocabulary) and missing.any():
-        if way.unknown is None:
-            i = int(np.argmax(missing))
-            raise _unknown_word(array, way, i, place)
-        codes = np.where(missing, way.unknown, codes)
-    return codes, valid
-
-
-def _unknown_word(array: pa.Array, way: Vocabulary, index: int, place: Place) -> FieldError:
-    word = array[index].as_py()
-    if isinstance(word, bytes):
-        word = word.decode("utf-8", errors="backslashreplace")
-    return place.error(
-        f"{word!r} is not among the {len(way.words)} values of its vocabulary",
-        index=index,
-        advice="Add it, or give unknown= a code for such values.",
-    )
+    return numbers_of(array, leaf, valid, place, at_null=at_null)
 
 
 def _fixed_bytes(array: pa.Array, column: ColumnPlan, valid: Array | None, place: Place) -> Array:

@@ -12,7 +12,7 @@ pyarrow's: `decoded_leaves` leaves it out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -53,6 +53,7 @@ def decoded_leaves(
     row_groups: Sequence[int],
     leaves: Sequence[int],
     spans: Sequence[Span],
+    coded: Collection[str] = (),
 ) -> list[tuple[Leaf, pa.ChunkedArray]]:
     """Return the columns of some row groups that are decoded here.
 
@@ -63,6 +64,7 @@ def decoded_leaves(
         row_groups: Numbers of the row groups.
         leaves: Numbers of the leaf columns that are wanted.
         spans: Where their column chunks lie, row group by row group.
+        coded: Columns of strings that are wanted as Arrow's dictionary: one of its own for each row group.
     """
     known = known_leaves(layout)
     wanted = [(i, known[leaf]) for i, leaf in enumerate(leaves) if leaf in known]
@@ -91,13 +93,21 @@ def decoded_leaves(
                 array = tried[k]
             else:
                 data, codec = chunks.read(k), chunks.codecs[k]
-                array = read_leaf(kernels, data, leaf, num_rows=num_rows, codec=codec, most_bytes=int(most[g, k]))
+                array = read_leaf(
+                    kernels,
+                    data,
+                    leaf,
+                    num_rows=num_rows,
+                    codec=codec,
+                    most_bytes=int(most[g, k]),
+                    keeps_words=leaf.name in coded,
+                )
             if array is None:
                 columns[k] = None
             else:
                 column.append(array)
     return [
-        (leaf, pa.chunked_array(column, leaf.type))
+        (leaf, pa.chunked_array(column, column[0].type if column else leaf.type))
         for (_, leaf), column in zip(wanted, columns, strict=True)
         if column is not None
     ]
@@ -147,6 +157,7 @@ def leaf_streams(
     row_group: int,
     leaves: Sequence[int],
     spans: Sequence[Span],
+    coded: Collection[str] = (),
 ) -> list[LeafStream]:
     """Return those columns of a row group that are decoded here, each to be read some rows at a time.
 
@@ -157,6 +168,7 @@ def leaf_streams(
         row_group: Number of the row group.
         leaves: Numbers of the leaf columns that are wanted.
         spans: Where their column chunks lie.
+        coded: Columns of strings that are wanted as Arrow's dictionary.
     """
     known = known_leaves(layout)
     kernels = loops.find(LOOPS) if any(leaf in known for leaf in leaves) else None
@@ -171,6 +183,7 @@ def leaf_streams(
             num_rows=int(numbers.groups[row_group, thrift.NUM_ROWS]),
             codec=int(numbers.chunks[row_group, leaf, thrift.CODEC]),
             most_bytes=int(numbers.chunks[row_group, leaf, thrift.UNCOMPRESSED]),
+            keeps_words=known[leaf].name in coded,
         )
         for leaf, span in zip(leaves, spans, strict=True)
         if leaf in known

@@ -1,4 +1,4 @@
-"""What decompresses pages: the system's own zstd inside of the compiled loops, Arrow's codecs for all else."""
+"""What decompresses pages: loops of ours and the system's zstd, without a call of Python's; else Arrow's codecs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from stoker.source.pages.numbers import (
     IS_PACKED,
     PLAIN_BYTES,
     REPETITION,
+    SNAPPY_LOOP,
     STORED_BYTES,
     Bytes,
     Numbers,
 )
 
-UNCOMPRESSED, ZSTD = 0, 6
+UNCOMPRESSED, SNAPPY, ZSTD = 0, 1, 6
 # Numbers of the format. The LZ4 of old (5) is written in three ways that nothing tells apart: pyarrow knows them.
-_ARROW = {1: "snappy", 2: "gzip", 4: "brotli", ZSTD: "zstd", 7: "lz4_raw"}
+_ARROW = {SNAPPY: "snappy", 2: "gzip", 4: "brotli", ZSTD: "zstd", 7: "lz4_raw"}
 _LIBRARY = "libzstd.1.dylib" if sys.platform == "darwin" else "libzstd.so.1"
 
 _kept = threading.local()
@@ -67,13 +68,17 @@ def unpacked(content: Bytes, page: Numbers, codec: pa.Codec) -> Bytes:
 
 @dataclass(frozen=True)
 class Unpacker:
-    """A function that decompresses a page, by its address, and its first argument; both 0 where there is none."""
+    """A function that decompresses a page, by its address, and its first argument; both 0 where there is none.
+
+    Not an address, but a number of the loops, where these do it by themselves.
+    """
 
     function: int
     context: int
 
 
 NO_UNPACKER = Unpacker(0, 0)
+_SNAPPY = Unpacker(SNAPPY_LOOP, 0)
 
 
 def is_loops(number: int) -> bool:
@@ -83,6 +88,8 @@ def is_loops(number: int) -> bool:
 
 def unpacker_of(number: int) -> Unpacker:
     """Return what a compiled loop decompresses pages with, in this thread."""
+    if number == SNAPPY:
+        return _SNAPPY
     library = _zstd() if number == ZSTD else None
     if library is None:
         return NO_UNPACKER

@@ -19,7 +19,14 @@ _PIECE_BYTES = 256 << 10
 
 
 def read_leaf(
-    kernels: ModuleType, data: BytesLike, leaf: Leaf, *, num_rows: int, codec: int, most_bytes: int
+    kernels: ModuleType,
+    data: BytesLike,
+    leaf: Leaf,
+    *,
+    num_rows: int,
+    codec: int,
+    most_bytes: int,
+    keeps_words: bool = False,
 ) -> pa.Array | None:
     """Return a column of one row group.
 
@@ -30,6 +37,7 @@ def read_leaf(
         num_rows: Rows of the row group.
         codec: What pages are compressed with, as a number of the format.
         most_bytes: More than any page has before it is compressed.
+        keeps_words: Whether strings come as Arrow's dictionary.
 
     Returns:
         The column; None where pyarrow is to decode it, or to say what is wrong with it.
@@ -40,7 +48,7 @@ def read_leaf(
         return None
     if pages.num_entries < num_rows or (pages.num_entries > num_rows and not leaf.is_list):
         return None
-    decoder = Decoder(kernels, leaf, codec=codec, most_bytes=most_bytes)
+    decoder = Decoder(kernels, leaf, codec=codec, most_bytes=most_bytes, keeps_words=keeps_words)
     decoder.make_room(num_rows, pages.num_entries)
     if not decoder.decode(pages) or decoder.num_rows != num_rows:
         return None
@@ -61,6 +69,7 @@ class LeafStream:
         num_rows: Rows of the row group.
         codec: What pages are compressed with, as a number of the format.
         most_bytes: More than any page has before it is compressed.
+        keeps_words: Whether strings come as Arrow's dictionary.
         piece_bytes: What is read at a time, at least.
 
     Attributes:
@@ -77,6 +86,7 @@ class LeafStream:
         num_rows: int,
         codec: int,
         most_bytes: int,
+        keeps_words: bool = False,
         piece_bytes: int = _PIECE_BYTES,
     ) -> None:
         self._kernels = kernels
@@ -87,7 +97,7 @@ class LeafStream:
         self._rest: Bytes = np.zeros(0, np.uint8)  # read, behind the last page that is there as a whole
         self._pages: Pages | None = None  # read, and not all of them decoded
         self._num_decoded = 0  # of these
-        self._decoder = Decoder(kernels, leaf, codec=codec, most_bytes=most_bytes)
+        self._decoder = Decoder(kernels, leaf, codec=codec, most_bytes=most_bytes, keeps_words=keeps_words)
         self._num_left = num_rows
         self._piece_bytes = piece_bytes
 

@@ -48,13 +48,17 @@ class Decoder:
         leaf: What the column is.
         codec: What pages are compressed with, as a number of the format.
         most_bytes: More than any page has before it is compressed.
+        keeps_words: Whether strings are handed out as Arrow's dictionary, which whoever numbers them looks at once.
     """
 
-    def __init__(self, kernels: ModuleType, leaf: Leaf, *, codec: int, most_bytes: int) -> None:
+    def __init__(
+        self, kernels: ModuleType, leaf: Leaf, *, codec: int, most_bytes: int, keeps_words: bool = False
+    ) -> None:
         self._kernels = kernels
         self._leaf = leaf
         self._codec = codec
         self._most_bytes = most_bytes
+        self._keeps_words = keeps_words
         self._state = np.zeros(NUM_STATE_NUMBERS, np.int64)
         self._words = _NO_BYTES
         self._dictionary: pa.Array | None = None  # of strings: what values are places in
@@ -171,7 +175,9 @@ class Decoder:
         stop = num_values if is_all else int(offsets[num_rows]) if leaf.is_list else num_rows
         array = array_of(leaf, values[: stop * leaf.width], valid[:num_rows] if num_nulls else None)
         if self._dictionary is not None:
-            array = pa.DictionaryArray.from_arrays(array, self._dictionary, safe=False).dictionary_decode()
+            array = pa.DictionaryArray.from_arrays(array, self._dictionary, safe=False)
+            if not self._keeps_words:
+                array = array.dictionary_decode()
         if leaf.is_list:
             if is_all:
                 offsets[num_rows] = num_values

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
-from stoker.addresses import call_5, copy, load_1, load_4, load_8, mover, zero
+from stoker.addresses import call_5, copy, load_1, load_4, load_8, mover, store_4, store_8, zero
 from stoker.compiling import compile_loop, reads, writes
 from stoker.source.pages.header_kernels import scan
 from stoker.source.pages.level_kernels import (
@@ -49,12 +49,14 @@ from stoker.source.pages.numbers import (
     PLAIN_BYTES,
     REPETITION,
     ROWS,
+    SNAPPY_LOOP,
     STORED_BYTES,
     TOO_MANY,
     VALUES,
     WIDTH,
     WORDS,
 )
+from stoker.source.pages.snappy_kernels import unsnap
 
 __all__ = ["decode", "decode_many", "scan", "scan_many", "take_words_apart"]
 
@@ -150,22 +152,30 @@ def _looked_up(cursor, num, bits, words, num_words, target, width, limit):
 def _spread(target, num, num_there, valid, row, width):
     """Move values that lie side by side to the rows that have one, from the last one on; zeros lie at the others."""
     there = num_there
-    for i in range(num - 1, -1, -1):
-        to = target + i * width
-        if valid[row + i]:
-            there -= 1
-            if there == i:
-                return  # all rows before have theirs
-            source = target + there * width
-            if width == 4:
-                _move_4(to, source)
-            elif width == 8:
-                _move_8(to, source)
+    i = num - 1
+    # As many values as rows are left: all of these have theirs. Nulls come without a pattern, so nothing branches on
+    # them where a value is a number.
+    if width == 4:
+        while there <= i:
+            has = np.int64(valid[row + i])
+            there -= has
+            store_4(target + i * 4, load_4(target + there * 4 * has) & -has)
+            i -= 1
+    elif width == 8:
+        while there <= i:
+            has = np.int64(valid[row + i])
+            there -= has
+            store_8(target + i * 8, load_8(target + there * 8 * has) & -has)
+            i -= 1
+    else:
+        while there <= i:
+            if valid[row + i]:
+                there -= 1
+                copy(target + i * width, target + there * width, width)
             else:
-                copy(to, source, width)
-        else:
-            for k in range(width):
-                zero(to + k)
+                for k in range(width):
+                    zero(target + i * width + k)
+            i -= 1
 
 
 @compile_loop(types.int64(_BYTES, _OUT_INT64, _OUT_BYTES))
@@ -222,7 +232,8 @@ def decode(pages, content, unpack, context, form, scratch, dictionary, values, v
     Args:
         pages: A row a page, in their order.
         content: Where they lie.
-        unpack: Address of what decompresses, as `ZSTD_decompressDCtx` does; 0 where pages are as they were.
+        unpack: Address of what decompresses, as `ZSTD_decompressDCtx` does, or `SNAPPY_LOOP`; 0 where pages are as
+            they were.
         context: Its first argument.
         form: What the column is.
         scratch: Room for one page, and eight bytes more.
@@ -251,9 +262,13 @@ def decode(pages, content, unpack, context, form, scratch, dictionary, values, v
             if num_bytes + 8 > len(scratch):
                 return BAD
             room = types.int64(scratch.ctypes.data)
-            is_something = num_bytes > 0 or end > body
-            if is_something and call_5(unpack, context, room, num_bytes, body, end - body) != num_bytes:
-                return BAD
+            if num_bytes > 0 or end > body:
+                if unpack == SNAPPY_LOOP:
+                    done = unsnap(body, end, room, num_bytes)
+                else:
+                    done = call_5(unpack, context, room, num_bytes, body, end - body)
+                if done != num_bytes:
+                    return BAD
             body, end = room, room + num_bytes
             limit = end + 8
         elif page[STORED_BYTES] != page[PLAIN_BYTES]:

@@ -96,12 +96,24 @@ def flat_levels(cursor, num, valid, row, is_noted):
                 valid[row : row + n] = there
         else:
             bits, bit = cursor[BITS], cursor[BIT]
-            for i in range(n):
-                there = (load_1(bits + (bit >> 3)) >> (bit & 7)) & 1
-                bit += 1
-                num_there += there
-                if is_noted:
-                    valid[row + i] = there
+            i = 0
+            while i < n:
+                byte = load_1(bits + (bit >> 3)) >> (bit & 7)
+                num_here = min(8 - (bit & 7), n - i)
+                if num_here == 8:
+                    for k in range(8):
+                        there = (byte >> k) & 1
+                        num_there += there
+                        if is_noted:
+                            valid[row + i + k] = there
+                else:
+                    for k in range(num_here):
+                        there = (byte >> k) & 1
+                        num_there += there
+                        if is_noted:
+                            valid[row + i + k] = there
+                bit += num_here
+                i += num_here
             cursor[BIT] = bit
         cursor[LEFT] -= n
         row += n

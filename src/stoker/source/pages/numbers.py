@@ -28,6 +28,9 @@ WIDTH, FULL, EMPTY, IS_LIST = range(4)
 ROWS, VALUES, NULLS, WORDS = range(4)
 NUM_STATE_NUMBERS = 4
 
+# What decompresses pages, in place of a function's address: a loop of ours.
+SNAPPY_LOOP = -1
+
 # What comes of it: all is well, something is not as it should be, or not known here, or there are more pages than there
 # was room for.
 DONE, BAD, TOO_MANY = range(3)

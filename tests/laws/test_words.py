@@ -1,0 +1,132 @@
+"""Strings as codes and buckets: a batch has what each word of the file becomes, however the file keeps it.
+
+Dictionary pages are looked at word by word, plain ones row by row, and a column may turn from one to the other halfway.
+None of it may be told from the batches.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import xxhash
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stoker import Dataset, Field, FieldError, Loader, loops
+from stoker.source.catalogue import Catalogue
+
+KINDS = [pa.string(), pa.binary(), pa.large_string(), pa.large_binary()]
+OPTIONS = {
+    "compression": st.sampled_from(["none", "snappy", "zstd", "gzip"]),
+    "data_page_version": st.sampled_from(["1.0", "2.0"]),
+    "data_page_size": st.sampled_from([64, 1_000, 1 << 20]),
+    "dictionary_pagesize_limit": st.sampled_from([1 << 20, 300]),
+    "write_batch_size": st.sampled_from([7, 1024]),
+    "use_dictionary": st.booleans(),
+}
+
+
+def make_words(rng: np.random.Generator, num_rows: int, num_distinct: int, null_share: float) -> list[str | None]:
+    pool = [f"{i}-" + "x" * int(rng.integers(0, 12) ** 2) for i in range(num_distinct)]
+    return [
+        None if missing else pool[k]
+        for k, missing in zip(rng.integers(0, num_distinct, num_rows), rng.random(num_rows) < null_share, strict=True)
+    ]
+
+
+def bucket(word: str | None, num_buckets: int, fill: int) -> int:
+    return fill if word is None else xxhash.xxh3_64_intdigest(word.encode()) % num_buckets
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    data=st.data(),
+    num_rows=st.sampled_from([1, 50, 700, 3_000]),
+    num_distinct=st.sampled_from([1, 5, 300, 2_000]),
+    null_share=st.sampled_from([0.0, 0.1, 1.0]),
+    kind=st.sampled_from(KINDS),
+    chunk_size=st.sampled_from(["32MiB", "2KiB"]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_words_become_what_each_of_them_is(data, num_rows, num_distinct, null_share, kind, chunk_size, seed):
+    rng = np.random.default_rng(seed)
+    words = {name: make_words(rng, num_rows, num_distinct, null_share) for name in "abcd"}
+    columns = {name: pa.array(column, pa.string()).cast(kind) for name, column in words.items()}
+    options = {name: data.draw(strategy, label=name) for name, strategy in OPTIONS.items()}
+    known = sorted({word for word in words["b"] if word is not None})[: 1 + num_distinct // 2]
+    fields = {
+        "a": Field("int32", hash_buckets=1_000_003, fill=7),
+        "b": Field("int16", vocabulary=known, unknown=-1, fill=-2, mask=True),
+        "both": Field("int64", columns=["c", "d"], hash_buckets=97, mask=True),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "words.parquet"
+        group_rows = data.draw(st.sampled_from([num_rows, max(1, num_rows // 3)]))
+        pq.write_table(pa.table({"row": np.arange(num_rows)} | columns), path, row_group_size=group_rows, **options)
+        places = {word: i for i, word in enumerate(known)}
+        with Loader(Dataset(path, fields=fields, chunk_size=chunk_size), batch_size=64, shuffle=True) as loader:
+            rows = []
+            for batch in loader:
+                for i, row in enumerate(batch["row"].tolist()):
+                    a, b, c, d = (words[name][row] for name in "abcd")
+                    assert batch["a"][i] == bucket(a, 1_000_003, 7)
+                    assert batch["b"][i] == (-2 if b is None else places.get(b, -1))
+                    assert batch["b_mask"][i] == (b is not None)
+                    assert batch["both"][i].tolist() == [bucket(c, 97, 0), bucket(d, 97, 0)]
+                    assert batch["both_mask"][i].tolist() == [c is not None, d is not None]
+                    rows.append(row)
+        assert sorted(rows) == list(range(num_rows))
+
+
+def coded_kinds(catalogue: Catalogue, coded: set[str]) -> dict[str, pa.DataType]:
+    ((_, table),) = catalogue.read(0, coded=coded)
+    return {name: table.schema.field(name).type for name in table.column_names}
+
+
+def test_strings_are_never_made_where_their_dictionary_will_do(tmp_path):
+    pytest.importorskip("numba")
+    assert loops.find("stoker.source.pages.kernels") is not None
+    words = [f"word {i % 50}" for i in range(20_000)]
+    pq.write_table(pa.table({"a": words, "b": words, "c": words}), tmp_path / "words.parquet")
+    catalogue = Dataset(tmp_path, filters=[("c", "!=", "word 3")]).open()
+    kinds = coded_kinds(catalogue, {"a", "c"})
+    assert kinds["a"] == pa.dictionary(pa.int32(), pa.string())
+    assert kinds["b"] == pa.string()  # nobody asked
+    assert kinds["c"] == pa.string()  # the filter looks at it
+    fields = {"a": Field("int32", hash_buckets=9), "b": Field("int32", vocabulary=sorted(set(words)))}
+    asked = []
+
+    def read(self, i, **options):
+        asked.append(options["coded"])
+        return original(self, i, **options)
+
+    original = Catalogue.read
+    with mock.patch.object(Catalogue, "read", read):
+        for transform in (None, lambda table: table):
+            version = None if transform is None else "1"
+            dataset = Dataset(tmp_path, fields=fields, transform=transform, version=version)
+            with Loader(dataset, batch_size=500) as loader:
+                for batch in loader:
+                    assert batch["a"].dtype == np.int32
+    assert {frozenset(names) for names in asked} == {frozenset({"a", "b"}), frozenset()}
+
+
+def test_a_word_outside_the_vocabulary_is_an_error_only_where_a_row_has_it(tmp_path):
+    kinds = [i % 5 for i in range(100)]
+    words = [f"word {kind}" for kind in kinds]
+    pq.write_table(pa.table({"kind": kinds, "word": words}), tmp_path / "words.parquet", row_group_size=30)
+    fields = {"word": Field("int8", vocabulary=[f"word {i}" for i in range(4)])}
+    with Loader(Dataset(tmp_path, fields=fields, filters=[("kind", "<", 4)]), batch_size=100) as loader:
+        (batch,) = loader
+        assert batch["word"].tolist() == [kind for kind in kinds if kind < 4]
+    with (
+        pytest.raises(FieldError, match=r"'word 4' is not among the 4 values .*\(row 4, counted from 0"),
+        Loader(Dataset(tmp_path, fields=fields), batch_size=100) as loader,
+    ):
+        next(iter(loader))
