@@ -34,10 +34,11 @@ class TorchDataset(IterableDataset[Tensors]):
     """The batches of a `stoker.TorchLoader`, as a data set for `torch.utils.data.DataLoader`.
 
         dataset = TorchDataset(stoker.Dataset("data"), cache="cache", batch_size=256, shuffle=True)
-        loader = DataLoader(dataset, batch_size=None, num_workers=2)
+        loader = DataLoader(dataset, batch_size=None, num_workers=0)
 
-    For frameworks that insist on a DataLoader. A loop of your own is faster with `TorchLoader`: its threads need no
-    copy into shared memory. The batches are the same, and in the same order, for any number of workers:
+    For frameworks that insist on a DataLoader. Without workers it is nearly as fast as `TorchLoader`: threads make
+    batches ahead. Workers copy each of them into shared memory, and pay for an `augment` that holds the interpreter's
+    lock alone. The batches are the same, and in the same order, for any number of them:
 
         step        0   1   2   3   4   5   6
         worker 0    █           █           █      the DataLoader asks its workers in turn, which
