@@ -42,7 +42,6 @@ class Way:
             batch_size=self._settings.batch_size,
             num_workers=self._settings.num_workers,
             collate_fn=collate,
-            persistent_workers=True,
         )
 
     def batches(self, epoch: int) -> Iterator[Any]:  # noqa: ARG002 (it counts its epochs itself)

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from stoker.gather.borders import Borders, borders_apart, inner_borders, join_strips, strip_borders
+from stoker.gather.borders import Borders, borders_apart, join_strips, nested_borders, strip_borders
 from stoker.gather.buffers import BufferPool
 from stoker.gather.lists import reordered_lists
 from stoker.gather.several import take_several
@@ -22,8 +22,6 @@ from stoker.gather.take import (
     copy_fields,
     copy_lists,
     distinct,
-    expand,
-    extents,
     run_rows,
     take_located,
     take_records,
@@ -477,16 +475,11 @@ def _rows(window: Window | Rows) -> Rows:
 
 def _assemble_levels(entry: Entry, parts: Sequence[Part], pool: BufferPool) -> Ragged:
     """Gather lists of lists."""
-    outer = [
-        extents(_rows(part.window).words, _rows(part.window).places.levels[entry.name].offsets[0], part.slot, part.row)
-        for part in parts
-    ]
-    inner = [
-        Part.at(part.window, *expand(part.slot, starts, offsets))
-        for part, (starts, offsets) in zip(parts, outer, strict=True)
-    ]
-    borders = [inner_borders(_rows(part.window), entry.name, part.slot, part.row) for part in inner]
-    return Ragged(_assemble_values(entry, inner, borders, pool), _join([offsets for _, offsets in outer]))
+    borders = [nested_borders(_rows(part.window), entry.name, part.slot, part.row) for part in parts]
+    # The lists of a row lie side by side, so its values are copied as one.
+    values = _assemble_values(entry, parts, [found.values for found in borders], pool).values
+    inner = Ragged(values, _join([found.inner for found in borders]))
+    return Ragged(inner, _join([found.outer for found in borders]))
 
 
 def _assemble_values(entry: Entry, parts: Sequence[Part], borders: Sequence[Borders], pool: BufferPool) -> Ragged:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker import loops
-from stoker.gather.take import extents, strip_extents
+from stoker.gather.take import extents, inner_extents, strip_extents
 from stoker.maps import memory_at
 from stoker.offsets import Int64
 from stoker.windows.window import Rows
@@ -124,20 +124,39 @@ def borders_of(rows: Rows, slot: Int64, row: Int64) -> dict[str, Borders]:
 
 def borders_apart(rows: Rows, slot: Int64, row: Int64) -> dict[str, Borders]:
     """Return where the lists of some rows lie of those fields that lie by themselves; see `borders_of`."""
-    return {
-        entry.name: inner_borders(rows, entry.name, slot, row) for entry in rows.spec.apart if entry.num_levels == 1
-    }
+    found = {}
+    for entry in rows.spec.apart:
+        if entry.num_levels == 1:
+            levels = rows.places.levels[entry.name]
+            starts, offsets = extents(rows.words, levels.offsets[0], slot, row)
+            found[entry.name] = Borders(levels.values[slot] + starts * entry.value_bytes, offsets)
+    return found
 
 
-def inner_borders(rows: Rows, name: str, slot: Int64, row: Int64) -> Borders:
-    """Return where the innermost lists of a field lie that lies by itself.
+class NestedBorders(NamedTuple):
+    """Where the lists of lists of one field lie.
+
+    Attributes:
+        values: Of each row, all of whose values lie side by side.
+        outer: Offsets of the rows' inner lists side by side. Shape [B + 1].
+        inner: Offsets of these, in values. Shape [outer[-1] + 1].
+    """
+
+    values: Borders
+    outer: Int64
+    inner: Int64
+
+
+def nested_borders(rows: Rows, name: str, slot: Int64, row: Int64) -> NestedBorders:
+    """Return where the lists of lists of some rows lie.
 
     Args:
         rows: Of a window.
         name: The field.
-        slot: Chunk of each list, as its place in the window. Shape [B].
-        row: The lists: rows, counted through the window; with outer lists, counted in the chunk. Shape [B].
+        slot: Chunk of each row, as its place in the window. Shape [B].
+        row: The rows, counted through the window. Shape [B].
     """
     levels, value_bytes = rows.places.levels[name], rows.spec[name].value_bytes
-    starts, offsets = extents(rows.words, levels.offsets[-1], slot, row)
-    return Borders(levels.values[slot] + starts * value_bytes, offsets)
+    starts, outer = extents(rows.words, levels.offsets[0], slot, row)
+    begins, ends, inner = inner_extents(rows.words, levels.offsets[1], slot, starts, outer)
+    return NestedBorders(Borders(levels.values[slot] + begins * value_bytes, ends), outer, inner)

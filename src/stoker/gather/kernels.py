@@ -119,6 +119,28 @@ def extents(words, first, slot, row, starts, offsets):
         offsets[i + 1] = total
 
 
+@compiled(INT64, INT64, INT64, INT64, INT64, OUT_INT64, OUT_INT64, OUT_INT64)
+def inner_extents(words, first, slot, starts, outer, begins, ends, offsets):
+    """Read where the values of each row begin whose lists hold lists, and add up lengths. See `take.inner_extents`."""
+    num = len(slot)
+    total = 0
+    ends[0] = 0
+    offsets[0] = 0
+    for i in range(min(LISTS_AHEAD, num)):
+        prefetch(words, first[slot[i]] + starts[i])
+    for i in range(num):
+        if i + LISTS_AHEAD < num:
+            prefetch(words, first[slot[i + LISTS_AHEAD]] + starts[i + LISTS_AHEAD])
+        at = first[slot[i]] + starts[i]
+        begin = words[at]
+        begins[i] = begin
+        shift = total - begin
+        for k in range(1, outer[i + 1] - outer[i] + 1):
+            offsets[outer[i] + k] = words[at + k] + shift
+        total = offsets[outer[i + 1]]
+        ends[i + 1] = total
+
+
 @compiled(INT64, INT64, INT64, OUT_INT64, OUT_INT64, keeps_lock=True)
 def expand(slot, starts, offsets, found_slot, found_row):
     """Write slot and row of each of some rows side by side, for every unit or list. See `take.expand`."""
@@ -131,7 +153,7 @@ def expand(slot, starts, offsets, found_slot, found_row):
 
 @compiled(INT64, INT64, INT64, types.int64, INT64, INT64, OUT_INT64, OUT_INT64)
 def value_extents(words, first, first_byte, value_bytes, slot, row, sources, offsets):
-    """Read where the values of each list begin, and add up the lengths. See `borders.inner_borders`."""
+    """Read where the values of each list begin, and add up the lengths. See `borders.borders_apart`."""
     extents(words, first, slot, row, sources, offsets)
     for i in range(len(slot)):
         sources[i] = first_byte[slot[i]] + sources[i] * value_bytes

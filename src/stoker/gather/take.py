@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from stoker import loops
 from stoker.cache.strips import STRIP_UNIT_BYTES
-from stoker.offsets import ranges
+from stoker.offsets import offsets_of, ranges
 from stoker.order.epoch import Located
 from stoker.spec import CACHE_LINE_BYTES, Array, unit_dtype
 from stoker.windows.list_places import Fields
@@ -232,6 +232,38 @@ def extents(words: Index, first: Index, slot: Index, row: Index, *, compiled: bo
         offsets[0] = 0
         np.cumsum(words[at + 1] - starts, out=offsets[1:])
     return starts, offsets
+
+
+def inner_extents(
+    words: Index, first: Index, slot: Index, starts: Index, outer: Index, *, compiled: bool = True
+) -> tuple[Index, Index, Index]:
+    """Return where the values of rows of lists of lists lie: side by side in their chunk, all those of a row.
+
+    Args:
+        words: The region as int64.
+        first: What to add to an inner list's number in a slot's chunk to get its place in `words`, shape [K].
+        slot: Chunk of each row, as its place in the window. Shape [B].
+        starts: First inner list of each row, counted in the chunk. Shape [B].
+        outer: Offsets of the rows' inner lists side by side. Shape [B + 1].
+        compiled: False keeps to NumPy.
+
+    Returns:
+        Where the values of each row begin in the chunk, shape [B]; offsets of the rows in all values, shape [B + 1];
+        offsets of the inner lists in all values, shape [outer[-1] + 1].
+    """
+    begins = np.empty(len(slot), dtype=np.int64)
+    ends = np.empty(len(slot) + 1, dtype=np.int64)
+    offsets = np.empty(int(outer[-1]) + 1, dtype=np.int64)
+    kernels = loops.find(_ROWS_AND_LISTS) if compiled else None
+    if kernels is not None:
+        kernels.inner_extents(words, first, slot, starts, outer, begins, ends, offsets)
+    else:
+        at, num = first[slot] + starts, np.diff(outer)
+        begins[:] = words[at]
+        ends[:] = offsets_of(words[at + num] - begins)
+        offsets[0] = 0
+        offsets[1:] = words[ranges(at + 1, outer)] + np.repeat(ends[:-1] - begins, num)
+    return begins, ends, offsets
 
 
 def strip_extents(

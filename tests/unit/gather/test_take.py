@@ -64,6 +64,36 @@ def test_gathered_lists_are_the_lists_asked_for(lengths, seed, units_per_value, 
     assert (guarded[num_bytes + slack_bytes :] == 201).all()
 
 
+@given(
+    lengths=st.lists(
+        st.lists(st.lists(st.integers(0, 9), max_size=5), min_size=1, max_size=20), min_size=1, max_size=4
+    ),
+    num_rows=st.sampled_from([0, 1, 40]),
+    seed=st.integers(0, 2**32),
+    compiled=st.booleans(),
+)
+def test_values_of_lists_of_lists_lie_where_those_of_their_rows_do(lengths, num_rows, seed, compiled):
+    rng = np.random.default_rng(seed)
+    words, first_word = [], []
+    for chunk in lengths:
+        first_word.append(sum(map(len, words)))
+        words.append(np.concatenate([[0], np.cumsum([n for row in chunk for n in row])]).astype(np.int64))
+    slot = rng.integers(0, len(lengths), num_rows)
+    row = [int(rng.integers(0, len(lengths[s]))) for s in slot]
+    asked = [lengths[s][r] for s, r in zip(slot, row, strict=True)]
+    starts = np.array([sum(map(len, lengths[s][:r])) for s, r in zip(slot, row, strict=True)], dtype=np.int64)
+    outer = np.concatenate([[0], np.cumsum([len(lists) for lists in asked])]).astype(np.int64)
+
+    begins, ends, offsets = take.inner_extents(
+        np.concatenate(words), np.array(first_word), slot, starts, outer, compiled=compiled
+    )
+    before = [sum(n for lists in lengths[s][:r] for n in lists) for s, r in zip(slot, row, strict=True)]
+    assert begins.tolist() == before
+    assert np.diff(ends).tolist() == [sum(lists) for lists in asked]
+    assert np.diff(offsets).tolist() == [n for lists in asked for n in lists]
+    assert ends[0] == offsets[0] == 0
+
+
 @pytest.mark.parametrize("shift", [0, 8], ids=["aligned", "between lines"])
 @pytest.mark.parametrize("is_placed", [False, True])
 def test_batches_that_go_past_the_caches_are_the_indexed_ones(is_placed, shift):
