@@ -15,7 +15,7 @@ import pyarrow as pa
 from stoker.errors import FieldError
 from stoker.source.columns.borders import decoded, without_encoding
 from stoker.source.columns.column import ColumnPlan
-from stoker.source.columns.kinds import WORDS, Form
+from stoker.source.columns.kinds import WORDS, Form, dtype_of
 from stoker.source.columns.numeric import Place, buffer_of, numbers_of, validity
 from stoker.source.columns.words import (
     MISSING,
@@ -72,7 +72,7 @@ def _codes_by_dictionary(array: pa.DictionaryArray, column: ColumnPlan, place: P
     if _first_without_code(numbers, there, column) is not None:
         return None
     values, valid = _as_delivered(numbers, column), validity(array.indices)
-    places = buffer_of(array.indices, np.dtype(array.indices.type.to_pandas_dtype()))
+    places = buffer_of(array.indices, dtype_of(array.indices.type))
     if there is not None:
         values = np.where(there, values, _at_null(column))
     if valid is not None:
