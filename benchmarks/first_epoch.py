@@ -189,7 +189,7 @@ def run(
         ceiling=decode,
         unit="million rows/s",
         num_rounds=num_rounds,
-        promise=None if keeps or paths else 0.75,
+        promise=None if keeps or (paths and fields is None) else 0.75,
         remarks=told,
     )
     shutil.rmtree(cache)

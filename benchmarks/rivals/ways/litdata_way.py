@@ -23,7 +23,11 @@ def samples(path: str) -> Iterator[dict[str, Any]]:
 
 
 class Way:
-    """`optimize` once, a StreamingDataLoader in each epoch."""
+    """`optimize` once, a StreamingDataLoader in each epoch.
+
+    Its workers do not live on (`persistent_workers`): with such it gave 800 and 1,000 rows/s where it gives 28,000
+    without, and 50,000 on another day.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
