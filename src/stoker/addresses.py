@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numba
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -49,6 +50,33 @@ def _loader(bits: int) -> Any:
 
 
 load_1, load_4, load_8 = _loader(8), _loader(32), _loader(64)
+
+
+@numba.njit(inline="always")  # type: ignore[untyped-decorator,unused-ignore]
+def load_few(source, num_bytes):
+    """Read an unsigned number of at most seven bytes, the lowest first."""
+    number = 0
+    for i in range(num_bytes):
+        number |= load_1(source + i) << (8 * i)
+    return number
+
+
+@numba.njit(inline="always")  # type: ignore[untyped-decorator,unused-ignore]
+def load_varint(source, end):
+    """Read a number of at most five bytes, seven bits in each and the lowest first; return it, and where it ends.
+
+    It ends at 0 where it is longer, or cut short at the address `end`.
+    """
+    number = 0
+    for shift in range(0, 35, 7):
+        if source >= end:
+            break
+        byte = load_1(source)
+        source += 1
+        number |= (byte & 127) << shift
+        if byte < 128:
+            return number, source
+    return number, 0
 
 
 def _storer(bits: int) -> Any:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
+from functools import cached_property
 from typing import Protocol, cast
 
 import numpy as np
@@ -23,7 +24,7 @@ from stoker.errors import (
     TransformError,
 )
 from stoker.source.catalogue import Catalogue
-from stoker.source.columns import Columns, Converter, Packable, coded_columns, num_rows, plan_spec, spec_of
+from stoker.source.columns import Columns, Converter, Packable, num_rows, plan_spec, spec_of
 from stoker.source.fragments import Fragment
 from stoker.spec import Array, Arrays, Entry, Ragged, Spec
 from stoker.trace.stages import OnStage, ignore_stage, timed
@@ -87,10 +88,8 @@ class Builder:
         self._dataset = catalogue.dataset
         self._converter = Converter(self._dataset.fields)
         self._spec: Spec | None = None
-        self._coded: frozenset[str] = frozenset()  # a transform gets all columns as they are
         if self._dataset.transform is None:
             self._spec = plan_spec(catalogue.schema, self._dataset.fields, self._dataset.share)
-            self._coded = coded_columns(catalogue.schema, self._dataset.fields)
         self._finding = threading.Lock()
         self._places = None if num_computing is None else Places(num_computing)
         store.registry.register(
@@ -107,6 +106,12 @@ class Builder:
     def places(self) -> Places | None:
         """Those of the threads that compute; None where any number may."""
         return self._places
+
+    @cached_property
+    def _coded(self) -> frozenset[str]:
+        """Columns that may come as dictionaries; none for a transform, which gets all columns as they are."""
+        is_plain = self._dataset.transform is None
+        return self._converter.coded(self._catalogue.schema) if is_plain else frozenset()
 
     # ------------------------------------------------------------------ what a sample is
 

@@ -388,6 +388,14 @@ def test_a_fill_may_need_the_dtype_that_the_field_asks_for():
     assert np.isnan(filled[1])
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("stored", "fill"), [("float16", 1e6), ("float32", 0.1), ("int16", 0.5), ("int8", 300.0)])
+def test_a_fill_is_itself_where_the_column_has_no_room_for_it(stored, fill):
+    table = pa.table({"x": pa.array(np.array([1, 2, 3], stored), mask=np.array([False, True, False]))})
+    filled = to_arrays(table, {"x": Field("float64", fill=fill)}, where="here")
+    assert filled["x"].tolist() == [1.0, fill, 3.0]
+
+
 def test_a_fill_of_words_is_a_word_or_a_code():
     array = pa.array(["a", None])
     assert one(array, vocabulary=["a", "b"], fill="b").tolist() == [0, 1]

@@ -3,7 +3,7 @@
     kinds     what a type is made of: lists around a leaf, or why not
     match     which columns each field is made of
     plan      what each field becomes (pure)
-    convert   Arrow arrays to NumPy arrays as planned; words and numeric do the leaves
+    convert   Arrow arrays to NumPy arrays as planned; codes, words and numeric do the leaves
     stack     a stacked field before its columns are brought together
     shared    which fields neighbours share
     narrow    fields in the narrower form that they are kept in
@@ -43,7 +43,6 @@ __all__ = [
     "Stack",
     "StackPiece",
     "check_nulls",
-    "coded_columns",
     "null_error",
     "num_rows",
     "plan_spec",
@@ -107,16 +106,6 @@ def to_arrays(columns: Columns, fields: Mapping[str, Field], *, where: str) -> A
     return {name: field.whole() if isinstance(field, Stack) else field for name, field in packable.items()}
 
 
-def coded_columns(schema: pa.Schema, fields: Mapping[str, Field]) -> frozenset[str]:
-    """Return the columns of strings that become numbers, for which their dictionary is as good as themselves.
-
-    Raises:
-        FieldError: As `plan_spec`.
-    """
-    plans = plan_fields(schema, fields)
-    return frozenset(column.name for plan in plans for column in plan.columns if is_coded(column))
-
-
 class Converter:
     """Makes the fields of chunks, with the names, dtypes and shapes of `plan_spec` of the same schema.
 
@@ -147,6 +136,15 @@ class Converter:
         table = as_table(columns, where=where)
         plans = self._plans(table.schema)
         return narrowed(convert_table(table, plans, where=where), plans, where=where)
+
+    def coded(self, schema: pa.Schema) -> frozenset[str]:
+        """Return the columns of strings that become numbers, for which their dictionary is as good as themselves.
+
+        Raises:
+            FieldError: As `plan_spec`.
+        """
+        columns = (column for plan in self._plans(schema) for column in plan.columns)
+        return frozenset(column.name for column in columns if is_coded(column))
 
     def _plans(self, schema: pa.Schema) -> Sequence[FieldPlan]:
         for known, plans in self._known:

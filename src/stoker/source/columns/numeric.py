@@ -68,9 +68,7 @@ def buffer_of(array: pa.Array, dtype: DType, *, width: int = 1) -> Array:
     return values
 
 
-def numbers_of(
-    array: pa.Array, leaf: Leaf, valid: Array | None, place: Place, *, at_null: float | np.generic = 0
-) -> Array:
+def numbers_of(array: pa.Array, leaf: Leaf, valid: Array | None, place: Place, *, at_null: float = 0) -> Array:
     """Return the values of a column of numbers in the dtype Arrow stores them in.
 
     Decimals come as float64, each the nearest to its exact value.
@@ -177,7 +175,8 @@ def is_held(number: float, dtype: DType) -> bool:
     """Whether `dtype` has the very number."""
     if dtype.kind in "iu":
         return float(number).is_integer() and integer_fits(int(number), dtype)
-    return dtype.kind == "f" and float(np.array(number).astype(dtype)) == number
+    with np.errstate(over="ignore"):
+        return dtype.kind == "f" and float(np.array(number).astype(dtype)) == number
 
 
 def exact_bits(dtype: DType) -> int:

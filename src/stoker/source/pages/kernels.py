@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
-from stoker.addresses import call_5, copy, load_1, load_4, load_8, mover, store_4, store_8, zero
+from stoker.addresses import call_5, copy, load_1, load_4, load_8, load_few, mover, store_4, store_8, zero
 from stoker.compiling import compile_loop, reads, writes
 from stoker.source.pages.header_kernels import scan
 from stoker.source.pages.level_kernels import (
@@ -76,10 +76,7 @@ def _unpacked(bits, index, width, mask, limit):
     at = bits + (bit >> 3)
     if at + 8 <= limit:
         return (load_8(at) >> (bit & 7)) & mask
-    word = 0
-    for i in range(min(8, limit - at)):
-        word |= load_1(at + i) << (8 * i)
-    return (word >> (bit & 7)) & mask
+    return (load_few(at, limit - at) >> (bit & 7)) & mask
 
 
 @compile_loop(
@@ -155,27 +152,20 @@ def _spread(target, num, num_there, valid, row, width):
     i = num - 1
     # As many values as rows are left: all of these have theirs. Nulls come without a pattern, so nothing branches on
     # them where a value is a number.
-    if width == 4:
-        while there <= i:
-            has = np.int64(valid[row + i])
-            there -= has
-            store_4(target + i * 4, load_4(target + there * 4 * has) & -has)
-            i -= 1
-    elif width == 8:
-        while there <= i:
-            has = np.int64(valid[row + i])
-            there -= has
-            store_8(target + i * 8, load_8(target + there * 8 * has) & -has)
-            i -= 1
-    else:
-        while there <= i:
-            if valid[row + i]:
-                there -= 1
-                copy(target + i * width, target + there * width, width)
-            else:
-                for k in range(width):
-                    zero(target + i * width + k)
-            i -= 1
+    while there <= i:
+        has = np.int64(valid[row + i])
+        there -= has
+        to, source = target + i * width, target + there * width * has
+        if width == 4:
+            store_4(to, load_4(source) & -has)
+        elif width == 8:
+            store_8(to, load_8(source) & -has)
+        elif has:
+            copy(to, source, width)
+        else:
+            for k in range(width):
+                zero(to + k)
+        i -= 1
 
 
 @compile_loop(types.int64(_BYTES, _OUT_INT64, _OUT_BYTES))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from numba import types
 
-from stoker.addresses import load_1
+from stoker.addresses import load_1, load_few, load_varint
 from stoker.compiling import compile_loop, writes
 from stoker.source.pages.numbers import ROWS, VALUES
 
@@ -25,17 +25,9 @@ NUM_CURSOR_NUMBERS = 7
 def next_run(cursor, width):
     """Begin the next run of numbers of `width` bits, at most 32; False where there is none, or it is cut short."""
     at, end = cursor[NEXT], cursor[END]
-    header = 0
-    shift = 0
-    while True:
-        if at >= end or shift > 28:
-            return False
-        byte = load_1(at)
-        at += 1
-        header |= (byte & 127) << shift
-        if byte < 128:
-            break
-        shift += 7
+    header, at = load_varint(at, end)
+    if at == 0:
+        return False
     cursor[REPEATS] = 1 - (header & 1)
     if header & 1:
         num_bytes = (header >> 1) * width
@@ -53,10 +45,7 @@ def next_run(cursor, width):
         num_bytes = (width + 7) // 8
         if num_bytes > end - at:
             return False
-        value = 0
-        for i in range(num_bytes):
-            value |= load_1(at + i) << (8 * i)
-        cursor[VALUE] = value
+        cursor[VALUE] = load_few(at, num_bytes)
         cursor[LEFT] = header >> 1
         at += num_bytes
     cursor[NEXT] = at
@@ -100,18 +89,11 @@ def flat_levels(cursor, num, valid, row, is_noted):
             while i < n:
                 byte = load_1(bits + (bit >> 3)) >> (bit & 7)
                 num_here = min(8 - (bit & 7), n - i)
-                if num_here == 8:
-                    for k in range(8):
-                        there = (byte >> k) & 1
-                        num_there += there
-                        if is_noted:
-                            valid[row + i + k] = there
-                else:
-                    for k in range(num_here):
-                        there = (byte >> k) & 1
-                        num_there += there
-                        if is_noted:
-                            valid[row + i + k] = there
+                for k in range(num_here):
+                    there = (byte >> k) & 1
+                    num_there += there
+                    if is_noted:
+                        valid[row + i + k] = there
                 bit += num_here
                 i += num_here
             cursor[BIT] = bit

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from numba import types
 
-from stoker.addresses import copy, load_1, load_4, mover
+from stoker.addresses import copy, load_1, load_4, load_few, load_varint, mover
 from stoker.compiling import compile_loop
 
 _move_1, _move_8 = mover(8, 8), mover(64, 64)
@@ -32,18 +32,8 @@ def unsnap(source, source_end, target, num_bytes):
         target: Where it goes.
         num_bytes: Room there, and what is expected.
     """
-    promised = 0
-    shift = 0
-    while True:
-        if source >= source_end or shift > 28:
-            return -1
-        byte = load_1(source)
-        source += 1
-        promised |= (byte & 127) << shift
-        if byte < 128:
-            break
-        shift += 7
-    if promised != num_bytes:
+    promised, source = load_varint(source, source_end)
+    if source == 0 or promised != num_bytes:
         return -1
     begin, end = target, target + num_bytes
     while source < source_end:
@@ -56,9 +46,7 @@ def unsnap(source, source_end, target, num_bytes):
                 num_more = length - _SHORT + 1
                 if source_end - source < num_more:
                     return -1
-                length = 0
-                for i in range(num_more):
-                    length |= load_1(source + i) << (8 * i)
+                length = load_few(source, num_more)
                 source += num_more
             length += 1
             if length > source_end - source or length > end - target:
@@ -82,7 +70,7 @@ def unsnap(source, source_end, target, num_bytes):
             num_more = 2 if kind == 2 else 4
             if source_end - source < num_more:
                 return -1
-            distance = load_1(source) | (load_1(source + 1) << 8) if kind == 2 else load_4(source)
+            distance = load_few(source, 2) if kind == 2 else load_4(source)
             source += num_more
         if distance == 0 or distance > target - begin or length > end - target:
             return -1
