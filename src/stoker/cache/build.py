@@ -6,13 +6,14 @@ import threading
 import time
 from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Protocol, cast
 
 import numpy as np
 import pyarrow as pa
 
 from stoker.cache.crew import Place, Places
+from stoker.cache.helpers import Behind, Helpers
 from stoker.cache.store import Store
 from stoker.cache.write import MismatchError
 from stoker.errors import (
@@ -26,6 +27,7 @@ from stoker.errors import (
 from stoker.source.catalogue import Catalogue
 from stoker.source.columns import Columns, Converter, Packable, num_rows, plan_spec, spec_of
 from stoker.source.fragments import Fragment
+from stoker.source.parts import ShareOut, one_by_one
 from stoker.spec import Array, Arrays, Entry, Ragged, Spec
 from stoker.trace.stages import OnStage, ignore_stage, timed
 
@@ -70,6 +72,9 @@ class Builder:
                 thread 1  |··decode··|publish|~~fetch~~|  wait  |··decode··|
                 thread 2  |~~fetch~~|··decode··|publish|~~fetch~~|
 
+            Of a huge row group, which one thread reads, others decode some columns and publish what is decoded, as
+            long as they have nothing better to do.
+
             Were all of them let at it, they would fetch together and compute together, the cores idle in between.
     """
 
@@ -92,6 +97,8 @@ class Builder:
             self._spec = plan_spec(catalogue.schema, self._dataset.fields, self._dataset.share)
         self._finding = threading.Lock()
         self._places = None if num_computing is None else Places(num_computing)
+        is_helped = self._places is not None and catalogue.may_be_helped
+        self._helpers = Helpers(self._places) if self._places is not None and is_helped else None
         store.registry.register(
             catalogue.fingerprint,
             name=repr(self._dataset),
@@ -112,6 +119,10 @@ class Builder:
         """Columns that may come as dictionaries; none for a transform, which gets all columns as they are."""
         is_plain = self._dataset.transform is None
         return self._converter.coded(self._catalogue.schema) if is_plain else frozenset()
+
+    @property
+    def _share_out(self) -> ShareOut:
+        return one_by_one if self._helpers is None else self._helpers.share_out
 
     # ------------------------------------------------------------------ what a sample is
 
@@ -174,7 +185,9 @@ class Builder:
         return self._build(i, self.find_spec(), may_overflow=may_overflow)
 
     def close(self) -> None:
-        """Do nothing: threads are the caller's."""
+        """End the threads that help; those that build are the caller's."""
+        if self._helpers is not None:
+            self._helpers.close()
 
     def _build(self, i: int, spec: Spec | None, *, may_overflow: bool) -> bool:
         keys = {j: self._catalogue.key(j) for j in self._catalogue.unit(i)}
@@ -183,20 +196,24 @@ class Builder:
             return self._store.has(keys[i])
         with lock:
             missing = {j for j, key in keys.items() if not self._store.has(key)}
-            is_full = False
             if i in missing:
-                for j, arrays, found in self._made(i, missing, spec):
-                    # Parts that came along are wanted where they can stay, or where somebody waits for them.
-                    is_wanted = may_overflow and (j == i or self._store.is_pinned(keys[j]))
-                    try:
-                        self._publish(j, keys[j], arrays, found, may_overflow=is_wanted)
-                    except CacheFullError:
-                        if j == i:
-                            raise
-                        is_full = True
-                    if is_full and j >= i and not any(self._store.is_pinned(keys[k]) for k in missing if k > j):
-                        break  # nothing that is still to come could stay
+                self._build_missing(i, keys, missing, spec, may_overflow=may_overflow)
         return True
+
+    def _build_missing(
+        self, i: int, keys: Mapping[int, str], missing: Collection[int], spec: Spec | None, *, may_overflow: bool
+    ) -> None:
+        is_full = False
+        with Behind(self._helpers if len(missing) > 1 else None) as behind:
+            for j, arrays, found in self._made(i, missing, spec):
+                # Parts that came along are wanted where they can stay, or where somebody waits for them.
+                is_wanted = may_overflow and (j == i or self._store.is_pinned(keys[j]))
+                publish = partial(self._try_publish, j, keys[j], arrays, found, may_overflow=is_wanted, must_fit=j == i)
+                del arrays
+                is_full |= not behind.do(publish)
+                del publish
+                if is_full and j >= i and not any(self._store.is_pinned(keys[k]) for k in missing if k > j):
+                    break  # nothing that is still to come could stay
 
     def _made(
         self, i: int, missing: Collection[int], spec: Spec | None
@@ -236,7 +253,9 @@ class Builder:
         if not left:
             return
         # Closing the generator frees what it has read ahead.
-        rows = catalogue.read(i, on_stage=self._on_stage, on_fetched=place.take, coded=self._coded)
+        rows = catalogue.read(
+            i, on_stage=self._on_stage, on_fetched=place.take, coded=self._coded, share_out=self._share_out
+        )
         reading = cast("Generator[tuple[int, pa.Table]]", rows)
         with closing(reading) as tables:
             for j, table in self._noting(tables, "reading", catalogue.fragments[i]):
@@ -270,7 +289,7 @@ class Builder:
             assert spec is not None
             return empty_arrays(spec), spec
         columns = self._transformed(table, str(fragment))
-        with noted("converting", fragment), timed(self._on_stage, "convert", table.nbytes):
+        with noted("converting", fragment), timed(self._on_stage, "convert", self._catalogue.sizes.of(table)):
             arrays = self._converter.convert(columns, where=str(fragment))
             if spec is None:
                 spec = spec_of(columns, self._dataset.fields, self._dataset.share, where=str(fragment))
@@ -281,7 +300,7 @@ class Builder:
         if transform is None:
             return table
         try:
-            with timed(self._on_stage, "transform", table.nbytes):
+            with timed(self._on_stage, "transform", self._catalogue.sizes.of(table)):
                 columns: Columns = transform(table)
         except Exception as error:
             failed = TransformError(f"the transform failed on {where}: {type(error).__name__}: {error}", fragment=where)
@@ -296,6 +315,18 @@ class Builder:
                     fragment=where,
                 )
         return columns
+
+    def _try_publish(
+        self, j: int, key: str, arrays: Packable, spec: Spec, *, may_overflow: bool, must_fit: bool
+    ) -> bool:
+        """Publish the chunk of fragment j; False where there is no room for it, and need not be."""
+        try:
+            self._publish(j, key, arrays, spec, may_overflow=may_overflow)
+        except CacheFullError:
+            if must_fit:
+                raise
+            return False
+        return True
 
     def _publish(self, j: int, key: str, arrays: Packable, spec: Spec, *, may_overflow: bool) -> None:
         fragment = self._catalogue.fragments[j]

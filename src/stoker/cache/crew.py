@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from types import TracebackType
 
 # Chunks by which the work of a crew of one size is judged, for each of its threads: behind as many that only came in
@@ -50,6 +50,19 @@ class Places:
         """
         self._free.get()
         return self._clock()
+
+    def try_acquire(self) -> float | None:
+        """Take one, and return when; None where none is free."""
+        try:
+            self._free.get_nowait()
+        except Empty:
+            return None
+        return self._clock()
+
+    @property
+    def num_free(self) -> int:
+        """How many are free just now."""
+        return self._free.qsize()
 
     def release(self, since_s: float) -> None:
         """Give back what was taken then."""

@@ -22,6 +22,7 @@ from stoker.identity import fingerprint
 from stoker.source.catalogue import Catalogue
 from stoker.source.dataset import Dataset
 from stoker.source.fragments import Fragment
+from stoker.source.parts import ShareOut, one_by_one
 from stoker.trace.stages import OnStage, ignore_stage
 
 BUILT = "built"
@@ -73,6 +74,7 @@ class SampledCatalogue(Catalogue):
         self._keys = {}
         self.num_builders = num_builders
         self.num_short = num_short
+        self.may_be_helped = False  # what one thread does is timed
         self._is_new = is_new
         self._listener = on_stage
         self._units: list[range] = []
@@ -115,6 +117,7 @@ class SampledCatalogue(Catalogue):
         on_stage: OnStage = ignore_stage,
         on_fetched: Callable[[], object] | None = None,
         coded: Collection[str] = (),
+        share_out: ShareOut = one_by_one,
     ) -> Iterator[tuple[int, pa.Table]]:
         """Yield (j, rows of fragment j) for every j of `unit(i)`."""
 
@@ -126,7 +129,10 @@ class SampledCatalogue(Catalogue):
         first = self._of[unit[0]][0]
         start_ns, cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
         try:
-            for j, table in self._inner.read(self._of[i][0], on_stage=tell, on_fetched=on_fetched, coded=coded):
+            read = self._inner.read(
+                self._of[i][0], on_stage=tell, on_fetched=on_fetched, coded=coded, share_out=share_out
+            )
+            for j, table in read:
                 yield unit[0] + j - first, table
         finally:  # whoever builds has by now published what it was given, and closes this
             num_samples = int(self.num_samples[unit.start : unit.stop].sum())

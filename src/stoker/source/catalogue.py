@@ -26,8 +26,9 @@ from stoker.source.fetch import (
 from stoker.source.filters import passes
 from stoker.source.footers import Footers, for_each
 from stoker.source.fragments import Fragment
+from stoker.source.parts import ShareOut, one_by_one
 from stoker.source.rows import RowReader
-from stoker.source.schema import choose, flat_fields, flatten
+from stoker.source.schema import Sizes, choose, flat_fields, flatten
 from stoker.source.storage import ObjectInfo, Storage
 from stoker.source.survey import Cut, Survey, survivors
 
@@ -60,6 +61,7 @@ class Catalogue:
         kept_together: Rows that are in one fragment where row groups allow it, or None.
         num_builders: Threads that a loader builds with to begin with; None leaves that to it.
         num_short: How often a loader takes it for granted that these stood idle beside a wait.
+        may_be_helped: Whether threads of their own may read some columns of a fragment for whoever reads it.
         runs: Runs of rows, where fragments were cut between them just now; whoever keeps them elsewhere sets it None.
     """
 
@@ -80,6 +82,7 @@ class Catalogue:
         self._reader = RowReader(known, cut=cut, storage=storage, is_local=is_local, footers=footers)
         self.num_builders: int | None = None
         self.num_short = 0
+        self.may_be_helped = True
         self.runs: Runs | None = None
         self.kept_together = kept_together
         self.files: tuple[ObjectInfo, ...] = tuple(file.info for file in known.files)
@@ -199,11 +202,12 @@ class Catalogue:
         on_stage: OnStage = ignore_stage,
         on_fetched: Callable[[], object] | None = None,
         coded: Collection[str] = (),
+        share_out: ShareOut = one_by_one,
     ) -> Iterator[tuple[int, pa.Table]]:
         """Yield (j, rows of fragment j) for every j of `unit(i)`, in order, filtered exactly.
 
-        Decodes in the calling thread. A huge row group streams: a window of each column and one part are in memory,
-        not the row group. Close the iterator to leave early.
+        Decodes in the calling thread, unless told otherwise. A huge row group streams: a window of each column and one
+        part are in memory, not the row group. Close the iterator to leave early.
 
         Args:
             i: Number of a fragment.
@@ -212,13 +216,14 @@ class Catalogue:
             on_fetched: Called when all bytes of the unit are here and none of them is decoded yet, where that is so:
                 not where it streams, or is read by and by from a local disk.
             coded: Columns of strings that may come as Arrow's dictionary, which then need not be made into strings.
+            share_out: Calls the function that decodes some columns, of a row group that streams: see `parts`.
 
         Raises:
             SourceError: The rows cannot be fetched or decoded.
             SourceChangedError: The file is no longer the one that was listed.
         """
         want = self._rows._replace(coded=frozenset(coded).difference(self._filter_columns.names))
-        for j, table in self._reader.read(i, want, on_stage, on_fetched):
+        for j, table in self._reader.read(i, want, on_stage, on_fetched, share_out):
             start = time.perf_counter_ns()
             if self._cut.expression is not None:
                 table = table.filter(self._mask(table), null_selection_behavior="drop")
@@ -233,6 +238,11 @@ class Catalogue:
                 on_stage("decode", start, time.perf_counter_ns(), 0)
             yield j, table
             del table
+
+    @cached_property
+    def sizes(self) -> Sizes:
+        """How large rows are as the transform sees them."""
+        return Sizes(self.schema)
 
     def check_unchanged(self, i: int) -> None:
         """Look up the file of fragment i in the storage.

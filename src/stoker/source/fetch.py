@@ -5,12 +5,14 @@
     ranges      [A A A b C C]                      [D D D][D D D]
                  b is cheaper fetched than skipped   asked for at once
 
-`Ranges` then looks like a file to pyarrow, which sees the very buffers that were fetched.
+`RangesFile` then looks like a file to pyarrow, which sees the very buffers that were fetched.
 """
 
 from __future__ import annotations
 
+import bisect
 import math
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -169,24 +171,20 @@ def _read(info: ObjectInfo, storage: Storage, span: Span) -> memoryview:
 
 
 class Ranges:
-    """A file of which some ranges are in memory; what pyarrow asks for beyond them is read from the storage.
+    """A file of which some ranges are in memory; what is asked for beyond them is read from the storage.
 
-    Only the methods that `pyarrow.PythonFile` calls. Not for several threads at once.
-
-    pyarrow calls them with the GIL, twice for each column. Where many threads fetch, each call waits for the GIL longer
-    than a small column takes to decode: what lies in one piece from the first byte on is given to pyarrow as it is.
+    Safe to use from several threads, as long as each reads other column chunks.
 
     Args:
         info: The object.
         storage: Where it is.
         buffers: What is in memory, ascending.
-        on_wait: Called with start and stop in ns whenever the reader had to wait.
+        on_wait: Called with start and stop in ns, in the thread that reads, whenever it had to wait.
 
     Attributes:
+        size_bytes: Of the file.
         num_bytes: Bytes read so far.
     """
-
-    closed = False
 
     def __init__(
         self,
@@ -196,11 +194,12 @@ class Ranges:
         *,
         on_wait: Callable[[int, int], None] | None = None,
     ) -> None:
+        self.size_bytes = info.size_bytes
         self._info = info
         self._storage = storage
         self._buffers = buffers
         self._on_wait = on_wait
-        self._at = 0
+        self._counting = threading.Lock()
         self.num_bytes = sum(span.stop - span.start for span, _ in buffers)
 
     @property
@@ -210,14 +209,8 @@ class Ranges:
             return self._buffers[0][1]
         return None
 
-    def read(self, num_bytes: int = -1) -> BytesLike:
-        """Return the next bytes: a view of what was fetched, wherever that is enough."""
-        start = self._at
-        stop = self._info.size_bytes if num_bytes < 0 else min(start + num_bytes, self._info.size_bytes)
-        self._at = max(start, stop)
-        return self._get(start, stop) if stop > start else b""
-
-    def _get(self, start: int, stop: int) -> BytesLike:
+    def get(self, start: int, stop: int) -> BytesLike:
+        """Return bytes [start, stop), which the file has: a view of what was fetched, wherever that is enough."""
         parts: list[memoryview] = []
         at = start
         for span, buffer in self._buffers:
@@ -232,15 +225,49 @@ class Ranges:
 
     def _read_now(self, start: int, stop: int) -> BytesLike:
         begin = time.perf_counter_ns()
-        self.num_bytes += stop - start
+        self._count(stop - start)
         data = self._storage.read(self._info.url, start, stop - start)
         if self._on_wait is not None:
             self._on_wait(begin, time.perf_counter_ns())
         return data
 
+    def _count(self, num_bytes: int) -> None:
+        with self._counting:
+            self.num_bytes += num_bytes
+
+    def close(self) -> None:
+        """Let go of the buffers."""
+        self._buffers = ()
+
+
+class RangesFile:
+    """Ranges as a file with a place in it, which `pyarrow.PythonFile` wants: one for each reader.
+
+    Only the methods that it calls.
+
+    pyarrow calls them with the GIL, twice for each column. Where many threads fetch, each call waits for the GIL longer
+    than a small column takes to decode: what lies in one piece from the first byte on is given to pyarrow as it is.
+
+    Args:
+        ranges: The file.
+    """
+
+    closed = False
+
+    def __init__(self, ranges: Ranges) -> None:
+        self._ranges = ranges
+        self._at = 0
+
+    def read(self, num_bytes: int = -1) -> BytesLike:
+        """Return the next bytes."""
+        size, start = self._ranges.size_bytes, self._at
+        stop = size if num_bytes < 0 else min(start + num_bytes, size)
+        self._at = max(start, stop)
+        return self._ranges.get(start, stop) if stop > start else b""
+
     def seek(self, offset: int, whence: int = 0) -> int:
         """Go to an offset, as files do."""
-        self._at = offset + (0, self._at, self._info.size_bytes)[whence]
+        self._at = offset + (0, self._at, self._ranges.size_bytes)[whence]
         return self._at
 
     def tell(self) -> int:
@@ -248,8 +275,8 @@ class Ranges:
         return self._at
 
     def size(self) -> int:
-        """Return the size of the object."""
-        return self._info.size_bytes
+        """Return the size of the file."""
+        return self._ranges.size_bytes
 
     def readable(self) -> bool:
         """Return True."""
@@ -267,8 +294,7 @@ class Ranges:
         """Do nothing."""
 
     def close(self) -> None:
-        """Let go of the buffers."""
-        self._buffers = ()
+        """Do nothing: the ranges are their owner's."""
 
 
 class Stream(Ranges):
@@ -303,20 +329,21 @@ class Stream(Ranges):
         self._columns = [
             _Column(span, max(1 << 18, window_bytes * (span.stop - span.start) // total)) for span in spans
         ]
+        self._columns.sort(key=lambda column: column.span)
+        self._starts = [column.span.start for column in self._columns]
         self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="stoker-fetch") if num_threads else None
         if self._pool is not None:
             for column in self._columns:
                 self._ask(column, 0)
 
-    def _get(self, start: int, stop: int) -> BytesLike:
-        for column in self._columns:
-            if column.span.start <= start < column.span.stop:
-                return self._from_column(column, start, stop)
-        return self._read_now(start, stop)
+    def get(self, start: int, stop: int) -> BytesLike:
+        """Return bytes [start, stop), which the file has."""
+        c = bisect.bisect_right(self._starts, start) - 1
+        if self._pool is None or c < 0 or start >= self._columns[c].span.stop:
+            return self._read_now(start, stop)
+        return self._from_column(self._columns[c], start, stop)
 
     def _from_column(self, column: _Column, start: int, stop: int) -> BytesLike:
-        if self._pool is None:
-            return self._read_now(start, stop)
         inside = min(stop, column.span.stop)
         first = (start - column.span.start) // column.window_bytes
         last = (inside - 1 - column.span.start) // column.window_bytes
@@ -340,7 +367,7 @@ class Stream(Ranges):
         stop = min(start + column.window_bytes, column.span.stop)
         if self._pool is None or window in column.parts or start >= stop:
             return
-        self.num_bytes += stop - start
+        self._count(stop - start)
         column.parts[window] = self._pool.submit(self._storage.read, self._info.url, start, stop - start)
 
     def close(self) -> None:

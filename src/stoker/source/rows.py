@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, overload
@@ -9,7 +10,7 @@ from typing import NamedTuple, overload
 import pyarrow as pa
 
 from stoker.errors import SourceError
-from stoker.source.decode import Stopwatch, decode_parts, decode_row_groups
+from stoker.source.decode import decode_row_groups
 from stoker.source.fetch import (
     OnStage,
     Ranges,
@@ -24,7 +25,9 @@ from stoker.source.fetch import (
 from stoker.source.footers import Footer, Footers
 from stoker.source.fragments import Fragment
 from stoker.source.listing import Listed, partition_value
-from stoker.source.schema import align, flat_fields, restrict
+from stoker.source.parts import ShareOut, decode_parts, one_by_one
+from stoker.source.schema import Sizes, align, flat_fields, restrict
+from stoker.source.stopwatch import Stopwatch
 from stoker.source.storage import ObjectInfo, Storage
 from stoker.source.survey import Cut, Survey, survivors
 
@@ -43,6 +46,7 @@ class Want(NamedTuple):
         read: Columns it reads, structs as structs, without partition columns.
         names: Dotted names of what it reads.
         partitions: Partition columns that it needs.
+        sizes: How large rows of what it reads are.
         coded: Columns of strings that it takes as Arrow's dictionary, too, where they are stored so.
     """
 
@@ -50,6 +54,7 @@ class Want(NamedTuple):
     read: pa.Schema
     names: tuple[str, ...]
     partitions: pa.Schema
+    sizes: Sizes
     coded: frozenset[str] = frozenset()
 
 
@@ -127,10 +132,16 @@ class RowReader:
         every = {*columns.names, *(name for name, _ in flat_fields(beside))}
         partitions = pa.schema([field for field in self._known.partitions if field.name in every])
         names = tuple(sorted(every - set(partitions.names)))
-        return Want(columns=columns, read=restrict(self._known.schema, names), names=names, partitions=partitions)
+        read = restrict(self._known.schema, names)
+        return Want(columns=columns, read=read, names=names, partitions=partitions, sizes=Sizes(read))
 
     def read(
-        self, i: int, want: Want, on_stage: OnStage, on_fetched: Callable[[], object] | None = None
+        self,
+        i: int,
+        want: Want,
+        on_stage: OnStage,
+        on_fetched: Callable[[], object] | None = None,
+        share_out: ShareOut = one_by_one,
     ) -> Iterator[tuple[int, pa.Table]]:
         """Yield (j, rows of fragment j) for every j of `unit(i)`, in order, before the filter, structs as structs.
 
@@ -145,7 +156,7 @@ class RowReader:
                 table = _rows_without_columns(int(self._known.num_rows[j]))
                 yield j, self._finished(table, file, want, where=str(self.fragments[j]))
         elif self._known.row_start[i] >= 0:
-            yield from self._parts(unit, file, footer, leaves, want, on_stage)
+            yield from self._parts(unit, file, footer, leaves, want, on_stage, share_out)
         else:
             yield i, self._whole(i, file, footer, leaves, want, on_stage, on_fetched)
 
@@ -191,7 +202,7 @@ class RowReader:
                 # where it could not be decoded, another version is the reason to tell.
                 check_unchanged(file.info, self._storage)
         table = self._finished(table, file, want, where=where)
-        watch.stop(on_stage, fetched_bytes=ranges.num_bytes, decoded_bytes=table.nbytes)
+        watch.stop(on_stage, fetched_bytes=ranges.num_bytes, decoded_bytes=want.sizes.of(table))
         return table
 
     def _ranges(self, info: ObjectInfo, chunks: Sequence[Span], watch: Stopwatch) -> Ranges:
@@ -206,7 +217,14 @@ class RowReader:
         return ranges
 
     def _parts(
-        self, unit: range, file: Listed, footer: Footer, leaves: Sequence[int], want: Want, on_stage: OnStage
+        self,
+        unit: range,
+        file: Listed,
+        footer: Footer,
+        leaves: Sequence[int],
+        want: Want,
+        on_stage: OnStage,
+        share_out: ShareOut,
     ) -> Iterator[tuple[int, pa.Table]]:
         group = int(self._known.start[unit[0]])
         where = f"{file.info.url} row group {group}"
@@ -231,6 +249,7 @@ class RowReader:
                 spans=chunks,
                 part_rows=[int(self._known.num_rows[j]) for j in unit],
                 coded=want.coded,
+                share_out=_noted(share_out, watch, on_stage),
                 where=where,
                 url=file.info.url,
             )
@@ -240,7 +259,7 @@ class RowReader:
                 if table is None:
                     raise SourceError(f"{where} ends before its last part", url=file.info.url)
                 table = self._finished(table, file, want, where=str(self.fragments[j]))
-                watch.stop(on_stage, fetched_bytes=stream.num_bytes - reported, decoded_bytes=table.nbytes)
+                watch.stop(on_stage, fetched_bytes=stream.num_bytes - reported, decoded_bytes=want.sizes.of(table))
                 reported = stream.num_bytes
                 # What was read so far is from the version that was listed, or it is not handed over.
                 check_unchanged(file.info, self._storage)
@@ -274,6 +293,27 @@ class RowReader:
             column = pa.nulls(num_rows, field.type) if not value.is_valid else pa.repeat(value, num_rows)
             table = table.append_column(field, column)
         return table
+
+
+def _noted(share_out: ShareOut, watch: Stopwatch, on_stage: OnStage) -> ShareOut:
+    """Return the same, with what other threads do reported; the caller reports its own."""
+
+    def noting(num: int, work: Callable[[int], None]) -> None:
+        caller = threading.get_ident()
+
+        def noted(i: int) -> None:
+            if threading.get_ident() == caller:
+                work(i)
+                return
+            watch.start()
+            try:
+                work(i)
+            finally:
+                watch.stop(on_stage, fetched_bytes=0, decoded_bytes=0)
+
+        share_out(num, noted)
+
+    return noting
 
 
 def _as_coded(want: Want, schema: pa.Schema) -> pa.Schema:

@@ -1,3 +1,4 @@
+import errno
 import threading
 
 import numpy as np
@@ -15,6 +16,7 @@ from stoker.cache.files import Files
 from stoker.cache.store import Store
 from stoker.cache.warm import warm
 from stoker.errors import (
+    CacheError,
     CacheFullError,
     FieldError,
     FieldMismatchError,
@@ -449,3 +451,63 @@ def test_a_place_is_free_again_after_a_transform_that_failed(tmp_path):
                 builder.build(i)
         catalogue.dataset.transform = CountingTransform()
         assert all(builder.build(i) for i in (1, 2))
+
+
+class Noted:
+    """A transform that tells when it sees its second table."""
+
+    def __init__(self):
+        self.num_seen = 0
+        self.has_two = threading.Event()
+
+    def __call__(self, table):
+        self.num_seen += 1
+        if self.num_seen > 1:
+            self.has_two.set()
+        return {"x": table["id"].to_numpy()}
+
+
+def test_a_part_is_published_while_the_next_one_is_made_where_nobody_else_builds(tmp_path):
+    files, noted = HeldFiles(), Noted()
+    catalogue = opened(lake((50, 4_000), row_group_size=4_000), transform=noted, version="1")
+    unit = catalogue.unit(1)
+    assert len(unit) > 2
+    with Store(tmp_path / "cache", files=files) as store:
+        files.is_held.set()
+        builder = Builder(catalogue, store, num_computing=2)
+        builder.find_spec()
+        files.is_held.clear()
+        noted.num_seen = 0
+        noted.has_two.clear()
+        building = threading.Thread(target=builder.build, args=(1,))
+        building.start()
+        assert files.is_held.wait(30)
+        assert noted.has_two.wait(30)
+        assert not store.has(catalogue.key(1))
+        files.let_go.set()
+        building.join()
+        builder.close()
+        assert all(store.has(catalogue.key(i)) for i in unit)
+    assert not any(thread.name.startswith("stoker-build") for thread in threading.enumerate())
+
+
+def test_a_part_that_cannot_be_published_ends_the_build_and_leaves_nothing(tmp_path):
+    class Broken(Files):
+        is_broken = False
+
+        def write(self, fd, data, *, offset):
+            if self.is_broken:
+                raise PermissionError(errno.EACCES, "not on a Sunday")
+            super().write(fd, data, offset=offset)
+
+    catalogue = opened(lake((4_000,), row_group_size=4_000))
+    files = Broken()
+    with Store(tmp_path / "cache", files=files) as store:
+        builder = Builder(catalogue, store, num_computing=2)
+        files.is_broken = True
+        with pytest.raises(CacheError, match="not on a Sunday"):
+            builder.build(0)
+        files.is_broken = False
+        builder.close()
+        assert list((store.path / "tmp").iterdir()) == []
+        assert builder.places.num_free == 2

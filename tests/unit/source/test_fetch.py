@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 
 from stoker.errors import SourceChangedError, SourceError
 from stoker.source.dataset import Dataset
-from stoker.source.fetch import Ranges, Span, Stream, check_unchanged, fetch, fetch_local, plan_ranges, plan_requests
+from stoker.source.fetch import (
+    RangesFile,
+    Span,
+    Stream,
+    check_unchanged,
+    fetch,
+    fetch_local,
+    plan_ranges,
+    plan_requests,
+)
 from stoker.source.retry import RetryingStorage
 from stoker.testing import FlakyStorage, MemoryStorage
 
@@ -58,12 +67,17 @@ def memory():
 def test_what_was_fetched_reads_like_the_file(how, wanted, asked):
     storage, info = memory()
     ranges = how(info, storage, plan_ranges(wanted, size_bytes=len(CONTENT), max_hole_bytes=100))
-    for start, stop in asked:
-        assert ranges.seek(start) == start
-        assert bytes(memoryview(ranges.read(stop - start))) == CONTENT[start:stop]
-        assert ranges.tell() == stop
-    ranges.seek(-8, 2)
-    assert bytes(memoryview(ranges.read())) == CONTENT[-8:]
+    files = [RangesFile(ranges), RangesFile(ranges)]
+    for i, (start, stop) in enumerate(asked):
+        file = files[i % 2]  # each has a place of its own
+        if stop > start:
+            assert bytes(memoryview(ranges.get(start, stop))) == CONTENT[start:stop]
+        assert file.seek(start) == start
+        files[1 - i % 2].seek(7)
+        assert bytes(memoryview(file.read(stop - start))) == CONTENT[start:stop]
+        assert file.tell() == stop
+    files[0].seek(-8, 2)
+    assert bytes(memoryview(files[0].read())) == CONTENT[-8:]
 
 
 def test_a_large_range_comes_in_several_requests_at_once():
@@ -72,7 +86,7 @@ def test_a_large_range_comes_in_several_requests_at_once():
     ranges = fetch(storage.stat("a"), storage, [Span(0, len(content))])
     assert storage.num_reads == 3
     assert ranges.num_bytes == len(content)
-    assert len(ranges.read(len(content))) == len(content)
+    assert len(ranges.get(0, len(content))) == len(content)
     assert storage.num_reads == 3
 
 
@@ -91,8 +105,7 @@ def test_a_fetch_survives_reads_that_fail_now_and_then():
     retrying = RetryingStorage(FlakyStorage(storage, every=2), wait=lambda s: None)
     for _ in range(4):
         ranges = fetch(info, retrying, [Span(100, 200), Span(5000, 6000)])
-        ranges.seek(5000)
-        assert bytes(memoryview(ranges.read(1000))) == CONTENT[5000:6000]
+        assert bytes(memoryview(ranges.get(5000, 6000))) == CONTENT[5000:6000]
 
 
 def test_a_fetch_that_fails_leaves_no_thread_and_names_the_object():
@@ -120,11 +133,9 @@ def test_a_stream_reads_like_the_file(num_threads):
     while any(at[k] < columns[k].stop for k in range(2)):
         for k in range(2):
             stop = min(at[k] + 70_001, columns[k].stop)
-            stream.seek(at[k])
-            assert bytes(memoryview(stream.read(stop - at[k]))) == content[at[k] : stop]
+            assert bytes(memoryview(stream.get(at[k], stop))) == content[at[k] : stop]
             at[k] = stop
-    stream.seek(2_950_000)
-    assert bytes(memoryview(stream.read(10))) == content[2_950_000:2_950_010]
+    assert bytes(memoryview(stream.get(2_950_000, 2_950_010))) == content[2_950_000:2_950_010]
     stream.close()
     assert storage.bytes_read == sum(span.stop - span.start for span in columns) + 10
     assert all(start <= stop for start, stop in waits)
@@ -135,7 +146,7 @@ def test_a_stream_left_early_leaves_no_thread():
     stream = Stream(
         storage.stat("a"), storage, [Span(0, 3_000_000)], window_bytes=300_000, num_threads=4, on_wait=lambda a, b: None
     )
-    stream.read(10)
+    stream.get(0, 10)
     stream.close()
     stream.close()
 
@@ -173,8 +184,8 @@ def test_pyarrow_is_not_called_back_for_what_was_fetched_from_the_first_byte_on(
     storage = MemoryStorage({"a.parquet": sink.getvalue().to_pybytes()})
     catalogue = Dataset("a.parquet", storage=storage, columns=columns).open()
     reads = []
-    read = Ranges.read
-    monkeypatch.setattr(Ranges, "read", lambda self, num_bytes=-1: reads.append(num_bytes) or read(self, num_bytes))
+    read = RangesFile.read
+    monkeypatch.setattr(RangesFile, "read", lambda self, num_bytes=-1: reads.append(num_bytes) or read(self, num_bytes))
     ((_, found),) = catalogue.read(0)
     assert found.equals(table.select(columns or table.column_names))
     assert len(reads) == (0 if columns is None else 1)

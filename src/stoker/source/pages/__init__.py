@@ -12,6 +12,7 @@ pyarrow's: `decoded_leaves` leaves it out.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from types import ModuleType
@@ -27,11 +28,12 @@ from stoker.source.footer_numbers import Numbers
 from stoker.source.pages.codecs import is_loops
 from stoker.source.pages.column import LeafStream, read_leaf
 from stoker.source.pages.leaf import Leaf, known_leaves
+from stoker.source.pages.numbers import Bytes
 from stoker.source.pages.together import read_together
 from stoker.source.schema import Layout
 from stoker.source.storage import BytesLike
 
-__all__ = ["LOOPS", "LeafStream", "decoded_leaves", "leaf_streams"]
+__all__ = ["LOOPS", "TOGETHER_BYTES", "Leaf", "LeafStream", "decoded_leaves", "known_leaves", "leaf_streams"]
 
 LOOPS = "stoker.source.pages.kernels"
 """The compiled loops."""
@@ -123,8 +125,15 @@ class _Chunks:
 
     def read(self, k: int) -> BytesLike:
         span = self.spans[k]
-        self.ranges.seek(span.start)
-        return self.ranges.read(span.stop - span.start)
+        return self.ranges.get(span.start, span.stop) if span.stop > span.start else b""
+
+    def read_all(self, some: Sequence[int]) -> tuple[Bytes, npt.NDArray[np.int64]]:
+        """Return column chunks one behind the other, and their borders: as they lie in the file, where they lie so."""
+        spans = [self.spans[k] for k in some]
+        borders = np.cumsum([0, *(stop - start for start, stop in spans)], dtype=np.int64)
+        if all(a.stop == b.start for a, b in itertools.pairwise(spans)) and borders[-1]:
+            return np.frombuffer(self.ranges.get(spans[0].start, spans[-1].stop), np.uint8), borders
+        return np.concatenate([np.frombuffer(self.read(k), np.uint8) for k in some]), borders
 
 
 def _read_together(
@@ -138,9 +147,13 @@ def _read_together(
     some = [k for k, leaf in enumerate(leaves) if not leaf.is_words and chunks.codecs[k] == codec]
     if not some or not is_loops(codec):
         return {}
+    content, borders = chunks.read_all(some)
+    if len(content) != borders[-1]:
+        return {}
     found = read_together(
         kernels,
-        [chunks.read(k) for k in some],
+        content,
+        borders,
         [leaves[k] for k in some],
         num_rows=num_rows,
         codec=codec,

@@ -145,8 +145,7 @@ class LeafStream:
         num_bytes = min(max(self._piece_bytes, len(self._rest)), self._stop - self._at)
         if not num_bytes:
             return False
-        self._ranges.seek(self._at)
-        piece = np.frombuffer(self._ranges.read(num_bytes), np.uint8)
+        piece = np.frombuffer(self._ranges.get(self._at, self._at + num_bytes), np.uint8)
         if len(piece) != num_bytes:
             return False
         self._at += num_bytes

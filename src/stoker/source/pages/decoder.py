@@ -40,8 +40,8 @@ _NO_BYTES, _NO_NUMBERS = np.zeros(0, np.uint8), np.zeros(0, np.int64)
 class Decoder:
     """Decodes pages of one column chunk, in their order, and hands rows out.
 
-        decode   ┆ ▒▒▒▒▒▒ ┆ ▒▒▒▒▒▒ ┆ ▒▒▒▒▒▒ ┆      a page at a time, or many
-        take     │·········│··········│·····       what is left lies at the beginning of the next rows
+        decode   ┆ ▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒ ┆ ▒▒▒▒▒▒▒▒▒▒ …    a page at a time, or many
+        take     │·······│·······│·······│··            views; rows that are left are copied when more are decoded
 
     Args:
         kernels: The compiled loops.
@@ -66,15 +66,23 @@ class Decoder:
         self._values = _NO_BYTES
         self._valid = _NO_BYTES
         self._offsets = _NO_NUMBERS
-        self._most = (0, 0)  # rows and values that were there when some were taken
+        self._most = (0, 0)  # rows and values that were there when more were decoded
+        self._num_taken = 0  # of the rows in memory, the first ones
+        self._ready: pa.Array | None = None  # rows in memory as Arrow has them, all of them or all but the last one
 
     @property
     def num_rows(self) -> int:
         """Rows that are there. Of lists the last one may go on in the next page."""
-        return int(self._state[ROWS])
+        return int(self._state[ROWS]) - self._num_taken
 
     def make_room(self, num_rows: int, num_values: int) -> None:
         """Make room for so many rows and values more, of which the values of lists are most."""
+        self._ready = None
+        if self._num_taken:
+            self._leave_taken()
+        self._grow(num_rows, num_values)
+
+    def _grow(self, num_rows: int, num_values: int) -> None:
         rows, values = int(self._state[ROWS]) + num_rows, int(self._state[VALUES]) + num_values
         self._values = _grown(self._values, values * self._leaf.width, is_shared=True)
         if self._has_valid:
@@ -167,39 +175,56 @@ class Decoder:
     # ------------------------------------------------------------------ rows
 
     def take(self, num_rows: int) -> pa.Array | None:
-        """Return the first rows, which are there, and keep the others; None where Arrow cannot hold them."""
-        leaf, state = self._leaf, self._state
-        have, num_values, num_nulls = (int(state[i]) for i in (ROWS, VALUES, NULLS))
-        values, valid, offsets = self._values, self._valid, self._offsets
-        is_all = num_rows == have
-        stop = num_values if is_all else int(offsets[num_rows]) if leaf.is_list else num_rows
-        array = array_of(leaf, values[: stop * leaf.width], valid[:num_rows] if num_nulls else None)
+        """Return the next rows, which are there; None where Arrow cannot hold them."""
+        first, stop = self._num_taken, self._num_taken + num_rows
+        if self._ready is None or len(self._ready) < stop:
+            have = int(self._state[ROWS])
+            # Of lists the last one may go on: it is left out until it is asked for.
+            self._ready = self._array(have - 1 if self._leaf.is_list and stop < have else have)
+            if self._ready is None:
+                return None
+        taken = self._ready if num_rows == len(self._ready) else self._ready.slice(first, num_rows)
+        self._num_taken = stop
+        if not self.num_rows:
+            self._ready = None
+            self._leave_taken()
+        return taken
+
+    def _array(self, num_rows: int) -> pa.Array | None:
+        """Return the first rows in memory; None where Arrow cannot hold them."""
+        leaf, state, offsets = self._leaf, self._state, self._offsets
+        is_all = num_rows == state[ROWS]
+        stop = int(state[VALUES]) if is_all else int(offsets[num_rows]) if leaf.is_list else num_rows
+        array = array_of(leaf, self._values[: stop * leaf.width], self._valid[:num_rows] if state[NULLS] else None)
         if self._dictionary is not None:
             array = pa.DictionaryArray.from_arrays(array, self._dictionary, safe=False)
             if not self._keeps_words:
                 array = array.dictionary_decode()
         if leaf.is_list:
             if is_all:
-                offsets[num_rows] = num_values
+                offsets[num_rows] = stop
             array = lists_of(leaf, array, offsets[: num_rows + 1])
-        self._values, self._valid, self._offsets = _NO_BYTES, _NO_BYTES, _NO_NUMBERS
-        state[ROWS] = state[VALUES] = state[NULLS] = 0
-        if not is_all:
-            self._most = max(self._most[0], have), max(self._most[1], num_values)
-            self._keep(num_rows, have, stop, num_values, values, valid if num_nulls else None, offsets)
         return array
 
-    def _keep(
-        self, first: int, have: int, begin: int, end: int, values: Bytes, valid: Bytes | None, offsets: Numbers
-    ) -> None:
+    def _leave_taken(self) -> None:
         """Lay rows that are left at the beginning of new memory: what was handed out is not written to again."""
-        self.make_room(*self._most)  # there will be about as many before the next rows are taken
+        first, have, end = self._num_taken, int(self._state[ROWS]), int(self._state[VALUES])
+        values, valid, offsets = self._values, self._valid, self._offsets
+        is_list, num_nulls = self._leaf.is_list, int(self._state[NULLS])
+        begin = first if not is_list else end if first == have else int(offsets[first])
+        self._values, self._valid, self._offsets = _NO_BYTES, _NO_BYTES, _NO_NUMBERS
+        self._num_taken = 0
+        self._state[ROWS] = self._state[VALUES] = self._state[NULLS] = 0
+        self._most = max(self._most[0], have), max(self._most[1], end)
+        if first == have:
+            return
+        self._grow(*self._most)  # there will be about as many before the next ones are left
         width = self._leaf.width
         self._values[: (end - begin) * width] = values[begin * width : end * width]
-        if valid is not None:
+        if num_nulls:
             self._valid[: have - first] = valid[first:have]
             self._state[NULLS] = have - first - int(np.count_nonzero(valid[first:have]))
-        if self._leaf.is_list:
+        if is_list:
             self._offsets[: have - first] = offsets[first:have] - begin
         self._state[ROWS], self._state[VALUES] = have - first, end - begin
 

@@ -36,9 +36,9 @@ from stoker.source.pages.numbers import (
     NUM_SUMS,
     ROWS,
     VALUES,
+    Bytes,
     Numbers,
 )
-from stoker.source.storage import BytesLike
 
 # Arrow wants the values of an array to begin at a multiple of it.
 _ALIGNED_BYTES = 64
@@ -50,7 +50,8 @@ _MOST_NUMBER = 1 << 24
 
 def read_together(
     kernels: ModuleType,
-    chunks: Sequence[BytesLike],
+    content: Bytes,
+    borders: Numbers,
     leaves: Sequence[Leaf],
     *,
     num_rows: int,
@@ -61,17 +62,16 @@ def read_together(
 
     Args:
         kernels: The compiled loops.
-        chunks: The column chunks.
+        content: The column chunks, one behind the other.
+        borders: Where each begins in it, and the last one ends.
         leaves: What the columns are; of numbers, or lists of them.
         num_rows: Rows of the row group.
         codec: What pages are compressed with, as a number of the format: one that the loops know.
         most_bytes: More than any page of each has before it is compressed.
     """
-    content = np.concatenate([np.frombuffer(chunk, np.uint8) for chunk in chunks])
-    borders = np.zeros(len(chunks) + 1, np.int64)
-    np.cumsum([len(chunk) for chunk in chunks], out=borders[1:])
-    firsts, sums = np.empty(len(chunks) + 1, np.int64), np.zeros((len(chunks), NUM_SUMS), np.int64)
-    num_pages = _PAGES_EACH * len(chunks)
+    num_columns = len(leaves)
+    firsts, sums = np.empty(num_columns + 1, np.int64), np.zeros((num_columns, NUM_SUMS), np.int64)
+    num_pages = _PAGES_EACH * num_columns
     while True:
         pages = np.empty((num_pages, NUM_PAGE_NUMBERS), np.int64)
         if kernels.scan_many(content, borders, pages, firsts, sums) == DONE:
@@ -103,8 +103,8 @@ def read_together(
     num_words, num_bytes, num_valid, num_offsets = ends[-1].tolist()
     values, valid = np.frombuffer(pa.allocate_buffer(num_bytes), np.uint8), np.empty(num_valid, np.uint8)
     words, offsets = np.empty(num_words, np.uint8), np.empty(num_offsets, np.int64)
-    states = np.zeros((len(chunks), NUM_STATE_NUMBERS), np.int64)
-    outcomes = np.empty(len(chunks), np.int64)
+    states = np.zeros((num_columns, NUM_STATE_NUMBERS), np.int64)
+    outcomes = np.empty(num_columns, np.int64)
     unpacker = unpacker_of(codec) if sums[:, HAS_PACKED].any() else NO_UNPACKER
     kernels.decode_many(
         pages,

@@ -1,0 +1,340 @@
+"""A huge row group, some rows at a time: its columns side by side, each read from its beginning to its end.
+
+column a   ┆ part 0 ┆ part 1 ┆ part 2 ┆      this thread
+column b   ┆ part 0 ┆ part 1 ┆ part 2 ┆      another one, where one has nothing better to do
+column c   ┆ part 0 ┆ part 1 ┆ part 2 ┆      this thread
+tables         ▒        ▒        ▒
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Protocol, TypeAlias, TypeVar
+
+import pyarrow as pa
+
+from stoker.source import thrift
+from stoker.source.decode import check_num_rows, decoding, opened
+from stoker.source.fetch import Ranges, Span
+from stoker.source.footers import Footer
+from stoker.source.instants import check_instants, int96_paths
+from stoker.source.pages import TOGETHER_BYTES, Leaf, LeafStream, decoded_leaves, known_leaves, leaf_streams
+from stoker.source.schema import Layout
+
+# What pyarrow reads at once of each column; a page is decoded as a whole in any case.
+STREAM_BUFFER_BYTES = 1 << 18
+# Columns are dealt to threads by so many shares of about one size at most: few enough to cost nothing, and enough that
+# threads which come and go end together.
+_MOST_SHARES = 16
+# A column chunk that was so small before it was compressed is a page, as most writers make them: see `_Small`.
+_SMALL_BYTES = 1 << 20
+
+ShareOut: TypeAlias = Callable[[int, Callable[[int], None]], None]
+"""Calls a function with every number below the first argument, in any threads, and returns when all is done."""
+
+_Columns: TypeAlias = Mapping[str, pa.Array | pa.ChunkedArray]
+_Parts: TypeAlias = Callable[[Sequence[str]], Iterator[pa.Table]]
+_T = TypeVar("_T")
+
+
+def one_by_one(num: int, work: Callable[[int], None]) -> None:
+    """Call `work` with every number below `num`, in the calling thread."""
+    for i in range(num):
+        work(i)
+
+
+def decode_parts(
+    ranges: Ranges,
+    footer: Footer,
+    *,
+    row_group: int,
+    leaves: Sequence[int],
+    spans: Sequence[Span],
+    part_rows: Sequence[int],
+    coded: Collection[str] = (),
+    share_out: ShareOut = one_by_one,
+    where: str,
+    url: str,
+) -> Iterator[pa.Table]:
+    """Yield consecutive parts of one row group while it is read from its beginning to its end.
+
+    Args:
+        ranges: The file, whose columns come in as they are asked for.
+        footer: Its footer.
+        row_group: The row group.
+        leaves: Numbers of the Parquet leaf columns.
+        spans: Where their column chunks lie.
+        part_rows: Rows of each part.
+        coded: Columns of strings that may come as Arrow's dictionary.
+        share_out: Calls the function that decodes some of the columns of a part.
+        where: The row group, for errors.
+        url: The file, for errors.
+
+    Raises:
+        SourceError: The bytes are not what the footer says.
+        FieldError: INT96 timestamps would wrap around.
+    """
+
+    def parts(paths: Sequence[str], *, in_seconds: bool = False) -> Iterator[pa.Table]:
+        return _parts(
+            ranges,
+            footer,
+            row_group=row_group,
+            paths=paths,
+            part_rows=part_rows,
+            where=where,
+            url=url,
+            in_seconds=in_seconds,
+        )
+
+    layout, numbers = footer.checked.layout, footer.checked.numbers
+    spans_of = dict(zip(leaves, spans, strict=True))
+
+    def size_of(some: Iterable[int]) -> int:
+        return sum(spans_of[leaf].stop - spans_of[leaf].start for leaf in some)
+
+    def whole(some: Sequence[int]) -> list[tuple[Leaf, pa.ChunkedArray]]:
+        there = [spans_of[leaf] for leaf in some]
+        return decoded_leaves(ranges, layout, numbers, row_groups=[row_group], leaves=some, spans=there, coded=coded)
+
+    with decoding(url, where=where):
+        plain_bytes = dict(zip(leaves, numbers.chunks[row_group, leaves, thrift.UNCOMPRESSED].tolist(), strict=True))
+        known = known_leaves(layout)
+        small = [leaf for leaf in leaves if leaf in known and plain_bytes[leaf] <= _SMALL_BYTES]
+        large = [leaf for leaf in leaves if plain_bytes[leaf] > _SMALL_BYTES]
+        there = [spans_of[leaf] for leaf in large]
+        ours = leaf_streams(ranges, layout, numbers, row_group=row_group, leaves=large, spans=there, coded=coded)
+        here = {*small, *(stream.leaf.number for stream in ours)}
+        rest = [leaf for leaf in leaves if leaf not in here]
+        int96 = int96_paths(footer.metadata, [layout.paths[leaf] for leaf in rest]) if rest else []
+    share_bytes = size_of(leaves) // _MOST_SHARES
+    readers: list[_Reader] = []
+    sizes: list[int] = []
+    for columns_of_share in _dealt(_by_column(rest, layout.paths), size_of, share_bytes):
+        some = [leaf for column in columns_of_share for leaf in column]
+        readers.append(_Theirs(parts([layout.paths[leaf] for leaf in some])))
+        sizes.append(size_of(some))
+    for some in _dealt(small, plain_bytes.__getitem__, TOGETHER_BYTES // 2):
+        readers.append(_Small(partial(whole, some), parts, [layout.paths[leaf] for leaf in some], layout))
+        sizes.append(size_of(some))
+    for stream in ours:
+        readers.append(_OursAsLongAsKnown(stream, parts, layout.paths[stream.leaf.number]))
+        sizes.append(size_of([stream.leaf.number]))
+    if not readers:
+        readers, sizes = [_Theirs(parts([]))], [0]
+    shares = _dealt(range(len(readers)), lambda i: sizes[i], share_bytes)
+    # This reader follows a part behind the first: what it needs was fetched a moment ago.
+    in_seconds = parts(int96, in_seconds=True) if int96 else None
+    for num_rows in part_rows:
+        found: list[_Columns | None] = [None] * len(readers)
+        _read_part(readers, shares, num_rows, found, share_out, where=where, url=url)
+        columns: dict[str, pa.Array | pa.ChunkedArray] = {}
+        for some_columns in found:
+            if some_columns is None:
+                return
+            columns |= some_columns
+        del found, some_columns
+        table = pa.table({name: columns[name] for name in layout.schema.names if name in columns})
+        del columns
+        if in_seconds is not None:
+            check_instants(table, next(in_seconds), where=where)
+        yield table
+        del table
+    for reader in (in_seconds, *(reader.theirs for reader in readers)):
+        for _ in reader or ():  # runs the check for surplus rows
+            pass
+
+
+def _read_part(
+    readers: Sequence[_Reader],
+    shares: Sequence[Sequence[int]],
+    num_rows: int,
+    found: list[_Columns | None],
+    share_out: ShareOut,
+    *,
+    where: str,
+    url: str,
+) -> None:
+    """Let all readers read on, and keep what they found by their number."""
+
+    def read(s: int) -> None:
+        with decoding(url, where=where):
+            for i in shares[s]:
+                found[i] = readers[i].next(num_rows)
+
+    share_out(len(shares), read)
+
+
+def _by_column(leaves: Sequence[int], paths: Sequence[str]) -> list[list[int]]:
+    """Return leaves by the column that they are a part of, which one reader must read as a whole."""
+    return [
+        list(same)
+        for _, same in itertools.groupby(
+            sorted(leaves, key=lambda leaf: paths[leaf].partition(".")[0]),
+            key=lambda leaf: paths[leaf].partition(".")[0],
+        )
+    ]
+
+
+def _dealt(items: Sequence[_T], size_of: Callable[[_T], int], share_size: int) -> list[list[_T]]:
+    """Return the items in shares of at least one size, but for the last one."""
+    shares: list[list[_T]] = []
+    have = share_size
+    for item in items:
+        if have >= share_size:
+            shares.append([])
+            have = 0
+        shares[-1].append(item)
+        have += size_of(item)
+    return shares
+
+
+class _Reader(Protocol):
+    """Some columns of a row group, whose rows come part by part."""
+
+    @property
+    def theirs(self) -> Iterator[pa.Table] | None:
+        """The reader of pyarrow, where it was needed."""
+
+    def next(self, num_rows: int, /) -> _Columns | None:
+        """Return the next part; None where the file ends before it."""
+
+
+class _Theirs:
+    """Columns that pyarrow decodes.
+
+    Args:
+        theirs: Its tables.
+    """
+
+    def __init__(self, theirs: Iterator[pa.Table]) -> None:
+        self.theirs = theirs
+
+    def next(self, _: int, /) -> _Columns | None:
+        """Return the next part; None where the file ends before it."""
+        table = next(self.theirs, None)
+        return None if table is None else dict(zip(table.column_names, table.columns, strict=True))
+
+
+class _Small:
+    """Columns of a page or so, each of which is decoded as a whole in any case: all of them at once.
+
+    Args:
+        read: Reads those that our own loops know.
+        parts: Makes pyarrow's of some paths.
+        paths: Of the columns.
+        layout: How the file lays out its columns.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], list[tuple[Leaf, pa.ChunkedArray]]],
+        parts: _Parts,
+        paths: Sequence[str],
+        layout: Layout,
+    ) -> None:
+        self.theirs: Iterator[pa.Table] | None = None
+        self._read = read
+        self._parts = parts
+        self._paths = paths
+        self._layout = layout
+        self._arrays: dict[str, pa.Array] | None = None
+        self._at = 0
+
+    def next(self, num_rows: int, /) -> _Columns | None:
+        """Return the next part; None where the file ends before it."""
+        if self._arrays is None:
+            found = self._read()
+            self._arrays = {leaf.name: column.chunk(0) for leaf, column in found}
+            here = {self._layout.paths[leaf.number] for leaf, _ in found}
+            if missing := [path for path in self._paths if path not in here]:
+                self.theirs = self._parts(missing)
+        columns = {name: array.slice(self._at, num_rows) for name, array in self._arrays.items()}
+        self._at += num_rows
+        if self.theirs is not None:
+            table = next(self.theirs, None)
+            if table is None:
+                return None
+            columns |= zip(table.column_names, table.columns, strict=True)
+        return columns
+
+
+class _OursAsLongAsKnown:
+    """A column decoded by our own loops, and from the part on that they do not know by pyarrow, from its beginning.
+
+    Args:
+        stream: Ours.
+        parts: Makes pyarrow's of some paths.
+        path: Of the column.
+
+    Attributes:
+        theirs: pyarrow's, once it was needed.
+    """
+
+    def __init__(self, stream: LeafStream, parts: _Parts, path: str) -> None:
+        self.theirs: Iterator[pa.Table] | None = None
+        self._stream = stream
+        self._parts = parts
+        self._path = path
+        self._num_parts = 0
+
+    def next(self, num_rows: int, /) -> _Columns | None:
+        """Return the next part; None where the file ends before it."""
+        name = self._stream.leaf.name
+        if self.theirs is None:
+            array = self._stream.take(num_rows)
+            if array is not None:
+                self._num_parts += 1
+                return {name: array}
+            self.theirs = self._parts([self._path])
+            for _ in range(self._num_parts):
+                next(self.theirs, None)
+        table = next(self.theirs, None)
+        return None if table is None else {name: table.column(0)}
+
+
+def _parts(
+    ranges: Ranges,
+    footer: Footer,
+    *,
+    row_group: int,
+    paths: Sequence[str],
+    part_rows: Sequence[int],
+    where: str,
+    url: str,
+    in_seconds: bool,
+) -> Iterator[pa.Table]:
+    with decoding(url, where=where):
+        file = opened(ranges, footer.metadata, buffer_size=STREAM_BUFFER_BYTES, in_seconds=in_seconds)
+        batches = file.iter_batches(
+            batch_size=max(part_rows), row_groups=[row_group], columns=list(paths), use_threads=False
+        )
+    have: list[pa.RecordBatch] = []
+    num_have = 0
+    num_total = 0
+    for num_rows in part_rows:
+        while num_have < num_rows:
+            with decoding(url, where=where):
+                batch = next(batches, None)
+            if batch is None:
+                check_num_rows(num_total, sum(part_rows), where=where, url=url)
+                return
+            have.append(batch)
+            num_have += batch.num_rows
+            num_total += batch.num_rows
+        with decoding(url, where=where):
+            table = pa.Table.from_batches(have)
+            table.validate()
+        rest = table.slice(num_rows)
+        have = rest.to_batches() if rest.num_rows else []
+        num_have = rest.num_rows
+        part = table.slice(0, num_rows)
+        del table, rest
+        yield part
+        del part
+    with decoding(url, where=where):
+        surplus = next(batches, None)
+    if num_have or (surplus is not None and surplus.num_rows):
+        check_num_rows(num_total + num_have, sum(part_rows), where=where, url=url)

@@ -1,0 +1,134 @@
+"""A huge row group by parts: whoever reads its columns, and however small parts are, the rows are those of the file."""
+
+import io
+import threading
+from contextlib import contextmanager
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.laws.test_pages import columns, same_bits
+
+from stoker import Dataset
+from stoker.cache.crew import Places
+from stoker.cache.helpers import Helpers
+from stoker.errors import SourceError
+from stoker.source import parts
+from stoker.testing import MemoryStorage
+
+
+@contextmanager
+def helped(num_places=3):
+    """Give what shares work out among so many threads but one, as if this one had a place already."""
+    helpers = Helpers(Places(num_places - 1))
+    try:
+        yield helpers.share_out
+    finally:
+        helpers.close()
+
+
+def others(rng, num_rows):
+    """Return columns that pyarrow decodes."""
+    return {
+        "s": pa.array([{"a": i, "b": [i] * (i % 3)} for i in range(num_rows)]),
+        "t": pa.array(rng.random(num_rows) < 0.5),
+        "text": pa.array([f"{'word' * (i % 4)} {rng.integers(1 << 40)}" for i in range(num_rows)]),
+        "some": pa.array([None if i % 3 == 0 else [1, None] for i in range(num_rows)], pa.list_(pa.int32())),
+    }
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    data=st.data(),
+    num_rows=st.sampled_from([50, 1_000, 3_000]),
+    num_columns=st.integers(0, 5),
+    small_bytes=st.sampled_from([0, 3_000, 1 << 20]),
+    num_parts=st.integers(2, 9),
+    is_remote=st.booleans(),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_a_row_group_is_the_same_by_parts_and_whoever_reads_them(
+    tmp_path_factory, data, num_rows, num_columns, small_bytes, num_parts, is_remote, seed
+):
+    rng = np.random.default_rng(seed)
+    drawn = {f"x{i}": data.draw(columns(num_rows, rng))[0] for i in range(num_columns)}
+    table = pa.table(drawn | (others(rng, num_rows) if not drawn or data.draw(st.booleans()) else {}))
+    file = io.BytesIO()
+    codec = data.draw(st.sampled_from(["none", "snappy", "zstd", "gzip"]))
+    pq.write_table(table, file, compression=codec, data_page_size=data.draw(st.sampled_from([500, 1 << 20])))
+    metadata = pq.read_metadata(file)
+    chunk_size = max(1, metadata.row_group(0).total_byte_size // num_parts)
+    if is_remote:
+        dataset = Dataset("a", storage=MemoryStorage({"a": file.getvalue()}), chunk_size=chunk_size)
+    else:
+        path = tmp_path_factory.getbasetemp() / f"{seed}.parquet"
+        path.write_bytes(file.getvalue())
+        dataset = Dataset(path, chunk_size=chunk_size)
+    limit, parts._SMALL_BYTES = parts._SMALL_BYTES, small_bytes
+    try:
+        catalogue = dataset.open()
+        whole = pa.concat_tables(t for _, t in catalogue.read(0))
+        with helped() as share_out:
+            shared = pa.concat_tables(t for _, t in catalogue.read(0, share_out=share_out))
+    finally:
+        parts._SMALL_BYTES = limit
+    expected = pq.read_table(io.BytesIO(file.getvalue()))
+    while any(pa.types.is_struct(kind) for kind in expected.schema.types):
+        expected = expected.flatten()
+    for got in (whole, shared):
+        got.validate(full=True)
+        assert got.num_rows == num_rows
+        for name in catalogue.schema.names:
+            assert same_bits(got.column(name).combine_chunks(), expected.column(name).combine_chunks())
+
+
+def test_columns_of_a_part_are_read_by_several_threads(tmp_path):
+    path = tmp_path / "a.parquet"
+    rng = np.random.default_rng(0)
+    pq.write_table(pa.table({f"x{i}": rng.random(400_000) for i in range(4)}), path)
+    catalogue = Dataset(path, chunk_size="2MB").open()
+    assert len(catalogue.unit(0)) > 1
+    met, threads = threading.Barrier(2), set()
+
+    told = []
+    with helped(2) as share_out:
+
+        def shared(num, work):
+            def noted(i):
+                if len(threads) < 2 and threading.get_ident() not in threads:
+                    threads.add(threading.get_ident())
+                    met.wait(30)  # until another one has come
+                work(i)
+
+            share_out(num, noted)
+
+        for _ in catalogue.read(0, share_out=shared, on_stage=lambda *stage: told.append(stage)):
+            pass
+    assert len(threads) == 2  # more may have come later
+    # Nothing that a thread did is reported by another one, too.
+    assert {name for name, *_ in told} == {"decode", "fetch"}
+    assert sum(num_bytes for name, *_, num_bytes in told if name == "decode") == 4 * 8 * 400_000
+
+
+@pytest.mark.parametrize("is_small", [False, True])
+def test_a_damaged_column_is_an_error_whoever_reads_it(tmp_path, is_small, monkeypatch):
+    if not is_small:
+        monkeypatch.setattr(parts, "_SMALL_BYTES", 0)
+    path = tmp_path / "a.parquet"
+    rng = np.random.default_rng(0)
+    pq.write_table(pa.table({f"x{i}": rng.random(100_000) for i in range(6)}), path, write_page_checksum=True)
+    column = pq.read_metadata(path).row_group(0).column(3)
+    content = bytearray(path.read_bytes())
+    content[column.data_page_offset + column.total_compressed_size // 3] ^= 1
+    path.write_bytes(content)
+    catalogue = Dataset(path, chunk_size="1MB").open()
+    places = Places(3)
+    helpers = Helpers(places)
+    with pytest.raises(SourceError, match=r"row group 0.*cannot be decoded"):
+        for _ in catalogue.read(0, share_out=helpers.share_out):
+            pass
+    helpers.close()
+    assert places.num_free == 3

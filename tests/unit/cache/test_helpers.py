@@ -1,0 +1,142 @@
+"""Threads that help one which builds."""
+
+import threading
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stoker.cache.crew import Places
+from stoker.cache.helpers import Behind, Helpers
+
+PATIENCE_S = 30
+
+
+@pytest.fixture
+def helpers():
+    helpers = Helpers(Places(2))
+    yield helpers
+    helpers.close()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    num=st.integers(0, 40),
+    num_places=st.integers(1, 4),
+    num_taken=st.integers(0, 4),
+    failing=st.sets(st.integers(0, 39), max_size=3),
+)
+def test_every_number_is_worked_on_once_and_every_place_is_given_back(num, num_places, num_taken, failing):
+    places = Places(num_places)
+    helpers = Helpers(places)
+    taken = [places.acquire() for _ in range(min(num_taken, num_places))]
+    done = []
+
+    def work(i):
+        done.append(i)
+        if i in failing:
+            raise ValueError(i)
+
+    fails = [i for i in failing if i < num]
+    if fails:
+        with pytest.raises(ValueError, match=r"\d"):
+            helpers.share_out(num, work)
+        assert len(set(done)) == len(done)
+        assert set(done) & set(fails)
+    else:
+        helpers.share_out(num, work)
+        assert sorted(done) == list(range(num))
+    assert places.num_free == num_places - len(taken)
+    helpers.close()
+
+
+def test_who_has_a_place_is_helped_by_who_finds_one(helpers):
+    meeting = threading.Barrier(2)
+    helpers.share_out(2, lambda _: meeting.wait(PATIENCE_S))  # one thread alone would wait for ever
+
+
+def test_nobody_helps_where_no_place_is_free():
+    places = Places(2)
+    for _ in range(2):
+        places.acquire()
+    helpers = Helpers(places)
+    threads = set()
+    helpers.share_out(8, lambda _: threads.add(threading.get_ident()))
+    assert threads == {threading.get_ident()}
+
+
+def test_after_an_error_nothing_more_is_begun(helpers):
+    met = threading.Barrier(2)
+    begun = []
+
+    def work(i):
+        begun.append(i)
+        met.wait(PATIENCE_S)
+        raise ValueError(str(i))
+
+    with pytest.raises(ValueError, match=r"[01]"):
+        helpers.share_out(100, work)
+    assert sorted(begun) == [0, 1]
+
+
+def test_what_follows_a_step_is_done_beside_the_next_one_and_no_two_at_once(helpers):
+    let_go, done = threading.Event(), []
+
+    def first():
+        assert let_go.wait(PATIENCE_S)
+        done.append("first")
+        return False
+
+    def second():
+        done.append("second")
+        return True
+
+    with Behind(helpers) as behind:
+        assert behind.do(first)  # nothing is done yet
+        assert done == []
+        let_go.set()
+        assert not behind.do(second)
+        assert done[0] == "first"
+    assert done == ["first", "second"]
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_who_finds_no_helper_does_it_at_once(is_busy):
+    places = Places(2)
+    helpers = Helpers(places) if is_busy else None
+    places.acquire()
+    threads = []
+    with Behind(helpers) as behind:
+        assert not behind.do(lambda: threads.append(threading.get_ident()) or False)
+        assert threads == [threading.get_ident()]
+
+
+def test_the_error_of_what_was_begun_is_raised_at_the_next_step_or_at_the_end(helpers):
+    def fail():
+        raise ValueError("no room")
+
+    with pytest.raises(ValueError, match="no room"), Behind(helpers) as behind:
+        behind.do(fail)
+    behind = Behind(helpers)
+    behind.do(fail)
+    with pytest.raises(ValueError, match="no room"):
+        behind.do(lambda: pytest.fail("is not done"))
+
+
+def test_an_error_waits_for_what_was_begun_and_is_the_one_that_is_raised(helpers):
+    let_go, done = threading.Event(), []
+
+    def slow():
+        assert let_go.wait(PATIENCE_S)
+        done.append(True)
+        raise ValueError("later")
+
+    def steps():
+        with Behind(helpers) as behind:
+            behind.do(slow)
+            let_go.set()
+            raise KeyError("earlier")
+
+    with pytest.raises(KeyError, match="earlier"):
+        steps()
+    assert done == [True]
