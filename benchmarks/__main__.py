@@ -61,6 +61,8 @@ QUESTIONS: dict[str, Callable[..., Answer]] = {
     "first-epoch-kept": first_epoch.run_against_kept,
     "first-epoch-small-files": first_epoch.run_on_small_files,
     "first-epoch-clicks": first_epoch.run_on_clicks,
+    "first-epoch-one-group": first_epoch.run_on_one_group,
+    "first-epoch-wide": first_epoch.run_on_wide,
     "order-index": order.index,
     "order-resume": order.resume,
     "order-explain": order.explain,

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from benchmarks.clicks import CARDINALITIES, FIELDS, NUM_COUNTS, write_clicks
 from benchmarks.free_pages import GIVEN_BACK_S, have_pages_at_hand, let_pages_go
 from benchmarks.measure import Answer, compare
+from benchmarks.workloads import WIDE, WIDE_BYTES, wide_rows
 from stoker import Dataset, Field, Loader
 from stoker.demo.data import DemoData
 from stoker.demo.ranking import COUNTRIES, column_names
@@ -31,6 +32,7 @@ RANKING = {
     "country": Field("int32", vocabulary=COUNTRIES),
 }
 _FILE_ROWS = 4096
+_ONE_GROUP_ROWS = 1 << 19
 # A row takes so much in the cache, or less.
 _ROW_BYTES = 1_200
 LOOK_EVERY = 32
@@ -91,6 +93,35 @@ def run_on_clicks(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
     return replace(answer, data=f"rows as click logs have them, {data.num_rows:,}, {shape}, a tenth of them missing")
 
 
+def run_on_one_group(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
+    """Ask it with a thread a core of rows that lie in one row group, as those of a table of half a million do."""
+    path = folder / "one-group.parquet"
+    if not path.exists():
+        rows = pa.concat_tables(map(pq.read_table, data.paths)).slice(0, _ONE_GROUP_ROWS)
+        pq.write_table(rows, path, compression="zstd")
+    answer = run(
+        data, folder, num_rounds=num_rounds, num_threads=num_cores(), paths=[path], what="all columns, one row group"
+    )
+    return replace(answer, data=f"the demo's ranking rows, {pq.read_metadata(path).num_rows:,}, in one row group")
+
+
+def run_on_wide(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
+    """Ask it with a thread a core of rows of 2,000 columns: what is done for each column counts."""
+    paths = sorted(Path(wide_rows(folder)).iterdir())
+    answer = run(
+        data,
+        folder,
+        num_rounds=num_rounds,
+        num_threads=num_cores(),
+        paths=paths,
+        fields=WIDE,
+        what="2,000 columns",
+        row_bytes=WIDE_BYTES,
+        promise=None,
+    )
+    return replace(answer, data=f"rows of {WIDE_BYTES // 4:,} columns of float32")
+
+
 def run(
     data: DemoData,
     folder: Path,
@@ -101,6 +132,8 @@ def run(
     paths: Sequence[Path] = (),
     fields: Mapping[str, Field] | None = None,
     what: str = "all columns",
+    row_bytes: int = _ROW_BYTES,
+    promise: float | None = 0.75,
 ) -> Answer:
     """Ask it with one thread that decodes.
 
@@ -116,8 +149,11 @@ def run(
         paths: Files that hold as many rows; its own unless told.
         fields: What becomes of their columns, where these are others.
         what: Is decoded, in words.
+        row_bytes: What a row takes in the cache, or less.
+        promise: Of the ratio.
     """
     urls = [str(path) for path in paths or data.paths]
+    num_all = sum(int(pq.read_metadata(url).num_rows) for url in urls)
     jobs = [(url, group) for url in urls for group in range(pq.read_metadata(url).num_row_groups)]
     dataset = Dataset(urls, columns=column_names(), fields=RANKING) if fields is None else Dataset(urls, fields=fields)
     cache = folder / "cold"
@@ -129,23 +165,24 @@ def run(
 
         def read(job: tuple[str, int]) -> int:
             url, group = job
-            table = pq.ParquetFile(url).read_row_group(group, use_threads=False)
+            # Its own threads, where there are fewer row groups than cores: they take a column each.
+            table = pq.ParquetFile(url).read_row_group(group, use_threads=len(jobs) < num_threads)
             if keeps:
                 kept.append(table)
             return int(table.num_rows)
 
         shutil.rmtree(cache, ignore_errors=True)
-        have_pages_at_hand(folder, num_bytes=data.num_rows * _ROW_BYTES)
+        have_pages_at_hand(folder, num_bytes=num_all * row_bytes)
         clock = _Clock.start()
         with ThreadPoolExecutor(num_threads) as threads:
-            if sum(threads.map(read, jobs)) != data.num_rows:
+            if sum(threads.map(read, jobs)) != num_all:
                 raise AssertionError("rows are missing")
         remarks[:] = [f"processor time of the last round: bare decode {clock.used()}"]
-        return data.num_rows / clock.elapsed_s / 1e6
+        return num_all / clock.elapsed_s / 1e6
 
     def first_epoch() -> float:
         shutil.rmtree(cache, ignore_errors=True)
-        have_pages_at_hand(folder, num_bytes=data.num_rows * _ROW_BYTES)
+        have_pages_at_hand(folder, num_bytes=num_all * row_bytes)
         rate, kernel_s = timed_epoch()
         rounds.append(f"{rate:.2f} ({kernel_s:.1f})")
         return rate
@@ -162,10 +199,10 @@ def run(
                 # Not at every step: looking costs as much as gathering.
                 if step % LOOK_EVERY == 0 or step == len(loader) - 1:
                     threads.look()
-            if num_rows != data.num_rows:
-                raise AssertionError(f"{num_rows} rows of {data.num_rows} were delivered")
+            if num_rows != num_all:
+                raise AssertionError(f"{num_rows} rows of {num_all} were delivered")
             stages = {name: total.busy_s for name, total in loader.stats().stages.items()}
-        rate = data.num_rows / clock.elapsed_s / 1e6
+        rate = num_all / clock.elapsed_s / 1e6
         remarks.append(f"processor time of the last round: first epoch {clock.used()}")
         remarks.extend(threads.account(clock, stages))
         return rate, clock.kernel_s
@@ -189,7 +226,7 @@ def run(
         ceiling=decode,
         unit="million rows/s",
         num_rounds=num_rounds,
-        promise=None if keeps or (paths and fields is None) else 0.75,
+        promise=None if keeps or (paths and fields is None) else promise,
         remarks=told,
     )
     shutil.rmtree(cache)

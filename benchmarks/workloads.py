@@ -22,6 +22,8 @@ _IMAGE_BYTES = 224 * 224 * 3
 _TOKENS = (100, 8_192)
 _PACKED_LENGTH = 2_048
 _NUM_COLUMNS = 2_000
+WIDE = {"x": Field("float32", columns="x_*")}
+WIDE_BYTES = 4 * _NUM_COLUMNS
 
 
 def run_images(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
@@ -53,10 +55,14 @@ def run_packed(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
 def run_wide(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
     """2,000 columns of floats as one field."""
     del data
-    rows = _write(folder / "wide", _wide(), row_bytes=4 * _NUM_COLUMNS)
-    dataset = Dataset(rows, fields={"x": Field("float32", columns="x_*")})
+    dataset = Dataset(wide_rows(folder), fields=WIDE)
     answer = against_copy("2,000 columns", dataset, folder, batch_size=4_096, num_rounds=num_rounds, promise=0.80)
     return replace(answer, data=f"{_NUM_COLUMNS:,} columns of float32, {NUM_BYTES >> 20:,} MiB")
+
+
+def wide_rows(folder: Path) -> str:
+    """Write rows of 2,000 floats, a column each, and return where."""
+    return _write(folder / "wide", _wide(), row_bytes=WIDE_BYTES)
 
 
 def token_rows(folder: Path) -> str:

@@ -197,11 +197,22 @@ def test_the_question_about_a_cold_disk_is_answered(tmp_path, monkeypatch):
     assert answer.promise == 0.8
 
 
-@pytest.mark.parametrize(("question", "promise"), [("run", 0.75), ("run_on_all", 0.75), ("run_against_kept", None)])
+@pytest.mark.parametrize(
+    ("question", "promise"),
+    [
+        ("run", 0.75),
+        ("run_on_all", 0.75),
+        ("run_against_kept", None),
+        ("run_on_one_group", None),
+        ("run_on_wide", None),
+    ],
+)
 def test_every_question_about_first_epochs_is_answered(question, promise, tmp_path, monkeypatch):
-    from benchmarks import first_epoch, free_pages
+    from benchmarks import first_epoch, free_pages, workloads
 
     monkeypatch.setattr(free_pages, "GIVEN_BACK_S", 0.0)
+    monkeypatch.setattr(workloads, "NUM_BYTES", 8 << 20)
+    monkeypatch.setattr(workloads, "_GROUP_BYTES", 4 << 20)
     data = make_data(tmp_path / "data", num_rows=9_000)
     answer = getattr(first_epoch, question)(data, tmp_path, num_rounds=1)
     assert answer.ours > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +24,7 @@ LOOPS = "stoker.cache.kernels"
 """The compiled loops of packing and of laying strips."""
 
 
-@dataclass(frozen=True)
-class _Job:
+class _Job(NamedTuple):
     """One column of some rows, and where it goes.
 
     Attributes:

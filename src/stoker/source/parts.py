@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeAlias, TypeVar
 
@@ -76,57 +77,12 @@ def decode_parts(
         SourceError: The bytes are not what the footer says.
         FieldError: INT96 timestamps would wrap around.
     """
-
-    def parts(paths: Sequence[str], *, in_seconds: bool = False) -> Iterator[pa.Table]:
-        return _parts(
-            ranges,
-            footer,
-            row_group=row_group,
-            paths=paths,
-            part_rows=part_rows,
-            where=where,
-            url=url,
-            in_seconds=in_seconds,
-        )
-
-    layout, numbers = footer.checked.layout, footer.checked.numbers
-    spans_of = dict(zip(leaves, spans, strict=True))
-
-    def size_of(some: Iterable[int]) -> int:
-        return sum(spans_of[leaf].stop - spans_of[leaf].start for leaf in some)
-
-    def whole(some: Sequence[int]) -> list[tuple[Leaf, pa.ChunkedArray]]:
-        there = [spans_of[leaf] for leaf in some]
-        return decoded_leaves(ranges, layout, numbers, row_groups=[row_group], leaves=some, spans=there, coded=coded)
-
+    group = _RowGroup(ranges, footer, row_group, tuple(part_rows), coded, where, url)
+    layout = footer.checked.layout
     with decoding(url, where=where):
-        plain_bytes = dict(zip(leaves, numbers.chunks[row_group, leaves, thrift.UNCOMPRESSED].tolist(), strict=True))
-        known = known_leaves(layout)
-        small = [leaf for leaf in leaves if leaf in known and plain_bytes[leaf] <= _SMALL_BYTES]
-        large = [leaf for leaf in leaves if plain_bytes[leaf] > _SMALL_BYTES]
-        there = [spans_of[leaf] for leaf in large]
-        ours = leaf_streams(ranges, layout, numbers, row_group=row_group, leaves=large, spans=there, coded=coded)
-        here = {*small, *(stream.leaf.number for stream in ours)}
-        rest = [leaf for leaf in leaves if leaf not in here]
-        int96 = int96_paths(footer.metadata, [layout.paths[leaf] for leaf in rest]) if rest else []
-    share_bytes = size_of(leaves) // _MOST_SHARES
-    readers: list[_Reader] = []
-    sizes: list[int] = []
-    for columns_of_share in _dealt(_by_column(rest, layout.paths), size_of, share_bytes):
-        some = [leaf for column in columns_of_share for leaf in column]
-        readers.append(_Theirs(parts([layout.paths[leaf] for leaf in some])))
-        sizes.append(size_of(some))
-    for some in _dealt(small, plain_bytes.__getitem__, TOGETHER_BYTES // 2):
-        readers.append(_Small(partial(whole, some), parts, [layout.paths[leaf] for leaf in some], layout))
-        sizes.append(size_of(some))
-    for stream in ours:
-        readers.append(_OursAsLongAsKnown(stream, parts, layout.paths[stream.leaf.number]))
-        sizes.append(size_of([stream.leaf.number]))
-    if not readers:
-        readers, sizes = [_Theirs(parts([]))], [0]
-    shares = _dealt(range(len(readers)), lambda i: sizes[i], share_bytes)
+        readers, shares, int96 = group.readers(dict(zip(leaves, spans, strict=True)))
     # This reader follows a part behind the first: what it needs was fetched a moment ago.
-    in_seconds = parts(int96, in_seconds=True) if int96 else None
+    in_seconds = group.theirs(int96, in_seconds=True) if int96 else None
     for num_rows in part_rows:
         found: list[_Columns | None] = [None] * len(readers)
         _read_part(readers, shares, num_rows, found, share_out, where=where, url=url)
@@ -145,6 +101,91 @@ def decode_parts(
     for reader in (in_seconds, *(reader.theirs for reader in readers)):
         for _ in reader or ():  # runs the check for surplus rows
             pass
+
+
+@dataclass(frozen=True, eq=False)
+class _RowGroup:
+    """A row group that is read by parts; attributes as the arguments of `decode_parts`."""
+
+    ranges: Ranges
+    footer: Footer
+    number: int
+    part_rows: tuple[int, ...]
+    coded: Collection[str]
+    where: str
+    url: str
+
+    def readers(self, spans: Mapping[int, Span]) -> tuple[list[_Reader], list[list[int]], list[str]]:
+        """Return what reads all columns, shares of it by number, and the paths of INT96 columns.
+
+        Args:
+            spans: Where the column chunk of each leaf lies.
+        """
+        layout, numbers, leaves = self.footer.checked.layout, self.footer.checked.numbers, list(spans)
+        counts = numbers.chunks[self.number, leaves, thrift.UNCOMPRESSED]
+        plain_bytes = dict(zip(leaves, counts.tolist(), strict=True))
+        known = known_leaves(layout)
+        small = [leaf for leaf in leaves if leaf in known and plain_bytes[leaf] <= _SMALL_BYTES]
+        large = {leaf: span for leaf, span in spans.items() if plain_bytes[leaf] > _SMALL_BYTES}
+        ours = leaf_streams(
+            self.ranges,
+            layout,
+            numbers,
+            row_group=self.number,
+            leaves=list(large),
+            spans=list(large.values()),
+            coded=self.coded,
+        )
+        here = {*small, *(stream.leaf.number for stream in ours)}
+        rest = [leaf for leaf in leaves if leaf not in here]
+
+        def size_of(some: Iterable[int]) -> int:
+            return sum(spans[leaf].stop - spans[leaf].start for leaf in some)
+
+        def paths_of(some: Iterable[int]) -> list[str]:
+            return [layout.paths[leaf] for leaf in some]
+
+        share_bytes = size_of(leaves) // _MOST_SHARES
+        made: list[tuple[_Reader, int]] = []
+        for columns in _dealt(_by_column(rest, layout.paths), size_of, share_bytes):
+            some = [leaf for column in columns for leaf in column]
+            made.append((_Theirs(self.theirs(paths_of(some))), size_of(some)))
+        for some in _dealt(small, plain_bytes.__getitem__, TOGETHER_BYTES // 2):
+            whole = partial(self.whole, {leaf: spans[leaf] for leaf in some})
+            made.append((_Small(whole, self.theirs, paths_of(some), layout), size_of(some)))
+        for stream in ours:
+            leaf = stream.leaf.number
+            made.append((_OursAsLongAsKnown(stream, self.theirs, layout.paths[leaf]), size_of([leaf])))
+        if not made:
+            made.append((_Theirs(self.theirs([])), 0))
+        shares = _dealt(range(len(made)), lambda i: made[i][1], share_bytes)
+        int96 = list(int96_paths(self.footer.metadata, paths_of(rest))) if rest else []
+        return [reader for reader, _ in made], shares, int96
+
+    def whole(self, spans: Mapping[int, Span]) -> list[tuple[Leaf, pa.ChunkedArray]]:
+        """Return those of some columns that our own loops know, all rows of them."""
+        return decoded_leaves(
+            self.ranges,
+            self.footer.checked.layout,
+            self.footer.checked.numbers,
+            row_groups=[self.number],
+            leaves=list(spans),
+            spans=list(spans.values()),
+            coded=self.coded,
+        )
+
+    def theirs(self, paths: Sequence[str], *, in_seconds: bool = False) -> Iterator[pa.Table]:
+        """Yield the parts of some columns as pyarrow decodes them."""
+        return _parts(
+            self.ranges,
+            self.footer,
+            row_group=self.number,
+            paths=paths,
+            part_rows=self.part_rows,
+            where=self.where,
+            url=self.url,
+            in_seconds=in_seconds,
+        )
 
 
 def _read_part(

@@ -34,8 +34,10 @@ from stoker.source.survey import Cut, Survey, survivors
 # Threads that fetch the windows of one huge row group from a remote store.
 _STREAM_THREADS = 8
 # Local column chunks of at least this size are read one by one when their turn comes, into memory that the last one
-# has just left: 1.3 times as fast as all at once. Smaller ones cost more in calls than they save.
+# has just left: 1.3 times as fast as all at once. Smaller ones cost more in calls than they save, unless there are so
+# many that they are read by batches (`pages.SMALL_BYTES`): 60,000 rows of 2,000 columns 0.84 -> 0.55 s.
 _BY_AND_BY_BYTES = 64 * 1024
+_MANY_BYTES = 16 << 20
 
 
 class Want(NamedTuple):
@@ -208,7 +210,7 @@ class RowReader:
     def _ranges(self, info: ObjectInfo, chunks: Sequence[Span], watch: Stopwatch) -> Ranges:
         """Return the file with what is needed of it: fetched, or to be read by and by where it is local."""
         num_bytes = sum(stop - start for start, stop in chunks)
-        if self._is_local and num_bytes >= _BY_AND_BY_BYTES * len(chunks):
+        if self._is_local and num_bytes >= min(_BY_AND_BY_BYTES * len(chunks), _MANY_BYTES):
             return Ranges(info, self._storage, (), on_wait=watch.wait)
         start = time.perf_counter_ns()
         spans = plan_ranges(chunks, size_bytes=info.size_bytes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from numbers import Integral
 
 import numpy as np
@@ -52,6 +53,14 @@ class ColumnPlan:
     has_mask: bool
     unit: str | None
     casts_late: bool = False
+
+    @cached_property
+    def stored_type(self) -> pa.DataType | None:
+        """The type in Arrow of which values are taken as they are stored; None where more is to be done."""
+        is_plain = self.way is None and not self.levels and self.leaf.form in (Form.INTEGER, Form.FLOAT)
+        if not is_plain or not (self.casts_late or self.leaf.storage == self.dtype):
+            return None
+        return pa.from_numpy_dtype(self.leaf.storage)
 
 
 def plan_column(name: str, kind: pa.DataType, match: Match) -> ColumnPlan | str:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from stoker.source.columns.column import ColumnPlan
 from stoker.source.columns.nulls import null_error
-from stoker.source.columns.numeric import Place
+from stoker.source.columns.numeric import Place, buffer_of
 from stoker.source.columns.plan import FieldPlan
 from stoker.source.columns.stack import Packable, Stack, StackPiece
 from stoker.source.columns.unfold import Piece, unfold
@@ -84,7 +84,12 @@ def _stack_columns(
     for batch in batches:
         sources: list[Array] = []
         for j, column in enumerate(plan.columns):
-            piece = unfold(batch.column(column.name), column, 0, _place(column, where, start))
+            array = batch.column(column.name)
+            # Nearly all are: what there is to be done for the others costs as much as the rest of a small column.
+            if column.stored_type is not None and not array.null_count and array.type.equals(column.stored_type):
+                sources.append(buffer_of(array, column.leaf.storage))
+                continue
+            piece = unfold(array, column, 0, _place(column, where, start))
             sources.append(piece.values)
             if mask is not None and piece.valid is not None:
                 mask[start : start + batch.num_rows, j] = piece.valid
