@@ -97,8 +97,7 @@ class Builder:
             self._spec = plan_spec(catalogue.schema, self._dataset.fields, self._dataset.share)
         self._finding = threading.Lock()
         self._places = None if num_computing is None else Places(num_computing)
-        is_helped = self._places is not None and catalogue.may_be_helped
-        self._helpers = Helpers(self._places) if self._places is not None and is_helped else None
+        self._helpers = None if self._places is None or not catalogue.may_be_helped else Helpers(self._places)
         store.registry.register(
             catalogue.fingerprint,
             name=repr(self._dataset),

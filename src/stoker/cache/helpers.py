@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from stoker.cache.crew import Places
+from stoker.source.each import Each
 
 _T = TypeVar("_T")
 
@@ -36,38 +37,24 @@ class Helpers:
 
         Blocks: until all that was begun is done. After an error nothing more is begun.
         """
-        numbers = iter(range(num))
-        mutex = threading.Lock()
-        errors: list[BaseException] = []
-
-        def run() -> None:
-            while not errors:
-                with mutex:
-                    i = next(numbers, None)
-                if i is None:
-                    return
-                try:
-                    work(i)
-                except BaseException as error:
-                    errors.append(error)
+        each = Each(num, work)
 
         def help_out(since_s: float) -> None:
             try:
-                run()
+                each.run()
             finally:
                 self._places.release(since_s)
 
         helping: list[tuple[Future[None], float]] = []
         while len(helping) < num - 1 and (since_s := self._places.try_acquire()) is not None:
             helping.append((self.begin(partial(help_out, since_s)), since_s))
-        run()
+        each.run()
         for helper, since_s in helping:
             if helper.cancel():  # all was done before it came to it
                 self._places.release(since_s)
             else:
                 helper.result()
-        if errors:
-            raise errors[0]
+        each.check()
 
     @property
     def are_idle(self) -> bool:

@@ -24,7 +24,7 @@ from stoker.order.quality import Quality, quality
 from stoker.plan.known import Known, naming
 from stoker.source.catalogue import Catalogue
 from stoker.source.dataset import Dataset
-from stoker.source.footers import for_each
+from stoker.source.each import for_each
 from stoker.source.units.rule import plain_type
 
 # Up to so many different values, each is a class of its own; beyond, they are cut into so many classes of equal size:

@@ -18,13 +18,14 @@ from stoker.errors import SourceError
 from stoker.identity import fingerprint
 from stoker.source import thrift
 from stoker.source.decode import decoding
+from stoker.source.each import for_each
 from stoker.source.fetch import (
     OnStage,
     check_unchanged,
     ignore_stage,
 )
 from stoker.source.filters import passes
-from stoker.source.footers import Footers, for_each
+from stoker.source.footers import Footers
 from stoker.source.fragments import Fragment
 from stoker.source.parts import ShareOut, one_by_one
 from stoker.source.rows import RowReader

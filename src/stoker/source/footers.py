@@ -338,38 +338,3 @@ class Footers:
                 self._packed.clear()
                 self._packed_bytes = 0
                 self._index = self._file = None
-
-
-def for_each(num_items: int, work: Callable[[int], None], *, num_threads: int) -> None:
-    """Call `work` with every number below `num_items`, in threads; the error of the lowest number is raised.
-
-    After an error no new work is begun, so that a wrong URL among thousands shows at once.
-    """
-    numbers = iter(range(num_items))
-    lock = threading.Lock()
-    errors: list[tuple[int, BaseException]] = []
-
-    def run() -> None:
-        while not errors:
-            with lock:
-                i = next(numbers, None)
-            if i is None:
-                return
-            try:
-                work(i)
-            except BaseException as error:
-                errors.append((i, error))
-
-    threads = [
-        threading.Thread(target=run, name=f"stoker-open-{t}", daemon=True)
-        for t in range(min(num_threads, num_items) - 1)
-    ]
-    for thread in threads:
-        thread.start()
-    try:
-        run()
-    finally:
-        for thread in threads:
-            thread.join()
-    if errors:
-        raise min(errors, key=lambda pair: pair[0])[1]

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stoker.source.catalogue import Catalogue
-from stoker.source.footers import for_each
+from stoker.source.each import for_each
 
 # Lengths are estimated from so many row groups, evenly spread: enough for two digits, and quick for any data set.
 _SAMPLED_GROUPS = 256

@@ -1,9 +1,11 @@
 """A huge row group, some rows at a time: its columns side by side, each read from its beginning to its end.
 
-column a   ┆ part 0 ┆ part 1 ┆ part 2 ┆      this thread
-column b   ┆ part 0 ┆ part 1 ┆ part 2 ┆      another one, where one has nothing better to do
-column c   ┆ part 0 ┆ part 1 ┆ part 2 ┆      this thread
-tables         ▒        ▒        ▒
+    column a   ┆ part 0 ┆ part 1 ┆ part 2 ┆      this thread
+    column b   ┆ part 0 ┆ part 1 ┆ part 2 ┆      another one, where one has nothing better to do
+    column c   ┆ part 0 ┆ part 1 ┆ part 2 ┆      this thread
+    tables         ▒        ▒        ▒
+
+Parts are not made side by side: pages are as large as they are, and would be read several times.
 """
 
 from __future__ import annotations

@@ -22,9 +22,10 @@ import pyarrow.ipc as ipc
 
 from stoker.errors import SourceError
 from stoker.source import thrift
+from stoker.source.each import for_each
 from stoker.source.files import write_aside
 from stoker.source.filters import surviving_row_groups
-from stoker.source.footers import Checked, Footers, for_each
+from stoker.source.footers import Checked, Footers
 from stoker.source.fragments import Piece, RowGroup, plan_fragments
 from stoker.source.listing import Listed, partition_fields, partition_value
 from stoker.source.schema import Layout, fixed_width_bytes, unify

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from stoker.source.footers import for_each
+from stoker.source.each import for_each
 
 if TYPE_CHECKING:
     from stoker.source.catalogue import Catalogue
