@@ -24,6 +24,7 @@ from stoker.feed.handover import NumpyHandover
 from stoker.testing import MemoryStorage, write_parquet
 
 NUM_ROWS = 600
+PATIENCE_S = 60
 
 
 @pytest.fixture
@@ -175,13 +176,19 @@ def stoker_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("stoker")]
 
 
+def assert_threads_end() -> None:
+    for thread in threading.enumerate():
+        if thread.name.startswith("stoker"):
+            thread.join(PATIENCE_S)
+    assert stoker_threads() == []
+
+
 def test_an_iterator_that_is_let_go_ends_its_threads(folder):
     with stoker.Loader(dataset_of(folder), batch_size=10) as loader:
         for _ in loader:
             assert stoker_threads()
             break
-        gc.collect()
-        assert stoker_threads() == []
+        assert_threads_end()
 
 
 def test_a_loader_and_iterator_in_a_cycle_of_garbage_end_their_threads(folder):
@@ -191,7 +198,7 @@ def test_a_loader_and_iterator_in_a_cycle_of_garbage_end_their_threads(folder):
     cycle["self"] = cycle
     del cycle, loader
     gc.collect()
-    assert stoker_threads() == []
+    assert_threads_end()
 
 
 def test_garbage_that_is_collected_in_a_thread_of_its_own_run_ends_its_threads(folder):
@@ -272,7 +279,7 @@ class HeldStorage(MemoryStorage):
     def read(self, url, offset, num_bytes):
         if self.holds:
             self.is_reading.set()
-            assert self.let_go.wait(timeout=60)
+            assert self.let_go.wait(timeout=PATIENCE_S)
         return super().read(url, offset, num_bytes)
 
 
@@ -302,6 +309,50 @@ def test_close_frees_a_loop_that_waits_for_a_batch():
     assert not closing.is_alive()
     assert len(raised) == 1
     assert "closed" in raised[0]
+
+
+def test_letting_an_iterator_go_waits_for_nothing_and_the_next_epoch_has_all_its_rows(folder):
+    """A Ctrl-C during such a wait would be lost: nothing is raised from where Python lets go of an object."""
+    is_held, goes_on = threading.Event(), threading.Event()
+
+    def augment(batch, rng):
+        if batch["id"][0] >= 100:
+            is_held.set()
+            assert goes_on.wait(PATIENCE_S)
+        return batch
+
+    with stoker.Loader(dataset_of(folder), batch_size=10, augment=augment, prefetch=2, num_threads=1) as loader:
+        batches = iter(loader)
+        while not is_held.wait(0.01):
+            next(batches)
+        del batches
+        assert "stoker-close" in stoker_threads()
+        goes_on.set()
+        assert ids_of(loader) == list(range(NUM_ROWS))
+
+
+def test_closing_goes_on_when_it_is_interrupted(folder, monkeypatch):
+    """A folder in memory that Ctrl-C left behind would take its room until another process sweeps it."""
+    join, interrupted = threading.Thread.join, threading.Event()
+
+    def join_or_not(thread, timeout=None):
+        if not interrupted.is_set():
+            interrupted.set()
+            raise KeyboardInterrupt
+        join(thread, timeout)
+
+    loader = stoker.Loader(dataset_of(folder), batch_size=10)
+    (temporary,) = Path("/dev/shm").glob(f"stoker-{os.getpid()}-*")
+    batches = iter(loader)
+    next(batches)
+    monkeypatch.setattr(threading.Thread, "join", join_or_not)
+    with pytest.raises(KeyboardInterrupt):
+        loader.close()
+    monkeypatch.undo()
+    with pytest.raises(RuntimeError, match="closed"):
+        list(batches)
+    assert_threads_end()
+    assert not temporary.exists()
 
 
 TRAINING = """

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import math
 import statistics
+import tempfile
 import time
 from contextlib import ExitStack
 from dataclasses import replace
@@ -34,20 +35,21 @@ from stoker.doctor.probe_step import StepCost, probe_step, rate_in_ram
 from stoker.doctor.results import SOURCE, TENSORS, DoctorResult, Rate, StepFacts, Verified
 from stoker.doctor.runs import Sample, warm_loader
 from stoker.doctor.sampled import SampledDataset, spread_units
-from stoker.doctor.scratch import Scratch
 from stoker.doctor.settings import DoctorSettings
 from stoker.doctor.tap import Tap
 from stoker.doctor.try_fixes import TryFixes
 from stoker.doctor.verify import TODAY, verify, verify_all
 from stoker.doctor.whatif import MUCH, Change, changes_for, fixes_of
 from stoker.doctor.whole_paths import WholePaths
-from stoker.feed.temporary import TemporaryFolder
+from stoker.feed.temporary import OwnedFolder, TemporaryFolder
 from stoker.machine import cores, free_memory_bytes, num_cores
 from stoker.source.catalogue import Catalogue
 from stoker.source.dataset import Dataset
 from stoker.source.find_storage import storage_for
 from stoker.source.urls import scheme_of
 
+# What the name of a folder that experiments write to begins with.
+_SCRATCH = "stoker-doctor-"
 # Shares of what is planned; what is left over is for what takes longer than it should.
 _FETCH, _THREADS, _BUILD, _FILL, _WARM, _ARROW, _STEP, _RAM = 0.10, 0.10, 0.10, 0.05, 0.13, 0.08, 0.05, 0.03
 _VERIFY = 0.1
@@ -251,9 +253,11 @@ class _Examination:
         if parent is None and settings.cache is not None:
             parent = next((folder for folder in (settings.cache, *settings.cache.parents) if folder.is_dir()), None)
             parent = parent.parent if parent == settings.cache and parent is not None else parent
-        scratch = Scratch(parent)
-        self._stack.callback(scratch.close)
-        return scratch.path
+        where = Path(tempfile.gettempdir()) if parent is None else parent
+        folder = OwnedFolder(where, prefix=_SCRATCH, family=_SCRATCH)
+        self._stack.callback(folder.close)
+        folder.make()
+        return folder.path
 
     def _fetch(self, catalogue: Catalogue) -> Fetched:
         self._clock.say("fetching alone" if not self._is_local else "reading alone")
@@ -282,6 +286,7 @@ class _Examination:
         threads = [1, *more, most] if most > 1 else [1]
         # In memory, as a loader without a cache folder: the disk is looked at by itself.
         with contextlib.closing(TemporaryFolder()) as folder:
+            folder.make()
             return build_units(
                 catalogue,
                 fetched,

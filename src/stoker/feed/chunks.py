@@ -315,6 +315,7 @@ def open_chunks(
         if cache is None:
             temporary = TemporaryFolder()
             stack.callback(temporary.close)
+            temporary.make()
             cache = temporary.cache
             if limit_bytes is None:
                 limit_bytes = temporary.limit_bytes

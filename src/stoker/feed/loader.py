@@ -25,7 +25,7 @@ from stoker.feed.mixing import mixed_window, window_chunks
 from stoker.feed.opened import Opened, open_all
 from stoker.feed.options import Wanted, check_options, default_prefetch, integer
 from stoker.feed.orders import Orders
-from stoker.feed.run import Run, Standing, Turn, let_go
+from stoker.feed.run import Run, Standing, Turn
 from stoker.feed.run_settings import Augment, RunSettings
 from stoker.feed.sequence import SequenceShard
 from stoker.feed.shard import Shard
@@ -204,7 +204,7 @@ class Loader:
         shown = status.Entry(status.publisher(), self._stages, about, _look(weakref.ref(self)))
         pools: list[BufferPool] = []
         self._close_all = weakref.finalize(
-            self, let_go, _closing(self._runs, self._beginning, self._opened, shown, pools)
+            self, _let_go, _closing(self._runs, self._beginning, self._opened, shown, pools)
         )
         try:
             maker = make_maker(wanted, self._opened)
@@ -455,6 +455,9 @@ class Loader:
         return self._new_run(start, Turn(), held)
 
     def _new_run(self, start: Position, turn: Turn, held: int = 0) -> Run:
+        for before in list(self._runs):
+            if before.is_let_go:
+                before.close()  # what it has, of threads, memory and room in the cache, may be needed now
         orders, steps = self._orders.lanes_of_epoch(start.epoch), self._steps(start.num_consumed)
         with self._beginning:
             if not self._close_all.alive:
@@ -501,7 +504,8 @@ class BatchIterator:
     def __init__(self, loader: Loader, run: Run) -> None:
         self._loader = loader
         self._run = run
-        self._close = weakref.finalize(self, let_go, run.close)
+        self._let_go = weakref.finalize(self, run.let_go)
+        self._let_go.atexit = False  # the loader closes its runs then, and waits for them
         self._is_over = False
 
     def __iter__(self) -> BatchIterator:
@@ -514,7 +518,8 @@ class BatchIterator:
             prepared = self._run.next()
         except BaseException:
             self._is_over = True
-            self._close()
+            self._let_go.detach()
+            self._run.close()
             raise
         return self._loader._hand_over(self._run, prepared)
 
@@ -546,6 +551,21 @@ def _name(dataset: Dataset | Mixture) -> str:
         return first
     shared = os.path.commonprefix(dataset.sources).rpartition("/")[0]  # noqa: RUF071  cut at a slash right after
     return f"{shared}/ ({num_sources:,} sources)" if shared else f"{first} and {num_sources - 1:,} more"
+
+
+def _let_go(close: Callable[[], None]) -> None:
+    """Close a loader that was told to, or that nobody refers to any more, from whatever thread found that out.
+
+    Garbage in cycles is found in any thread that runs Python, so perhaps in one of those that `close` waits for.
+    """
+    if threading.current_thread().name.startswith("stoker-"):
+        threading.Thread(target=close, name="stoker-close", daemon=True).start()
+        return
+    try:
+        close()
+    except BaseException:  # Ctrl-C: the rest is done without the caller, and the process waits for it at its end
+        threading.Thread(target=close, name="stoker-close").start()
+        raise
 
 
 def _look(loader: weakref.ref[Loader]) -> status.Look:

@@ -219,6 +219,7 @@ def open_all(
         if cache is None:
             temporary = TemporaryFolder()
             stack.callback(temporary.close)
+            temporary.make()
             cache = temporary.cache
             limit_bytes = temporary.limit_bytes if limit_bytes is None else limit_bytes
         parts = []

@@ -89,6 +89,7 @@ class Run:
     Attributes:
         steps: As given.
         standing: Where it stands.
+        is_let_go: Whether nobody asks for its batches any more.
     """
 
     def __init__(
@@ -119,6 +120,7 @@ class Run:
         self._passing_from = 0  # the step from which on windows may be left behind
         self._subject: Subject | None = None  # of the step that the loop is at, where it is shown
         self._subjects = Subjects(epoch=self._epoch, steps=steps, num_lanes=len(orders))
+        self.is_let_go = False
         self._is_closed = False
         self._closing = threading.RLock()
         self._crew = opened.crew(settings.num_threads)
@@ -273,6 +275,19 @@ class Run:
         self._handed_ns = time.perf_counter_ns()
         return prepared
 
+    def let_go(self) -> None:
+        """Close it in a thread of its own, because nobody asks for its batches any more.
+
+        Who finds that out is Python, in whatever thread it counts references or looks for garbage: perhaps in one that
+        `close` would wait for, or that holds a lock which closing needs; and in the main thread a Ctrl-C during the
+        wait would be lost, since nothing can be raised from there. `close` waits for what that thread has begun.
+        """
+        self.is_let_go = True
+        try:
+            threading.Thread(target=self.close, name="stoker-close").start()
+        except RuntimeError:  # the interpreter is ending, and begins no more threads
+            self.close()
+
     def close(self) -> None:
         """Stop all threads of the run and give everything back. Harmless when called again.
 
@@ -340,14 +355,3 @@ class Run:
         # No step before this one begins behind such a border: nothing has to be looked at until then.
         if borders:
             self._passing_from = max(step + 1, (min(borders) - steps.lane_start) // steps.part_size)
-
-
-def let_go(close: Callable[[], None]) -> None:
-    """Close what nobody refers to any more, from whatever thread found that out.
-
-    Garbage in cycles is found in any thread that runs Python, so perhaps in one of those that `close` waits for.
-    """
-    if threading.current_thread().name.startswith("stoker-"):
-        threading.Thread(target=close, name="stoker-close", daemon=True).start()
-    else:
-        close()

@@ -1,65 +1,98 @@
-"""A cache folder in memory, for loaders without one of their own: gone with the loader, whatever ends it."""
+"""Folders that are gone with whoever made them, whatever ends it: a cache in memory, and what experiments write."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
 import os
+import secrets
 import shutil
 import tempfile
 from pathlib import Path
 
-_PREFIX = "stoker-"
 _OWNER = "owner"
 # Of the memory that is free.
 _SHARE = 0.5
 
 
-class TemporaryFolder:
-    """A folder on tmpfs that is removed by `close`, or, after a kill, by the next process that makes one.
+class OwnedFolder:
+    """A folder that is removed by `close`, or, after a kill, by the next process that makes one of its family.
 
     Its file `owner` is locked as long as its process lives: who can lock it knows that nobody needs the folder.
+
+    It is named first and made by `make`, so that whoever is interrupted in between, or in the middle, can close it.
+
+    Args:
+        parent: Where it will be.
+        prefix: What its name begins with.
+        family: What the names of all those begin with of which abandoned ones are removed.
     """
 
-    def __init__(self) -> None:
-        self._parent = _parent()
-        _sweep(self._parent)
+    def __init__(self, parent: Path, *, prefix: str, family: str) -> None:
+        self._parent = parent
+        self._prefix = prefix
+        self._family = family
+        self._owner = -1
+        self.path = self._named()
+
+    def make(self) -> None:
+        """Make it, and remove those of processes that are no more."""
+        self._parent.mkdir(parents=True, exist_ok=True)
+        self._sweep()
         while True:
-            self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=self._parent))
+            self.path.mkdir(mode=0o700)
             self._owner = os.open(self.path / _OWNER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             if _try_lock(self._owner):
-                break
+                return
             os.close(self._owner)  # a sweeper was faster, and takes it for abandoned: so be it
-        self.cache = self.path / "cache"
+            self._owner = -1
+            self.path = self._named()
+
+    def close(self) -> None:
+        """Remove it. Harmless when called again, and before it was made."""
+        # A thread that still writes, because the one that would have ended it was interrupted, finds it gone.
+        gone = self.path.with_name(f"{self.path.name}-gone")
+        with contextlib.suppress(OSError):
+            self.path.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
+        if self._owner >= 0:
+            os.close(self._owner)
+            self._owner = -1
+
+    def _named(self) -> Path:
+        return self._parent / f"{self._prefix}{secrets.token_hex(4)}"
+
+    def _sweep(self) -> None:
+        for folder in self._parent.glob(f"{self._family}*"):
+            with contextlib.suppress(OSError):  # another user's, or just removed
+                owner = os.open(folder / _OWNER, os.O_RDWR | os.O_CLOEXEC)
+                try:
+                    if _try_lock(owner):
+                        shutil.rmtree(folder, ignore_errors=True)
+                finally:
+                    os.close(owner)
+
+
+class TemporaryFolder(OwnedFolder):
+    """A cache folder in memory, for loaders without one of their own."""
+
+    def __init__(self) -> None:
+        super().__init__(_memory(), prefix=f"stoker-{os.getpid()}-", family="stoker-")
+
+    @property
+    def cache(self) -> Path:
+        """Where the cache is."""
+        return self.path / "cache"
 
     @property
     def limit_bytes(self) -> int:
         """How large a cache in it may become: the model's process needs some of the memory that is free, too."""
         return int(shutil.disk_usage(self._parent).free * _SHARE)
 
-    def close(self) -> None:
-        """Remove it. Harmless when called again."""
-        if self._owner >= 0:
-            shutil.rmtree(self.path, ignore_errors=True)
-            os.close(self._owner)
-            self._owner = -1
 
-
-def _parent() -> Path:
+def _memory() -> Path:
     shm = Path("/dev/shm")
     return shm if shm.is_dir() and os.access(shm, os.W_OK) else Path(tempfile.gettempdir())
-
-
-def _sweep(parent: Path) -> None:
-    """Remove the folders of processes that are no more."""
-    for folder in parent.glob(f"{_PREFIX}*-*"):
-        with contextlib.suppress(OSError):  # another user's, or just removed
-            owner = os.open(folder / _OWNER, os.O_RDWR | os.O_CLOEXEC)
-            try:
-                if _try_lock(owner):
-                    shutil.rmtree(folder, ignore_errors=True)
-            finally:
-                os.close(owner)
 
 
 def _try_lock(fd: int) -> bool:
