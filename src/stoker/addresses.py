@@ -94,7 +94,7 @@ def _storer(bits: int) -> Any:
     return store
 
 
-store_4, store_8 = _storer(32), _storer(64)
+store_1, store_4, store_8 = _storer(8), _storer(32), _storer(64)
 
 
 @intrinsic  # type: ignore[untyped-decorator,unused-ignore]

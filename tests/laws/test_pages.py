@@ -36,6 +36,7 @@ NUMBERS = [
     *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
     *(pa.float16(), pa.float32(), pa.float64(), pa.date32(), pa.binary(3), pa.binary(1)),
     *(pa.timestamp("ms"), pa.timestamp("us"), pa.timestamp("ns", "Europe/Berlin")),
+    pa.bool_(),
 ]
 WORDS = [pa.string(), pa.binary(), pa.large_string(), pa.large_binary()]
 
@@ -48,7 +49,7 @@ def values_of(rng: np.random.Generator, kind: pa.DataType, num: int, num_distinc
             pool = [word.hex() for word in pool]
         distinct = pa.array(pool, kind)
     else:
-        width = kind.bit_width // 8
+        width = -(-kind.bit_width // 8)
         distinct = pa.Array.from_buffers(kind, num_distinct, [None, pa.py_buffer(rng.bytes(num_distinct * width))])
     return distinct.take(pa.array(rng.integers(0, num_distinct, num)))
 
@@ -128,12 +129,27 @@ OPTIONS = {
 }
 
 
+def is_lost(found: pa.Array, num_rows: int) -> bool:
+    """Whether pyarrow lost the row of a row group of one list of bools in a page of the second version, as 26 does."""
+    return len(found) == 0 and num_rows == 1
+
+
+def options_for(data, array: pa.Array) -> dict:
+    """Draw how a column is written."""
+    options = {name: data.draw(strategy, label=name) for name, strategy in OPTIONS.items()}
+    value_type = getattr(array.type, "value_type", array.type)
+    if value_type not in WORDS and data.draw(st.booleans(), label="encoded otherwise"):
+        options["use_dictionary"] = False
+        options["column_encoding"] = "RLE" if pa.types.is_boolean(value_type) else "BYTE_STREAM_SPLIT"
+    return options
+
+
 @settings(max_examples=150)
 @given(data=st.data(), num_rows=st.sampled_from([0, 1, 7, 8, 9, 100, 1_000, 3_000]), seed=st.integers(0, 2**32 - 1))
 def test_columns_are_what_pyarrow_makes_of_them(data, num_rows, seed):
     array, is_required = data.draw(columns(num_rows, np.random.default_rng(seed)))
     schema = pa.schema([pa.field("x", array.type, nullable=not is_required)])
-    options = {name: data.draw(strategy, label=name) for name, strategy in OPTIONS.items()}
+    options = options_for(data, array)
     group_rows = data.draw(st.sampled_from([max(1, num_rows), max(1, num_rows // 3)]))
     content, metadata = written(pa.Table.from_arrays([array], schema=schema), row_group_size=group_rows, **options)
     file = pq.ParquetFile(pa.BufferReader(content))
@@ -149,6 +165,9 @@ def test_columns_are_what_pyarrow_makes_of_them(data, num_rows, seed):
             assert "PLAIN" in encodings or not options["use_dictionary"]
             continue
         found.validate(full=True)
+        if is_lost(expected, metadata.row_group(group).num_rows):
+            assert found.to_pylist() == array.slice(group * group_rows, group_rows).to_pylist()
+            continue
         assert found.type == expected.type
         assert found.null_count == expected.null_count
         assert same_bits(found, expected)
@@ -203,8 +222,7 @@ def test_columns_that_are_decoded_all_at_once_are_the_same(data, num_rows, num_c
         else:
             expected = pq.read_table(pa.BufferReader(content), columns=[leaf.name]).column(0).combine_chunks()
             array.validate(full=True)
-            assert array.type == expected.type
-            assert same_bits(array, expected)
+            assert is_lost(expected, num_rows) or (array.type == expected.type and same_bits(array, expected))
 
 
 @settings(max_examples=150)
@@ -213,7 +231,7 @@ def test_a_column_that_is_read_some_rows_at_a_time_is_the_same(data, num_rows, s
     rng = np.random.default_rng(seed)
     array, is_required = data.draw(columns(num_rows, rng))
     schema = pa.schema([pa.field("x", array.type, nullable=not is_required)])
-    options = {name: data.draw(strategy, label=name) for name, strategy in OPTIONS.items()}
+    options = options_for(data, array)
     content, metadata = written(pa.Table.from_arrays([array], schema=schema), **options)
     borders = sorted({0, num_rows, *rng.integers(0, num_rows, data.draw(st.integers(0, 8))).tolist()})
     layout = Layout.of(metadata)
@@ -230,6 +248,8 @@ def test_a_column_that_is_read_some_rows_at_a_time_is_the_same(data, num_rows, s
         piece_bytes=data.draw(st.sampled_from([1, 50, 1_000, 1 << 18])),
     )
     expected = pq.ParquetFile(pa.BufferReader(content)).read_row_group(0, use_threads=False).column(0).combine_chunks()
+    if is_lost(expected, num_rows):
+        return
     parts = []
     for begin, end in itertools.pairwise(borders):
         part = stream.take(end - begin)
@@ -317,7 +337,6 @@ def same_bits(a: pa.Array, b: pa.Array) -> bool:
         pa.array([[1, None], [2]] * 100, pa.list_(pa.int64())),
         pa.array([{"a": 1, "b": [1]}] * 100),
         pa.array([[[1], []], []] * 100, pa.list_(pa.list_(pa.int32()))),
-        pa.array([True, False, None] * 100),
         pa.array([1, 2, None] * 100, pa.time64("us")),
         pa.array([b"a", b"bc"] * 100).dictionary_encode(),
         pa.array([None] * 100, pa.list_(pa.int8(), 3)),
@@ -330,10 +349,9 @@ def test_what_the_loops_do_not_know_they_leave_to_pyarrow(array):
     assert read(content, metadata, 0, 0) is None
 
 
-@pytest.mark.parametrize("encoding", ["BYTE_STREAM_SPLIT", "DELTA_BINARY_PACKED"])
-def test_encodings_that_the_loops_do_not_know_are_left_to_pyarrow(encoding):
+def test_an_encoding_that_the_loops_do_not_know_is_left_to_pyarrow():
     array = pa.array(np.arange(1_000, dtype=np.int32))
-    content, metadata = written(pa.table({"x": array}), use_dictionary=False, column_encoding=encoding)
+    content, metadata = written(pa.table({"x": array}), use_dictionary=False, column_encoding="DELTA_BINARY_PACKED")
     assert read(content, metadata, 0, 0) is None
 
 
@@ -397,7 +415,7 @@ def test_a_damaged_column_gives_what_pyarrow_gives_or_nothing(data, seed):
     rng = np.random.default_rng(seed)
     array, is_required = data.draw(columns(data.draw(st.sampled_from([9, 400])), rng))
     schema = pa.schema([pa.field("x", array.type, nullable=not is_required)])
-    options = {name: data.draw(strategy, label=name) for name, strategy in OPTIONS.items()}
+    options = options_for(data, array)
     content, metadata = written(pa.Table.from_arrays([array], schema=schema), **options)
     column = metadata.row_group(0).column(0)
     start = start_of(metadata, 0, 0)

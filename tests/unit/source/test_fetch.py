@@ -179,7 +179,9 @@ def test_an_object_overwritten_between_look_up_and_read_is_never_taken_for_the_o
 @pytest.mark.parametrize("columns", [None, ["x_5"]])
 def test_pyarrow_is_not_called_back_for_what_was_fetched_from_the_first_byte_on(columns, monkeypatch):
     sink = pa.BufferOutputStream()
-    table = pa.table({f"x_{i}": pa.array([True, False] * 500) for i in range(9)})  # what our own loops do not know
+    table = pa.table(
+        {f"x_{i}": pa.array([0, i] * 500, pa.time64("us")) for i in range(9)}
+    )  # what our own loops do not know
     pq.write_table(table, sink)
     storage = MemoryStorage({"a.parquet": sink.getvalue().to_pybytes()})
     catalogue = Dataset("a.parquet", storage=storage, columns=columns).open()

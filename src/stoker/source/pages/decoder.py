@@ -245,7 +245,9 @@ def array_of(leaf: Leaf, stored: Bytes, valid: Bytes | None) -> pa.Array:
     """Return values as an Arrow array of their type; `valid` says which are there, None that all are."""
     num = len(stored) // leaf.width
     if leaf.value_bytes != leaf.width:  # one or two bytes lie in four
-        stored = np.ascontiguousarray(stored.reshape(num, leaf.width)[:, : leaf.value_bytes])
+        stored = stored.view("<u4").astype(f"<u{leaf.value_bytes}")
+    if leaf.is_bit:
+        stored = np.packbits(stored, bitorder="little")
     nulls, num_nulls = None, 0
     if valid is not None:
         nulls = pa.py_buffer(np.packbits(valid, bitorder="little"))

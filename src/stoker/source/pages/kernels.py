@@ -4,7 +4,7 @@ Whatever a page says is checked before it is believed: nothing is read or writte
 these loops do not know, or find wrong, they give back, and pyarrow decodes it, or says what is wrong.
 
 Source:
-    Apache Parquet format 2.11: parquet.thrift, Encodings.md (plain, dictionary).
+    Apache Parquet format 2.11: parquet.thrift, Encodings.md (plain, dictionary, runs of bits, byte stream split).
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -13,7 +13,19 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
-from stoker.addresses import call_5, copy, load_1, load_4, load_8, load_few, mover, store_4, store_8, zero
+from stoker.addresses import (
+    call_5,
+    copy,
+    load_1,
+    load_4,
+    load_8,
+    load_few,
+    mover,
+    store_1,
+    store_4,
+    store_8,
+    zero,
+)
 from stoker.compiling import compile_loop, reads, writes
 from stoker.source.pages.header_kernels import scan
 from stoker.source.pages.level_kernels import (
@@ -22,8 +34,10 @@ from stoker.source.pages.level_kernels import (
     LEFT,
     NEXT,
     NUM_CURSOR_NUMBERS,
+    ONES,
     REPEATS,
     VALUE,
+    begin_packed,
     begin_runs,
     flat_levels,
     list_levels,
@@ -40,6 +54,7 @@ from stoker.source.pages.numbers import (
     EMPTY,
     ENCODING,
     FULL,
+    IS_BIT,
     IS_LIST,
     IS_PACKED,
     KIND,
@@ -60,7 +75,7 @@ from stoker.source.pages.snappy_kernels import unsnap
 
 __all__ = ["decode", "decode_many", "scan", "scan_many", "take_words_apart"]
 
-_PLAIN, _PLAIN_DICTIONARY, _RLE_DICTIONARY = 0, 2, 8
+_PLAIN, _PLAIN_DICTIONARY, _RLE, _RLE_DICTIONARY, _BYTE_STREAM_SPLIT = 0, 2, 3, 8, 9
 
 _BYTES = reads(types.uint8)
 _OUT_BYTES, _OUT_INT64 = writes(types.uint8), writes(types.int64)
@@ -145,27 +160,84 @@ def _looked_up(cursor, num, bits, words, num_words, target, width, limit):
     return True
 
 
+@compile_loop(types.boolean(_OUT_INT64, types.int64, types.int64, types.int64, types.int64, _OUT_BYTES, types.int64))
+def _bits(cursor, encoding, num, body, end, values, first):
+    """Lay `num` bits out, a byte each, from `values[first]` on; False where they are cut short or not known."""
+    if encoding == _PLAIN:
+        if (num + 7) // 8 > end - body:
+            return False
+        begin_packed(cursor, body, num)
+    elif encoding == _RLE:
+        if end - body < 4 or load_4(body) > end - body - 4:
+            return False
+        begin_runs(cursor, body + 4, body + 4 + load_4(body))
+    else:
+        return False
+    return flat_levels(cursor, num, values, first, True) >= 0
+
+
+@compile_loop(types.int64(types.int64, types.int64))
+def _joined(at, num):
+    """Return four bytes, the lowest first, each `num` bytes behind the one before."""
+    return load_1(at) | load_1(at + num) << 8 | load_1(at + 2 * num) << 16 | load_1(at + 3 * num) << 24
+
+
+@compile_loop(types.void(types.int64, types.int64, types.int64, types.int64))
+def _join_streams(target, num, width, streams):
+    """Put values together of which all first bytes come first, then all second ones, and so on."""
+    if width == 4:
+        for i in range(num):
+            store_4(target + i * 4, _joined(streams + i, num))
+    elif width == 8:
+        for i in range(num):
+            store_8(target + i * 8, _joined(streams + i, num) | _joined(streams + 4 * num + i, num) << 32)
+    else:
+        for k in range(width):
+            for i in range(num):
+                store_1(target + i * width + k, load_1(streams + k * num + i))
+
+
 @compile_loop(types.void(types.int64, types.int64, types.int64, _OUT_BYTES, types.int64, types.int64))
 def _spread(target, num, num_there, valid, row, width):
     """Move values that lie side by side to the rows that have one, from the last one on; zeros lie at the others."""
     there = num_there
-    i = num - 1
-    # As many values as rows are left: all of these have theirs. Nulls come without a pattern, so nothing branches on
-    # them where a value is a number.
-    while there <= i:
-        has = np.int64(valid[row + i])
-        there -= has
-        to, source = target + i * width, target + there * width * has
-        if width == 4:
-            store_4(to, load_4(source) & -has)
-        elif width == 8:
-            store_8(to, load_8(source) & -has)
-        elif has:
-            copy(to, source, width)
-        else:
-            for k in range(width):
-                zero(to + k)
-        i -= 1
+    left = num
+    base = types.int64(valid.ctypes.data) + row
+    # As many values as rows are left: all of these have theirs.
+    while there < left:
+        if left >= 8:
+            eight = load_8(base + left - 8)
+            if eight == ONES and (width == 4 or width == 8):
+                for _ in range(8):
+                    left -= 1
+                    there -= 1
+                    if width == 4:
+                        _move_4(target + left * 4, target + there * 4)
+                    else:
+                        _move_8(target + left * 8, target + there * 8)
+                continue
+            if eight == 0:
+                left -= 8
+                for k in range(8 * width):
+                    zero(target + left * width + k)
+                continue
+        # Here nulls come without a pattern, so nothing branches on them where a value is a number.
+        for _ in range(min(8, left)):
+            left -= 1
+            has = np.int64(valid[row + left])
+            there -= has
+            to, source = target + left * width, target + there * width * has
+            if width == 4:
+                store_4(to, load_4(source) & -has)
+            elif width == 8:
+                store_8(to, load_8(source) & -has)
+            elif width == 1:
+                store_1(to, load_1(source) & -has)
+            elif has:
+                copy(to, source, width)
+            else:
+                for k in range(width):
+                    zero(to + k)
 
 
 @compile_loop(types.int64(_BYTES, _OUT_INT64, _OUT_BYTES))
@@ -316,7 +388,14 @@ def decode(pages, content, unpack, context, form, scratch, dictionary, values, v
         if (first + room_for) * width > len(values):
             return BAD
         target = types.int64(values.ctypes.data) + first * width
-        if page[ENCODING] == _PLAIN:
+        if form[IS_BIT]:
+            if not _bits(cursors[2], page[ENCODING], num_there, body, end, values, first):
+                return BAD
+        elif page[ENCODING] == _BYTE_STREAM_SPLIT:
+            if num_there * width != end - body:
+                return BAD
+            _join_streams(target, num_there, width, body)
+        elif page[ENCODING] == _PLAIN:
             if num_there * width > end - body:
                 return BAD
             copy(target, body, num_there * width)

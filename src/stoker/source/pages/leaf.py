@@ -10,14 +10,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from stoker.source.pages.numbers import FULL
+from stoker.source.pages.numbers import FULL, IS_BIT
 from stoker.source.schema import Layout
 
-INT32, INT64, FLOAT, DOUBLE, BYTES, FIXED_BYTES = 1, 2, 4, 5, 6, 7
+BOOLEAN, INT32, INT64, FLOAT, DOUBLE, BYTES, FIXED_BYTES = 0, 1, 2, 4, 5, 6, 7
 _WORDS = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
 _LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
 # Arrow types whose values are stored as the format stores them, or are the lower bytes of these.
 _STORED_ALIKE: Mapping[int, Sequence[pa.DataType]] = {
+    BOOLEAN: (pa.bool_(),),  # bits in either; a byte each in between
     INT32: (pa.int32(), pa.uint32(), pa.int16(), pa.uint16(), pa.int8(), pa.uint8(), pa.date32()),
     INT64: (pa.int64(), pa.uint64()),
     FLOAT: (pa.float32(),),
@@ -34,11 +35,11 @@ class Leaf:
         name: Of the column.
         type: Of the column in Arrow.
         value_type: Of one value.
-        width: Bytes of one value in a page.
+        width: Bytes of one value in a page, one where it is a bit.
         value_bytes: Bytes of one value in Arrow: as many, or the lower ones of them.
         is_list: Whether the column is one of lists.
         is_words: Whether it is one of strings or binary: its values are then places in a dictionary.
-        form: What the loops are to know of it. Shape [4].
+        form: What the loops are to know of it. Shape [5].
     """
 
     number: int
@@ -50,6 +51,11 @@ class Leaf:
     is_list: bool
     is_words: bool
     form: npt.NDArray[np.int64]
+
+    @property
+    def is_bit(self) -> bool:
+        """Whether a value is a bit."""
+        return bool(self.form[IS_BIT])
 
     @property
     def may_be_null(self) -> bool:
@@ -106,8 +112,8 @@ def _leaf_of(field: pa.Field, layout: Layout, by_path: Mapping[str, int]) -> Lea
         type=field.type,
         value_type=value_type,
         width=width,
-        value_bytes=value_type.bit_width // 8,
+        value_bytes=-(-value_type.bit_width // 8),
         is_list=is_list,
         is_words=is_words,
-        form=np.array([width, full, empty, is_list], np.int64),
+        form=np.array([width, full, empty, is_list, physical == BOOLEAN], np.int64),
     )

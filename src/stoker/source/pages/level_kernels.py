@@ -7,9 +7,10 @@ Source:
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
+import numpy as np
 from numba import types
 
-from stoker.addresses import load_1, load_few, load_varint
+from stoker.addresses import load_1, load_few, load_varint, store_8
 from stoker.compiling import compile_loop, writes
 from stoker.source.pages.numbers import ROWS, VALUES
 
@@ -19,6 +20,12 @@ _OUT_BYTES, _OUT_INT64, _OUT_INT64_2D = writes(types.uint8), writes(types.int64)
 # that value, where its packed bits begin, and the next of these bits.
 NEXT, END, LEFT, REPEATS, VALUE, BITS, BIT = range(7)
 NUM_CURSOR_NUMBERS = 7
+
+# Eight bytes: a one in each, 127 in each, and in byte k bit k. Without a sign: of numbers that have one the compiler
+# believes that they never overflow.
+ONES = 0x0101010101010101
+_ONES, _127S, _DIAGONAL = np.uint64(ONES), np.uint64(0x7F7F7F7F7F7F7F7F), np.uint64(0x8040201008040201)
+_7, _56 = np.uint64(7), np.uint64(56)
 
 
 @compile_loop(types.boolean(_OUT_INT64, types.int64))
@@ -60,6 +67,16 @@ def begin_runs(cursor, at, end):
     cursor[LEFT] = 0
 
 
+@compile_loop(types.void(_OUT_INT64, types.int64, types.int64))
+def begin_packed(cursor, bits, num):
+    """Set a cursor to one run of `num` packed numbers, which begin at the address `bits`."""
+    begin_runs(cursor, bits, bits)
+    cursor[LEFT] = num
+    cursor[REPEATS] = 0
+    cursor[BITS] = bits
+    cursor[BIT] = 0
+
+
 @compile_loop(types.int64(_OUT_INT64, types.int64, _OUT_BYTES, types.int64, types.boolean))
 def flat_levels(cursor, num, valid, row, is_noted):
     """Return how many of `num` rows have a value, from levels of one bit; -1 where they are cut short.
@@ -71,7 +88,7 @@ def flat_levels(cursor, num, valid, row, is_noted):
         row: The first of them.
         is_noted: Whether `valid` is filled.
     """
-    num_there = 0
+    num_there = np.int64(0)
     while num > 0:
         if cursor[LEFT] == 0 and not next_run(cursor, 1):
             return -1
@@ -85,8 +102,19 @@ def flat_levels(cursor, num, valid, row, is_noted):
                 valid[row : row + n] = there
         else:
             bits, bit = cursor[BITS], cursor[BIT]
+            first = types.int64(valid.ctypes.data) + row
             i = 0
             while i < n:
+                if bit & 7 == 0 and n - i >= 8:
+                    # Each byte gets all eight bits, keeps its own, and is one if that is there.
+                    own = (np.uint64(load_1(bits + (bit >> 3))) * _ONES) & _DIAGONAL
+                    eight = ((own + _127S) >> _7) & _ONES
+                    num_there += np.int64((eight * _ONES) >> _56)
+                    if is_noted:
+                        store_8(first + i, np.int64(eight))
+                    bit += 8
+                    i += 8
+                    continue
                 byte = load_1(bits + (bit >> 3)) >> (bit & 7)
                 num_here = min(8 - (bit & 7), n - i)
                 for k in range(num_here):
