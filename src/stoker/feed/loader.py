@@ -455,9 +455,10 @@ class Loader:
         return self._new_run(start, Turn(), held)
 
     def _new_run(self, start: Position, turn: Turn, held: int = 0) -> Run:
-        for before in list(self._runs):
-            if before.is_let_go:
-                before.close()  # what it has, of threads, memory and room in the cache, may be needed now
+        with self._beginning:
+            let_go = [run for run in self._runs if run.is_let_go]
+        for before in let_go:
+            before.close()  # what it has, of threads, memory and room in the cache, may be needed now
         orders, steps = self._orders.lanes_of_epoch(start.epoch), self._steps(start.num_consumed)
         with self._beginning:
             if not self._close_all.alive:
