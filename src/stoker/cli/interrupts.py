@@ -2,28 +2,46 @@
 
 from __future__ import annotations
 
+import _weakrefset
 import signal
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 from rich.console import Console
 
 _Handler = Callable[..., object]
 
+# What Python runs when it finds that an object is gone: an exception raised from there is printed and lost.
+_FINALIZERS = frozenset((weakref.__file__, _weakrefset.__file__))
+_AGAIN_S = 0.01
+
 
 @contextmanager
 def ending_in_order() -> Iterator[None]:
-    """Let SIGTERM end the block as Ctrl-C does, so that what was begun is put away; a second one ends it at once."""
+    """Let SIGTERM end the block as Ctrl-C does, so that what was begun is put away; a second one ends it at once.
 
-    def end(*_: object) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        raise KeyboardInterrupt
+    Neither is lost where it comes while Python finalizes an object: it is raised as soon as that is over.
+    """
 
-    # Whoever ignores it, or answers it, has a reason.
-    is_ours = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    with _answering(end, *([signal.SIGTERM] if is_ours else [])):
-        yield
+    def end(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGTERM:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if _is_finalizing(frame):
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+        else:
+            raise KeyboardInterrupt
+
+    # Whoever ignores one of them, or answers it, has a reason.
+    unanswered = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+    ours = [one for one, handler in unanswered.items() if signal.getsignal(one) is handler]
+    with _answering(end, signal.SIGALRM, *ours):
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 @contextmanager
@@ -39,6 +57,15 @@ def stoppable(messages: Console) -> Iterator[threading.Event]:
 
     with _answering(stop, signal.SIGINT, signal.SIGTERM):
         yield stop_event
+
+
+def _is_finalizing(frame: FrameType | None) -> bool:
+    """Return whether what a signal interrupted was called to finalize an object."""
+    while frame is not None:
+        if frame.f_code.co_name == "__del__" or frame.f_code.co_filename in _FINALIZERS:
+            return True
+        frame = frame.f_back
+    return False
 
 
 @contextmanager
