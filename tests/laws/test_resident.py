@@ -65,11 +65,16 @@ def test_seventy_epochs_take_no_more_memory_than_ten(way, tmp_path, monkeypatch)
                     drop(tmp_path / "cache")
                 assert sum(len(batch["x_0"]) for batch in loader) == 40_000
 
+        def growth_of_sixty():
+            before = private_bytes()
+            epochs(60)
+            return private_bytes() - before
+
         loops.wait()  # which take memory, too, when they are loaded
         epochs(10)
-        before = private_bytes()
-        epochs(60)
-        assert private_bytes() - before < GROWTH_BYTES
+        # What the system rounds up to huge pages, of all that this process ran before, comes once; what epochs keep
+        # comes again.
+        assert growth_of_sixty() < GROWTH_BYTES or growth_of_sixty() < GROWTH_BYTES
 
 
 def test_windows_that_are_read_take_three_times_their_bytes_at_most(tmp_path, monkeypatch):
