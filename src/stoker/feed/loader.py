@@ -204,7 +204,7 @@ class Loader:
         shown = status.Entry(status.publisher(), self._stages, about, _look(weakref.ref(self)))
         pools: list[BufferPool] = []
         self._close_all = weakref.finalize(
-            self, _let_go, _closing(self._runs, self._beginning, self._opened, shown, pools)
+            self, _close_from_any_thread, _closing(self._runs, self._beginning, self._opened, shown, pools)
         )
         try:
             maker = make_maker(wanted, self._opened)
@@ -554,7 +554,7 @@ def _name(dataset: Dataset | Mixture) -> str:
     return f"{shared}/ ({num_sources:,} sources)" if shared else f"{first} and {num_sources - 1:,} more"
 
 
-def _let_go(close: Callable[[], None]) -> None:
+def _close_from_any_thread(close: Callable[[], None]) -> None:
     """Close a loader that was told to, or that nobody refers to any more, from whatever thread found that out.
 
     Garbage in cycles is found in any thread that runs Python, so perhaps in one of those that `close` waits for.
