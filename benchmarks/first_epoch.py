@@ -117,7 +117,6 @@ def run_on_wide(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
         fields=WIDE,
         what="2,000 columns",
         row_bytes=WIDE_BYTES,
-        promise=None,
     )
     return replace(answer, data=f"rows of {WIDE_BYTES // 4:,} columns of float32")
 
@@ -133,7 +132,6 @@ def run(
     fields: Mapping[str, Field] | None = None,
     what: str = "all columns",
     row_bytes: int = _ROW_BYTES,
-    promise: float | None = 0.75,
 ) -> Answer:
     """Ask it with one thread that decodes.
 
@@ -150,7 +148,6 @@ def run(
         fields: What becomes of their columns, where these are others.
         what: Is decoded, in words.
         row_bytes: What a row takes in the cache, or less.
-        promise: Of the ratio.
     """
     urls = [str(path) for path in paths or data.paths]
     num_all = sum(int(pq.read_metadata(url).num_rows) for url in urls)
@@ -226,7 +223,7 @@ def run(
         ceiling=decode,
         unit="million rows/s",
         num_rounds=num_rounds,
-        promise=None if keeps or (paths and fields is None) else promise,
+        promise=None if keeps or (paths and fields is None) else 0.75,
         remarks=told,
     )
     shutil.rmtree(cache)

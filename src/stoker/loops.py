@@ -45,6 +45,7 @@ _OTHERS = (
     "stoker.cache.runs_kernels",
     "stoker.feed.units.kernels",
     "stoker.order.draw_kernels",
+    "stoker.source.columns.batch_kernels",
     "stoker.source.columns.hash_kernels",
     "stoker.source.thrift_kernels",
     "stoker.source.units.fit_kernels",

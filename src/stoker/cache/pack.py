@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker import loops
-from stoker.source.columns import Packable, Stack
+from stoker.source.columns import BatchColumns, Packable, Stack
 from stoker.spec import Array, Ragged, Spec
 
 # Ways of the compiled loop: a number of so many bytes is copied as it is; an integer of so many bytes is widened to
@@ -18,6 +19,7 @@ from stoker.spec import Array, Ragged, Spec
 _PLAIN = (1, 2, 4, 8)
 _WIDENED = {"i": 10, "u": 20}
 _BYTES = 0
+_NO_ROWS = np.zeros((0, 4), np.int64)
 
 
 LOOPS = "stoker.cache.kernels"
@@ -44,7 +46,7 @@ class _Segment:
 
     start: int
     stop: int
-    jobs: list[_Job]
+    jobs: Sequence[_Job]
     table: npt.NDArray[np.int64]
 
 
@@ -65,6 +67,7 @@ class Packer:
     def __init__(self, fields: Packable, spec: Spec, *, num_samples: int, compiled: bool = True) -> None:
         self._record_bytes = spec.record_bytes
         self._kernels = loops.find(LOOPS) if compiled else None
+        self._fields = fields  # what is read by address stays where it is
         entries = [entry for entry in spec.fixed if entry.value_bytes]
         whole: dict[str, Array] = {}
         stacks: dict[str, Stack] = {}
@@ -81,6 +84,7 @@ class Packer:
         at = dict.fromkeys(stacks, 0)
         for start, stop in itertools.pairwise(starts):
             jobs: list[_Job] = []
+            tables: list[npt.NDArray[np.int64]] = []
             for entry in entries:
                 offset = spec.record_offsets[entry.name]
                 stack = stacks.get(entry.name)
@@ -90,11 +94,15 @@ class Packer:
                 while stack.pieces[at[entry.name]].stop <= start:
                     at[entry.name] += 1
                 piece = stack.pieces[at[entry.name]]
+                if self._kernels is not None and isinstance(piece.columns, BatchColumns):
+                    tables.append(_rows(piece.columns, start - piece.start, offset, entry.dtype))
+                    continue
                 for j, column in enumerate(piece.columns):
                     values = column[start - piece.start : stop - piece.start]
                     jobs.append(_Job(values, offset + j * entry.dtype.itemsize, entry.dtype))
-            table = np.array([_row(job) for job in jobs], dtype=np.int64).reshape(-1, 4)
-            self._segments.append(_Segment(start, stop, jobs, table))
+            if self._kernels is not None:
+                tables.append(np.array([_row(job) for job in jobs], dtype=np.int64).reshape(-1, 4))
+            self._segments.append(_Segment(start, stop, jobs, np.concatenate([_NO_ROWS, *tables])))
 
     def pack(self, block: Array, start: int, stop: int) -> None:
         """Lay the records of rows [start, stop) at the beginning of `block`, uint8.
@@ -121,10 +129,27 @@ def _row(job: _Job) -> tuple[int, int, int, int]:
     """Return the job as the compiled loop takes it: address, bytes a row, place in the record, way."""
     values = job.values
     width = values.nbytes // max(1, len(values))
-    way = width if values.ndim == 1 and width in _PLAIN else _BYTES
-    if values.dtype.itemsize < job.dtype.itemsize:
-        way = width + _WIDENED[values.dtype.kind]
+    way = _way(values.dtype, job.dtype) if values.ndim == 1 else _BYTES
     return values.__array_interface__["data"][0], width, job.offset, way
+
+
+def _rows(columns: BatchColumns, first: int, offset: int, dtype: np.dtype[np.generic]) -> npt.NDArray[np.int64]:
+    """Return the same of columns that lie side by side in a record from `offset` on, from their row `first` on."""
+    width = columns.dtype.itemsize
+    table = np.empty((len(columns), 4), np.int64)
+    table[:, 0] = columns.addresses + first * width
+    table[:, 1] = width
+    table[:, 2] = offset + np.arange(len(columns)) * dtype.itemsize
+    table[:, 3] = _way(columns.dtype, dtype)
+    return table
+
+
+def _way(stored: np.dtype[np.generic], dtype: np.dtype[np.generic]) -> int:
+    """Return how the compiled loop copies one value of a dtype to where one of another is to be."""
+    width = stored.itemsize
+    if width < dtype.itemsize:
+        return width + _WIDENED[stored.kind]
+    return width if width in _PLAIN else _BYTES
 
 
 def _assign(block: Array, offset: int, record_bytes: int, values: Array, dtype: np.dtype[np.generic]) -> None:

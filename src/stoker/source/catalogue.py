@@ -29,7 +29,7 @@ from stoker.source.footers import Footers
 from stoker.source.fragments import Fragment
 from stoker.source.parts import ShareOut, one_by_one
 from stoker.source.rows import RowReader
-from stoker.source.schema import Sizes, choose, flat_fields, flatten
+from stoker.source.schema import Sizes, choose, flat_fields, flatten, select_flat
 from stoker.source.storage import ObjectInfo, Storage
 from stoker.source.survey import Cut, Survey, survivors
 
@@ -234,7 +234,7 @@ class Catalogue:
                         "did when they were counted: open the data set again with refresh=True",
                         url=self.fragments[j].url,
                     )
-            table = flatten(table).select(self.schema.names)
+            table = select_flat(table, self.schema)
             if self._cut.expression is not None:
                 on_stage("decode", start, time.perf_counter_ns(), 0)
             yield j, table
@@ -307,7 +307,7 @@ class Catalogue:
                 mask = pc.fill_null(self._mask(table), False)
                 kept = np.flatnonzero(mask.to_numpy())
                 table = table.filter(mask)
-            yield j, flatten(table).select(columns.names) if len(columns) else table, kept
+            yield j, select_flat(table, columns) if len(columns) else table, kept
 
     def group_rows(self, i: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return the row groups that fragment i is read from, and the rows that each gives it. Shape [G] each."""

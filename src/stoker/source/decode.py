@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ import pyarrow.parquet as pq
 from stoker.errors import SourceError
 from stoker.source.fetch import Ranges, RangesFile, Span
 from stoker.source.instants import check_instants, int96_paths
-from stoker.source.pages import decoded_leaves
+from stoker.source.pages import Leaf, decoded_leaves
 
 if TYPE_CHECKING:
     from stoker.source.footers import Footer
@@ -97,7 +98,7 @@ def decode_row_groups(
     layout = footer.checked.layout
     int96: list[str] = []
     with decoding(url, where=where):
-        ours = decoded_leaves(
+        known, groups = decoded_leaves(
             ranges,
             layout,
             footer.checked.numbers,
@@ -106,16 +107,23 @@ def decode_row_groups(
             spans=spans,
             coded=coded,
         )
-        columns = {leaf.name: column for leaf, column in ours}
-        here = {leaf.number for leaf, _ in ours}
-        paths = [layout.paths[leaf] for leaf in leaves if leaf not in here]
-        if paths or not here:
+        if known and len(known) == len(leaves):
+            # Leaves ascend, as columns do. A fifth of what thousands take one by one.
+            is_coded = any(leaf.name in coded for leaf in known)
+            naming: dict[str, object] = (
+                {"names": [leaf.name for leaf in known]} if is_coded else {"schema": _schema_of(tuple(known))}
+            )
+            table = pa.Table.from_batches([pa.RecordBatch.from_arrays(arrays, **naming) for arrays in groups])
+        else:
+            columns = {leaf.name: pa.chunked_array([arrays[k] for arrays in groups]) for k, leaf in enumerate(known)}
+            here = {leaf.number for leaf in known}
+            paths = [layout.paths[leaf] for leaf in leaves if leaf not in here]
             int96 = int96_paths(footer.metadata, paths)
             rest = opened(ranges, footer.metadata).read_row_groups(list(row_groups), columns=paths, use_threads=False)
             rest.validate()
             check_num_rows(rest.num_rows, num_rows, where=where, url=url)
             columns |= zip(rest.column_names, rest.columns, strict=True)
-        table = pa.table({name: columns[name] for name in layout.schema.names if name in columns})
+            table = pa.table({name: columns[name] for name in layout.schema.names if name in columns})
     check_num_rows(table.num_rows, num_rows, where=where, url=url)
     if int96:
         with decoding(url, where=where):
@@ -124,6 +132,12 @@ def decode_row_groups(
             )
         check_instants(table, seconds, where=where)
     return table
+
+
+@lru_cache(maxsize=64)
+def _schema_of(leaves: tuple[Leaf, ...]) -> pa.Schema:
+    """Return the schema of some columns: one object, since a new one is compared field by field wherever it comes."""
+    return pa.schema([(leaf.name, leaf.type) for leaf in leaves])
 
 
 def check_num_rows(decoded: int, promised: int, *, where: str, url: str) -> None:

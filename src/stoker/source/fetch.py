@@ -18,6 +18,9 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
 from stoker.errors import SourceChangedError, SourceError
 from stoker.source import thrift
 from stoker.source.storage import BytesLike, ObjectInfo, Storage
@@ -47,30 +50,35 @@ class Span(NamedTuple):
     stop: int
 
 
-def column_chunk(numbers: Sequence[int], *, size_bytes: int, where: str, url: str) -> Span:
-    """Return where one column chunk lies.
+def column_chunks(
+    chunks: npt.NDArray[np.int64], *, size_bytes: int, name: Callable[[int], str], url: str
+) -> list[Span]:
+    """Return where the column chunks of a row group lie.
 
     Args:
-        numbers: What the footer says of it, in columns of `thrift`.
+        chunks: What the footer says of each, in columns of `thrift`.
         size_bytes: Size of the file.
-        where: Row group and column, for errors.
+        name: What the i-th one is called in an error.
         url: The file, for errors.
 
     Raises:
-        SourceError: It would lie outside of the file.
+        SourceError: One would lie outside of the file.
     """
-    start = numbers[thrift.DATA_OFFSET]
+    start, dictionary = chunks[:, thrift.DATA_OFFSET], chunks[:, thrift.DICTIONARY_OFFSET]
     # An offset of 0 is what some writers put where there is no dictionary page.
-    if 0 < numbers[thrift.DICTIONARY_OFFSET] < start:
-        start = numbers[thrift.DICTIONARY_OFFSET]
-    length = numbers[thrift.COMPRESSED]
-    if start < 0 or length < 0 or start + length > size_bytes:
+    start = np.where((dictionary > 0) & (dictionary < start), dictionary, start)
+    length = chunks[:, thrift.COMPRESSED]
+    # Not by their sum, which may be more than a 64-bit number.
+    is_within = (start >= 0) & (length >= 0) & (start <= size_bytes) & (length <= size_bytes - start)
+    if not is_within.all():
+        i = int(np.argmin(is_within))
+        first, num_bytes = int(start[i]), int(length[i])
         raise SourceError(
-            f"{where} is said to lie at bytes {start:,} to {start + length:,} of a file of {size_bytes:,}: "
+            f"{name(i)} is said to lie at bytes {first:,} to {first + num_bytes:,} of a file of {size_bytes:,}: "
             "the footer is corrupt",
             url=url,
         )
-    return Span(start, start + length)
+    return list(map(Span, start.tolist(), (start + length).tolist()))
 
 
 def plan_ranges(

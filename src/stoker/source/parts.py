@@ -37,7 +37,7 @@ _SMALL_BYTES = 1 << 20
 ShareOut: TypeAlias = Callable[[int, Callable[[int], None]], None]
 """Calls a function with every number below the first argument, in any threads, and returns when all is done."""
 
-_Columns: TypeAlias = Mapping[str, pa.Array | pa.ChunkedArray]
+_Columns: TypeAlias = tuple[Sequence[str], Sequence[pa.Array | pa.ChunkedArray]]
 _Parts: TypeAlias = Callable[[Sequence[str]], Iterator[pa.Table]]
 _T = TypeVar("_T")
 
@@ -80,7 +80,10 @@ def decode_parts(
         FieldError: INT96 timestamps would wrap around.
     """
     group = _RowGroup(ranges, footer, row_group, tuple(part_rows), coded, where, url)
-    layout = footer.checked.layout
+    places = {name: i for i, name in enumerate(footer.checked.layout.schema.names)}
+    before: list[str] = []
+    order: list[int] = []
+    schema: pa.Schema | None = None
     with decoding(url, where=where):
         readers, shares, int96 = group.readers(dict(zip(leaves, spans, strict=True)))
     # This reader follows a part behind the first: what it needs was fetched a moment ago.
@@ -88,13 +91,22 @@ def decode_parts(
     for num_rows in part_rows:
         found: list[_Columns | None] = [None] * len(readers)
         _read_part(readers, shares, num_rows, found, share_out, where=where, url=url)
-        columns: dict[str, pa.Array | pa.ChunkedArray] = {}
+        names: list[str] = []
+        columns: list[pa.Array | pa.ChunkedArray] = []
         for some_columns in found:
             if some_columns is None:
                 return
-            columns |= some_columns
+            names += some_columns[0]
+            columns += some_columns[1]
         del found, some_columns
-        table = pa.table({name: columns[name] for name in layout.schema.names if name in columns})
+        if names != before:  # as for the first part only
+            before, order, schema = names, sorted(range(len(names)), key=lambda i: places[names[i]]), None
+        columns = [columns[i] for i in order]
+        if schema is not None:
+            table = pa.Table.from_arrays(columns, schema=schema)
+        else:
+            table = pa.Table.from_arrays(columns, names=[names[i] for i in order])
+            schema = None if coded else table.schema  # dictionaries may end midway; all else stays what it is
         del columns
         if in_seconds is not None:
             check_instants(table, next(in_seconds), where=where)
@@ -164,9 +176,9 @@ class _RowGroup:
         int96 = list(int96_paths(self.footer.metadata, paths_of(rest))) if rest else []
         return [reader for reader, _ in made], shares, int96
 
-    def whole(self, spans: Mapping[int, Span]) -> list[tuple[Leaf, pa.ChunkedArray]]:
-        """Return those of some columns that our own loops know, all rows of them."""
-        return decoded_leaves(
+    def whole(self, spans: Mapping[int, Span]) -> tuple[list[Leaf], list[pa.Array]]:
+        """Return those of some columns that our own loops know, and all rows of each."""
+        known, (arrays,) = decoded_leaves(
             self.ranges,
             self.footer.checked.layout,
             self.footer.checked.numbers,
@@ -175,6 +187,7 @@ class _RowGroup:
             spans=list(spans.values()),
             coded=self.coded,
         )
+        return known, arrays
 
     def theirs(self, paths: Sequence[str], *, in_seconds: bool = False) -> Iterator[pa.Table]:
         """Yield the parts of some columns as pyarrow decodes them."""
@@ -258,7 +271,7 @@ class _Theirs:
     def next(self, _: int, /) -> _Columns | None:
         """Return the next part; None where the file ends before it."""
         table = next(self.theirs, None)
-        return None if table is None else dict(zip(table.column_names, table.columns, strict=True))
+        return None if table is None else (table.column_names, table.columns)
 
 
 class _Small:
@@ -273,7 +286,7 @@ class _Small:
 
     def __init__(
         self,
-        read: Callable[[], list[tuple[Leaf, pa.ChunkedArray]]],
+        read: Callable[[], tuple[list[Leaf], list[pa.Array]]],
         parts: _Parts,
         paths: Sequence[str],
         layout: Layout,
@@ -283,25 +296,26 @@ class _Small:
         self._parts = parts
         self._paths = paths
         self._layout = layout
-        self._arrays: dict[str, pa.Array] | None = None
+        self._batch: pa.RecordBatch | None = None
         self._at = 0
 
     def next(self, num_rows: int, /) -> _Columns | None:
         """Return the next part; None where the file ends before it."""
-        if self._arrays is None:
-            found = self._read()
-            self._arrays = {leaf.name: column.chunk(0) for leaf, column in found}
-            here = {self._layout.paths[leaf.number] for leaf, _ in found}
+        if self._batch is None:
+            known, arrays = self._read()
+            self._batch = pa.RecordBatch.from_arrays(arrays, names=[leaf.name for leaf in known])
+            here = {self._layout.paths[leaf.number] for leaf in known}
             if missing := [path for path in self._paths if path not in here]:
                 self.theirs = self._parts(missing)
-        columns = {name: array.slice(self._at, num_rows) for name, array in self._arrays.items()}
+        part = self._batch.slice(self._at, num_rows)
         self._at += num_rows
+        names, columns = part.schema.names, part.columns
         if self.theirs is not None:
             table = next(self.theirs, None)
             if table is None:
                 return None
-            columns |= zip(table.column_names, table.columns, strict=True)
-        return columns
+            names, columns = names + table.column_names, columns + table.columns
+        return names, columns
 
 
 class _OursAsLongAsKnown:
@@ -330,12 +344,12 @@ class _OursAsLongAsKnown:
             array = self._stream.take(num_rows)
             if array is not None:
                 self._num_parts += 1
-                return {name: array}
+                return [name], [array]
             self.theirs = self._parts([self._path])
             for _ in range(self._num_parts):
                 next(self.theirs, None)
         table = next(self.theirs, None)
-        return None if table is None else {name: table.column(0)}
+        return None if table is None else ([name], [table.column(0)])
 
 
 def _parts(

@@ -17,7 +17,7 @@ from stoker.source.fetch import (
     Span,
     Stream,
     check_unchanged,
-    column_chunk,
+    column_chunks,
     fetch,
     fetch_local,
     plan_ranges,
@@ -274,16 +274,15 @@ class RowReader:
 
     @staticmethod
     def _chunks(footer: Footer, groups: Sequence[int], leaves: Sequence[int], info: ObjectInfo) -> list[Span]:
-        return [
-            column_chunk(
-                footer.checked.numbers.chunks[g, leaf].tolist(),
-                size_bytes=info.size_bytes,
-                where=f"{info.url} row group {g}: column {footer.checked.layout.paths[leaf]}",
-                url=info.url,
-            )
-            for g in groups
-            for leaf in leaves
-        ]
+        spans: list[Span] = []
+        for g in groups:
+
+            def name(i: int, g: int = g) -> str:
+                return f"{info.url} row group {g}: column {footer.checked.layout.paths[leaves[i]]}"
+
+            chunks = footer.checked.numbers.chunks[g, leaves]
+            spans += column_chunks(chunks, size_bytes=info.size_bytes, name=name, url=info.url)
+        return spans
 
     def _finished(self, table: pa.Table, file: Listed, want: Want, *, where: str) -> pa.Table:
         """Return `table` with the columns all files share and those of its partition."""

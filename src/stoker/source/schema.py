@@ -87,6 +87,10 @@ class Layout:
         found = {i for name in names for i in self._by_prefix.get(name, ())}
         return sorted(found)
 
+    def leaves_of(self, name: str) -> Sequence[int]:
+        """Return the same for one name."""
+        return self._by_prefix.get(name, ())
+
     @cached_property
     def _by_prefix(self) -> Mapping[str, Sequence[int]]:
         found: dict[str, list[int]] = {}
@@ -253,7 +257,9 @@ def align(table: pa.Table, schema: pa.Schema, *, where: str, url: str) -> pa.Tab
     Raises:
         SourceError: A value does not fit the type that all files share.
     """
-    if table.schema.equals(schema):  # as nearly always; what a writer noted beside its columns is not handed on
+    if table.schema.equals(schema, check_metadata=True):  # as nearly always
+        return table
+    if table.schema.equals(schema):  # what a writer noted beside its columns is not handed on
         return pa.Table.from_arrays(table.columns, schema=schema)
     columns = []
     for field in schema:
@@ -307,6 +313,11 @@ def flatten(table: pa.Table) -> pa.Table:
     while any(_is_open_struct(field.type) for field in table.schema):
         table = table.flatten()
     return table
+
+
+def select_flat(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return the columns that `schema` names, with structs taken apart; their types may be others."""
+    return table if table.schema.equals(schema) else flatten(table).select(schema.names)
 
 
 def fixed_width_bytes(type_: pa.DataType) -> int:

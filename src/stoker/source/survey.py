@@ -32,8 +32,10 @@ from stoker.source.schema import Layout, fixed_width_bytes, unify
 from stoker.source.storage import ObjectInfo
 
 _log = logging.getLogger("stoker")
-_MAGIC = b"STKCAT01"
+_MAGIC = b"STKCAT02"
 UNKNOWN = -1
+# Of one column chunk; what says more is believed as little as what says less than none.
+_MOST_NULLS = 1 << 40
 
 Counts = npt.NDArray[np.int64]
 
@@ -159,8 +161,8 @@ def survivors(checked: Checked, file: Listed, cut: Cut, footers: Footers) -> fro
 
 def cut_file(
     checked: Checked, file: Listed, cut: Cut, needed: frozenset[int], plan: Callable[[Sequence[RowGroup]], list[Piece]]
-) -> tuple[list[Piece], dict[str, list[int]]]:
-    """Return the fragments of one file, and the nulls of each column in each of them.
+) -> tuple[list[Piece], Counts]:
+    """Return the fragments of one file, and the nulls of each column in each of them: a row a column.
 
     Args:
         checked: Its footer.
@@ -188,40 +190,58 @@ def cut_file(
         pieces = plan(groups)
     except ValueError as error:
         raise SourceError(f"the footer of {url} is corrupt: {error}", url=url) from error
-    counts = numbers.chunks[:, :, thrift.NULL_COUNT].tolist()
-    nulls = {}
-    for name in cut.columns.names:
-        own = layout.leaves([name])
-        nulls[name] = [_nulls(layout, piece, own, groups, counts, cut) for piece in pieces]
-    return pieces, nulls
+    return pieces, _nulls(layout, pieces, numbers.chunks[:, :, thrift.NULL_COUNT], sorted(needed), cut)
 
 
-def _nulls(
-    layout: Layout,
-    piece: Piece,
-    leaves: Sequence[int],
-    groups: Sequence[RowGroup],
-    counts: Sequence[Sequence[int]],
-    cut: Cut,
-) -> int:
-    """Return the nulls of a column in a fragment, as far as the footer's statistics say."""
-    if not leaves:  # the file has no such column: all null, though a filter may leave no row of it
-        return piece.num_rows if cut.expression is None else UNKNOWN
-    total = 0
-    for leaf in leaves:
-        if layout.max_definition_levels[leaf] == 0:
-            continue
-        count = 0
-        for g in range(piece.start, piece.stop):
-            if groups[g].is_needed:
-                if counts[g][leaf] < 0:
-                    return UNKNOWN
-                count += counts[g][leaf]
-        # In lists a null may be an empty list; of a part, or behind a filter, nobody knows which rows are null.
-        if count and (layout.max_repetition_levels[leaf] or piece.row_start >= 0 or cut.expression is not None):
-            return UNKNOWN
-        total += count
-    return total if len(leaves) == 1 or total == 0 else UNKNOWN
+def _nulls(layout: Layout, pieces: Sequence[Piece], counts: Counts, needed: Sequence[int], cut: Cut) -> Counts:
+    """Return the nulls of each column in each fragment, as far as the footer's statistics say: a row a column.
+
+    Args:
+        layout: Of the file.
+        pieces: Its fragments.
+        counts: What the footer says of each row group and leaf.
+        needed: Row groups that are read.
+        cut: How the file was cut.
+    """
+    by_leaf = _nulls_of_leaves(layout, pieces, counts, needed, has_filter=cut.expression is not None)
+    names = cut.columns.names
+    found = np.empty((len(names), len(pieces)), np.int64)
+    # The file may have no such column: all null, though a filter may leave no row of it.
+    found[:] = [piece.num_rows if cut.expression is None else UNKNOWN for piece in pieces]
+    single: list[tuple[int, int]] = []
+    for i, name in enumerate(names):
+        own = layout.leaves_of(name)
+        if len(own) == 1:
+            single.append((i, own[0]))
+        elif own:
+            found[i] = np.where((by_leaf[own] == 0).all(axis=0), 0, UNKNOWN)
+    if single:
+        rows, leaves = np.array(single).T
+        found[rows] = by_leaf[leaves]
+    return found
+
+
+def _nulls_of_leaves(
+    layout: Layout, pieces: Sequence[Piece], counts: Counts, needed: Sequence[int], *, has_filter: bool
+) -> Counts:
+    """Return the same of each leaf."""
+    num_groups, num_leaves = counts.shape
+    is_odd = np.zeros((num_groups, num_leaves), np.bool_)
+    taken = np.zeros((num_groups, num_leaves), np.int64)
+    may_be_null = layout.max_definition_levels > 0
+    for g in needed:
+        is_odd[g] = may_be_null & ((counts[g] < 0) | (counts[g] > _MOST_NULLS))
+        taken[g] = np.where(may_be_null & ~is_odd[g], counts[g], 0)
+    # Of all row groups before each, so that those of a fragment are a difference.
+    before = np.zeros((2, num_groups + 1, num_leaves), np.int64)
+    np.cumsum([taken, is_odd], axis=1, out=before[:, 1:])
+    start = np.array([piece.start for piece in pieces], np.int64)
+    stop = np.array([piece.stop for piece in pieces], np.int64)
+    is_part = np.array([piece.row_start >= 0 for piece in pieces], np.bool_)
+    nulls, odd = before[:, stop] - before[:, start]
+    # In lists a null may be an empty list; of a part, or behind a filter, nobody knows which rows are null.
+    is_vague = (layout.max_repetition_levels > 0) | is_part[:, None] | has_filter
+    return np.where((odd > 0) | ((nulls > 0) & is_vague), UNKNOWN, nulls).T
 
 
 def survey(
@@ -246,7 +266,7 @@ def survey(
     Raises:
         SourceError: A footer contradicts itself.
     """
-    found: list[tuple[list[Piece], dict[str, list[int]]] | None] = [None] * len(files)
+    found: list[tuple[list[Piece], Counts] | None] = [None] * len(files)
     by_size = partial(plan_fragments, chunk_bytes=cut.chunk_bytes)
 
     def work(i: int) -> None:
@@ -256,12 +276,11 @@ def survey(
 
     for_each(len(files), work, num_threads=num_threads)
     pieces: list[tuple[int, Piece]] = []
-    nulls: dict[str, list[int]] = {name: [] for name in cut.columns.names}
+    nulls: list[Counts] = []
     for i, result in enumerate(found):
         assert result is not None
         pieces += [(i, piece) for piece in result[0]]
-        for name, counts in result[1].items():
-            nulls[name] += counts
+        nulls.append(result[1])
     columns = np.array([piece for _, piece in pieces], np.int64).reshape(-1, 5).T.copy()
     start, stop, row_start, row_stop, num_rows = columns
     return Survey(
@@ -275,7 +294,7 @@ def survey(
         row_stop=row_stop,
         num_rows=num_rows,
         num_samples=num_rows.copy(),
-        null_counts={name: np.array(counts, np.int64) for name, counts in nulls.items()},
+        null_counts=dict(zip(cut.columns.names, np.concatenate(nulls, axis=1), strict=True)),
     )
 
 
@@ -291,7 +310,15 @@ def keep_survey(path: Path, known: Survey) -> None:
         }
     )
     fragments = pa.table({name: getattr(known, name) for name in _ARRAYS})
-    nulls = pa.table(dict(known.null_counts))
+    # Not a column each: of thousands each would be compressed by itself.
+    counts = np.concatenate([*known.null_counts.values(), np.zeros(0, np.int64)])
+    offsets = np.arange(len(known.null_counts) + 1, dtype=np.int64) * len(known.file)
+    nulls = pa.table(
+        {
+            "column": pa.array(list(known.null_counts), pa.string()),
+            "nulls": pa.LargeListArray.from_arrays(offsets, counts),
+        }
+    )
     options = ipc.IpcWriteOptions(compression="zstd")
     for table in (files, fragments, nulls, known.schema.empty_table(), known.partitions.empty_table()):
         with ipc.new_stream(sink, table.schema, options=options) as writer:
@@ -331,6 +358,13 @@ def kept_survey(path: Path) -> Survey | None:
         files=tuple(listed),
         schema=schema.schema,
         partitions=partitions.schema,
-        null_counts={name: nulls[name].to_numpy() for name in nulls.column_names},
+        null_counts=dict(zip(nulls["column"].to_pylist(), _rows_of(nulls["nulls"]), strict=True)),
         **{name: fragments[name].to_numpy() for name in _ARRAYS},
     )
+
+
+def _rows_of(lists: pa.ChunkedArray) -> list[Counts]:
+    """Return lists of numbers as arrays."""
+    return [
+        values for chunk in lists.chunks for values in np.split(chunk.values.to_numpy(), chunk.offsets.to_numpy()[1:-1])
+    ]

@@ -5,6 +5,7 @@
     plan      what each field becomes (pure)
     convert   Arrow arrays to NumPy arrays as planned; codes, words and numeric do the leaves
     stack     a stacked field before its columns are brought together
+    batch     where all columns of a batch lie
     shared    which fields neighbours share
     narrow    fields in the narrower form that they are kept in
     results   what a transform may return
@@ -20,6 +21,7 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
+from stoker.source.columns.batch import BatchColumns
 from stoker.source.columns.codes import is_coded
 from stoker.source.columns.convert import convert_table
 from stoker.source.columns.narrow import narrowed
@@ -35,6 +37,7 @@ from stoker.spec import Arrays, Field, Spec
 _MAX_KNOWN = 8
 
 __all__ = [
+    "BatchColumns",
     "ColumnAnswer",
     "Columns",
     "Converter",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache
 from numbers import Integral
 
 import numpy as np
@@ -54,13 +54,18 @@ class ColumnPlan:
     unit: str | None
     casts_late: bool = False
 
-    @cached_property
+    @property
     def stored_type(self) -> pa.DataType | None:
         """The type in Arrow of which values are taken as they are stored; None where more is to be done."""
         is_plain = self.way is None and not self.levels and self.leaf.form in (Form.INTEGER, Form.FLOAT)
         if not is_plain or not (self.casts_late or self.leaf.storage == self.dtype):
             return None
-        return pa.from_numpy_dtype(self.leaf.storage)
+        return _stored_type(self.leaf.storage)
+
+
+@cache
+def _stored_type(dtype: DType) -> pa.DataType:
+    return pa.from_numpy_dtype(dtype)
 
 
 def plan_column(name: str, kind: pa.DataType, match: Match) -> ColumnPlan | str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from stoker.compact import plan_compact
@@ -19,13 +20,24 @@ from stoker.spec import Entry, Field, Spec
 
 @dataclass(frozen=True, kw_only=True)
 class FieldPlan:
-    """How one field is made of its columns, the entries it gives, its own and its mask's, and how its own is kept."""
+    """How one field is made of its columns.
+
+    Attributes:
+        match: The field, and the names of its columns.
+        columns: How each becomes numbers.
+        entry: What it gives.
+        mask: What its mask gives, where it has one.
+        kept: How its own entry is kept.
+        alike: Numbers of its columns in the schema, where it stacks several that are taken as they are stored, all in
+            one type. Shape [C].
+    """
 
     match: Match
     columns: tuple[ColumnPlan, ...]
     entry: Entry
     mask: Entry | None
     kept: Entry
+    alike: npt.NDArray[np.int64] | None = None
 
 
 def plan_fields(schema: pa.Schema, fields: Mapping[str, Field]) -> list[FieldPlan]:
@@ -43,10 +55,12 @@ def plan_fields(schema: pa.Schema, fields: Mapping[str, Field]) -> list[FieldPla
 def try_plan_fields(schema: pa.Schema, fields: Mapping[str, Field]) -> tuple[list[FieldPlan], list[Problem]]:
     """Return how each field is made, and what stands in the way of the others."""
     names = list(schema.names)
+    # The first of each: where two columns share a name, that has its own problem.
+    numbers = dict(zip(reversed(names), reversed(range(len(names))), strict=True))
     matches, problems = match_fields(names, fields)
     plans: list[FieldPlan] = []
     for match in matches:
-        plan = _plan_field(match, schema, names)
+        plan = _plan_field(match, schema, numbers)
         if isinstance(plan, FieldPlan):
             plans.append(plan)
         else:
@@ -72,27 +86,32 @@ def _all_problems(problems: Sequence[Problem]) -> FieldError:
     return FieldError(f"{len(problems)} columns or fields cannot become tensors:{lines}", columns=columns)
 
 
-def _plan_field(match: Match, schema: pa.Schema, names: Sequence[str]) -> FieldPlan | list[Problem]:
+def _plan_field(match: Match, schema: pa.Schema, numbers: Mapping[str, int]) -> FieldPlan | list[Problem]:
     plans: list[ColumnPlan] = []
     problems: list[Problem] = []
+    known: dict[pa.DataType, ColumnPlan] = {}  # of thousands of columns, most are of one type
     for name in match.columns:
-        # Names, not `schema.field(name)`: that fails where two columns share one, which has its own problem.
-        kind = schema.field(names.index(name)).type
-        plan = plan_column(name, kind, match)
+        kind = schema.field(numbers[name]).type
+        plan = replace(known[kind], name=name) if kind in known else plan_column(name, kind, match)
         if isinstance(plan, str):
             text = f"column {name!r} ({kind}): {plan}"
-            problems.append(Problem(place=names.index(name), columns=(name,), text=text))
+            problems.append(Problem(place=numbers[name], columns=(name,), text=text))
         else:
+            known[kind] = plan
             plans.append(plan)
     if problems:
         return problems
-    place = names.index(match.columns[0])
+    place = numbers[match.columns[0]]
+    alike = None
     if match.is_stacked:
         stacked = _stack(match, plans)
         if isinstance(stacked, str):
             text = f"field {match.name!r}: {stacked}"
             return [Problem(place=place, columns=match.columns, text=text)]
         plans, shape, unit = stacked
+        stored = {(plan.leaf.storage, schema.field(numbers[plan.name]).type == plan.stored_type) for plan in plans}
+        if len(stored) == 1 and all(is_alike for _, is_alike in stored):
+            alike = np.array([numbers[plan.name] for plan in plans], np.int64)
     else:
         shape, unit = plans[0].shape, plans[0].unit
     entry = Entry(name=match.name, dtype=plans[0].dtype, shape=shape, num_levels=plans[0].num_levels, unit=unit)
@@ -107,7 +126,7 @@ def _plan_field(match: Match, schema: pa.Schema, names: Sequence[str]) -> FieldP
     if match.field.mask:
         mask_shape = shape if match.is_stacked else ()
         mask = Entry(name=mask_name(match.name), dtype=np.dtype(np.bool_), shape=mask_shape)
-    return FieldPlan(match=match, columns=tuple(plans), entry=entry, mask=mask, kept=kept)
+    return FieldPlan(match=match, columns=tuple(plans), entry=entry, mask=mask, kept=kept, alike=alike)
 
 
 def _stack(match: Match, plans: Sequence[ColumnPlan]) -> tuple[list[ColumnPlan], tuple[int, ...], str | None] | str:
@@ -141,7 +160,7 @@ def _stack(match: Match, plans: Sequence[ColumnPlan]) -> tuple[list[ColumnPlan],
             names = ", ".join(sorted(d.name for d in dtypes))
             return f"its columns have the dtypes {names}, which no dtype holds exactly; say which one you want"
         plans = [replace(plan, dtype=dtype) for plan in plans]
-    late = [replace(plan, casts_late=_may_cast_late(plan)) for plan in plans]
+    late = [replace(plan, casts_late=True) if _may_cast_late(plan) else plan for plan in plans]
     return late, shape, units[0] if len(units) == 1 else None
 
 

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from stoker.source.columns.batch import BatchColumns
 from stoker.source.columns.kinds import DType
 from stoker.spec import Array, Ragged
 
@@ -27,11 +28,13 @@ class StackPiece:
     """
 
     start: int
-    columns: tuple[Array, ...]
+    columns: Sequence[Array]
 
     def __post_init__(self) -> None:
         # Whoever packs reads them by address.
-        if any(column.shape != (len(self.columns[0]),) or not column.flags.c_contiguous for column in self.columns):
+        if not isinstance(self.columns, BatchColumns) and any(
+            column.shape != (len(self.columns[0]),) or not column.flags.c_contiguous for column in self.columns
+        ):
             raise ValueError("the columns of a piece must be contiguous and of one length")
 
     @property

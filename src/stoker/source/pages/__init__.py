@@ -12,9 +12,9 @@ pyarrow's: `decoded_leaves` leaves it out.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import compress, pairwise
 from types import ModuleType
 
 import numpy as np
@@ -59,8 +59,8 @@ def decoded_leaves(
     leaves: Sequence[int],
     spans: Sequence[Span],
     coded: Collection[str] = (),
-) -> list[tuple[Leaf, pa.ChunkedArray]]:
-    """Return the columns of some row groups that are decoded here.
+) -> tuple[list[Leaf], list[list[pa.Array]]]:
+    """Return which columns of some row groups are decoded here, and for each row group an array of each of them.
 
     Args:
         ranges: The file.
@@ -72,52 +72,46 @@ def decoded_leaves(
         coded: Columns of strings that are wanted as Arrow's dictionary: one of its own for each row group.
     """
     known = known_leaves(layout)
-    wanted = [(i, known[leaf]) for i, leaf in enumerate(leaves) if leaf in known]
+    places = [i for i, leaf in enumerate(leaves) if leaf in known]
+    wanted = [known[leaves[i]] for i in places]
     if not wanted:
-        return []
-    most = numbers.chunks[row_groups][:, leaves, thrift.UNCOMPRESSED][:, [i for i, _ in wanted]]
+        return [], [[] for _ in row_groups]
+    about = numbers.chunks[row_groups][:, [leaf.number for leaf in wanted]]
+    most = about[:, :, thrift.UNCOMPRESSED]
     num_bytes = int(most.sum())
     kernels = loops.find(LOOPS) if num_bytes >= LEAST_BYTES or loops.is_at_hand(LOOPS) else None
     if kernels is None:
-        return []
+        return [], [[] for _ in row_groups]
     is_small = num_bytes < TOGETHER_BYTES * len(row_groups)
-    if is_small and not is_loops(int(numbers.chunks[row_groups[0], wanted[0][1].number, thrift.CODEC])):
-        return []
-    columns: list[list[pa.Array] | None] = [[] for _ in wanted]
+    if is_small and not is_loops(int(about[0, 0, thrift.CODEC])):
+        return [], [[] for _ in row_groups]
+    groups: list[list[pa.Array | None]] = []
+    is_known = [True] * len(wanted)
     for g, group in enumerate(row_groups):
-        about = numbers.chunks[group][[leaf.number for _, leaf in wanted]]
-        here = [spans[g * len(leaves) + i] for i, _ in wanted]
-        chunks = _Chunks(ranges, here, about[:, thrift.CODEC].tolist())
+        here = [spans[g * len(leaves) + i] for i in places]
+        chunks = _Chunks(ranges, here, about[g, :, thrift.CODEC].tolist())
         num_rows = int(numbers.groups[group, thrift.NUM_ROWS])
-        tried: dict[int, pa.Array | None] = {}
+        arrays: list[pa.Array | None] = [None] * len(wanted)
+        left = set(range(len(wanted)))
         for some in [list(range(len(wanted)))] if is_small else _small(most[g]):
-            tried |= _read_together(kernels, chunks, [leaf for _, leaf in wanted], some, num_rows, most[g])
-        for k, (_, leaf) in enumerate(wanted):
-            column = columns[k]
-            if column is None:
-                continue
-            if k in tried:
-                array = tried[k]
-            else:
-                data, codec = chunks.read(k), chunks.codecs[k]
-                array = read_leaf(
+            found = _read_together(kernels, chunks, wanted, some, num_rows, most[g])
+            left.difference_update(found)
+            for k, array in found.items():
+                arrays[k] = array
+        for k in sorted(left):
+            if is_known[k]:
+                arrays[k] = read_leaf(
                     kernels,
-                    data,
-                    leaf,
+                    chunks.read(k),
+                    wanted[k],
                     num_rows=num_rows,
-                    codec=codec,
+                    codec=chunks.codecs[k],
                     most_bytes=int(most[g, k]),
-                    keeps_words=leaf.name in coded,
+                    keeps_words=wanted[k].name in coded,
                 )
-            if array is None:
-                columns[k] = None
-            else:
-                column.append(array)
-    return [
-        (leaf, pa.chunked_array(column, column[0].type if column else leaf.type))
-        for (_, leaf), column in zip(wanted, columns, strict=True)
-        if column is not None
-    ]
+        is_known = [is_so and array is not None for is_so, array in zip(is_known, arrays, strict=True)]
+        groups.append(arrays)
+    return list(compress(wanted, is_known)), [list(compress(arrays, is_known)) for arrays in groups]
 
 
 def _small(num_bytes: npt.NDArray[np.int64]) -> list[list[int]]:
@@ -149,7 +143,7 @@ class _Chunks:
         """Return column chunks one behind the other, and their borders: as they lie in the file, where they lie so."""
         spans = [self.spans[k] for k in some]
         borders = np.cumsum([0, *(stop - start for start, stop in spans)], dtype=np.int64)
-        if all(a.stop == b.start for a, b in itertools.pairwise(spans)) and borders[-1]:
+        if all(a.stop == b.start for a, b in pairwise(spans)) and borders[-1]:
             return np.frombuffer(self.ranges.get(spans[0].start, spans[-1].stop), np.uint8), borders
         return np.concatenate([np.frombuffer(self.read(k), np.uint8) for k in some]), borders
 

@@ -77,7 +77,7 @@ def known_leaves(layout: Layout) -> Mapping[int, Leaf]:
 
 def _leaf_of(field: pa.Field, layout: Layout, by_path: Mapping[str, int]) -> Leaf | None:
     is_list = isinstance(field.type, _LISTS)
-    numbers = layout.leaves([field.name])
+    numbers = layout.leaves_of(field.name)
     if len(numbers) != 1 or isinstance(field.type, pa.BaseExtensionType):
         return None
     (number,) = numbers

@@ -78,7 +78,7 @@ def read_together(
             break
         num_pages *= 16
     entries = sums[:, ENTRIES]
-    is_list, widths, may_be_null, forms = _about(tuple(leaves))
+    is_list, widths, may_be_null, is_stored_alike, forms = _about(tuple(leaves))
     is_known = (
         (sums[:, NUM_PAGES] > 0)
         & (sums[:, END] == np.diff(borders))
@@ -101,7 +101,8 @@ def read_together(
     )
     ends = np.cumsum(room, axis=0)
     num_words, num_bytes, num_valid, num_offsets = ends[-1].tolist()
-    values, valid = np.frombuffer(pa.allocate_buffer(num_bytes), np.uint8), np.empty(num_valid, np.uint8)
+    memory = pa.allocate_buffer(num_bytes)
+    values, valid = np.frombuffer(memory, np.uint8), np.empty(num_valid, np.uint8)
     words, offsets = np.empty(num_words, np.uint8), np.empty(num_offsets, np.int64)
     states = np.zeros((num_columns, NUM_STATE_NUMBERS), np.int64)
     outcomes = np.empty(num_columns, np.int64)
@@ -122,29 +123,37 @@ def read_together(
         states,
         outcomes,
     )
-    begins = (ends - room).tolist()
-    found: list[pa.Array | None] = []
-    for leaf, begin, state, outcome in zip(leaves, begins, states.tolist(), outcomes.tolist(), strict=True):
-        if outcome != DONE or state[ROWS] != num_rows:
-            found.append(None)
-            continue
-        _, at, at_valid, at_offsets = begin
+    is_done = (outcomes == DONE) & (states[:, ROWS] == num_rows)
+    is_plain = is_done & is_stored_alike & (states[:, NULLS] == 0)
+    begins = ends - room
+    found: list[pa.Array | None] = [None] * num_columns
+    for i, at in zip(np.flatnonzero(is_plain).tolist(), begins[is_plain, 1].tolist(), strict=True):
+        leaf = leaves[i]
+        stored = memory.slice(at, num_rows * leaf.width)
+        found[i] = pa.Array.from_buffers(leaf.value_type, num_rows, [None, stored], 0)
+    for i in np.flatnonzero(is_done & ~is_plain).tolist():
+        leaf, state = leaves[i], states[i].tolist()
+        _, at, at_valid, at_offsets = begins[i].tolist()
         nulls = valid[at_valid : at_valid + num_rows] if state[NULLS] else None
         array = array_of(leaf, values[at : at + state[VALUES] * leaf.width], nulls)
         if leaf.is_list:
             lists = offsets[at_offsets : at_offsets + num_rows + 1]
             lists[num_rows] = state[VALUES]
             array = lists_of(leaf, array, lists)
-        found.append(array)
+        found[i] = array
     return found
 
 
 @lru_cache(maxsize=64)
-def _about(leaves: tuple[Leaf, ...]) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-    """Return which leaves are of lists, their widths, which may be null, and what the loops are to know of each."""
+def _about(leaves: tuple[Leaf, ...]) -> tuple[Numbers, Numbers, Numbers, Numbers, Numbers]:
+    """Return which leaves are of lists, their widths, which may be null, which are stored as in Arrow, and their forms.
+
+    A form is what the loops are to know of one.
+    """
     return (
         np.array([leaf.is_list for leaf in leaves]),
         np.array([leaf.width for leaf in leaves], np.int64),
         np.array([leaf.may_be_null for leaf in leaves]),
+        np.array([not (leaf.is_list or leaf.is_bit or leaf.value_bytes != leaf.width) for leaf in leaves]),
         np.stack([leaf.form for leaf in leaves]),
     )
