@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -13,6 +14,10 @@ from stoker.cache.crew import Places
 from stoker.source.each import Each
 
 _T = TypeVar("_T")
+
+# Pieces of work that follow and are under way: with one, who is ahead waits for it now and then, and a core stands
+# idle. Half a million rows in one row group, two threads: 0.34 to 0.41 s -> 0.31 to 0.35; with three no less.
+_AT_ONCE = 2
 
 
 class Helpers:
@@ -65,8 +70,9 @@ class Helpers:
         """Begin some work beside this thread, and return what will come of it."""
         with self._mutex:
             if self._pool is None:
-                # Each that builds may have one that publishes, and there may be a helper for each place.
-                self._pool = ThreadPoolExecutor(2 * self._places.num + 2, thread_name_prefix="stoker-build-help")
+                # Each that builds may have some that publish, and there may be a helper for each place.
+                num = (1 + _AT_ONCE) * self._places.num + _AT_ONCE
+                self._pool = ThreadPoolExecutor(num, thread_name_prefix="stoker-build-help")
             return self._pool.submit(work)
 
     def close(self) -> None:
@@ -81,12 +87,13 @@ class Helpers:
 
 
 class Behind:
-    """Work that follows each of some steps, done beside the next step where helpers stand idle.
+    """Work that follows each of some steps, done beside the next ones where helpers stand idle.
 
-        this thread   | part 0 | part 1 | part 2 |
-        a helper               | publish 0 | publish 1 | publish 2 |
+        this thread   | part 0 | part 1 | part 2 | part 3 |
+        helpers                | publish 0  | publish 2  |
+                                        | publish 1 | publish 3 |
 
-    No more than one piece of it is under way. The block ends when all of it is done.
+    No more than two pieces of it are under way. The block ends when all of it is done.
 
     Args:
         helpers: Who does it; None leaves it to the calling thread.
@@ -94,25 +101,28 @@ class Behind:
 
     def __init__(self, helpers: Helpers | None) -> None:
         self._helpers = helpers
-        self._begun: Future[bool] | None = None
+        self._begun: deque[Future[bool]] = deque()
 
     def do(self, work: Callable[[], bool]) -> bool:
-        """Do it, or begin it when what was begun before is done; return what came of what is done, True of nothing.
+        """Do it, or begin it when there is room; return whether all is well that was waited for, or done here.
 
-        Blocks: until what was begun before is done.
+        Blocks: until no more than one piece is under way.
 
         Raises:
             BaseException: What that, or this, raised.
         """
-        before = self._finish()
+        before = self._finish(left=_AT_ONCE - 1)
         if self._helpers is not None and self._helpers.are_idle:
-            self._begun = self._helpers.begin(work)
+            self._begun.append(self._helpers.begin(work))
             return before
         return work() and before
 
-    def _finish(self) -> bool:
-        begun, self._begun = self._begun, None
-        return True if begun is None else begun.result()
+    def _finish(self, *, left: int) -> bool:
+        """Wait for the oldest until so many are left, and take what is done; return whether all of it went well."""
+        is_well = True
+        while len(self._begun) > left or (self._begun and self._begun[0].done()):
+            is_well &= self._begun.popleft().result()
+        return is_well
 
     def __enter__(self) -> Self:
         return self
@@ -121,6 +131,7 @@ class Behind:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is None:
-            self._finish()
-        elif self._begun is not None:
-            self._begun.exception()  # waits for it: the error that came first is raised
+            self._finish(left=0)
+        else:
+            for begun in self._begun:
+                begun.exception()  # waits for it: the error that came first is raised

@@ -79,25 +79,29 @@ def test_after_an_error_nothing_more_is_begun(helpers):
     assert sorted(begun) == [0, 1]
 
 
-def test_what_follows_a_step_is_done_beside_the_next_one_and_no_two_at_once(helpers):
-    let_go, done = threading.Event(), []
+def test_what_follows_a_step_is_done_beside_the_next_ones_and_no_three_at_once(helpers):
+    let_go, mutex = threading.Event(), threading.Lock()
+    begun, done, most = [], [], []
 
-    def first():
+    def work(i):
+        with mutex:
+            begun.append(i)
+            most.append(len(begun) - len(done))
         assert let_go.wait(PATIENCE_S)
-        done.append("first")
-        return False
-
-    def second():
-        done.append("second")
-        return True
+        with mutex:
+            done.append(i)
+        return i != 0
 
     with Behind(helpers) as behind:
-        assert behind.do(first)  # nothing is done yet
+        assert behind.do(lambda: work(0))  # nothing is done yet
+        assert behind.do(lambda: work(1))
         assert done == []
-        let_go.set()
-        assert not behind.do(second)
-        assert done[0] == "first"
-    assert done == ["first", "second"]
+        threading.Timer(0.05, let_go.set).start()
+        assert not behind.do(lambda: work(2))  # there is no room before the first is done
+        assert 0 in done
+        behind.do(lambda: work(3))
+    assert sorted(done) == [0, 1, 2, 3]
+    assert max(most) <= 2
 
 
 @pytest.mark.parametrize("is_busy", [False, True])
@@ -111,16 +115,20 @@ def test_who_finds_no_helper_does_it_at_once(is_busy):
         assert threads == [threading.get_ident()]
 
 
-def test_the_error_of_what_was_begun_is_raised_at_the_next_step_or_at_the_end(helpers):
+def test_the_error_of_what_was_begun_is_raised_at_a_later_step_or_at_the_end(helpers):
     def fail():
         raise ValueError("no room")
 
     with pytest.raises(ValueError, match="no room"), Behind(helpers) as behind:
         behind.do(fail)
     behind = Behind(helpers)
-    behind.do(fail)
+
+    def steps():
+        for work in (fail, fail, lambda: pytest.fail("is not done")):
+            behind.do(work)
+
     with pytest.raises(ValueError, match="no room"):
-        behind.do(lambda: pytest.fail("is not done"))
+        steps()
 
 
 def test_an_error_waits_for_what_was_begun_and_is_the_one_that_is_raised(helpers):
