@@ -137,11 +137,6 @@ def parse_footer(buffer: pa.Buffer, url: str) -> pq.FileMetaData:
     return metadata
 
 
-# The first footer comes before it is known how many there will be; of so many column chunks it alone is worth looking
-# for the compiled reader.
-_MANY_CHUNKS = 500
-
-
 class Footers:
     """The footers of a data set, wherever they are: parsed, in memory, in a kept file, or in the source.
 
@@ -244,8 +239,7 @@ class Footers:
     def _check(self, buffer: pa.Buffer, metadata: pq.FileMetaData, url: str) -> Checked:
         with decoding(url, where=f"the schema of {url}"):
             layout = self._layout(metadata)
-        num_chunks = metadata.num_row_groups * metadata.num_columns
-        is_compiled = self._is_compiled or (num_chunks >= _MANY_CHUNKS and has_compiled_reader(num_chunks))
+        is_compiled = self._is_compiled or has_compiled_reader(metadata.num_row_groups * metadata.num_columns)
         numbers = read_numbers(buffer, metadata, layout, url=url, is_compiled=is_compiled)
         return Checked(layout=layout, numbers=numbers)
 
