@@ -204,7 +204,7 @@ def test_the_question_about_a_cold_disk_is_answered(tmp_path, monkeypatch):
         ("run_on_all", 0.75),
         ("run_against_kept", None),
         ("run_on_one_group", None),
-        ("run_on_wide", None),
+        ("run_on_wide", 0.75),
     ],
 )
 def test_every_question_about_first_epochs_is_answered(question, promise, tmp_path, monkeypatch):

@@ -40,27 +40,22 @@ def convert_table(table: pa.Table, plans: Sequence[FieldPlan], *, where: str) ->
     return arrays
 
 
-def _outlines(batches: Sequence[pa.RecordBatch], plans: Sequence[FieldPlan]) -> list[Outline] | None:
-    """Return the outline of each batch; None where few columns are to be had by it."""
-    if sum(len(plan.alike) for plan in plans if plan.alike is not None) < _MANY_COLUMNS:
-        return None
-    kernels = loops.find(LOOPS)
-    if kernels is None:
-        return None
-    outlines = [Outline.of(batch, kernels) for batch in batches]
-    known = [outline for outline in outlines if outline is not None]
-    return known if len(known) == len(outlines) else None
+def _outlines(batches: Sequence[pa.RecordBatch], plans: Sequence[FieldPlan]) -> list[Outline | None]:
+    """Return the outline of each batch, where many columns are to be had by it."""
+    is_worth_it = sum(len(plan.alike) for plan in plans if plan.alike is not None) >= _MANY_COLUMNS
+    kernels = loops.find(LOOPS) if is_worth_it else None
+    return [None if kernels is None else Outline.of(batch, kernels) for batch in batches]
 
 
-def _refuse_nulls(table: pa.Table, plans: Sequence[FieldPlan], outlines: Sequence[Outline] | None, where: str) -> None:
+def _refuse_nulls(table: pa.Table, plans: Sequence[FieldPlan], outlines: Sequence[Outline | None], where: str) -> None:
     """Raise one error for all columns whose nulls are seen without looking into them."""
     found: dict[str, int] = {}
     for plan in plans:
         columns: Sequence[ColumnPlan] = plan.columns
-        if outlines is not None and plan.alike is not None:
+        if plan.alike is not None:
             may_have = np.zeros(len(columns), np.bool_)
             for outline in outlines:
-                may_have |= outline.nulls[plan.alike] != 0
+                may_have |= True if outline is None else outline.nulls[plan.alike] != 0
             columns = [columns[i] for i in np.flatnonzero(may_have).tolist()]
         for column in columns:
             if column.fill is None and not column.has_mask and (num := table.column(column.name).null_count):
@@ -96,7 +91,7 @@ def _join_column(
 def _stack_columns(
     plan: FieldPlan,
     batches: Sequence[pa.RecordBatch],
-    outlines: Sequence[Outline] | None,
+    outlines: Sequence[Outline | None],
     num_rows: int,
     where: str,
     arrays: dict[str, Array | Ragged | Stack],
@@ -104,29 +99,34 @@ def _stack_columns(
     mask = None if plan.mask is None else np.ones((num_rows, len(plan.columns)), np.bool_)
     pieces: list[StackPiece] = []
     start = 0
-    for b, batch in enumerate(batches):
-        outline = None if outlines is None else outlines[b]
+    for batch, outline in zip(batches, outlines, strict=True):
         if outline is not None and plan.alike is not None and not outline.nulls[plan.alike].any():
-            columns = BatchColumns(outline, plan.alike, plan.columns[0].leaf.storage)
-            pieces.append(StackPiece(start=start, columns=columns))
-            start += batch.num_rows
-            continue
-        sources: list[Array] = []
-        for j, column in enumerate(plan.columns):
-            array = batch.column(column.name)
-            # Nearly all are: what there is to be done for the others costs as much as the rest of a small column.
-            if column.stored_type is not None and not array.null_count and array.type.equals(column.stored_type):
-                sources.append(buffer_of(array, column.leaf.storage))
-                continue
-            piece = unfold(array, column, 0, _place(column, where, start))
-            sources.append(piece.values)
-            if mask is not None and piece.valid is not None:
-                mask[start : start + batch.num_rows, j] = piece.valid
-        pieces.append(StackPiece(start=start, columns=tuple(sources)))
+            columns: Sequence[Array] = BatchColumns(outline, plan.alike, plan.columns[0].leaf.storage)
+        else:
+            columns = _columns_of(batch, plan, where, start, mask)
+        pieces.append(StackPiece(start=start, columns=columns))
         start += batch.num_rows
     arrays[plan.entry.name] = Stack(dtype=plan.entry.dtype, shape=(num_rows, *plan.entry.shape), pieces=pieces)
     if plan.mask is not None and mask is not None:
         arrays[plan.mask.name] = mask.reshape(num_rows, *plan.entry.shape)
+
+
+def _columns_of(
+    batch: pa.RecordBatch, plan: FieldPlan, where: str, start: int, mask: Array | None
+) -> tuple[Array, ...]:
+    """Return the columns of a stacked field, and note their nulls in `mask`, from its row `start` on."""
+    sources: list[Array] = []
+    for j, column in enumerate(plan.columns):
+        array = batch.column(column.name)
+        # Nearly all are: what there is to be done for the others costs as much as the rest of a small column.
+        if column.stored_type is not None and not array.null_count and array.type.equals(column.stored_type):
+            sources.append(buffer_of(array, column.leaf.storage))
+            continue
+        piece = unfold(array, column, 0, _place(column, where, start))
+        sources.append(piece.values)
+        if mask is not None and piece.valid is not None:
+            mask[start : start + batch.num_rows, j] = piece.valid
+    return tuple(sources)
 
 
 def _place(column: ColumnPlan, where: str, start: int) -> Place:
