@@ -81,7 +81,7 @@ def test_many_columns_are_packed_as_they_stand(kind, dtype, num_columns, sizes, 
         assert isinstance(piece.columns, BatchColumns) == (
             is_whole and num_columns >= 16 and _is_as_stored(kind, dtype)
         )
-        assert len(piece.columns[:]) == num_columns
+        assert len(piece.columns) == len(list(piece.columns)) == num_columns
         np.testing.assert_array_equal(piece.columns[-1], expected[piece.start : piece.stop, -1])
 
 

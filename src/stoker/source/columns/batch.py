@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import ModuleType
-from typing import overload
 
 import numpy as np
 import numpy.typing as npt
@@ -52,7 +51,7 @@ class Outline:
 
 
 @dataclass(frozen=True, eq=False)
-class BatchColumns(Sequence[Array]):
+class BatchColumns:
     """Columns of a batch that hold numbers of one dtype, none of them null: arrays where they are asked for.
 
     Attributes:
@@ -77,11 +76,8 @@ class BatchColumns(Sequence[Array]):
     def __len__(self) -> int:
         return len(self.numbers)
 
-    @overload
-    def __getitem__(self, i: int) -> Array: ...
-    @overload
-    def __getitem__(self, i: slice) -> list[Array]: ...
-    def __getitem__(self, i: int | slice) -> Array | list[Array]:
-        if isinstance(i, slice):
-            return [self[k] for k in range(*i.indices(len(self)))]
+    def __iter__(self) -> Iterator[Array]:
+        return (self[i] for i in range(len(self)))
+
+    def __getitem__(self, i: int) -> Array:
         return buffer_of(self.outline.batch.column(int(self.numbers[i])), self.dtype)

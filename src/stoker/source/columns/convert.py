@@ -101,7 +101,7 @@ def _stack_columns(
     start = 0
     for batch, outline in zip(batches, outlines, strict=True):
         if outline is not None and plan.alike is not None and not outline.nulls[plan.alike].any():
-            columns: Sequence[Array] = BatchColumns(outline, plan.alike, plan.columns[0].leaf.storage)
+            columns: tuple[Array, ...] | BatchColumns = BatchColumns(outline, plan.alike, plan.columns[0].leaf.storage)
         else:
             columns = _columns_of(batch, plan, where, start, mask)
         pieces.append(StackPiece(start=start, columns=columns))

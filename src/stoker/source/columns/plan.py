@@ -18,7 +18,7 @@ from stoker.source.columns.numeric import exact_bits
 from stoker.spec import Entry, Field, Spec
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class FieldPlan:
     """How one field is made of its columns.
 

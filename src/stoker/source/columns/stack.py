@@ -28,7 +28,7 @@ class StackPiece:
     """
 
     start: int
-    columns: Sequence[Array]
+    columns: tuple[Array, ...] | BatchColumns
 
     def __post_init__(self) -> None:
         # Whoever packs reads them by address.
