@@ -21,7 +21,7 @@ import xxhash
 
 from stoker.cache.strips import Strips, make_strips
 from stoker.errors import FieldError
-from stoker.source.columns import Packable
+from stoker.source.columns import Packable, Pieces
 from stoker.spec import CACHE_LINE_BYTES, Array, Entry, Ragged, Spec
 
 # Chunks are of the first version that knows what they hold: those that share nothing, and have no lists side by side,
@@ -227,13 +227,14 @@ def array_names(entry: Entry) -> list[str]:
     return [f"{prefix}.offsets" for prefix in prefixes] + [f"{prefixes[-1]}.values"]
 
 
-def ragged_arrays(entry: Entry, ragged: Ragged) -> list[Array]:
+def ragged_arrays(entry: Entry, ragged: Ragged) -> list[Array | Pieces]:
     """Return the arrays of a ragged field in the order of `array_names`."""
-    arrays = []
+    arrays: list[Array | Pieces] = []
+    values: Any = ragged
     for _ in range(entry.num_levels):
-        arrays.append(ragged.offsets)
-        ragged = ragged.values
-    return [*arrays, ragged]
+        arrays.append(values.offsets)
+        values = values.values
+    return [*arrays, values]
 
 
 def check_names(spec: Spec) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker import loops
-from stoker.source.columns import BatchColumns, Packable, Stack
+from stoker.source.columns import BatchColumns, Packable, Pieces, Stack, StackPiece, in_pieces
 from stoker.spec import Array, Ragged, Spec
 
 # Ways of the compiled loop: a number of so many bytes is copied as it is; an integer of so many bytes is widened to
@@ -69,31 +69,18 @@ class Packer:
         self._kernels = loops.find(LOOPS) if compiled else None
         self._fields = fields  # what is read by address stays where it is
         entries = [entry for entry in spec.fixed if entry.value_bytes]
-        whole: dict[str, Array] = {}
-        stacks: dict[str, Stack] = {}
-        for entry in entries:
-            field = fields[entry.name]
-            assert not isinstance(field, Ragged)
-            if isinstance(field, Stack):
-                stacks[entry.name] = field
-            else:
-                whole[entry.name] = np.ascontiguousarray(field)
-        borders = {0, num_samples, *(piece.start for stack in stacks.values() for piece in stack.pieces)}
-        starts = sorted(borders)
+        pieces = {entry.name: _pieces(fields[entry.name]) for entry in entries}
+        starts = sorted({0, num_samples, *(piece.start for some in pieces.values() for piece in some)})
         self._segments: list[_Segment] = []
-        at = dict.fromkeys(stacks, 0)
+        at = dict.fromkeys(pieces, 0)
         for start, stop in itertools.pairwise(starts):
             jobs: list[_Job] = []
             tables: list[npt.NDArray[np.int64]] = []
             for entry in entries:
                 offset = spec.record_offsets[entry.name]
-                stack = stacks.get(entry.name)
-                if stack is None:
-                    jobs.append(_Job(whole[entry.name][start:stop], offset, entry.dtype))
-                    continue
-                while stack.pieces[at[entry.name]].stop <= start:
+                while pieces[entry.name][at[entry.name]].stop <= start:
                     at[entry.name] += 1
-                piece = stack.pieces[at[entry.name]]
+                piece = pieces[entry.name][at[entry.name]]
                 if self._kernels is not None and isinstance(piece.columns, BatchColumns):
                     tables.append(_rows(piece.columns, start - piece.start, offset, entry.dtype))
                     continue
@@ -123,6 +110,15 @@ class Packer:
                 for job in segment.jobs:
                     values = job.values[first - segment.start : last - segment.start]
                     _assign(block, (first - start) * width + job.offset, width, values, job.dtype)
+
+
+def _pieces(field: Array | Ragged | Stack | Pieces) -> Sequence[StackPiece]:
+    """Return the columns of some rows after the other; one alone, where nothing is stacked."""
+    assert not isinstance(field, Ragged)
+    if isinstance(field, Stack):
+        return field.pieces
+    parts = in_pieces(field)
+    return [StackPiece(start=start, columns=(array,)) for start, array in zip(parts.starts, parts.arrays, strict=False)]
 
 
 def _row(job: _Job) -> tuple[int, int, int, int]:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from stoker import loops
 from stoker.cache.layout import RECORDS, Table, make_table, table_names
 from stoker.offsets import offsets_of, ranges
-from stoker.source.columns import Packable, Stack
+from stoker.source.columns import Packable, Pieces, Stack, joined
 from stoker.spec import Array, Ragged, Spec, run_name
 
 Bools = npt.NDArray[np.bool_]
@@ -37,18 +37,21 @@ def split(arrays: Packable, spec: Spec, *, num_samples: int) -> list[Table]:
     if not shared:
         return [make_table(RECORDS, spec, num_rows=num_samples, arrays=arrays)]
     names = table_names(spec)
-    kept: dict[str, Array | Ragged | Stack] = {entry.name: arrays[entry.name] for entry in spec if not entry.shared_by}
+    kept: dict[str, Array | Ragged | Stack | Pieces] = {
+        entry.name: arrays[entry.name] for entry in spec if not entry.shared_by
+    }
     tables = []
     for key, name, table in zip(spec.keys, names[1:], shared, strict=True):
-        begins = find_begins([arrays[entry.name] for entry in table], num_rows=num_samples)
+        whole = {entry.name: joined(arrays[entry.name]) for entry in table}  # looked at, and then taken from
+        begins = find_begins(list(whole.values()), num_rows=num_samples)
         kept[run_name(key)] = (np.cumsum(begins) - 1).astype(np.uint32)
         rows = np.flatnonzero(begins)
-        taken = {entry.name: take_rows(arrays[entry.name], rows) for entry in table}
+        taken = {name: take_rows(field, rows) for name, field in whole.items()}
         tables.append(make_table(name, table, num_rows=len(rows), arrays=taken))
     return [make_table(RECORDS, own, num_rows=num_samples, arrays=kept), *tables]
 
 
-def find_begins(fields: Sequence[Array | Ragged | Stack], *, num_rows: int, compiled: bool = True) -> Bools:
+def find_begins(fields: Sequence[Array | Ragged | Stack | Pieces], *, num_rows: int, compiled: bool = True) -> Bools:
     """Return which rows begin a run: the first one, and each of which a bit differs from the row before. Shape [N].
 
     Args:
@@ -58,7 +61,7 @@ def find_begins(fields: Sequence[Array | Ragged | Stack], *, num_rows: int, comp
     """
     begins = np.zeros(num_rows, dtype=np.bool_)
     begins[:1] = True
-    for field in fields:
+    for field in map(joined, fields):
         if isinstance(field, Ragged):
             _mark_lists(field, begins, compiled=compiled)
         elif isinstance(field, Stack):

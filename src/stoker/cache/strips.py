@@ -7,9 +7,12 @@ b       ┆ x │ y y │ ┆         ─►   strips  ┆ 1 1 1 x │ 2 y y │
 
 from __future__ import annotations
 
+import itertools
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,7 +22,7 @@ from stoker import loops
 from stoker.cache.pack import LOOPS
 from stoker.errors import FieldError
 from stoker.offsets import offsets_of, ranges
-from stoker.source.columns import Packable
+from stoker.source.columns import Packable, in_pieces
 from stoker.spec import Array, Entry, Ragged, Spec
 
 # A strip begins at a multiple of it, and is counted in it: the widest number there is.
@@ -35,7 +38,7 @@ class Strips:
 
     Attributes:
         entries: The fields, in the order in which they lie in a strip.
-        lists: Of each field; the values contiguous.
+        lists: Of each field; the values as `Pieces`.
         places: Of each row: where its strip begins, in units of 8 bytes, and how many values of each field it has.
             Shape [N, 1 + F].
         size_bytes: Of all strips.
@@ -45,6 +48,13 @@ class Strips:
     lists: tuple[Ragged, ...]
     places: Places
     size_bytes: int
+
+    @cached_property
+    def _borders(self) -> npt.NDArray[np.int64]:
+        """Rows with which the values of some field go on in another array, the first one and the end among them."""
+        found = [[0, len(self.places)]]
+        found += [np.searchsorted(lists.offsets, lists.values.starts[1:-1]).tolist() for lists in self.lists]
+        return np.unique(np.concatenate(found).astype(np.int64))
 
     @cached_property
     def _begins(self) -> npt.NDArray[np.int64]:
@@ -79,19 +89,11 @@ class Strips:
             stop: Behind the last one.
             compiled: False keeps to NumPy.
         """
-        places = self.places[start:stop]
-        value_bytes = np.array([entry.value_bytes for entry in self.entries], dtype=np.int64)
         kernels = loops.find(LOOPS) if compiled else None
         if kernels is not None:
-            sources = np.array(
-                [
-                    lists.values.__array_interface__["data"][0] + int(lists.offsets[start]) * entry.value_bytes
-                    for entry, lists in zip(self.entries, self.lists, strict=True)
-                ],
-                dtype=np.int64,
-            )
-            kernels.lay_strips(sources, value_bytes, places, block.__array_interface__["data"][0])
+            self._lay_compiled(kernels, block, start, stop)
             return
+        places = self.places[start:stop]
         block[:] = 0
         begins = (places[:, 0].astype(np.int64) - int(places[0, 0])) * STRIP_UNIT_BYTES
         for i, (entry, lists) in enumerate(zip(self.entries, self.lists, strict=True), start=1):
@@ -100,6 +102,18 @@ class Strips:
             values = _bytes_of(lists.values[lists.offsets[start] : lists.offsets[stop]])
             block.view(unit)[ranges(begins // unit.itemsize, offsets_of(counts))] = values.view(unit)
             begins = begins + counts * unit.itemsize
+
+    def _lay_compiled(self, kernels: ModuleType, block: Array, start: int, stop: int) -> None:
+        value_bytes = np.array([entry.value_bytes for entry in self.entries], dtype=np.int64)
+        target = block.__array_interface__["data"][0]
+        first, last = np.searchsorted(self._borders, [start, stop], side="right")
+        borders = [start, *self._borders[first:last].tolist(), stop]
+        for begin, end in itertools.pairwise(borders):
+            if begin < end:
+                named = zip(self.entries, self.lists, strict=True)
+                sources = [_address(lists, begin, entry.value_bytes) for entry, lists in named]
+                to = target + self.num_bytes(start, begin)
+                kernels.lay_strips(np.array(sources, dtype=np.int64), value_bytes, self.places[begin:end], to)
 
 
 def make_strips(spec: Spec, arrays: Packable) -> Strips | None:
@@ -114,7 +128,7 @@ def make_strips(spec: Spec, arrays: Packable) -> Strips | None:
     for entry in spec.strip:
         field = arrays[entry.name]
         assert isinstance(field, Ragged)
-        lists.append(Ragged(np.ascontiguousarray(field.values), field.offsets))
+        lists.append(Ragged(in_pieces(field.values), field.offsets))
     counts = [np.diff(one.offsets) for one in lists]
     num_bytes = sum(count * entry.value_bytes for entry, count in zip(spec.strip, counts, strict=True))
     ends = offsets_of(-(-num_bytes // STRIP_UNIT_BYTES))
@@ -149,6 +163,14 @@ def lists_of(spec: Spec, places: Places, strips: Array) -> dict[str, Ragged]:
         found[entry.name] = Ragged(values, offsets)
         begins = begins + counts * entry.value_bytes
     return found
+
+
+def _address(lists: Ragged, row: int, value_bytes: int) -> int:
+    """Return where the values of a row lie, which has some, and of those behind it up to the end of that array."""
+    first, values = int(lists.offsets[row]), lists.values
+    i = min(bisect_right(values.starts, first), len(values.arrays)) - 1
+    begin: int = values.arrays[i].__array_interface__["data"][0]
+    return begin + (first - int(values.starts[i])) * value_bytes
 
 
 def _bytes_of(values: Array) -> Array:

@@ -30,7 +30,7 @@ from stoker.cache.pack import Packer
 from stoker.cache.runs import split
 from stoker.cache.strips import Strips
 from stoker.huge import HUGE_BYTES
-from stoker.source.columns import Packable, Stack
+from stoker.source.columns import Packable, Pieces, Stack, in_pieces
 from stoker.spec import Array, Entry, Ragged, Spec, run_name
 
 # Packed, checked and written while it is in the processor's own cache. Packing records of 640 bytes: 640 KiB 13 GB/s,
@@ -172,7 +172,7 @@ class PreparedChunk:
 
     def write(self, fd: int, files: Files) -> ChunkHeader:
         """Write the file, the header last, and return what that says."""
-        content = {
+        content: dict[str, Array | Pieces] = {
             name: array
             for table in self.tables
             for entry in table.spec.apart
@@ -269,10 +269,10 @@ def _write_strips(blocks: Blocks, strips: Strips) -> str:
     return digest.hexdigest()
 
 
-def _write_array(blocks: Blocks, array: Array) -> str:
+def _write_array(blocks: Blocks, array: Array | Pieces) -> str:
     digest = xxhash.xxh3_64()
-    if array.nbytes:
-        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    for part in in_pieces(array).arrays:
+        data = part.reshape(-1).view(np.uint8).data if part.nbytes else b""
         begin = 0
         while begin < len(data):
             # Up to the next border of what is written in one call.
@@ -301,7 +301,7 @@ def _find_mismatch(arrays: Packable, spec: Spec, *, num_samples: int) -> str | N
     return f"the field {extra[0]!r} is none of the data set's" if extra else None
 
 
-def _mismatch(array: Array | Ragged | Stack, entry: Entry, num_rows: int, level: int = 0) -> str | None:
+def _mismatch(array: Array | Ragged | Stack | Pieces, entry: Entry, num_rows: int, level: int = 0) -> str | None:
     if level < entry.num_levels:
         if not isinstance(array, Ragged):
             return "it is not ragged" if level == 0 else f"it has {level} level of lists"

@@ -5,6 +5,7 @@
     plan      what each field becomes (pure)
     convert   Arrow arrays to NumPy arrays as planned; codes, words and numeric do the leaves
     stack     a stacked field before its columns are brought together
+    pieces    an array before its rows are brought together
     batch     where all columns of a batch lie
     shared    which fields neighbours share
     narrow    fields in the narrower form that they are kept in
@@ -27,6 +28,7 @@ from stoker.source.columns.convert import convert_table
 from stoker.source.columns.narrow import narrowed
 from stoker.source.columns.nulls import check_nulls, null_error
 from stoker.source.columns.overview import ColumnAnswer, plan_table
+from stoker.source.columns.pieces import Pieces, in_pieces, joined
 from stoker.source.columns.plan import FieldPlan, plan_fields, spec_of_plans
 from stoker.source.columns.results import Columns, as_table, num_rows
 from stoker.source.columns.shared import Share, share_fields
@@ -42,10 +44,13 @@ __all__ = [
     "Columns",
     "Converter",
     "Packable",
+    "Pieces",
     "Share",
     "Stack",
     "StackPiece",
     "check_nulls",
+    "in_pieces",
+    "joined",
     "null_error",
     "num_rows",
     "plan_spec",
@@ -93,7 +98,7 @@ def to_arrays(columns: Columns, fields: Mapping[str, Field], *, where: str) -> A
     """Return the fields as they are delivered, with the names, dtypes and shapes of `plan_spec(...).delivered`.
 
     Arrays are C-contiguous. They are views of Arrow's memory, and then read-only, where the layout is the same: numbers
-    without nulls in one piece, fixed-size lists, values of lists. Stacked fields are new.
+    without nulls, fixed-size lists, values of lists, where they are in one piece. Stacked fields are new.
 
     Args:
         columns: A table of any chunking, or what a transform returned.
@@ -106,14 +111,15 @@ def to_arrays(columns: Columns, fields: Mapping[str, Field], *, where: str) -> A
     """
     table = as_table(columns, where=where)
     packable = convert_table(table, plan_fields(table.schema, fields), where=where)
-    return {name: field.whole() if isinstance(field, Stack) else field for name, field in packable.items()}
+    return {name: field.whole() if isinstance(field, Stack) else joined(field) for name, field in packable.items()}
 
 
 class Converter:
     """Makes the fields of chunks, with the names, dtypes and shapes of `plan_spec` of the same schema.
 
-    As `to_arrays`, but in the form they are kept in, and stacked fields still as their columns: packing brings these
-    together. Every value has been checked: what is left to do cannot fail. Safe to use from several threads.
+    As `to_arrays`, but in the form they are kept in, stacked fields still as their columns and others in pieces:
+    packing brings these together. Every value has been checked: what is left to do cannot fail. Safe to use from
+    several threads.
 
     Args:
         fields: What the user asked for.

@@ -1,4 +1,4 @@
-"""A table to the arrays of all its fields: pieces of columns joined, stacked columns left where they are."""
+"""A table to the arrays of all its fields, left where they are: in pieces, and stacked ones as their columns."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from stoker.source.columns.batch import LOOPS, BatchColumns, Outline
 from stoker.source.columns.column import ColumnPlan
 from stoker.source.columns.nulls import null_error
 from stoker.source.columns.numeric import Place, buffer_of
+from stoker.source.columns.pieces import Pieces
 from stoker.source.columns.plan import FieldPlan
 from stoker.source.columns.stack import Packable, Stack, StackPiece
 from stoker.source.columns.unfold import Piece, unfold
@@ -19,6 +20,8 @@ from stoker.spec import Array, Ragged
 
 # Columns for which a batch is exported: 0.2 us each, and some more for the batch, where 3 us each are saved.
 _MANY_COLUMNS = 16
+# Pieces of fewer bytes are joined: one more costs some microseconds, as long as these take to copy.
+_PIECE_BYTES = 64 << 10
 
 
 def convert_table(table: pa.Table, plans: Sequence[FieldPlan], *, where: str) -> Packable:
@@ -31,7 +34,7 @@ def convert_table(table: pa.Table, plans: Sequence[FieldPlan], *, where: str) ->
     batches = [batch for batch in table.to_batches() if batch.num_rows]
     outlines = _outlines(batches, plans)
     _refuse_nulls(table, plans, outlines, where)
-    arrays: dict[str, Array | Ragged | Stack] = {}
+    arrays: dict[str, Array | Ragged | Stack | Pieces] = {}
     for plan in plans:
         if plan.match.is_stacked:
             _stack_columns(plan, batches, outlines, table.num_rows, where, arrays)
@@ -65,7 +68,7 @@ def _refuse_nulls(table: pa.Table, plans: Sequence[FieldPlan], outlines: Sequenc
 
 
 def _join_column(
-    plan: FieldPlan, batches: Sequence[pa.RecordBatch], where: str, arrays: dict[str, Array | Ragged | Stack]
+    plan: FieldPlan, batches: Sequence[pa.RecordBatch], where: str, arrays: dict[str, Array | Ragged | Stack | Pieces]
 ) -> None:
     column = plan.columns[0]
     pieces: list[Piece] = []
@@ -75,8 +78,10 @@ def _join_column(
         start += batch.num_rows
     if not pieces:
         pieces = [_no_rows(column)]
-    values = pieces[0].values if len(pieces) == 1 else np.concatenate([piece.values for piece in pieces])
-    joined: Array | Ragged = values if column.num_levels else values.reshape(start, *column.shape)
+    values = [piece.values for piece in pieces]
+    if not column.num_levels:
+        values = [one.reshape(len(one), *column.shape) for one in values]
+    joined: Array | Ragged | Pieces = _together(values)
     for level in reversed(range(column.num_levels)):
         joined = Ragged(joined, _join_offsets([piece.offsets[level] for piece in pieces]))
     arrays[plan.entry.name] = joined
@@ -88,13 +93,22 @@ def _join_column(
         arrays[plan.mask.name] = np.concatenate([np.zeros(0, np.bool_), *masks])
 
 
+def _together(values: Sequence[Array]) -> Array | Pieces:
+    """Return the rows of all arrays as those of one."""
+    if len(values) == 1:
+        return values[0]
+    if sum(one.nbytes for one in values) < len(values) * _PIECE_BYTES:
+        return np.concatenate(values)
+    return Pieces([np.ascontiguousarray(one) for one in values])
+
+
 def _stack_columns(
     plan: FieldPlan,
     batches: Sequence[pa.RecordBatch],
     outlines: Sequence[Outline | None],
     num_rows: int,
     where: str,
-    arrays: dict[str, Array | Ragged | Stack],
+    arrays: dict[str, Array | Ragged | Stack | Pieces],
 ) -> None:
     mask = None if plan.mask is None else np.ones((num_rows, len(plan.columns)), np.bool_)
     pieces: list[StackPiece] = []

@@ -10,6 +10,7 @@ import numpy as np
 from stoker.compact import Compact, MisfitError, narrow
 from stoker.errors import FieldError
 from stoker.source.columns.kinds import DType
+from stoker.source.columns.pieces import Pieces
 from stoker.source.columns.plan import FieldPlan
 from stoker.source.columns.stack import Packable, Stack
 from stoker.spec import Array, Ragged
@@ -36,12 +37,15 @@ def narrowed(fields: Packable, plans: Sequence[FieldPlan], *, where: str) -> Pac
     return found
 
 
-def _field(field: Array | Ragged, plan: FieldPlan, compact: Compact, where: str) -> Array | Ragged:
+def _field(field: Array | Ragged | Pieces, plan: FieldPlan, compact: Compact, where: str) -> Array | Ragged | Pieces:
     if isinstance(field, Ragged):
         return Ragged(_field(field.values, plan, compact, where), field.offsets)
-    return _values(
-        field, plan.columns[0].name, plan.kept.dtype, compact, where, start=0, is_row=not plan.entry.is_ragged
-    )
+
+    def change(values: Array, start: int) -> Array:
+        is_row = not plan.entry.is_ragged
+        return _values(values, plan.columns[0].name, plan.kept.dtype, compact, where, start=start, is_row=is_row)
+
+    return field.changed(change) if isinstance(field, Pieces) else change(field, 0)
 
 
 def _stack(stack: Stack, plan: FieldPlan, compact: Compact, where: str) -> Stack | Array:

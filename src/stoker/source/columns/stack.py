@@ -1,4 +1,4 @@
-"""A stacked field before its columns are brought together: each still lies where Arrow decoded it."""
+"""Fields before they are packed: the columns of a stacked one still lie where Arrow decoded them, rows in pieces."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from stoker.source.columns.batch import BatchColumns
 from stoker.source.columns.kinds import DType
+from stoker.source.columns.pieces import Pieces
 from stoker.spec import Array, Ragged
 
 # Rows that are filled column by column before the next ones: their part of the result stays in the cache between two
@@ -24,7 +25,7 @@ class StackPiece:
     Attributes:
         start: First row.
         columns: One contiguous array a column, each with the same number of rows: in the dtype of the field, or in a
-            narrower integer that it holds exactly.
+            narrower integer that it holds exactly. Numbers, or rows of them where there is one column alone.
     """
 
     start: int
@@ -33,7 +34,7 @@ class StackPiece:
     def __post_init__(self) -> None:
         # Whoever packs reads them by address.
         if not isinstance(self.columns, BatchColumns) and any(
-            column.shape != (len(self.columns[0]),) or not column.flags.c_contiguous for column in self.columns
+            len(column) != len(self.columns[0]) or not column.flags.c_contiguous for column in self.columns
         ):
             raise ValueError("the columns of a piece must be contiguous and of one length")
 
@@ -69,5 +70,5 @@ class Stack:
         return stacked.reshape(self.shape)
 
 
-Packable: TypeAlias = Mapping[str, "Array | Ragged | Stack"]
-"""Fields by name, as `Converter` gives them."""
+Packable: TypeAlias = Mapping[str, "Array | Ragged | Stack | Pieces"]
+"""Fields by name, as `Converter` gives them; values of a `Ragged` may be `Pieces`, too, which end between lists."""

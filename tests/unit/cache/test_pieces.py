@@ -1,0 +1,125 @@
+"""Fields whose rows lie in several arrays: a chunk of them is the chunk of what they are together."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.cache.samples import arrays_of, same_fields, specs
+
+from stoker import loops
+from stoker.cache.runs import find_begins
+from stoker.cache.write import write_chunk
+from stoker.errors import FieldError
+from stoker.source.columns import Converter, Pieces, in_pieces, joined, plan_spec, to_arrays
+from stoker.spec import Field, Ragged, Spec
+
+
+def cut(field, rows):
+    """A field with its rows, or the values of its rows, in several arrays."""
+    if not isinstance(field, Ragged):
+        borders = [0, *rows, len(field)]
+        return Pieces([field[a:b].copy() for a, b in itertools.pairwise(borders)])
+    return Ragged(cut(field.values, [int(field.offsets[row]) for row in rows]), field.offsets)
+
+
+def written(arrays, spec, num_samples):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "chunk"
+        write_chunk(path, arrays, spec, num_samples=num_samples)
+        return path.read_bytes()
+
+
+@settings(max_examples=80)
+@given(
+    spec=specs(),
+    num_samples=st.integers(0, 60),
+    is_shared=st.booleans(),
+    compiled=st.booleans(),
+    data=st.data(),
+)
+def test_a_chunk_of_pieces_is_the_chunk_of_the_whole(spec, num_samples, is_shared, compiled, data):
+    if is_shared:
+        key = spec.entries[0].name
+        spec = Spec((*spec.entries[:-1], replace(spec.entries[-1], shared_by=key)))
+    arrays = arrays_of(spec, num_samples)
+    rows = st.lists(st.integers(0, num_samples), max_size=4).map(sorted)
+    pieces = {name: cut(field, data.draw(rows)) for name, field in arrays.items()}
+    with mock.patch.object(loops, "find", loops.find if compiled else lambda _: None):
+        assert written(pieces, spec, num_samples) == written(arrays, spec, num_samples)
+    assert same_fields({name: joined(field) for name, field in pieces.items()}, arrays)
+    begins = [find_begins(list(fields.values()), num_rows=num_samples) for fields in (pieces, arrays)]
+    np.testing.assert_array_equal(*begins)
+
+
+@given(sizes=st.lists(st.integers(0, 5), min_size=1, max_size=5), begin=st.integers(-9, 30), end=st.integers(-9, 30))
+def test_some_rows_of_pieces_are_those_of_the_whole(sizes, begin, end):
+    rng = np.random.default_rng(0)
+    pieces = Pieces([rng.integers(0, 100, (size, 2)) for size in sizes])
+    np.testing.assert_array_equal(pieces[begin:end], pieces.whole()[begin:end])
+    assert pieces.shape == pieces.whole().shape
+    assert pieces.dtype == pieces.whole().dtype
+
+
+def test_rows_of_one_piece_are_a_view():
+    pieces = in_pieces(np.arange(10))
+    assert np.shares_memory(pieces[3:7], pieces.arrays[0])
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [[], [np.zeros(2), np.zeros(2, "f4")], [np.zeros(2), np.zeros((2, 2))], [np.zeros(6)[::2]]],
+    ids=["none", "dtypes", "shapes", "not contiguous"],
+)
+def test_what_cannot_be_one_array_is_refused(arrays):
+    with pytest.raises(ValueError, match="pieces of an array must be"):
+        Pieces(arrays)
+
+
+def table_in_batches(num_rows, num_batches):
+    rng = np.random.default_rng(3)
+    lists = np.concatenate([[0], np.cumsum(rng.integers(0, 9, num_rows))]).astype(np.int32)
+    whole = pa.table(
+        {
+            "id": rng.integers(0, 1 << 40, num_rows),
+            "small": rng.integers(0, 100, num_rows).astype(np.int8),
+            "vector": pa.FixedSizeListArray.from_arrays(pa.array(rng.random(num_rows * 4)), 4),
+            "history": pa.ListArray.from_arrays(pa.array(lists), pa.array(rng.integers(0, 9, int(lists[-1])))),
+            "word": pa.array([f"word {i}" * (i % 5) for i in range(num_rows)]),
+            "some": pa.array(rng.random(num_rows), mask=rng.random(num_rows) < 0.2),
+        }
+    )
+    step = num_rows // num_batches
+    return pa.concat_tables([whole.slice(i, step) for i in range(0, num_rows, step)])
+
+
+def test_columns_of_several_batches_stay_where_they_were_decoded():
+    table = table_in_batches(60_000, 3)
+    fields = {"some": Field(fill=0.5, mask=True), "vector": Field("float32", kept_as="float16")}
+    found = Converter(fields).convert(table, where="")
+    assert isinstance(found["id"], Pieces)
+    assert isinstance(found["vector"], Pieces)
+    assert isinstance(found["history"].values, Pieces)
+    assert isinstance(found["small"], np.ndarray)  # so few bytes are joined
+    assert np.shares_memory(found["id"].arrays[1], np.asarray(table["id"].chunk(1)))
+    spec = plan_spec(table.schema, fields)
+    whole = {name: joined(field) for name, field in found.items()}
+    assert written(found, spec, len(table)) == written(whole, spec, len(table))
+    delivered = to_arrays(table, fields, where="")
+    assert same_fields({**delivered, "vector": delivered["vector"].astype("f2")}, whole)
+
+
+def test_an_error_in_a_later_piece_names_its_row():
+    values = np.zeros(60_000)
+    values[45_123] = 1e30
+    table = pa.concat_tables([pa.table({"x": values}).slice(i, 20_000) for i in range(0, 60_000, 20_000)])
+    with pytest.raises(FieldError, match=r"row 45123, counted from 0"):
+        Converter({"x": Field("float32", kept_as="float16")}).convert(table, where="lake/a.parquet")
