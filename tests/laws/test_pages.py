@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 from stoker import loops
 from stoker.source import thrift
 from stoker.source.fetch import Span
-from stoker.source.pages import LOOPS, codecs
+from stoker.source.footer_numbers import Numbers
+from stoker.source.pages import LOOPS, codecs, decoded_leaves
 from stoker.source.pages.column import LeafStream, read_leaf
 from stoker.source.pages.leaf import known_leaves
 from stoker.source.pages.scan import scan
@@ -44,7 +45,7 @@ WORDS = [pa.string(), pa.binary(), pa.large_string(), pa.large_binary()]
 def values_of(rng: np.random.Generator, kind: pa.DataType, num: int, num_distinct: int) -> pa.Array:
     """Return `num` values, at most `num_distinct` of them different."""
     if kind in WORDS:
-        pool = [rng.bytes(int(rng.integers(0, 9))) for _ in range(num_distinct)]
+        pool = [rng.bytes(int(rng.integers(0, 7)) ** 2) for _ in range(num_distinct)]
         if kind in (pa.string(), pa.large_string()):
             pool = [word.hex() for word in pool]
         distinct = pa.array(pool, kind)
@@ -106,6 +107,14 @@ def read(content: bytes, metadata: pq.FileMetaData, group: int, number: int) -> 
     )
 
 
+def numbers_of(content: bytes, metadata: pq.FileMetaData) -> Numbers:
+    groups = np.full((metadata.num_row_groups, thrift.NUM_GROUP_NUMBERS), -1, np.int64)
+    chunks = np.full((metadata.num_row_groups, metadata.num_columns, thrift.NUM_CHUNK_NUMBERS), -1, np.int64)
+    length = int.from_bytes(content[-8:-4], "little")
+    thrift.footer(content[-8 - length : -8], groups, chunks)
+    return Numbers(groups=groups, chunks=chunks)
+
+
 def start_of(metadata: pq.FileMetaData, group: int, number: int) -> int:
     column = metadata.row_group(group).column(number)
     if 0 < (column.dictionary_page_offset or 0) < column.data_page_offset:
@@ -157,12 +166,7 @@ def test_columns_are_what_pyarrow_makes_of_them(data, num_rows, seed):
         expected = file.read_row_group(group, use_threads=False).column(0).combine_chunks()
         found = read(content, metadata, group, 0)
         if found is None:
-            if not num_rows:
-                continue  # nothing to gain
-            # Of words only dictionaries are known, and these may overflow; a list of lists is no column of one.
-            encodings = set(metadata.row_group(group).column(0).encodings)
-            assert array.type in WORDS
-            assert "PLAIN" in encodings or not options["use_dictionary"]
+            assert not num_rows  # nothing to gain
             continue
         found.validate(full=True)
         if is_lost(expected, metadata.row_group(group).num_rows):
@@ -171,6 +175,40 @@ def test_columns_are_what_pyarrow_makes_of_them(data, num_rows, seed):
         assert found.type == expected.type
         assert found.null_count == expected.null_count
         assert same_bits(found, expected)
+
+
+@pytest.mark.parametrize("is_coded", [False, True])
+@pytest.mark.parametrize("kind", WORDS, ids=str)
+def test_words_of_row_groups_with_and_without_a_dictionary_are_of_one_type(kind, is_coded):
+    words = [f"word {i % 3}" for i in range(3_000)] + [f"another word {i}" for i in range(3_000)]
+    content, metadata = written(
+        pa.table({"x": pa.array(words).cast(kind)}), row_group_size=1_500, dictionary_pagesize_limit=2_000
+    )
+    layout, numbers = Layout.of(metadata), numbers_of(content, metadata)
+    groups = range(metadata.num_row_groups)
+    starts = [start_of(metadata, group, 0) for group in groups]
+    spans = [
+        Span(start, start + metadata.row_group(group).column(0).total_compressed_size)
+        for group, start in zip(groups, starts, strict=True)
+    ]
+
+    def types_of(some):
+        (leaf,), arrays = decoded_leaves(
+            InMemory(content),
+            layout,
+            numbers,
+            row_groups=list(some),
+            leaves=[0],
+            spans=[spans[group] for group in some],
+            coded=[leaf.name for leaf in known_leaves(layout).values()] if is_coded else [],
+        )
+        found = [array.dictionary_decode() if pa.types.is_dictionary(array.type) else array for (array,) in arrays]
+        assert pa.chunked_array(found).cast(pa.string()).to_pylist() == words[1_500 * some[0] : 1_500 * (some[-1] + 1)]
+        assert leaf.name == "x"
+        return {array.type for (array,) in arrays}
+
+    assert types_of([0, 1]) == {pa.dictionary(pa.int32(), kind) if is_coded else kind}
+    assert types_of([0, 1, 2, 3]) == {kind}
 
 
 @settings(max_examples=100)
@@ -253,16 +291,30 @@ def test_a_column_that_is_read_some_rows_at_a_time_is_the_same(data, num_rows, s
     parts = []
     for begin, end in itertools.pairwise(borders):
         part = stream.take(end - begin)
-        if part is None:
-            encodings = set(column.encodings)
-            assert array.type in WORDS
-            assert "PLAIN" in encodings or not options["use_dictionary"]
-            return
+        assert part is not None
         part.validate(full=True)
         assert same_bits(part, expected.slice(begin, end - begin))
         parts.append(part)
     # What was handed out before is still what it was.
     assert same_bits(pa.concat_arrays(parts), expected)
+
+
+def test_words_that_do_not_stand_in_the_dictionary_as_they_come_are_looked_up():
+    words = ["a", "b", "c", "d", "e", "f", "g", "h", "f", "d", "h", "b", "c", "d"]
+    content, metadata = written(pa.table({"x": words}))
+    (leaf,) = known_leaves(Layout.of(metadata)).values()
+    column, start = metadata.row_group(0).column(0), start_of(metadata, 0, 0)
+    stream = LeafStream(
+        loops.find(LOOPS),
+        leaf,
+        InMemory(content),
+        Span(start, start + column.total_compressed_size),
+        num_rows=len(words),
+        codec=CODECS["SNAPPY"],
+        most_bytes=column.total_uncompressed_size,
+    )
+    # Of f, d, h the last one stands two behind the first one, as of b, c, d.
+    assert [stream.take(num).to_pylist() for num in (8, 3, 3)] == [words[:8], words[8:11], words[11:]]
 
 
 REPEATING = st.builds(
@@ -467,8 +519,6 @@ def test_columns_of_real_files_are_what_pyarrow_makes_of_them(shared_data):
 
 def test_the_numbers_of_a_footer_that_loops_are_asked_for_are_those_of_its_columns():
     content, metadata = written(pa.table({"x": pa.array(np.arange(1_000))}), compression="zstd")
-    chunks = np.full((1, 1, thrift.NUM_CHUNK_NUMBERS), -1, np.int64)
-    length = int.from_bytes(content[-8:-4], "little")
-    thrift.footer(content[-8 - length : -8], np.full((1, thrift.NUM_GROUP_NUMBERS), -1, np.int64), chunks)
+    chunks = numbers_of(content, metadata).chunks
     assert chunks[0, 0, thrift.CODEC] == CODECS["ZSTD"]
     assert chunks[0, 0, thrift.UNCOMPRESSED] == metadata.row_group(0).column(0).total_uncompressed_size

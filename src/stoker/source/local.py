@@ -7,8 +7,13 @@ import stat as stat_modes
 from pathlib import Path
 
 from stoker.errors import SourceError, SourceMissingError
+from stoker.huge import memory
 from stoker.source.failures import translated
 from stoker.source.storage import BytesLike, ObjectInfo, exactly
+
+# The C library gives memory of so many bytes back to the system each time, and gets it again a small page at a time,
+# which takes longer than to read into it.
+_LARGE_BYTES = 32 << 20
 
 
 class LocalStorage:
@@ -39,25 +44,27 @@ class LocalStorage:
         with translated(url, doing="reading"):
             fd = os.open(url, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                data = os.pread(fd, num_bytes, offset)
-                if len(data) < num_bytes:
-                    data = self._rest(fd, data, offset, num_bytes)
+                data = _read(fd, offset, num_bytes)
             finally:
                 os.close(fd)
         return exactly(data, num_bytes, url=url, offset=offset)
 
-    @staticmethod
-    def _rest(fd: int, data: bytes, offset: int, num_bytes: int) -> bytes:
-        """Go on after a short read: one call of the system gives at most 2 GiB."""
-        parts = [data]
-        done = len(data)
-        while done < num_bytes and parts[-1]:
-            parts.append(os.pread(fd, num_bytes - done, offset + done))
-            done += len(parts[-1])
-        return b"".join(parts)
-
     def __repr__(self) -> str:
         return "LocalStorage()"
+
+
+def _read(fd: int, offset: int, num_bytes: int) -> BytesLike:
+    """Return what there is of so many bytes."""
+    if num_bytes < _LARGE_BYTES:
+        return os.pread(fd, num_bytes, offset)
+    room = memoryview(memory(num_bytes))
+    done = 0
+    while done < num_bytes:  # one call of the system gives at most 2 GiB
+        num = os.preadv(fd, [room[done:]], offset + done)
+        if not num:
+            break
+        done += num
+    return room[:done]
 
 
 def _walk(folder: str, found: list[ObjectInfo], seen: set[tuple[int, int]]) -> None:

@@ -10,6 +10,7 @@ import pyarrow.fs as pafs
 import pytest
 
 from stoker.errors import SourceError, SourceMissingError
+from stoker.source import local as local_module
 from stoker.source.failures import is_transient, translated
 from stoker.source.filesystems import ArrowStorage, FsspecStorage
 from stoker.source.find_storage import storage_for
@@ -73,6 +74,18 @@ def test_what_is_missing_is_named(lake):
         assert url in str(caught.value)
     with pytest.raises(SourceError):
         storage.read(f"{root}/nothing.bin", 0, 1)
+
+
+def test_a_large_range_of_a_local_file_is_read_to_its_end_however_little_comes_at_a_time(tmp_path, monkeypatch):
+    content = bytes(range(200))
+    (tmp_path / "file").write_bytes(content)
+    preadv = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda fd, buffers, offset: preadv(fd, [buffers[0][:7]], offset))
+    monkeypatch.setattr(local_module, "_LARGE_BYTES", 64)
+    url = str(tmp_path / "file")
+    assert bytes(LocalStorage().read(url, 30, 100)) == content[30:130]
+    with pytest.raises(SourceError, match="gave 80 bytes where 100 were asked for at 120"):
+        LocalStorage().read(url, 120, 100)
 
 
 def test_a_changed_local_file_has_another_version(tmp_path):

@@ -1,4 +1,4 @@
-"""Pages of numbers and lists of numbers to Arrow, by compiled loops: two to three times as fast as pyarrow does it.
+"""Pages of numbers, lists of numbers and words to Arrow, by compiled loops: up to three times as fast as pyarrow.
 
     column chunk  ┆ header │ dictionary ┆ header │ levels │ values ┆ header │ levels │ values ┆ …
                        └── scan ──┬─────────┘
@@ -111,7 +111,18 @@ def decoded_leaves(
                 )
         is_known = [is_so and array is not None for is_so, array in zip(is_known, arrays, strict=True)]
         groups.append(arrays)
+    _of_one_type(wanted, groups)
     return list(compress(wanted, is_known)), [list(compress(arrays, is_known)) for arrays in groups]
+
+
+def _of_one_type(leaves: Sequence[Leaf], groups: Sequence[list[pa.Array | None]]) -> None:
+    """Make strings of the words of a dictionary, where another row group has no dictionary."""
+    for k, leaf in enumerate(leaves):
+        arrays = [group[k] for group in groups]
+        if leaf.is_words and len({array.type for array in arrays if array is not None}) > 1:
+            for group, array in zip(groups, arrays, strict=True):
+                if array is not None and pa.types.is_dictionary(array.type):
+                    group[k] = array.dictionary_decode()
 
 
 def _small(num_bytes: npt.NDArray[np.int64]) -> list[list[int]]:

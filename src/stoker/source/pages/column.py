@@ -12,6 +12,7 @@ from stoker.source.pages.decoder import Decoder
 from stoker.source.pages.leaf import Leaf
 from stoker.source.pages.numbers import DICTIONARY, KIND, NUM_ENTRIES, Bytes
 from stoker.source.pages.scan import Pages, scan
+from stoker.source.pages.words import WordsDecoder
 from stoker.source.storage import BytesLike
 
 # What a streamed column is read by; more where no page is as small.
@@ -36,7 +37,7 @@ def read_leaf(
         leaf: What the column is.
         num_rows: Rows of the row group.
         codec: What pages are compressed with, as a number of the format.
-        most_bytes: More than any page has before it is compressed.
+        most_bytes: More than all pages have before they are compressed.
         keeps_words: Whether strings come as Arrow's dictionary.
 
     Returns:
@@ -48,11 +49,19 @@ def read_leaf(
         return None
     if pages.num_entries < num_rows or (pages.num_entries > num_rows and not leaf.is_list):
         return None
-    decoder = Decoder(kernels, leaf, codec=codec, most_bytes=most_bytes, keeps_words=keeps_words)
+    decoder = _decoder_of(kernels, leaf, codec, most_bytes, keeps_words=keeps_words)
     decoder.make_room(num_rows, pages.num_entries)
     if not decoder.decode(pages) or decoder.num_rows != num_rows:
         return None
     return decoder.take(num_rows)
+
+
+def _decoder_of(
+    kernels: ModuleType, leaf: Leaf, codec: int, most_bytes: int, *, keeps_words: bool
+) -> Decoder | WordsDecoder:
+    if leaf.is_words:
+        return WordsDecoder(kernels, leaf, codec=codec, most_bytes=most_bytes, keeps_words=keeps_words)
+    return Decoder(kernels, leaf, codec=codec, most_bytes=most_bytes)
 
 
 class LeafStream:
@@ -68,7 +77,7 @@ class LeafStream:
         span: Where the column chunk lies.
         num_rows: Rows of the row group.
         codec: What pages are compressed with, as a number of the format.
-        most_bytes: More than any page has before it is compressed.
+        most_bytes: More than all pages have before they are compressed.
         keeps_words: Whether strings come as Arrow's dictionary.
         piece_bytes: What is read at a time, at least.
 
@@ -97,7 +106,7 @@ class LeafStream:
         self._rest: Bytes = np.zeros(0, np.uint8)  # read, behind the last page that is there as a whole
         self._pages: Pages | None = None  # read, and not all of them decoded
         self._num_decoded = 0  # of these
-        self._decoder = Decoder(kernels, leaf, codec=codec, most_bytes=most_bytes, keeps_words=keeps_words)
+        self._decoder = _decoder_of(kernels, leaf, codec, most_bytes, keeps_words=keeps_words)
         self._num_left = num_rows
         self._piece_bytes = piece_bytes
 

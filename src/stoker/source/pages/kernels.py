@@ -57,6 +57,7 @@ from stoker.source.pages.numbers import (
     IS_BIT,
     IS_LIST,
     IS_PACKED,
+    IS_WORDS,
     KIND,
     NULLS,
     NUM_ENTRIES,
@@ -270,6 +271,41 @@ def take_words_apart(b, offsets, words):
     return DONE
 
 
+@compile_loop(types.int64(types.int64, types.int64, types.int64, types.int64, types.int64, types.int64, types.int64))
+def _words(at, end, limit, num, lengths, room, room_end):
+    """Copy byte arrays, each of which stands behind its length, one behind the other.
+
+    Args:
+        at: Address of the first one's length.
+        end: Address where they end.
+        limit: Address up to which may be read.
+        num: How many.
+        lengths: Address of their lengths, four bytes each; filled.
+        room: Address where they go.
+        room_end: Address up to which there is room.
+
+    Returns:
+        Address behind the last one there; 0 where they are cut short.
+    """
+    for i in range(num):
+        if end - at < 4:
+            return 0
+        num_bytes = load_4(at)
+        at += 4
+        if num_bytes > end - at or num_bytes > room_end - room:
+            return 0
+        store_4(lengths + i * 4, num_bytes)
+        # Short words by two numbers: a call costs more than they do. What lies behind them is written over.
+        if num_bytes <= 16 and limit - at >= 16 and room_end - room >= 16:
+            _move_8(room, at)
+            _move_8(room + 8, at + 8)
+        else:
+            copy(room, at, num_bytes)
+        at += num_bytes
+        room += num_bytes
+    return room
+
+
 # ---------------------------------------------------------------------- a column chunk
 
 
@@ -299,7 +335,7 @@ def decode(pages, content, unpack, context, form, scratch, dictionary, values, v
         context: Its first argument.
         form: What the column is.
         scratch: Room for one page, and eight bytes more.
-        dictionary: Room for its values; kept from call to call.
+        dictionary: Room for its values, or for words that come without one; kept from call to call.
         values: Filled, one behind the other.
         valid: Of each row, whether it has a value: filled once one has none.
         offsets: Of lists.
@@ -395,6 +431,12 @@ def decode(pages, content, unpack, context, form, scratch, dictionary, values, v
             if num_there * width != end - body:
                 return BAD
             _join_streams(target, num_there, width, body)
+        elif page[ENCODING] == _PLAIN and form[IS_WORDS]:
+            room = types.int64(dictionary.ctypes.data)
+            behind = _words(body, end, limit, num_there, target, room + state[WORDS], room + len(dictionary))
+            if behind == 0:
+                return BAD
+            state[WORDS] = behind - room
         elif page[ENCODING] == _PLAIN:
             if num_there * width > end - body:
                 return BAD

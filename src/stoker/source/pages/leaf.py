@@ -38,8 +38,9 @@ class Leaf:
         width: Bytes of one value in a page, one where it is a bit.
         value_bytes: Bytes of one value in Arrow: as many, or the lower ones of them.
         is_list: Whether the column is one of lists.
-        is_words: Whether it is one of strings or binary: its values are then places in a dictionary.
-        form: What the loops are to know of it. Shape [5].
+        is_words: Whether it is one of strings or binary: its values are then places in a dictionary, or
+            lengths.
+        form: What the loops are to know of it. Shape [6].
     """
 
     number: int
@@ -97,7 +98,7 @@ def _leaf_of(field: pa.Field, layout: Layout, by_path: Mapping[str, int]) -> Lea
     is_words = physical == BYTES
     if is_words:
         is_known = not is_list and value_type in _WORDS
-        value_type, width = pa.int32(), 4  # places in a dictionary
+        value_type, width = pa.int32(), 4  # places in a dictionary, or lengths
     elif physical == FIXED_BYTES:
         is_known = width > 0 and (value_type == pa.binary(width) or (value_type == pa.float16() and width == 2))
     elif physical == INT64 and pa.types.is_timestamp(value_type):
@@ -115,5 +116,5 @@ def _leaf_of(field: pa.Field, layout: Layout, by_path: Mapping[str, int]) -> Lea
         value_bytes=-(-value_type.bit_width // 8),
         is_list=is_list,
         is_words=is_words,
-        form=np.array([width, full, empty, is_list, physical == BOOLEAN], np.int64),
+        form=np.array([width, full, empty, is_list, physical == BOOLEAN, is_words], np.int64),
     )

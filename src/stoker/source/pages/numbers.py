@@ -21,10 +21,12 @@ NUM_PAGES, MOST_BYTES, ENTRIES, DICTIONARY_VALUES, HAS_CHECKSUMS, HAS_PACKED, EN
 NUM_SUMS = 7
 
 # Of a column: bytes of a value, definition level of a value and of an empty list (-1: none is known), whether it is one
-# of lists, and whether a value is a bit in a page and a byte behind it.
-WIDTH, FULL, EMPTY, IS_LIST, IS_BIT = range(5)
+# of lists, whether a value is a bit in a page and a byte behind it, and whether values are words: their lengths then,
+# or their places in a dictionary.
+WIDTH, FULL, EMPTY, IS_LIST, IS_BIT, IS_WORDS = range(6)
 
-# How far a column chunk was decoded: rows, values (nulls of a flat column among them), nulls, values of the dictionary.
+# How far a column chunk was decoded: rows, values (nulls of a flat column among them), nulls, values of the dictionary,
+# or bytes of words that came without one.
 ROWS, VALUES, NULLS, WORDS = range(4)
 NUM_STATE_NUMBERS = 4
 

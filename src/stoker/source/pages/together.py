@@ -19,8 +19,9 @@ import numpy as np
 import pyarrow as pa
 
 from stoker.source.pages.codecs import NO_UNPACKER, unpacker_of
-from stoker.source.pages.decoder import array_of, lists_of, scratch
+from stoker.source.pages.decoder import array_of, lists_of
 from stoker.source.pages.leaf import Leaf
+from stoker.source.pages.loop import scratch
 from stoker.source.pages.numbers import (
     DICTIONARY_VALUES,
     DONE,

@@ -1,0 +1,221 @@
+"""A column chunk of strings or binary while it is decoded.
+
+pages     ┆ dictionary ┆ places ┆ places ┆ words ┆ words ┆      a writer gives a dictionary up that grows too large
+arrays                 ┆ places          ┆ strings       ┆      a call's rows each, in one
+take              │···········│·················│               Arrow's dictionary, or strings
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from stoker.source.pages.codecs import UNCOMPRESSED, arrow_codec, unpacked
+from stoker.source.pages.decoder import array_of
+from stoker.source.pages.leaf import Leaf
+from stoker.source.pages.loop import NO_BYTES, NO_NUMBERS, Target, decode_pages
+from stoker.source.pages.numbers import (
+    AT,
+    DICTIONARY,
+    DONE,
+    ENCODING,
+    KIND,
+    NULLS,
+    NUM_ENTRIES,
+    NUM_STATE_NUMBERS,
+    PLAIN_BYTES,
+    STORED_BYTES,
+    WORDS,
+    Bytes,
+)
+from stoker.source.pages.scan import Pages
+
+# Encodings, as numbers of the format: words as they are, of a dictionary, and places in one.
+_PLAIN, _DICTIONARIES, _BY_DICTIONARY = 0, (0, 2), (2, 8)
+_MOST_BYTES = (1 << 31) - 1
+
+
+class WordsDecoder:
+    """As `decoder.Decoder`, of strings or binary.
+
+    Args:
+        kernels: The compiled loops.
+        leaf: What the column is.
+        codec: What pages are compressed with, as a number of the format.
+        most_bytes: More than all pages have before they are compressed.
+        keeps_words: Whether rows are handed out as Arrow's dictionary, where they came by one.
+    """
+
+    def __init__(
+        self, kernels: ModuleType, leaf: Leaf, *, codec: int, most_bytes: int, keeps_words: bool = False
+    ) -> None:
+        self._kernels = kernels
+        self._leaf = leaf
+        self._codec = codec
+        self._most_bytes = most_bytes
+        self._keeps_words = keeps_words
+        self._dictionary: pa.Array | None = None
+        self._ready: deque[pa.Array] = deque()  # places in the dictionary, int32, or words
+        self.num_rows = 0
+
+    def make_room(self, num_rows: int, num_values: int) -> None:
+        """Do nothing: there is room for what a call decodes."""
+
+    def decode(self, pages: Pages) -> bool:
+        """Decode pages; False where pyarrow is to decode the column chunk."""
+        table = pages.table
+        if table[:, PLAIN_BYTES].sum() > self._most_bytes:
+            return False
+        first = 0
+        if len(table) and table[0, KIND] == DICTIONARY:
+            if self._dictionary is not None:
+                return False
+            self._dictionary = self._read_dictionary(pages)
+            if self._dictionary is None:
+                return False
+            first = 1
+        encodings = table[first:, ENCODING]
+        is_place = np.isin(encodings, _BY_DICTIONARY)
+        num_places = int(is_place.sum())
+        # Whoever gave a dictionary up does not come back to it.
+        if not (is_place | (encodings == _PLAIN)).all() or not is_place[:num_places].all():
+            return False
+        if (table[first:, KIND] == DICTIONARY).any() or (num_places and self._dictionary is None):
+            return False
+        middle = first + num_places
+        places = self._read_places(pages, first, middle)
+        if places is None:
+            return False
+        found = places if middle == len(table) else self._read_words(pages, middle, self._words_at(places))
+        if found is None:
+            return False
+        self._ready.append(found)
+        self.num_rows += len(found)
+        return True
+
+    def take(self, num_rows: int) -> pa.Array | None:
+        """Return the next rows, which are there; None where Arrow cannot hold them in one array."""
+        taken: list[pa.Array] = []
+        left = num_rows
+        while left > 0:
+            have = self._ready[0]
+            taken.append(have.slice(0, left))
+            if len(have) > left:
+                self._ready[0] = have.slice(left)
+            else:
+                self._ready.popleft()
+            left -= len(taken[-1])
+        self.num_rows -= num_rows
+        if self._dictionary is not None and all(pa.types.is_int32(one.type) for one in taken):
+            places = pa.concat_arrays([pa.array([], pa.int32()), *taken])
+            if not self._keeps_words:
+                return self._words_at(places)
+            return pa.DictionaryArray.from_arrays(places, self._dictionary, safe=False)
+        words = [self._words_at(one) for one in taken]
+        if len(words) == 1:
+            return words[0]
+        if sum(one.nbytes for one in words) > _MOST_BYTES:
+            return None
+        return pa.concat_arrays([pa.array([], self._leaf.type), *words])
+
+    def _words_at(self, places: pa.Array) -> pa.Array:
+        """Return the words at some places of the dictionary; what are words already as they are."""
+        if not pa.types.is_int32(places.type):
+            return places
+        if self._dictionary is None:
+            return pa.array([], self._leaf.type)
+        if places.null_count == 0 and len(places):
+            # Of words that are all different, each stands in the dictionary where it comes.
+            numbers = places.to_numpy()
+            if numbers[-1] - numbers[0] == len(places) - 1 and (np.diff(numbers) == 1).all():
+                return self._dictionary.slice(int(numbers[0]), len(places))
+        return pa.DictionaryArray.from_arrays(places, self._dictionary, safe=False).dictionary_decode()
+
+    # ------------------------------------------------------------------ pages
+
+    def _read_dictionary(self, pages: Pages) -> pa.Array | None:
+        page, kind = pages.table[0].tolist(), self._leaf.type
+        num = page[NUM_ENTRIES]
+        if page[ENCODING] not in _DICTIONARIES or num * 4 > page[PLAIN_BYTES]:
+            return None
+        plain = pages.content[page[AT] : page[AT] + page[STORED_BYTES]]
+        if self._codec != UNCOMPRESSED and pages.is_packed:
+            unpack = arrow_codec(self._codec)
+            if unpack is None:
+                return None
+            plain = unpacked(pages.content, pages.table[0], unpack)
+        offsets, words = np.empty(num + 1, np.int64), np.empty(len(plain), np.uint8)
+        if self._kernels.take_words_apart(plain, offsets, words) != DONE:
+            return None
+        return _array_of_words(kind, offsets, words, None)
+
+    def _read_places(self, pages: Pages, first: int, stop: int) -> pa.Array | None:
+        """Return what pages of places in the dictionary say, int32."""
+        num = int(pages.table[first:stop, NUM_ENTRIES].sum())
+        # A place in the dictionary is what stands there: all the loops have to look up.
+        num_words = 0 if self._dictionary is None else len(self._dictionary)
+        target = self._target(num, np.arange(num_words, dtype=np.int32).view(np.uint8))
+        target.state[WORDS] = num_words
+        if not decode_pages(self._kernels, self._leaf, self._codec, pages, target, first=first, stop=stop):
+            return None
+        return array_of(self._leaf, target.values, target.valid if target.state[NULLS] else None)
+
+    def _read_words(self, pages: Pages, first: int, before: pa.Array) -> pa.Array | None:
+        """Return the words of pages that have them as they are, behind others."""
+        kind = self._leaf.type
+        num = int(pages.table[first:, NUM_ENTRIES].sum())
+        most_bytes = int(pages.table[first:, PLAIN_BYTES].sum())
+        offsets, content, valid = _parts_of(before)
+        words = np.frombuffer(pa.allocate_buffer(len(content) + most_bytes), np.uint8)
+        words[: len(content)] = content
+        target = self._target(num, words)
+        target.state[WORDS] = len(content)
+        if not decode_pages(self._kernels, self._leaf, self._codec, pages, target, first=first):
+            return None
+        borders = np.empty(len(before) + num + 1, np.int64)
+        borders[: len(before) + 1] = offsets
+        np.cumsum(target.values.view(np.int32), out=borders[len(before) + 1 :])
+        borders[len(before) + 1 :] += len(content)
+        if valid is not None or target.state[NULLS]:
+            here = target.valid if target.state[NULLS] else np.ones(num, np.uint8)
+            there = np.ones(len(before), np.uint8) if valid is None else valid
+            valid = np.concatenate([there, here])
+        return _array_of_words(kind, borders, words[: borders[-1]], valid)
+
+    def _target(self, num: int, words: Bytes) -> Target:
+        values = np.frombuffer(pa.allocate_buffer(num * self._leaf.width), np.uint8)
+        valid = np.empty(num if self._leaf.may_be_null else 0, np.uint8)
+        return Target(words, values, valid, NO_NUMBERS, np.zeros(NUM_STATE_NUMBERS, np.int64))
+
+
+def _parts_of(words: pa.Array) -> tuple[np.ndarray[Any, np.dtype[np.int64]], Bytes, Bytes | None]:
+    """Return the borders of words from 0 on, their bytes, and which are not null; None where all are."""
+    if not len(words):
+        return np.zeros(1, np.int64), NO_BYTES, None
+    _, borders, content = words.buffers()
+    kind = np.int64 if pa.types.is_large_string(words.type) or pa.types.is_large_binary(words.type) else np.int32
+    offsets = np.frombuffer(borders, kind, len(words) + 1, words.offset * np.dtype(kind).itemsize).astype(np.int64)
+    begin, end = int(offsets[0]), int(offsets[-1])
+    valid = None
+    if words.null_count:
+        valid = words.is_valid().to_numpy(zero_copy_only=False).view(np.uint8)
+    here = NO_BYTES if content is None else np.frombuffer(content, np.uint8)[begin:end]
+    return offsets - begin, here, valid
+
+
+def _array_of_words(kind: pa.DataType, offsets: Any, words: Bytes, valid: Bytes | None) -> pa.Array | None:
+    """Return words as an Arrow array; None where it cannot hold them."""
+    num, borders = len(offsets) - 1, offsets
+    if not (pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)):
+        if offsets[-1] > _MOST_BYTES:
+            return None
+        borders = offsets.astype(np.int32)
+    nulls, num_nulls = None, 0
+    if valid is not None:
+        nulls = pa.py_buffer(np.packbits(valid, bitorder="little"))
+        num_nulls = num - int(np.count_nonzero(valid))
+    return pa.Array.from_buffers(kind, num, [nulls, pa.py_buffer(borders), pa.py_buffer(words)], num_nulls)
