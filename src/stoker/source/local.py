@@ -57,7 +57,7 @@ def _read(fd: int, offset: int, num_bytes: int) -> BytesLike:
     """Return what there is of so many bytes."""
     if num_bytes < _LARGE_BYTES:
         return os.pread(fd, num_bytes, offset)
-    room = memoryview(memory(num_bytes))
+    room = memory(num_bytes).data
     done = 0
     while done < num_bytes:  # one call of the system gives at most 2 GiB
         num = os.preadv(fd, [room[done:]], offset + done)
