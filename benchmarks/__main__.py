@@ -63,6 +63,8 @@ QUESTIONS: dict[str, Callable[..., Answer]] = {
     "first-epoch-clicks": first_epoch.run_on_clicks,
     "first-epoch-one-group": first_epoch.run_on_one_group,
     "first-epoch-wide": first_epoch.run_on_wide,
+    "first-epoch-images": first_epoch.run_on_images,
+    "first-epoch-tokens": first_epoch.run_on_tokens,
     "order-index": order.index,
     "order-resume": order.resume,
     "order-explain": order.explain,

@@ -7,7 +7,7 @@ import shutil
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,7 +19,16 @@ import pyarrow.parquet as pq
 from benchmarks.clicks import CARDINALITIES, FIELDS, NUM_COUNTS, write_clicks
 from benchmarks.free_pages import GIVEN_BACK_S, have_pages_at_hand, let_pages_go
 from benchmarks.measure import Answer, compare
-from benchmarks.workloads import WIDE, WIDE_BYTES, wide_rows
+from benchmarks.workloads import (
+    IMAGE_FILE_BYTES,
+    NUM_BYTES,
+    TOKENS,
+    WIDE,
+    WIDE_BYTES,
+    image_files,
+    token_rows,
+    wide_rows,
+)
 from stoker import Dataset, Field, Loader
 from stoker.demo.data import DemoData
 from stoker.demo.ranking import COUNTRIES, column_names
@@ -45,6 +54,31 @@ _ROLES = {"stoker-build": "building chunks", "stoker-batch": "assembling batches
 _BUILD_STAGES = ("fetch", "decode", "transform", "convert", "publish")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """What a first epoch goes through.
+
+    Attributes:
+        what: Is decoded, in words.
+        paths: Its files.
+        dataset: Of them.
+        data: What they hold, in words; None for the ranking data as it is.
+        row_bytes: What a row takes in the cache, or less.
+        batch_size: Samples of a batch.
+        in_thousands: Whether rates are in thousands of rows, not in millions.
+        promise: The least ratio.
+    """
+
+    what: str
+    paths: Sequence[Path]
+    dataset: Dataset
+    data: str | None = None
+    row_bytes: int = _ROW_BYTES
+    batch_size: int = BATCH_SIZE
+    in_thousands: bool = False
+    promise: float | None = 0.75
+
+
 def run_on_all(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
     """Ask it with a thread a core: then whatever is done beside decoding takes from decoding."""
     return run(data, folder, num_rounds=num_rounds, num_threads=num_cores())
@@ -65,60 +99,91 @@ def run_on_small_files(data: DemoData, folder: Path, *, num_rounds: int) -> Answ
             for begin in range(0, len(rows), _FILE_ROWS):
                 name = f"{path.stem}-{begin:08d}.parquet"
                 pq.write_table(rows.slice(begin, _FILE_ROWS), small / name, compression="zstd")
-    paths = tuple(sorted(small.iterdir()))
-    answer = run(
-        data,
-        folder,
-        num_rounds=num_rounds,
-        num_threads=num_cores(),
-        paths=paths,
+    paths = sorted(small.iterdir())
+    rows = Rows(
         what="all columns, small files",
+        paths=paths,
+        dataset=_ranking(paths),
+        data=f"the demo's ranking rows, {data.num_rows:,}, in {len(paths):,} files",
+        promise=None,
     )
-    return replace(answer, data=f"the demo's ranking rows, {data.num_rows:,}, in {len(paths):,} files")
+    return run(data, folder, num_rounds=num_rounds, num_threads=num_cores(), rows=rows)
 
 
 def run_on_clicks(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
     """Ask it with a thread a core of click logs: words to be hashed, and numbers that are often missing."""
     path = write_clicks(folder / "clicks", num_rows=data.num_rows)
-    answer = run(
-        data,
-        folder,
-        num_rounds=num_rounds,
-        num_threads=num_cores(),
-        paths=[path],
-        fields=FIELDS,
-        what="click logs, words hashed",
-    )
     shape = f"{NUM_COUNTS} counts and {len(CARDINALITIES)} columns of words of up to {max(CARDINALITIES):,}"
-    return replace(answer, data=f"rows as click logs have them, {data.num_rows:,}, {shape}, a tenth of them missing")
+    rows = Rows(
+        what="click logs, words hashed",
+        paths=[path],
+        dataset=Dataset(str(path), fields=FIELDS),
+        data=f"rows as click logs have them, {data.num_rows:,}, {shape}, a tenth of them missing",
+    )
+    return run(data, folder, num_rounds=num_rounds, num_threads=num_cores(), rows=rows)
 
 
 def run_on_one_group(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
     """Ask it with a thread a core of rows that lie in one row group, as those of a table of half a million do."""
     path = folder / "one-group.parquet"
     if not path.exists():
-        rows = pa.concat_tables(map(pq.read_table, data.paths)).slice(0, _ONE_GROUP_ROWS)
-        pq.write_table(rows, path, compression="zstd")
-    answer = run(
-        data, folder, num_rounds=num_rounds, num_threads=num_cores(), paths=[path], what="all columns, one row group"
+        table = pa.concat_tables(map(pq.read_table, data.paths)).slice(0, _ONE_GROUP_ROWS)
+        pq.write_table(table, path, compression="zstd")
+    rows = Rows(
+        what="all columns, one row group",
+        paths=[path],
+        dataset=_ranking([path]),
+        data=f"the demo's ranking rows, {pq.read_metadata(path).num_rows:,}, in one row group",
+        promise=None,
     )
-    return replace(answer, data=f"the demo's ranking rows, {pq.read_metadata(path).num_rows:,}, in one row group")
+    return run(data, folder, num_rounds=num_rounds, num_threads=num_cores(), rows=rows)
 
 
 def run_on_wide(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
     """Ask it with a thread a core of rows of 2,000 columns: what is done for each column counts."""
-    paths = sorted(Path(wide_rows(folder)).iterdir())
-    answer = run(
-        data,
-        folder,
-        num_rounds=num_rounds,
-        num_threads=num_cores(),
-        paths=paths,
-        fields=WIDE,
+    where = wide_rows(folder)
+    rows = Rows(
         what="2,000 columns",
+        paths=sorted(Path(where).iterdir()),
+        dataset=Dataset(where, fields=WIDE),
+        data=f"rows of {WIDE_BYTES // 4:,} columns of float32",
         row_bytes=WIDE_BYTES,
     )
-    return replace(answer, data=f"rows of {WIDE_BYTES // 4:,} columns of float32")
+    return run(data, folder, num_rounds=num_rounds, num_threads=num_cores(), rows=rows)
+
+
+def run_on_images(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
+    """Ask it with a thread a core of images as files of theirs: bytes of any length, which nothing makes fewer."""
+    where = image_files(folder)
+    rows = Rows(
+        what="images as files",
+        paths=sorted(Path(where).iterdir()),
+        dataset=Dataset(where),
+        data=f"binary of {IMAGE_FILE_BYTES[0]:,} to {IMAGE_FILE_BYTES[1]:,} bytes, {NUM_BYTES >> 20:,} MiB",
+        row_bytes=sum(IMAGE_FILE_BYTES) // 2,
+        batch_size=256,
+        in_thousands=True,
+    )
+    return run(data, folder, num_rounds=num_rounds, num_threads=num_cores(), rows=rows)
+
+
+def run_on_tokens(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
+    """Ask it with a thread a core of texts as tokens."""
+    where = token_rows(folder)
+    rows = Rows(
+        what="tokens",
+        paths=sorted(Path(where).iterdir()),
+        dataset=Dataset(where),
+        data=f"lists of {TOKENS[0]:,} to {TOKENS[1]:,} int32, {NUM_BYTES >> 20:,} MiB",
+        row_bytes=2 * sum(TOKENS),
+        batch_size=512,
+        in_thousands=True,
+    )
+    return run(data, folder, num_rounds=num_rounds, num_threads=num_cores(), rows=rows)
+
+
+def _ranking(paths: Sequence[Path]) -> Dataset:
+    return Dataset([str(path) for path in paths], columns=column_names(), fields=RANKING)
 
 
 def run(
@@ -128,10 +193,7 @@ def run(
     num_rounds: int,
     num_threads: int = 1,
     keeps: bool = False,
-    paths: Sequence[Path] = (),
-    fields: Mapping[str, Field] | None = None,
-    what: str = "all columns",
-    row_bytes: int = _ROW_BYTES,
+    rows: Rows | None = None,
 ) -> Answer:
     """Ask it with one thread that decodes.
 
@@ -144,15 +206,15 @@ def run(
         num_rounds: How often both are measured.
         num_threads: Threads that decode.
         keeps: Whether bare decoding keeps all of what it decodes to its end, rather than throw each row group away.
-        paths: Files that hold as many rows; its own unless told.
-        fields: What becomes of their columns, where these are others.
-        what: Is decoded, in words.
-        row_bytes: What a row takes in the cache, or less.
+        rows: What else than the ranking data it is asked of.
     """
-    urls = [str(path) for path in paths or data.paths]
+    if rows is None:
+        promise = None if keeps else 0.75
+        rows = Rows(what="all columns", paths=data.paths, dataset=_ranking(data.paths), promise=promise)
+    row_bytes, unit = rows.row_bytes, 1e3 if rows.in_thousands else 1e6
+    urls = [str(path) for path in rows.paths]
     num_all = sum(int(pq.read_metadata(url).num_rows) for url in urls)
     jobs = [(url, group) for url in urls for group in range(pq.read_metadata(url).num_row_groups)]
-    dataset = Dataset(urls, columns=column_names(), fields=RANKING) if fields is None else Dataset(urls, fields=fields)
     caches = _Caches(folder / "cold")
     remarks: list[str] = []
     rounds: list[str] = []
@@ -175,7 +237,7 @@ def run(
             if sum(threads.map(read, jobs)) != num_all:
                 raise AssertionError("rows are missing")
         remarks[:] = [f"processor time of the last round: bare decode {clock.used()}"]
-        return num_all / clock.elapsed_s / 1e6
+        return num_all / clock.elapsed_s / unit
 
     def first_epoch() -> float:
         caches.empty()
@@ -190,7 +252,9 @@ def run(
         threads = _Threads()
         num_rows = 0
         with threads.looking():  # some build one chunk and end
-            loader = Loader(dataset, batch_size=BATCH_SIZE, shuffle=True, cache=cache, num_threads=num_threads)
+            loader = Loader(
+                rows.dataset, batch_size=rows.batch_size, shuffle=True, cache=cache, num_threads=num_threads
+            )
         with loader:
             for step, batch in enumerate(loader):
                 num_rows += len(batch["label"])
@@ -200,7 +264,7 @@ def run(
             if num_rows != num_all:
                 raise AssertionError(f"{num_rows} rows of {num_all} were delivered")
             stages = {name: total.busy_s for name, total in loader.stats().stages.items()}
-        rate = num_all / clock.elapsed_s / 1e6
+        rate = num_all / clock.elapsed_s / unit
         remarks.append(f"processor time of the last round: first epoch {clock.used()}")
         remarks.extend(threads.account(clock, stages))
         return rate, clock.kernel_s
@@ -218,17 +282,17 @@ def run(
         )
 
     answer = compare(
-        f"first epoch, {what}, num_threads={num_threads} / bare pyarrow decode on as many threads"
+        f"first epoch, {rows.what}, num_threads={num_threads} / bare pyarrow decode on as many threads"
         + (", all of it kept in memory" if keeps else ""),
         ours=first_epoch,
         ceiling=decode,
-        unit="million rows/s",
+        unit=f"{'thousand' if rows.in_thousands else 'million'} rows/s",
         num_rounds=num_rounds,
-        promise=None if keeps or (paths and fields is None) else 0.75,
+        promise=rows.promise,
         remarks=told,
     )
     shutil.rmtree(caches.folder)
-    return answer
+    return answer if rows.data is None else replace(answer, data=rows.data)
 
 
 class _Caches:

@@ -19,7 +19,9 @@ from stoker.demo.data import DemoData
 NUM_BYTES = 1 << 30
 _GROUP_BYTES = 32 << 20
 _IMAGE_BYTES = 224 * 224 * 3
-_TOKENS = (100, 8_192)
+# Of an image as most keep them: compressed once, by itself.
+IMAGE_FILE_BYTES = (20_000, 150_000)
+TOKENS = (100, 8_192)
 _PACKED_LENGTH = 2_048
 _NUM_COLUMNS = 2_000
 WIDE = {"x": Field("float32", columns="x_*")}
@@ -39,7 +41,7 @@ def run_tokens(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
     del data
     rows = token_rows(folder)
     answer = against_copy("tokens", Dataset(rows), folder, batch_size=512, num_rounds=num_rounds, promise=0.65)
-    return replace(answer, data=f"lists of {_TOKENS[0]:,} to {_TOKENS[1]:,} int32, {NUM_BYTES >> 20:,} MiB")
+    return replace(answer, data=f"lists of {TOKENS[0]:,} to {TOKENS[1]:,} int32, {NUM_BYTES >> 20:,} MiB")
 
 
 def run_packed(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
@@ -49,7 +51,7 @@ def run_packed(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
     answer = against_copy(
         "packed tokens", Dataset(rows), folder, batch_size=64, num_rounds=num_rounds, promise=None, sequence=pack
     )
-    return replace(answer, data=f"lists of {_TOKENS[0]:,} to {_TOKENS[1]:,} int32 in rows of {_PACKED_LENGTH:,}")
+    return replace(answer, data=f"lists of {TOKENS[0]:,} to {TOKENS[1]:,} int32 in rows of {_PACKED_LENGTH:,}")
 
 
 def run_wide(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
@@ -67,17 +69,32 @@ def wide_rows(folder: Path) -> str:
 
 def token_rows(folder: Path) -> str:
     """Write texts as lists of tokens, and return where."""
-    return _write(folder / "tokens", _texts(), row_bytes=4 * sum(_TOKENS) // 2)
+    return _write(folder / "tokens", _texts(), row_bytes=4 * sum(TOKENS) // 2)
 
 
-def _write(folder: Path, groups: Iterator[pa.Table], *, row_bytes: int) -> str:
-    """Write as many rows as make about `NUM_BYTES`, a row group at a time, and return where."""
+def image_files(folder: Path) -> str:
+    """Write images as files, bytes of any length, and return where."""
+    return _write(folder / "image-files", _image_files(), row_bytes=sum(IMAGE_FILE_BYTES) // 2, is_usual=True)
+
+
+def _write(folder: Path, groups: Iterator[pa.Table], *, row_bytes: int, is_usual: bool = False) -> str:
+    """Write as many rows as make about `NUM_BYTES`, a row group at a time, and return where.
+
+    Args:
+        folder: Where.
+        groups: What.
+        row_bytes: Of each row.
+        is_usual: Whether to write as pyarrow does unless told, with a dictionary and snappy; else plainly.
+    """
     if folder.exists():
         return str(folder)
     folder.mkdir(parents=True)
     num_left = max(1, NUM_BYTES // row_bytes)
     first = next(groups)
-    with pq.ParquetWriter(folder / "0.parquet", first.schema, compression="none", use_dictionary=False) as writer:
+    compression = "snappy" if is_usual else "none"
+    with pq.ParquetWriter(
+        folder / "0.parquet", first.schema, compression=compression, use_dictionary=is_usual
+    ) as writer:
         rows = first
         while num_left > 0:
             rows = rows.slice(0, num_left)
@@ -96,10 +113,19 @@ def _images() -> Iterator[pa.Table]:
         yield pa.table({"label": rng.integers(0, 1_000, num), "image": images})
 
 
-def _texts() -> Iterator[pa.Table]:
-    rng, num = np.random.default_rng(0), max(1, _GROUP_BYTES // (2 * sum(_TOKENS)))
+def _image_files() -> Iterator[pa.Table]:
+    rng, num = np.random.default_rng(0), max(1, 2 * _GROUP_BYTES // sum(IMAGE_FILE_BYTES))
     while True:
-        offsets = np.concatenate([[0], np.cumsum(rng.integers(*_TOKENS, num, endpoint=True))]).astype(np.int32)
+        offsets = np.concatenate([[0], np.cumsum(rng.integers(*IMAGE_FILE_BYTES, num, endpoint=True))]).astype(np.int32)
+        content = pa.py_buffer(rng.integers(0, 256, offsets[-1], dtype=np.uint8))
+        images = pa.Array.from_buffers(pa.binary(), num, [None, pa.py_buffer(offsets), content])
+        yield pa.table({"label": rng.integers(0, 1_000, num), "image": images})
+
+
+def _texts() -> Iterator[pa.Table]:
+    rng, num = np.random.default_rng(0), max(1, _GROUP_BYTES // (2 * sum(TOKENS)))
+    while True:
+        offsets = np.concatenate([[0], np.cumsum(rng.integers(*TOKENS, num, endpoint=True))]).astype(np.int32)
         tokens = pa.array(rng.integers(0, 128_256, offsets[-1], dtype=np.int32))
         yield pa.table(
             {"label": rng.integers(0, 2, num), "tokens": pa.ListArray.from_arrays(pa.array(offsets), tokens)}

@@ -205,6 +205,8 @@ def test_the_question_about_a_cold_disk_is_answered(tmp_path, monkeypatch):
         ("run_against_kept", None),
         ("run_on_one_group", None),
         ("run_on_wide", 0.75),
+        ("run_on_images", 0.75),
+        ("run_on_tokens", 0.75),
     ],
 )
 def test_every_question_about_first_epochs_is_answered(question, promise, tmp_path, monkeypatch):
