@@ -7,11 +7,12 @@ import shutil
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -107,7 +108,7 @@ def run_on_small_files(data: DemoData, folder: Path, *, num_rounds: int) -> Answ
         data=f"the demo's ranking rows, {data.num_rows:,}, in {len(paths):,} files",
         promise=None,
     )
-    return run(data, folder, num_rounds=num_rounds, num_threads=num_cores(), rows=rows)
+    return _run_of(rows, data, folder, num_rounds)
 
 
 def run_on_clicks(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
@@ -120,7 +121,7 @@ def run_on_clicks(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
         dataset=Dataset(str(path), fields=FIELDS),
         data=f"rows as click logs have them, {data.num_rows:,}, {shape}, a tenth of them missing",
     )
-    return run(data, folder, num_rounds=num_rounds, num_threads=num_cores(), rows=rows)
+    return _run_of(rows, data, folder, num_rounds)
 
 
 def run_on_one_group(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
@@ -136,50 +137,54 @@ def run_on_one_group(data: DemoData, folder: Path, *, num_rounds: int) -> Answer
         data=f"the demo's ranking rows, {pq.read_metadata(path).num_rows:,}, in one row group",
         promise=None,
     )
-    return run(data, folder, num_rounds=num_rounds, num_threads=num_cores(), rows=rows)
+    return _run_of(rows, data, folder, num_rounds)
 
 
 def run_on_wide(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
     """Ask it with a thread a core of rows of 2,000 columns: what is done for each column counts."""
-    where = wide_rows(folder)
-    rows = Rows(
+    rows = _in_folder(
+        wide_rows(folder),
+        fields=WIDE,
         what="2,000 columns",
-        paths=sorted(Path(where).iterdir()),
-        dataset=Dataset(where, fields=WIDE),
         data=f"rows of {WIDE_BYTES // 4:,} columns of float32",
         row_bytes=WIDE_BYTES,
     )
-    return run(data, folder, num_rounds=num_rounds, num_threads=num_cores(), rows=rows)
+    return _run_of(rows, data, folder, num_rounds)
 
 
 def run_on_images(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
     """Ask it with a thread a core of images as files of theirs: bytes of any length, which nothing makes fewer."""
-    where = image_files(folder)
-    rows = Rows(
+    rows = _in_folder(
+        image_files(folder),
         what="images as files",
-        paths=sorted(Path(where).iterdir()),
-        dataset=Dataset(where),
         data=f"binary of {IMAGE_FILE_BYTES[0]:,} to {IMAGE_FILE_BYTES[1]:,} bytes, {NUM_BYTES >> 20:,} MiB",
         row_bytes=sum(IMAGE_FILE_BYTES) // 2,
         batch_size=256,
         in_thousands=True,
     )
-    return run(data, folder, num_rounds=num_rounds, num_threads=num_cores(), rows=rows)
+    return _run_of(rows, data, folder, num_rounds)
 
 
 def run_on_tokens(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
     """Ask it with a thread a core of texts as tokens."""
-    where = token_rows(folder)
-    rows = Rows(
+    rows = _in_folder(
+        token_rows(folder),
         what="tokens",
-        paths=sorted(Path(where).iterdir()),
-        dataset=Dataset(where),
         data=f"lists of {TOKENS[0]:,} to {TOKENS[1]:,} int32, {NUM_BYTES >> 20:,} MiB",
         row_bytes=2 * sum(TOKENS),
         batch_size=512,
         in_thousands=True,
     )
+    return _run_of(rows, data, folder, num_rounds)
+
+
+def _run_of(rows: Rows, data: DemoData, folder: Path, num_rounds: int) -> Answer:
     return run(data, folder, num_rounds=num_rounds, num_threads=num_cores(), rows=rows)
+
+
+def _in_folder(folder: str, *, fields: Mapping[str, Field] | None = None, **about: Any) -> Rows:
+    """Return the rows of all files in a folder."""
+    return Rows(paths=sorted(Path(folder).iterdir()), dataset=Dataset(folder, fields=fields), **about)
 
 
 def _ranking(paths: Sequence[Path]) -> Dataset:

@@ -263,6 +263,22 @@ def test_columns_that_are_decoded_all_at_once_are_the_same(data, num_rows, num_c
             assert is_lost(expected, num_rows) or (array.type == expected.type and same_bits(array, expected))
 
 
+def stream_of(content: bytes, metadata: pq.FileMetaData, **options) -> LeafStream:
+    """Return the only column of the first row group as it is read some rows at a time."""
+    (leaf,) = known_leaves(Layout.of(metadata)).values()
+    column, start = metadata.row_group(0).column(0), start_of(metadata, 0, 0)
+    return LeafStream(
+        loops.find(LOOPS),
+        leaf,
+        InMemory(content),
+        Span(start, start + column.total_compressed_size),
+        num_rows=metadata.row_group(0).num_rows,
+        codec=CODECS[compression_of(column)],
+        most_bytes=column.total_uncompressed_size,
+        **options,
+    )
+
+
 @settings(max_examples=150)
 @given(data=st.data(), num_rows=st.sampled_from([1, 7, 100, 1_000, 3_000]), seed=st.integers(0, 2**32 - 1))
 def test_a_column_that_is_read_some_rows_at_a_time_is_the_same(data, num_rows, seed):
@@ -272,19 +288,7 @@ def test_a_column_that_is_read_some_rows_at_a_time_is_the_same(data, num_rows, s
     options = options_for(data, array)
     content, metadata = written(pa.Table.from_arrays([array], schema=schema), **options)
     borders = sorted({0, num_rows, *rng.integers(0, num_rows, data.draw(st.integers(0, 8))).tolist()})
-    layout = Layout.of(metadata)
-    (leaf,) = known_leaves(layout).values()
-    column, start = metadata.row_group(0).column(0), start_of(metadata, 0, 0)
-    stream = LeafStream(
-        loops.find(LOOPS),
-        leaf,
-        InMemory(content),
-        Span(start, start + column.total_compressed_size),
-        num_rows=num_rows,
-        codec=CODECS[compression_of(column)],
-        most_bytes=column.total_uncompressed_size,
-        piece_bytes=data.draw(st.sampled_from([1, 50, 1_000, 1 << 18])),
-    )
+    stream = stream_of(content, metadata, piece_bytes=data.draw(st.sampled_from([1, 50, 1_000, 1 << 18])))
     expected = pq.ParquetFile(pa.BufferReader(content)).read_row_group(0, use_threads=False).column(0).combine_chunks()
     if is_lost(expected, num_rows):
         return
@@ -302,17 +306,7 @@ def test_a_column_that_is_read_some_rows_at_a_time_is_the_same(data, num_rows, s
 def test_words_that_do_not_stand_in_the_dictionary_as_they_come_are_looked_up():
     words = ["a", "b", "c", "d", "e", "f", "g", "h", "f", "d", "h", "b", "c", "d"]
     content, metadata = written(pa.table({"x": words}))
-    (leaf,) = known_leaves(Layout.of(metadata)).values()
-    column, start = metadata.row_group(0).column(0), start_of(metadata, 0, 0)
-    stream = LeafStream(
-        loops.find(LOOPS),
-        leaf,
-        InMemory(content),
-        Span(start, start + column.total_compressed_size),
-        num_rows=len(words),
-        codec=CODECS["SNAPPY"],
-        most_bytes=column.total_uncompressed_size,
-    )
+    stream = stream_of(content, metadata)
     # Of f, d, h the last one stands two behind the first one, as of b, c, d.
     assert [stream.take(num).to_pylist() for num in (8, 3, 3)] == [words[:8], words[8:11], words[11:]]
 

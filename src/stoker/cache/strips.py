@@ -51,10 +51,10 @@ class Strips:
 
     @cached_property
     def _borders(self) -> npt.NDArray[np.int64]:
-        """Rows with which the values of some field go on in another array, the first one and the end among them."""
-        found = [[0, len(self.places)]]
-        found += [np.searchsorted(lists.offsets, lists.values.starts[1:-1]).tolist() for lists in self.lists]
-        return np.unique(np.concatenate(found).astype(np.int64))
+        """Rows with which the values of some field go on in another array."""
+        return np.unique(
+            np.concatenate([np.searchsorted(lists.offsets, lists.values.starts[1:-1]) for lists in self.lists])
+        )
 
     @cached_property
     def _begins(self) -> npt.NDArray[np.int64]:

@@ -86,12 +86,11 @@ class Decoder:
 
     def _array(self, num_rows: int) -> pa.Array | None:
         """Return the first rows in memory; None where Arrow cannot hold them."""
-        leaf, state, offsets = self._leaf, self._target.state, self._target.offsets
+        leaf, target = self._leaf, self._target
+        state, offsets = target.state, target.offsets
         is_all = num_rows == state[ROWS]
         stop = int(state[VALUES]) if is_all else int(offsets[num_rows]) if leaf.is_list else num_rows
-        array = array_of(
-            leaf, self._target.values[: stop * leaf.width], self._target.valid[:num_rows] if state[NULLS] else None
-        )
+        array = array_of(leaf, target.values[: stop * leaf.width], target.valid[:num_rows] if state[NULLS] else None)
         if leaf.is_list:
             if is_all:
                 offsets[num_rows] = stop
@@ -100,26 +99,26 @@ class Decoder:
 
     def _leave_taken(self) -> None:
         """Lay rows that are left at the beginning of new memory: what was handed out is not written to again."""
-        first, have, end = self._num_taken, int(self._target.state[ROWS]), int(self._target.state[VALUES])
         target = self._target
+        first, have, end = self._num_taken, int(target.state[ROWS]), int(target.state[VALUES])
         values, valid, offsets = target.values, target.valid, target.offsets
-        is_list, num_nulls = self._leaf.is_list, int(self._target.state[NULLS])
+        is_list, num_nulls = self._leaf.is_list, int(target.state[NULLS])
         begin = first if not is_list else end if first == have else int(offsets[first])
         target.values, target.valid, target.offsets = NO_BYTES, NO_BYTES, NO_NUMBERS
         self._num_taken = 0
-        self._target.state[ROWS] = self._target.state[VALUES] = self._target.state[NULLS] = 0
+        target.state[ROWS] = target.state[VALUES] = target.state[NULLS] = 0
         self._most = max(self._most[0], have), max(self._most[1], end)
         if first == have:
             return
         self._grow(*self._most)  # there will be about as many before the next ones are left
         width = self._leaf.width
-        self._target.values[: (end - begin) * width] = values[begin * width : end * width]
+        target.values[: (end - begin) * width] = values[begin * width : end * width]
         if num_nulls:
-            self._target.valid[: have - first] = valid[first:have]
-            self._target.state[NULLS] = have - first - int(np.count_nonzero(valid[first:have]))
+            target.valid[: have - first] = valid[first:have]
+            target.state[NULLS] = have - first - int(np.count_nonzero(valid[first:have]))
         if is_list:
-            self._target.offsets[: have - first] = offsets[first:have] - begin
-        self._target.state[ROWS], self._target.state[VALUES] = have - first, end - begin
+            target.offsets[: have - first] = offsets[first:have] - begin
+        target.state[ROWS], target.state[VALUES] = have - first, end - begin
 
 
 def _grown(array: Any, num: int, *, is_shared: bool = False) -> Any:

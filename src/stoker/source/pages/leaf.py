@@ -38,8 +38,7 @@ class Leaf:
         width: Bytes of one value in a page, one where it is a bit.
         value_bytes: Bytes of one value in Arrow: as many, or the lower ones of them.
         is_list: Whether the column is one of lists.
-        is_words: Whether it is one of strings or binary: its values are then places in a dictionary, or
-            lengths.
+        is_words: Whether it is one of strings or binary: its values are then lengths, or places in a dictionary.
         form: What the loops are to know of it. Shape [6].
     """
 
