@@ -241,36 +241,6 @@ def _spread(target, num, num_there, valid, row, width):
                     zero(to + k)
 
 
-@compile_loop(types.int64(_BYTES, _OUT_INT64, _OUT_BYTES))
-def take_words_apart(b, offsets, words):
-    """Take a page of byte arrays, each behind its length, apart.
-
-    Args:
-        b: The page.
-        offsets: Filled: where each begins in `words`, and where the last one ends.
-        words: Filled: one behind the other.
-
-    Returns:
-        DONE, or BAD where the page is cut short.
-    """
-    at = 0
-    end = 0
-    base, target = types.int64(b.ctypes.data), types.int64(words.ctypes.data)
-    for i in range(len(offsets) - 1):
-        if len(b) - at < 4:
-            return BAD
-        num_bytes = load_4(base + at)
-        at += 4
-        if num_bytes > len(b) - at or num_bytes > len(words) - end:
-            return BAD
-        offsets[i] = end
-        copy(target + end, base + at, num_bytes)
-        at += num_bytes
-        end += num_bytes
-    offsets[-1] = end
-    return DONE
-
-
 @compile_loop(types.int64(types.int64, types.int64, types.int64, types.int64, types.int64, types.int64, types.int64))
 def _words(at, end, limit, num, lengths, room, room_end):
     """Copy byte arrays, each of which stands behind its length, one behind the other.
@@ -304,6 +274,24 @@ def _words(at, end, limit, num, lengths, room, room_end):
         at += num_bytes
         room += num_bytes
     return room
+
+
+@compile_loop(types.int64(_BYTES, _OUT_BYTES, _OUT_BYTES))
+def take_words_apart(b, lengths, words):
+    """Take a page of byte arrays, each behind its length, apart.
+
+    Args:
+        b: The page.
+        lengths: Filled: how long each is, four bytes each.
+        words: Filled: one behind the other.
+
+    Returns:
+        DONE, or BAD where the page is cut short.
+    """
+    base, room = types.int64(b.ctypes.data), types.int64(words.ctypes.data)
+    end, room_end = base + len(b), room + len(words)
+    behind = _words(base, end, end, len(lengths) // 4, types.int64(lengths.ctypes.data), room, room_end)
+    return BAD if behind == 0 else DONE
 
 
 # ---------------------------------------------------------------------- a column chunk

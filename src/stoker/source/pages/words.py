@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from stoker.offsets import offsets_of
 from stoker.source.pages.codecs import UNCOMPRESSED, arrow_codec, unpacked
 from stoker.source.pages.decoder import array_of
 from stoker.source.pages.leaf import Leaf
@@ -148,10 +149,10 @@ class WordsDecoder:
             if unpack is None:
                 return None
             plain = unpacked(pages.content, pages.table[0], unpack)
-        offsets, words = np.empty(num + 1, np.int64), np.empty(len(plain), np.uint8)
-        if self._kernels.take_words_apart(plain, offsets, words) != DONE:
+        lengths, words = np.empty(num, np.int32), np.empty(len(plain), np.uint8)
+        if self._kernels.take_words_apart(plain, lengths.view(np.uint8), words) != DONE:
             return None
-        return _array_of_words(kind, offsets, words, None)
+        return _array_of_words(kind, offsets_of(lengths), words, None)
 
     def _read_places(self, pages: Pages, first: int, stop: int) -> pa.Array | None:
         """Return what pages of places in the dictionary say, int32."""
