@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 
 class Marks:
@@ -43,3 +48,24 @@ def busy_share(marks: Marks, steps: list[tuple[Any, Any]]) -> float:
     """
     busy_s = sum(marks.seconds(start, stop) for start, stop in steps)
     return busy_s / marks.seconds(steps[0][0], steps[-1][1])
+
+
+def seconds_of(category: str, work: Callable[[], object], device: torch.device) -> float:
+    """Return the seconds that a GPU spends on what belongs to some work, by its profiler; on a CPU, all that it takes.
+
+    Args:
+        category: The profiler's name of operations: "gpu_memcpy", "kernel".
+        work: What is done.
+        device: Where.
+    """
+    if device.type != "cuda":
+        start = time.perf_counter()
+        work()
+        return time.perf_counter() - start
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        work()
+        torch.cuda.synchronize(device)
+    with tempfile.TemporaryDirectory() as folder:
+        profiler.export_chrome_trace(str(path := Path(folder) / "trace.json"))
+        events = json.loads(path.read_text())["traceEvents"]
+    return float(sum(event["dur"] for event in events if event.get("cat") == category)) / 1e6

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -92,8 +93,14 @@ def on_device(
         multiprocessing_context="spawn" if num else None,
         prefetch_factor=4 if num else None,
     )
-    for batch in loader:
-        yield {name: _moved(field, device) for name, field in batch.items()}
+    batches = iter(loader)
+    try:
+        for batch in batches:
+            yield {name: _moved(field, device) for name, field in batch.items()}
+    finally:
+        if num:  # they would go on for ever, and one that dies of being stopped shall not end what was measured
+            with suppress(RuntimeError):
+                batches._shutdown_workers()  # type: ignore[attr-defined]
 
 
 def _moved(field: Any, device: torch.device) -> Any:

@@ -91,6 +91,7 @@ def test_the_questions_about_real_steps_are_answered(tmp_path, monkeypatch):
     monkeypatch.setattr(workloads, "NUM_BYTES", 1 << 20)
     monkeypatch.setattr(workloads, "_GROUP_BYTES", 1 << 18)
     monkeypatch.setattr(steps, "NUM_STEPS", 3)
+    monkeypatch.setattr(steps, "_NUM_FIRST", 1)
     monkeypatch.setattr(steps, "Ranking", functools.partial(steps.Ranking, buckets=1_000, width=8))
     monkeypatch.setattr(steps, "Language", functools.partial(steps.Language, width=64, num_layers=1))
     data, options = (

@@ -190,5 +190,8 @@ class PromptStream:
     def query(self):
         return True
 
+    def current(self):
+        return 0
+
     def wait(self, mark, tensors):
         assert all(isinstance(tensor, self._torch.Tensor) for tensor in tensors)

@@ -223,3 +223,19 @@ class Prefetch(Generic[T]):
         first = self._next_to_make
         self._next_to_make += self._num_wanted()
         return first, self._next_to_make
+
+
+def num_makers(num_threads: int, *, depth: int, max_together: int) -> int:
+    """Return how many of so many threads should make results that take the interpreter's lock in turns.
+
+    As many as find room for what they make together, while as much waits: more of them make fewer at a time, and so
+    want the lock more often, each of them and all together. Sixteen threads with room for forty batches made two at a
+    time, half as many a second as four that make eight (docs/decisions/0010).
+
+    Args:
+        num_threads: There are.
+        depth: Results that may be made or wait ahead of the caller.
+        max_together: Results that one makes at a time, at most.
+    """
+    together = max(1, min(max_together, depth // 3))
+    return min(num_threads, max(2, depth // together - 1))

@@ -13,7 +13,7 @@ from stoker.feed.fill import Filler
 from stoker.feed.finish import Finisher, Prepared
 from stoker.feed.gathering import Gatherer
 from stoker.feed.opened import Opened
-from stoker.feed.prefetch import Prefetch
+from stoker.feed.prefetch import Prefetch, num_makers
 from stoker.feed.residence import offer_window
 from stoker.feed.run_settings import RunSettings
 from stoker.feed.streams import EpochStream, Mapped, MixedStream, Stream
@@ -146,13 +146,16 @@ class Run:
             # What says which data set each sample is of is written to each batch.
             leave_together=self._finisher.takes_together and settings.source_field is None,
         )
+        # Without threads the user's own function is not called, nor anything copied, before it is asked for.
+        max_together = self._gatherer.max_together if settings.prefetch or self._finisher.is_quick else 1
         self._prefetch: Prefetch[Prepared] = Prefetch(
             self._make,
             num_results=len(self._numbers),
             depth=settings.prefetch,
-            num_threads=settings.num_threads,
-            # Without threads the user's own function is not called, nor anything copied, before it is asked for.
-            max_together=self._gatherer.max_together if settings.prefetch or self._finisher.is_quick else 1,
+            num_threads=settings.num_threads
+            if settings.augment is not None
+            else num_makers(settings.num_threads, depth=settings.prefetch, max_together=max_together),
+            max_together=max_together,
             waiting=partial(stages.span, "wait_room"),
             held=held,
         )

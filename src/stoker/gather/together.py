@@ -102,8 +102,15 @@ def _offsets_in(pool: BufferPool, num_fields: int, sizes: Sequence[int]) -> Arra
 
 def _from_zero(offsets: Array, sizes: Sequence[int], out: Array) -> list[int]:
     """Write offsets through all batches as those of each, and return how much each batch has; `sizes` is of what."""
-    borders = offsets_of(np.array(sizes, dtype=np.int64)).tolist()
-    for i, (begin, end) in enumerate(pairwise(borders)):
-        np.subtract(offsets[begin : end + 1], offsets[begin], out=out[begin + i : end + i + 1])
-    ends: list[int] = np.diff(offsets[borders]).tolist()
-    return ends
+    borders = offsets_of(np.array(sizes, dtype=np.int64))
+    begins = offsets[borders[:-1]]
+    if len(set(sizes)) == 1:
+        # All at once: what works on thousands of numbers gives the interpreter's lock up, and waits to get it back.
+        num, step = len(sizes), offsets.itemsize
+        each = np.ndarray((num, sizes[0] + 1), offsets.dtype, offsets, strides=(sizes[0] * step, step))
+        np.subtract(each, begins[:, None], out=out.reshape(each.shape))
+    else:
+        for i, (begin, end) in enumerate(pairwise(borders.tolist())):
+            np.subtract(offsets[begin : end + 1], begins[i], out=out[begin + i : end + i + 1])
+    num_values: list[int] = (offsets[borders[1:]] - begins).tolist()
+    return num_values

@@ -10,7 +10,7 @@ import torch
 
 from stoker.compact import Compact
 from stoker.gather.assemble import Assembled, SharedRows
-from stoker.spec import Array, Ragged, Shared
+from stoker.spec import Array, Ragged, Shared, Spec
 from stoker.torch.compact import widen_tensor
 from stoker.torch.expand import expand_ragged, expand_rows, expanded_totals
 from stoker.torch.resident import ResidentRows
@@ -80,6 +80,10 @@ class Copies:
         found = expand_ragged(lists, index, expanded_totals(host_lists, host_index))
         self.memory += _tensors_of(found)
         return found
+
+    def has_narrow(self, spec: Spec) -> bool:
+        """Whether fixed-width fields of these are widened here."""
+        return any(entry.name in self._compact for entry in spec.fixed)
 
     def widened(self, name: str, field: Any) -> Any:
         """Return a field as it is delivered, behind the copy: itself, where it is not kept narrower."""

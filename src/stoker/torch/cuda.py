@@ -50,6 +50,11 @@ class CudaStream:
         event.record(self._stream)
         return event
 
+    def current(self) -> int:
+        """Return the handle of the stream that the caller's work goes to."""
+        handle: int = torch.cuda.current_stream(self._device).cuda_stream
+        return handle
+
     def wait(self, mark: Mark, tensors: list[torch.Tensor]) -> None:
         """Let the loop's stream wait, and tell the allocator that it uses the tensors."""
         stream = torch.cuda.current_stream(self._device)

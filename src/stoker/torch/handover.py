@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from collections.abc import Hashable
+from typing import NamedTuple
 
 import torch
 
@@ -16,7 +17,7 @@ from stoker.torch.copies import Copies
 from stoker.torch.resident import ResidentRows
 from stoker.torch.stream import Mark, SideStream
 from stoker.torch.tensors import Tensors, as_tensors, fields_of, own_tensors
-from stoker.torch.together import batches_of
+from stoker.torch.together import Cut, begin
 
 
 class CpuHandover:
@@ -61,21 +62,44 @@ class CpuHandover:
         return prepared
 
 
-@dataclass(frozen=True)
-class OnDevice:
-    """A batch whose copy is under way.
+class Crossing:
+    """Batches whose copy is under way: one, or several that are copied as one.
 
-    Attributes:
-        tensors: Its fields on the device, valid once `copied` is done.
-        memory: Every tensor that owns device memory among them or behind them, and of those that are copied with it.
+    Args:
+        cut: Returns the fields of each batch, valid once `copied` is done; called once, for the first that is wanted.
+        memory: Every tensor that owns device memory among them or behind them.
         copied: Behind the copy.
-        source: The host memory that is being read until then; the same for batches that are copied as one.
+        source: The host memory that is being read until then.
     """
 
-    tensors: Tensors
-    memory: list[torch.Tensor]
-    copied: Mark
-    source: Made | Together
+    def __init__(self, cut: Cut, memory: list[torch.Tensor], copied: Mark, source: Made | Together) -> None:
+        self._cut: Cut | None = cut
+        self._batches: list[Tensors | None] = []
+        self.memory = memory
+        self.copied = copied
+        self.source = source
+        self.streams: set[Hashable] = set()
+        """Streams that wait for it already."""
+
+    def take(self, number: int) -> Tensors:
+        """Return the fields of one of the batches, once."""
+        if self._cut is not None:
+            self._batches, self._cut = [*self._cut()], None
+        fields, self._batches[number] = self._batches[number], None
+        assert fields is not None
+        return fields
+
+
+class OnDevice(NamedTuple):
+    """One of the batches that cross.
+
+    Attributes:
+        crossing: They.
+        number: Of it among them.
+    """
+
+    crossing: Crossing
+    number: int
 
 
 class DeviceHandover:
@@ -86,7 +110,8 @@ class DeviceHandover:
 
     Two memories must outlive their readers. The pinned buffer goes back to the pool only when the copy has happened:
     `_in_flight` holds it until then. The device memory is allocated on the copy stream but used on the loop's, so
-    the stream tells torch's allocator, which otherwise would give it to the next copy too early.
+    the stream tells torch's allocator, which otherwise would give it to the next copy too early: once for all batches
+    that crossed together, and each stream that they are used on.
 
     Args:
         stream: Copies.
@@ -101,7 +126,7 @@ class DeviceHandover:
         self._stream = stream
         self.resident = resident
         self._lock = threading.Lock()
-        self._in_flight: list[OnDevice] = []
+        self._in_flight: list[Crossing] = []
 
     def allocate(self, num_bytes: int) -> Array:
         """Return pinned memory."""
@@ -129,27 +154,31 @@ class DeviceHandover:
                 # Where two pieces were put together, these own memory, too.
                 copies.memory += [one for one in tensors.values() if isinstance(one, torch.Tensor)]
             copied = self._stream.mark()
-        return OnDevice(tensors, copies.memory, copied, made)
+        return OnDevice(Crossing(lambda: [tensors], copies.memory, copied, made), 0)
 
     def prepare_together(self, together: Together, leaving: Leaving) -> list[OnDevice]:
         """Begin one copy for several batches, and return each of them."""
         copies = self._copies(leaving)
         with self._stream.copies():
-            batches = batches_of(together, copies, leaving)
+            cut = begin(together, copies, leaving)
             copied = self._stream.mark()
-        return [OnDevice(fields, copies.memory, copied, together) for fields in batches]
+        crossing = Crossing(cut, copies.memory, copied, together)
+        return [OnDevice(crossing, number) for number in range(len(together.sizes))]
 
     def _copies(self, leaving: Leaving) -> Copies:
         return Copies(self._stream, self.resident, {} if leaving.is_widened else leaving.compact)
 
     def hand_over(self, prepared: OnDevice) -> Tensors:
         """Return the tensors; what the loop does with them on its stream waits for the copy."""
-        self._stream.wait(prepared.copied, prepared.memory)
-        with self._lock:
-            self._in_flight = [batch for batch in self._in_flight if not batch.copied.query()]
-            if not any(batch.source is prepared.source for batch in self._in_flight) and not prepared.copied.query():
-                self._in_flight.append(prepared)
-        return prepared.tensors
+        crossing = prepared.crossing
+        stream = self._stream.current()
+        if stream not in crossing.streams:
+            self._stream.wait(crossing.copied, crossing.memory)
+            if not crossing.streams:
+                with self._lock:
+                    self._in_flight = [one for one in [*self._in_flight, crossing] if not one.copied.query()]
+            crossing.streams.add(stream)
+        return crossing.take(prepared.number)
 
 
 def _shared_in_one_storage(made: Made) -> Tensors:

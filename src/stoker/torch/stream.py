@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -35,6 +36,9 @@ class SideStream(Protocol):
 
     def mark(self) -> Mark:
         """Return a mark behind all work begun so far."""
+
+    def current(self) -> Hashable:
+        """Return which stream the caller's work on the device goes to."""
 
     def wait(self, mark: Mark, tensors: list[torch.Tensor]) -> None:
         """Let the caller's work on the device wait for `mark`, and the tensors' memory for that work."""
