@@ -19,6 +19,7 @@ QUESTIONS = {
     "gpu-copy": copying.run_copy,
     "gpu-resident": copying.run_resident,
     "gpu-ranking": steps.run_ranking,
+    "gpu-ranking-small": steps.run_small_ranking,
     "gpu-language": steps.run_language,
 }
 

@@ -91,7 +91,7 @@ def on_device(
         num_workers=num,
         pin_memory=device.type == "cuda",
         multiprocessing_context="spawn" if num else None,
-        prefetch_factor=4 if num else None,
+        prefetch_factor=2 if num else None,
     )
     batches = iter(loader)
     try:

@@ -25,15 +25,22 @@ HUGE_BYTES = 2 << 20
 ADVICE: int | None = getattr(mmap, "MADV_HUGEPAGE", None)
 
 
-def memory(num_bytes: int) -> npt.NDArray[Any]:
+def memory(num_bytes: int, *, is_inherited: bool = True) -> npt.NDArray[Any]:
     """Return new memory of this process, in huge pages as far as it fills them: uint8, shape [num_bytes].
 
     It begins at a huge page's border. What is not touched takes no memory. Freed with the last array that refers to it.
+
+    Args:
+        num_bytes: How much.
+        is_inherited: Whether a process that is forked has it, too: not what a device copies from. This process, which
+            writes to it next, would get another page, and the device go on with the one that is the child's now.
     """
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
     whole = mmap.mmap(-1, max(num_bytes, 1) + HUGE_BYTES, flags=flags)
     if ADVICE is not None:
         whole.madvise(ADVICE)
+    if not is_inherited and hasattr(mmap, "MADV_DONTFORK"):
+        whole.madvise(mmap.MADV_DONTFORK)
     begin = -np.frombuffer(whole, dtype=np.uint8).ctypes.data % HUGE_BYTES
     # By way of a memoryview: a view of a slice of an array would refer to that array, not be one of its own.
     return np.frombuffer(memoryview(whole)[begin : begin + num_bytes], dtype=np.uint8)

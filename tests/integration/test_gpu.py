@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from contextlib import contextmanager
 
 import numpy as np
@@ -201,6 +202,28 @@ def test_a_loader_that_is_left_in_the_middle_leaves_nothing_behind(tmp_path, cop
     gc.collect()
     torch.cuda.synchronize()
     assert torch.cuda.memory_allocated() == before
+
+
+def test_memory_that_batches_cross_from_is_pinned_and_not_inherited(tmp_path, copies):
+    assert torch.from_numpy(CudaStream(torch.device("cuda", 0)).allocate(5 << 20)).is_pinned()
+    dataset = stoker.Dataset(write_files(tmp_path / "data", [500]), chunk_size=4_000)
+    with TorchLoader(dataset, device="cuda", batch_size=10, shuffle=True, cache=tmp_path / "cache") as loader:
+        batches = [next(iter(loader)) for _ in range(2)]
+        ours, theirs = os.pipe()
+        child = os.fork()
+        if not child:  # holds on to what it has until the parent is done
+            os.close(theirs)
+            os.read(ours, 1)
+            os._exit(0)
+        os.close(ours)
+        try:
+            for _ in range(3):
+                batches += list(loader)
+        finally:
+            os.close(theirs)
+            os.waitpid(child, 0)
+    for batch in batches:
+        check_samples({name: to_host(field) for name, field in batch.items()})
 
 
 def test_a_data_loader_pins_and_moves_what_workers_make(tmp_path):

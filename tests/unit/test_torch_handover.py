@@ -272,6 +272,31 @@ def test_batches_that_leave_as_one_are_those_that_leave_one_by_one(tmp_path, col
     window.close()
 
 
+def test_a_stream_waits_once_for_batches_that_crossed_together(tmp_path):
+    class TwoStreams(LateStream):
+        now = 0
+
+        def current(self):
+            return self.now
+
+    window = window_of(tmp_path, [30], first=0, columns=["id", "history"])
+    rows = np.arange(12)
+    pool = buffers.BufferPool()
+    whole = assemble(window.spec, [Part.at(window, np.zeros_like(rows), rows)], pool)
+    stream = TwoStreams()
+    handover = DeviceHandover(stream)
+    batches = handover.prepare_together(side_by_side(whole, [4, 4, 4], pool), LEAVING)
+    ids = [handover.hand_over(batches[0])["id"], handover.hand_over(batches[1])["id"]]
+    assert stream.num_waits == 1
+    stream.now = 1  # the loop goes on elsewhere
+    ids.append(handover.hand_over(batches[2])["id"])
+    assert stream.num_waits == 2
+    assert len(stream.recorded) == 2 * len(batches[0].crossing.memory)
+    stream.run()
+    assert torch.cat(ids).tolist() == list(range(12))
+    window.close()
+
+
 def test_what_augment_returns_is_copied_field_by_field(dataset):
     def augment(batch, rng):
         return {

@@ -30,6 +30,9 @@ from stoker.trace.stages import Stages
 # with 16 MiB, 9.0 with 24, 8.8 with 32.
 _MAX_TOGETHER = 8
 TOGETHER_BYTES = 24 << 20
+# To a device: half a block of the pool, so that a group of them lies in one that others share. What a group costs
+# beside its bytes, 0.3 ms of the interpreter's lock, comes out of the time of a loop that launches operations.
+_CROSSING_BYTES = 32 << 20
 # And of small ones, which cost little but what each call costs. Batches of one row, two threads: 65 to 74 microseconds
 # with 8 at a time, 51 to 58 with 13, as many as go into 40 ahead; of 2.6 MB none.
 _MAX_SMALL_TOGETHER, _SMALL_TOGETHER_BYTES = 16, 8 << 20
@@ -75,7 +78,8 @@ class Gatherer:
         self._settings = settings
         self._stages = stages
         self._scratch = BufferPool()
-        self._batch_bytes = TOGETHER_BYTES  # of the last one; until one is made, one at a time
+        self._most_together_bytes = _CROSSING_BYTES if leave_together else TOGETHER_BYTES
+        self._batch_bytes = self._most_together_bytes  # of the last one; until one is made, one at a time
         self._num_ahead = num_ahead
         self._leave_together = leave_together
         self._num_together = 1  # the most so far
@@ -98,7 +102,7 @@ class Gatherer:
         if self._num_ahead == 0:
             return 1
         # Batches with lists differ in size, and those that are claimed together should be gathered in one go.
-        return max(1, min(_MAX_TOGETHER, int(TOGETHER_BYTES / (_MOST_ABOVE * batch_bytes))))
+        return max(1, min(_MAX_TOGETHER, int(self._most_together_bytes / (_MOST_ABOVE * batch_bytes))))
 
     def gather(self, numbers: Sequence[int]) -> tuple[Gathered, list[tuple[Slice, ...]]]:
         """Return the batches of the first of these steps and of those after it whose windows are open already.
@@ -106,7 +110,7 @@ class Gatherer:
         Blocks: until the windows of the first are open.
         """
         streams = self._streams
-        slices = self._slices_of(numbers[: max(1, TOGETHER_BYTES // self._batch_bytes)])
+        slices = self._slices_of(numbers[: max(1, self._most_together_bytes // self._batch_bytes)])
         by_lane = _by_lane(slices)
         while len(slices) > 1 and not self._are_open(by_lane):
             slices.pop()
@@ -138,7 +142,7 @@ class Gatherer:
         self._batch_bytes = max(1, size_bytes // len(slices))
         if self._is_warming:
             self._num_together = max(self._num_together, len(slices))
-            if size_bytes <= TOGETHER_BYTES:
+            if size_bytes <= self._most_together_bytes:
                 self._is_warming = self._pool.warm(self._most_bytes)
         return gathered, slices
 

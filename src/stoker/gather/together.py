@@ -86,11 +86,11 @@ def side_by_side(
         np.copyto(index, one.index)
         shared.append((rows, index))
     offsets = _offsets_in(pool, len(lists), sizes)
-    num_values = [_from_zero(one.offsets, sizes, out) for one, out in zip(lists, offsets, strict=True)]
+    num_values = _from_zero([one.offsets for one in lists], sizes, offsets)
     if groups is not None:
-        (out,) = _offsets_in(pool, 1, groups.sizes)
-        _from_zero(groups.offsets, groups.sizes, out)
-        groups = groups._replace(offsets=out)
+        out = _offsets_in(pool, 1, groups.sizes)
+        _from_zero([groups.offsets], groups.sizes, out)
+        groups = groups._replace(offsets=out[0])
     return Together(assembled, sizes, offsets, num_values, shared, groups)
 
 
@@ -100,17 +100,32 @@ def _offsets_in(pool: BufferPool, num_fields: int, sizes: Sequence[int]) -> Arra
     return pool.take(num_bytes)[:num_bytes].view(np.int64).reshape(num_fields, num_offsets)
 
 
-def _from_zero(offsets: Array, sizes: Sequence[int], out: Array) -> list[int]:
-    """Write offsets through all batches as those of each, and return how much each batch has; `sizes` is of what."""
+def _from_zero(fields: Sequence[Array], sizes: Sequence[int], out: Array) -> list[list[int]]:
+    """Write the offsets of fields through all batches as those of each batch.
+
+    Args:
+        fields: Offsets of each, of lists or of groups.
+        sizes: How many of these each batch has. [N].
+        out: Gets the offsets of all fields. Shape [F, B + N].
+
+    Returns:
+        How many values, or samples, of each field each batch has. [F][N].
+    """
+    if not fields:
+        return []
     borders = offsets_of(np.array(sizes, dtype=np.int64))
-    begins = offsets[borders[:-1]]
-    if len(set(sizes)) == 1:
-        # All at once: what works on thousands of numbers gives the interpreter's lock up, and waits to get it back.
-        num, step = len(sizes), offsets.itemsize
-        each = np.ndarray((num, sizes[0] + 1), offsets.dtype, offsets, strides=(sizes[0] * step, step))
-        np.subtract(each, begins[:, None], out=out.reshape(each.shape))
-    else:
-        for i, (begin, end) in enumerate(pairwise(borders.tolist())):
-            np.subtract(offsets[begin : end + 1], begins[i], out=out[begin + i : end + i + 1])
-    num_values: list[int] = (offsets[borders[1:]] - begins).tolist()
+    begins, ends = borders[:-1], borders[1:]
+    is_even = len(set(sizes)) == 1
+    num_values = []
+    for offsets, row in zip(fields, out, strict=True):
+        first = offsets[begins]
+        if is_even:
+            # In one go: what works on thousands of numbers gives the interpreter's lock up, and wants it back.
+            step = offsets.itemsize
+            each = np.ndarray((len(sizes), sizes[0] + 1), offsets.dtype, offsets, strides=(sizes[0] * step, step))
+            np.subtract(each, first[:, None], out=row.reshape(each.shape))
+        else:
+            for i, (begin, end) in enumerate(pairwise(borders.tolist())):
+                np.subtract(offsets[begin : end + 1], first[i], out=row[begin + i : end + i + 1])
+        num_values.append((offsets[ends] - first).tolist())
     return num_values

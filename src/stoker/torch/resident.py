@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 
 from stoker.gather.assemble import Residence
+from stoker.gather.buffers import BufferPool
 from stoker.spec import Array
 from stoker.torch.stream import Mark, SideStream
 from stoker.torch.tensors import words_of
@@ -39,6 +40,7 @@ class ResidentRows:
         self._width = 0
         self._end = 0
         self._records: torch.Tensor | None = None
+        self._staging = BufferPool(stream.allocate, has_small=True)
         self._in_flight: list[tuple[Mark, Array]] = []
 
     def open(self, num_samples: npt.NDArray[np.int64], record_bytes: int) -> None:
@@ -69,7 +71,7 @@ class ResidentRows:
             if end > self._num_rows:
                 return False
             # Pinned memory that is ours: the window may be closed before the copy has happened.
-            staged = self._stream.allocate(records.nbytes)[: records.nbytes]
+            staged = self._staging.take(records.nbytes)[: records.nbytes]
             np.copyto(staged.reshape(records.shape), records)
             with self._stream.copies():
                 if self._records is None:

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 from itertools import groupby
-from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 
 from stoker.spec import Array, Ragged, Shared, Spec
-
-# A tensor of the same memory that knows of no other.
-_DATA = attrgetter("data")
 
 Tensors: TypeAlias = dict[str, "torch.Tensor | Ragged | Shared"]
 
@@ -85,7 +81,19 @@ def fields_of(records: torch.Tensor, spec: Spec) -> dict[str, torch.Tensor]:
         records: uint8, shape [B, record_bytes].
         spec: Spec of the samples.
     """
-    num_samples = len(records)
+    # As they come they are views of each other: one that is written to would be another version of all, and torch
+    # refuses to write into one beside gradients.
+    return {name: view.data for name, view in views_of(records, spec).items()}
+
+
+def views_of(records: torch.Tensor, spec: Spec) -> dict[str, torch.Tensor]:
+    """Return the same as views of the records, for those who make others of them.
+
+    Args:
+        records: uint8, shape [B, record_bytes].
+        spec: Spec of the samples.
+    """
+    num_samples = records.shape[0]
     fields: dict[str, torch.Tensor] = {}
     typed: dict[torch.dtype, torch.Tensor] = {}
     for run in _runs(spec):
@@ -98,14 +106,13 @@ def fields_of(records: torch.Tensor, spec: Spec) -> dict[str, torch.Tensor]:
         if run.dtype not in typed:
             typed[run.dtype] = records.view(run.dtype)
         items = typed[run.dtype]
-        views = items.as_strided(
-            (len(run.names), *shape),
-            (run.num_items, items.shape[1], *run.strides),
-            items.storage_offset() + run.begin,
-        )
-        # 69 fields take 66 microseconds so, with one call each 151. As they come they are views of each other: one
-        # that is written to would be another version of all, and torch refuses to write into one beside gradients.
-        fields.update(zip(run.names, map(_DATA, views.unbind(0)), strict=True))
+        begin, strides = items.storage_offset() + run.begin, (items.shape[1], *run.strides)
+        if len(run.names) == 1:
+            fields[run.names[0]] = items.as_strided(shape, strides, begin)
+            continue
+        # 69 fields take 66 microseconds so, with one call each 151.
+        views = items.as_strided((len(run.names), *shape), (run.num_items, *strides), begin)
+        fields.update(zip(run.names, views.unbind(0), strict=True))
     return {entry.name: fields[entry.name] for entry in spec.fixed}
 
 
@@ -122,7 +129,8 @@ def words_of(records: torch.Tensor) -> torch.Tensor:
 def cut(tensor: torch.Tensor, sizes: Sequence[int]) -> Sequence[torch.Tensor]:
     """Return pieces of a tensor, in its memory, each a tensor of its own to write to.
 
-    Those of `Tensor.split` are views of each other; see `fields_of`. Eight take 9 microseconds so, and 4 like this.
+    Those of `Tensor.split` are views of it and of each other; see `fields_of`. Eight take 9 microseconds so, 4 like
+    this.
 
     Args:
         tensor: Shape [B, ...].

@@ -22,7 +22,7 @@ from stoker.gather.together import Together
 from stoker.spec import Array, Ragged, Shared, Spec
 from stoker.torch.copies import Copies
 from stoker.torch.expand import expand_records
-from stoker.torch.tensors import Tensors, cut, cut_each, fields_of
+from stoker.torch.tensors import Tensors, cut, cut_each, views_of
 
 Cut: TypeAlias = Callable[[], list[Tensors]]
 """Takes what was begun apart: returns the fields of each batch, which are views of it."""
@@ -75,8 +75,8 @@ def _begin_own(together: Together, copies: Copies) -> Cut:
 def _fixed(records: torch.Tensor, spec: Spec, sizes: Sequence[int], copies: Copies) -> Cut:
     """Return what gives the fixed-width fields of each batch; those that are kept narrower are widened now."""
     if not copies.has_narrow(spec):
-        return lambda: cut_each(fields_of(records, spec), sizes)
-    return partial(cut_each, {name: copies.widened(name, one) for name, one in fields_of(records, spec).items()}, sizes)
+        return lambda: cut_each(views_of(records, spec), sizes)
+    return partial(cut_each, {name: copies.widened(name, one) for name, one in views_of(records, spec).items()}, sizes)
 
 
 def _begin_lists(together: Together, copies: Copies) -> Cut:

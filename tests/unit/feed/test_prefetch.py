@@ -2,8 +2,10 @@ import threading
 import weakref
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from stoker.feed.prefetch import Prefetch
+from stoker.feed.prefetch import Prefetch, num_makers
 
 
 def one_by_one(make):
@@ -265,3 +267,22 @@ def test_results_that_are_all_held_can_be_closed():
     prefetch.close()
     with pytest.raises(InterruptedError):
         prefetch.get()
+
+
+@given(num_threads=st.integers(1, 256), depth=st.integers(1, 200), max_together=st.integers(1, 16))
+def test_no_more_threads_make_results_than_find_room_for_what_they_make_together(num_threads, depth, max_together):
+    num = num_makers(num_threads, depth=depth, max_together=max_together)
+    together = max(1, min(max_together, depth // (num + 1)))
+    assert 1 <= num <= num_threads
+    # As many at a time as with two threads, whatever the machine has; and one more thread would make fewer.
+    assert together >= min(max_together, depth // 3)
+    if max(2, num) < num_threads and depth >= 3:
+        assert depth // (num + 2) < min(max_together, depth // 3)
+
+
+def test_a_machine_of_many_cores_makes_batches_by_few_threads():
+    assert num_makers(16, depth=40, max_together=8) == 4
+    assert num_makers(16, depth=12, max_together=1) == 11  # large ones, each by itself
+    assert num_makers(2, depth=40, max_together=8) == 2
+    assert num_makers(16, depth=2, max_together=8) == 2
+    assert num_makers(1, depth=40, max_together=8) == 1
