@@ -29,7 +29,7 @@ _VOCABULARY = 128_256
 _LENGTH = 1_024
 # Rows of a batch of the ranking model. Large steps keep a GPU of 2024 busy; small ones it has done sooner than Python
 # launches the next, so that whatever else takes the interpreter's lock shows.
-LARGE, SMALL = 65_536, 8_192
+LARGE, SMALL = 32_768, 8_192
 
 
 class Ranking(nn.Module):

@@ -55,7 +55,8 @@ class Loader:
 
     The first epoch reads, transforms and caches while it trains; later ones read the cache alone. Each `for` is one
     epoch, the next `for` the next epoch; a `for` that was left early begins the same epoch again. A batch is yours:
-    its memory is used again only when nothing refers to it any more, nor to those gathered with it (24 MiB at most).
+    its memory is used again only when nothing refers to it any more, nor to those gathered with it (24 MiB at most,
+    on a device 64).
     Fixed-width fields are views with the record as stride; `np.ascontiguousarray` copies one that must be contiguous.
 
     The order counts rows, unless `shuffle_by`, `weights` or `sequence` says otherwise. What it counts then is found by
@@ -89,12 +90,13 @@ class Loader:
             processes and data sets. None keeps them in memory (tmpfs) for this loader alone.
         cache_limit: Size of that folder, "500GB" or bytes; None is what the disk has.
         num_threads: Threads that decode, transform and convert at a time (as many more as are worth it wait for a
-            remote source, one writes), and as many that assemble batches; default: the cores this process may use,
-            within its container's limit. Changes no batch.
+            remote source, one writes), and as many that assemble batches, but no more than gain by it; default: the
+            cores this process may use, within its container's limit. Changes no batch.
         prefetch: Batches made ahead of the step; with 0 they are assembled when one is asked for, in the calling
             thread: small ones some at a time, of 1 MiB together, where neither `augment` nor a device is concerned.
-            None makes 40 where these have 128 MiB at most, and fewer of larger ones, down to 12. Changes no batch.
-            Memory has room for these, the one in use, and twice 24 MiB of what is gathered together with them.
+            None makes 40 where these have 128 MiB at most, to a device 256 MiB, and fewer of larger ones, down to 12.
+            Changes no batch. Memory has room for these, the one in use, and twice 24 MiB, to a device 64 MiB, of what
+            is gathered together with them.
             Where epochs follow each other, those of the third begin to be made while the second ends.
         transform_in: "threads", or "processes" for a transform that holds the GIL.
         augment: Function of (batch, generator) that returns the batch to hand over; runs after the cache, on every
@@ -227,7 +229,9 @@ class Loader:
             self.close()
             raise
         batch_bytes = self._batch_bytes(wanted, maker)
-        prefetch = default_prefetch(batch_bytes) if wanted.prefetch is None else wanted.prefetch
+        prefetch = (
+            default_prefetch(batch_bytes, crosses=handover.copies) if wanted.prefetch is None else wanted.prefetch
+        )
         self._settings = RunSettings(
             seed=wanted.seed,
             shard=wanted.shard,
@@ -243,7 +247,7 @@ class Loader:
             once=_once(wanted, handover),
             is_expanded=wanted.shared == "expand",
         )
-        self._pool = BufferPool(handover.allocate, has_small=handover.copies)
+        self._pool = BufferPool(handover.allocate, is_pinned=handover.copies)
         pools.append(self._pool)
         # A function that the user may change between two epochs must not be asked before the second one begins.
         is_simple = wanted.augment is None and wanted.asked is None and self._opened.mixture is None

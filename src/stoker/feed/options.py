@@ -23,6 +23,8 @@ from stoker.trace.record import Trace
 # Batches made ahead of the step. The more there are, the more are made together, and the less often threads wait for
 # the interpreter's lock (docs/decisions/0010); large ones gain nothing by it and take memory.
 _LEAST_AHEAD, _MOST_AHEAD, _AHEAD_BYTES = 12, 40, 128 << 20
+# To a device more are made together, because what a group of them costs comes out of the loop's time.
+_AHEAD_ON_DEVICE_BYTES = 256 << 20
 # Chunks opened together where the order is that of the files: two at least are read while two are used.
 _MIN_PLAIN_WINDOW = 4
 
@@ -177,11 +179,17 @@ def check_options(**options: Unpack[LoaderOptions]) -> Wanted:
     )
 
 
-def default_prefetch(batch_bytes: float | None) -> int:
-    """Return how many batches of about this size are made ahead of the step unless told; None is any size."""
+def default_prefetch(batch_bytes: float | None, *, crosses: bool = False) -> int:
+    """Return how many batches are made ahead of the step unless told.
+
+    Args:
+        batch_bytes: About how large they are; None is any size.
+        crosses: Whether they go to a device.
+    """
     if batch_bytes is None:
         return _LEAST_AHEAD
-    return int(min(max(_AHEAD_BYTES // max(batch_bytes, 1), _LEAST_AHEAD), _MOST_AHEAD))
+    ahead_bytes = _AHEAD_ON_DEVICE_BYTES if crosses else _AHEAD_BYTES
+    return int(min(max(ahead_bytes // max(batch_bytes, 1), _LEAST_AHEAD), _MOST_AHEAD))
 
 
 def _shard(rank: int | None, world_size: int | None, shard: Shard | None) -> Shard:

@@ -26,6 +26,8 @@ from stoker.spec import CACHE_LINE_BYTES, Array
 # A block holds a few groups of batches, which are 24 MiB at most: of 32 MiB one with its lists left a quarter unused. A
 # batch that is kept keeps its block, and nothing else.
 _BLOCK_BYTES = 64 << 20
+# Of memory that a device copies from, where groups are larger, blocks are, too.
+_TIMES_PINNED = 2
 # From one look for blocks that nobody needs to the next. Thousands of batches: an epoch may begin with more batches on
 # their way than it goes on with, and its beginning should find the memory of the last one.
 _TAKES_PER_SWEEP = 1024
@@ -122,13 +124,14 @@ class BufferPool:
 
     Args:
         allocate: Makes a new uint8 buffer of so many bytes, beginning on a cache line; pinned where there is a GPU.
-        has_small: Whether small buffers lie in blocks, too, as they must where memory is pinned. The C library's are
-            faster, and one that is kept keeps nothing else.
+        is_pinned: Whether it is, so that small buffers must lie in blocks, too. The C library's are faster, and one
+            that is kept keeps nothing else.
     """
 
-    def __init__(self, allocate: Callable[[int], Array] = plain_buffer, *, has_small: bool = False) -> None:
+    def __init__(self, allocate: Callable[[int], Array] = plain_buffer, *, is_pinned: bool = False) -> None:
         self._allocate = allocate
-        self._least_bytes = 0 if has_small else _SMALL_BYTES
+        self._least_bytes = 0 if is_pinned else _SMALL_BYTES
+        self._block_bytes = _BLOCK_BYTES * _TIMES_PINNED if is_pinned else _BLOCK_BYTES
         self._lock = threading.Lock()
         self._blocks: dict[int, _Block] = {}
         self._num_made = 0
@@ -177,7 +180,7 @@ class BufferPool:
                 if room:
                     block.touch(min(room, missing, _WARMED_BYTES))
                     return True
-            self._add_block(_BLOCK_BYTES, is_shared=True)
+            self._add_block(self._block_bytes, is_shared=True)
             return True
 
     def _take_back(self, size: int) -> _Place | None:
@@ -199,7 +202,7 @@ class BufferPool:
             block.give_back(begin, end)
 
     def _cut(self, size: int) -> _Place:
-        shares = size <= _BLOCK_BYTES // 2
+        shares = size <= self._block_bytes // 2
         for number, block in self._blocks.items():
             # A block for one run alone is not for small ones, which would keep the next large one from it.
             suits = block.is_shared if shares else not block.is_shared and block.memory.nbytes <= 2 * size
@@ -207,7 +210,7 @@ class BufferPool:
             if begin is not None:
                 return number, begin, begin + size
         # A little more than one run needs: the next of its kind may be a little larger.
-        number = self._add_block(_BLOCK_BYTES if shares else size + size // 16, is_shared=shares)
+        number = self._add_block(self._block_bytes if shares else size + size // 16, is_shared=shares)
         self._blocks[number].cut(size)
         return number, 0, size
 

@@ -40,7 +40,7 @@ class ResidentRows:
         self._width = 0
         self._end = 0
         self._records: torch.Tensor | None = None
-        self._staging = BufferPool(stream.allocate, has_small=True)
+        self._staging = BufferPool(stream.allocate, is_pinned=True)
         self._in_flight: list[tuple[Mark, Array]] = []
 
     def open(self, num_samples: npt.NDArray[np.int64], record_bytes: int) -> None:

@@ -13,10 +13,11 @@ from stoker.gather.buffers import BufferPool, plain_buffer
 @pytest.fixture
 def small_blocks(monkeypatch):
     monkeypatch.setattr(buffers, "_BLOCK_BYTES", 4096)
+    monkeypatch.setattr(buffers, "_TIMES_PINNED", 1)
 
 
 def test_a_buffer_nobody_sees_is_used_again():
-    pool = BufferPool(has_small=True)
+    pool = BufferPool(is_pinned=True)
     address = pool.take(1000).ctypes.data
     assert pool.take(1000).ctypes.data == address
     assert pool.num_blocks == 1
@@ -35,7 +36,7 @@ def test_a_buffer_nobody_sees_is_used_again():
     ],
 )
 def test_a_buffer_someone_sees_through_any_view_is_left_alone(cut):
-    pool = BufferPool(has_small=True)
+    pool = BufferPool(is_pinned=True)
     view = cut(pool.take(1000))
     other = pool.take(1000)
     assert pool.used_bytes == 2 * 1024
@@ -50,7 +51,7 @@ def test_a_buffer_someone_sees_through_any_view_is_left_alone(cut):
 @pytest.mark.torch
 def test_a_buffer_seen_by_a_torch_tensor_is_left_alone():
     torch = pytest.importorskip("torch")
-    pool = BufferPool(has_small=True)
+    pool = BufferPool(is_pinned=True)
     tensor = torch.from_numpy(pool.take(1000)[:800].view(np.float32))[2:].view(-1, 2)
     tensor.fill_(7)
     pool.take(1000)[:] = 0
@@ -76,8 +77,9 @@ _steps = st.lists(
 def test_no_two_buffers_share_a_byte_and_nothing_is_lost_by_cutting(steps):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(buffers, "_BLOCK_BYTES", 4096)
+        patch.setattr(buffers, "_TIMES_PINNED", 1)
         patch.setattr(buffers, "_TAKES_PER_SWEEP", 10)
-        pool = BufferPool(has_small=True)
+        pool = BufferPool(is_pinned=True)
         held: dict[int, np.ndarray] = {}
         for i, (what, number) in enumerate(steps):
             if what == "take":
@@ -94,7 +96,7 @@ def test_no_two_buffers_share_a_byte_and_nothing_is_lost_by_cutting(steps):
 
 
 def test_what_comes_back_is_one_gap_again(small_blocks):
-    pool = BufferPool(has_small=True)
+    pool = BufferPool(is_pinned=True)
     held = [pool.take(512) for _ in range(8)]
     for i in (3, 5, 4, 0, 7, 1, 6, 2):
         held[i] = None
@@ -106,15 +108,16 @@ def test_what_comes_back_is_one_gap_again(small_blocks):
 
 def test_batches_of_varying_size_take_no_more_than_those_in_sight_and_the_next(small_blocks, monkeypatch):
     monkeypatch.setattr(buffers, "_BLOCK_BYTES", 1 << 20)
+    monkeypatch.setattr(buffers, "_TIMES_PINNED", 1)
     rng = np.random.default_rng(3)
-    pool, held = BufferPool(has_small=True), []
+    pool, held = BufferPool(is_pinned=True), []
     for size in rng.integers(30_000, 90_000, 3000).tolist():
         held = [*held[-7:], pool.take(size)]
     assert pool.num_blocks == 1  # eight of at most 90,000 bytes
 
 
 def test_large_buffers_have_blocks_of_their_own_which_small_ones_leave_alone(small_blocks):
-    pool = BufferPool(has_small=True)
+    pool = BufferPool(is_pinned=True)
     address = pool.take(5000).ctypes.data
     small = pool.take(100)
     assert pool.take(5100).ctypes.data == address
@@ -125,7 +128,7 @@ def test_large_buffers_have_blocks_of_their_own_which_small_ones_leave_alone(sma
 
 def test_blocks_that_nobody_needs_for_a_while_are_let_go(small_blocks, monkeypatch):
     monkeypatch.setattr(buffers, "_TAKES_PER_SWEEP", 10)
-    pool = BufferPool(has_small=True)
+    pool = BufferPool(is_pinned=True)
     kept = [pool.take(2048) for _ in range(20)]
     assert pool.num_blocks == 10
     last = kept[-1]
@@ -147,7 +150,7 @@ def test_memory_for_what_will_be_looked_at_at_a_time_is_touched_early_and_stays(
         made.append(np.full(num_bytes, 7, dtype=np.uint8))
         return made[-1]
 
-    pool = BufferPool(allocate, has_small=True)
+    pool = BufferPool(allocate, is_pinned=True)
     first = pool.take(1000)
     num_times = 1
     while pool.warm(10_000):
@@ -165,7 +168,7 @@ def test_memory_for_what_will_be_looked_at_at_a_time_is_touched_early_and_stays(
 
 
 def test_nothing_is_touched_for_runs_that_lie_in_no_block_together(small_blocks):
-    pool = BufferPool(has_small=True)
+    pool = BufferPool(is_pinned=True)
     assert not pool.warm(10_000)
     large = pool.take(5000)
     assert not pool.warm(10_000)
@@ -174,7 +177,7 @@ def test_nothing_is_touched_for_runs_that_lie_in_no_block_together(small_blocks)
 
 
 def test_a_pool_lets_go_of_all_that_nobody_looks_at_and_goes_on(small_blocks):
-    pool = BufferPool(has_small=True)
+    pool = BufferPool(is_pinned=True)
     seen, unseen = pool.take(1000), pool.take(3000)
     seen[:] = 7
     del unseen
@@ -195,7 +198,7 @@ def test_a_pool_lets_go_of_all_that_nobody_looks_at_and_goes_on(small_blocks):
 
 
 def test_a_pool_that_is_gone_takes_nothing_along():
-    pool = BufferPool(has_small=True)
+    pool = BufferPool(is_pinned=True)
     buffer = pool.take(1000)
     buffer[:] = 7
     del pool
