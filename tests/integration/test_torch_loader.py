@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 import stoker
 from stoker.gather import buffers
-from stoker.spec import Ragged
+from stoker.spec import Ragged, Shared
 from stoker.torch import TorchLoader, to_nested
 
 pytestmark = pytest.mark.torch
@@ -189,3 +189,37 @@ def test_a_mesh_without_such_a_dimension_or_this_process_is_refused():
         stoker.Shard.from_mesh(mesh, data_dims=("dp", 0))
     with pytest.raises(ValueError, match="not in the mesh"):
         stoker.Shard.from_mesh(Mesh((2, 2), None, 9), data_dims=(0,))
+
+
+IN_THE_CALLING_THREAD = {
+    "rows": {"shuffle": True},
+    "padded": {"remainder": "pad", "rank": 1, "world_size": 3},
+    "uneven ranks": {"batch_size": None, "global_batch_size": 7, "rank": 1, "world_size": 3},
+    "lanes": {"shuffle": True, "lanes": 2, "batch_size": 4},
+    "groups": {"shuffle": True, "shuffle_by": "flag"},
+    "windows": {"shuffle": True, "sequence": stoker.NGram(length=2)},
+    "packed": {"sequence": stoker.Pack("history", length=8, per_segment=["id", "vector"])},
+    "shared": {"shared": "unique"},
+}
+
+
+@pytest.mark.parametrize("how", IN_THE_CALLING_THREAD)
+def test_batches_that_the_calling_thread_makes_together_are_those_of_arrays(tmp_path, how):
+    share = {"flag": ["vector", "history"]} if how == "shared" else None
+    dataset = stoker.Dataset(write_files(tmp_path / "data", [100, 0, 33]), chunk_size=4000, share=share)
+    options = {"batch_size": 3, "seed": 4, "prefetch": 0} | IN_THE_CALLING_THREAD[how]
+    with stoker.Loader(dataset, **options) as plain, TorchLoader(dataset, **options) as loader:
+        kept = list(loader)  # each of them whole, whatever came after it
+        for tensors, arrays in zip(kept, plain, strict=True):
+            assert list(tensors) == list(arrays)
+            for name, array in arrays.items():
+                assert_equal(tensors[name], array)
+
+
+def assert_equal(field, array):
+    if isinstance(array, Ragged | Shared):
+        assert type(field) is type(array)
+        for mine, right in zip(field, array, strict=True):
+            assert_equal(mine, right)
+        return
+    assert_same(field, array)

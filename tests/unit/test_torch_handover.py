@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from contextlib import contextmanager
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -141,18 +142,19 @@ def test_what_the_order_counts_arrives_whole_and_all_its_memory_is_told_of(tmp_p
     ],
     ids=["rows", "windows", "unique", "padded"],
 )
-@pytest.mark.parametrize("place", ["cpu", "device", "worker"])
+@pytest.mark.parametrize("place", ["cpu", "calling thread", "device", "worker"])
 def test_each_field_is_a_tensor_of_its_own_to_write_to_beside_gradients(tmp_path, options, place):
     share = {"flag": ["vector"]} if "shared" in options else None
     dataset = stoker.Dataset(write_files(tmp_path / "data", [60]), share=share)
     stream = LateStream()
     kinds = {
         "cpu": lambda: TorchLoader(dataset, batch_size=16, **options),
+        "calling thread": lambda: TorchLoader(dataset, batch_size=4, prefetch=0, **options),
         "device": lambda: DeviceLoader(dataset, stream=stream, batch_size=16, num_threads=1, **options),
         "worker": lambda: WorkerLoader(dataset, batch_size=16, num_threads=1, **options),
     }
     with kinds[place]() as loader:
-        batch = next(iter(loader))
+        batch = next(islice(loader, 5 if place == "calling thread" else 0, None))  # not the first, which comes alone
     stream.run()
     found = [field for name in batch for field in all_tensors(batch[name])]
     floats = [field for field in found if field.dtype == torch.float32]

@@ -62,7 +62,9 @@ class Finisher:
         self._changes = is_widened or settings.marks_padding or is_augmented or settings.sequence_shard is not None
         self._prepare = self._copied if handover.copies else handover.prepare
         self.is_quick = not (is_augmented or handover.copies)
-        self._prepare_together = None if self._changes else handover.prepare_together
+        # In threads it pays for what copies alone: each of the calls it takes gives the interpreter's lock up.
+        pays = handover.copies or not settings.prefetch
+        self._prepare_together = handover.prepare_together if pays and not self._changes else None
 
     @property
     def takes_together(self) -> bool:
@@ -78,8 +80,11 @@ class Finisher:
     def finish_together(self, together: Together) -> list[Prepared]:
         """Return batches that leave as one, each as it is handed over."""
         assert self._prepare_together is not None
-        with self._stages.span("copy", together.assembled.size_bytes) as span:
-            span.num_calls = len(together.sizes)
+        if self._settings.handover.copies:
+            with self._stages.span("copy", together.assembled.size_bytes) as span:
+                span.num_calls = len(together.sizes)
+                prepared = self._prepare_together(together, self._leaving)
+        else:
             prepared = self._prepare_together(together, self._leaving)
         return list(map(Prepared, prepared, together.sizes))
 

@@ -79,7 +79,8 @@ class Gatherer:
         self._settings = settings
         self._stages = stages
         self._scratch = BufferPool()
-        self._most_together_bytes = _CROSSING_BYTES if leave_together else TOGETHER_BYTES
+        self._crosses = settings.handover.copies
+        self._most_together_bytes = _CROSSING_BYTES if leave_together and self._crosses else TOGETHER_BYTES
         self._batch_bytes = self._most_together_bytes  # of the last one; until one is made, one at a time
         self._num_ahead = num_ahead
         self._leave_together = leave_together
@@ -179,17 +180,21 @@ class Gatherer:
             assembled = assemble(spec, _rows(parts), self._pool, once=settings.once, places=spots, sizes=sizes)
         return self._rows_made(assembled, sizes)
 
+    def _leave_as_one(self, sizes: Sequence[int]) -> bool:
+        """Whether batches should leave as one: a lone one has nothing to gain where it stays here."""
+        return self._leave_together and (self._crosses or len(sizes) > 1)
+
     def _units_made(self, maker: Maker, parts: Sequence[UnitPart], sizes: Sequence[int]) -> Gathered:
         """Return batches of units that were gathered side by side."""
         whole = maker.make_together(parts, sizes, self._pool, once=self._settings.once)
         (made,) = whole.made
-        if self._leave_together and (together := maker.side_by_side(made, sizes, self._pool)) is not None:
+        if self._leave_as_one(sizes) and (together := maker.side_by_side(made, sizes, self._pool)) is not None:
             return Gathered([], whole.size_bytes, together)
         return Gathered(maker.cut(made, sizes), whole.size_bytes)
 
     def _rows_made(self, assembled: Assembled, sizes: Sequence[int]) -> Gathered:
         """Return the batches of rows that were gathered side by side."""
-        if self._leave_together and (together := side_by_side(assembled, sizes, self._pool)) is not None:
+        if self._leave_as_one(sizes) and (together := side_by_side(assembled, sizes, self._pool)) is not None:
             return Gathered([], assembled.size_bytes, together)
         return Gathered([rows_made(batch) for batch in assembled.cut(sizes)], assembled.size_bytes)
 

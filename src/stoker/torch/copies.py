@@ -14,7 +14,7 @@ from stoker.spec import Array, Ragged, Shared, Spec
 from stoker.torch.compact import widen_tensor
 from stoker.torch.expand import expand_ragged, expand_rows, expanded_totals
 from stoker.torch.resident import ResidentRows
-from stoker.torch.stream import SideStream
+from stoker.torch.stream import Copier
 from stoker.torch.tensors import Tensors, fields_of
 
 
@@ -22,7 +22,7 @@ class Copies:
     """Copies to a device. Used inside a block of the stream's.
 
     Args:
-        stream: Copies.
+        copier: Copies; or shows what is wanted where it lies.
         resident: Records that stay on the device; None keeps none there.
         compact: Fields that are widened there, and how.
 
@@ -30,8 +30,8 @@ class Copies:
         memory: Every tensor that owns memory there of what was copied and made so far.
     """
 
-    def __init__(self, stream: SideStream, resident: ResidentRows | None, compact: Mapping[str, Compact]) -> None:
-        self._stream = stream
+    def __init__(self, copier: Copier, resident: ResidentRows | None, compact: Mapping[str, Compact]) -> None:
+        self._copier = copier
         self._resident = resident
         self._compact = compact
         self.memory: list[torch.Tensor] = []
@@ -39,7 +39,7 @@ class Copies:
     def array(self, array: Array) -> torch.Tensor:
         """Begin to copy an array."""
         # Not ascontiguousarray, which gives an array without dimensions one.
-        return self.own(self._stream.copy(np.asarray(array, order="C")))
+        return self.own(self._copier.copy(np.asarray(array, order="C")))
 
     def own(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a tensor that owns memory on the device, noted."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
 import torch
@@ -16,7 +16,7 @@ from stoker.spec import Array, Shared
 from stoker.torch.copies import Copies
 from stoker.torch.resident import ResidentRows
 from stoker.torch.stream import Mark, SideStream
-from stoker.torch.tensors import Tensors, as_tensors, fields_of, own_tensors
+from stoker.torch.tensors import Tensors, as_tensor, as_tensors, fields_of, own_tensors
 from stoker.torch.together import Cut, begin
 
 
@@ -32,7 +32,6 @@ class CpuHandover:
     expands = False
     widens = False
     resident = None
-    prepare_together = None
 
     def __init__(self, *, in_one_storage: bool = False) -> None:
         self._in_one_storage = in_one_storage
@@ -57,9 +56,24 @@ class CpuHandover:
             return whole
         return {name: leaving.cut(name, one) for name, one in whole.items()}
 
+    @property
+    def prepare_together(self) -> Callable[[Together, Leaving], list[Tensors]] | None:
+        """Does what `prepare` does for several batches, whose fields are pieces of what all of them have."""
+        return None if self._in_one_storage else _cut_here
+
     def hand_over(self, prepared: Tensors) -> Tensors:
         """Return the tensors."""
         return prepared
+
+
+class _Here:
+    """Shows arrays as tensors where they lie."""
+
+    copy = staticmethod(as_tensor)
+
+
+def _cut_here(together: Together, leaving: Leaving) -> list[Tensors]:
+    return begin(together, Copies(_Here(), None, {}), leaving)()
 
 
 class Crossing:

@@ -18,7 +18,14 @@ class Mark(Protocol):
         """Whether all work before it is done."""
 
 
-class SideStream(Protocol):
+class Copier(Protocol):
+    """Brings arrays to where they are wanted as tensors."""
+
+    def copy(self, array: Array) -> torch.Tensor:
+        """Begin to copy a contiguous array and return where it will be; the array must stay until that is done."""
+
+
+class SideStream(Copier, Protocol):
     """Copies to a device while the device does something else. Safe to use from several threads."""
 
     @property
@@ -30,9 +37,6 @@ class SideStream(Protocol):
 
     def copies(self) -> AbstractContextManager[object]:
         """Return a block inside which `copy` puts its work on this stream."""
-
-    def copy(self, array: Array) -> torch.Tensor:
-        """Begin to copy a contiguous array and return where it will be; the array must stay until that is done."""
 
     def mark(self) -> Mark:
         """Return a mark behind all work begun so far."""
