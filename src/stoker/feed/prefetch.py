@@ -19,7 +19,7 @@ class Prefetch(Generic[T]):
 
     Several at a time, because what is made takes the interpreter's lock in turns: a thread that waits for it is put to
     sleep and woken, which takes longer than what it wanted to do. The first ones are made one at a time, so that the
-    first of all comes soon; then as many as are ahead, or were handed over, already.
+    first of all comes soon; then as many as are ahead already.
 
     An exception of making result i is raised where i was due, after all results before it, and ends the sequence.
 
@@ -207,9 +207,9 @@ class Prefetch(Generic[T]):
             return self._claim_now()
 
     def _num_wanted(self) -> int:
-        """Return how many to make at a time: as many as are ahead, or were handed over, already, within what may be."""
+        """Return how many to make at a time: as many as are ahead already, within what is allowed and what is left."""
         ahead = self._next_to_make - self._next_to_hand
-        return min(max(1, ahead, self._next_to_hand), self._max_together, self._num_results - self._next_to_make)
+        return min(max(1, ahead), self._max_together, self._num_results - self._next_to_make)
 
     def _has_room(self) -> bool:
         return self._next_to_make + self._num_wanted() + self._held <= self._next_to_hand + self._depth

@@ -1,5 +1,4 @@
 import threading
-import time
 import weakref
 
 import pytest
@@ -287,24 +286,3 @@ def test_a_machine_of_many_cores_makes_batches_by_few_threads():
     assert num_makers(2, depth=40, max_together=8) == 2
     assert num_makers(16, depth=2, max_together=8) == 2
     assert num_makers(1, depth=40, max_together=8) == 1
-
-
-@pytest.mark.parametrize("num_threads", [1, 2, 4])
-@pytest.mark.parametrize("pause_s", [0, 1e-4])
-def test_as_many_are_made_together_as_may_be_soon_whoever_waits_for_whom(num_threads, pause_s):
-    claimed = []
-
-    def make(first, num_wanted):
-        claimed.append((first, num_wanted))
-        yield list(range(first, first + num_wanted))
-
-    prefetch = Prefetch(make, num_results=1_000, depth=40, num_threads=num_threads, max_together=8)
-    found = []
-    for _ in range(1_000):
-        found.append(prefetch.get())
-        time.sleep(pause_s)
-    prefetch.close()
-    assert found == list(range(1_000))
-    # Of what was made before half is ahead, or half was handed over.
-    assert all(num == 8 for first, num in claimed if 16 <= first < 992)
-    assert dict(claimed)[0] == 1  # the first of all comes soon
