@@ -224,11 +224,11 @@ def test_a_result_that_was_handed_over_is_referred_to_by_nobody_else(num_ready):
     class Result:
         pass
 
-    made = []
+    made = {}  # by number: of two threads, one may be late with its own
 
-    def make(_):
+    def make(i):
         result = Result()
-        made.append(weakref.ref(result))
+        made[i] = weakref.ref(result)
         return result
 
     prefetch = Prefetch(
@@ -238,7 +238,7 @@ def test_a_result_that_was_handed_over_is_referred_to_by_nobody_else(num_ready):
         prefetch.get()
     # A thread drops the last it has made before it waits for room: soon, and without being asked.
     wait = threading.Event().wait
-    assert any(not wait(0.01) and [one() for one in made[:40]] == [None] * 40 for _ in range(3000))
+    assert any(not wait(0.01) and [made[i]() for i in range(40)] == [None] * 40 for _ in range(3000))
     prefetch.close()
 
 
