@@ -92,12 +92,13 @@ class _Epochs:
 
     def rate(self) -> float:
         """Return GB/s of what the device does."""
-        loader, num_bytes = self._loader, self._num_epochs * self._loader.num_samples * self._loader.spec.record_bytes
+        num_bytes = self._num_epochs * self._loader.num_samples * self._loader.spec.record_bytes
+        skip_an_epoch(self._loader)  # so that nothing of it was done before
         marks = Marks(self._device)
         start = marks.mark()
         self._pass_by()
         self._rates.append(num_bytes / marks.seconds(start, marks.mark()) / 1e9)
-        skip_an_epoch(loader)  # so that nothing of this round was done before
+        skip_an_epoch(self._loader)
         return num_bytes / seconds_of(self._category, self._pass_by, self._device) / 1e9
 
     def _pass_by(self) -> None:

@@ -6,6 +6,8 @@ host      records │ 0 │ 1 │ 2 │ ──► one copy ──► fields of a
 What a batch costs beside its bytes is calls, each of which gives the interpreter's lock up and wants it back. So nearly
 all of them are for all batches at a time, and those that only look at what has been begun are left to the loop: it has
 the lock, for which a thread that gathers waits behind each operation that the loop launches.
+
+Small batches that the loop's own thread makes are cut the same way, where they lie.
 """
 
 from __future__ import annotations

@@ -10,11 +10,16 @@ from stoker.gather import buffers
 from stoker.gather.buffers import BufferPool, plain_buffer
 
 
+def set_blocks(patch, num_bytes):
+    """Have all blocks this large, the first one, too."""
+    patch.setattr(buffers, "_BLOCK_BYTES", num_bytes)
+    patch.setattr(buffers, "_TIMES_PINNED", 1)
+    patch.setattr(buffers, "_FIRST_PINNED", 1)
+
+
 @pytest.fixture
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(buffers, "_BLOCK_BYTES", 4096)
-    monkeypatch.setattr(buffers, "_TIMES_PINNED", 1)
-    monkeypatch.setattr(buffers, "_FIRST_PINNED", 1)
+    set_blocks(monkeypatch, 4096)
 
 
 def test_a_buffer_nobody_sees_is_used_again():
@@ -77,9 +82,7 @@ _steps = st.lists(
 @settings(max_examples=200, deadline=None)
 def test_no_two_buffers_share_a_byte_and_nothing_is_lost_by_cutting(steps):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(buffers, "_BLOCK_BYTES", 4096)
-        patch.setattr(buffers, "_TIMES_PINNED", 1)
-        patch.setattr(buffers, "_FIRST_PINNED", 1)
+        set_blocks(patch, 4096)
         patch.setattr(buffers, "_TAKES_PER_SWEEP", 10)
         pool = BufferPool(is_pinned=True)
         held: dict[int, np.ndarray] = {}
@@ -109,9 +112,7 @@ def test_what_comes_back_is_one_gap_again(small_blocks):
 
 
 def test_batches_of_varying_size_take_no_more_than_those_in_sight_and_the_next(small_blocks, monkeypatch):
-    monkeypatch.setattr(buffers, "_BLOCK_BYTES", 1 << 20)
-    monkeypatch.setattr(buffers, "_TIMES_PINNED", 1)
-    monkeypatch.setattr(buffers, "_FIRST_PINNED", 1)
+    set_blocks(monkeypatch, 1 << 20)
     rng = np.random.default_rng(3)
     pool, held = BufferPool(is_pinned=True), []
     for size in rng.integers(30_000, 90_000, 3000).tolist():
@@ -226,28 +227,22 @@ def test_small_buffers_of_plain_memory_are_their_own():
     assert pool.num_blocks == 1
 
 
-def test_the_first_block_of_pinned_memory_is_a_small_one():
+@pytest.mark.parametrize(
+    ("sizes_mib", "blocks_mib"),
+    [
+        ([4, 50, 60, 80], [32, 128, 85]),  # the first batch waits for the first block
+        ([40], [128]),
+    ],
+    ids=["then whole ones", "unless it is too small"],
+)
+def test_the_first_block_of_pinned_memory_is_a_small_one(sizes_mib, blocks_mib):
     asked = []
 
     def allocate(num_bytes):
-        asked.append(num_bytes)
+        asked.append(num_bytes >> 20)
         return plain_buffer(num_bytes)
 
     pool = BufferPool(allocate, is_pinned=True)
-    first = pool.take(4 << 20)  # the first batch waits for it
-    group = pool.take(50 << 20)
-    another = pool.take(60 << 20)
-    large = pool.take(80 << 20)
-    assert asked == [32 << 20, 128 << 20, 85 << 20]
-    assert [one.nbytes for one in (first, group, another, large)] == [4 << 20, 50 << 20, 60 << 20, 80 << 20]
-
-
-def test_a_first_run_that_is_larger_than_the_first_block_gets_a_whole_one():
-    asked = []
-
-    def allocate(num_bytes):
-        asked.append(num_bytes)
-        return plain_buffer(num_bytes)
-
-    BufferPool(allocate, is_pinned=True).take(40 << 20)
-    assert asked == [128 << 20]
+    held = [pool.take(size << 20) for size in sizes_mib]
+    assert asked == blocks_mib
+    assert [buffer.nbytes >> 20 for buffer in held] == sizes_mib
