@@ -39,7 +39,7 @@ TOTAL_BYTES = 0
 NUM_ROWS = 1
 NUM_GROUP_NUMBERS = 2
 
-_STOP, _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _STRUCT = 0, 1, 2, 3, 7, 8, 9, 10, 12
+_STOP, _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT, _UUID = 0, 1, 2, 3, 7, 8, 9, 10, 11, 12, 13
 _VARINT_FIRST, _VARINT_LAST = 4, 6  # i16, i32, i64
 _MAX_DEPTH = 32
 
@@ -97,7 +97,7 @@ def skip(b: Bytes, at: int, kind: int) -> int:
         return at + size
     if kind in (_TRUE, _FALSE):
         return at
-    kinds = np.zeros(_MAX_DEPTH, np.int64)
+    kinds = np.zeros((_MAX_DEPTH, 2), np.int64)  # of the elements in turn: those of a map are key, value, key, ...
     left = np.zeros(_MAX_DEPTH, np.int64)  # elements to come; -1 in a struct, which says itself where it ends
     depth = 0
     while True:
@@ -109,9 +109,23 @@ def skip(b: Bytes, at: int, kind: int) -> int:
         elif kind in (_LIST, _SET):
             depth += 1
             num, element, at = items(b, at)
-            if element == _STOP or not 0 <= num <= len(b):  # each takes a byte at least
+            # Each takes a byte at least. Without any, their kind may be anything, such as fastparquet's 0.
+            if not 0 <= num <= len(b) or (num > 0 and element == _STOP):
                 raise ValueError("corrupt footer")
-            left[depth], kinds[depth] = num, element
+            left[depth] = num
+            kinds[depth, :] = element
+        elif kind == _MAP:
+            depth += 1
+            num, at = varint(b, at)
+            if not 0 <= num <= len(b):
+                raise ValueError("corrupt footer")
+            left[depth] = 2 * num
+            if num > 0:  # an empty one ends here
+                byte = int(b[at])
+                at += 1
+                kinds[depth, 0], kinds[depth, 1] = byte & 15, byte >> 4  # left is odd for values
+                if byte & 15 == _STOP or byte >> 4 == _STOP:
+                    raise ValueError("corrupt footer")
         elif kind == _STRUCT:
             depth += 1
             left[depth] = -1
@@ -119,6 +133,8 @@ def skip(b: Bytes, at: int, kind: int) -> int:
             at += 1
         elif kind == _DOUBLE:
             at += 8
+        elif kind == _UUID:
+            at += 16
         elif kind not in (_TRUE, _FALSE):
             raise ValueError("corrupt footer")
         if at > len(b) or depth > _MAX_DEPTH - 2:
@@ -130,7 +146,8 @@ def skip(b: Bytes, at: int, kind: int) -> int:
             elif left[depth] > 0:
                 left[depth] -= 1
                 # true and false take a byte in a list, and none as a field
-                kind = _BYTE if kinds[depth] in (_TRUE, _FALSE) else kinds[depth]
+                element = kinds[depth, left[depth] & 1]
+                kind = _BYTE if element in (_TRUE, _FALSE) else element
                 continue
             if kind == _STOP:
                 depth -= 1
