@@ -17,9 +17,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.acero as acero
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 OPERATORS = ("=", "==", "!=", "<", "<=", ">", ">=", "in", "not in")
 _VALUES = (str, bytes, bool, int, float, Decimal, date, datetime, time, timedelta)
@@ -231,6 +229,8 @@ def passes(table: pa.Table, expression: pc.Expression) -> pa.ChunkedArray:
     Raises:
         ValueError: The expression is not a condition.
     """
+    import pyarrow.acero as acero  # pyarrow.dataset, which it pulls in, imports pandas where that is installed
+
     plan = acero.Declaration.from_sequence(
         [
             acero.Declaration("table_source", acero.TableSourceNodeOptions(table)),
@@ -298,6 +298,8 @@ def surviving_row_groups(
         schema: Schema of the data set, partition columns included.
         partition: What is true of every row of the file.
     """
+    import pyarrow.dataset as ds  # imports pandas where that is installed
+
     file = pa.BufferReader(footer)
     format_ = ds.ParquetFileFormat()
     fragment = (
