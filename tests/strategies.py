@@ -6,27 +6,11 @@ import itertools
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
+from stoker.testing import example_table, write_example
 
-def sample_table(num_rows: int, *, first: int = 0) -> pa.Table:
-    """A table in which every value of a row follows from the row's id, so that mixed-up rows show."""
-    ids = np.arange(first, first + num_rows, dtype=np.int64)
-    lengths = ids % 5
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    history = pa.ListArray.from_arrays(pa.array(offsets), pa.array(np.repeat(ids, lengths) * 10))
-    return pa.table(
-        {
-            "id": ids,
-            "half": (ids / 2).astype(np.float32),
-            "flag": ids % 3 == 0,
-            "vector": pa.FixedSizeListArray.from_arrays(pa.array(np.repeat(ids, 3).astype(np.float32)), 3),
-            "history": history,
-            "word": pa.array([f"w{i % 7}" * (i % 3) for i in ids], type=pa.string()),
-        }
-    )
+sample_table = example_table
 
 
 def check_samples(batch) -> None:
@@ -46,11 +30,7 @@ def check_samples(batch) -> None:
 def write_files(folder: Path, sizes: list[int], *, row_group_size: int = 64) -> Path:
     """Write one file a size, ids counting through all of them."""
     folder.mkdir(parents=True, exist_ok=True)
-    first = 0
-    for i, size in enumerate(sizes):
-        pq.write_table(sample_table(size, first=first), folder / f"part-{i:05}.parquet", row_group_size=row_group_size)
-        first += size
-    return folder
+    return write_example(folder, rows_of_files=sizes, row_group_size=row_group_size)
 
 
 file_sizes = st.lists(st.integers(0, 300), min_size=1, max_size=8)

@@ -1,8 +1,9 @@
-"""Storages that behave as a test or an experiment needs them, and a Parquet writer.
+"""Storages that behave as a test or an experiment needs them, and small Parquet files.
 
     MemoryStorage   objects in a dict; counts every call
     SlowStorage     any storage behind a link with latency and a bandwidth
     FlakyStorage    any storage that fails now and then
+    write_example   a folder of small files to try Stoker on
 
 For users too: a training script is tested without a lake, and "what would a faster link give?" is answered by trying.
 """
@@ -14,10 +15,11 @@ import io
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -285,3 +287,53 @@ def write_parquet(
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(table, path, row_group_size=row_group_size, compression=compression)
     return str(path)
+
+
+def example_table(num_rows: int, *, first: int = 0) -> pa.Table:
+    """Return a table in which every value of a row follows from its id, so that mixed-up rows show.
+
+    | column  | type            | value in the row with id i     |
+    |---------|-----------------|--------------------------------|
+    | id      | int64           | i                              |
+    | half    | float32         | i / 2                          |
+    | flag    | bool            | whether 3 divides i            |
+    | vector  | float32[3]      | i, i, i                        |
+    | history | list of int64   | 10 i, as often as i modulo 5   |
+    | word    | string          | `w{i % 7}`, as often as i modulo 3 |
+
+    Args:
+        num_rows: Number of rows.
+        first: Id of the first row; the others count up from it.
+    """
+    ids = np.arange(first, first + num_rows, dtype=np.int64)
+    lengths = ids % 5
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    return pa.table(
+        {
+            "id": ids,
+            "half": (ids / 2).astype(np.float32),
+            "flag": ids % 3 == 0,
+            "vector": pa.FixedSizeListArray.from_arrays(pa.array(np.repeat(ids, 3).astype(np.float32)), 3),
+            "history": pa.ListArray.from_arrays(pa.array(offsets), pa.array(np.repeat(ids, lengths) * 10)),
+            "word": pa.array([f"w{i % 7}" * (i % 3) for i in ids], type=pa.string()),
+        }
+    )
+
+
+def write_example(folder: str | Path, *, rows_of_files: Sequence[int] = (300, 200), row_group_size: int = 64) -> Path:
+    """Write the Parquet files that the pages of the documentation load, and return their folder.
+
+    The ids of `example_table` count through all files: 0 to 499 unless told otherwise.
+
+    Args:
+        folder: Made if it does not exist. The files are `part-00000.parquet`, `part-00001.parquet`, ...
+        rows_of_files: Rows of each file.
+        row_group_size: Rows of a row group.
+    """
+    first = 0
+    for i, num_rows in enumerate(rows_of_files):
+        table = example_table(num_rows, first=first)
+        path = Path(folder) / f"part-{i:05}.parquet"
+        write_parquet(path, table, row_group_size=row_group_size, compression="snappy")
+        first += num_rows
+    return Path(folder)
