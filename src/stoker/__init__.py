@@ -21,6 +21,7 @@ from stoker.feed.shard import Shard
 from stoker.source.dataset import Dataset
 from stoker.source.mixture import Mixture
 from stoker.source.units.asked import NGram, Pack
+from stoker.source.vocabulary import Vocabulary
 from stoker.spec import Entry, Field, Ragged, Shared, Spec
 from stoker.trace.record import Trace
 from stoker.trace.stats import LoaderStats
@@ -52,6 +53,7 @@ __all__ = [
     "StokerError",
     "Trace",
     "TransformError",
+    "Vocabulary",
     "WatchReport",
     "Watched",
     "watch",
