@@ -215,13 +215,13 @@ CASES = (
     Case(
         name="transform with the GIL",
         stages=frozenset({"transform"}),
-        dataset=lambda folder: Dataset(local(folder, num_chunks=96), transform=python_loop, version="1"),
+        dataset=lambda folder: Dataset(local(folder, num_chunks=96), transform=python_loop, transform_version="1"),
         step_s=1e-3,
     ),
     Case(
         name="transform without the GIL",
         stages=frozenset({"transform"}),
-        dataset=lambda folder: Dataset(local(folder), transform=sorts, version="1"),
+        dataset=lambda folder: Dataset(local(folder), transform=sorts, transform_version="1"),
         step_s=0.5e-3,
     ),
     Case(
@@ -263,9 +263,11 @@ CASES = (
     Case(
         name="throttled network and transform with the GIL",
         stages=frozenset({"fetch", "transform"}),
-        dataset=lambda _: Dataset("lake", storage=behind(15e6), transform=python_loop, version="1"),
+        dataset=lambda _: Dataset("lake", storage=behind(15e6), transform=python_loop, transform_version="1"),
         step_s=1e-3,
-        instead={"network": lambda _: Dataset("lake", storage=behind(30e6), transform=python_loop, version="1")},
+        instead={
+            "network": lambda _: Dataset("lake", storage=behind(30e6), transform=python_loop, transform_version="1")
+        },
     ),
     Case(
         name="narrow connections",
@@ -278,7 +280,7 @@ CASES = (
     Case(
         name="transform that waits for a service",
         stages=frozenset({"transform"}),
-        dataset=lambda folder: Dataset(local(folder), transform=asks_a_service, version="1"),
+        dataset=lambda folder: Dataset(local(folder), transform=asks_a_service, transform_version="1"),
         step_s=2e-3,
     ),
     Case(
@@ -299,7 +301,7 @@ CASES = (
         name="one step after the other in Python",
         stages=frozenset({"transform", "decode"}),
         dataset=lambda folder: Dataset(
-            local(folder, num_chunks=96, compression="gzip"), transform=python_loop, version="1"
+            local(folder, num_chunks=96, compression="gzip"), transform=python_loop, transform_version="1"
         ),
         step_s=0.4e-3,
     ),
@@ -307,14 +309,14 @@ CASES = (
         name="high latency and transform with the GIL",
         stages=frozenset({"fetch", "transform"}),
         dataset=lambda _: Dataset(
-            "lake", storage=SlowStorage(small_lake(), latency_s=0.6), transform=python_loop, version="1"
+            "lake", storage=SlowStorage(small_lake(), latency_s=0.6), transform=python_loop, transform_version="1"
         ),
         step_s=1e-3,
     ),
     Case(
         name="throttled network and transform that waits",
         stages=frozenset({"fetch", "transform"}),
-        dataset=lambda _: Dataset("lake", storage=behind(15e6), transform=asks_a_service, version="1"),
+        dataset=lambda _: Dataset("lake", storage=behind(15e6), transform=asks_a_service, transform_version="1"),
         step_s=1e-3,
     ),
     Case(
@@ -326,14 +328,14 @@ CASES = (
     Case(
         name="transform that makes Python objects",
         stages=frozenset({"transform"}),
-        dataset=lambda folder: Dataset(local(folder, num_chunks=96), transform=python_objects, version="1"),
+        dataset=lambda folder: Dataset(local(folder, num_chunks=96), transform=python_objects, transform_version="1"),
         step_s=2e-3,
     ),
     Case(
         name="narrow connections and transform with the GIL",
         stages=frozenset({"fetch", "transform"}),
         dataset=lambda _: Dataset(
-            "lake", storage=NarrowConnections(small_lake(), 0.7e6), transform=python_loop, version="1"
+            "lake", storage=NarrowConnections(small_lake(), 0.7e6), transform=python_loop, transform_version="1"
         ),
         step_s=1e-3,
     ),
@@ -368,7 +370,7 @@ CASES = (
     Case(
         name="transform without the GIL on one processor",
         stages=frozenset({"transform"}),
-        dataset=lambda folder: Dataset(local(folder), transform=sorts, version="1"),
+        dataset=lambda folder: Dataset(local(folder), transform=sorts, transform_version="1"),
         step_s=0.5e-3,
         num_cores=1,
     ),

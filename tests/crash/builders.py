@@ -30,7 +30,7 @@ def marked(table):
 
 
 def dataset_of(data: Path) -> stoker.Dataset:
-    return stoker.Dataset(data, chunk_size=4000, transform=marked, version="1")
+    return stoker.Dataset(data, chunk_size=4000, transform=marked, transform_version="1")
 
 
 def fill(data: Path, cache: Path, marks: Path, *, digest: bool = False, limit_bytes: int | None = None, go=None) -> str:

@@ -297,7 +297,7 @@ def hold(table):
             go.read()
     return {"id": table["id"].to_numpy()}
 
-dataset = stoker.Dataset("data", transform=hold, version="1")
+dataset = stoker.Dataset("data", transform=hold, transform_version="1")
 """
 
 
@@ -328,7 +328,7 @@ def test_ctrl_c_finishes_what_is_begun_says_how_far_it_got_and_goes_on_later(run
 def test_warm_runs_the_transform_in_processes_when_asked(run_json, data):
     Path("double_script.py").write_text(
         "import stoker\n\n\ndef double(table):\n    return {'x': table['id'].to_numpy() * 2}\n\n\n"
-        "dataset = stoker.Dataset('data', transform=double, version='1')\n"
+        "dataset = stoker.Dataset('data', transform=double, transform_version='1')\n"
     )
     with shell("warm", "double_script.py:dataset", "--cache", "cache", "--processes", "--json") as process:
         out, err = process.communicate()
@@ -360,12 +360,12 @@ def test_cache_ls_shows_data_sets_their_chunks_and_who_uses_them(run, run_json, 
 
 
 def test_cache_ls_names_the_transform_and_its_version(run_json, data):
-    dataset = stoker.Dataset(data, transform=only_id, version="7")
+    dataset = stoker.Dataset(data, transform=only_id, transform_version="7")
     with stoker.Loader(dataset, batch_size=9, cache="cache"):
         pass
     entry = run_json("cache", "ls", "cache")[1]["datasets"][0]
     assert entry["transform"].endswith("only_id")
-    assert entry["version"] == "7"
+    assert entry["transform_version"] == "7"
 
 
 def only_id(table):
@@ -480,7 +480,7 @@ def test_explain_says_which_passing_row_a_filtered_sample_is(run, data):
 def test_explain_with_a_transform_and_no_window_asks_for_one(run, data):
     Path("transform_script.py").write_text(
         "import stoker\n\n\ndef f(table):\n    return {'id': table['id'].to_numpy()}\n\n\n"
-        "d = stoker.Dataset('data', transform=f, version='1')\n"
+        "d = stoker.Dataset('data', transform=f, transform_version='1')\n"
     )
     arguments = ["explain", "transform_script.py:d", "--step", "0", "--batch-size", "3", "--shuffle"]
     code, _, err = run(*arguments)

@@ -89,7 +89,7 @@ def test_latency_is_named_where_no_bandwidth_is_missing(tmp_path):
 
 @looked_at_again
 def test_a_transform_that_holds_the_gil_is_named_with_the_reason(tmp_path):
-    dataset = Dataset(planted.local(tmp_path), transform=planted.python_loop, version="1")
+    dataset = Dataset(planted.local(tmp_path), transform=planted.python_loop, transform_version="1")
     found = examine(dataset, settings(step=TimedStep(1e-3), batch_size=2_048, scratch=tmp_path / "scratch"))
     assert found.verdict.stages[0] == "transform"
     assert "GIL" in found.verdict.sentence
@@ -99,7 +99,7 @@ def test_a_transform_that_holds_the_gil_is_named_with_the_reason(tmp_path):
 
 @looked_at_again
 def test_a_transform_that_does_not_hold_the_gil_is_not_accused_of_it(tmp_path):
-    dataset = Dataset(planted.local(tmp_path), transform=planted.sorts, version="1")
+    dataset = Dataset(planted.local(tmp_path), transform=planted.sorts, transform_version="1")
     found = examine(dataset, settings(step=TimedStep(0.4e-3), batch_size=2_048, scratch=tmp_path / "scratch"))
     assert found.verdict.stages[0] == "transform"
     assert "GIL" not in found.verdict.sentence
@@ -252,7 +252,7 @@ def test_the_rank_whose_link_is_narrow_is_named_with_its_stage(tmp_path):
 
 @looked_at_again
 def test_a_transform_that_waits_is_named_though_it_takes_no_core(tmp_path):
-    dataset = Dataset(planted.local(tmp_path, num_chunks=6), transform=planted.asks_a_service, version="1")
+    dataset = Dataset(planted.local(tmp_path, num_chunks=6), transform=planted.asks_a_service, transform_version="1")
     found = examine(dataset, settings(step=TimedStep(1e-3), batch_size=2_048, scratch=tmp_path / "scratch"))
     assert found.verdict.stages[0] == "transform"
     transform = found.stage("transform")

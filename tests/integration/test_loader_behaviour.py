@@ -56,7 +56,7 @@ def fails_at_450(table: pa.Table) -> pa.Table:
 
 @pytest.mark.parametrize("transform_in", ["threads", "processes"])
 def test_an_error_in_the_transform_reaches_the_step_that_needs_its_rows(folder, transform_in, tmp_path):
-    dataset = dataset_of(folder, transform=fails_at_450, version="1")
+    dataset = dataset_of(folder, transform=fails_at_450, transform_version="1")
     seen = []
     options = {"cache": tmp_path / "cache", "transform_in": transform_in}
     with stoker.Loader(dataset, batch_size=30, window=1, **options) as loader:
@@ -70,7 +70,9 @@ def test_an_error_in_the_transform_reaches_the_step_that_needs_its_rows(folder, 
 
 
 def test_without_shuffling_the_first_batches_do_not_wait_for_chunks_far_ahead(folder):
-    dataset = dataset_of(folder, transform=fails_at_450, version="1")  # in the last of three windows of four chunks
+    dataset = dataset_of(
+        folder, transform=fails_at_450, transform_version="1"
+    )  # in the last of three windows of four chunks
     seen = []
     with stoker.Loader(dataset, batch_size=50, num_threads=1) as loader:
         with pytest.raises(stoker.TransformError):
@@ -79,7 +81,7 @@ def test_without_shuffling_the_first_batches_do_not_wait_for_chunks_far_ahead(fo
 
 
 def test_after_an_error_the_next_for_begins_the_epoch_again(folder):
-    dataset = dataset_of(folder, transform=fails_at_450, version="1")
+    dataset = dataset_of(folder, transform=fails_at_450, transform_version="1")
     with stoker.Loader(dataset, batch_size=50, window=1) as loader:
         for _ in range(2):
             seen = []
@@ -368,7 +370,7 @@ TRAINING = """
         # Whoever started the tests in the background of a shell has had Ctrl-C ignored, for all that follows.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         folder, cache, transform_in, latency_s = sys.argv[1], sys.argv[2] or None, sys.argv[3], float(sys.argv[4])
-        transform = dict(transform=passes, version="1") if transform_in == "processes" else {}
+        transform = dict(transform=passes, transform_version="1") if transform_in == "processes" else {}
         storage = None
         if latency_s:
             inner = MemoryStorage()

@@ -422,9 +422,9 @@ def test_keys_name_everything_that_makes_a_chunk():
         keys(filters=pc.field("a") > 4),
         keys(fields={"a": "float32"}),
         keys(fields={"a": "float64"}),
-        keys(transform=add, version="1"),
-        keys(transform=add, version="2"),
-        keys(transform=keys, version="2"),
+        keys(transform=add, transform_version="1"),
+        keys(transform=add, transform_version="2"),
+        keys(transform=keys, transform_version="2"),
         keys(chunk_size="1MB"),
     ]
     everything = [key for variant in variants for key in variant]

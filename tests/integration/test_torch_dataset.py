@@ -164,7 +164,10 @@ def test_a_state_is_the_one_of_a_loader_and_ends_in_the_next_epoch(place):
 
 def test_an_error_in_a_worker_names_what_failed(place, tmp_path):
     dataset = TorchDataset(
-        source_of(place, transform=fails_at_300, version="1"), batch_size=50, window=1, cache=tmp_path / "cache"
+        source_of(place, transform=fails_at_300, transform_version="1"),
+        batch_size=50,
+        window=1,
+        cache=tmp_path / "cache",
     )
     message = failure_of(DataLoader(dataset, batch_size=None, num_workers=2))
     for word in ("no three hundred", "part-00002.parquet row group 2", "needed by step 6"):

@@ -184,7 +184,7 @@ def double(rows: pa.Table) -> dict[str, object]:
 
 @pytest.mark.parametrize("limit", [None, "40kB"])
 def test_tokens_that_a_transform_makes_are_counted_from_its_chunks(folder, tmp_path, limit):
-    dataset = stoker.Dataset(folder, transform=double, version="1", chunk_size=3000)
+    dataset = stoker.Dataset(folder, transform=double, transform_version="1", chunk_size=3000)
     for _ in range(2):
         with stoker.Loader(
             dataset, batch_size=4, shuffle=True, cache=tmp_path / "cache", cache_limit=limit,
@@ -196,7 +196,7 @@ def test_tokens_that_a_transform_makes_are_counted_from_its_chunks(folder, tmp_p
 
 
 def test_processes_that_transform_cut_the_same_fragments(folder, tmp_path):
-    dataset = stoker.Dataset(folder, transform=double, version="1", chunk_size=3000)
+    dataset = stoker.Dataset(folder, transform=double, transform_version="1", chunk_size=3000)
     with stoker.Loader(
         dataset, batch_size=4, shuffle_by="query", cache=tmp_path / "cache", transform_in="processes", num_threads=1
     ) as loader:

@@ -160,7 +160,7 @@ def test_tokens_of_a_transform_need_a_cache_that_knows_them(run, tmp_path):
         "def twice(rows):\n"
         "    ids = np.asarray(rows['id'])\n"
         "    return {'id': ids, 'tokens': stoker.Ragged(np.repeat(ids, 2), np.arange(len(ids) + 1) * 2)}\n"
-        "dataset = stoker.Dataset('a.parquet', transform=twice, version='1')\n"
+        "dataset = stoker.Dataset('a.parquet', transform=twice, transform_version='1')\n"
         "pack = stoker.Pack('tokens', length=16)\n"
     )
     arguments = ["explain", "made.py:dataset", "--step", 0, "--batch-size", 2, "--sequence", "made.py:pack"]

@@ -192,7 +192,7 @@ def doubled(table: pa.Table) -> dict[str, np.ndarray]:
 
 
 def test_a_transform_in_processes_gives_what_it_gives_in_threads(place, tmp_path):
-    dataset = dataset_of(place, transform=doubled, version="1")
+    dataset = dataset_of(place, transform=doubled, transform_version="1")
     expected = global_batches(dataset, world_size=1, batch_size=60, cache=tmp_path / "threads")
     options = {"batch_size": 60, "transform_in": "processes", "num_threads": 2}
     assert global_batches(dataset, world_size=1, cache=tmp_path / "processes", **options) == expected

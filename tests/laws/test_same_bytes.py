@@ -94,7 +94,7 @@ def doubled(table: pa.Table) -> dict[str, np.ndarray]:
 
 
 def test_a_transform_in_any_number_of_processes_gives_the_same_global_batches(place, tmp_path):
-    dataset = dataset_of(place, transform=doubled, version="1")
+    dataset = dataset_of(place, transform=doubled, transform_version="1")
     plain = steps_of(dataset, world_size=1, num_threads=1, prefetch=0)
     for num_processes, world_size in ((1, 3), (3, 1)):
         options = {"transform_in": "processes", "num_threads": num_processes, "world_size": world_size}

@@ -110,7 +110,7 @@ def test_strings_are_never_made_where_their_dictionary_will_do(tmp_path):
     with mock.patch.object(Catalogue, "read", read):
         for transform in (None, lambda table: table):
             version = None if transform is None else "1"
-            dataset = Dataset(tmp_path, fields=fields, transform=transform, version=version)
+            dataset = Dataset(tmp_path, fields=fields, transform=transform, transform_version=version)
             with Loader(dataset, batch_size=500) as loader:
                 for batch in loader:
                     assert batch["a"].dtype == np.int32

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from stoker.cache.store import Store
 
 # As `Dataset` writes itself: the name under which a cache knows it.
-_TRANSFORM = re.compile(r"transform=(?P<name>[^,]+), version='(?P<version>[^']*)'")
+_TRANSFORM = re.compile(r"transform=(?P<name>[^,]+), transform_version='(?P<version>[^']*)'")
 _SHORT = 8
 _WIDE = 76
 # Characters of columns, filter, fields and transform that a listing shows; --json has all.
@@ -188,7 +188,7 @@ def _as_json(entry: DatasetEntry) -> dict[str, object]:
         "name": manifest.name,
         "urls": list(manifest.urls),
         "transform": transform["name"] if transform else None,
-        "version": transform["version"] if transform else None,
+        "transform_version": transform["version"] if transform else None,
         "num_chunks": manifest.num_chunks,
         "num_present": len(entry.chunks),
         "size_bytes": entry.size_bytes,

@@ -64,7 +64,7 @@ class Dataset:
         fields: Name of a field -> what to make of columns, as `Field` or the name of a dtype. Other columns come as
             they are.
         transform: Called once for each fragment, with an Arrow table; gives named arrays, or a table, of as many rows.
-        version: Identity of what `transform` does: change it whenever the result changes.
+        transform_version: Identity of what `transform` does: change it whenever the result changes.
         share: Key -> names and patterns of fields that are the same on neighbouring samples of one key, as in
             `{"query_id": ["q_*", "hist_*"]}`: they, and the key, are kept once a run of such samples. A key is a field.
             Values never change by it: a run ends where the key or any of the fields does.
@@ -90,7 +90,7 @@ class Dataset:
         filters: pc.Expression | Sequence[Any] | None = None,
         fields: Mapping[str, Field | str] | None = None,
         transform: Transform | None = None,
-        version: str | None = None,
+        transform_version: str | None = None,
         share: Mapping[str, str | Sequence[str]] | None = None,
         chunk_size: int | str = "32MiB",
         storage: Storage | None = None,
@@ -102,7 +102,7 @@ class Dataset:
         self.filter = parse_filter(filters)
         self.fields = _checked_fields(fields)
         self.transform = transform
-        self.version = version
+        self.transform_version = transform_version
         self.share = _checked_share(share)
         self.chunk_bytes = parse_size(chunk_size, name="chunk_size")
         self.storage = storage
@@ -126,18 +126,18 @@ class Dataset:
 
     def _check_transform(self) -> None:
         if self.transform is None:
-            if self.version is not None:
-                raise ValueError("version is the version of a transform: give both, or neither")
+            if self.transform_version is not None:
+                raise ValueError("transform_version is the version of a transform: give both, or neither")
             return
         if not callable(self.transform):
             raise TypeError(f"transform must be a function of an Arrow table, not {type(self.transform).__name__}")
-        if self.version is None:
+        if self.transform_version is None:
             raise ValueError(
-                'transform needs a version, such as version="1": chunks on disk are found by it, '
+                'transform needs a version, such as transform_version="1": chunks on disk are found by it, '
                 "and a changed function with the old version would be served old chunks"
             )
-        if not isinstance(self.version, str) or not self.version:
-            raise TypeError(f"version must be a text that is not empty, not {self.version!r}")
+        if not isinstance(self.transform_version, str) or not self.transform_version:
+            raise TypeError(f"transform_version must be a text that is not empty, not {self.transform_version!r}")
 
     def __repr__(self) -> str:
         sources = self.sources[0] if len(self.sources) == 1 else list(self.sources)
@@ -149,7 +149,7 @@ class Dataset:
         if self.fields:
             parts.append(f"fields={self.fields}")
         if self.transform is not None:
-            parts.append(f"transform={transform_name(self.transform)}, version={self.version!r}")
+            parts.append(f"transform={transform_name(self.transform)}, transform_version={self.transform_version!r}")
         if self.share:
             parts.append(f"share={self.share}")
         if self._chunk_size != "32MiB":
@@ -164,7 +164,7 @@ class Dataset:
             "columns": self.columns,
             "filter": None if self.filter is None else self.filter.to_json(),
             "fields": {name: field.to_json() for name, field in self.fields.items()},
-            "transform": None if self.transform is None else [transform_name(self.transform), self.version],
+            "transform": None if self.transform is None else [transform_name(self.transform), self.transform_version],
             **({"share": self.share} if self.share else {}),
         }
 

@@ -83,7 +83,7 @@ def test_every_fragment_becomes_a_chunk_with_its_rows(store):
 def test_what_is_there_is_neither_read_nor_transformed_again(store):
     storage = lake()
     transform = CountingTransform()
-    catalogue = opened(storage, transform=transform, version="1")
+    catalogue = opened(storage, transform=transform, transform_version="1")
     builder = Builder(catalogue, store)
     for i in range(len(catalogue)):
         assert builder.build(i)
@@ -98,7 +98,7 @@ def test_what_is_there_is_neither_read_nor_transformed_again(store):
 def test_the_parts_of_one_huge_row_group_are_read_once(store):
     storage = lake(sizes=(3000,), row_group_size=3000)
     transform = CountingTransform()
-    catalogue = opened(storage, chunk_size=20_000, transform=transform, version="1")
+    catalogue = opened(storage, chunk_size=20_000, transform=transform, transform_version="1")
     assert len(catalogue.unit(0)) == len(catalogue) > 2
     builder = Builder(catalogue, store)
     assert builder.build(len(catalogue) - 1)
@@ -138,7 +138,7 @@ def test_a_chunk_somebody_else_builds_is_left_to_them(store):
 
 def test_threads_build_each_chunk_once(store):
     transform = CountingTransform()
-    catalogue = opened(lake(sizes=(100,) * 8), transform=transform, version="1")
+    catalogue = opened(lake(sizes=(100,) * 8), transform=transform, transform_version="1")
     builder = Builder(catalogue, store)
     errors = []
 
@@ -161,7 +161,7 @@ def test_threads_build_each_chunk_once(store):
 
 def test_with_a_transform_the_first_chunk_with_samples_says_what_a_sample_is(store, tmp_path):
     transform = CountingTransform()
-    options = {"filters": [("id", ">=", 120)], "transform": transform, "version": "1"}
+    options = {"filters": [("id", ">=", 120)], "transform": transform, "transform_version": "1"}
     catalogue = opened(lake(), **options)
     spec = Builder(catalogue, store).find_spec()
     assert [str(entry) for entry in spec] == ["x: int64"]
@@ -175,7 +175,7 @@ def test_a_fragment_without_samples_is_neither_read_nor_transformed(store):
     transform = CountingTransform()
     # No footer excludes 10.25, which lies between two halves.
     nowhere = (pc.field("half") == 10.25) | (pc.field("id") == 160)
-    catalogue = opened(lake(), filters=nowhere, transform=transform, version="1")
+    catalogue = opened(lake(), filters=nowhere, transform=transform, transform_version="1")
     empty = [i for i in range(len(catalogue)) if catalogue.num_samples[i] == 0]
     assert empty
     builder = Builder(catalogue, store)
@@ -194,7 +194,7 @@ def test_empty_arrays_fit_every_kind_of_field():
 
 def test_a_data_set_without_any_sample_still_says_what_one_would_be(store):
     transform = CountingTransform(lambda table: {"x": table["half"].to_numpy()})
-    catalogue = opened(lake(), filters=[("id", "<", 0)], transform=transform, version="1")
+    catalogue = opened(lake(), filters=[("id", "<", 0)], transform=transform, transform_version="1")
     assert [str(entry) for entry in Builder(catalogue, store).find_spec()] == ["x: float32"]
 
 
@@ -202,7 +202,7 @@ def test_a_data_set_without_any_sample_still_says_what_one_would_be(store):
 
 
 def failing(make, storage=None):
-    return opened(storage or lake(), transform=CountingTransform(make), version="1")
+    return opened(storage or lake(), transform=CountingTransform(make), transform_version="1")
 
 
 def test_an_exception_of_the_transform_names_the_fragment_and_keeps_its_cause(store):
@@ -278,7 +278,7 @@ def test_a_source_that_fails_names_stage_and_fragment(store):
 
 def test_stages_are_told_with_their_bytes(store):
     told = []
-    catalogue = opened(lake(), transform=CountingTransform(), version="1")
+    catalogue = opened(lake(), transform=CountingTransform(), transform_version="1")
     Builder(catalogue, store, on_stage=lambda *stage: told.append(stage)).build(0)
     names = [stage for stage, *_ in told]
     # Fetching and decoding take turns; what is made of the rows follows.
@@ -306,7 +306,7 @@ def test_warming_builds_everything_and_a_second_time_nothing(store):
 
 def test_warming_that_was_stopped_goes_on_where_it_was(store):
     transform = CountingTransform()
-    catalogue = opened(lake(), transform=transform, version="1")
+    catalogue = opened(lake(), transform=transform, transform_version="1")
     stop = threading.Event()
 
     def stop_at_two(progress):
@@ -380,7 +380,9 @@ class Crowd:
 
 def test_the_next_chunk_is_made_while_one_is_published_but_no_two_at_once(tmp_path):
     files, crowd = HeldFiles(), Crowd()
-    catalogue = opened(lake((50,) * 5), transform=crowd, version="1")  # a file each, so that none is read with another
+    catalogue = opened(
+        lake((50,) * 5), transform=crowd, transform_version="1"
+    )  # a file each, so that none is read with another
     with Store(tmp_path / "cache", files=files) as store:
         files.is_held.set()
         builder = Builder(catalogue, store, num_computing=1)
@@ -420,7 +422,7 @@ class Meeting:
 
 def test_as_many_fetch_as_there_are_threads_and_no_more_compute_than_may(tmp_path):
     storage, crowd = Meeting(lake((50,) * 9), 8), Crowd()
-    catalogue = opened(storage, transform=crowd, version="1")
+    catalogue = opened(storage, transform=crowd, transform_version="1")
     with Store(tmp_path / "cache") as store:
         builder = Builder(catalogue, store, num_computing=2)
         builder.find_spec()
@@ -441,7 +443,7 @@ def test_a_place_is_free_again_after_a_transform_that_failed(tmp_path):
     def fails(table):
         raise RuntimeError("no")
 
-    catalogue = opened(lake((50,) * 3), transform=CountingTransform(), version="1")
+    catalogue = opened(lake((50,) * 3), transform=CountingTransform(), transform_version="1")
     with Store(tmp_path / "cache") as store:
         builder = Builder(catalogue, store, num_computing=1)
         builder.find_spec()
@@ -469,7 +471,7 @@ class Noted:
 
 def test_a_part_is_published_while_the_next_one_is_made_where_nobody_else_builds(tmp_path):
     files, noted = HeldFiles(), Noted()
-    catalogue = opened(lake((50, 4_000), row_group_size=4_000), transform=noted, version="1")
+    catalogue = opened(lake((50, 4_000), row_group_size=4_000), transform=noted, transform_version="1")
     unit = catalogue.unit(1)
     assert len(unit) > 2
     with Store(tmp_path / "cache", files=files) as store:

@@ -57,7 +57,7 @@ def made(tmp_path, store):
 
     def make(transform, *, num_processes=2):
         folder = write_files(tmp_path / "data", [100, 257, 64])
-        dataset = stoker.Dataset(folder, chunk_size=4000, transform=transform, version="1")
+        dataset = stoker.Dataset(folder, chunk_size=4000, transform=transform, transform_version="1")
         catalogue = dataset.open(store.path)
         builder = ProcessBuilder(catalogue, store, num_processes=num_processes)
         builders.append(builder)
@@ -149,11 +149,11 @@ def test_closing_frees_whoever_waits_for_a_process(made, store, tmp_path):
 
 def test_what_cannot_be_sent_to_a_process_is_a_value_error_with_the_way_out(tmp_path, store):
     folder = write_files(tmp_path / "data", [10])
-    dataset = stoker.Dataset(folder, transform=lambda table: table, version="1")
+    dataset = stoker.Dataset(folder, transform=lambda table: table, transform_version="1")
     with pytest.raises(ValueError, match="module-level function"):
         ProcessBuilder(dataset.open(), store, num_processes=1)
     storage = MemoryStorage({"lake/a.parquet": (folder / "part-00000.parquet").read_bytes()})
-    dataset = stoker.Dataset("lake/", storage=storage, transform=doubled, version="1")
+    dataset = stoker.Dataset("lake/", storage=storage, transform=doubled, transform_version="1")
     with pytest.raises(ValueError, match="storage that can be pickled"):
         ProcessBuilder(dataset.open(), store, num_processes=1)
 

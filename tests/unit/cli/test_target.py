@@ -53,7 +53,10 @@ def test_a_name_in_a_script_or_module_is_that_data_set(tmp_path):
 
 
 def test_a_transform_has_the_same_name_as_when_the_script_runs(tmp_path):
-    text = "import stoker\ndef double(t):\n    return t\nd = stoker.Dataset('x', transform=double, version='1')\n"
+    text = (
+        "import stoker\ndef double(t):\n    return t\n"
+        "d = stoker.Dataset('x', transform=double, transform_version='1')\n"
+    )
     script(tmp_path, "deep/train_there.py", text)
     assert "train_there.double" in repr(parse("deep/train_there.py:d"))
 

@@ -71,7 +71,7 @@ def test_with_a_core_left_one_more_publishes_chunks_of_any_size(tmp_path, monkey
 
 def test_a_transform_is_run_by_as_many_threads_as_may(tmp_path):
     source = folder_of(tmp_path / "lake", num_files=2, num_rows=100)
-    dataset = Dataset(source, transform=lambda table: table, version="1")
+    dataset = Dataset(source, transform=lambda table: table, transform_version="1")
     assert crew_size(dataset, tmp_path / "cache") == NUM_THREADS
 
 
@@ -99,7 +99,7 @@ def test_a_sample_of_a_data_set_is_built_by_as_many_threads_as_all_of_it(tmp_pat
 def test_the_doctor_knows_how_many_threads_chunks_leave_work_for(tmp_path, num_rows, worth):
     dataset = Dataset(folder_of(tmp_path / "lake", num_files=2, num_rows=num_rows))
     assert fill_cache(dataset, tmp_path / "cache", num_threads=2).builders_worth == worth
-    transformed = Dataset(str(tmp_path / "lake"), transform=lambda table: table, version="1")
+    transformed = Dataset(str(tmp_path / "lake"), transform=lambda table: table, transform_version="1")
     assert fill_cache(transformed, tmp_path / "other", num_threads=2).builders_worth is None
 
 

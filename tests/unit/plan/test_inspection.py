@@ -79,7 +79,7 @@ def test_nulls_that_footers_know_are_told_as_the_loader_would(tmp_path):
 
 def test_with_a_transform_the_cache_knows_what_a_sample_is(tmp_path):
     write_files(tmp_path / "data", [100])
-    dataset = Dataset(tmp_path / "data", transform=halves, version="1")
+    dataset = Dataset(tmp_path / "data", transform=halves, transform_version="1")
     assert inspect(dataset, cache=tmp_path / "cache").spec is None
     assert not (tmp_path / "cache").exists()
     fill(dataset, tmp_path / "cache")

@@ -81,7 +81,7 @@ def test_few_rows_of_a_run_meet_in_a_shuffled_batch_of_a_large_window(tmp_path):
 
 def test_a_transforms_result_is_looked_at(tmp_path):
     data_in(tmp_path / "data")
-    dataset = stoker.Dataset(tmp_path / "data", transform=doubled, version="1")
+    dataset = stoker.Dataset(tmp_path / "data", transform=doubled, transform_version="1")
     (key,) = find_sharing(dataset.open()).keys
     assert (key.key, key.fields) == ("double", ("vector",))
 

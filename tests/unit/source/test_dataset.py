@@ -38,10 +38,10 @@ def double(table):
         ({"fields": {"a": 3}}, TypeError, "stoker.Field"),
         ({"fields": {"a": "nope"}}, ValueError, "NumPy dtype"),
         ({"transform": double}, ValueError, "version"),
-        ({"version": "1"}, ValueError, "transform"),
-        ({"transform": "double", "version": "1"}, TypeError, "function"),
-        ({"transform": double, "version": 1}, TypeError, "text"),
-        ({"transform": double, "version": ""}, TypeError, "text"),
+        ({"transform_version": "1"}, ValueError, "transform"),
+        ({"transform": "double", "transform_version": "1"}, TypeError, "function"),
+        ({"transform": double, "transform_version": 1}, TypeError, "text"),
+        ({"transform": double, "transform_version": ""}, TypeError, "text"),
         ({"chunk_size": 0}, ValueError, "positive"),
         ({"chunk_size": "much"}, ValueError, "chunk_size"),
         ({"chunk_size": 1.5}, TypeError, "chunk_size"),
@@ -72,12 +72,12 @@ def test_the_repr_says_what_was_asked_for():
         columns=["x"],
         filters=[("x", ">", 3), ("y", "in", ["p"])],
         transform=double,
-        version="2",
+        transform_version="2",
         chunk_size="1MiB",
     )
     assert repr(dataset) == (
         "Dataset(['a', 'b'], columns=['x'], filters=\"x > 3 and y in ('p',)\", "
-        f"transform={__name__}.double, version='2', chunk_size='1MiB')"
+        f"transform={__name__}.double, transform_version='2', chunk_size='1MiB')"
     )
 
 
