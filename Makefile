@@ -38,7 +38,7 @@ bench-gpu: .venv/dev loops ## What needs a GPU: copies, chunks that stay there, 
 	$(BIN)/python -m benchmarks.gpu
 
 clean: ## Remove what make made
-	rm -rf .venv benchmarks/rivals/.environments build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis \
+	rm -rf .venv benchmarks/.environments benchmarks/rivals/.environments build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis \
 		src/stoker/machine_code/images
 
 .venv/bin/python:

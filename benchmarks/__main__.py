@@ -1,4 +1,7 @@
-"""`python -m benchmarks`: ours against the machine's ceilings. `--write` keeps the result in benchmarks/results."""
+"""`python -m benchmarks`: ours against the machine's ceilings. `--write` keeps the result in benchmarks/results.
+
+`--against COMMIT` asks for the same rates of an older commit, in turn, instead of the ceilings.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +32,7 @@ from benchmarks import (
     watch,
     workloads,
 )
+from benchmarks.against import compare_with, print_compared
 from benchmarks.answers import print_answers, write_answer
 from benchmarks.measure import Answer
 from benchmarks.planted import CASES
@@ -108,7 +112,12 @@ def main() -> int:
         help="of the question doctor: how long to wait, before each case, for a machine on which nobody else works",
     )
     parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
+    parser.add_argument(
+        "--against", metavar="COMMIT", help="measure an older commit, too, in turn, and print the ratio of the rates"
+    )
     options = parser.parse_args()
+    if options.against and options.write:
+        parser.error("a comparison with a commit is no result to keep: --against and --write do not go together")
     if options.case and options.write:
         parser.error("some cases of a question are no result of it: --case and --write do not go together")
     questions: dict[str, Callable[..., Answer]] = {
@@ -126,6 +135,11 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the folder goes then, too
     folder = Path(tempfile.mkdtemp(prefix="stoker-bench-"))
     try:
+        if options.against:
+            sizes = {"num_rows": options.rows, "num_rounds": options.rounds}
+            compared = compare_with(options.against, chosen, folder, **sizes, console=console)
+            print_compared(console, compared, commit=options.against)
+            return int(not all(one.is_kept for one in compared))
         # No spinner: it is a thread of its own, which wants the interpreter's lock ten times a second.
         console.print("writing the demo's data", style="dim")
         data = make_data(folder / "data", num_rows=options.rows)
