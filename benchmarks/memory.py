@@ -129,8 +129,4 @@ def _memory_mib() -> tuple[float, float]:
 
 
 def _batch_mib(batch: Arrays) -> float:
-    total = 0
-    for field in batch.values():
-        parts = field if isinstance(field, tuple) else (field,)
-        total += sum(part.nbytes for part in parts)
-    return total / _MIB
+    return sum(field.nbytes for field in batch.values()) / _MIB

@@ -133,7 +133,7 @@ def _bound(data: DemoData, folder: Path) -> tuple[float, str]:
         for batch in loader:
             num_queries += len(batch[KEY].values)
             for item in loader.spec.ragged:
-                values, index = batch[item.name]
+                values, index = batch[item.name].values, batch[item.name].index
                 held = np.diff(values.offsets)[index].sum()  # each sample's own, if nothing were shared
                 shared += int(held) * item.value_bytes + 8 * len(index)
     own = data.num_rows * sum(size for name, size in fixed.items() if name not in keys)

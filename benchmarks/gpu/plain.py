@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from stoker.demo.ranking import COUNTRIES
 from stoker.machine import num_cores
+from stoker.spec import Ragged
 
 Batch = dict[str, Any]
 _LISTS = ("clicked_items", "viewed_categories")
@@ -106,7 +107,8 @@ def on_device(
 def _moved(field: Any, device: torch.device) -> Any:
     if isinstance(field, torch.Tensor):
         return field.to(device, non_blocking=True)
-    return tuple(_moved(one, device) for one in field)
+    values, offsets = (_moved(one, device) for one in field)
+    return Ragged(values, offsets)
 
 
 def _batches(paths: Sequence[Path], batch_size: int) -> Iterator[pa.RecordBatch]:

@@ -52,7 +52,7 @@ class Ranking(nn.Module):
         rows = [dense[:, None], self.country(batch["country"].long())[:, None]]
         rows.append(self.ids(batch["ids"] % self.sizes + self.starts))
         for name in ("clicked_items", "viewed_categories"):
-            values, offsets = batch[name]
+            values, offsets = batch[name].values, batch[name].offsets
             rows.append(self.lists(values % self.lists.num_embeddings, offsets[:-1])[:, None])
         every = torch.cat(rows, dim=1)
         crossed = every @ every.transpose(1, 2)

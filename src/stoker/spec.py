@@ -16,44 +16,18 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from stoker.compact import Compact, KeptAs, check_kept_as
+from stoker.ragged import Ragged as Ragged
+from stoker.ragged import Shared as Shared
 
 CACHE_LINE_BYTES = 64
 # Messages and listings show a field in full; its vocabulary only while it is short.
 _SHOWN_WORDS = 8
-
-
-class Ragged(NamedTuple):
-    """Lists of any length, as all their values in a row and the borders between them.
-
-    Sample i is `values[offsets[i]:offsets[i + 1]]`. For lists of lists, `values` is itself a `Ragged`.
-
-    Attributes:
-        values: Shape [total, ...], or a `Ragged` of the inner lists.
-        offsets: int64, shape [B + 1], `offsets[0] == 0`.
-    """
-
-    values: Any
-    offsets: Any
-
-
-class Shared(NamedTuple):
-    """A field whose values many samples of a batch share: each value once, and which of them every sample has.
-
-    Sample i has `values[index[i]]`. All fields of one key come with the same `index`.
-
-    Attributes:
-        values: Shape [U, ...], or a `Ragged` of U lists.
-        index: int32, shape [B], each below U.
-    """
-
-    values: Any
-    index: Any
 
 
 Array: TypeAlias = npt.NDArray[Any]

@@ -72,7 +72,7 @@ def digest_of_epochs(folder: str) -> list[str]:
                 for batch in loader:
                     for name, field in batch.items():
                         digest.update(name.encode())
-                        for part in field if isinstance(field, stoker.Ragged) else [field]:
+                        for part in field.arrays if isinstance(field, stoker.Ragged) else [field]:
                             digest.update(np.ascontiguousarray(part).tobytes())
                     digest.update(json.dumps(loader.state_dict(), sort_keys=True).encode())
         digests.append(digest.hexdigest())

@@ -5,6 +5,7 @@ import functools
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.strategies import arrays_in
 
 from stoker.demo.data import make_data
 
@@ -127,8 +128,7 @@ def test_the_plain_way_feeds_the_same_rows(tmp_path):
         ours = next(iter(loader))
     plain = next(on_device(PlainRanking(data.paths, 64), torch.device("cpu"), num_workers=1))
     for name, field in plain.items():
-        parts = zip(field, ours[name], strict=True) if isinstance(field, list | tuple) else [(field, ours[name])]
-        for mine, right in parts:
+        for mine, right in zip(*map(arrays_in, (field, ours[name])), strict=True):
             assert mine.tolist() == right.tolist(), name
 
     (tmp_path / "tokens").mkdir()

@@ -49,10 +49,8 @@ ROWS = {
 
 def to_host(field):
     """A field of a batch on the GPU, as arrays."""
-    if isinstance(field, Shared):
-        return Shared(to_host(field.values), to_host(field.index))
-    if isinstance(field, Ragged):
-        return Ragged(to_host(field.values), to_host(field.offsets))
+    if isinstance(field, Ragged | Shared):
+        return field.map(to_host)
     assert field.is_cuda
     return field.cpu().numpy()
 
@@ -60,7 +58,7 @@ def to_host(field):
 def assert_same(field, expected):
     assert type(field) is type(expected)
     if isinstance(expected, Ragged | Shared):
-        for mine, right in zip(field, expected, strict=True):
+        for mine, right in zip(field.arrays, expected.arrays, strict=True):
             assert_same(mine, right)
         return
     assert field.dtype == expected.dtype
@@ -88,10 +86,8 @@ def assert_epochs_same(dataset, *, num_epochs=2, resident=None, **options):
 
 def copied(field):
     """A copy of a field that the loop's stream makes when it comes to it."""
-    if isinstance(field, Shared):
-        return Shared(copied(field.values), copied(field.index))
-    if isinstance(field, Ragged):
-        return Ragged(copied(field.values), copied(field.offsets))
+    if isinstance(field, Ragged | Shared):
+        return field.map(copied)
     return field.clone()
 
 

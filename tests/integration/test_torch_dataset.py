@@ -45,7 +45,7 @@ def dataset_of(place, **options) -> TorchDataset:
 
 
 def plain(field):
-    return Ragged(*map(plain, field)) if isinstance(field, Ragged) else field.numpy().copy()
+    return field.map(plain) if isinstance(field, Ragged) else field.numpy().copy()
 
 
 def arrays_of(batches) -> list[dict]:

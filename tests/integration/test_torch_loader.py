@@ -219,7 +219,7 @@ def test_batches_that_the_calling_thread_makes_together_are_those_of_arrays(tmp_
 def assert_equal(field, array):
     if isinstance(array, Ragged | Shared):
         assert type(field) is type(array)
-        for mine, right in zip(field, array, strict=True):
+        for mine, right in zip(field.arrays, array.arrays, strict=True):
             assert_equal(mine, right)
         return
     assert_same(field, array)

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.strategies import arrays_in
 
 import stoker
 from stoker.testing import MemoryStorage, write_parquet
@@ -369,7 +370,7 @@ torch = pytest.importorskip("torch")
 
 
 def numpy_of(field):
-    return stoker.Ragged(*map(numpy_of, field)) if isinstance(field, stoker.Ragged) else field.numpy()
+    return field.map(numpy_of) if isinstance(field, stoker.Ragged) else field.numpy()
 
 
 @pytest.mark.torch
@@ -405,7 +406,7 @@ def test_tensors_are_the_arrays(folder, tmp_path, options, num_workers):
         assert list(batch) == list(arrays)
         for name, array in arrays.items():
             field = numpy_of(batch[name])
-            for one, other in zip(*(f if isinstance(f, stoker.Ragged) else [f] for f in (field, array)), strict=True):
+            for one, other in zip(*map(arrays_in, (field, array)), strict=True):
                 np.testing.assert_array_equal(one, other)
                 assert one.dtype == other.dtype
 

@@ -29,7 +29,7 @@ import numpy as np
 from stoker import Dataset, Field, Loader, Mixture, Pack
 
 def add(digest, value):
-    for name, one in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, tuple) else ():
+    for name, one in value.items() if isinstance(value, dict) else enumerate(getattr(value, "arrays", ())):
         digest.update(str(name).encode())
         add(digest, one)
     if isinstance(value, np.ndarray):

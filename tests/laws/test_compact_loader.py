@@ -4,6 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.strategies import arrays_in
 from tests.unit.cache.samples import same
 
 import stoker
@@ -93,8 +94,8 @@ def check(found, expected):
 
 
 def plain(field):
-    if isinstance(field, tuple):
-        return type(field)(*(plain(part) for part in field))
+    if isinstance(field, stoker.Ragged | stoker.Shared):
+        return field.map(plain)
     return np.ascontiguousarray(field if isinstance(field, np.ndarray) else field.numpy())
 
 
@@ -226,7 +227,7 @@ def test_on_a_device_augmented_batches_and_their_memory_are_whole(folder):
     with OnPromptDevice(compact, **OPTIONS) as loader:
         for batch in loader:
             known = {one.untyped_storage().data_ptr() for one in loader.stream.memory}
-            parts = [part for field in batch.values() for part in (field if isinstance(field, tuple) else (field,))]
+            parts = [part for field in batch.values() for part in arrays_in(field)]
             assert all(part.untyped_storage().data_ptr() in known for part in parts)
 
 

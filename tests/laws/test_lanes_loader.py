@@ -215,7 +215,7 @@ digest = hashlib.sha256()
 with stoker.Loader(dataset, batch_size=50, shuffle=True, window=2, lanes=2) as loader:
     for batch in loader:
         for name, field in batch.items():
-            for part in field if isinstance(field, stoker.Ragged) else [field]:
+            for part in field.arrays if isinstance(field, stoker.Ragged) else [field]:
                 digest.update(np.ascontiguousarray(part).tobytes())
     print(digest.hexdigest(), sorted(loader.state_dict().items()))
 """

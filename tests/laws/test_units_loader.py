@@ -76,8 +76,7 @@ def packed_in(batch, pack: stoker.Pack) -> list[tuple]:
             expected = [pack.end["labels"] if token in ends else -token for token in tokens]
             assert batch["labels"][b, :used].tolist() == expected
         if "id" in pack.per_segment:
-            values, offsets = batch["id"]
-            documents = values[offsets[b] : offsets[b + 1]].tolist()
+            documents = batch["id"][b].tolist()
             assert [documents[s - 1] for s in ids[:used]] == [token // 100 for token in tokens]
         rows.append(tuple(zip(tokens, ids, positions, strict=False)))
     return rows
@@ -91,8 +90,7 @@ def check_rows(batch) -> None:
 
 
 def lists_of(ragged: Ragged) -> list[list[int]]:
-    values, offsets = ragged.values.tolist(), ragged.offsets.tolist()
-    return [values[a:b] for a, b in pairwise(offsets)]
+    return ragged.tolist()
 
 
 def oracle(kind: str, chunks) -> list[tuple]:

@@ -9,7 +9,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
-from tests.strategies import check_samples, write_files
+from tests.strategies import arrays_in, check_samples, write_files
 from tests.unit.gather.test_assemble import window_of
 
 torch = pytest.importorskip("torch")
@@ -126,8 +126,7 @@ def test_what_the_order_counts_arrives_whole_and_all_its_memory_is_told_of(tmp_p
             assert list(batch) == list(arrays)
             known = {tensor.untyped_storage().data_ptr() for tensor in stream.recorded}
             for name, array in arrays.items():
-                fields = zip(batch[name], array, strict=True) if isinstance(array, Ragged) else [(batch[name], array)]
-                for field, one in fields:
+                for field, one in zip(*map(arrays_in, (batch[name], array)), strict=True):
                     np.testing.assert_array_equal(field.numpy(), one)
                     assert field.untyped_storage().data_ptr() in known
 
@@ -172,9 +171,7 @@ def test_each_field_is_a_tensor_of_its_own_to_write_to_beside_gradients(tmp_path
 
 
 def all_tensors(field):
-    if isinstance(field, torch.Tensor):
-        return [field]
-    return [tensor for part in field for tensor in all_tensors(part)]
+    return [field] if isinstance(field, torch.Tensor) else field.arrays
 
 
 class WorkerLoader(Loader):
@@ -201,7 +198,7 @@ def dataset(tmp_path):
 
 
 def to_numpy(field):
-    return Ragged(*map(to_numpy, field)) if isinstance(field, Ragged) else field.numpy()
+    return field.map(to_numpy) if isinstance(field, Ragged) else field.numpy()
 
 
 @pytest.mark.parametrize("prefetch", [2, 24], ids=["alone", "together"])

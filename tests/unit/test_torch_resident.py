@@ -44,7 +44,7 @@ def dataset(tmp_path):
 
 def content(batch):
     return {
-        name: [np.asarray(part) for part in field] if isinstance(field, Ragged) else [np.asarray(field)]
+        name: [np.asarray(part) for part in field.arrays] if isinstance(field, Ragged) else [np.asarray(field)]
         for name, field in batch.items()
     }
 

@@ -35,6 +35,7 @@ from stoker.gather.assemble import Once
 from stoker.gather.buffers import BufferPool
 from stoker.order.position import ROWS, Position
 from stoker.order.steps import Remainder, Steps
+from stoker.ragged import register_pytrees
 from stoker.source.dataset import Dataset
 from stoker.source.mixture import Mixture
 from stoker.source.units.asked import Grouped, NGram, Pack
@@ -274,6 +275,7 @@ class Loader:
 
     def __iter__(self) -> Iterator[Any]:
         """Return the batches from the current position to the end of its epoch."""
+        register_pytrees()
         return BatchIterator(self, self._begin_run(self._start))
 
     def __len__(self) -> int:

@@ -48,11 +48,7 @@ class Copies:
 
     def field(self, field: Any) -> Any:
         """Begin to copy a field, whatever it is."""
-        if isinstance(field, Shared):
-            return Shared(self.field(field.values), self.field(field.index))
-        if isinstance(field, Ragged):
-            return Ragged(self.field(field.values), self.field(field.offsets))
-        return self.array(np.asarray(field))
+        return field.map(self.array) if isinstance(field, Ragged | Shared) else self.array(field)
 
     def records(self, assembled: Assembled) -> torch.Tensor:
         """Begin to copy the records of samples, those aside that lie on the device; uint8, shape [B, record_bytes]."""
@@ -78,7 +74,7 @@ class Copies:
     def expanded(self, lists: Ragged, index: torch.Tensor, host_lists: Ragged, host_index: Array) -> Ragged:
         """Return lists of the device, expanded there; the host has the same, and counts them."""
         found = expand_ragged(lists, index, expanded_totals(host_lists, host_index))
-        self.memory += _tensors_of(found)
+        self.memory += found.arrays
         return found
 
     def has_narrow(self, spec: Spec) -> bool:
@@ -95,8 +91,3 @@ class Copies:
         if isinstance(field, Ragged):
             return Ragged(self._widened(field.values, compact), field.offsets)
         return self.own(widen_tensor(field, compact))
-
-
-def _tensors_of(ragged: Ragged) -> list[torch.Tensor]:
-    inner = ragged.values
-    return [ragged.offsets, *(_tensors_of(inner) if isinstance(inner, Ragged) else [inner])]

@@ -48,11 +48,7 @@ def as_tensor(array: Any) -> torch.Tensor:
 
 def as_tensors(array: Array | Ragged | Shared) -> Any:
     """Return an array, or every array of a ragged or shared field, as a tensor that shares its memory."""
-    if isinstance(array, Shared):
-        return Shared(as_tensors(array.values), as_tensors(array.index))
-    if isinstance(array, Ragged):
-        return Ragged(as_tensors(array.values), as_tensors(array.offsets))
-    return as_tensor(array)
+    return array.map(as_tensor) if isinstance(array, Ragged | Shared) else as_tensor(array)
 
 
 def own_tensors(arrays: Mapping[str, Any]) -> Tensors:

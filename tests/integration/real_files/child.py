@@ -77,8 +77,7 @@ def _probe(task: dict[str, Any]) -> dict[str, Any]:
         )
         with stoker.Loader(dataset, batch_size=5000, num_threads=1) as loader:
             for batch in loader:
-                first = next(iter(batch.values()))
-                num_rows += len(first.offsets) - 1 if isinstance(first, stoker.Ragged) else len(first)
+                num_rows += len(next(iter(batch.values())))
             assert num_rows == loader.num_samples
     except stoker.SourceError as error:
         check_names_file(error, Path(path))

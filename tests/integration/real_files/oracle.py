@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from stoker import Ragged
+
 _FLOATS = {"halffloat": ("<e", "float16"), "float": ("<f", "float32"), "double": ("<d", "float64")}
 NO_FILL = object()
 
@@ -141,11 +143,11 @@ def delivered(kind: pa.DataType, array: Any) -> list[Any]:
     """Bring an array of a batch to the common form; it must have the dtype that docs/types.md promises."""
     kind = plain_type(kind)
     if _is_list(kind) or _is_bytes(kind):
-        if isinstance(array, tuple):
-            values, offsets = array
+        if isinstance(array, Ragged):
+            values, offsets = array.values, array.offsets
             assert offsets.dtype == np.int64, offsets.dtype
             assert offsets[0] == 0
-            assert offsets[-1] == (len(values[1]) - 1 if isinstance(values, tuple) else len(values))
+            assert offsets[-1] == len(values)
             borders = list(itertools.pairwise(offsets.tolist()))
             if _is_bytes(kind):
                 assert values.dtype == np.uint8, values.dtype

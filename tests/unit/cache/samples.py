@@ -39,9 +39,9 @@ def _field(item, num_levels, num_rows, rng):
 
 
 def same(a, b) -> bool:
-    if isinstance(a, Ragged) or isinstance(b, Ragged):
-        return isinstance(a, Ragged) and isinstance(b, Ragged) and same(a.values, b.values) and same(a[1], b[1])
-    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+    if isinstance(a, Ragged):
+        return isinstance(b, Ragged) and same(a.values, b.values) and same(a.offsets, b.offsets)
+    return not isinstance(b, Ragged) and a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 
 
 def same_fields(a: Arrays, b: Arrays) -> bool:

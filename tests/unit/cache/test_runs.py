@@ -64,7 +64,7 @@ def rows_of(field, num_rows):
         field = field.whole()
     if not isinstance(field, Ragged):
         return [field[i].tobytes() for i in range(num_rows)]
-    inner = rows_of(field.values, len(field.values.offsets) - 1 if isinstance(field.values, Ragged) else len(field[0]))
+    inner = rows_of(field.values, len(field.values))
     return [tuple(inner[field.offsets[i] : field.offsets[i + 1]]) for i in range(num_rows)]
 
 

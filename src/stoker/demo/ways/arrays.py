@@ -61,7 +61,7 @@ def concatenate(parts: Sequence[Arrays]) -> Arrays:
     whole: Arrays = {}
     for name in parts[0]:
         fields = [part[name] for part in parts]
-        whole[name] = _concatenate_ragged(fields) if isinstance(fields[0], Ragged) else np.concatenate(fields)
+        whole[name] = _concatenate_ragged(fields) if isinstance(fields[0], Ragged) else _concatenate(fields)
     return whole
 
 
@@ -100,6 +100,11 @@ def _take_ragged(ragged: Ragged, rows: Rows) -> Ragged:
     np.cumsum(lengths, out=offsets[1:])
     places = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
     return Ragged(ragged.values.take(places), offsets)
+
+
+def _concatenate(parts: Sequence[Any]) -> Array:
+    whole: Array = np.concatenate(parts)
+    return whole
 
 
 def _concatenate_ragged(parts: Sequence[Any]) -> Ragged:
