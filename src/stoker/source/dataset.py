@@ -216,7 +216,7 @@ class Dataset:
         sources = self._places()
         try:
             with timed(on_stage, "list"):
-                files = list_sources(sources, storage)
+                files = list_sources(sources, storage, is_local=is_local)
         except SourceMissingError:
             if known is None or any(Path(file.info.url).exists() for file in known.files):
                 raise

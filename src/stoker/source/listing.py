@@ -16,6 +16,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from stoker.errors import SourceError, SourceMissingError
+from stoker.source.logs import check_no_log
 from stoker.source.storage import ObjectInfo, Storage
 from stoker.source.urls import split_query
 
@@ -34,16 +35,22 @@ class Listed:
     partition: tuple[tuple[str, str | None], ...] = ()
 
 
-def list_sources(sources: Sequence[str], storage: Storage) -> list[Listed]:
+def list_sources(sources: Sequence[str], storage: Storage, *, is_local: bool = False) -> list[Listed]:
     """Return every file that `sources` name, sorted by URL, each once however often it is named.
+
+    Args:
+        sources: What the user named, as the storage knows it.
+        storage: Where it is.
+        is_local: Whether these are paths of this machine, whose links can be followed.
 
     Raises:
         SourceMissingError: One of them names nothing.
-        SourceError: The storage fails, or one file is named twice with different partitions.
+        SourceError: The storage fails, one file is named twice with different partitions, or a folder has a log that
+            says which of its files count.
     """
     found: dict[str, Listed] = {}
     for source in sources:
-        for listed in _find(split_query(source)[0], storage):
+        for listed in _find(split_query(source)[0], storage, is_local=is_local):
             known = found.setdefault(listed.info.url, listed)
             if known.partition != listed.partition:
                 raise SourceError(
@@ -54,7 +61,7 @@ def list_sources(sources: Sequence[str], storage: Storage) -> list[Listed]:
     return [found[url] for url in sorted(found)]
 
 
-def _find(source: str, storage: Storage) -> list[Listed]:
+def _find(source: str, storage: Storage, *, is_local: bool) -> list[Listed]:
     if glob := _GLOB.search(source):
         folder = source[: source.rfind("/", 0, glob.start()) + 1]
         pattern = source[len(folder) :].rstrip("/")
@@ -70,6 +77,7 @@ def _find(source: str, storage: Storage) -> list[Listed]:
                 inside is not None and _is_parquet(inside["rest"]) and (names_hidden or not _is_hidden(path))
             ):
                 found.append(Listed(info=info, partition=_partition(path)))
+        check_no_log(source, folder, infos, [file.info.url for file in found], storage, is_local=is_local)
         if not found:
             raise SourceMissingError(
                 f"no file matches {source} ({len(infos):,} objects lie below {folder})", url=source
@@ -84,6 +92,7 @@ def _find(source: str, storage: Storage) -> list[Listed]:
     infos = storage.list(source)
     paths = [(info, info.url[len(folder) :]) for info in infos]
     found = [Listed(info=info, partition=_partition(path)) for info, path in paths if _is_parquet(path)]
+    check_no_log(source, folder, infos, [file.info.url for file in found], storage, is_local=is_local)
     if not found:
         if not infos:
             raise SourceMissingError(f"nothing is stored at {source}: check the name", url=source)

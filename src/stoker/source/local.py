@@ -79,7 +79,7 @@ def _walk(folder: str, found: list[ObjectInfo], seen: set[tuple[int, int]]) -> N
         for entry in entries:
             try:
                 if entry.is_dir():
-                    if not entry.name.startswith("."):
+                    if not entry.name.startswith(".") or entry.name == ".hoodie":  # a log that readers must see
                         _walk(entry.path, found, seen)
                     continue
                 status = entry.stat()
