@@ -141,7 +141,7 @@ def _cost_of_a_look(loader: Loader) -> float:
     stages = Stages()
     about = About(dataset="data", rank=0, world_size=1, global_batch_size=BATCH_SIZE)
     with TemporaryDirectory() as folder:
-        entry = Entry(Publisher([Path(folder) / "status"]), stages, about, loader.stats)
+        entry = Entry(Publisher([Path(folder) / "status"]), stages, lambda: (about, loader.stats()))
         entry.show()
         costs = []
         for second in range(1, 30):

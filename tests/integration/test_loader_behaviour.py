@@ -568,18 +568,19 @@ class UntouchedStorage:
         ({"batch_size": True}, TypeError, "batch_size"),
         ({"batch_size": "8", "global_batch_size": 8}, TypeError, "batch_size"),
         ({"global_batch_size": 0}, ValueError, "global_batch_size"),
-        ({"batch_size": 3, "global_batch_size": 7, "world_size": 2}, ValueError, "global batch"),
+        ({"batch_size": 3, "global_batch_size": 7, "rank": 0, "world_size": 2}, ValueError, "global batch"),
         ({"batch_size": 8, "shuffle": "yes"}, TypeError, "shuffle"),
         ({"batch_size": 8, "seed": 1.5}, TypeError, "seed"),
         ({"batch_size": 8, "seed": None}, TypeError, "seed"),
         ({"batch_size": 8, "window": 0}, ValueError, "window"),
         ({"batch_size": 8, "window": "some"}, TypeError, "window must be a number of chunks, 'all' or None"),
         ({"batch_size": 8, "lanes": 0}, ValueError, "lanes"),
-        ({"batch_size": 8, "lanes": 3}, ValueError, "lanes"),
+        ({"global_batch_size": 8, "lanes": 3}, ValueError, "lanes"),
         ({"batch_size": 8, "remainder": "ignore"}, ValueError, "remainder"),
         ({"batch_size": 8, "rank": 1}, ValueError, "rank"),
         ({"batch_size": 8, "rank": -1, "world_size": 2}, ValueError, "rank"),
         ({"batch_size": 8, "world_size": 0}, ValueError, "world_size"),
+        ({"batch_size": 8, "world_size": 2}, ValueError, "which rank"),
         ({"batch_size": 8, "shard": stoker.Shard(0, 2), "rank": 0}, ValueError, "shard"),
         ({"batch_size": 8, "shard": (0, 2)}, TypeError, "shard"),
         ({"batch_size": 8, "cache": 7}, TypeError, "cache"),
@@ -653,7 +654,8 @@ def test_a_batch_does_not_wait_for_augment_of_the_batches_made_with_it(folder):
 
 @pytest.mark.parametrize(("world_size", "is_told"), [(4, False), (5, True)])
 def test_ranks_that_would_get_nothing_are_told_by_a_warning(folder, world_size, is_told, caplog):
-    with stoker.Loader(dataset_of(folder), global_batch_size=4, rank=0, world_size=world_size):
+    with stoker.Loader(dataset_of(folder), global_batch_size=4, rank=0, world_size=world_size) as loader:
+        assert len(loader) > 0
         assert any("without any" in message for message in caplog.messages) == is_told
 
 

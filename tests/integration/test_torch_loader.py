@@ -123,38 +123,7 @@ def test_padding_is_marked_by_a_bool_tensor(folder):
     assert [int(mask.sum()) for mask in masks] == [50, 50, 33]
 
 
-# ---------------------------------------------------------------------- which rank
-
-
-def ids_of(loader):
-    with loader:
-        return [i for batch in loader for i in batch["id"].tolist()]
-
-
-def test_torchruns_variables_give_the_rank(folder, monkeypatch):
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    dataset = stoker.Dataset(folder)
-    assert ids_of(TorchLoader(dataset, batch_size=100)) == list(range(66, 133))
-    assert ids_of(stoker.Loader(dataset, batch_size=200)) == list(range(133))  # plain loaders look at arguments alone
-    assert len(ids_of(TorchLoader(dataset, batch_size=200, rank=0, world_size=1))) == 133
-    assert len(ids_of(TorchLoader(dataset, batch_size=200, shard=stoker.Shard()))) == 133
-    assert ids_of(stoker.Loader(dataset, batch_size=100, shard=stoker.Shard.from_env())) == list(range(66, 133))
-
-
-def test_a_world_of_one_and_a_lone_world_size_say_nothing(folder, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert len(ids_of(TorchLoader(stoker.Dataset(folder), batch_size=200))) == 133
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "1")
-    assert len(ids_of(TorchLoader(stoker.Dataset(folder), batch_size=200))) == 133
-
-
-def test_variables_that_contradict_each_other_are_a_value_error(monkeypatch):
-    monkeypatch.setenv("RANK", "2")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ValueError, match="contradict"):
-        TorchLoader(stoker.Dataset("nowhere"), batch_size=8)
+# ---------------------------------------------------------------------- device meshes
 
 
 class Mesh:

@@ -103,7 +103,8 @@ def test_a_row_is_found_by_its_group(run):
 @pytest.mark.parametrize("lanes", [1, 2])
 def test_every_step_of_a_row_is_found(run, options, arguments, lanes):
     rows, dataset = [(0, 0), (1, 17), (4, 39), (2, 7)], stoker.Dataset("a.parquet")
-    with stoker.Loader(dataset, global_batch_size=4, world_size=2, shuffle=True, lanes=lanes, **options) as loader:
+    at = {"global_batch_size": 4, "rank": 0, "world_size": 2}
+    with stoker.Loader(dataset, shuffle=True, lanes=lanes, **at, **options) as loader:
         expected = [
             [(use.step, use.rank) for use in loader.find_all("a.parquet", *row, epoch=1) if use.step is not None]
             for row in rows

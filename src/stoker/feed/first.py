@@ -22,12 +22,17 @@ def first_chunks(wanted: Wanted, num_samples: Int64, spec: Spec) -> list[int]:
         return []
     at_most = window_chunks(wanted.window, num_samples=num_samples, record_bytes=spec.plain_bytes)
     order = Order(num_samples, shuffle=wanted.shuffle, seed=wanted.seed, window=at_most, lanes=wanted.lanes)
-    steps = Steps(lane_sizes=order.lane_sizes, global_batch_size=wanted.global_batch_size, remainder=wanted.remainder)
+    shard = wanted.ranks.guess()  # where it proves wrong, these are chunks of another rank's, built a little earlier
+    try:
+        global_size = wanted.global_size(shard)
+    except ValueError:  # raised where somebody asks for a batch
+        return []
+    steps = Steps(lane_sizes=order.lane_sizes, global_batch_size=global_size, remainder=wanted.remainder)
     if not steps.num_steps:
         return []
     lanes = order.lanes_of_epoch(0)
     chunks: dict[int, None] = {}  # one on the border of lanes may belong to both
-    for piece in steps.slices(0, wanted.shard):
+    for piece in steps.slices(0, shard):
         if not piece.is_padding:
             lane = lanes[piece.lane]
             first, last = lane.windows_of([piece.start, piece.stop - 1]).tolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, NoReturn, Self
 
 from stoker import loops
 from stoker.errors import ResumeError
@@ -29,10 +30,10 @@ from stoker.feed.run import Run, Standing, Turn
 from stoker.feed.run_settings import Augment, RunSettings
 from stoker.feed.sequence import SequenceShard
 from stoker.feed.shard import Shard
-from stoker.feed.units.make import Maker
 from stoker.feed.units.report import UnitsReport
 from stoker.gather.assemble import Once
 from stoker.gather.buffers import BufferPool
+from stoker.order import shard as order
 from stoker.order.position import ROWS, Position
 from stoker.order.steps import Remainder, Steps
 from stoker.ragged import register_pytrees
@@ -44,6 +45,22 @@ from stoker.trace import status
 from stoker.trace.record import Trace
 from stoker.trace.stages import Stages, StageTotal
 from stoker.trace.stats import LoaderStats
+
+_log = logging.getLogger("stoker")
+
+
+class Settled(NamedTuple):
+    """What follows from the ranks.
+
+    Attributes:
+        settings: Of every run.
+        global_batch_size: Samples a step over all ranks.
+        following: Begins the next epoch.
+    """
+
+    settings: RunSettings
+    global_batch_size: int
+    following: Following
 
 
 class Loader:
@@ -83,9 +100,12 @@ class Loader:
         remainder: What becomes of the samples that do not fill a global batch: "keep" makes the last batch smaller,
             "drop" leaves them out, "pad" fills it up with samples of the epoch's beginning and adds the bool field
             `sample_mask`, False on those.
-        rank: Number of this process among those that train together; 0 unless told.
+        rank: Number of this process among those that train together. Unless told, it and `world_size` are what
+            torch.distributed, JAX, Accelerate, Ray Train or MPI say, else torchrun's, MPI's or SLURM's variables, when
+            the loader is first iterated, or asked for its length.
         world_size: How many there are. Any number works; all take the same number of steps.
-        shard: Both in one, such as `Shard.from_env()`, in place of `rank` and `world_size`.
+        shard: Which share of a global batch this process takes, in place of `rank` and `world_size`, where that is not
+            one of its own: `Shard.from_mesh(...)`, or `Shard(0, 1)` for all of it.
         global_batch_size: Samples a step over all ranks; default batch_size x world_size.
         cache: Folder on a fast local disk that keeps the transformed chunks; it may be shared by any number of
             processes and data sets. None keeps them in memory (tmpfs) for this loader alone.
@@ -118,7 +138,8 @@ class Loader:
 
     Raises:
         TypeError: An argument has the wrong type.
-        ValueError: An argument is out of range, or two contradict each other.
+        ValueError: An argument is out of range, or two contradict each other; once ranks are known, also where these
+            contradict an argument, or each other.
         SourceError: The data set cannot be listed or a footer cannot be read.
         FieldError: Columns that cannot become tensors; it lists them all.
         CacheError: The cache folder cannot be used.
@@ -180,8 +201,7 @@ class Loader:
             sequence_shard=sequence_shard,
             shared=shared,
         )
-        self._shard, self._global_batch_size = wanted.shard, wanted.global_batch_size
-        self._remainder = wanted.remainder
+        self._wanted = wanted
         self._made_s = time.monotonic()
         name = _name(dataset)
         loops.load()
@@ -198,19 +218,13 @@ class Loader:
         )
         self._runs: weakref.WeakSet[Run] = weakref.WeakSet()
         self._beginning = threading.Lock()
-        about = status.About(
-            dataset=name,
-            rank=self._shard.rank,
-            world_size=self._shard.world_size,
-            global_batch_size=self._global_batch_size,
-        )
-        shown = status.Entry(status.publisher(), self._stages, about, _look(weakref.ref(self)))
+        shown = status.Entry(status.publisher(), self._stages, _look(weakref.ref(self), name))
         pools: list[BufferPool] = []
         self._close_all = weakref.finalize(
             self, _close_from_any_thread, _closing(self._runs, self._beginning, self._opened, shown, pools)
         )
         try:
-            maker = make_maker(wanted, self._opened)
+            self._maker = make_maker(wanted, self._opened)
             chunks = _window_chunks(wanted.window, self._opened)
             self._orders = Orders(
                 self._opened,
@@ -222,40 +236,16 @@ class Loader:
             )
             self._order = self._orders.first
             self._opened.stand(chunks)
-            handover = self._make_handover()
+            self._leaving = handover = self._make_handover()
             if handover.resident is not None:
                 check_resident(wanted, self._opened)
                 handover.resident.open(self._opened.num_samples, self._opened.spec.record_bytes)
         except BaseException:
             self.close()
             raise
-        batch_bytes = self._batch_bytes(wanted, maker)
-        prefetch = (
-            default_prefetch(batch_bytes, crosses=handover.copies) if wanted.prefetch is None else wanted.prefetch
-        )
-        self._settings = RunSettings(
-            seed=wanted.seed,
-            shard=wanted.shard,
-            num_threads=wanted.num_threads,
-            prefetch=prefetch,
-            augment=wanted.augment,
-            marks_padding=wanted.marks_padding,
-            handover=handover,
-            maker=maker,
-            source_field=None if self._opened.mixture is None else self._opened.mixture.source_field,
-            sequence_shard=wanted.sequence_shard,
-            batch_bytes=batch_bytes,
-            once=_once(wanted, handover),
-            is_expanded=wanted.shared == "expand",
-        )
         self._pool = BufferPool(handover.allocate, is_pinned=handover.copies)
         pools.append(self._pool)
-        # A function that the user may change between two epochs must not be asked before the second one begins.
-        is_simple = wanted.augment is None and wanted.asked is None and self._opened.mixture is None
-        self._following = Following(
-            prefetch=prefetch,
-            is_possible=is_simple and not self._opened.is_tight and handover.resident is None,
-        )
+        self._settled: Settled | None = None
         self._num_steps = 0
         self._num_samples = 0
         beginning = Position(
@@ -274,12 +264,17 @@ class Loader:
     # ------------------------------------------------------------------ what a loop needs
 
     def __iter__(self) -> Iterator[Any]:
-        """Return the batches from the current position to the end of its epoch."""
+        """Return the batches from the current position to the end of its epoch.
+
+        Raises:
+            ValueError: An argument and what is known of ranks contradict each other.
+            RuntimeError: The loader took another share before, because the ranks were not known then.
+        """
         register_pytrees()
         return BatchIterator(self, self._begin_run(self._start))
 
     def __len__(self) -> int:
-        """Return the steps of a whole epoch, the same on every rank."""
+        """Return the steps of a whole epoch, the same on every rank. Raises as `iter` does."""
         return self._steps(consumed=0).num_steps
 
     def set_epoch(self, epoch: int) -> None:
@@ -358,20 +353,23 @@ class Loader:
         totals = self._stages.totals()
         counts = self._opened.counts()
         at = self._start if self._is_restored else self._standing.position
+        settled, (_, global_size) = self._settled, self._known()
         return LoaderStats(
             num_steps=self._num_steps,
             num_samples=self._num_samples,
             wait_s=totals.get("wait", StageTotal()).busy_s,
             step_s=totals.get("step", StageTotal()).busy_s,
             elapsed_s=time.monotonic() - self._made_s,
-            num_ready=sum(run.num_ready for run in list(self._runs)) - self._following.num_ready,
+            num_ready=0
+            if settled is None
+            else sum(run.num_ready for run in list(self._runs)) - settled.following.num_ready,
             num_built=counts.num_built,
             num_reused=counts.num_reused,
             num_mended=counts.num_mended,
             num_evicted=counts.num_evicted,
             epoch=at.epoch,
-            epoch_step=-(-at.num_consumed // self._global_batch_size),
-            epoch_steps=len(self),
+            epoch_step=-(-at.num_consumed // global_size),
+            epoch_steps=self._steps_of(global_size, 0).num_steps,
             stages=totals,
             active=self._stages.active(),
             num_dropped_spans=self._stages.num_dropped,
@@ -390,7 +388,9 @@ class Loader:
             ValueError: There is no such step or epoch.
         """
         epoch = self.epoch if epoch is None else epoch
-        return explain_all(self._opened, self._orders, self._steps(0), step, epoch=epoch, shard=self._shard)
+        return explain_all(
+            self._opened, self._orders, self._steps(0), step, epoch=epoch, shard=self._settle().settings.shard
+        )
 
     def find(self, url: str, row_group: int, row: int, *, epoch: int | None = None) -> Use:
         """Return in which step of an epoch, and on which rank, a row is used first: the inverse of `explain`.
@@ -413,16 +413,23 @@ class Loader:
         again. One entry without a step says that the epoch does not use it. Otherwise as `find`.
         """
         epoch = self.epoch if epoch is None else epoch
-        world_size = self._shard.world_size
+        world_size = self._settle().settings.shard.world_size
         return find_all(
             self._opened, self._orders, self._steps(0), url, row_group, row, epoch=epoch, world_size=world_size
         )
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} cannot be copied or sent to another process; send what it was made of, such as "
+            "the Dataset, and make one there"
+        )
+
     def __repr__(self) -> str:
+        shard, global_size = self._known()
         return (
             f"{type(self).__name__}({self.num_samples:,} samples in {len(self._opened.num_samples):,} chunks, "
-            f"global batch {self._global_batch_size:,}, rank {self._shard.rank} of {self._shard.world_size}, "
-            f"epoch {self.epoch})"
+            f"global batch {global_size:,}, rank {shard.rank} of {shard.world_size}"
+            f"{' unless told' * (self._settled is None)}, epoch {self.epoch})"
         )
 
     # ------------------------------------------------------------------ inside
@@ -431,10 +438,60 @@ class Loader:
         """Return how batches leave; a loader for another framework brings its own."""
         return NumpyHandover()
 
-    def _batch_bytes(self, wanted: Wanted, maker: Maker | None) -> float | None:
-        """Return about how much a batch takes; None where only making one tells."""
-        asked, opened = wanted.asked, self._opened
-        num_units = self._global_batch_size / self._shard.world_size
+    def _settle(self) -> Settled:
+        """Return what follows from the ranks, which have to be known by now."""
+        shard = self._wanted.ranks.settle()
+        if self._settled is None:
+            self._settled = self._settled_for(shard)
+        return self._settled
+
+    def _known(self) -> tuple[order.Shard, int]:
+        """Return which share it takes of global batches of how many samples, as far as that is known now."""
+        if self._settled is not None:
+            return self._settled.settings.shard, self._settled.global_batch_size
+        shard = self._wanted.ranks.guess()
+        try:
+            return shard, self._wanted.global_size(shard)
+        except ValueError:  # it is raised where somebody asks for a batch
+            return shard, self._wanted.lanes
+
+    def _settled_for(self, shard: Shard) -> Settled:
+        wanted, handover = self._wanted, self._leaving
+        global_size = wanted.global_size(shard)
+        if global_size < shard.world_size:
+            _log.warning(
+                "a global batch of %d samples leaves some of %d ranks without any in every step; give it one a rank at "
+                "least",
+                global_size,
+                shard.world_size,
+            )
+        batch_bytes = self._batch_bytes(global_size / shard.world_size)
+        prefetch = wanted.prefetch
+        if prefetch is None:
+            prefetch = default_prefetch(batch_bytes, crosses=handover.copies)
+        settings = RunSettings(
+            seed=wanted.seed,
+            shard=shard,
+            num_threads=wanted.num_threads,
+            prefetch=prefetch,
+            augment=wanted.augment,
+            marks_padding=wanted.marks_padding,
+            handover=handover,
+            maker=self._maker,
+            source_field=None if self._opened.mixture is None else self._opened.mixture.source_field,
+            sequence_shard=wanted.sequence_shard,
+            batch_bytes=batch_bytes,
+            once=_once(wanted, handover),
+            is_expanded=wanted.shared == "expand",
+        )
+        # A function that the user may change between two epochs must not be asked before the second one begins.
+        is_simple = wanted.augment is None and wanted.asked is None and self._opened.mixture is None
+        is_possible = is_simple and not self._opened.is_tight and handover.resident is None
+        return Settled(settings, global_size, Following(prefetch=prefetch, is_possible=is_possible))
+
+    def _batch_bytes(self, num_units: float) -> float | None:
+        """Return about how much a batch of so many of what the order counts takes; None where only making one tells."""
+        asked, opened, maker = self._wanted.asked, self._opened, self._maker
         if maker is not None and (row_bytes := maker.row_bytes) is not None:
             return num_units * row_bytes
         if isinstance(asked, Grouped) and opened.is_mixed:
@@ -447,11 +504,12 @@ class Loader:
         return num_units * num_rows * opened.sample_bytes
 
     def _begin_run(self, start: Position, turn: Turn | None = None) -> Run:
-        run = self._following.take(start) if turn is None else None
+        following = self._settle().following
+        run = following.take(start) if turn is None else None
         if run is None or not self._close_all.alive:
             run = self._new_run(start, turn or Turn())
         if turn is None:
-            self._following.began(start, run)
+            following.began(start, run)
         self._standing = run.standing
         self._start = replace(start, num_consumed=0)
         self._is_restored = False
@@ -465,6 +523,7 @@ class Loader:
             let_go = [run for run in self._runs if run.is_let_go]
         for before in let_go:
             before.close()  # what it has, of threads, memory and room in the cache, may be needed now
+        settings = self._settle().settings
         orders, steps = self._orders.lanes_of_epoch(start.epoch), self._steps(start.num_consumed)
         with self._beginning:
             if not self._close_all.alive:
@@ -475,7 +534,7 @@ class Loader:
                 steps=steps,
                 opened=self._opened,
                 pool=self._pool,
-                settings=self._settings,
+                settings=settings,
                 stages=self._stages,
                 turn=turn,
                 units_in=self._orders.units_in,
@@ -485,10 +544,13 @@ class Loader:
         return run
 
     def _steps(self, consumed: int) -> Steps:
+        return self._steps_of(self._settle().global_batch_size, consumed)
+
+    def _steps_of(self, global_batch_size: int, consumed: int) -> Steps:
         return Steps(
             lane_sizes=self._order.lane_sizes,
-            global_batch_size=self._global_batch_size,
-            remainder=self._remainder,
+            global_batch_size=global_batch_size,
+            remainder=self._wanted.remainder,
             start=consumed,
         )
 
@@ -500,9 +562,11 @@ class Loader:
         num_left = run.num_left
         if not num_left:
             self._start = run.standing.position
-        if num_left <= self._following.lead:
-            self._following.handed(run, self._begin_ahead)
-        return self._settings.handover.hand_over(prepared.content)
+        assert self._settled is not None  # since a run has begun
+        following = self._settled.following
+        if num_left <= following.lead:
+            following.handed(run, self._begin_ahead)
+        return self._leaving.hand_over(prepared.content)
 
 
 class BatchIterator:
@@ -511,6 +575,7 @@ class BatchIterator:
     def __init__(self, loader: Loader, run: Run) -> None:
         self._loader = loader
         self._run = run
+        self._ranks = loader._wanted.ranks
         self._let_go = weakref.finalize(self, run.let_go)
         self._let_go.atexit = False  # the loader closes its runs then, and waits for them
         self._is_over = False
@@ -522,6 +587,7 @@ class BatchIterator:
         if self._is_over:
             raise StopIteration
         try:
+            self._ranks.prove()
             prepared = self._run.next()
         except BaseException:
             self._is_over = True
@@ -575,12 +641,15 @@ def _close_from_any_thread(close: Callable[[], None]) -> None:
         raise
 
 
-def _look(loader: weakref.ref[Loader]) -> status.Look:
-    """Return what tells how a loader is doing, without referring to it."""
+def _look(loader: weakref.ref[Loader], name: str) -> status.Look:
+    """Return what tells what a loader is and how it is doing, without referring to it."""
 
-    def look() -> LoaderStats | None:
-        found = loader()
-        return None if found is None else found.stats()
+    def look() -> tuple[status.About, LoaderStats] | None:
+        if (found := loader()) is None:
+            return None
+        shard, global_size = found._known()
+        about = status.About(dataset=name, rank=shard.rank, world_size=shard.world_size, global_batch_size=global_size)
+        return about, found.stats()
 
     return look
 

@@ -11,6 +11,7 @@ from typing import Literal, TypedDict, Unpack
 
 import numpy as np
 
+from stoker.feed.ranks import Ranks
 from stoker.feed.run_settings import Augment
 from stoker.feed.sequence import SequenceShard
 from stoker.feed.shard import Shard
@@ -63,12 +64,13 @@ class Wanted:
     """What a loader was asked for, in one form each.
 
     Attributes:
-        shard: Which rank of how many.
-        global_batch_size: Samples a step over all ranks.
+        ranks: Which rank of how many, once that must be known.
+        batch_size: Samples a step on this rank; None where `global_batch_size` says it.
+        global_batch_size: Samples a step over all ranks; None where that follows from `batch_size` and the ranks.
         shuffle: See `Loader`, as for all that follow.
         seed: Any integer.
         window: Chunks; None for as many as make a default window.
-        lanes: Divides `global_batch_size`.
+        lanes: Divides a global batch.
         remainder: Of samples.
         cache: Folder; None for memory.
         limit_bytes: Of the cache; None for what the disk has.
@@ -82,8 +84,9 @@ class Wanted:
         shared: How shared fields come.
     """
 
-    shard: Shard
-    global_batch_size: int
+    ranks: Ranks
+    batch_size: int | None
+    global_batch_size: int | None
     shuffle: bool
     seed: int
     window: int | Literal["all"] | None
@@ -105,6 +108,27 @@ class Wanted:
         """Whether batches have a field that says which samples fill them up."""
         return self.remainder == "pad"
 
+    def global_size(self, shard: Shard) -> int:
+        """Return the samples of a global batch where so many ranks share it.
+
+        Raises:
+            ValueError: `batch_size` and `global_batch_size` contradict each other, or it cannot be cut into lanes.
+        """
+        size, num_ranks = self.global_batch_size, shard.world_size
+        if size is None:
+            assert self.batch_size is not None
+            size = self.batch_size * num_ranks
+        elif self.batch_size is not None and self.batch_size * num_ranks != size:
+            raise ValueError(
+                f"batch_size {self.batch_size} on {num_ranks} ranks is no global batch of {size}; give one of the two"
+            )
+        if size % self.lanes:
+            raise ValueError(
+                f"a global batch of {size} samples cannot be cut into {self.lanes} equal lanes; take a multiple of "
+                f"{self.lanes}, such as {-(-size // self.lanes) * self.lanes}"
+            )
+        return size
+
 
 def check_options(**options: Unpack[LoaderOptions]) -> Wanted:
     """Return what the arguments of a loader say.
@@ -116,8 +140,18 @@ def check_options(**options: Unpack[LoaderOptions]) -> Wanted:
     sequence_shard, sequence = options["sequence_shard"], options["sequence"]
     if sequence_shard is not None and not isinstance(sequence_shard, SequenceShard):
         raise TypeError(f"sequence_shard must be a stoker.SequenceShard, not {sequence_shard!r}")
-    shard = _shard(options["rank"], options["world_size"], options["shard"])
-    global_batch_size = _global_batch_size(options["batch_size"], options["global_batch_size"], shard)
+    rank, world_size = options["rank"], options["world_size"]
+    ranks = Ranks(
+        rank=None if rank is None else integer(rank, "rank", at_least=0),
+        world_size=None if world_size is None else integer(world_size, "world_size"),
+        shard=options["shard"],
+    )
+    batch_size, global_batch_size = (
+        None if size is None else integer(size, name)
+        for name, size in (("batch_size", options["batch_size"]), ("global_batch_size", options["global_batch_size"]))
+    )
+    if batch_size is None and global_batch_size is None:
+        raise TypeError("give a batch_size (samples a rank) or a global_batch_size")
     shuffle, window = options["shuffle"], options["window"]
     if not isinstance(shuffle, bool | np.bool_):
         raise TypeError(f"shuffle must be True or False, not {shuffle!r}")
@@ -127,11 +161,6 @@ def check_options(**options: Unpack[LoaderOptions]) -> Wanted:
     if window is not None and window != "all":
         integer(window, "window")
     lanes = integer(options["lanes"], "lanes")
-    if global_batch_size % lanes:
-        raise ValueError(
-            f"a global batch of {global_batch_size} samples cannot be cut into {lanes} equal lanes; take a "
-            f"multiple of {lanes}, such as {-(-global_batch_size // lanes) * lanes}"
-        )
     remainder, transform_in = options["remainder"], options["transform_in"]
     if remainder not in ("keep", "drop", "pad"):
         raise ValueError(f"remainder must be 'keep', 'drop' or 'pad', not {remainder!r}")
@@ -158,8 +187,9 @@ def check_options(**options: Unpack[LoaderOptions]) -> Wanted:
     if window is None and not shuffle:
         # A window then mixes nothing, so the first batch should wait for few chunks: those built at once.
         window = max(_MIN_PLAIN_WINDOW, num_threads)
-    return Wanted(
-        shard=shard,
+    wanted = Wanted(
+        ranks=ranks,
+        batch_size=batch_size,
         global_batch_size=global_batch_size,
         shuffle=bool(shuffle),
         seed=seed,
@@ -177,6 +207,11 @@ def check_options(**options: Unpack[LoaderOptions]) -> Wanted:
         sequence_shard=sequence_shard,
         shared=shared,
     )
+    if ranks.given is not None:
+        wanted.global_size(ranks.given)
+    elif batch_size is None:
+        wanted.global_size(Shard())  # it is the same for any number of ranks
+    return wanted
 
 
 def default_prefetch(batch_bytes: float | None, *, crosses: bool = False) -> int:
@@ -192,19 +227,6 @@ def default_prefetch(batch_bytes: float | None, *, crosses: bool = False) -> int
     return int(min(max(ahead_bytes // max(batch_bytes, 1), _LEAST_AHEAD), _MOST_AHEAD))
 
 
-def _shard(rank: int | None, world_size: int | None, shard: Shard | None) -> Shard:
-    if shard is None:
-        rank = 0 if rank is None else integer(rank, "rank", at_least=0)
-        if rank and world_size is None:
-            raise ValueError(f"rank {rank} of how many? Give world_size too, or shard=stoker.Shard.from_env()")
-        return Shard(rank, 1 if world_size is None else integer(world_size, "world_size"))
-    if rank is not None or world_size is not None:
-        raise ValueError("shard says both rank and world_size; give either that or these")
-    if not isinstance(shard, Shard):
-        raise TypeError(f"shard must be a stoker.Shard, not {shard!r}")
-    return shard
-
-
 def integer(value: object, name: str, *, at_least: int | None = 1) -> int:
     """Return an argument as an integer.
 
@@ -217,23 +239,3 @@ def integer(value: object, name: str, *, at_least: int | None = 1) -> int:
     if at_least is not None and value < at_least:
         raise ValueError(f"{name} must be at least {at_least}, not {value}")
     return int(value)
-
-
-def _global_batch_size(batch_size: int | None, global_batch_size: int | None, shard: Shard) -> int:
-    if global_batch_size is not None:
-        size = integer(global_batch_size, "global_batch_size")
-        if batch_size is not None and integer(batch_size, "batch_size") * shard.world_size != size:
-            raise ValueError(
-                f"batch_size {batch_size} on {shard.world_size} ranks is no global batch of {size}; give one of the two"
-            )
-        if size < shard.world_size:
-            _log.warning(
-                "a global batch of %d samples leaves some of %d ranks without any in every step; give it one a rank at "
-                "least",
-                size,
-                shard.world_size,
-            )
-        return size
-    if batch_size is None:
-        raise TypeError("give a batch_size (samples a rank) or a global_batch_size")
-    return integer(batch_size, "batch_size") * shard.world_size

@@ -1,22 +1,29 @@
-"""Which rank of how many, asked of whoever started the processes."""
+"""The share of a rank, as its user says it."""
 
 from __future__ import annotations
 
 import importlib
 import math
-import os
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Self
 
+from stoker.feed.claims import launched_claim
 from stoker.order import shard as order
 
 
+@dataclass(frozen=True)
 class Shard(order.Shard):
     """The rank's share of every global batch.
 
+    A loader takes it by itself from whatever started the ranks. Give one where several ranks get the same batches
+    (`from_mesh`), or where this process shall have all of them: `Shard(0, 1)`.
+
     Args:
-        rank: This process, from 0.
-        world_size: How many processes share a global batch.
+        rank: Which share, from 0.
+        world_size: How many shares a global batch has.
+        checked: Whether a loader makes sure that ranks are known to which this share belongs: as many as shares, or a
+            multiple of them. Say False where you know better, as with ranks of which some have no data.
 
     Raises:
         TypeError: One of them is no integer.
@@ -27,17 +34,22 @@ class Shard(order.Shard):
         Shard(rank=1, world_size=4)
     """
 
+    _: KW_ONLY
+    checked: bool = field(default=True, compare=False, repr=False)
+
     @classmethod
     def from_env(cls) -> Self:
         """Return the shard that a launcher wrote into the environment; one rank of one where none did.
+
+        A loader does so by itself, at its first batch.
 
         Known are torchrun, Open MPI, MVAPICH, everything with PMI (MPICH, Intel MPI) and SLURM's srun, in this order.
 
         Raises:
             ValueError: The variables contradict each other, or SLURM gave several tasks and only one was started.
         """
-        found = order.shard_from_env(os.environ)
-        return cls(found.rank, found.world_size)
+        found = launched_claim()
+        return cls() if found is None else cls(found.rank, found.world_size)
 
     @classmethod
     def from_mesh(cls, device_mesh: Any, *, data_dims: Sequence[str | int]) -> Self:
@@ -61,7 +73,7 @@ class Shard(order.Shard):
         Raises:
             ValueError: The mesh has no such dimension, one is named twice, or this process is not in the mesh.
         """
-        return cls(*place_in_mesh(device_mesh, data_dims, argument="data_dims"))
+        return cls(*place_in_mesh(device_mesh, data_dims, argument="data_dims"), checked=False)
 
     @classmethod
     def from_jax(cls, jax: Any = None) -> Self:

@@ -10,7 +10,7 @@ position   all that must be saved to go on
 from stoker.order.epoch import EpochOrder, Order
 from stoker.order.permute import permute, unpermute
 from stoker.order.position import Position
-from stoker.order.shard import Shard, shard_from_env
+from stoker.order.shard import Shard
 from stoker.order.steps import Remainder, Slice, Steps
 
 __all__ = [
@@ -22,6 +22,5 @@ __all__ = [
     "Slice",
     "Steps",
     "permute",
-    "shard_from_env",
     "unpermute",
 ]

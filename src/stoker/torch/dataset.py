@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Any, Self, Unpack, cast
 
 import torch
@@ -13,15 +12,16 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from stoker.errors import ResumeError
 from stoker.feed.loader import BatchIterator, Loader
-from stoker.feed.options import LoaderOptions
+from stoker.feed.options import LoaderOptions, Wanted
+from stoker.feed.ranks import Ranks
 from stoker.feed.run import Turn
+from stoker.feed.shard import Shard
 from stoker.machine import num_cores
 from stoker.order.position import Position
 from stoker.order.steps import Steps
 from stoker.source.dataset import Dataset
 from stoker.source.mixture import Mixture
 from stoker.torch.handover import CpuHandover
-from stoker.torch.loader import with_shard
 from stoker.torch.tensors import Tensors
 
 _log = logging.getLogger("stoker")
@@ -64,12 +64,20 @@ class TorchDataset(IterableDataset[Tensors]):
         if options.get("cache") is None:
             raise TypeError("TorchDataset needs cache=, a folder: the workers of a DataLoader share chunks through it")
         self._dataset = dataset
-        self._options = with_shard(options)
+        self._ranks = Ranks(
+            rank=options.pop("rank", None),
+            world_size=options.pop("world_size", None),
+            shard=options.pop("shard", None),
+            serves_workers=True,
+        )
+        self._options = options
         self._loader: _InTurnLoader | None = None
         self._pid = os.getpid()
         self._inherited: list[_InTurnLoader] = []
-        with _InTurnLoader(dataset, **self._options) as loader:
-            self._beginning, self._steps = loader.plan()
+        # Which share it is means nothing yet: `_loader_here` says it.
+        opened = _InTurnLoader(dataset, **cast("LoaderOptions", {**options, "shard": self._ranks.given}))
+        with opened as loader:
+            self._beginning, self._lane_sizes, self._wanted = loader.plan()
         self._shared = torch.zeros(4, dtype=torch.int64).share_memory_()
         self._shared[_FINISHED] = -1
 
@@ -143,6 +151,14 @@ class TorchDataset(IterableDataset[Tensors]):
     def _position_at(self, epoch: int, num_consumed: int) -> Position:
         return Position.from_json(self._beginning.to_json() | {"epoch": epoch, "num_consumed": num_consumed})
 
+    def _steps(self, *, start: int) -> Steps:
+        return Steps(
+            lane_sizes=self._lane_sizes,
+            global_batch_size=self._wanted.global_size(self._ranks.settle()),
+            remainder=self._wanted.remainder,
+            start=start,
+        )
+
     def _tell(self, position: Position) -> None:
         self._shared.copy_(torch.tensor([position.epoch, position.num_consumed, 0, -1]))
 
@@ -181,6 +197,8 @@ class TorchDataset(IterableDataset[Tensors]):
             options = dict(self._options)
             if options.get("num_threads") is None:
                 options["num_threads"] = max(1, num_cores() // num_workers)
+            shard = self._ranks.settle()
+            options["shard"] = Shard(shard.rank, shard.world_size, checked=False)
             self._loader = _InTurnLoader(self._dataset, **cast("LoaderOptions", options))
         return self._loader
 
@@ -242,15 +260,9 @@ class _InTurnLoader(Loader):
     def _make_handover(self) -> CpuHandover:
         return CpuHandover(in_one_storage=True)
 
-    def plan(self) -> tuple[Position, partial[Steps]]:
-        """Return where epoch 0 begins, and what makes the steps of a pass from `start=` on."""
-        begins = self._steps(consumed=0)
-        return self._start, partial(
-            Steps,
-            lane_sizes=begins.lane_sizes,
-            global_batch_size=begins.global_batch_size,
-            remainder=begins.remainder,
-        )
+    def plan(self) -> tuple[Position, tuple[int, ...], Wanted]:
+        """Return where epoch 0 begins, the samples of each lane, and what was asked for."""
+        return self._start, self._order.lane_sizes, self._wanted
 
     def batches(self, start: Position, turn: Turn) -> BatchIterator:
         """Return some of the batches of the pass that begins at `start`."""

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from typing import Unpack, cast
+from typing import Unpack
 
 import torch
-import torch.distributed as dist
 
 from stoker.feed.loader import Loader
 from stoker.feed.options import LoaderOptions
-from stoker.feed.shard import Shard
 from stoker.source.dataset import Dataset
 from stoker.source.mixture import Mixture
 from stoker.spec import parse_size
@@ -36,12 +33,11 @@ class TorchLoader(Loader):
         device: Where the tensors are wanted: "cpu", "cuda" (the current one), "cuda:1", ...
         resident: Memory of the GPU, "40GB" or bytes, for chunks that stay there: their fixed-width fields are gathered
             there from the second epoch on and cross no more. The first chunks that come are kept, as many as fit.
-        options: Those of `stoker.Loader`. Without `rank`, `world_size` and `shard` they are those of an initialised
-            `torch.distributed`, else those that torchrun gave this process, else one rank of one.
+        options: Those of `stoker.Loader`.
 
     Raises:
-        ValueError: The device does not exist here, or torchrun's variables contradict each other; or `resident` on the
-            CPU, or with what changes rows: a Mixture, `share`, `augment`, other units than rows.
+        ValueError: The device does not exist here; or `resident` on the CPU, or with what changes rows: a Mixture,
+            `share`, `augment`, other units than rows.
         TypeError: The device is none.
     """
 
@@ -54,26 +50,10 @@ class TorchLoader(Loader):
         **options: Unpack[LoaderOptions],
     ) -> None:
         self._handover = _handover_to(device, None if resident is None else parse_size(resident, name="resident"))
-        super().__init__(dataset, **with_shard(options))
+        super().__init__(dataset, **options)
 
     def _make_handover(self) -> CpuHandover | DeviceHandover:
         return self._handover
-
-
-def with_shard(options: LoaderOptions) -> LoaderOptions:
-    """Return the options with the shard that torch or torchrun knows of, where they do not say themselves."""
-    if any(options.get(name) is not None for name in ("rank", "world_size", "shard")):
-        return options
-    return cast("LoaderOptions", {**options, "shard": _known_shard()})
-
-
-def _known_shard() -> Shard | None:
-    if dist.is_available() and dist.is_initialized():
-        return Shard(dist.get_rank(), dist.get_world_size())
-    # A lone WORLD_SIZE, or one of 1, is what images and notebooks leave lying about: it says nothing.
-    if "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1":
-        return Shard.from_env()
-    return None
 
 
 def _handover_to(device: str | torch.device, resident_bytes: int | None) -> CpuHandover | DeviceHandover:

@@ -39,7 +39,7 @@ _log = logging.getLogger("stoker")
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """What a loader is, as far as it does not change.
+    """What a loader is.
 
     Attributes:
         dataset: What it loads, for people.
@@ -54,8 +54,8 @@ class About:
     global_batch_size: int
 
 
-Look = Callable[[], LoaderStats | None]
-"""Returns what a loader has done so far; None when it is gone."""
+Look = Callable[[], tuple[About, LoaderStats] | None]
+"""Returns what a loader is, and what it has done so far; None when it is gone."""
 
 
 def folders(environment: Mapping[str, str] = os.environ) -> list[Path]:
@@ -235,15 +235,13 @@ class Entry:
     Args:
         publisher: Of that process.
         stages: Told of its work.
-        about: What it is.
         look: Asked for its figures, once it is shown. Must not keep the loader alive.
     """
 
-    def __init__(self, publisher: Publisher, stages: Stages, about: About, look: Look) -> None:
+    def __init__(self, publisher: Publisher, stages: Stages, look: Look) -> None:
         self.number = 0  # until it is shown
         self.stages = stages
         self._publisher = publisher
-        self._about = about
         self._look = look
         self._before: deque[tuple[int, LoaderStats]] = deque()
 
@@ -257,15 +255,15 @@ class Entry:
 
     def to_json(self, now_ns: int) -> dict[str, object] | None:
         """Return what the file says of it: since it was made, and over the last seconds."""
-        stats = self._look()
-        if stats is None:
+        if (seen := self._look()) is None:
             return None
+        about, stats = seen
         before = self._before
         while len(before) > 1 and before[1][0] <= now_ns - _RECENT_NS:
             before.popleft()
         recent = stats.since(before[0][1]) if before else stats
         before.append((now_ns, stats))
-        return {"number": self.number, **asdict(self._about), "total": figures(stats), "recent": figures(recent)}
+        return {"number": self.number, **asdict(about), "total": figures(stats), "recent": figures(recent)}
 
 
 def figures(stats: LoaderStats) -> dict[str, object]:

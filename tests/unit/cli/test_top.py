@@ -135,7 +135,7 @@ def test_the_command_shows_what_runs_once(folder, capsys):
     publisher = Publisher([folder])
     stages = Stages()
     about = About(dataset="data/", rank=0, world_size=1, global_batch_size=64)
-    entry = Entry(publisher, stages, about, lambda: stats(epoch=7))
+    entry = Entry(publisher, stages, lambda: (about, stats(epoch=7)))
     entry.show()
     stages("gather", 0, 10**9, 0)
     assert main(["top", "--once"]) == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.order import Shard, Slice, Steps, shard_from_env
+from stoker.order import Shard, Slice, Steps
 
 
 def _taken(steps, step, world_size):
@@ -105,45 +105,3 @@ def test_a_rank_outside_its_world_is_a_value_error(rank, world_size):
 def test_a_rank_that_is_no_integer_is_a_type_error(rank):
     with pytest.raises(TypeError, match="rank must be an integer"):
         Shard(rank, 2)
-
-
-@pytest.mark.parametrize(
-    "environ",
-    [
-        {"RANK": "3", "WORLD_SIZE": "8"},
-        {"SLURM_PROCID": "3", "SLURM_NTASKS": "8"},
-        {
-            "SLURM_PROCID": "3",
-            "SLURM_NTASKS": "16",
-            "SLURM_STEP_NUM_TASKS": "8",
-            "SLURM_JOB_ID": "1",
-            "SLURM_STEP_ID": "0",
-        },
-        {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "8", "SLURM_PROCID": "0", "SLURM_NTASKS": "2"},
-        {"PMI_RANK": "3", "PMI_SIZE": "8"},
-        {"MV2_COMM_WORLD_RANK": "3", "MV2_COMM_WORLD_SIZE": "8"},
-        {"RANK": "3", "WORLD_SIZE": "8", "SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_JOB_ID": "1"},
-    ],
-    ids=lambda environ: "+".join(environ),
-)
-def test_the_shard_comes_from_what_the_launcher_wrote(environ):
-    assert shard_from_env(environ) == Shard(3, 8)
-
-
-def test_without_a_launcher_there_is_one_rank():
-    assert shard_from_env({"SLURM_NTASKS": "4", "PATH": "/bin"}) == Shard(0, 1)
-    assert shard_from_env({"SLURM_PROCID": "0", "SLURM_JOB_ID": "1"}) == Shard(0, 1)
-
-
-@pytest.mark.parametrize(
-    ("environ", "error"),
-    [
-        ({"RANK": "3"}, "RANK but not WORLD_SIZE"),
-        ({"RANK": "x", "WORLD_SIZE": "8"}, "RANK in the environment must be an integer, not 'x'"),
-        ({"RANK": "8", "WORLD_SIZE": "8"}, "contradict"),
-        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "1"}, "not started by srun"),
-    ],
-)
-def test_an_environment_that_would_lose_samples_is_refused(environ, error):
-    with pytest.raises(ValueError, match=error):
-        shard_from_env(environ)

@@ -22,7 +22,7 @@ def stats(num_steps=0, **changes):
 
 
 def show(publisher, stages, look):
-    entry = Entry(publisher, stages, ABOUT, look)
+    entry = Entry(publisher, stages, lambda: None if (seen := look()) is None else (ABOUT, seen))
     entry.show()
     return entry
 
@@ -62,13 +62,13 @@ def test_the_file_says_what_runs_and_goes_with_the_last_loader(tmp_path):
 def test_a_loader_in_the_making_is_not_told_of_and_costs_the_next_nothing(tmp_path):
     publisher = Publisher([tmp_path / "status"])
     stages = Stages()
-    entry = Entry(publisher, stages, ABOUT, lambda: stats(3))
+    entry = Entry(publisher, stages, lambda: (ABOUT, stats(3)))
     at(stages, 1)
     assert not (tmp_path / "status").exists()
     entry.show()
     at(stages, 1.001)
     assert [loader["number"] for loader in only_file(tmp_path / "status")["loaders"]] == [1]
-    Entry(publisher, Stages(), ABOUT, lambda: 1 / 0).close()  # one that failed to open
+    Entry(publisher, Stages(), lambda: 1 / 0).close()  # one that failed to open
     assert len(only_file(tmp_path / "status")["loaders"]) == 1
 
 
