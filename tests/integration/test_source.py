@@ -271,7 +271,7 @@ def test_null_counts_come_from_the_footers():
     )
     write_parquet(storage, table, url="t/a.parquet", row_group_size=3)
     write_parquet(storage, {"a": [1]}, url="t/b.parquet")
-    catalogue = Dataset("t", storage=storage, chunk_size=500).open()
+    catalogue = Dataset("t", storage=storage, chunk_size=120).open()
     assert catalogue.num_rows.tolist() == [3, 3, 1]
     assert {name: counts.tolist() for name, counts in catalogue.null_counts.items()} == {
         "a": [2, 0, 0],
@@ -279,7 +279,7 @@ def test_null_counts_come_from_the_footers():
         "l": [-1, 0, 1],
         "r": [0, 0, 1],
     }
-    filtered = Dataset("t", storage=storage, chunk_size=500, filters=[("a", ">=", 1)]).open()
+    filtered = Dataset("t", storage=storage, chunk_size=120, filters=[("a", ">=", 1)]).open()
     assert filtered.null_counts["a"].tolist() == [-1, 0, 0]
 
 

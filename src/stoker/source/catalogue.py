@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from stoker.source.units.runs import Runs
 
 # A part of every key: raise it when the same source and recipe become other rows, or the same rows in another layout.
-_KEY_VERSION = 2
+_KEY_VERSION = 3
 # Keys that stay, once they were made: each is asked for half a dozen times while its chunk is built and opened, and
 # once an epoch.
 _MAX_KEYS = 1 << 18

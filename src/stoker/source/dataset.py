@@ -290,15 +290,17 @@ class Dataset:
         if self.filter is not None:
             expression = self.filter.bind(filter_schema)
             prunable = self.filter.prunable(filter_schema, expression)
+        needed = pa.schema([]) if expression is None else needed_columns(filter_schema, expression)
+        names = [*columns.names, *(name for name, _ in flat_fields(needed))]
         cut = Cut(
             columns=pa.schema([field for field in columns if field.name not in partitions.names]),
+            names=tuple(name for name in names if name not in partitions.names),
             chunk_bytes=self.chunk_bytes,
             expression=expression,
             prunable=prunable,
             filter_schema=filter_schema,
             partitions=partitions,
         )
-        needed = pa.schema([]) if expression is None else needed_columns(filter_schema, expression)
         return cut, columns, needed
 
     def _places(self) -> list[str]:

@@ -208,6 +208,17 @@ class Footers:
                 self._checked_bytes += num_bytes
         return checked
 
+    def read(self, info: ObjectInfo, offset: int, num_bytes: int) -> bytes:
+        """Return some bytes of a file beside its footer; fewer where it ends.
+
+        Blocks: on one read of the source.
+
+        Raises:
+            SourceError: It cannot be read.
+        """
+        num_bytes = min(num_bytes, info.size_bytes - offset)
+        return bytes(memoryview(self._storage.read(info.url, offset, num_bytes)).cast("B")) if num_bytes > 0 else b""
+
     def expect(self, num_chunks: int) -> None:
         """Get ready to check so many column chunks. Call it before many threads begin."""
         self._is_compiled = has_compiled_reader(num_chunks)

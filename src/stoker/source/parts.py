@@ -16,11 +16,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeAlias, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
-from stoker.source import thrift
 from stoker.source.decode import check_num_rows, decoding, opened
+from stoker.source.decoded import decoded_bytes
 from stoker.source.fetch import Ranges, Span
+from stoker.source.footer_numbers import Numbers
 from stoker.source.footers import Footer
 from stoker.source.instants import check_instants, int96_paths
 from stoker.source.pages import TOGETHER_BYTES, Leaf, LeafStream, decoded_leaves, known_leaves, leaf_streams
@@ -31,7 +33,7 @@ STREAM_BUFFER_BYTES = 1 << 18
 # Columns are dealt to threads by so many shares of about one size at most: few enough to cost nothing, and enough that
 # threads which come and go end together.
 _MOST_SHARES = 16
-# A column chunk that was so small before it was compressed is a page, as most writers make them: see `_Small`.
+# A column chunk that is so small once decoded is a page, as most writers make them: see `_Small`.
 _SMALL_BYTES = 1 << 20
 
 ShareOut: TypeAlias = Callable[[int, Callable[[int], None]], None]
@@ -136,8 +138,10 @@ class _RowGroup:
             spans: Where the column chunk of each leaf lies.
         """
         layout, numbers, leaves = self.footer.checked.layout, self.footer.checked.numbers, list(spans)
-        counts = numbers.chunks[self.number, leaves, thrift.UNCOMPRESSED]
-        plain_bytes = dict(zip(leaves, counts.tolist(), strict=True))
+        here = slice(self.number, self.number + 1)
+        sizes, is_vague = decoded_bytes(layout, Numbers(groups=numbers.groups[here], chunks=numbers.chunks[here]))
+        # What may be large is not read at once.
+        plain_bytes = dict(zip(leaves, np.where(is_vague[0], _SMALL_BYTES + 1, sizes[0])[leaves].tolist(), strict=True))
         known = known_leaves(layout)
         small = [leaf for leaf in leaves if leaf in known and plain_bytes[leaf] <= _SMALL_BYTES]
         large = {leaf: span for leaf, span in spans.items() if plain_bytes[leaf] > _SMALL_BYTES}
@@ -150,8 +154,8 @@ class _RowGroup:
             spans=list(large.values()),
             coded=self.coded,
         )
-        here = {*small, *(stream.leaf.number for stream in ours)}
-        rest = [leaf for leaf in leaves if leaf not in here]
+        ours_or_small = {*small, *(stream.leaf.number for stream in ours)}
+        rest = [leaf for leaf in leaves if leaf not in ours_or_small]
 
         def size_of(some: Iterable[int]) -> int:
             return sum(spans[leaf].stop - spans[leaf].start for leaf in some)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,8 +34,18 @@ _PHYSICAL = {
     "BYTE_ARRAY": 6,
     "FIXED_LEN_BYTE_ARRAY": 7,
 }
-_WITH_VALUES = (pa.ListType, pa.LargeListType, pa.FixedSizeListType, pa.DictionaryType)
+_WITH_VALUES = (
+    pa.ListType,
+    pa.LargeListType,
+    pa.ListViewType,
+    pa.LargeListViewType,
+    pa.FixedSizeListType,
+    pa.DictionaryType,
+    pa.RunEndEncodedType,
+)
 _TIME_UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
+# What Arrow says of strings that offsets of 32 bits do not reach the end of.
+_TOO_LARGE = re.compile("overflow|too large|capacity", re.IGNORECASE)
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 
 
@@ -47,6 +58,7 @@ class Layout:
         paths: Path of each Parquet leaf column, by its number: "clicks.list.element". L leaves.
         physical_types: Parquet type of each, by its number in the format; -1 for an unknown one. Shape [L].
         widths: Bytes of one value; 0 where they differ. Shape [L].
+        decoded_widths: Bytes of one value in Arrow; 0 where they differ. Shape [L].
         max_definition_levels: 0 where a leaf cannot be null. Shape [L].
         max_repetition_levels: 0 where a leaf lies in no list. Shape [L].
         time_units: What one step of a timestamp is as it is stored, as Arrow says it; "" where a leaf is none.
@@ -56,6 +68,7 @@ class Layout:
     paths: tuple[str, ...]
     physical_types: npt.NDArray[np.int64]
     widths: npt.NDArray[np.int64]
+    decoded_widths: npt.NDArray[np.int64]
     max_definition_levels: npt.NDArray[np.int64]
     max_repetition_levels: npt.NDArray[np.int64]
     time_units: tuple[str, ...]
@@ -72,11 +85,14 @@ class Layout:
         schema = _plain(parquet.to_arrow_schema())
         for field in schema:
             _check_zones(field.type)
+        widths = np.array([_WIDTHS.get(leaf.physical_type) or leaf.length or 0 for leaf in leaves], np.int64)
+        decoded = np.array([fixed_width_bytes(kind) for field in schema for kind in leaf_types(field.type)], np.int64)
         return cls(
             schema=schema,
             paths=tuple(leaf.path for leaf in leaves),
             physical_types=np.array([_PHYSICAL.get(leaf.physical_type, -1) for leaf in leaves], np.int64),
-            widths=np.array([_WIDTHS.get(leaf.physical_type) or leaf.length or 0 for leaf in leaves], np.int64),
+            widths=widths,
+            decoded_widths=decoded if len(decoded) == len(widths) else widths,
             max_definition_levels=np.array([leaf.max_definition_level for leaf in leaves], np.int64),
             max_repetition_levels=np.array([leaf.max_repetition_level for leaf in leaves], np.int64),
             time_units=tuple(_time_unit(leaf) for leaf in leaves),
@@ -284,7 +300,18 @@ def align(table: pa.Table, schema: pa.Schema, *, where: str, url: str) -> pa.Tab
 def _aligned(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
     if column.type.equals(type_):
         return column
-    return pa.chunked_array([_aligned_array(chunk, type_) for chunk in column.chunks], type_)
+    return pa.chunked_array([part for chunk in column.chunks for part in _aligned_parts(chunk, type_)], type_)
+
+
+def _aligned_parts(array: pa.Array, type_: pa.DataType) -> list[pa.Array]:
+    """Return an array in another type: as one, or in as many parts as it takes to hold strings beyond 2 GiB."""
+    try:
+        return [_aligned_array(array, type_)]
+    except pa.ArrowInvalid as error:
+        if len(array) < 2 or not _TOO_LARGE.search(str(error)):
+            raise
+    half = len(array) // 2
+    return [*_aligned_parts(array.slice(0, half), type_), *_aligned_parts(array.slice(half), type_)]
 
 
 def _aligned_array(array: pa.Array, type_: pa.DataType) -> pa.Array:
@@ -318,6 +345,19 @@ def flatten(table: pa.Table) -> pa.Table:
 def select_flat(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Return the columns that `schema` names, with structs taken apart; their types may be others."""
     return table if table.schema.equals(schema) else flatten(table).select(schema.names)
+
+
+def leaf_types(type_: pa.DataType) -> list[pa.DataType]:
+    """Return the types of the Parquet leaves that a type is stored as, in their order."""
+    if isinstance(type_, pa.BaseExtensionType):
+        return leaf_types(type_.storage_type)
+    if pa.types.is_struct(type_):
+        return [leaf for i in range(type_.num_fields) for leaf in leaf_types(type_.field(i).type)]
+    if pa.types.is_map(type_):
+        return [*leaf_types(type_.key_type), *leaf_types(type_.item_type)]
+    if isinstance(type_, _WITH_VALUES):
+        return leaf_types(type_.value_type)
+    return [type_]
 
 
 def fixed_width_bytes(type_: pa.DataType) -> int:

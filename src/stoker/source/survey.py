@@ -11,7 +11,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,17 +22,18 @@ import pyarrow.ipc as ipc
 
 from stoker.errors import SourceError
 from stoker.source import thrift
+from stoker.source.decoded import ReadStart, row_group_bytes
 from stoker.source.each import for_each
 from stoker.source.files import write_aside
 from stoker.source.filters import surviving_row_groups
 from stoker.source.footers import Checked, Footers
 from stoker.source.fragments import Piece, RowGroup, plan_fragments
 from stoker.source.listing import Listed, partition_fields, partition_value
-from stoker.source.schema import Layout, fixed_width_bytes, unify
+from stoker.source.schema import Layout, unify
 from stoker.source.storage import ObjectInfo
 
 _log = logging.getLogger("stoker")
-_MAGIC = b"STKCAT02"
+_MAGIC = b"STKCAT03"
 UNKNOWN = -1
 # Of one column chunk; what says more is believed as little as what says less than none.
 _MOST_NULLS = 1 << 40
@@ -118,6 +119,7 @@ class Cut:
 
     Attributes:
         columns: The columns the transform sees, without partition columns.
+        names: Dotted names of all that is read: these columns, and those of the filter.
         chunk_bytes: Size of a chunk aimed at.
         expression: Filter on rows, or None; on `filter_schema`.
         prunable: What of it may be asked of statistics, or None; see `Filter.prunable`.
@@ -126,16 +128,12 @@ class Cut:
     """
 
     columns: pa.Schema
+    names: tuple[str, ...]
     chunk_bytes: int
     expression: pc.Expression | None
     prunable: pc.Expression | None
     filter_schema: pa.Schema
     partitions: pa.Schema
-
-    @cached_property
-    def row_bytes(self) -> int:
-        """Bytes that a row surely takes once decoded."""
-        return sum(fixed_width_bytes(field.type) for field in self.columns)
 
 
 def survivors(checked: Checked, file: Listed, cut: Cut, footers: Footers) -> frozenset[int]:
@@ -160,7 +158,12 @@ def survivors(checked: Checked, file: Listed, cut: Cut, footers: Footers) -> fro
 
 
 def cut_file(
-    checked: Checked, file: Listed, cut: Cut, needed: frozenset[int], plan: Callable[[Sequence[RowGroup]], list[Piece]]
+    checked: Checked,
+    file: Listed,
+    cut: Cut,
+    needed: frozenset[int],
+    plan: Callable[[Sequence[RowGroup]], list[Piece]],
+    read: ReadStart,
 ) -> tuple[list[Piece], Counts]:
     """Return the fragments of one file, and the nulls of each column in each of them: a row a column.
 
@@ -170,20 +173,18 @@ def cut_file(
         cut: How to cut it.
         needed: Row groups that may hold a row that passes the filter.
         plan: Where to cut it.
+        read: Reads the file, where its footer does not tell how large rows are.
 
     Raises:
-        SourceError: The footer contradicts itself.
+        SourceError: The footer contradicts itself, or the file cannot be read.
     """
     layout, numbers, url = checked.layout, checked.numbers, file.info.url
-    leaves = layout.leaves(cut.columns.names)
-    sizes = (
-        numbers.groups[:, thrift.TOTAL_BYTES]
-        if len(leaves) == len(layout.paths)
-        else numbers.chunks[:, leaves, thrift.UNCOMPRESSED].sum(axis=1)
+    sizes = row_group_bytes(
+        layout, numbers, layout.leaves(cut.names), sorted(needed), most_bytes=cut.chunk_bytes, read=read
     )
     rows = numbers.groups[:, thrift.NUM_ROWS].tolist()
     groups = [
-        RowGroup(num_rows, max(size, num_rows * cut.row_bytes), g in needed)
+        RowGroup(num_rows, size, g in needed)
         for g, (num_rows, size) in enumerate(zip(rows, sizes.tolist(), strict=True))
     ]
     try:
@@ -272,7 +273,8 @@ def survey(
     def work(i: int) -> None:
         checked = footers.check(files[i].info)
         needed = survivors(checked, files[i], cut, footers)
-        found[i] = cut_file(checked, files[i], cut, needed, by_size if plan is None else partial(plan, i))
+        read = partial(footers.read, files[i].info)
+        found[i] = cut_file(checked, files[i], cut, needed, by_size if plan is None else partial(plan, i), read)
 
     for_each(len(files), work, num_threads=num_threads)
     pieces: list[tuple[int, Piece]] = []

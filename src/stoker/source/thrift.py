@@ -32,7 +32,10 @@ HAS_METADATA = 9
 MIN_BYTES = 10
 MAX_BYTES = 11
 CODEC = 12
-NUM_CHUNK_NUMBERS = 13
+NUM_VALUES = 13
+ENCODINGS = 14  # a bit for each
+WORD_BYTES = 15  # of all strings or binary, decoded
+NUM_CHUNK_NUMBERS = 16
 
 # Columns of the array of row groups.
 TOTAL_BYTES = 0
@@ -185,11 +188,27 @@ def sizes(b: Bytes, at: int, row: Row) -> int:
         number, kind, at = field(b, at, number)
         if kind == _STOP:
             return at
+        if number == 1 and _VARINT_FIRST <= kind <= _VARINT_LAST:
+            row[WORD_BYTES], at = zigzag(b, at)
+            continue
         if number == 2 and kind == _LIST:
             row[NUM_REPETITION_LEVELS], _, _ = items(b, at)
         elif number == 3 and kind == _LIST:
             row[NUM_DEFINITION_LEVELS], _, _ = items(b, at)
         at = skip(b, at, kind)
+
+
+def encodings(b: Bytes, at: int) -> tuple[int, int]:
+    """Return a bit for each encoding of a list of them, and where it ends."""
+    num, kind, at = items(b, at)
+    if num > 0 and kind != 5:
+        raise ValueError("corrupt footer")
+    found = 0
+    for _ in range(num):
+        number, at = zigzag(b, at)
+        if 0 <= number < 62:
+            found |= 1 << number
+    return found, at
 
 
 def column_metadata(b: Bytes, at: int, row: Row) -> int:
@@ -201,8 +220,12 @@ def column_metadata(b: Bytes, at: int, row: Row) -> int:
             return at
         if number == 1:
             row[TYPE], at = zigzag(b, at)
+        elif number == 2 and kind == _LIST:
+            row[ENCODINGS], at = encodings(b, at)
         elif number == 4:
             row[CODEC], at = zigzag(b, at)
+        elif number == 5:
+            row[NUM_VALUES], at = zigzag(b, at)
         elif number == 6:
             row[UNCOMPRESSED], at = zigzag(b, at)
         elif number == 7:

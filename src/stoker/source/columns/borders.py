@@ -9,6 +9,9 @@ import pyarrow.compute as pc
 from stoker.source.columns.kinds import DType, is_any_list, is_list_view
 from stoker.spec import Array
 
+_MOST_BYTES = (1 << 31) - 1
+_LARGE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
+
 
 def without_encoding(array: pa.Array) -> pa.Array:
     """Return the array without run ends and without extensions that say nothing; dictionaries stay."""
@@ -22,8 +25,12 @@ def without_encoding(array: pa.Array) -> pa.Array:
 
 
 def decoded(array: pa.Array) -> pa.Array:
-    """Return the array without dictionaries."""
+    """Return the array without dictionaries; strings of more than 2 GiB as large ones."""
     while pa.types.is_dictionary(array.type):
+        words = array.dictionary
+        large = _LARGE.get(words.type)
+        if large is not None and len(array) * words.nbytes > _MOST_BYTES:
+            array = pa.DictionaryArray.from_arrays(array.indices, words.cast(large))
         array = without_encoding(array.dictionary_decode())
     return array
 

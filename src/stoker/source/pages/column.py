@@ -17,6 +17,9 @@ from stoker.source.storage import BytesLike
 
 # What a streamed column is read by; more where no page is as small.
 _PIECE_BYTES = 256 << 10
+# Of a streamed column a page of more values is pyarrow's, which decodes some of it at a time: one of a hundred bytes
+# may hold a hundred million values that are all the same.
+_MOST_VALUES = 4 << 20
 
 
 def read_leaf(
@@ -137,6 +140,8 @@ class LeafStream:
         first = self._num_decoded
         num_entries = np.where(table[first:, KIND] == DICTIONARY, 0, table[first:, NUM_ENTRIES]).cumsum()
         stop = first + int(np.searchsorted(num_entries, max(1, enough - decoder.num_rows))) + 1
+        if table[first:stop, NUM_ENTRIES].max(initial=0) > _MOST_VALUES:
+            return False
         pages = self._pages.part(first, stop)
         most_rows = self._num_left - decoder.num_rows
         if not self.leaf.is_list and pages.num_entries > most_rows:

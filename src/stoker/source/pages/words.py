@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from stoker.offsets import offsets_of
 from stoker.source.pages.codecs import UNCOMPRESSED, arrow_codec, unpacked
@@ -119,12 +120,15 @@ class WordsDecoder:
         words = [self._words_at(one) for one in taken]
         if len(words) == 1:
             return words[0]
-        if sum(one.nbytes for one in words) > _MOST_BYTES:
+        if any(one is None for one in words) or sum(one.nbytes for one in words if one is not None) > _MOST_BYTES:
             return None
         return pa.concat_arrays([pa.array([], self._leaf.type), *words])
 
-    def _words_at(self, places: pa.Array) -> pa.Array:
-        """Return the words at some places of the dictionary; what are words already as they are."""
+    def _words_at(self, places: pa.Array) -> pa.Array | None:
+        """Return the words at some places of the dictionary, and what are words already as they are.
+
+        None where Arrow cannot hold them in one array.
+        """
         if not pa.types.is_int32(places.type):
             return places
         if self._dictionary is None:
@@ -134,6 +138,12 @@ class WordsDecoder:
             numbers = places.to_numpy()
             if numbers[-1] - numbers[0] == len(places) - 1 and (np.diff(numbers) == 1).all():
                 return self._dictionary.slice(int(numbers[0]), len(places))
+        # No word is longer than all of the dictionary: only few rows need a closer look.
+        if (
+            len(places) * self._dictionary.nbytes > _MOST_BYTES
+            and (pc.sum(pc.binary_length(self._dictionary).cast(pa.int64()).take(places)).as_py() or 0) > _MOST_BYTES
+        ):
+            return None
         return pa.DictionaryArray.from_arrays(places, self._dictionary, safe=False).dictionary_decode()
 
     # ------------------------------------------------------------------ pages
@@ -165,8 +175,10 @@ class WordsDecoder:
             return None
         return array_of(self._leaf, target.values, target.valid if target.state[NULLS] else None)
 
-    def _read_words(self, pages: Pages, first: int, before: pa.Array) -> pa.Array | None:
+    def _read_words(self, pages: Pages, first: int, before: pa.Array | None) -> pa.Array | None:
         """Return the words of pages that have them as they are, behind others."""
+        if before is None:
+            return None
         kind = self._leaf.type
         num = int(pages.table[first:, NUM_ENTRIES].sum())
         most_bytes = int(pages.table[first:, PLAIN_BYTES].sum())
