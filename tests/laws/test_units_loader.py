@@ -68,6 +68,7 @@ def packed_in(batch, pack: stoker.Pack) -> list[tuple]:
         ids, positions = batch["segment_ids"][b].tolist(), batch["positions"][b].tolist()
         used = sum(map(bool, ids))
         assert ids[used:] == positions[used:] == [0] * (pack.length - used)
+        assert positions[:used] == [i - ids.index(segment) for i, segment in enumerate(ids[:used])]
         for name in pack.packed:
             assert batch[name][b, used:].tolist() == [pack.pad[name]] * (pack.length - used)
         tokens = batch["tokens"][b, :used].tolist()
@@ -128,7 +129,10 @@ def check_epoch(kind: str, chunks, units: list[tuple]) -> None:
                 name = piece[0][1] // 100 if piece[0][1] != 7 else None
                 pieces.setdefault(name, []).append(piece)
         empty = pieces.pop(None, [])
-        whole = [tuple(t for piece in sorted(found) for _, t in piece if t != 7) for found in pieces.values()]
+        whole = [
+            tuple(t for piece in sorted(found, key=lambda piece: piece[0][1]) for _, t in piece if t != 7)
+            for found in pieces.values()
+        ]
         told = [(),] * sum(1 for document in documents if not document)  # fmt: skip
         assert sorted([*whole, *told]) == documents
         # An end alone: of an empty document, or of one that fills its rows.

@@ -116,5 +116,6 @@ def cut_rows(chunks, *, length, end) -> list[tuple]:
         for start in range(0, len(places), length):
             part = places[start : start + length]
             numbers = {d: n for n, d in enumerate(dict.fromkeys(d for _, d, _ in part), start=1)}
-            found.append(tuple((token, numbers[d], at) for token, d, at in part))
+            begins = {d: i for i, (_, d, _) in reversed([*enumerate(part)])}
+            found.append(tuple((token, numbers[d], i - begins[d]) for i, (token, d, _) in enumerate(part)))
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from stoker.compact import Compact, widen
 from stoker.feed.handover import Leaving
 from stoker.feed.run_settings import RunSettings
 from stoker.feed.units.make import Made
+from stoker.feed.units.packing import Int32, sequences_of
 from stoker.gather.together import Together
 from stoker.identity import order_key
 from stoker.order.steps import Slice
@@ -59,7 +60,14 @@ class Finisher:
             compact=compact,
             is_widened=is_widened,
         )
-        self._changes = is_widened or settings.marks_padding or is_augmented or settings.sequence_shard is not None
+        self._tells_sequences = settings.maker is not None and settings.maker.tells_sequences
+        self._changes = (
+            is_widened
+            or settings.marks_padding
+            or self._tells_sequences
+            or is_augmented
+            or settings.sequence_shard is not None
+        )
         self._prepare = self._copied if handover.copies else handover.prepare
         self.is_quick = not (is_augmented or handover.copies)
         # In threads it pays for what copies alone: each of the calls it takes gives the interpreter's lock up.
@@ -94,6 +102,8 @@ class Finisher:
         if settings.marks_padding:
             is_padding = [np.full(piece.num_samples, piece.is_padding) for piece in slices]
             arrays["sample_mask"] = ~np.concatenate([np.zeros(0, dtype=np.bool_), *is_padding])
+        if self._tells_sequences:
+            arrays |= sequences_of(cast("Int32", arrays["segment_ids"]))
         if settings.augment is not None:
             places = ",".join(f"{piece.lane}:{piece.start}:{piece.stop}" for piece in slices)
             key = order_key(seed=settings.seed, epoch=self._epoch, purpose=f"augment:{places}")

@@ -48,6 +48,8 @@ class Copies:
 
     def field(self, field: Any) -> Any:
         """Begin to copy a field, whatever it is."""
+        if type(field) is int:  # `max_seqlen`, which nobody wants to ask a device for
+            return field
         return field.map(self.array) if isinstance(field, Ragged | Shared) else self.array(field)
 
     def records(self, assembled: Assembled) -> torch.Tensor:

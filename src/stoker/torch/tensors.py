@@ -46,8 +46,10 @@ def as_tensor(array: Any) -> torch.Tensor:
         return torch.from_numpy(array.copy())
 
 
-def as_tensors(array: Array | Ragged | Shared) -> Any:
-    """Return an array, or every array of a ragged or shared field, as a tensor that shares its memory."""
+def as_tensors(array: Array | Ragged | Shared | int) -> Any:
+    """Return an array, or every array of a ragged or shared field, as a tensor that shares its memory; or an int."""
+    if type(array) is int:  # `max_seqlen`, which nobody wants to ask a device for
+        return array
     return array.map(as_tensor) if isinstance(array, Ragged | Shared) else as_tensor(array)
 
 

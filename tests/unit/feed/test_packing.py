@@ -36,7 +36,12 @@ def test_every_token_stands_at_one_place_and_ids_and_positions_say_which(chunks,
         for unit, (ids, positions) in enumerate(zip(*filled[True], strict=True)):
             assert ids == sorted(ids, key=lambda i: (i == 0, i)), "padding comes last"
             first = int(segments.offsets[unit])
-            tokens = [(int(segments.row[first + i - 1]), at) for i, at in zip(ids, positions, strict=True) if i]
+            assert [at for i, at in zip(ids, positions, strict=True) if i] == [
+                at for i in sorted({*ids} - {0}) for at in range(ids.count(i))
+            ]
+            at_first = [0, *segments.first[first:].tolist()]
+            rows = [0, *segments.row[first:].tolist()]
+            tokens = [(rows[i], at_first[i] + at) for i, at in zip(ids, positions, strict=True) if i]
             assert tokens, "no packed row is empty"
             seen += [(c, row, at) for row, at in tokens]
     expected = [

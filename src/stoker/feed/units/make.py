@@ -143,7 +143,7 @@ class Maker:
             delivered = list(self._wanted)
         elif isinstance(asked, Pack):
             delivered = [*asked.packed, *asked.per_segment]
-            added = _PLACES
+            added = (*_PLACES, *(("cu_seqlens", "max_seqlen") if asked.cu_seqlens else ()))
         for name in (*added, *(("sample_mask",) if marks_padding else ())):
             if name in delivered:
                 raise ValueError(
@@ -157,6 +157,11 @@ class Maker:
     def is_grouped(self) -> bool:
         """Whether units are groups: rows of any number, whose borders batches have."""
         return isinstance(self.asked, Grouped)
+
+    @property
+    def tells_sequences(self) -> bool:
+        """Whether batches of packed rows get `cu_seqlens` and `max_seqlen`."""
+        return isinstance(self.asked, Pack) and self.asked.cu_seqlens
 
     @property
     def spec(self) -> Spec:

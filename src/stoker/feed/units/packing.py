@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -50,7 +50,7 @@ class PackedPart(NamedTuple):
 
 
 def fill_places(segments: Segments, length: int, ids: Int32, positions: Int32, *, compiled: bool = True) -> None:
-    """Write each token's document, counted from 1 in its packed row, and its place in that document; 0 is padding.
+    """Write each token's segment, counted from 1 in its packed row, and its place in that segment; 0 is padding.
 
     Args:
         segments: What B packed rows are made of.
@@ -62,7 +62,8 @@ def fill_places(segments: Segments, length: int, ids: Int32, positions: Int32, *
     kernels = loops.find(_LOOPS) if compiled else None
     if kernels is not None:
         outs = (out.reshape(-1).view(np.uint8) for out in (ids, positions))
-        kernels.fill_places(segments.first, segments.num, segments.at, segments.offsets, length, *outs)
+        first = np.zeros_like(segments.first)  # a document that goes on from another row begins anew
+        kernels.fill_places(first, segments.num, segments.at, segments.offsets, length, *outs)
         return
     ids[...] = positions[...] = 0
     counts = np.diff(segments.offsets)
@@ -71,7 +72,23 @@ def fill_places(segments: Segments, length: int, ids: Int32, positions: Int32, *
     target = ranges(unit * length + segments.at, ends)
     rank = np.arange(len(unit)) - np.repeat(segments.offsets[:-1], counts) + 1
     ids.reshape(-1)[target] = np.repeat(rank, segments.num)
-    positions.reshape(-1)[target] = ranges(segments.first, ends)
+    positions.reshape(-1)[target] = ranges(np.zeros_like(segments.first), ends)
+
+
+def sequences_of(ids: Int32) -> dict[str, Any]:
+    """Return what attention over packed rows as one sequence of B * length tokens is told of them.
+
+    Args:
+        ids: Each token's segment; 0 is padding. Shape [B, length].
+
+    Returns:
+        `cu_seqlens`, int32: where each segment, and each row's padding, begins, and the end. `max_seqlen`, int: the
+        most tokens between two of them.
+    """
+    begins = np.ones(ids.shape, dtype=np.bool_)
+    np.not_equal(ids[:, 1:], ids[:, :-1], out=begins[:, 1:])
+    borders = np.append(np.flatnonzero(begins), ids.size).astype(np.int32)
+    return {"cu_seqlens": borders, "max_seqlen": int(np.diff(borders).max(initial=0))}
 
 
 def pack_field(asked: Pack, entry: Entry, parts: Sequence[PackedPart], pool: BufferPool) -> Array:

@@ -224,7 +224,8 @@ class Pack(Asked):
         documents     aaaaa bbb cccccccc ...
         tokens        a a a a a b b b │ c c c c c c c c │ ...    [B, length]
         segment_ids   1 1 1 1 1 2 2 2 │ 1 1 1 1 1 1 1 1 │        0 is padding, 1 the first document of the row
-        positions     0 1 2 3 4 0 1 2 │ 0 1 2 3 4 5 6 7 │        within the document
+        positions     0 1 2 3 4 0 1 2 │ 0 1 2 3 4 5 6 7 │        within the document, as far as it stands in this row
+        cu_seqlens    0         5       8                 16     int32, of the rows one behind the other
 
     With `split`, the documents of a chunk stand one behind the other and are cut every `length` tokens: only the last
     row of a chunk has padding. Without, a document is cut only where it is longer than a row, and its pieces are put
@@ -243,6 +244,9 @@ class Pack(Asked):
         pad: Value where there is no token; or field -> value.
         end: Token put behind each document, and counted; or field -> value. For fields that it does not name it is
             their `pad`. None puts none.
+        cu_seqlens: Whether batches also get what attention over sequences of several lengths takes, such as
+            `flash_attn_varlen_func` with the rows as [B * length, ...]: `cu_seqlens`, where each segment and each row's
+            padding begins, and the end; and `max_seqlen`, the longest of them, an int.
 
     Raises:
         TypeError: An argument has the wrong type.
@@ -256,6 +260,7 @@ class Pack(Asked):
     split: bool
     pad: Mapping[str, Number] = dataclasses.field(hash=False)
     end: Mapping[str, Number] | None = dataclasses.field(hash=False)
+    cu_seqlens: bool
 
     def __init__(
         self,
@@ -267,6 +272,7 @@ class Pack(Asked):
         split: bool = True,
         pad: Number | Mapping[str, Number] = 0,
         end: Number | Mapping[str, Number] | None = None,
+        cu_seqlens: bool = False,
     ) -> None:
         if not isinstance(field, str) or not field:
             raise TypeError(f"Pack: name the ragged field to pack, not {field!r}")
@@ -277,8 +283,9 @@ class Pack(Asked):
                 raise ValueError(f"Pack: {name!r} is the field that is packed; name only the others beside it")
         if twice := sorted(set(others) & set(beside)):
             raise ValueError(f"Pack: {twice[0]!r} cannot be packed and be per_segment at once")
-        if not isinstance(split, bool):
-            raise TypeError(f"Pack: split must be True or False, not {split!r}")
+        for name, flag in (("split", split), ("cu_seqlens", cu_seqlens)):
+            if not isinstance(flag, bool):
+                raise TypeError(f"Pack: {name} must be True or False, not {flag!r}")
         packed = (field, *others)
         pads = _values(pad, packed, "pad") if isinstance(pad, Mapping) else dict.fromkeys(packed, _number(pad, "pad"))
         pads = dict.fromkeys(packed, 0) | pads
@@ -288,8 +295,8 @@ class Pack(Asked):
             if field not in ends:
                 raise ValueError(f"Pack: end must say the token that ends a document of {field!r}")
             ends = pads | ends
-        values = (field, _whole(length, "Pack: length"), others, beside, split, pads, ends)
-        names = ("field", "length", "together", "per_segment", "split", "pad", "end")
+        values = (field, _whole(length, "Pack: length"), others, beside, split, pads, ends, cu_seqlens)
+        names = ("field", "length", "together", "per_segment", "split", "pad", "end", "cu_seqlens")
         for name, value in zip(names, values, strict=True):
             object.__setattr__(self, name, value)
 
