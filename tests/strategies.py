@@ -7,9 +7,11 @@ from pathlib import Path
 import numpy as np
 from hypothesis import strategies as st
 
+from stoker.order.contents import Contents
 from stoker.testing import example_table, write_example
 
 sample_table = example_table
+NOTHING = Contents(fingerprint="abc", filter=None, draws=None, num_files=0, num_samples=0, files="")
 
 
 def arrays_in(field) -> list:

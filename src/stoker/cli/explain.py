@@ -167,7 +167,7 @@ def _as_json(found: Explanation, known: Known, steps: Steps) -> dict[str, object
     from stoker.feed.sets import fingerprint_of
 
     return {
-        "fingerprint": fingerprint_of(known),
+        "fingerprint": fingerprint_of(known, known.asked),
         "epoch": found.epoch,
         "step": found.step,
         "num_steps": steps.num_steps,

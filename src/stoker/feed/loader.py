@@ -7,7 +7,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,9 +26,11 @@ from stoker.feed.mixing import mixed_window, window_chunks
 from stoker.feed.opened import Opened, open_all
 from stoker.feed.options import Wanted, check_options, default_prefetch, integer
 from stoker.feed.orders import Orders
+from stoker.feed.resume import Allowed, Resume
 from stoker.feed.run import Run, Standing, Turn
 from stoker.feed.run_settings import Augment, RunSettings
 from stoker.feed.sequence import SequenceShard
+from stoker.feed.sets import contents_of, files_of, mixing_of
 from stoker.feed.shard import Shard
 from stoker.feed.units.report import UnitsReport
 from stoker.gather.assemble import Once
@@ -249,12 +251,18 @@ class Loader:
         self._num_steps = 0
         self._num_samples = 0
         beginning = Position(
-            fingerprint=self._opened.fingerprint,
+            datasets=tuple(contents_of(one, wanted.asked) for one in self._opened.chunks),
+            mixing=mixing_of(self._opened.mixture),
             seed=wanted.seed,
             shuffle=wanted.shuffle,
             window=self._order.window,
             lanes=wanted.lanes,
             units=ROWS if wanted.asked is None else wanted.asked.identity,
+        )
+        self._resume = Resume(
+            beginning=beginning,
+            files=tuple(files_of(one, wanted.asked) for one in self._opened.chunks),
+            takes_window=wanted.window is None,
         )
         self._start = beginning  # where the next `for` begins
         self._standing = Standing(beginning)  # what `state_dict` tells: behind the last batch handed over
@@ -307,15 +315,23 @@ class Loader:
         """
         return self._standing.position.to_json()
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], *, allow: Collection[Allowed] = ()) -> None:
         """Go on from a saved position: the next `for` begins there.
 
+        The files may lie elsewhere than they did, and columns, fields, transform, batch size and ranks may be others. A
+        loader that was made without `window` takes that of the state.
+
+        Args:
+            state: What `state_dict` returned.
+            allow: What else may differ: "files", "weights".
+
         Raises:
-            ResumeError: The position is of another data set, seed, window, number of lanes or order version; it says
-                which.
+            ResumeError: The position is of other data, or of another seed, window, number of lanes or order version; it
+                says which.
+            ValueError: `allow` holds an unknown word.
         """
-        saved = Position.from_json(state)
-        saved.check(self._start)
+        saved = self._resume.load(state, allow)
+        orders = self._orders.going_on(saved)
         try:
             self._start = saved.settled(self._steps(saved.num_consumed))
         except ValueError as error:  # no step of this data set begins there
@@ -325,6 +341,7 @@ class Loader:
                 saved=saved.num_consumed,
                 current=self._order.num_samples,
             ) from error
+        self._orders, self._order = orders, orders.first
         self._standing = Standing(saved)
         self._is_restored = True
 
@@ -524,20 +541,20 @@ class Loader:
         for before in let_go:
             before.close()  # what it has, of threads, memory and room in the cache, may be needed now
         settings = self._settle().settings
-        orders, steps = self._orders.lanes_of_epoch(start.epoch), self._steps(start.num_consumed)
+        all_orders, steps = self._orders.going_on(start), self._steps(start.num_consumed)
         with self._beginning:
             if not self._close_all.alive:
                 raise RuntimeError("the loader is closed; make a new one")
             run = Run(
                 position=start,
-                orders=orders,
+                orders=all_orders.lanes_of_epoch(start.epoch),
                 steps=steps,
                 opened=self._opened,
                 pool=self._pool,
                 settings=settings,
                 stages=self._stages,
                 turn=turn,
-                units_in=self._orders.units_in,
+                units_in=all_orders.units_in,
                 held=held,
             )
             self._runs.add(run)

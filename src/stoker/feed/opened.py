@@ -19,7 +19,6 @@ import numpy as np
 from stoker.cache.crew import Crew
 from stoker.feed.chunks import ChunkCounts, Chunks, FirstChunks, open_chunks
 from stoker.feed.fill import Filling
-from stoker.feed.sets import fingerprint_of
 from stoker.feed.temporary import TemporaryFolder
 from stoker.order.plain import Int64
 from stoker.source.dataset import Dataset
@@ -74,11 +73,6 @@ class Opened:
         self.num_samples: Int64 = np.concatenate([one.num_samples for one in chunks])
         self._firsts = list(accumulate((len(one.num_samples) for one in chunks[:-1]), initial=0))
         self._temporary = temporary
-
-    @property
-    def fingerprint(self) -> str:
-        """What tells these data sets, mixed in this way, from all others."""
-        return fingerprint_of(self)
 
     @property
     def num_sets(self) -> int:

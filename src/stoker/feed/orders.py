@@ -15,6 +15,7 @@ from stoker.feed.units.report import UnitsReport, report_on
 from stoker.order.epoch import EpochOrder, Order
 from stoker.order.mixture import MixtureEpoch, MixtureOrder, component_seed
 from stoker.order.plain import Int64
+from stoker.order.position import Position
 from stoker.source.units.asked import Asked, Grouped, NGram, Weighted
 
 _log = logging.getLogger("stoker")
@@ -93,6 +94,19 @@ class Orders:
                 "begin with one",
                 report,
             )
+
+    def going_on(self, position: Position) -> Orders:
+        """Return the orders that a position belongs to: these, or with another window."""
+        if position.window == self.first.window:
+            return self
+        return Orders(
+            self._opened,
+            asked=self.asked,
+            shuffle=self._shuffle,
+            seed=self._seed,
+            window=position.window,
+            lanes=self._lanes,
+        )
 
     @property
     def is_mixed(self) -> bool:

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Protocol
 
+import numpy as np
+
+from stoker.feed.units.expand import units_of
 from stoker.identity import fingerprint
+from stoker.order import position
+from stoker.order.contents import Contents, Files, describe, layouts_of
 from stoker.order.plain import Int64
+from stoker.order.position import Mixing
 from stoker.source.catalogue import Catalogue
+from stoker.source.listing import names_below
 from stoker.source.mixture import Mixture
+from stoker.source.units.asked import Asked, Weighted
 from stoker.source.units.index import Index
+
+# A filter goes into saved positions, which stay small.
+_MAX_SHOWN = 200
 
 
 class Set(Protocol):
@@ -45,15 +57,59 @@ class Sets(Protocol):
         """Rows of each chunk, of all data sets. Shape [K]."""
 
 
-def fingerprint_of(sets: Sets) -> str:
-    """Return what tells these data sets, mixed in this way, from all others."""
-    fingerprints = [one.catalogue.fingerprint for one in sets.chunks]
-    mixture, weights = sets.mixture, None
+def files_of(one: Set, asked: Asked | None) -> Files:
+    """Return the files of a data set as the order knows them: by their names, and what each of its chunks has.
+
+    Args:
+        one: The data set.
+        asked: What the order counts; None for rows.
+    """
+    counts = one.num_samples
+    if asked is not None and one.index is not None and not isinstance(asked, Weighted):
+        # Units beside rows, chunk by chunk: how many draws a chunk has, other files decide too.
+        counts = np.stack([counts, units_of(asked, one.index, seed=0, epoch=0).num_units], axis=1)
+    file = one.catalogue.file_of_chunk[one.num_samples > 0]
+    counts = counts[one.num_samples > 0]
+    held, begins = np.unique(file, return_index=True)
+    root, names = names_below([one.catalogue.listed[i] for i in held.tolist()])
+    return Files(root, names, layouts_of(np.split(counts, begins[1:]) if held.size else []))
+
+
+def contents_of(one: Set, asked: Asked | None) -> Contents:
+    """Return what the order of a data set is made of.
+
+    Args:
+        one: The data set.
+        asked: What the order counts; None for rows.
+    """
+    draws = None
+    if isinstance(asked, Weighted) and one.index is not None:
+        cumulated = one.index.arrays["cumulated"][one.index.row_starts]
+        draws = hashlib.blake2b(cumulated.astype("<i8").tobytes(), digest_size=8).hexdigest()
+    chosen = one.catalogue.dataset.filter
+    return describe(
+        files_of(one, asked),
+        filter=None if chosen is None else f"{_shortened(str(chosen))} [{fingerprint('filter', chosen.to_json())[:8]}]",
+        draws=draws,
+        num_samples=int(one.num_samples.sum()),
+    )
+
+
+def mixing_of(mixture: Mixture | None) -> Mixing | None:
+    """Return how data sets are mixed."""
     if mixture is None:
-        return fingerprints[0]
+        return None
+    weights = None
     if mixture.weights is not None:
         shares = [Fraction(str(mixture.weights[name])) for name in mixture.names]
-        weights = [str(share / sum(shares)) for share in shares]  # their scale means nothing
-    parts = [[name, one] for name, one in zip(mixture.names, fingerprints, strict=True)]
-    until = mixture.until if weights is not None else None
-    return fingerprint("mixture", {"parts": parts, "weights": weights, "until": until})
+        weights = tuple(str(share / sum(shares)) for share in shares)  # their scale means nothing
+    return Mixing(names=mixture.names, weights=weights, until=None if weights is None else mixture.until)
+
+
+def fingerprint_of(sets: Sets, asked: Asked | None = None) -> str:
+    """Return what tells the order of these data sets, mixed in this way, from all others."""
+    return position.fingerprint_of([contents_of(one, asked) for one in sets.chunks], mixing_of(sets.mixture))
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."

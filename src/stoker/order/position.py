@@ -1,27 +1,22 @@
-"""All that must be saved to go on: which order, which epoch, how many samples of it are consumed."""
+"""All that must be saved to go on: which order, which epoch, how many samples of it are consumed, and of what."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from stoker.errors import ResumeError
-from stoker.identity import ORDER_VERSION
+from stoker.identity import ORDER_VERSION, fingerprint
+from stoker.order.contents import Contents
 from stoker.order.steps import Steps
 
 # The state's own format, not the order's.
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 # What is counted unless told.
 ROWS = "rows"
 
-_WHAT_A_DATA_SET_IS = (
-    " (A data set is its files as they were, its filter, columns, fields, sharing, transform and chunk size; and what "
-    "keeps rows in one chunk.)"
-)
-
 _WORDS = {
-    "fingerprint": "the data set",
     "order_version": "the order version",
     "seed": "the seed",
     "shuffle": "shuffle",
@@ -32,13 +27,55 @@ _WORDS = {
 
 
 @dataclass(frozen=True, kw_only=True)
+class Mixing:
+    """How a mixture was made of its data sets.
+
+    Attributes:
+        names: Of the data sets, in their order.
+        weights: Share of each, as a fraction of 1; None where each sample comes once.
+        until: Which data set ends an epoch; None where that means nothing.
+    """
+
+    names: tuple[str, ...]
+    weights: tuple[str, ...] | None
+    until: str | None
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as JSON can write it."""
+        return {"names": [*self.names], "weights": self.weights and [*self.weights], "until": self.until}
+
+    @classmethod
+    def from_json(cls, data: object) -> Mixing:
+        """Return what `to_json` wrote.
+
+        Raises:
+            ValueError: It was written by something else.
+        """
+        if not isinstance(data, Mapping) or data.keys() != {"names", "weights", "until"}:
+            raise ValueError("a mixture is told by names, weights, until")
+        names, weights, until = data["names"], data["weights"], data["until"]
+        for texts in (names, names if weights is None else weights):
+            if (
+                not isinstance(texts, list)
+                or len(texts) != len(names)
+                or not all(isinstance(one, str) for one in texts)
+            ):
+                raise ValueError(f"the names and weights of a mixture are {names!r} and {weights!r}")
+        if not isinstance(until, str | None):
+            raise ValueError(f"until of a mixture is {until!r}")
+        return cls(names=tuple(names), weights=None if weights is None else tuple(weights), until=until)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Position:
     """A place in the global order, the same on every rank.
 
-    World size, batch size, remainder, threads and cache are no part of it: they may change between save and load.
+    World size, batch size, remainder, threads and cache are no part of it: they may change between save and load. So
+    may where the files lie, the columns and what is made of them.
 
     Args:
-        fingerprint: Of the data set.
+        datasets: What the order of each data set is made of.
+        mixing: How they are mixed; None for one that stands alone.
         seed: Of the order.
         shuffle: Whether epochs are permuted.
         window: Chunks that are mixed together; None for all.
@@ -52,7 +89,8 @@ class Position:
         ValueError: `epoch` or `num_consumed` is negative.
     """
 
-    fingerprint: str
+    datasets: tuple[Contents, ...]
+    mixing: Mixing | None = None
     seed: int
     shuffle: bool
     window: int | None
@@ -67,9 +105,20 @@ class Position:
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
 
+    @property
+    def fingerprint(self) -> str:
+        """Of the data sets, and how they are mixed."""
+        return fingerprint_of(self.datasets, self.mixing)
+
     def to_json(self) -> dict[str, object]:
-        """Return the position as JSON can write it, under 1 kB."""
-        return {"format_version": FORMAT_VERSION} | asdict(self)
+        """Return the position as JSON can write it: under 1 kB, and 11 bytes a file."""
+        return {
+            "format_version": FORMAT_VERSION,
+            "fingerprint": self.fingerprint,
+            **{name: getattr(self, name) for name in (*_WORDS, "epoch", "num_consumed")},
+            "mixture": None if self.mixing is None else self.mixing.to_json(),
+            "datasets": [one.to_json() for one in self.datasets],
+        }
 
     @classmethod
     def from_json(cls, data: object) -> Position:
@@ -99,7 +148,6 @@ class Position:
                 saved=version,
                 current=FORMAT_VERSION,
             )
-        data = {"units": ROWS} | dict(data)  # those that were saved before there was anything else do not say
         kinds: dict[str, tuple[type, ...]] = {
             "fingerprint": (str,),
             "seed": (int,),
@@ -110,10 +158,11 @@ class Position:
             "units": (str,),
             "epoch": (int,),
             "num_consumed": (int,),
+            "mixture": (Mapping, type(None)),
+            "datasets": (Sequence,),
         }
-        names = {field.name for field in fields(cls)}
-        unsound = [f"{name} is missing" for name in sorted(names - data.keys())]
-        unsound += [f"{name} is not known" for name in sorted(data.keys() - names - {"format_version"})]
+        unsound = [f"{name} is missing" for name in sorted(kinds.keys() - data.keys())]
+        unsound += [f"{name} is not known" for name in sorted(data.keys() - kinds.keys() - {"format_version"})]
         unsound = unsound or [
             f"{name} is {data[name]!r}"
             for name, kind in sorted(kinds.items())
@@ -121,37 +170,31 @@ class Position:
         ]
         if unsound:
             raise ResumeError(
-                f"the saved position is not sound: {', '.join(unsound)}", saved=dict(data), current=sorted(names)
+                f"the saved position is not sound: {', '.join(unsound)}", saved=dict(data), current=sorted(kinds)
             )
         try:
-            return cls(**{name: data[name] for name in names})
+            found = cls(
+                datasets=tuple(Contents.from_json(one) for one in data["datasets"]),
+                mixing=None if data["mixture"] is None else Mixing.from_json(data["mixture"]),
+                **{name: data[name] for name in (*_WORDS, "epoch", "num_consumed")},
+            )
+            if len(found.datasets) != (1 if found.mixing is None else len(found.mixing.names)):
+                raise ValueError(f"it tells of {len(found.datasets)} data sets")
         except ValueError as error:
             raise ResumeError(f"the saved position is not sound: {error}", saved=dict(data), current=None) from error
+        return found
 
-    def check(self, current: Position) -> None:
-        """Raise unless this saved position belongs to the order of `current`, whatever epoch that stands in.
+    def differences(self, current: Position) -> dict[str, str]:
+        """Return which of the settings that decide the order differ from those of `current`, and how, in words.
 
         Without shuffling the window decides nothing and may differ.
-
-        Raises:
-            ResumeError: Something that decides the order differs; the message names all of it.
         """
-        differing = [
-            name
-            for name in _WORDS
+        return {
+            name: f"{words} was {getattr(self, name)!r} and is {getattr(current, name)!r}"
+            for name, words in _WORDS.items()
             if getattr(self, name) != getattr(current, name)
             and not (name == "window" and not self.shuffle and not current.shuffle)
-        ]
-        if differing:
-            saved = {name: getattr(self, name) for name in differing}
-            now = {name: getattr(current, name) for name in differing}
-            what = "; ".join(f"{_WORDS[name]} was {saved[name]!r} and is {now[name]!r}" for name in differing)
-            raise ResumeError(
-                f"the saved position belongs to another order: {what}. Load it into a loader with the saved "
-                f"settings, or start anew without it.{_WHAT_A_DATA_SET_IS if 'fingerprint' in differing else ''}",
-                saved=saved,
-                current=now,
-            )
+        }
 
     def next_epoch(self) -> Position:
         """Return the beginning of the next epoch."""
@@ -174,6 +217,13 @@ class Position:
         That is so where a remainder is dropped and the batch has grown since the position was saved.
         """
         return self.next_epoch() if self.num_consumed and not steps.num_steps else self
+
+
+def fingerprint_of(datasets: Sequence[Contents], mixing: Mixing | None) -> str:
+    """Return what tells the order of these data sets, mixed in this way, from all others."""
+    if mixing is None:
+        return datasets[0].fingerprint
+    return fingerprint("mixture", {"parts": [one.fingerprint for one in datasets], **mixing.to_json()})
 
 
 def _listed(data: Mapping[str, object]) -> str:

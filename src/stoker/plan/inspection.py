@@ -146,7 +146,7 @@ def inspect_mixture(
             window = None if spec is None else default_window(known, spec)
     return MixtureInspection(
         mixture=mixture,
-        fingerprint=fingerprint_of(known),
+        fingerprint=fingerprint_of(known, known.asked),
         parts=parts,
         counts=counts,
         num_samples=num_samples,

@@ -52,7 +52,8 @@ class Catalogue:
 
     Attributes:
         dataset: What was opened.
-        files: Its files, by URL.
+        listed: Its files, by URL, and what their paths say of them.
+        files: The files alone.
         schema: The columns the transform sees: chosen, structs taken apart, partition columns last unless `columns`
             names them elsewhere.
         fragments: In their fixed order: file, row group, row.
@@ -86,6 +87,7 @@ class Catalogue:
         self.may_be_helped = True
         self.runs: Runs | None = None
         self.kept_together = kept_together
+        self.listed = known.files
         self.files: tuple[ObjectInfo, ...] = tuple(file.info for file in known.files)
         self.schema = columns
         self.fragments: Sequence[Fragment] = self._reader.fragments
@@ -110,6 +112,11 @@ class Catalogue:
     def is_remote(self) -> bool:
         """Whether reading waits for a network rather than for a core."""
         return not self._is_local
+
+    @property
+    def file_of_chunk(self) -> npt.NDArray[np.int64]:
+        """Number of the file of each fragment. int64, shape [K]."""
+        return self._known.file
 
     def __len__(self) -> int:
         return len(self.fragments)
@@ -144,7 +151,10 @@ class Catalogue:
 
     @cached_property
     def fingerprint(self) -> str:
-        """32 hex digits that stand for the data set: every file as it is now, and everything made of it."""
+        """32 hex digits that stand for its chunks: every file as it is now and where it lies, and what is made of it.
+
+        The order depends on less: see `stoker.order.contents`.
+        """
         return fingerprint(
             "dataset",
             {

@@ -8,10 +8,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 
@@ -59,6 +60,21 @@ def list_sources(sources: Sequence[str], storage: Storage, *, is_local: bool = F
                     url=listed.info.url,
                 )
     return [found[url] for url in sorted(found)]
+
+
+def names_below(files: Sequence[Listed]) -> tuple[str, tuple[str, ...]]:
+    """Return the folder that files have in common, with its slash, and their names below it: what a move leaves alone.
+
+    A partition's folder is a part of the name, though all files may lie in it.
+    """
+    folders = {file.info.url[: file.info.url.rfind("/") + 1] for file in files}
+    common = os.path.commonprefix(sorted(folders))  # noqa: RUF071  cut at a slash right after
+    root = common[: common.rfind("/") + 1]
+    parts = root.split("/")
+    keys = {f"{quoted}=" for file in files[:1] for key, _ in file.partition for quoted in (key, quote(key, safe=""))}
+    within = [i for i, part in enumerate(parts) if part[: part.find("=") + 1] in keys]
+    root = "".join(f"{part}/" for part in parts[: within[0]]) if within else root
+    return root, tuple(file.info.url[len(root) :] for file in files)
 
 
 def _find(source: str, storage: Storage, *, is_local: bool) -> list[Listed]:

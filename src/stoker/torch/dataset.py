@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Self, Unpack, cast
 
 import torch
@@ -14,6 +15,7 @@ from stoker.errors import ResumeError
 from stoker.feed.loader import BatchIterator, Loader
 from stoker.feed.options import LoaderOptions, Wanted
 from stoker.feed.ranks import Ranks
+from stoker.feed.resume import Allowed, Resume
 from stoker.feed.run import Turn
 from stoker.feed.shard import Shard
 from stoker.machine import num_cores
@@ -77,7 +79,7 @@ class TorchDataset(IterableDataset[Tensors]):
         # Which share it is means nothing yet: `_loader_here` says it.
         opened = _InTurnLoader(dataset, **cast("LoaderOptions", {**options, "shard": self._ranks.given}))
         with opened as loader:
-            self._beginning, self._lane_sizes, self._wanted = loader.plan()
+            self._beginning, self._lane_sizes, self._wanted, self._resume = loader.plan()
         self._shared = torch.zeros(4, dtype=torch.int64).share_memory_()
         self._shared[_FINISHED] = -1
 
@@ -90,7 +92,7 @@ class TorchDataset(IterableDataset[Tensors]):
         if not self._shared[_IS_RESTORED]:
             self._tell(self._beginning_of(epoch))
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], *, allow: Collection[Allowed] = ()) -> None:
         """Make the next pass go on from a position, of this class's `state_after` or of any `Loader.state_dict`.
 
         Any number of ranks and workers, with any batch size, can go on from it.
@@ -98,12 +100,12 @@ class TorchDataset(IterableDataset[Tensors]):
         Raises:
             ResumeError: The position is of another data set, seed, window, number of lanes or order version.
         """
-        saved = Position.from_json(state)
-        saved.check(self._beginning)
+        saved = self._resume.load(state, allow)
         try:
             settled = saved.settled(self._steps(start=saved.num_consumed))
         except ValueError as error:
             raise ResumeError(f"the saved position is not sound: {error}", saved=dict(state), current=None) from error
+        self._beginning = replace(settled, epoch=0, num_consumed=0)
         self._tell(settled)
         self._shared[_IS_RESTORED] = 1
 
@@ -149,7 +151,7 @@ class TorchDataset(IterableDataset[Tensors]):
         return self._position_at(int(self._shared[_EPOCH]), int(self._shared[_NUM_CONSUMED]))
 
     def _position_at(self, epoch: int, num_consumed: int) -> Position:
-        return Position.from_json(self._beginning.to_json() | {"epoch": epoch, "num_consumed": num_consumed})
+        return replace(self._beginning, epoch=epoch, num_consumed=num_consumed)
 
     def _steps(self, *, start: int) -> Steps:
         return Steps(
@@ -183,9 +185,9 @@ class TorchDataset(IterableDataset[Tensors]):
         """Remember that this epoch has come to its end in some worker."""
         self._shared[_FINISHED] = epoch
 
-    def check(self, start: Position) -> None:
-        """Raise `ResumeError` unless a position belongs to this data set and order."""
-        start.check(self._beginning)
+    def position_of(self, state: object) -> Position:
+        """Return the position that a state stands for; `ResumeError` where it is of another order."""
+        return self._resume.load(state)
 
     def _loader_here(self, num_workers: int) -> _InTurnLoader:
         if self._pid != os.getpid():
@@ -248,8 +250,7 @@ class TorchIterator(Iterator[Tensors]):
         Raises:
             ResumeError: The pass was one of another data set or order.
         """
-        start = Position.from_json(state["start"])
-        self._dataset.check(start)
+        start = self._dataset.position_of(state["start"])
         self._start, self._num_made = start, int(state["num_made"])
         self._is_over, self._batches = False, None
 
@@ -260,9 +261,9 @@ class _InTurnLoader(Loader):
     def _make_handover(self) -> CpuHandover:
         return CpuHandover(in_one_storage=True)
 
-    def plan(self) -> tuple[Position, tuple[int, ...], Wanted]:
-        """Return where epoch 0 begins, the samples of each lane, and what was asked for."""
-        return self._start, self._order.lane_sizes, self._wanted
+    def plan(self) -> tuple[Position, tuple[int, ...], Wanted, Resume]:
+        """Return where epoch 0 begins, the samples of each lane, what was asked for, and what states are read by."""
+        return self._start, self._order.lane_sizes, self._wanted, self._resume
 
     def batches(self, start: Position, turn: Turn) -> BatchIterator:
         """Return some of the batches of the pass that begins at `start`."""

@@ -1,0 +1,245 @@
+"""What an order is made of, as a saved state tells it: enough to know old files from new ones and to name what differs.
+
+one file     ┆ hash of its name below the root ┆ hash of the samples of each of its chunks ┆
+               5 bytes                           3
+
+Where the files lie, when they were written and what a chunk is made of are no part of it: the same files elsewhere, or
+the same rows with other columns, have the same order.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from stoker.identity import fingerprint
+from stoker.order.plain import Int64
+
+_NAME_BYTES, _LAYOUT_BYTES = 5, 3
+_LAYOUT_BITS = 8 * _LAYOUT_BYTES
+# Above that a state says how many files there are, but not which: 11 letters a file are 1.1 MB.
+MAX_FILES = 100_000
+# Names of files that a message shows.
+_NUM_SHOWN = 3
+
+UInt64 = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """What the order of one data set is made of.
+
+    Attributes:
+        fingerprint: Of all of it.
+        filter: The filter, as text that differs where filters do; None where there is none.
+        draws: What stands for the weights that samples are drawn by; None where they are not.
+        num_files: Files with samples.
+        num_samples: Samples of an epoch.
+        files: The files' entries in base64, in their fixed order; None above `MAX_FILES`.
+    """
+
+    fingerprint: str
+    filter: str | None
+    draws: str | None
+    num_files: int
+    num_samples: int
+    files: str | None
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as JSON can write it: about 11 bytes a file."""
+        return dict(self.__dict__)
+
+    @classmethod
+    def from_json(cls, data: object) -> Contents:
+        """Return what `to_json` wrote.
+
+        Raises:
+            ValueError: It was written by something else.
+        """
+        kinds: dict[str, tuple[type, ...]] = {
+            "fingerprint": (str,),
+            "filter": (str, type(None)),
+            "draws": (str, type(None)),
+            "num_files": (int,),
+            "num_samples": (int,),
+            "files": (str, type(None)),
+        }
+        if not isinstance(data, Mapping) or data.keys() != kinds.keys():
+            raise ValueError(f"a data set is told by {', '.join(kinds)}")
+        for name, kind in kinds.items():
+            if not isinstance(data[name], kind) or isinstance(data[name], bool):
+                raise ValueError(f"{name} of a data set is {data[name]!r}")
+        found = cls(**data)
+        if found.files is not None:
+            entries_of(found.files)
+        return found
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files of a data set that is open, to be compared with those of a saved one. Picklable.
+
+    Args:
+        root: Folder that names are told below, with its slash.
+        names: Of the files that have samples, below the root, in their fixed order.
+        layouts: Hash of the samples of each file's chunks. Shape [F].
+    """
+
+    root: str
+    names: tuple[str, ...]
+    layouts: UInt64
+
+    @cached_property
+    def entries(self) -> UInt64:
+        """What stands for each file. Shape [F]."""
+        return self._entries(self.names)
+
+    def entries_below(self) -> Iterator[UInt64]:
+        """Yield the files' entries with names as they are below other roots: 0 for one that lies outside.
+
+        Folders that the data set was, before it was made of several of them, or of a part of one.
+        """
+        parts = self.root.rstrip("/").split("/")
+        for i in reversed(range(len(parts))):
+            above = "/".join(parts[i:]) + "/"
+            yield self._entries([above + name for name in self.names])
+        folders = dict.fromkeys(name[: i + 1] for name in self.names for i, letter in enumerate(name) if letter == "/")
+        for folder in folders:
+            inside = [i for i, name in enumerate(self.names) if name.startswith(folder)]
+            entries = np.zeros(len(self.names), np.uint64)
+            entries[inside] = self._entries([self.names[i][len(folder) :] for i in inside], self.layouts[inside])
+            yield entries
+
+    def _entries(self, names: Sequence[str], layouts: UInt64 | None = None) -> UInt64:
+        hashes = np.array([_hashed(name.encode("utf-8", "surrogateescape"), _NAME_BYTES) for name in names], np.uint64)
+        return hashes << np.uint64(_LAYOUT_BITS) | (self.layouts if layouts is None else layouts)
+
+
+def describe(files: Files, *, filter: str | None, draws: str | None, num_samples: int) -> Contents:  # noqa: A002
+    """Return what the order of a data set is made of; see `Contents`."""
+    entries = files.entries.astype("<u8").tobytes()
+    digest = hashlib.blake2b(entries, digest_size=16).hexdigest()
+    return Contents(
+        fingerprint=fingerprint("order", {"files": digest, "filter": filter, "draws": draws}),
+        filter=filter,
+        draws=draws,
+        num_files=len(files.names),
+        num_samples=num_samples,
+        files=base64.b64encode(entries).decode() if len(files.names) <= MAX_FILES else None,
+    )
+
+
+def layouts_of(samples: Sequence[Int64]) -> UInt64:
+    """Return a hash of the samples of each file's chunks; chunks without any do not count. Shape [F]."""
+    known: dict[bytes, int] = {}
+    found = np.empty(len(samples), np.uint64)
+    for i, counts in enumerate(samples):
+        text = counts.astype("<i8").tobytes()
+        if text not in known:
+            known[text] = _hashed(text, _LAYOUT_BYTES)
+        found[i] = known[text]
+    return found
+
+
+def entries_of(text: str) -> UInt64:
+    """Return the entries that a state holds. Shape [F].
+
+    Raises:
+        ValueError: It holds something else.
+    """
+    try:
+        return np.frombuffer(base64.b64decode(text, validate=True), "<u8").astype(np.uint64)
+    except (binascii.Error, ValueError) as error:
+        raise ValueError(f"the list of files is no base64 of {_NAME_BYTES + _LAYOUT_BYTES} bytes a file") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The files of a data set that is open beside those that a state knows.
+
+    Attributes:
+        place: Where in the state's list each file stands, -1 where it does not. Shape [F].
+        added: Names of files that the state does not know.
+        changed: Names of files whose chunks have other samples now.
+        num_gone: How many files of the state are there no more.
+        is_in_order: Whether those that both know stand in the same order.
+    """
+
+    place: Int64
+    added: tuple[str, ...]
+    changed: tuple[str, ...]
+    num_gone: int
+    is_in_order: bool
+
+    @property
+    def is_same(self) -> bool:
+        """Whether they are the same files."""
+        return self.only_grew and not self.added
+
+    @property
+    def only_grew(self) -> bool:
+        """Whether every file that the state knows is there as it was."""
+        return not self.changed and not self.num_gone and self.is_in_order
+
+    def differences(self) -> list[str]:
+        """Return what differs, in words."""
+        found = []
+        if self.added:
+            found.append(f"{_counted(len(self.added))} more: {_shown(self.added)}")
+        if self.num_gone:
+            found.append(f"{_counted(self.num_gone)} fewer")
+        if self.changed:
+            found.append(
+                f"{_counted(len(self.changed))} cut into chunks of other numbers of samples, because of other rows, "
+                f"row groups, columns or chunk_size: {_shown(self.changed)}"
+            )
+        if not self.is_in_order:
+            found.append("the files stand in another order")
+        return found
+
+
+def compare(saved: Contents, files: Files) -> Comparison | None:
+    """Return how the files of a data set differ from those that a state knows; None where it does not name them."""
+    if saved.files is None:
+        return None
+    known = entries_of(saved.files)
+    shift = np.uint64(_LAYOUT_BITS)
+    entries = files.entries
+    if not np.isin(known >> shift, entries >> shift).any():
+        for others in files.entries_below():
+            if np.isin(known >> shift, others >> shift).sum() > np.isin(known >> shift, entries >> shift).sum():
+                entries = others
+    by_name = np.argsort(known >> shift, kind="stable")
+    at = np.searchsorted((known >> shift)[by_name], entries >> shift)
+    at = by_name[np.minimum(at, max(len(known) - 1, 0))] if len(known) else np.zeros(len(entries), np.int64)
+    is_known = (known[at] >> shift == entries >> shift) if len(known) else np.zeros(len(entries), np.bool_)
+    is_same = is_known.copy()
+    is_same[is_known] = known[at[is_known]] == entries[is_known]
+    place = np.where(is_known, at, -1).astype(np.int64)
+    return Comparison(
+        place=place,
+        added=tuple(files.names[i] for i in np.flatnonzero(~is_known)),
+        changed=tuple(files.names[i] for i in np.flatnonzero(is_known & ~is_same)),
+        num_gone=len(known) - len(np.unique(place[is_known])),
+        is_in_order=bool((np.diff(place[is_known]) > 0).all()),
+    )
+
+
+def _hashed(content: bytes, num_bytes: int) -> int:
+    return int.from_bytes(hashlib.blake2b(content, digest_size=num_bytes).digest(), "little")
+
+
+def _counted(num: int) -> str:
+    return f"{num:,} file{'' if num == 1 else 's'}"
+
+
+def _shown(names: Sequence[str]) -> str:
+    more = len(names) - _NUM_SHOWN
+    return ", ".join(names[:_NUM_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
