@@ -102,6 +102,7 @@ def read(content: bytes, metadata: pq.FileMetaData, group: int, number: int) -> 
         content[start : start + column.total_compressed_size],
         leaf,
         num_rows=metadata.row_group(group).num_rows,
+        num_values=column.num_values,
         codec=CODECS[compression],
         most_bytes=column.total_uncompressed_size,
     )
@@ -246,6 +247,7 @@ def test_columns_that_are_decoded_all_at_once_are_the_same(data, num_rows, num_c
         np.cumsum([0, *(stop - start for start, stop in spans)]),
         leaves,
         num_rows=num_rows,
+        num_values=np.array([metadata.row_group(0).column(leaf.number).num_values for leaf in leaves]),
         codec=CODECS[options["compression"]],
         most_bytes=np.array(most_bytes),
     )
@@ -273,6 +275,7 @@ def stream_of(content: bytes, metadata: pq.FileMetaData, **options) -> LeafStrea
         InMemory(content),
         Span(start, start + column.total_compressed_size),
         num_rows=metadata.row_group(0).num_rows,
+        num_values=column.num_values,
         codec=CODECS[compression_of(column)],
         most_bytes=column.total_uncompressed_size,
         **options,
@@ -423,8 +426,8 @@ def test_threads_that_decode_at_once_do_not_share_what_decompresses(compression)
 
 
 def field(delta: int, value: int) -> bytes:
-    """Return an integer field of a Thrift struct, as Parquet's headers have it."""
-    number, content = value << 1, bytearray([delta << 4 | 6])  # zigzag, for what is not negative
+    """Return a 32-bit field of a Thrift struct, as Parquet's headers have it."""
+    number, content = value << 1, bytearray([delta << 4 | 5])  # zigzag, for what is not negative
     while number > 127:
         content.append(number & 127 | 128)
         number >>= 7

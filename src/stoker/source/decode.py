@@ -6,15 +6,16 @@ Checksums of pages are verified where a writer left them: without, pyarrow gives
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stoker.errors import SourceError
+from stoker.source import thrift
 from stoker.source.fetch import Ranges, RangesFile, Span
 from stoker.source.instants import check_instants, int96_paths
 from stoker.source.pages import Leaf, decoded_leaves
@@ -26,13 +27,22 @@ _COUNTED = re.compile(r"^Column \d+ named\b")
 
 
 @contextmanager
-def decoding(url: str, *, where: str) -> Iterator[None]:
-    """Turn whatever pyarrow raises on a bad file into a `SourceError` that says where."""
+def decoding(url: str, *, where: str, look_closer: Callable[[], SourceError | None] = lambda: None) -> Iterator[None]:
+    """Turn whatever pyarrow raises on a bad file into a `SourceError` that says where.
+
+    Args:
+        url: The file, for errors.
+        where: What is decoded, for errors.
+        look_closer: Returns an error that says more, where there is one.
+    """
     try:
         yield
     except SourceError:
         raise
     except Exception as error:
+        closer = look_closer()
+        if closer is not None:
+            raise closer from error
         # pyarrow raises OSError, ValueError, TypeError, NotImplementedError and its own on broken files.
         lines = str(error).strip().splitlines()
         # pyarrow counts the columns that it was asked for, which nobody else knows.
@@ -119,12 +129,15 @@ def decode_row_groups(
             here = {leaf.number for leaf in known}
             paths = [layout.paths[leaf] for leaf in leaves if leaf not in here]
             int96 = int96_paths(footer.metadata, paths)
-            rest = opened(ranges, footer.metadata).read_row_groups(list(row_groups), columns=paths, use_threads=False)
-            rest.validate()
-            check_num_rows(rest.num_rows, num_rows, where=where, url=url)
+            look_closer = partial(first_failure, ranges, footer, row_groups=row_groups, paths=paths, url=url)
+            with decoding(url, where=where, look_closer=look_closer):
+                file = opened(ranges, footer.metadata)
+                rest = file.read_row_groups(list(row_groups), columns=paths, use_threads=False)
+                rest.validate()
+                check_num_rows(rest.num_rows, num_rows)
             columns |= zip(rest.column_names, rest.columns, strict=True)
             table = pa.table({name: columns[name] for name in layout.schema.names if name in columns})
-    check_num_rows(table.num_rows, num_rows, where=where, url=url)
+        check_num_rows(table.num_rows, num_rows)
     if int96:
         with decoding(url, where=where):
             seconds = opened(ranges, footer.metadata, in_seconds=True).read_row_groups(
@@ -140,9 +153,39 @@ def _schema_of(leaves: tuple[Leaf, ...]) -> pa.Schema:
     return pa.schema([(leaf.name, leaf.type) for leaf in leaves])
 
 
-def check_num_rows(decoded: int, promised: int, *, where: str, url: str) -> None:
-    """Raise where a file holds other rows than its footer says."""
+def check_num_rows(decoded: int, promised: int) -> None:
+    """Raise where a file holds other rows than its footer says: inside of `decoding`, which says where."""
     if decoded != promised:
-        raise SourceError(
-            f"{where} holds {decoded:,} rows, its footer promises {promised:,}: the file is corrupt", url=url
-        )
+        raise ValueError(f"it holds {decoded:,} rows, its footer promises {promised:,}")
+
+
+def first_failure(
+    ranges: Ranges, footer: Footer, *, row_groups: Sequence[int], paths: Sequence[str], url: str, buffer_size: int = 0
+) -> SourceError | None:
+    """Return the error of the first column chunk that pyarrow cannot decode by itself: of many it does not say which.
+
+    Args:
+        ranges: The file.
+        footer: Its footer.
+        row_groups: Numbers of the row groups.
+        paths: Of the columns.
+        url: The file, for errors.
+        buffer_size: As of `opened`.
+    """
+    # A page with more values than it should have is seen where another row group follows.
+    tries = [*([group] for group in row_groups), *([row_groups] if len(row_groups) > 1 else [])]
+    for groups in tries:
+        where = f"{url} row groups {groups[0]}-{groups[-1]}" if len(groups) > 1 else f"{url} row group {groups[0]}"
+        promised = int(footer.checked.numbers.groups[groups, thrift.NUM_ROWS].sum())
+        for path in paths:
+            try:
+                with decoding(url, where=f"{where}: column {path}"):
+                    num_rows = 0
+                    file = opened(ranges, footer.metadata, buffer_size=buffer_size)
+                    for batch in file.iter_batches(row_groups=list(groups), columns=[path], use_threads=False):
+                        batch.validate()
+                        num_rows += batch.num_rows
+                    check_num_rows(num_rows, promised)
+            except SourceError as error:
+                return error
+    return None

@@ -78,8 +78,26 @@ def read_numbers(
             "the schema does",
             url=url,
         )
-    if (groups[:, thrift.NUM_ROWS] < 0).any():
+    num_rows, num_values = groups[:, thrift.NUM_ROWS, None], chunks[..., thrift.NUM_VALUES]
+    if (num_rows < 0).any():
         raise SourceError(f"the footer of {url} is corrupt: a row group claims fewer than no rows", url=url)
+    # A list has an entry a value, and one where it is empty or null.
+    is_repeated = (layout.max_repetition_levels > 0) & (num_rows > 0)
+    wrong = np.where(is_repeated, num_values < num_rows, num_values != num_rows)
+    if wrong.any():
+        group, leaf = np.argwhere(wrong)[0]
+        raise SourceError(
+            f"the footer of {url} is corrupt: row group {group} has {num_rows[group, 0]:,} rows, and of column "
+            f"{layout.paths[leaf]} {num_values[group, leaf]:,} values",
+            url=url,
+        )
+    # Some writers leave the number of all rows out. Not as a sum of 64 bits, which may be more than they hold.
+    if metadata.num_rows not in (0, sum(num_rows[:, 0].tolist())):
+        raise SourceError(
+            f"the footer of {url} is corrupt: it has {metadata.num_rows:,} rows, and its row groups have "
+            f"{sum(num_rows[:, 0].tolist()):,}",
+            url=url,
+        )
     return Numbers(groups=groups, chunks=chunks)
 
 

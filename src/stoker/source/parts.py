@@ -19,7 +19,7 @@ from typing import Protocol, TypeAlias, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from stoker.source.decode import check_num_rows, decoding, opened
+from stoker.source.decode import check_num_rows, decoding, first_failure, opened
 from stoker.source.decoded import decoded_bytes
 from stoker.source.fetch import Ranges, Span
 from stoker.source.footer_numbers import Numbers
@@ -367,7 +367,21 @@ def _parts(
     url: str,
     in_seconds: bool,
 ) -> Iterator[pa.Table]:
-    with decoding(url, where=where):
+    checked = partial(
+        decoding,
+        url,
+        where=where,
+        look_closer=partial(
+            first_failure,
+            ranges,
+            footer,
+            row_groups=[row_group],
+            paths=paths,
+            url=url,
+            buffer_size=STREAM_BUFFER_BYTES,
+        ),
+    )
+    with checked():
         file = opened(ranges, footer.metadata, buffer_size=STREAM_BUFFER_BYTES, in_seconds=in_seconds)
         batches = file.iter_batches(
             batch_size=max(part_rows), row_groups=[row_group], columns=list(paths), use_threads=False
@@ -377,15 +391,15 @@ def _parts(
     num_total = 0
     for num_rows in part_rows:
         while num_have < num_rows:
-            with decoding(url, where=where):
+            with checked():
                 batch = next(batches, None)
-            if batch is None:
-                check_num_rows(num_total, sum(part_rows), where=where, url=url)
-                return
+                if batch is None:
+                    check_num_rows(num_total, sum(part_rows))
+                    return
             have.append(batch)
             num_have += batch.num_rows
             num_total += batch.num_rows
-        with decoding(url, where=where):
+        with checked():
             table = pa.Table.from_batches(have)
             table.validate()
         rest = table.slice(num_rows)
@@ -395,7 +409,6 @@ def _parts(
         del table, rest
         yield part
         del part
-    with decoding(url, where=where):
+    with checked():
         surplus = next(batches, None)
-    if num_have or (surplus is not None and surplus.num_rows):
-        check_num_rows(num_total + num_have, sum(part_rows), where=where, url=url)
+        check_num_rows(num_total + (0 if surplus is None else surplus.num_rows), sum(part_rows))

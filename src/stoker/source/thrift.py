@@ -43,6 +43,7 @@ NUM_ROWS = 1
 NUM_GROUP_NUMBERS = 2
 
 _STOP, _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT, _UUID = 0, 1, 2, 3, 7, 8, 9, 10, 11, 12, 13
+_I32, _I64 = 5, 6
 _VARINT_FIRST, _VARINT_LAST = 4, 6  # i16, i32, i64
 _MAX_DEPTH = 32
 
@@ -54,18 +55,27 @@ def varint(b: Bytes, at: int) -> tuple[int, int]:
     while True:
         byte = int(b[at])
         at += 1
+        if shift == 63 and byte > 1:  # more than 64 bits
+            raise ValueError("corrupt footer")
         result |= (byte & 127) << shift
         if byte < 128:
             return result, at
         shift += 7
-        if shift > 63:
-            raise ValueError("corrupt footer")
 
 
 def zigzag(b: Bytes, at: int) -> tuple[int, int]:
     """Return a signed number and where it ends."""
     n, at = varint(b, at)
     return ((n >> 1) & 0x7FFFFFFFFFFFFFFF) ^ -(n & 1), at
+
+
+def binary_bytes(b: Bytes, at: int) -> tuple[int, int]:
+    """Return the length of a binary value and where it ends."""
+    size, at = varint(b, at)
+    # Compiled, a length beyond 63 bits is negative, and leads back to where reading came from.
+    if not 0 <= size <= len(b) - at:
+        raise ValueError("corrupt footer")
+    return size, at + size
 
 
 def field(b: Bytes, at: int, last: int) -> tuple[int, int, int]:
@@ -96,8 +106,7 @@ def skip(b: Bytes, at: int, kind: int) -> int:
     if _VARINT_FIRST <= kind <= _VARINT_LAST:
         return varint(b, at)[1]
     if kind == _BINARY:
-        size, at = varint(b, at)
-        return at + size
+        return binary_bytes(b, at)[1]
     if kind in (_TRUE, _FALSE):
         return at
     kinds = np.zeros((_MAX_DEPTH, 2), np.int64)  # of the elements in turn: those of a map are key, value, key, ...
@@ -107,20 +116,19 @@ def skip(b: Bytes, at: int, kind: int) -> int:
         if _VARINT_FIRST <= kind <= _VARINT_LAST:
             at = varint(b, at)[1]
         elif kind == _BINARY:
-            size, at = varint(b, at)
-            at += size
+            at = binary_bytes(b, at)[1]
         elif kind in (_LIST, _SET):
             depth += 1
             num, element, at = items(b, at)
             # Each takes a byte at least. Without any, their kind may be anything, such as fastparquet's 0.
-            if not 0 <= num <= len(b) or (num > 0 and element == _STOP):
+            if not 0 <= num <= len(b) - at or (num > 0 and element == _STOP):
                 raise ValueError("corrupt footer")
             left[depth] = num
             kinds[depth, :] = element
         elif kind == _MAP:
             depth += 1
             num, at = varint(b, at)
-            if not 0 <= num <= len(b):
+            if not 0 <= num <= len(b) - at:
                 raise ValueError("corrupt footer")
             left[depth] = 2 * num
             if num > 0:  # an empty one ends here
@@ -158,12 +166,6 @@ def skip(b: Bytes, at: int, kind: int) -> int:
             return at
 
 
-def binary_bytes(b: Bytes, at: int) -> tuple[int, int]:
-    """Return the length of a binary value and where it ends."""
-    size, at = varint(b, at)
-    return size, at + size
-
-
 def statistics(b: Bytes, at: int, row: Row) -> int:
     """Read a Statistics struct into `row`."""
     number = 0
@@ -171,7 +173,7 @@ def statistics(b: Bytes, at: int, row: Row) -> int:
         number, kind, at = field(b, at, number)
         if kind == _STOP:
             return at
-        if number == 3:
+        if number == 3 and kind == _I64:
             row[NULL_COUNT], at = zigzag(b, at)
         elif number == 5 and kind == _BINARY:
             row[MAX_BYTES], at = binary_bytes(b, at)
@@ -218,21 +220,21 @@ def column_metadata(b: Bytes, at: int, row: Row) -> int:
         number, kind, at = field(b, at, number)
         if kind == _STOP:
             return at
-        if number == 1:
+        if number == 1 and kind == _I32:
             row[TYPE], at = zigzag(b, at)
         elif number == 2 and kind == _LIST:
             row[ENCODINGS], at = encodings(b, at)
-        elif number == 4:
+        elif number == 4 and kind == _I32:
             row[CODEC], at = zigzag(b, at)
-        elif number == 5:
+        elif number == 5 and kind == _I64:
             row[NUM_VALUES], at = zigzag(b, at)
-        elif number == 6:
+        elif number == 6 and kind == _I64:
             row[UNCOMPRESSED], at = zigzag(b, at)
-        elif number == 7:
+        elif number == 7 and kind == _I64:
             row[COMPRESSED], at = zigzag(b, at)
-        elif number == 9:
+        elif number == 9 and kind == _I64:
             row[DATA_OFFSET], at = zigzag(b, at)
-        elif number == 11:
+        elif number == 11 and kind == _I64:
             row[DICTIONARY_OFFSET], at = zigzag(b, at)
         elif number == 12 and kind == _STRUCT:
             at = statistics(b, at, row)
@@ -269,14 +271,14 @@ def row_group(b: Bytes, at: int, group: Row, chunks: Any) -> int:
         if kind == _STOP:
             return at
         if number == 1 and kind == _LIST:
-            num, _, at = items(b, at)
-            if num != len(chunks):
+            num, element, at = items(b, at)
+            if num != len(chunks) or (num > 0 and element != _STRUCT):
                 raise ValueError("corrupt footer")
             for i in range(num):
                 at = column_chunk(b, at, chunks[i])
-        elif number == 2:
+        elif number == 2 and kind == _I64:
             group[TOTAL_BYTES], at = zigzag(b, at)
-        elif number == 3:
+        elif number == 3 and kind == _I64:
             group[NUM_ROWS], at = zigzag(b, at)
         else:
             at = skip(b, at, kind)
@@ -301,8 +303,8 @@ def footer(b: Bytes, groups: Any, chunks: Any) -> None:
         if kind == _STOP:
             return
         if number == 4 and kind == _LIST:
-            num, _, at = items(b, at)
-            if num != len(groups):
+            num, element, at = items(b, at)
+            if num != len(groups) or (num > 0 and element != _STRUCT):
                 raise ValueError("corrupt footer")
             for i in range(num):
                 at = row_group(b, at, groups[i], chunks[i])

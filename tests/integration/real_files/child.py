@@ -93,6 +93,15 @@ def _probe(task: dict[str, Any]) -> dict[str, Any]:
     return {"kind": "delivered", "text": str(num_rows)}
 
 
+def _mutant(task: dict[str, Any]) -> dict[str, Any]:
+    from tests.integration.mutants.check import check
+
+    return check(task)
+
+
+_WORK = {"answer": _answer, "probe": _probe, "mutant": _mutant}
+
+
 def _main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -103,13 +112,13 @@ def _main() -> None:
         task = json.loads(line)
         faulthandler.dump_traceback_later(TIMEOUT_S, exit=True)
         try:
-            answer = _answer(task) if task["kind"] == "answer" else _probe(task)
+            answer = _WORK[task["kind"]](task)
         except BaseException as error:
             text = "".join(traceback.format_exception(error))[-3000:]
             answer = {"kind": "failed", "text": text}
         faulthandler.cancel_dump_traceback_later()
         peak = pa.default_memory_pool().max_memory()
-        if peak > HUGE_BYTES and task["kind"] == "probe":
+        if peak > HUGE_BYTES and task["kind"] != "answer":
             answer = {"kind": "huge", "text": f"{peak:,} bytes at once; {answer}"}
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()

@@ -90,11 +90,11 @@ def decoded_leaves(
     for g, group in enumerate(row_groups):
         here = [spans[g * len(leaves) + i] for i in places]
         chunks = _Chunks(ranges, here, about[g, :, thrift.CODEC].tolist())
-        num_rows = int(numbers.groups[group, thrift.NUM_ROWS])
+        num_rows, num_values = int(numbers.groups[group, thrift.NUM_ROWS]), about[g, :, thrift.NUM_VALUES]
         arrays: list[pa.Array | None] = [None] * len(wanted)
         left = set(range(len(wanted)))
         for some in [list(range(len(wanted)))] if is_small else _small(most[g]):
-            found = _read_together(kernels, chunks, wanted, some, num_rows, most[g])
+            found = _read_together(kernels, chunks, wanted, some, num_rows, num_values, most[g])
             left.difference_update(found)
             for k, array in found.items():
                 arrays[k] = array
@@ -105,6 +105,7 @@ def decoded_leaves(
                     chunks.read(k),
                     wanted[k],
                     num_rows=num_rows,
+                    num_values=int(num_values[k]),
                     codec=chunks.codecs[k],
                     most_bytes=int(most[g, k]),
                     keeps_words=wanted[k].name in coded,
@@ -165,6 +166,7 @@ def _read_together(
     leaves: Sequence[Leaf],
     some: Sequence[int],
     num_rows: int,
+    num_values: npt.NDArray[np.int64],
     most_bytes: npt.NDArray[np.int64],
 ) -> dict[int, pa.Array | None]:
     """Return some columns that were decoded all at once, by their place in `leaves`; None for what is pyarrow's.
@@ -184,6 +186,7 @@ def _read_together(
         borders,
         [leaves[k] for k in some],
         num_rows=num_rows,
+        num_values=num_values[some],
         codec=codec,
         most_bytes=most_bytes[some],
     )
@@ -222,6 +225,7 @@ def leaf_streams(
             ranges,
             span,
             num_rows=int(numbers.groups[row_group, thrift.NUM_ROWS]),
+            num_values=int(numbers.chunks[row_group, leaf, thrift.NUM_VALUES]),
             codec=int(numbers.chunks[row_group, leaf, thrift.CODEC]),
             most_bytes=int(numbers.chunks[row_group, leaf, thrift.UNCOMPRESSED]),
             keeps_words=known[leaf].name in coded,

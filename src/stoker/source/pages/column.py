@@ -28,6 +28,7 @@ def read_leaf(
     leaf: Leaf,
     *,
     num_rows: int,
+    num_values: int,
     codec: int,
     most_bytes: int,
     keeps_words: bool = False,
@@ -39,6 +40,7 @@ def read_leaf(
         data: The column chunk: all of its pages.
         leaf: What the column is.
         num_rows: Rows of the row group.
+        num_values: Entries of all pages: values, nulls and empty lists.
         codec: What pages are compressed with, as a number of the format.
         most_bytes: More than all pages have before they are compressed.
         keeps_words: Whether strings come as Arrow's dictionary.
@@ -50,7 +52,7 @@ def read_leaf(
     pages = scan(kernels, content)
     if pages is None or pages.end != len(content) or not len(content):
         return None
-    if pages.num_entries < num_rows or (pages.num_entries > num_rows and not leaf.is_list):
+    if pages.num_entries != num_values:
         return None
     decoder = _decoder_of(kernels, leaf, codec, most_bytes, keeps_words=keeps_words)
     decoder.make_room(num_rows, pages.num_entries)
@@ -79,6 +81,7 @@ class LeafStream:
         ranges: The file.
         span: Where the column chunk lies.
         num_rows: Rows of the row group.
+        num_values: Entries of all pages: values, nulls and empty lists.
         codec: What pages are compressed with, as a number of the format.
         most_bytes: More than all pages have before they are compressed.
         keeps_words: Whether strings come as Arrow's dictionary.
@@ -96,6 +99,7 @@ class LeafStream:
         span: Span,
         *,
         num_rows: int,
+        num_values: int,
         codec: int,
         most_bytes: int,
         keeps_words: bool = False,
@@ -111,6 +115,7 @@ class LeafStream:
         self._num_decoded = 0  # of these
         self._decoder = _decoder_of(kernels, leaf, codec, most_bytes, keeps_words=keeps_words)
         self._num_left = num_rows
+        self._num_entries_left = num_values  # of pages that were not decoded yet
         self._piece_bytes = piece_bytes
 
     def take(self, num_rows: int) -> pa.Array | None:
@@ -124,7 +129,9 @@ class LeafStream:
         while self._decoder.num_rows < enough or (is_last and not self._is_over):
             if not (self._decode_more(enough) if self._pages is not None else self._read_more()):
                 return None
-        if self._decoder.num_rows > self._num_left or (is_last and self._decoder.num_rows != num_rows):
+        if self._decoder.num_rows > self._num_left:
+            return None
+        if is_last and (self._decoder.num_rows != num_rows or self._num_entries_left):
             return None
         self._num_left -= num_rows
         return self._decoder.take(num_rows)
@@ -144,7 +151,8 @@ class LeafStream:
             return False
         pages = self._pages.part(first, stop)
         most_rows = self._num_left - decoder.num_rows
-        if not self.leaf.is_list and pages.num_entries > most_rows:
+        self._num_entries_left -= pages.num_entries
+        if self._num_entries_left < 0 or (not self.leaf.is_list and pages.num_entries > most_rows):
             return False
         decoder.make_room(min(pages.num_entries, most_rows), pages.num_entries)
         if not decoder.decode(pages):

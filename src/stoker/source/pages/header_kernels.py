@@ -35,7 +35,7 @@ from stoker.source.pages.numbers import (
 )
 from stoker.source.thrift_kernels import field, skip, zigzag
 
-_STOP, _TRUE, _FALSE, _STRUCT = 0, 1, 2, 12
+_STOP, _TRUE, _FALSE, _I32, _STRUCT = 0, 1, 2, 5, 12
 _RLE = 3
 _MOST_NUMBER = 2**31 - 1
 
@@ -52,9 +52,10 @@ def _inner_header(b, at, page, which):
         number, kind, at = field(b, at, number)
         if kind == _STOP:
             return at
-        if kind in (_TRUE, _FALSE):
+        if kind != _I32:
             if which == 8 and number == 7 and kind == _FALSE:
                 page[IS_PACKED] = 0
+            at = skip(b, at, kind)
         elif number == 1:
             page[NUM_ENTRIES], at = zigzag(b, at)
         elif number == 2 and which != 8:
@@ -85,13 +86,13 @@ def _page_header(b, at, page):
         number, kind, at = field(b, at, number)
         if kind == _STOP:
             return at
-        if number == 1:
+        if number == 1 and kind == _I32:
             page[KIND], at = zigzag(b, at)
-        elif number == 2:
+        elif number == 2 and kind == _I32:
             page[PLAIN_BYTES], at = zigzag(b, at)
-        elif number == 3:
+        elif number == 3 and kind == _I32:
             page[STORED_BYTES], at = zigzag(b, at)
-        elif number == 4:
+        elif number == 4 and kind == _I32:
             page[CRC], at = zigzag(b, at)
             page[CRC] &= 0xFFFFFFFF
         elif (number == 5 or number == 7 or number == 8) and kind == _STRUCT:

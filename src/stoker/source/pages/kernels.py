@@ -74,7 +74,7 @@ from stoker.source.pages.numbers import (
 )
 from stoker.source.pages.snappy_kernels import unsnap
 
-__all__ = ["decode", "decode_many", "scan", "scan_many", "take_words_apart"]
+__all__ = ["decode", "decode_many", "scan", "scan_many", "take_words_apart", "unsnap"]
 
 _PLAIN, _PLAIN_DICTIONARY, _RLE, _RLE_DICTIONARY, _BYTE_STREAM_SPLIT = 0, 2, 3, 8, 9
 

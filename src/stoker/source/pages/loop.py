@@ -8,7 +8,7 @@ from types import ModuleType
 
 import numpy as np
 
-from stoker.source.pages.codecs import NO_UNPACKER, UNCOMPRESSED, Unpacker, arrow_codec, unpacked, unpacker_of
+from stoker.source.pages.codecs import NO_UNPACKER, UNCOMPRESSED, Unpacker, unpacked, unpacker_of
 from stoker.source.pages.leaf import Leaf
 from stoker.source.pages.numbers import AT, DONE, NUM_STATE_NUMBERS, STORED_BYTES, Bytes, Numbers
 from stoker.source.pages.scan import Pages
@@ -69,11 +69,8 @@ def decode_pages(
     unpacker = unpacker_of(codec)
     if unpacker.function:
         return _decoded(kernels, leaf, pages.content, table, unpacker, scratch(pages.most_bytes + 8), target)
-    unpack = arrow_codec(codec)
-    if unpack is None:
-        return False
     for page in table:
-        plain = unpacked(pages.content, page, unpack)
+        plain = unpacked(kernels, pages.content, page, codec)
         one = page[None].copy()
         one[0, AT], one[0, STORED_BYTES] = 0, len(plain)
         if not _decoded(kernels, leaf, plain, one, NO_UNPACKER, NO_BYTES, target):

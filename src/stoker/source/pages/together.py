@@ -56,6 +56,7 @@ def read_together(
     leaves: Sequence[Leaf],
     *,
     num_rows: int,
+    num_values: Numbers,
     codec: int,
     most_bytes: Numbers,
 ) -> list[pa.Array | None] | None:
@@ -67,6 +68,7 @@ def read_together(
         borders: Where each begins in it, and the last one ends.
         leaves: What the columns are; of numbers, or lists of them.
         num_rows: Rows of the row group.
+        num_values: Entries of all pages of each: values, nulls and empty lists.
         codec: What pages are compressed with, as a number of the format: one that the loops know.
         most_bytes: More than any page of each has before it is compressed.
     """
@@ -86,7 +88,7 @@ def read_together(
         & (sums[:, HAS_CHECKSUMS] == 0)
         & (sums[:, MOST_BYTES] <= most_bytes)
         & (np.maximum.reduce([entries, widths, sums[:, DICTIONARY_VALUES]]) < _MOST_NUMBER)
-        & ((entries == num_rows) | (is_list & (entries > num_rows)))
+        & (entries == num_values)
     )
     if not is_known.all():
         return None

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stoker.offsets import offsets_of
-from stoker.source.pages.codecs import UNCOMPRESSED, arrow_codec, unpacked
+from stoker.source.pages.codecs import UNCOMPRESSED, unpacked
 from stoker.source.pages.decoder import array_of
 from stoker.source.pages.leaf import Leaf
 from stoker.source.pages.loop import NO_BYTES, NO_NUMBERS, Target, decode_pages
@@ -155,10 +155,7 @@ class WordsDecoder:
             return None
         plain = pages.content[page[AT] : page[AT] + page[STORED_BYTES]]
         if self._codec != UNCOMPRESSED and pages.is_packed:
-            unpack = arrow_codec(self._codec)
-            if unpack is None:
-                return None
-            plain = unpacked(pages.content, pages.table[0], unpack)
+            plain = unpacked(self._kernels, pages.content, pages.table[0], self._codec)
         lengths, words = np.empty(num, np.int32), np.empty(len(plain), np.uint8)
         if self._kernels.take_words_apart(plain, lengths.view(np.uint8), words) != DONE:
             return None
