@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -300,3 +301,22 @@ def test_a_small_cache_gives_the_same_batches(place, tmp_path):
     (expected,) = epochs_of(mixture, batch_size=40, cache=place / "cache")
     for batches in epochs_of(mixture, num_epochs=2, batch_size=40, cache=tmp_path / "cache", cache_limit="25kB")[:1]:
         assert ids_of(batches) == ids_of(expected)
+
+
+@pytest.mark.parametrize("lanes", [1, 8, 16])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_a_rare_data_set_comes_in_its_share_all_along_an_epoch_whatever_the_lanes(tmp_path, lanes, shuffle):
+    num_rows = {"often": 64_000, "rare": 19}
+    for name, num in num_rows.items():
+        (tmp_path / name).mkdir()
+        pq.write_table(pa.table({"id": np.arange(num)}), tmp_path / name / "a.parquet", row_group_size=4000)
+    datasets = {name: stoker.Dataset(tmp_path / name) for name in num_rows}
+    mixture = stoker.Mixture(datasets, weights=None, source_field="source")
+    with stoker.Loader(mixture, batch_size=64, shuffle=shuffle, seed=1, lanes=lanes) as loader:
+        num_rare = np.cumsum([int(batch["source"].sum()) for batch in loader])
+    assert num_rare[-1] == num_rows["rare"]
+    share = num_rows["rare"] * np.arange(1, len(num_rare) + 1) / len(num_rare)
+    # A lane's blocks of 1,024 positions are 16 x lanes steps: shares are exact, to a sample, where they end.
+    most = max(1, 16 * lanes * num_rows["rare"] / len(num_rare))
+    assert (abs(num_rare - share) <= 1 + most).all()
+    assert (abs(num_rare - share)[16 * lanes - 1 :: 16 * lanes] <= 2).all()

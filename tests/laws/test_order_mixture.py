@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, reject, settings
+from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st
 from tests.strategies import NOTHING
 
@@ -196,7 +196,7 @@ def test_counts_are_the_shares_of_the_data_set_that_ends_the_epoch(sizes, scale,
 
 
 @settings(max_examples=40)
-@given(order=mixtures_that_are_possible(max_lanes=2, max_samples=12_000), epoch=st.integers(0, 2))
+@given(order=mixtures_that_are_possible(max_lanes=1, max_samples=12_000), epoch=st.integers(0, 2))
 def test_at_every_border_of_blocks_each_share_is_exact_to_half_a_sample(order, epoch):
     one = order.epoch(epoch)
     counts = np.array(order.lane_counts[0], dtype=np.int64)
@@ -214,6 +214,39 @@ def test_at_every_border_of_blocks_each_share_is_exact_to_half_a_sample(order, e
     positions = np.arange(one.num_samples + 1)
     for number, count in enumerate(counts.tolist()):
         assert (abs(given_before[number] - positions * (count / max(one.num_samples, 1))) <= BLOCK_SIZE / 2 + 5).all()
+
+
+@settings(max_examples=40)
+@given(order=mixtures_that_are_possible(max_samples=30_000), epoch=st.integers(0, 2))
+def test_all_lanes_together_keep_each_share_to_a_sample_at_every_border_of_their_blocks(order, epoch):
+    lanes = order.lanes_of_epoch(epoch)
+    num_blocks = {-(-lane.num_samples // BLOCK_SIZE) for lane in lanes}
+    assume(len(num_blocks) == 1 and lanes[0].num_samples)  # else their borders do not lie side by side
+    all_components = [lane.components(0, lane.num_samples) for lane in lanes]
+    most = max(num_blocks)
+    for number, count in enumerate(order.counts):
+        totals = np.zeros(most + 1)
+        for lane, components, counts, phases in zip(
+            lanes, all_components, order.lane_counts, order.lane_phases, strict=True
+        ):
+            for block in range(most + 1):
+                shares = [Fraction(c * block, most) + Fraction(*p) for c, p in zip(counts, phases, strict=True)]
+                before = (components[: sum(int(share) for share in shares)] == number).sum()
+                assert abs(before - Fraction(counts[number] * block, most)) < 1
+                totals[block] += before
+            assert lane.num_samples == sum(counts)
+        assert (abs(totals - count * np.arange(most + 1) / most) <= 1 + 1e-9).all()
+
+
+def test_where_the_samples_of_a_rare_data_set_stand_is_found_at_once_in_an_epoch_without_end():
+    order = MixtureOrder(
+        [[10**17], [3]], names=("all", "rare"), weights=None, shuffle=True, seed=0, window=None, lanes=1
+    )
+    one = order.epoch(0)
+    for ordinal in range(3):
+        position = one.position_of(1, 0, ordinal)
+        assert one.stretches(position, position + 1)[0].component == 1
+        assert abs(position - one.num_samples * (2 * ordinal + 1) // 6) <= BLOCK_SIZE
 
 
 @settings(max_examples=40)

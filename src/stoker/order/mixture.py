@@ -8,6 +8,7 @@ code (b)        0       1           2                      read in its own order
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import lru_cache
@@ -49,6 +50,18 @@ class Stretch(NamedTuple):
     epoch: int
     start: int
     stop: int
+
+
+class Phase(NamedTuple):
+    """A fraction between 0 and 1 that is added before a share is cut to an integer: 1 / 2 rounds to the nearest.
+
+    Attributes:
+        part: Above the line.
+        whole: Below it.
+    """
+
+    part: int
+    whole: int
 
 
 def mixture_counts(
@@ -132,7 +145,8 @@ class MixtureOrder:
 
     Where chunks lie in lanes, every lane is such a mixture of its own. A component's samples that do not share out
     evenly are dealt to the lanes from the last one on, each component going on where the one before stopped, so that
-    lanes differ by one sample at most, whatever the components.
+    lanes differ by one sample at most, whatever the components. What a lane's share is rounded by differs from lane to
+    lane, so that a component of which each has a few samples does not come in all of them at once.
 
     Args:
         num_samples: Of each component, samples of each of its chunks in fixed order. Shapes [K].
@@ -197,6 +211,10 @@ class MixtureOrder:
         by_component = [_dealt(count, self.lanes, first) for count, first in zip(self.counts, firsts, strict=True)]
         # Of each lane, how many samples each component gives to an epoch.
         self.lane_counts: tuple[tuple[int, ...], ...] = tuple(zip(*by_component, strict=True))
+        # Of each lane, where between two borders it rounds each component's share.
+        self.lane_phases: tuple[tuple[Phase, ...], ...] = tuple(
+            zip(*(_phases(counts, turn) for turn, counts in enumerate(by_component)), strict=True)
+        )
         for name, order, counts in zip(names, self.components, by_component, strict=True):
             if any(count and not size for count, size in zip(counts, order.lane_sizes, strict=True)):
                 raise ValueError(
@@ -238,7 +256,8 @@ class MixtureEpoch:
     """The order of one lane in one epoch of a mixture: position -> component, and its sample.
 
     The epoch's m positions are cut into J = ceil(m / 1024) blocks. Before block j, component d with c samples an epoch
-    has given c * j / J of them, rounded to the nearest integer: so its share is exact to half a sample at every border.
+    has given floor(c * j / J + p) of them, where p is 1/2: so its share is exact to half a sample at every border. With
+    lanes, those n of them that have the same c have p = 1/2n, 3/2n, ..., so that together they are as exact.
     Which of a block's positions are whose is a permutation under a key of its own. Each component's samples then come
     in its own order, so a slice of positions is one slice of each component's stream.
 
@@ -260,6 +279,7 @@ class MixtureEpoch:
         self.epoch, self.lane = int(epoch), int(lane)
         self._order = order
         self._counts = order.lane_counts[lane]
+        self._phases = order.lane_phases[lane]
         self._sizes = tuple(component.lane_sizes[lane] for component in order.components)
         self.num_samples = sum(self._counts)
         self._num_blocks = -(-self.num_samples // BLOCK_SIZE)
@@ -399,15 +419,18 @@ class MixtureEpoch:
             purposes = (f"{self._purpose}:{block}" for block in range(first, last))
             keys = [order_key(seed=self._order.seed, epoch=self.epoch, purpose=purpose) for purpose in purposes]
             return arithmetic().arrange(counts, np.array(keys, dtype=np.uint64), begin, num)
-        return np.concatenate([_interleaved(block) for block in counts.tolist()])[begin : begin + num]
+        return np.concatenate([_interleaved(block, self._phases) for block in counts.tolist()])[begin : begin + num]
 
     def _before(self, block: int) -> tuple[int, ...]:
-        """Return how many samples each component has given when a block begins: c * j / J, rounded, halves up."""
+        """Return how many samples each component has given when a block begins: floor(c * j / J + p)."""
         num_blocks = max(self._num_blocks, 1)
-        return tuple((2 * count * block + num_blocks) // (2 * num_blocks) for count in self._counts)
+        return tuple(
+            (count * block * whole + part * num_blocks) // (num_blocks * whole)
+            for count, (part, whole) in zip(self._counts, self._phases, strict=True)
+        )
 
     def _block_of(self, position: int) -> int:
-        # Borders lie within half a sample a component of j * m / J, so the first guess is right or nearly so.
+        # Borders lie within a sample a component of j * m / J, so the first guess is right or nearly so.
         block = position * self._num_blocks // self.num_samples
         while sum(self._before(block)) > position:
             block -= 1
@@ -426,12 +449,10 @@ class MixtureEpoch:
         return tuple(n + m for n, m in zip(before, counts, strict=True))
 
     def _position_of(self, component: int, ordinal: int) -> int:
-        count = self._counts[component]
-        block = ordinal * self._num_blocks // count
-        while self._before(block)[component] > ordinal:
-            block -= 1
-        while self._before(block + 1)[component] <= ordinal:
-            block += 1
+        count, (part, whole) = self._counts[component], self._phases[component]
+        # The last block before which it has not been given: one before the first j of c * j / J + p >= ordinal + 1.
+        # Worked out, not looked for: a rare component gives nothing in most blocks.
+        block = -(-self._num_blocks * (whole * (ordinal + 1) - part) // (count * whole)) - 1
         before = self._before(block)
         return sum(before) + int(np.flatnonzero(self._block(block) == component)[ordinal - before[component]])
 
@@ -454,14 +475,14 @@ class _Component(Order):
         self.lane_sizes = lane_sizes
 
 
-def _interleaved(counts: Sequence[int]) -> Int64:
+def _interleaved(counts: Sequence[int], phases: Sequence[Phase]) -> Int64:
     """Return whose each place of a block is where nothing is shuffled.
 
-    Sample k of n belongs at (k + 1/2) / n of the block. Equal places are equal floats: division is exact to the last
-    bit everywhere.
+    Sample k of n belongs at (k + p) / n of the block. Equal places are equal floats: division is exact to the last bit
+    everywhere.
     """
     whose = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
-    places = [(2 * np.arange(count) + 1) / count for count in counts if count]
+    places = [(np.arange(count) + part / whole) / count for count, (part, whole) in zip(counts, phases, strict=True)]
     return whose[np.argsort(np.concatenate([np.empty(0), *places]), kind="stable")]
 
 
@@ -471,6 +492,21 @@ def _dealt(total: int, lanes: int, first: int) -> tuple[int, ...]:
     for i in range(total % lanes):
         sizes[(lanes - 1 - first - i) % lanes] += 1
     return tuple(sizes)
+
+
+def _phases(counts: Sequence[int], turn: int) -> list[Phase]:
+    """Return by what each lane rounds a component's share: evenly spread over the lanes that give as many samples.
+
+    Args:
+        counts: Samples that each lane gives to an epoch.
+        turn: Which of these lanes comes first; another one for each component.
+    """
+    num_lanes, num_before, phases = Counter(counts), Counter[int](), []
+    for count in counts:
+        number = (num_before[count] + turn) % num_lanes[count]
+        phases.append(Phase(2 * number + 1, 2 * num_lanes[count]))
+        num_before[count] += 1
+    return phases
 
 
 def _ranks(arranged: Int64) -> Int64:
