@@ -101,7 +101,7 @@ def explain(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
         by_library = [_seconds(lambda: list(loader.explain(_middle()))) for _ in range(num_rounds + 1)][1:]
         found = [_seconds(lambda: loader.find("f01.parquet", 1, 17)) for _ in range(num_rounds + 1)][1:]
     arguments = [
-        "explain", dataset.sources[0], "--step", str(_middle()), "--batch-size", str(BATCH_SIZE), "--shuffle",
+        "explain", str(dataset.sources[0]), "--step", str(_middle()), "--batch-size", str(BATCH_SIZE), "--shuffle",
         "--window", "all", "--chunk-size", str(NUM_SAMPLES // NUM_CHUNKS), "--cache", str(folder / "cache"),
     ]  # fmt: skip
 

@@ -17,12 +17,20 @@ A wrong argument is a plain `ValueError` or `TypeError`, raised at construction,
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 
 class StokerError(Exception):
-    """Base of all errors that Stoker raises on its own account."""
+    """Base of all errors that Stoker raises on its own account.
+
+    Its text can be printed: what the locale cannot write of the name of a file stands in it as backslash and digits.
+    """
+
+    def __str__(self) -> str:
+        encoding = sys.getfilesystemencoding()
+        return super().__str__().encode(encoding, "backslashreplace").decode(encoding)
 
 
 class SourceError(StokerError):

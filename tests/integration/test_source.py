@@ -583,7 +583,7 @@ def test_an_empty_data_set_has_a_schema_and_no_fragments():
 def test_globs_and_lists_read_together(tmp_path):
     for name in ("b", "a", "c"):
         write_parquet(tmp_path / f"{name}.parquet", {"v": [name]})
-    assert read(Dataset([tmp_path / "c.parquet", tmp_path / "[ab].*"]).open())["v"].to_pylist() == ["a", "b", "c"]
+    assert read(Dataset([tmp_path / "c.parquet", f"{tmp_path}/[ab].*"]).open())["v"].to_pylist() == ["a", "b", "c"]
 
 
 def test_paths_may_be_relative_and_file_urls(tmp_path, monkeypatch):

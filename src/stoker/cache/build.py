@@ -101,7 +101,7 @@ class Builder:
         store.registry.register(
             catalogue.fingerprint,
             name=repr(self._dataset),
-            urls=self._dataset.sources,
+            urls=list(map(str, self._dataset.sources)),
             num_chunks=len(catalogue.fragments),
             keys=lambda: [catalogue.key(i) for i in range(len(catalogue.fragments))],
             spec=self._spec if self._dataset.transform is not None else None,

@@ -286,7 +286,7 @@ def _builder(task: _Task, store: Store) -> Builder:
     catalogue = task.dataset.open(task.folder if task.keeps_catalogue else None, runs=task.kept_together)
     if catalogue.fingerprint != task.fingerprint:
         raise SourceChangedError(
-            f"{', '.join(task.dataset.sources)} changed since it was opened", url=task.dataset.sources[0]
+            f"{', '.join(map(str, task.dataset.sources))} changed since it was opened", url=str(task.dataset.sources[0])
         )
     return Builder(catalogue, store, reserve_bytes=task.reserve_bytes)
 

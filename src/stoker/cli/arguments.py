@@ -39,7 +39,7 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 def add_cache(parser: argparse.ArgumentParser, text: str) -> None:
     """Add --cache where it is optional."""
-    parser.add_argument("--cache", metavar="DIR", help=text)
+    parser.add_argument("--cache", metavar="DIR", type=folder, help=text)
 
 
 def add_order(parser: argparse.ArgumentParser, *, shuffle: bool) -> None:
@@ -69,6 +69,16 @@ def at_least_0(text: str) -> int:
 def at_least_1(text: str) -> int:
     """Return an integer from 1 on."""
     return _integer(text, 1)
+
+
+def folder(text: str) -> str:
+    """Return the path of a folder of this machine."""
+    from stoker.source.urls import local_folder
+
+    try:
+        return str(local_folder(text, what="it"))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def window(text: str) -> int | Literal["all"]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from stoker.cli.arguments import Commands, add_command, add_json, at_least_1
+from stoker.cli.arguments import Commands, add_command, add_json, at_least_1, folder
 from stoker.cli.codes import OK
 from stoker.cli.paint import make_console, print_json, print_line
 from stoker.cli.target import add_target, dataset_of, load_named
@@ -68,14 +68,18 @@ stoker doctor --ranks rank0.json rank1.json rank2.json rank3.json""",
         "--device", metavar="D", help="give the step torch tensors on cpu, cuda, cuda:1 (default: NumPy arrays)"
     )
     loader = parser.add_argument_group("the loader, as training has it")
-    loader.add_argument("--cache", metavar="DIR", help="the cache that training uses; the experiments do not touch it")
+    loader.add_argument(
+        "--cache", metavar="DIR", type=folder, help="the cache that training uses; the experiments do not touch it"
+    )
     loader.add_argument("--threads", metavar="N", type=at_least_1, help="its threads (default: the cores)")
     loader.add_argument("--processes", action="store_true", help="its transform runs in processes")
     parser.add_argument(
         "--ranks", metavar="FILE", nargs="+", help="compare the --json of several ranks, and name the one that is slow"
     )
     parser.add_argument("--budget", metavar="S", type=seconds, default=60.0, help="seconds for all of it (default: 60)")
-    parser.add_argument("--scratch", metavar="DIR", help="where experiments write (default: beside the cache)")
+    parser.add_argument(
+        "--scratch", metavar="DIR", type=folder, help="where experiments write (default: beside the cache)"
+    )
     parser.add_argument("--verify", action="store_true", help="apply the best fix, and print predicted and measured")
     parser.add_argument("--gpu-hour", metavar="PRICE", type=float, help="what an hour of one GPU costs")
     parser.add_argument("--gpus", metavar="N", type=at_least_1, default=1, help="GPUs that wait together (default: 1)")

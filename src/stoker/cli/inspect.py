@@ -153,7 +153,7 @@ def _chunk_size(found: Inspection) -> str:
 def _title(found: Inspection) -> str:
     dataset = found.catalogue.dataset
     first = dataset.sources[0]
-    return first if len(dataset.sources) == 1 else f"{first} and {len(dataset.sources) - 1} more"
+    return str(first) if len(dataset.sources) == 1 else f"{first} and {len(dataset.sources) - 1} more"
 
 
 def _group_text(num_groups: int, found: Inspection) -> str:
@@ -278,7 +278,7 @@ def inspection_json(found: Inspection) -> dict[str, object]:
     """Return all of it as JSON can write it."""
     source, dataset = found.source, found.catalogue.dataset
     return {
-        "sources": list(dataset.sources),
+        "sources": list(map(str, dataset.sources)),
         "fingerprint": found.catalogue.fingerprint,
         "num_files": source.num_files,
         "size_bytes": source.size_bytes,

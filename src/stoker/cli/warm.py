@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 from rich.console import Console
 
-from stoker.cli.arguments import Commands, add_command, add_json, at_least_1
+from stoker.cli.arguments import Commands, add_command, add_json, at_least_1, folder
 from stoker.cli.codes import INTERRUPTED, OK
 from stoker.cli.counting import counting
 from stoker.cli.interrupts import stoppable
@@ -51,7 +51,9 @@ stoker warm train.py:dataset --cache /nvme/stoker --cache-limit 500GB
 stoker warm train.py:dataset --cache /nvme/stoker --processes""",
     )
     add_target(parser, takes_mixture=True)
-    parser.add_argument("--cache", metavar="DIR", required=True, help="folder of the cache, on a fast local disk")
+    parser.add_argument(
+        "--cache", metavar="DIR", type=folder, required=True, help="folder of the cache, on a fast local disk"
+    )
     parser.add_argument("--cache-limit", metavar="SIZE", help="size of that folder, such as 500GB (default: the disk)")
     parser.add_argument(
         "--threads", metavar="N", type=at_least_1, help="threads that build (default: the cores this process may use)"

@@ -97,7 +97,7 @@ class _Examination:
             # By the same way as a loader would, with somebody who notes what is asked for in between.
             inner = dataset.storage
             if inner is None:
-                inner = storage_for(dataset.sources[0], storage_options=dataset.storage_options)
+                inner = storage_for(str(dataset.sources[0]), storage_options=dataset.storage_options)
             self._tap = Tap(inner)
             self._dataset.storage = self._tap
             self._dataset.storage_options = None
@@ -413,7 +413,7 @@ class _Examination:
 def _text(dataset: Dataset) -> str:
     """Return a data set as people read it, on one line."""
     more = len(dataset.sources) - 1
-    return dataset.sources[0] + (f" and {more:,} more" if more else "")
+    return str(dataset.sources[0]) + (f" and {more:,} more" if more else "")
 
 
 def _first(fetched: Fetched, *, num_samples: float) -> Fetched:

@@ -20,7 +20,7 @@ from stoker.doctor.meter import CpuMeter, in_threads
 from stoker.doctor.sampled import SampledCatalogue
 from stoker.doctor.tap import Read, Tap
 from stoker.source.catalogue import Catalogue
-from stoker.source.urls import scheme_of
+from stoker.source.urls import name_bytes, scheme_of
 
 BUILD_STAGES = ("decode", "transform", "convert", "publish")
 """What a chunk goes through in one thread once its bytes are there."""
@@ -259,7 +259,7 @@ def _drop_pages(catalogue: Catalogue, unit: range) -> None:
     url = catalogue.fragments[unit[0]].url
     if scheme_of(url) != "file" or not hasattr(os, "posix_fadvise"):
         return
-    fd = os.open(url, os.O_RDONLY | os.O_CLOEXEC)
+    fd = os.open(name_bytes(url), os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     finally:

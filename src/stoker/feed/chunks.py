@@ -370,7 +370,7 @@ def _counting(dataset: Dataset, asked: Asked, store: Store) -> Lock:
 
     Blocks: while another process or thread counts them.
     """
-    name = fingerprint("counting", {"sources": list(dataset.sources), "units": asked.to_json()})
+    name = fingerprint("counting", {"sources": list(map(str, dataset.sources)), "units": asked.to_json()})
     while (lock := store.try_lock(name)) is None:
         time.sleep(_POLL_S)
     return lock

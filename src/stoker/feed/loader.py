@@ -636,10 +636,11 @@ def _name(dataset: Dataset | Mixture) -> str:
     """Return what people call a data set, in a line."""
     if isinstance(dataset, Mixture):
         return f"a mixture of {', '.join(dataset.names)}"
-    first, num_sources = dataset.sources[0], len(dataset.sources)
+    sources = list(map(str, dataset.sources))
+    first, num_sources = sources[0], len(sources)
     if num_sources == 1:
         return first
-    shared = os.path.commonprefix(dataset.sources).rpartition("/")[0]  # noqa: RUF071  cut at a slash right after
+    shared = os.path.commonprefix(sources).rpartition("/")[0]  # noqa: RUF071  cut at a slash right after
     return f"{shared}/ ({num_sources:,} sources)" if shared else f"{first} and {num_sources - 1:,} more"
 
 

@@ -18,6 +18,7 @@ from stoker.feed.shard import Shard
 from stoker.machine import num_cores
 from stoker.order.steps import Remainder
 from stoker.source.units.asked import Asked, NGram, Pack, parse_asked
+from stoker.source.urls import local_folder
 from stoker.spec import parse_size
 from stoker.trace.record import Trace
 
@@ -196,7 +197,7 @@ def check_options(**options: Unpack[LoaderOptions]) -> Wanted:
         window=window,
         lanes=lanes,
         remainder=remainder,
-        cache=None if cache is None else Path(cache).expanduser(),
+        cache=None if cache is None else local_folder(cache, what="cache"),
         limit_bytes=limit_bytes,
         num_threads=num_threads,
         prefetch=prefetch,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +33,7 @@ from stoker.source.units.cutting import cut_between_runs
 from stoker.source.units.reading import OnCount
 from stoker.source.units.rule import RunRule
 from stoker.source.units.runs import find_runs
-from stoker.source.urls import common_scheme, local_path, scheme_of
+from stoker.source.urls import Place, Source, check_name, common_scheme, name_bytes, place_of, scheme_of
 from stoker.spec import Field, parse_size
 from stoker.trace.stages import OnStage, ignore_stage, timed
 
@@ -56,8 +57,8 @@ class Dataset:
 
     Args:
         source: A path or URL of a file, a folder (every *.parquet, *.parq, *.pq or *.pqt below; `key=value` folders
-            become columns), a glob with `*`, `**`, `?` and `[]`, or a list of these. Files are taken in the order of
-            their URLs, each once.
+            become columns), a glob with `*`, `**`, `?` and `[]`, or a list of these. A `pathlib.Path`, and text that
+            names something that exists, is no glob. Files are taken in the order of their URLs, each once.
         columns: Columns to read, structs and their members by dotted names; None reads all.
         filters: Which rows: a pyarrow expression, or tuples as in `pyarrow.parquet.read_table`. Row groups whose
             statistics rule them out are not read; every row that is delivered passes.
@@ -84,7 +85,7 @@ class Dataset:
 
     def __init__(
         self,
-        source: str | Path | Sequence[str | Path],
+        source: Source | Sequence[Source],
         *,
         columns: Sequence[str] | None = None,
         filters: pc.Expression | Sequence[Any] | None = None,
@@ -140,8 +141,8 @@ class Dataset:
             raise TypeError(f"transform_version must be a text that is not empty, not {self.transform_version!r}")
 
     def __repr__(self) -> str:
-        sources = self.sources[0] if len(self.sources) == 1 else list(self.sources)
-        parts = [repr(sources)]
+        sources = [str(source) for source in self.sources]
+        parts = [repr(sources[0] if len(sources) == 1 else sources)]
         if self.columns is not None:
             parts.append(f"columns={list(self.columns)}")
         if self.filter is not None:
@@ -213,14 +214,15 @@ class Dataset:
         footers = Footers(storage, path=footers_at)
         if known is not None and not is_local:
             return self._catalogue(known, storage, footers, runs, is_local=is_local)
-        sources = self._places()
+        places = self._places()
         try:
             with timed(on_stage, "list"):
-                files = list_sources(sources, storage, is_local=is_local)
+                files = list_sources(places, storage, is_local=is_local)
         except SourceMissingError:
-            if known is None or any(Path(file.info.url).exists() for file in known.files):
+            if known is None or any(os.path.exists(name_bytes(file.info.url)) for file in known.files):  # noqa: PTH110
                 raise
-            _log.warning("%s is gone; going on with what was kept of it in %s", ", ".join(sources), folder)
+            names = ", ".join(place.name for place in places)
+            _log.warning("%s is gone; going on with what was kept of it in %s", names, folder)
             return self._catalogue(known, storage, footers, runs, is_local=is_local)
         if known is not None and known.files == tuple(files):
             return self._catalogue(known, storage, footers, runs, is_local=is_local)
@@ -303,11 +305,10 @@ class Dataset:
         )
         return cut, columns, needed
 
-    def _places(self) -> list[str]:
+    def _places(self) -> list[Place]:
         """Return the sources as the storage knows them: local ones as absolute paths."""
-        if self.storage is None and scheme_of(self.sources[0]) == "file":
-            return [local_path(source) for source in self.sources]
-        return list(self.sources)
+        is_local = self.storage is None and scheme_of(self.sources[0]) == "file"
+        return [place_of(source, is_local=is_local) for source in self.sources]
 
     def _kept_paths(self, folder: Path | str | None, runs: RunRule | None) -> tuple[Path | None, Path | None]:
         """Return the files that keep the catalogue and the footers."""
@@ -344,7 +345,7 @@ class _Lazy:
             return dataset.storage
         if scheme_of(dataset.sources[0]) == "file":
             return LocalStorage()
-        return storage_for(dataset.sources[0], storage_options=dataset.storage_options)
+        return storage_for(str(dataset.sources[0]), storage_options=dataset.storage_options)
 
     def list(self, url: str) -> Any:
         return self._storage.list(url)
@@ -374,8 +375,8 @@ def transform_name(transform: Callable[..., Any]) -> str:
     return f"{module}.{name}"
 
 
-def _checked_sources(source: object) -> tuple[str, ...]:
-    if isinstance(source, str | Path):
+def _checked_sources(source: object) -> tuple[Source, ...]:
+    if isinstance(source, str | os.PathLike):
         sources: list[object] = [source]
     elif isinstance(source, Sequence) and not isinstance(source, bytes | bytearray):
         sources = list(source)
@@ -383,12 +384,18 @@ def _checked_sources(source: object) -> tuple[str, ...]:
         raise TypeError(f"source must be a path, a URL, or a list of them, not {type(source).__name__}")
     if not sources:
         raise ValueError("source is an empty list")
+    found: list[Source] = []
     for one in sources:
-        if not isinstance(one, str | Path):
+        if isinstance(one, str):
+            found.append(str(one))
+        elif isinstance(one, Path):
+            found.append(one)
+        elif isinstance(one, os.PathLike) and isinstance(os.fspath(one), str):
+            found.append(Path(os.fspath(one)))
+        else:
             raise TypeError(f"source must hold paths and URLs, not {one!r}")
-        if not str(one):
-            raise ValueError("source is an empty text")
-    return tuple(str(one) for one in sources)
+        check_name(found[-1])
+    return tuple(found)
 
 
 def _checked_columns(columns: object) -> tuple[str, ...] | None:

@@ -22,6 +22,7 @@ from stoker.source.files import write_aside
 from stoker.source.footer_numbers import Numbers, has_compiled_reader, read_numbers
 from stoker.source.schema import Layout
 from stoker.source.storage import ObjectInfo, Storage
+from stoker.source.urls import name_bytes, name_of
 
 # One read gets the whole footer of nearly every file: footers take about 100 bytes a column and row group.
 TAIL_BYTES = 64 * 1024
@@ -42,7 +43,7 @@ _log = logging.getLogger("stoker")
 
 _KEPT = pa.schema(
     [
-        ("url", pa.string()),
+        ("url", pa.binary()),
         ("size_bytes", pa.int64()),
         ("version", pa.string()),
         ("footer", pa.large_binary()),
@@ -234,7 +235,7 @@ class Footers:
                 batch = batches.get_batch(b)
                 names = (batch[name].to_pylist() for name in ("url", "size_bytes", "version", "footer_bytes"))
                 for footer, url, size, version, num_bytes in zip(batch["footer"], *names, strict=True):
-                    info = ObjectInfo(url=url, size_bytes=size, version=version)
+                    info = ObjectInfo(url=name_of(url), size_bytes=size, version=version)
                     if info in wanted:
                         self._packed[info] = (footer.as_buffer(), num_bytes)
         except (OSError, pa.ArrowInvalid, KeyError) as error:
@@ -306,7 +307,7 @@ class Footers:
                 columns = (batch[name].to_pylist() for name in ("url", "size_bytes", "version"))
                 _ = batch["footer"], batch["footer_bytes"]
                 for row, (url, size, version) in enumerate(zip(*columns, strict=True)):
-                    index[ObjectInfo(url=url, size_bytes=size, version=version)] = (b, row)
+                    index[ObjectInfo(url=name_of(url), size_bytes=size, version=version)] = (b, row)
         except FileNotFoundError:
             return None, {}
         except (OSError, pa.ArrowInvalid, KeyError) as error:
@@ -328,7 +329,7 @@ class Footers:
                     writer.write_batch(
                         pa.record_batch(
                             [
-                                pa.array([info.url for info, _ in rows], pa.string()),
+                                pa.array([name_bytes(info.url) for info, _ in rows], pa.binary()),
                                 pa.array([info.size_bytes for info, _ in rows], pa.int64()),
                                 pa.array([info.version for info, _ in rows], pa.string()),
                                 pa.array([footer.to_pybytes() for _, (footer, _) in rows], pa.large_binary()),

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import re
 from collections.abc import Sequence
@@ -18,14 +19,15 @@ import pyarrow as pa
 
 from stoker.errors import SourceError, SourceMissingError
 from stoker.source.logs import check_no_log
-from stoker.source.storage import ObjectInfo, Storage
-from stoker.source.urls import split_query
+from stoker.source.storage import DANGLING, ObjectInfo, Storage
+from stoker.source.urls import GLOB, Place, name_bytes, scheme_of
 
 # In a folder, what else lies there (CSV, logs, checksums) is left alone; a file that is named is read as it is.
 SUFFIXES = (".parquet", ".parq", ".pq", ".pqt")
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
-_GLOB = re.compile(r"[*?\[]")
-_INT = re.compile(r"-?\d{1,19}")
+# What becomes of a URL that is made a Path: s3:/lake.
+_LIKE_URL = re.compile(r"/[a-z][a-z0-9+.-]+:/")
+_INT = re.compile(r"-?[0-9]{1,19}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,22 +38,26 @@ class Listed:
     partition: tuple[tuple[str, str | None], ...] = ()
 
 
-def list_sources(sources: Sequence[str], storage: Storage, *, is_local: bool = False) -> list[Listed]:
-    """Return every file that `sources` name, sorted by URL, each once however often it is named.
+def list_sources(places: Sequence[Place], storage: Storage, *, is_local: bool = False) -> list[Listed]:
+    """Return every file that `places` name, by the bytes of their URLs, each once however often it is named.
 
     Args:
-        sources: What the user named, as the storage knows it.
+        places: What the user named, as the storage knows it.
         storage: Where it is.
         is_local: Whether these are paths of this machine, whose links can be followed.
 
     Raises:
-        SourceMissingError: One of them names nothing.
+        SourceMissingError: One of them names nothing, or a link that leads nowhere.
         SourceError: The storage fails, one file is named twice with different partitions, or a folder has a log that
             says which of its files count.
     """
     found: dict[str, Listed] = {}
-    for source in sources:
-        for listed in _find(split_query(source)[0], storage, is_local=is_local):
+    for place in places:
+        for listed in _find(place, storage, is_local=is_local):
+            if listed.info.size_bytes == DANGLING:
+                raise SourceMissingError(
+                    f"{listed.info.url} is a link that leads nowhere: mend or remove it", url=listed.info.url
+                )
             known = found.setdefault(listed.info.url, listed)
             if known.partition != listed.partition:
                 raise SourceError(
@@ -59,7 +65,7 @@ def list_sources(sources: Sequence[str], storage: Storage, *, is_local: bool = F
                     f"{dict(listed.partition)}: name it once",
                     url=listed.info.url,
                 )
-    return [found[url] for url in sorted(found)]
+    return [found[url] for url in sorted(found, key=name_bytes)]
 
 
 def names_below(files: Sequence[Listed]) -> tuple[str, tuple[str, ...]]:
@@ -77,47 +83,73 @@ def names_below(files: Sequence[Listed]) -> tuple[str, tuple[str, ...]]:
     return root, tuple(file.info.url[len(root) :] for file in files)
 
 
-def _find(source: str, storage: Storage, *, is_local: bool) -> list[Listed]:
-    if glob := _GLOB.search(source):
-        folder = source[: source.rfind("/", 0, glob.start()) + 1]
-        pattern = source[len(folder) :].rstrip("/")
-        file = re.compile(translate_glob(pattern), re.DOTALL)
-        below = re.compile(translate_glob(pattern) + "/(?P<rest>.+)", re.DOTALL)
-        names_hidden = any(part[:1] in ("_", ".") for part in pattern.split("/"))
-        infos = storage.list(folder)
-        found = []
-        for info in infos:
-            path = info.url[len(folder) :]
-            inside = below.fullmatch(path)
-            if (file.fullmatch(path) and not source.endswith("/") and (names_hidden or not _is_hidden(path))) or (
-                inside is not None and _is_parquet(inside["rest"]) and (names_hidden or not _is_hidden(path))
-            ):
-                found.append(Listed(info=info, partition=_partition(path)))
-        check_no_log(source, folder, infos, [file.info.url for file in found], storage, is_local=is_local)
-        if not found:
-            raise SourceMissingError(
-                f"no file matches {source} ({len(infos):,} objects lie below {folder})", url=source
-            )
-        return found
-    if not source.endswith("/"):
-        try:
-            return [Listed(info=storage.stat(source))]
-        except SourceMissingError:
-            pass  # then it is a folder, or nothing
-    folder = source.rstrip("/") + "/"
-    infos = storage.list(source)
-    paths = [(info, info.url[len(folder) :]) for info in infos]
-    found = [Listed(info=info, partition=_partition(path)) for info, path in paths if _is_parquet(path)]
-    check_no_log(source, folder, infos, [file.info.url for file in found], storage, is_local=is_local)
+def _find(place: Place, storage: Storage, *, is_local: bool) -> list[Listed]:
+    if not place.pattern:
+        return _find_literal(place.name, storage, is_local=is_local)
+    folder, pattern = place.folder, place.pattern
+    infos = storage.list(folder)
+    # What exists is that file or folder, whatever its name: it is no pattern then.
+    while pattern:
+        first, slash, rest = pattern.partition("/")
+        urls = (info.url for info in infos)
+        if not any(url.startswith(f"{folder}{first}/") or (not slash and url == folder + first) for url in urls):
+            break
+        folder, pattern = folder + first + slash, rest
+    if not pattern or not GLOB.search(pattern):
+        return _find_literal(folder + pattern, storage, is_local=is_local)
+    file = re.compile(translate_glob(pattern.rstrip("/")), re.DOTALL)
+    below = re.compile(translate_glob(pattern.rstrip("/")) + "/(?P<rest>.+)", re.DOTALL)
+    names_hidden = any(part[:1] in ("_", ".") for part in pattern.split("/"))
+    found = []
+    for info in infos:
+        path = info.url[len(folder) :]
+        if not info.url.startswith(folder) or (_is_hidden(path) and not names_hidden):
+            continue
+        inside = below.fullmatch(path)
+        if (file.fullmatch(path) and not pattern.endswith("/")) or (
+            inside is not None and _is_wanted(info, inside["rest"])
+        ):
+            found.append(Listed(info=info, partition=_partition(path, folder)))
+    check_no_log(place.name, folder, infos, [file.info.url for file in found], storage, is_local=is_local)
     if not found:
-        if not infos:
-            raise SourceMissingError(f"nothing is stored at {source}: check the name", url=source)
         raise SourceMissingError(
-            f"no Parquet file lies below {source}: {len(infos):,} other objects do, such as {infos[0].url}; "
-            f"in a folder the names {', '.join('*' + end for end in SUFFIXES)} are read, others when they are named",
-            url=source,
+            f"no file matches {place.name} ({len(infos):,} objects lie below {folder})", url=place.name
         )
     return found
+
+
+def _find_literal(name: str, storage: Storage, *, is_local: bool) -> list[Listed]:
+    if not name.endswith("/"):
+        try:
+            return [Listed(info=storage.stat(name))]
+        except SourceMissingError:
+            pass  # then it is a folder, or nothing
+    folder = name.rstrip("/") + "/"
+    infos = storage.list(name)
+    paths = [(info, info.url[len(folder) :]) for info in infos if info.url.startswith(folder)]
+    found = [Listed(info=info, partition=_partition(path, folder)) for info, path in paths if _is_wanted(info, path)]
+    check_no_log(name, folder, infos, [file.info.url for file in found], storage, is_local=is_local)
+    if not found:
+        if not infos:
+            hint = (
+                "; a Path is a file of this machine: give a URL as text"
+                if _LIKE_URL.search(name)
+                else "; a Path is no pattern: give a glob as text"
+                if GLOB.search(name)
+                else ""
+            )
+            raise SourceMissingError(f"nothing is stored at {name}: check the name{hint}", url=name)
+        raise SourceMissingError(
+            f"no Parquet file lies below {name}: {len(infos):,} other objects do, such as {infos[0].url}; "
+            f"in a folder the names {', '.join('*' + end for end in SUFFIXES)} are read, others when they are named",
+            url=name,
+        )
+    return found
+
+
+def _is_wanted(info: ObjectInfo, path: str) -> bool:
+    # A link that leads nowhere may have been a folder: it is only left alone where a folder would be.
+    return _is_parquet(path) or (info.size_bytes == DANGLING and not _is_hidden(path))
 
 
 def _is_hidden(path: str) -> bool:
@@ -128,13 +160,27 @@ def _is_parquet(path: str) -> bool:
     return path.lower().endswith(SUFFIXES) and not _is_hidden(path)
 
 
-def _partition(path: str) -> tuple[tuple[str, str | None], ...]:
-    """Return the key=value folders of a path below the folder that was named."""
-    found = {}
+def _partition(path: str, folder: str) -> tuple[tuple[str, str | None], ...]:
+    """Return the key=value folders of a path below the folder that was named.
+
+    Raises:
+        SourceError: The path gives one key two values.
+    """
+    found: dict[str, str | None] = {}
+    if scheme_of(folder) in ("http", "https"):  # a web address is escaped once more
+        path = unquote(path, errors="surrogateescape")
     for part in path.split("/")[:-1]:
-        key, equals, value = part.partition("=")
-        if equals and key:
-            found[unquote(key)] = None if value == _HIVE_NULL else unquote(value)
+        key, equals, text = part.partition("=")
+        if not equals or not key:
+            continue
+        # A byte that is no text stays one: two values that differ never become one.
+        key = unquote(key, errors="surrogateescape")
+        value = None if text == _HIVE_NULL else unquote(text, errors="surrogateescape")
+        if found.setdefault(key, value) != value:
+            raise SourceError(
+                f"{folder}{path} is in two partitions at once, {key}={found[key]} and {key}={value}: rename a folder",
+                url=folder + path,
+            )
     return tuple(found.items())
 
 
@@ -156,10 +202,8 @@ def translate_glob(pattern: str) -> str:
             parts.append("[^/]")
             i += 1
         elif pattern[i] == "[" and (end := pattern.find("]", i + 2 + pattern.startswith("[!", i))) > 0:
-            inside = pattern[i + 1 : end]
-            negated = inside.startswith("!")
-            chosen = inside[negated:].replace("\\", r"\\").replace("]", r"\]").replace("^", r"\^").replace("[", r"\[")
-            parts.append(f"(?!/)[{'^' if negated else ''}{chosen}]")
+            # As `fnmatch` reads it, from "(?s:" to ")\Z": a range such as [9-0] holds nothing.
+            parts.append("(?!/)" + fnmatch.translate(pattern[i : end + 1])[4:-3])
             i = end + 1
         else:
             parts.append(re.escape(pattern[i]))
@@ -168,17 +212,33 @@ def translate_glob(pattern: str) -> str:
 
 
 def partition_fields(files: Sequence[Listed]) -> list[pa.Field]:
-    """Return one field a partition key, in the order the keys appear: int64 where every value is one, else string."""
+    """Return one field a partition key, in the order the keys appear.
+
+    int64 where every value is one, else string; binary where one is no text, as names of files may be.
+
+    Raises:
+        SourceError: A key is no text.
+    """
     values: dict[str, set[str | None]] = {}
     for file in files:
         for key, text in file.partition:
+            if key not in values and not _is_text(key):
+                raise SourceError(
+                    f"{file.info.url}: {key!r} is no UTF-8 and cannot name a column: rename the folder",
+                    url=file.info.url,
+                )
             values.setdefault(key, set()).add(text)
-    return [pa.field(key, pa.int64() if _are_ints(texts) else pa.string()) for key, texts in values.items()]
+    return [pa.field(key, _type_of([text for text in texts if text is not None])) for key, texts in values.items()]
 
 
-def _are_ints(texts: set[str | None]) -> bool:
-    known = [text for text in texts if text is not None]
-    return bool(known) and all(_INT.fullmatch(text) and -(2**63) <= int(text) < 2**63 for text in known)
+def _type_of(texts: Sequence[str]) -> pa.DataType:
+    if texts and all(_INT.fullmatch(text) and -(2**63) <= int(text) < 2**63 for text in texts):
+        return pa.int64()
+    return pa.string() if all(map(_is_text, texts)) else pa.binary()
+
+
+def _is_text(name: str) -> bool:
+    return name.isascii() or not any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def partition_value(file: Listed, field: pa.Field) -> pa.Scalar:
@@ -186,4 +246,6 @@ def partition_value(file: Listed, field: pa.Field) -> pa.Scalar:
     text = dict(file.partition).get(field.name)
     if text is None:
         return pa.scalar(None, field.type)
-    return pa.scalar(int(text) if pa.types.is_integer(field.type) else text, field.type)
+    if pa.types.is_integer(field.type):
+        return pa.scalar(int(text), field.type)
+    return pa.scalar(name_bytes(text) if pa.types.is_binary(field.type) else text, field.type)

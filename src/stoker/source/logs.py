@@ -13,11 +13,11 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import NamedTuple
 
 from stoker.errors import SourceError
 from stoker.source.storage import ObjectInfo, Storage
+from stoker.source.urls import name_bytes, name_of
 
 
 class Log(NamedTuple):
@@ -137,12 +137,13 @@ def _local_roots(folder: str, found: Sequence[str]) -> Iterator[str]:
     """Yield the folders above `folder`, and those above what links below it lead to."""
     seen: set[str] = set()
     real: dict[str, str] = {}
-    starts = [_above(folder.rstrip("/")), os.path.realpath(folder)]
+    starts = [_above(folder.rstrip("/")), _real(folder)]
     for url in found:
         parent = _above(url)
         if parent not in real:
-            real[parent] = os.path.realpath(parent)
-        starts.append(_above(os.path.realpath(url)) if Path(url).is_symlink() else real[parent])
+            real[parent] = _real(parent)
+        is_link = os.path.islink(name_bytes(url))  # noqa: PTH114  Path has no names of bytes
+        starts.append(_above(_real(url)) if is_link else real[parent])
     for start in starts:
         while start not in seen:
             seen.add(start)
@@ -151,21 +152,25 @@ def _local_roots(folder: str, found: Sequence[str]) -> Iterator[str]:
             start = _above(start)
 
 
+def _real(path: str) -> str:
+    return name_of(os.path.realpath(name_bytes(path)))
+
+
 def _above(path: str) -> str:
     return path.rpartition("/")[0] or "/"
 
 
 def _local_log(root: str) -> Log | None:
     for name, log in (("_delta_log", _DELTA), (".hoodie", _HUDI), ("_spark_metadata", _STREAM)):
-        if _names_in(Path(root, name)):
+        if _names_in(f"{root}/{name}"):
             return log
-    names = (f"metadata/{name}" for name in _names_in(Path(root, "metadata")))
+    names = (f"metadata/{name}" for name in _names_in(f"{root}/metadata"))
     return _ICEBERG if any(_MARKS.match(name) for name in names) else None
 
 
-def _names_in(folder: Path) -> list[str]:
+def _names_in(folder: str) -> list[str]:
     try:
-        return [entry.name for entry in folder.iterdir()]
+        return [name_of(name) for name in os.listdir(name_bytes(folder))]  # noqa: PTH208
     except OSError:
         return []
 

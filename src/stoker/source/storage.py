@@ -20,6 +20,9 @@ from stoker.errors import SourceError
 
 BytesLike: TypeAlias = "bytes | bytearray | memoryview | pa.Buffer"
 
+# The size of a link that leads nowhere, in a listing.
+DANGLING = -1
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ObjectInfo:
@@ -27,7 +30,7 @@ class ObjectInfo:
 
     Attributes:
         url: Where it is; for a local file its absolute path.
-        size_bytes: Its size.
+        size_bytes: Its size; `DANGLING` for a link that leads nowhere.
         version: A text that changes when the object does: its etag, or its time of modification in nanoseconds.
     """
 

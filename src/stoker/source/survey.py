@@ -31,9 +31,10 @@ from stoker.source.fragments import Piece, RowGroup, plan_fragments
 from stoker.source.listing import Listed, partition_fields, partition_value
 from stoker.source.schema import Layout, unify
 from stoker.source.storage import ObjectInfo
+from stoker.source.urls import name_bytes, name_of
 
 _log = logging.getLogger("stoker")
-_MAGIC = b"STKCAT03"
+_MAGIC = b"STKCAT04"
 UNKNOWN = -1
 # Of one column chunk; what says more is believed as little as what says less than none.
 _MOST_NULLS = 1 << 40
@@ -305,7 +306,7 @@ def keep_survey(path: Path, known: Survey) -> None:
     sink = pa.BufferOutputStream()
     files = pa.table(
         {
-            "url": pa.array([file.info.url for file in known.files], pa.string()),
+            "url": pa.array([name_bytes(file.info.url) for file in known.files], pa.binary()),
             "size_bytes": pa.array([file.info.size_bytes for file in known.files], pa.int64()),
             "version": pa.array([file.info.version for file in known.files], pa.string()),
             "partition": pa.array([json.dumps(file.partition) for file in known.files], pa.string()),
@@ -351,10 +352,10 @@ def kept_survey(path: Path) -> Survey | None:
     columns = (files[name].to_pylist() for name in ("url", "size_bytes", "version", "partition"))
     partition_of: dict[str, tuple[tuple[str, str | None], ...]] = {}
     listed = []
-    for url, size, version, text in zip(*columns, strict=True):
+    for name, size, version, text in zip(*columns, strict=True):
         if text not in partition_of:
             partition_of[text] = tuple((key, value) for key, value in json.loads(text))
-        info = ObjectInfo(url=url, size_bytes=size, version=version)
+        info = ObjectInfo(url=name_of(name), size_bytes=size, version=version)
         listed.append(Listed(info=info, partition=partition_of[text]))
     return Survey(
         files=tuple(listed),

@@ -9,6 +9,7 @@ import pytest
 
 from stoker.errors import SourceError, SourceMissingError
 from stoker.source.listing import list_sources, partition_fields, partition_value, translate_glob
+from stoker.source.urls import place_of
 from stoker.testing import MemoryStorage
 
 FILES = [
@@ -26,8 +27,12 @@ FILES = [
 ]
 
 
+def listed(sources, storage):
+    return list_sources([place_of(source, is_local=False) for source in sources], storage)
+
+
 def urls(*sources):
-    return [listed.info.url for listed in list_sources(sources, MemoryStorage(dict.fromkeys(FILES, b"")))]
+    return [file.info.url for file in listed(sources, MemoryStorage(dict.fromkeys(FILES, b"")))]
 
 
 def test_a_folder_gives_its_parquet_files_and_nothing_hidden():
@@ -88,7 +93,7 @@ def test_a_folder_without_parquet_says_what_it_holds():
 
 
 def partitions(*paths):
-    return list_sources(["t"], MemoryStorage({f"t/{path}/x.parquet": b"" for path in paths}))
+    return listed(["t"], MemoryStorage({f"t/{path}/x.parquet": b"" for path in paths}))
 
 
 def test_partitions_become_integers_where_all_are():
@@ -111,16 +116,16 @@ def test_a_number_too_large_for_int64_stays_text():
 
 def test_a_file_outside_of_any_partition_has_null():
     storage = MemoryStorage({"t/a.parquet": b"", "t/k=1/b.parquet": b""})
-    files = list_sources(["t"], storage)
+    files = listed(["t"], storage)
     (field,) = partition_fields(files)
     assert [partition_value(file, field).as_py() for file in files] == [None, 1]
 
 
 def test_only_folders_below_the_named_one_are_partitions():
     storage = MemoryStorage({"t/k=1/j=2/b.parquet": b""})
-    assert list_sources(["t/k=1"], storage)[0].partition == (("j", "2"),)
-    assert list_sources(["t/k=*/j=2"], storage)[0].partition == (("k", "1"), ("j", "2"))
-    assert list_sources(["t/k=1/j=2/b.parquet"], storage)[0].partition == ()
+    assert listed(["t/k=1"], storage)[0].partition == (("j", "2"),)
+    assert listed(["t/k=*/j=2"], storage)[0].partition == (("k", "1"), ("j", "2"))
+    assert listed(["t/k=1/j=2/b.parquet"], storage)[0].partition == ()
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import fsspec
 import pyarrow.fs as pafs
@@ -97,14 +96,6 @@ def test_a_changed_local_file_has_another_version(tmp_path):
     assert LocalStorage().stat(str(path)).version != before.version
 
 
-def test_links_in_a_circle_are_listed_once(tmp_path):
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "1").write_bytes(b"")
-    (tmp_path / "a" / "up").symlink_to(tmp_path)
-    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
-    assert [Path(info.url).name for info in LocalStorage().list(str(tmp_path))] == ["1"]
-
-
 def test_a_pipe_is_refused_rather_than_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(SourceError, match="regular"):
@@ -169,7 +160,7 @@ def test_an_etag_is_the_version_where_there_is_one():
 
 @pytest.mark.parametrize(
     ("given", "expected"),
-    [("file:///a/b", "/a/b"), ("/a/b/", "/a/b/"), ("/a/../b", "/b"), ("file://localhost/a", "/a")],
+    [("/a/b/", "/a/b/"), ("/a/../b", "/b"), ("/a//b/.", "/a/b")],
 )
 def test_local_paths_are_absolute(given, expected):
     assert local_path(given) == expected
