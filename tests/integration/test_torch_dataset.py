@@ -111,16 +111,48 @@ def test_the_fixed_width_fields_of_a_batch_travel_in_one_storage(place):
     assert len({field.untyped_storage().data_ptr() for field in fixed}) == 1
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_pass_that_is_not_given_its_epoch_is_the_same_epoch_and_says_so(place, epochs, num_workers, caplog):
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 3, "persistent_workers": True}])
+def test_each_pass_is_the_next_epoch_by_itself(place, epochs, options):
     dataset = dataset_of(place)
-    loader = DataLoader(dataset, batch_size=None, num_workers=num_workers)
+    loader = DataLoader(dataset, batch_size=None, **options)
     assert ids_of(loader) == epochs[0]
-    with caplog.at_level(logging.WARNING, logger="stoker"):
-        assert ids_of(loader) == epochs[0]
-    if num_workers == 0:  # a worker logs to its own standard error
-        assert ["call set_epoch" in message for message in caplog.messages] == [True]
+    torch.manual_seed(1)  # as training loops do that shall be the same each time
+    assert ids_of(batch for batch, _ in zip(loader, range(len(loader)), strict=False)) == epochs[1]  # no StopIteration
+    torch.manual_seed(1)
+    assert ids_of(loader) == epochs[2]
+    dataset.set_epoch(0)
+    next(iter(loader))  # left early
+    torch.manual_seed(1)
+    assert ids_of(loader) == epochs[1]
+    dataset.set_epoch(2)  # what comes anyway
+    dataset.set_epoch(2)
+    assert (dataset.epoch, dataset.next_epoch) == (2, 2)
+    assert ids_of(loader) == epochs[2]
+    assert (dataset.epoch, dataset.next_epoch) == (2, 3)
     dataset.close()
+
+
+def test_passes_are_counted_on_with_other_workers(place, epochs):
+    dataset = dataset_of(place)
+    for epoch, num_workers in enumerate((1, 3, 0)):
+        assert ids_of(DataLoader(dataset, batch_size=None, num_workers=num_workers)) == epochs[epoch]
+    dataset.close()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch_size": 2},
+        {},
+        {"batch_size": 2, "drop_last": True},
+        {"num_workers": 1},
+        pytest.param({"num_workers": 1, "multiprocessing_context": "spawn"}, marks=pytest.mark.slow),
+    ],
+)
+def test_a_data_loader_that_would_batch_batches_is_told_so(place, options):
+    stateful = pytest.importorskip("torchdata.stateful_dataloader")
+    for kind in (DataLoader, stateful.StatefulDataLoader):
+        assert "give it batch_size=None" in failure_of(kind(dataset_of(place), **options))
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -227,44 +259,113 @@ def test_an_epoch_must_be_a_number(place):
 # ---------------------------------------------------------------------- torchdata
 
 
-@pytest.mark.parametrize("num_workers", [0, 1, 2, 3])
-@pytest.mark.parametrize("num_before", [0, 1, 5, 10])
-def test_a_stateful_data_loader_goes_on_exactly_where_it_was(place, epochs, num_workers, num_before):
+def stateful_of(dataset, **options):
     stateful = pytest.importorskip("torchdata.stateful_dataloader")
-    dataset = dataset_of(place)
-    dataset.set_epoch(1)
-    loader = stateful.StatefulDataLoader(dataset, batch_size=None, num_workers=num_workers)
+    return stateful.StatefulDataLoader(dataset, batch_size=None, **options)
+
+
+def take(loader, num_steps) -> list[list[int]]:
     iterator = iter(loader)
-    before = ids_of(next(iterator) for _ in range(num_before))
-    state = json.loads(json.dumps(loader.state_dict()))
-    del iterator, loader
-    dataset.close()
-
-    dataset = dataset_of(place)
-    dataset.set_epoch(1)
-    loader = stateful.StatefulDataLoader(dataset, batch_size=None, num_workers=num_workers)
-    loader.load_state_dict(state)
-    after = ids_of(loader)
-    assert before + after == epochs[1]
-    dataset.set_epoch(2)
-    assert ids_of(loader) == epochs[2]
-    dataset.close()
+    return ids_of(next(iterator) for _ in range(num_steps))
 
 
-def test_a_stateful_data_loader_with_persistent_workers_goes_on_and_then_hears_of_epochs(place, epochs):
-    stateful = pytest.importorskip("torchdata.stateful_dataloader")
-    options = {"batch_size": None, "num_workers": 2, "persistent_workers": True}
-    dataset = dataset_of(place)
-    loader = stateful.StatefulDataLoader(dataset, **options)
-    iterator = iter(loader)
-    before = ids_of(next(iterator) for _ in range(3))
+@pytest.mark.parametrize("num_workers", [0, 1, 2, 4])
+def test_a_stateful_data_loader_goes_on_exactly_where_it_was_again_and_again(place, epochs, num_workers):
+    """Left in mid-epoch, twice, then at its end by a loop that counts, then between two epochs."""
+    state, before = None, []
+    for num_steps in (0, 5, 1, len(epochs[1]) - 6):
+        with dataset_of(place) as dataset:
+            dataset.set_epoch(1)
+            loader = stateful_of(dataset, num_workers=num_workers)
+            if state is not None:
+                loader.load_state_dict(state)
+            before += take(loader, num_steps)
+            state = json.loads(json.dumps(loader.state_dict()))
+    assert before == epochs[1]
+    with dataset_of(place) as dataset:
+        loader = stateful_of(dataset, num_workers=num_workers)
+        loader.load_state_dict(state)
+        assert ids_of(loader) == epochs[2]
+        state = json.loads(json.dumps(loader.state_dict()))
+        dataset.set_epoch(1)
+        assert ids_of(loader) == epochs[1]
+    with dataset_of(place) as dataset, TorchLoader(source_of(place), cache=place / "cache", **OPTIONS) as plain_loader:
+        loader = stateful_of(dataset, num_workers=num_workers)
+        loader.load_state_dict(state)
+        plain_loader.set_epoch(3)
+        assert ids_of(loader) == ids_of(plain_loader)
+
+
+@pytest.mark.parametrize("persistent_workers", [False, True])
+def test_passes_after_a_loaded_state_are_the_epochs_that_follow(place, epochs, persistent_workers):
+    options = {"num_workers": 2, "persistent_workers": persistent_workers}
+    loader = stateful_of(dataset_of(place), **options)
+    before = take(loader, 3)
     state = loader.state_dict()
-    del iterator, loader
-
+    del loader
     dataset = dataset_of(place)
-    loader = stateful.StatefulDataLoader(dataset, **options)
+    loader = stateful_of(dataset, **options)
     loader.load_state_dict(state)
     assert before + ids_of(loader) == epochs[0]
     for epoch in (1, 2):
-        dataset.set_epoch(epoch)
         assert ids_of(loader) == epochs[epoch]
+    dataset.set_epoch(1)
+    assert ids_of(loader) == epochs[1]
+
+
+@pytest.mark.parametrize("save_every", [2, 5])
+def test_states_between_the_snapshots_of_workers_are_exact(place, epochs, save_every):
+    loader = stateful_of(dataset_of(place), num_workers=2, snapshot_every_n_steps=save_every)
+    before = take(loader, 7)
+    state = loader.state_dict()
+    del loader
+    loader = stateful_of(dataset_of(place), num_workers=2, snapshot_every_n_steps=save_every)
+    loader.load_state_dict(state)
+    assert before + ids_of(loader) == epochs[0]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"batch_size": 30},
+        {"batch_size": 100},
+        {"batch_size": 24, "world_size": 2},
+        {"batch_size": 25, "world_size": 3},
+        {"remainder": "drop"},
+    ],
+)
+@pytest.mark.parametrize("num_workers", [0, 1, 3])
+def test_with_other_batches_or_ranks_a_state_is_exact_or_says_what_differs(place, epochs, num_workers, changed):
+    with dataset_of(place) as dataset:
+        loader = stateful_of(dataset, num_workers=num_workers)
+        before = take(loader, 4)
+        state = loader.state_dict()
+        del loader
+    ranks = changed.get("world_size", 1)
+    global_batch_size = changed.get("batch_size", 48) * ranks
+    rest = []
+    for rank in range(ranks):
+        with dataset_of(place, **({"rank": rank} if ranks > 1 else {}), **changed) as dataset:
+            loader = stateful_of(dataset, num_workers=num_workers)
+            loader.load_state_dict(state)
+            if num_workers and (global_batch_size != 48 or "remainder" in changed):
+                word = "remainder" if "remainder" in changed else f"global_batch_size was 48 and is {global_batch_size}"
+                assert word in failure_of(loader)
+                return
+            rest.append(ids_of(loader))
+    after = flat(ids for step in zip(*rest, strict=True) for ids in step)
+    expected = flat(epochs[0])
+    if "remainder" in changed:
+        expected = expected[: len(expected) // 48 * 48]
+    assert flat(before) + after == expected
+
+
+@pytest.mark.parametrize(("num_before", "num_after"), [(2, 3), (3, 2), (1, 2)])
+def test_a_state_of_other_workers_is_refused_by_their_number(place, num_before, num_after):
+    loader = stateful_of(dataset_of(place), num_workers=num_before)
+    take(loader, 4)
+    state = loader.state_dict()
+    del loader
+    loader = stateful_of(dataset_of(place), num_workers=num_after)
+    loader.load_state_dict(state)
+    assert f"num_workers was {num_before} and is {num_after}" in failure_of(loader)

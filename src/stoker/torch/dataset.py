@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
+import json
 import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Self, Unpack, cast
+from typing import Any, NamedTuple, NoReturn, Self, Unpack, cast, get_args
 
-import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from stoker.errors import ResumeError
@@ -20,16 +19,29 @@ from stoker.feed.run import Turn
 from stoker.feed.shard import Shard
 from stoker.machine import num_cores
 from stoker.order.position import Position
-from stoker.order.steps import Steps
+from stoker.order.steps import Remainder, Steps
 from stoker.source.dataset import Dataset
 from stoker.source.mixture import Mixture
+from stoker.torch.callers import SHARED_TWICE, Seen, look_at_callers
 from stoker.torch.handover import CpuHandover
+from stoker.torch.passes import Loaded, Pass, Passes
 from stoker.torch.tensors import Tensors
 
-_log = logging.getLogger("stoker")
+_REMAINDERS = get_args(Remainder)
 
-# Places in the memory that all workers share with the process that owns the DataLoader.
-_EPOCH, _NUM_CONSUMED, _IS_RESTORED, _FINISHED = range(4)
+
+class Begin(NamedTuple):
+    """Where a pass begins.
+
+    Attributes:
+        start: Its position.
+        first: The worker that makes its first step.
+        is_over: Whether it has no batches: it goes on from the end of a pass that had come to it.
+    """
+
+    start: Position
+    first: int = 0
+    is_over: bool = False
 
 
 class TorchDataset(IterableDataset[Tensors]):
@@ -47,8 +59,8 @@ class TorchDataset(IterableDataset[Tensors]):
         worker 1        █           █              puts the steps back in order
         worker 2            █           █
 
-    Every pass is the epoch of the last `set_epoch`: the process that owns the DataLoader cannot see its workers
-    finish, so no epoch follows another by itself.
+    Each pass over the DataLoader (`iter` of it) is the next epoch, whether or not the pass before came to its end, as
+    with a DataLoader that shuffles itself. `set_epoch` says which one is next; to say what comes anyway changes nothing.
 
     Args:
         dataset: What to load. With workers that are spawned, a transform must be a module-level function.
@@ -57,7 +69,8 @@ class TorchDataset(IterableDataset[Tensors]):
             through that folder. `num_threads` is a worker's; default: the cores shared out among the workers.
 
     Raises:
-        TypeError: There is no cache, or an argument has the wrong type.
+        TypeError: There is no cache, or an argument has the wrong type. In the first pass: the DataLoader, or a
+            framework, would batch batches, or share them out among ranks once more.
         ValueError: An argument is out of range.
         StokerError: As `stoker.Loader` says: the data set is opened here once, and closed again.
     """
@@ -80,8 +93,11 @@ class TorchDataset(IterableDataset[Tensors]):
         opened = _InTurnLoader(dataset, **cast("LoaderOptions", {**options, "shard": self._ranks.given}))
         with opened as loader:
             self._beginning, self._lane_sizes, self._wanted, self._resume = loader.plan()
-        self._shared = torch.zeros(4, dtype=torch.int64).share_memory_()
-        self._shared[_FINISHED] = -1
+            self._has_lists = bool(loader.spec.ragged)
+        self._passes = Passes()
+        self._num_joined = 0  # passes of this process, which all workers of a pass count alike
+        # In a spawned worker, which does not see who iterates its owner's DataLoader: what the owner saw.
+        self._seen: Seen | None = None
 
     # ------------------------------------------------------------------ in the process that owns the DataLoader
 
@@ -89,8 +105,8 @@ class TorchDataset(IterableDataset[Tensors]):
         """Make `epoch` the next pass, in workers that are alive too. A position just restored is kept."""
         if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
             raise ValueError(f"epoch must be an integer from 0 on, not {epoch!r}")
-        if not self._shared[_IS_RESTORED]:
-            self._tell(self._beginning_of(epoch))
+        if not self._passes.is_restored:
+            self._passes.tell(epoch, 0, is_restored=False)
 
     def load_state_dict(self, state: Mapping[str, Any], *, allow: Collection[Allowed] = ()) -> None:
         """Make the next pass go on from a position, of this class's `state_after` or of any `Loader.state_dict`.
@@ -106,8 +122,7 @@ class TorchDataset(IterableDataset[Tensors]):
         except ValueError as error:
             raise ResumeError(f"the saved position is not sound: {error}", saved=dict(state), current=None) from error
         self._beginning = replace(settled, epoch=0, num_consumed=0)
-        self._tell(settled)
-        self._shared[_IS_RESTORED] = 1
+        self._passes.tell(settled.epoch, settled.num_consumed, is_restored=True)
 
     def state_after(self, num_steps: int) -> dict[str, Any]:
         """Return the position when `num_steps` batches of this pass have come out of the DataLoader.
@@ -117,7 +132,7 @@ class TorchDataset(IterableDataset[Tensors]):
         Raises:
             ValueError: A pass from where this one begins has fewer steps.
         """
-        start = self._position()
+        start = self._under_way().start
         steps = self._steps(start=start.num_consumed)
         if not 0 <= num_steps <= steps.num_steps:
             raise ValueError(f"this pass has {steps.num_steps} steps, not {num_steps}")
@@ -129,8 +144,19 @@ class TorchDataset(IterableDataset[Tensors]):
 
     @property
     def epoch(self) -> int:
-        """The epoch of the pass under way, or of the next one."""
-        return int(self._shared[_EPOCH])
+        """The epoch of the pass under way, or of the next one where `set_epoch` or `load_state_dict` named it."""
+        return self._under_way().start.epoch
+
+    @property
+    def next_epoch(self) -> int:
+        """The epoch of the next pass."""
+        begin = self._under_way()
+        return begin.start.epoch + (self._passes.latest is not None and not begin.is_over)
+
+    @property
+    def generator(self) -> NoReturn:
+        """Nothing: Accelerate asks for it when it is about to share the batches out among ranks once more."""
+        raise TypeError(SHARED_TWICE)
 
     def close(self) -> None:
         """End what this process has begun for itself, which is nothing where there are workers."""
@@ -144,14 +170,106 @@ class TorchDataset(IterableDataset[Tensors]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _beginning_of(self, epoch: int) -> Position:
-        return self._position_at(epoch, 0)
+    # ------------------------------------------------------------------ where the batches are made
 
-    def _position(self) -> Position:
-        return self._position_at(int(self._shared[_EPOCH]), int(self._shared[_NUM_CONSUMED]))
+    def __iter__(self) -> Iterator[Tensors]:
+        """Return this worker's batches of the next pass; all of them outside a DataLoader's worker.
 
-    def _position_at(self, epoch: int, num_consumed: int) -> Position:
-        return replace(self._beginning, epoch=epoch, num_consumed=num_consumed)
+        Raises:
+            TypeError: The loop that asks would batch batches, or share them out once more.
+        """
+        seen = self._seen or self._look()
+        if seen.misuse is not None:
+            raise TypeError(seen.misuse)
+        if self._passes.has_begun or self._passes.num_told:
+            seen = seen._replace(missing=None)
+        worker = get_worker_info()
+        self._num_joined += 1
+        if worker is None:
+            return TorchIterator(self, self._passes.join(None, 0), seen)
+        # `seed` is drawn once a DataLoader's iterator; workers that live on go through several passes with it.
+        key = hash((worker.seed - worker.id, worker.num_workers, os.getppid(), self._num_joined))
+        return TorchIterator(self, self._passes.join(worker.id, key), seen, worker.id, worker.num_workers)
+
+    def begin_of(self, which: Pass) -> Begin:
+        """Return where a pass begins: the same in all workers."""
+        loaded = self._passes.loaded(which)
+        if not loaded:
+            epoch, num_consumed = self._passes.told(which)
+            return Begin(self._at(epoch + which.number, num_consumed if which.number == 0 else 0))
+        begin = self._gone_on(loaded)
+        since = which.number - loaded[0].number
+        return begin if not since else Begin(self._at(begin.start.epoch + since - begin.is_over, 0))
+
+    def _gone_on(self, loaded: list[Loaded]) -> Begin:
+        """Return where a pass begins that goes on from what every worker had made of another one."""
+        newest = max(loaded, key=lambda row: (row.epoch, row.num_consumed))
+        # A worker that has no batch in a pass yet still stands in the one from which that goes on.
+        rows = [row for row in loaded if (row.epoch, row.num_consumed) == (newest.epoch, newest.num_consumed)]
+        start, num_made = self._at(newest.epoch, newest.num_consumed), sum(row.num_made for row in rows)
+        was = replace(
+            self._steps(start=start.num_consumed),
+            global_batch_size=newest.global_batch_size,
+            remainder=_REMAINDERS[newest.remainder],
+        )
+        position = start.after(num_made - 1, was) if num_made else start
+        position = position.settled(self._steps(start=position.num_consumed))
+        return Begin(position, (newest.first + num_made) % len(loaded), any(row.is_over for row in rows))
+
+    def batches(self, start: Position, turn: Turn) -> BatchIterator:
+        """Return batches of a pass that begins at `start`, from this process's own loader."""
+        return self._loader_here(turn.every).batches(start, turn)
+
+    def go_on(
+        self, which: Pass, worker: int | None, num_workers: int, state: Mapping[str, Any], *, is_over: bool
+    ) -> None:
+        """Let a pass go on from where a worker of the same number stood; have no batches where that pass was over.
+
+        Raises:
+            ResumeError: The pass was one of another data set or order, or of other workers; or workers made other
+                batches of it.
+        """
+        start = self._resume.load(json.loads(state["start"]))
+        now = self._made_of(num_workers)
+        saved = {name: state[name] for name in now}
+        if num_workers == saved["num_workers"] == 0:  # then one process knows how far all of them were
+            now |= {"global_batch_size": saved["global_batch_size"], "remainder": saved["remainder"]}
+        if saved != now:
+            what = "; ".join(f"{name} was {saved[name]} and is {now[name]}" for name in now if saved[name] != now[name])
+            raise ResumeError(
+                f"this state of a StatefulDataLoader is of other batches: {what}. Each worker knows only how many it made "
+                "itself: make the DataLoader as it was, or save TorchDataset.state_after(steps), from which any number "
+                "of workers goes on, with any batch size",
+                saved=saved,
+                current=now,
+            )
+        row = Loaded(
+            which.told,
+            which.number,
+            start.epoch,
+            start.num_consumed,
+            state["first"],
+            state["num_made"],
+            is_over,
+            saved["global_batch_size"],
+            _REMAINDERS.index(saved["remainder"]),
+        )
+        self._beginning = replace(start, epoch=0, num_consumed=0)
+        self._passes.load(worker, row)
+
+    def state_of(self, begin: Begin, num_made: int, num_workers: int) -> dict[str, Any]:
+        """Return where a worker stands, as JSON can write it and torchdata does not take it apart."""
+        start = json.dumps(begin.start.to_json())
+        stands = {"start": start, "first": begin.first, "num_made": num_made}
+        return stands | self._made_of(num_workers)
+
+    def _made_of(self, num_workers: int) -> dict[str, Any]:
+        steps = self._steps(start=0)
+        return {
+            "num_workers": num_workers,
+            "global_batch_size": steps.global_batch_size,
+            "remainder": steps.remainder,
+        }
 
     def _steps(self, *, start: int) -> Steps:
         return Steps(
@@ -161,33 +279,11 @@ class TorchDataset(IterableDataset[Tensors]):
             start=start,
         )
 
-    def _tell(self, position: Position) -> None:
-        self._shared.copy_(torch.tensor([position.epoch, position.num_consumed, 0, -1]))
+    def _at(self, epoch: int, num_consumed: int) -> Position:
+        return replace(self._beginning, epoch=epoch, num_consumed=num_consumed)
 
-    # ------------------------------------------------------------------ where the batches are made
-
-    def __iter__(self) -> Iterator[Tensors]:
-        """Return this worker's batches of the pass; all of them outside a DataLoader's worker."""
-        worker = get_worker_info()
-        start = self._position()
-        self._shared[_IS_RESTORED] = 0
-        if self._beginning.shuffle and int(self._shared[_FINISHED]) == start.epoch and (not worker or worker.id == 0):
-            # Logged, not warned of: a filter that makes warnings errors would end a worker without a word.
-            _log.warning("epoch %d once more, in the same order: call set_epoch before each epoch", start.epoch)
-        turn = Turn(first=worker.id, every=worker.num_workers) if worker else Turn()
-        return TorchIterator(self, start, turn)
-
-    def batches(self, start: Position, turn: Turn) -> BatchIterator:
-        """Return batches of a pass that begins at `start`, from this process's own loader."""
-        return self._loader_here(turn.every).batches(start, turn)
-
-    def note_finished(self, epoch: int) -> None:
-        """Remember that this epoch has come to its end in some worker."""
-        self._shared[_FINISHED] = epoch
-
-    def position_of(self, state: object) -> Position:
-        """Return the position that a state stands for; `ResumeError` where it is of another order."""
-        return self._resume.load(state)
+    def _under_way(self) -> Begin:
+        return self.begin_of(self._passes.latest or Pass(self._passes.num_told, 0))
 
     def _loader_here(self, num_workers: int) -> _InTurnLoader:
         if self._pid != os.getpid():
@@ -206,53 +302,81 @@ class TorchDataset(IterableDataset[Tensors]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a spawned worker needs: everything but this process's loader."""
-        return self.__dict__ | {"_loader": None, "_inherited": []}
+        return self.__dict__ | {"_loader": None, "_inherited": [], "_seen": self._look()}
+
+    def _look(self) -> Seen:
+        return look_at_callers(has_lists=self._has_lists, epoch=self.next_epoch)
 
 
 class TorchIterator(Iterator[Tensors]):
     """The batches of one worker in one pass.
 
-    Has the state that torchdata's `StatefulDataLoader` keeps for each worker: where the pass began, and how many of
-    its batches this worker has made.
+    Has the state that torchdata's `StatefulDataLoader` keeps for each worker: where the pass began, how many of its
+    batches this worker has made, and of which batches of how many workers that is true.
+
+    Args:
+        dataset: Makes the batches.
+        which: The pass.
+        seen: What those who ask for them do.
+        worker: Number of the worker; None outside a worker.
+        num_workers: How many there are.
     """
 
-    def __init__(self, dataset: TorchDataset, start: Position, turn: Turn) -> None:
+    def __init__(
+        self, dataset: TorchDataset, which: Pass, seen: Seen, worker: int | None = None, num_workers: int = 0
+    ) -> None:
         self._dataset = dataset
-        self._start = start
-        self._turn = turn
+        self._which = which
+        self._worker = worker
+        self._missing = seen.missing
+        self._was_over = seen.is_over
+        self._num_workers = num_workers
         self._num_made = 0
         self._is_over = False
+        self._begin: Begin | None = None
         self._batches: BatchIterator | None = None
+        self._loaded: Mapping[str, Any] | None = None
 
     def __next__(self) -> Tensors:
         if self._is_over:
             raise StopIteration
         if self._batches is None:  # not before: a saved state may come between `iter` and the first batch
-            first = self._turn.first + self._num_made * self._turn.every
-            self._batches = self._dataset.batches(self._start, Turn(first=first, every=self._turn.every))
+            self._batches = self._begin_batches()
         try:
+            if self._batches is None:
+                raise StopIteration
             batch: Tensors = next(self._batches)
         except StopIteration:
             self._is_over = True
             self._batches = None
-            self._dataset.note_finished(self._start.epoch)
             raise
         self._num_made += 1
         return batch
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where this worker stands, as JSON can write it."""
-        return {"start": self._start.to_json(), "num_made": self._num_made}
+        """Return where this worker stands."""
+        if self._begin is None and self._loaded is not None:
+            return dict(self._loaded)
+        begin = self._begin or self._dataset.begin_of(self._which)
+        return self._dataset.state_of(begin, self._num_made, self._num_workers)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from where a worker of the same number among as many stood.
 
         Raises:
-            ResumeError: The pass was one of another data set or order.
+            ResumeError: The pass was one of another data set, order or batch size.
         """
-        start = self._dataset.position_of(state["start"])
-        self._start, self._num_made = start, int(state["num_made"])
-        self._is_over, self._batches = False, None
+        self._dataset.go_on(self._which, self._worker, self._num_workers, state, is_over=self._was_over)
+        self._loaded, self._missing = state, None
+
+    def _begin_batches(self) -> BatchIterator | None:
+        if self._missing is not None:
+            raise ResumeError(self._missing, saved=None, current=None)
+        self._begin = begin = self._dataset.begin_of(self._which)
+        if begin.is_over:
+            return None
+        every = max(1, self._num_workers)
+        return self._dataset.batches(begin.start, Turn(first=((self._worker or 0) - begin.first) % every, every=every))
 
 
 class _InTurnLoader(Loader):
