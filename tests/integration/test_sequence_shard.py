@@ -157,6 +157,7 @@ def test_tensors_are_cut_on_the_cpu_in_workers_and_on_a_device(place, layout):
             check(loader, one)
         dataset = TorchDataset(dataset_of(place), **options_of(place, sequence_shard=one))
         check(torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=1), one)
+        dataset.set_epoch(0)
         check(torch.utils.data.DataLoader(dataset, batch_size=None), one)
         dataset.close()
 

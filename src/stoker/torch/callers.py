@@ -13,8 +13,8 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 SHARED_TWICE = (
-    "this DataLoader's batches are shared out among ranks already, and Accelerate would share them out once more, so that "
-    "most rows never come: prepare it with stoker.hf.prepare(accelerator, loader) instead of accelerator.prepare(loader)"
+    "this DataLoader's batches are shared out among ranks already, and Accelerate would share them out once more, so "
+    "that most rows never come: prepare it with stoker.hf.prepare(accelerator, loader), not accelerator.prepare(loader)"
 )
 _BATCHED_TWICE = (
     "a TorchDataset gives whole batches, and this DataLoader would make batches of them: give it batch_size=None, and "

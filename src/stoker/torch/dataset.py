@@ -60,7 +60,7 @@ class TorchDataset(IterableDataset[Tensors]):
         worker 2            █           █
 
     Each pass over the DataLoader (`iter` of it) is the next epoch, whether or not the pass before came to its end, as
-    with a DataLoader that shuffles itself. `set_epoch` says which one is next; to say what comes anyway changes nothing.
+    with a DataLoader that shuffles itself. `set_epoch` says which one is next; what comes anyway may be said too.
 
     Args:
         dataset: What to load. With workers that are spawned, a transform must be a module-level function.
@@ -237,9 +237,9 @@ class TorchDataset(IterableDataset[Tensors]):
         if saved != now:
             what = "; ".join(f"{name} was {saved[name]} and is {now[name]}" for name in now if saved[name] != now[name])
             raise ResumeError(
-                f"this state of a StatefulDataLoader is of other batches: {what}. Each worker knows only how many it made "
-                "itself: make the DataLoader as it was, or save TorchDataset.state_after(steps), from which any number "
-                "of workers goes on, with any batch size",
+                f"this state of a StatefulDataLoader is of other batches: {what}. Each worker knows only how many it "
+                "made itself: make the DataLoader as it was, or save TorchDataset.state_after(steps), from which any "
+                "number of workers goes on, with any batch size",
                 saved=saved,
                 current=now,
             )
