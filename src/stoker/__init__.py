@@ -15,6 +15,7 @@ from stoker.errors import (
     StokerError,
     TransformError,
 )
+from stoker.feed.augmenting import SampleGenerator
 from stoker.feed.loader import Loader
 from stoker.feed.sequence import SequenceShard
 from stoker.feed.shard import Shard
@@ -42,6 +43,7 @@ __all__ = [
     "Pack",
     "Ragged",
     "ResumeError",
+    "SampleGenerator",
     "Scaled",
     "SequenceShard",
     "Shard",

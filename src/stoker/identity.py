@@ -9,6 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 
+import numpy as np
+import numpy.typing as npt
+
 ORDER_VERSION = "v1"
 
 
@@ -30,3 +33,16 @@ def order_key(*, seed: int, epoch: int, purpose: str) -> int:
     """Return the 64-bit key of one random decision: `purpose` says which ("chunks", "window:3", "augment:17:0")."""
     text = f"order:{ORDER_VERSION}:{seed}:{epoch}:{purpose}"
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def sample_seeds(key: int, positions: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Return a seed for each position of an epoch; two positions never have the same. Shape [B].
+
+    Source:
+        Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014: SplitMix64.
+    """
+    with np.errstate(over="ignore"):
+        seeds = np.uint64(key) + (positions + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        seeds = (seeds ^ (seeds >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        seeds = (seeds ^ (seeds >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return seeds ^ (seeds >> np.uint64(31))

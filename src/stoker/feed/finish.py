@@ -8,12 +8,12 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from stoker.compact import Compact, widen
+from stoker.feed.augmenting import Augmenter
 from stoker.feed.handover import Leaving
 from stoker.feed.run_settings import RunSettings
 from stoker.feed.units.make import Made
 from stoker.feed.units.packing import Int32, sequences_of
 from stoker.gather.together import Together
-from stoker.identity import order_key
 from stoker.order.steps import Slice
 from stoker.spec import Arrays, Ragged, Shared
 from stoker.trace.stages import Stages, timed
@@ -50,7 +50,9 @@ class Finisher:
         handover, is_augmented = settings.handover, settings.augment is not None
         self._settings = settings
         self._stages = stages
-        self._epoch = epoch
+        self._augmenter = (
+            None if settings.augment is None else Augmenter(settings.augment, seed=settings.seed, epoch=epoch)
+        )
         # What looks at values or cuts shapes wants them as they are delivered, and so does a loop without a device.
         is_widened = bool(compact) and not (handover.widens and not is_augmented and settings.sequence_shard is None)
         self._leaving = Leaving(
@@ -79,10 +81,10 @@ class Finisher:
         """Whether batches that were gathered in one go may leave as one: nothing is done to one by itself before."""
         return self._prepare_together is not None
 
-    def finish(self, made: Made, slices: Sequence[Slice]) -> Prepared:
+    def finish(self, made: Made, slices: Sequence[Slice], step: int) -> Prepared:
         """Return a batch as it is handed over."""
         if self._changes:
-            made = self._changed(made, slices)
+            made = self._changed(made, slices, step)
         return Prepared(self._prepare(made, self._leaving), made.num_samples)
 
     def finish_together(self, together: Together) -> list[Prepared]:
@@ -96,7 +98,7 @@ class Finisher:
             prepared = self._prepare_together(together, self._leaving)
         return list(map(Prepared, prepared, together.sizes))
 
-    def _changed(self, made: Made, slices: Sequence[Slice]) -> Made:
+    def _changed(self, made: Made, slices: Sequence[Slice], step: int) -> Made:
         settings, leaving = self._settings, self._leaving
         arrays = _widened(made.arrays, leaving.compact) if leaving.is_widened else made.arrays
         if settings.marks_padding:
@@ -104,11 +106,9 @@ class Finisher:
             arrays["sample_mask"] = ~np.concatenate([np.zeros(0, dtype=np.bool_), *is_padding])
         if self._tells_sequences:
             arrays |= sequences_of(cast("Int32", arrays["segment_ids"]))
-        if settings.augment is not None:
-            places = ",".join(f"{piece.lane}:{piece.start}:{piece.stop}" for piece in slices)
-            key = order_key(seed=settings.seed, epoch=self._epoch, purpose=f"augment:{places}")
+        if self._augmenter is not None:
             with timed(self._stages, "augment"):
-                arrays = settings.augment(arrays, np.random.Generator(np.random.Philox(key=key)))
+                arrays = self._augmenter(arrays, slices, step=step)
         if settings.sequence_shard is not None:
             settings.sequence_shard.check_batch(arrays)
         return made._replace(arrays=arrays)

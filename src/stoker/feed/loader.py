@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple, NoReturn, Self
 
 from stoker import loops
 from stoker.errors import ResumeError
+from stoker.feed.augmenting import Augment
 from stoker.feed.explain import Explanation, Use
 from stoker.feed.explain_all import explain_all, find_all
 from stoker.feed.finish import Prepared
@@ -28,7 +29,7 @@ from stoker.feed.options import Wanted, check_options, default_prefetch, integer
 from stoker.feed.orders import Orders
 from stoker.feed.resume import Allowed, Resume
 from stoker.feed.run import Run, Standing, Turn
-from stoker.feed.run_settings import Augment, RunSettings
+from stoker.feed.run_settings import RunSettings
 from stoker.feed.sequence import SequenceShard
 from stoker.feed.sets import contents_of, files_of, mixing_of
 from stoker.feed.shard import Shard
@@ -123,7 +124,8 @@ class Loader:
             Where epochs follow each other, those of the third begin to be made while the second ends.
         transform_in: "threads", or "processes" for a transform that holds the GIL.
         augment: Function of (batch, generator) that returns the batch to hand over; runs after the cache, on every
-            epoch, in threads. Its generator depends on seed, epoch and the samples' places in it alone.
+            epoch, in threads. Its generator, a `stoker.SampleGenerator`, depends on seed, epoch and the samples' places
+            in it alone; its `seeds` has one a sample, the same on any number of ranks.
         trace: Records what every thread does; see `stoker.Trace`. Totals are counted without one.
         shuffle_by: A column, or several: consecutive rows with equal values are a group, which stays together in one
             batch, in its order; groups are shuffled. `batch_size` counts groups then, and a batch has all their rows,

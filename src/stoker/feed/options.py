@@ -11,8 +11,8 @@ from typing import Literal, TypedDict, Unpack
 
 import numpy as np
 
+from stoker.feed.augmenting import Augment, check_augment
 from stoker.feed.ranks import Ranks
-from stoker.feed.run_settings import Augment
 from stoker.feed.sequence import SequenceShard
 from stoker.feed.shard import Shard
 from stoker.machine import num_cores
@@ -168,8 +168,7 @@ def check_options(**options: Unpack[LoaderOptions]) -> Wanted:
     if transform_in not in ("threads", "processes"):
         raise ValueError(f"transform_in must be 'threads' or 'processes', not {transform_in!r}")
     augment, cache, shared, trace = options["augment"], options["cache"], options["shared"], options["trace"]
-    if augment is not None and not callable(augment):
-        raise TypeError("augment must be a function of (batch, generator)")
+    check_augment(augment)
     if cache is not None and not isinstance(cache, str | os.PathLike):
         raise TypeError(f"cache must be the path of a folder, not {cache!r}")
     if shared not in ("expand", "unique"):

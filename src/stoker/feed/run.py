@@ -324,7 +324,7 @@ class Run:
                 if gathered.together is not None:
                     finished = iter(finisher.finish_together(gathered.together))
                 else:
-                    finished = map(finisher.finish, gathered.made, slices)
+                    finished = map(finisher.finish, gathered.made, slices, numbers)
                 is_quick = finisher.is_quick or gathered.together is not None
                 # A span of its own for each takes a tenth of what is left to do, so only where somebody looks at it.
                 num_now = len(slices) if is_quick and not stages.shows_each else 1

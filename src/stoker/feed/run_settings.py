@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
+from stoker.feed.augmenting import Augment
 from stoker.feed.handover import Handover
 from stoker.feed.sequence import SequenceShard
 from stoker.feed.units.make import Maker
 from stoker.gather.assemble import Once
 from stoker.order.shard import Shard
-from stoker.spec import Arrays
-
-Augment = Callable[[Arrays, np.random.Generator], Arrays]
 
 
 @dataclass(frozen=True, kw_only=True)
