@@ -17,6 +17,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from stoker.forks import open_in_forks
 from stoker.offsets import offsets_of, ranges
 
 
@@ -195,7 +196,7 @@ def _like(example: Any, array: Any) -> Any:
 
 
 _known: set[str] = set()
-_knowing = threading.Lock()
+_knowing = open_in_forks(threading.Lock())
 
 
 def register_pytrees() -> None:

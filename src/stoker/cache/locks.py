@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Self
 
 from stoker.errors import CacheError
+from stoker.forks import open_in_forks
 
 _SET = getattr(fcntl, "F_OFD_SETLK", fcntl.F_SETLK)
 _SET_AND_WAIT = getattr(fcntl, "F_OFD_SETLKW", fcntl.F_SETLKW)
@@ -66,7 +67,7 @@ class _LockFile:
     """The one descriptor of a lock file in this process, and the table of who holds what."""
 
     _open: dict[tuple[int, int, int], _LockFile] = {}  # noqa: RUF012  (the processes' own registry, by pid and inode)
-    _registry = threading.Lock()
+    _registry = open_in_forks(threading.Lock())
 
     def __init__(self, fd: int, identity: tuple[int, int, int], *, is_writable: bool) -> None:
         self.fd = fd

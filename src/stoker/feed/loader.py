@@ -34,6 +34,7 @@ from stoker.feed.sequence import SequenceShard
 from stoker.feed.sets import contents_of, files_of, mixing_of
 from stoker.feed.shard import Shard
 from stoker.feed.units.report import UnitsReport
+from stoker.forks import Home
 from stoker.gather.assemble import Once
 from stoker.gather.buffers import BufferPool
 from stoker.order import shard as order
@@ -206,6 +207,7 @@ class Loader:
             shared=shared,
         )
         self._wanted = wanted
+        self._home = Home()
         self._made_s = time.monotonic()
         name = _name(dataset)
         loops.load()
@@ -368,7 +370,12 @@ class Loader:
         return self._orders.report()
 
     def stats(self) -> LoaderStats:
-        """Return what the loader has done so far."""
+        """Return what the loader has done so far.
+
+        Raises:
+            RuntimeError: This process is a fork of the loader's.
+        """
+        self._home.check(f"this {type(self).__name__}")
         totals = self._stages.totals()
         counts = self._opened.counts()
         at = self._start if self._is_restored else self._standing.position
@@ -523,6 +530,7 @@ class Loader:
         return num_units * num_rows * opened.sample_bytes
 
     def _begin_run(self, start: Position, turn: Turn | None = None) -> Run:
+        self._home.check(f"this {type(self).__name__}")
         following = self._settle().following
         run = following.take(start) if turn is None else None
         if run is None or not self._close_all.alive:
@@ -573,6 +581,22 @@ class Loader:
             start=consumed,
         )
 
+    def _note_end(self, run: Run) -> None:
+        """Count an epoch without steps, too: a loop over some epochs would never end else."""
+        if run.steps.num_steps or run.standing is not self._standing:
+            return
+        at = run.standing.position
+        _log.warning(
+            "epoch %d is over without a step: %s of %s left, global batches of %d, remainder=%r",
+            at.epoch,
+            f"{run.steps.num_samples - run.steps.start:,}",
+            f"{run.steps.num_samples:,} samples",
+            run.steps.global_batch_size,
+            run.steps.remainder,
+        )
+        self._start = at.next_epoch()
+        self._standing = Standing(self._start)
+
     def _hand_over(self, run: Run, prepared: Prepared) -> Any:
         """Return what the loop gets, and note that it has it."""
         self._num_steps += 1
@@ -589,11 +613,15 @@ class Loader:
 
 
 class BatchIterator:
-    """The batches of one run; closes it when it ends, fails, or is let go."""
+    """The batches of one run; closes it when it ends, fails, or is let go.
+
+    Threads may share it: each batch goes to one of them, and each of them comes to the end.
+    """
 
     def __init__(self, loader: Loader, run: Run) -> None:
         self._loader = loader
         self._run = run
+        self._asking = threading.RLock()
         self._ranks = loader._wanted.ranks
         self._let_go = weakref.finalize(self, run.let_go)
         self._let_go.atexit = False  # the loader closes its runs then, and waits for them
@@ -603,17 +631,21 @@ class BatchIterator:
         return self
 
     def __next__(self) -> Any:
-        if self._is_over:
-            raise StopIteration
-        try:
-            self._ranks.prove()
-            prepared = self._run.next()
-        except BaseException:
-            self._is_over = True
-            self._let_go.detach()
-            self._run.close()
-            raise
-        return self._loader._hand_over(self._run, prepared)
+        self._loader._home.check("this iterator")
+        with self._asking:
+            if self._is_over:
+                raise StopIteration
+            try:
+                self._ranks.prove()
+                prepared = self._run.next()
+            except BaseException as error:
+                self._is_over = True
+                self._let_go.detach()
+                self._run.close()
+                if isinstance(error, StopIteration):
+                    self._loader._note_end(self._run)
+                raise
+            return self._loader._hand_over(self._run, prepared)
 
 
 def _window_chunks(window: int | Literal["all"] | None, opened: Opened) -> int | None:
@@ -690,8 +722,11 @@ def _closing(
         shown: Where the loader is shown.
         pools: The memory for its batches, once it has some.
     """
+    home = Home()
 
     def close() -> None:
+        if not home.is_here:
+            return
         shown.close()
         with beginning:
             begun = list(runs)

@@ -19,6 +19,7 @@ from stoker.feed.run_settings import RunSettings
 from stoker.feed.streams import EpochStream, Mapped, MixedStream, Stream
 from stoker.feed.subjects import Subjects
 from stoker.feed.units.expand import Units
+from stoker.forks import Home
 from stoker.gather.buffers import BufferPool
 from stoker.order.epoch import EpochOrder
 from stoker.order.mixture import MixtureEpoch
@@ -121,6 +122,7 @@ class Run:
         self._subject: Subject | None = None  # of the step that the loop is at, where it is shown
         self._subjects = Subjects(epoch=self._epoch, steps=steps, num_lanes=len(orders))
         self.is_let_go = False
+        self._home = Home()
         self._is_closed = False
         self._closing = threading.RLock()
         self._crew = opened.crew(settings.num_threads)
@@ -284,7 +286,10 @@ class Run:
         Who finds that out is Python, in whatever thread it counts references or looks for garbage: perhaps in one that
         `close` would wait for, or that holds a lock which closing needs; and in the main thread a Ctrl-C during the
         wait would be lost, since nothing can be raised from there. `close` waits for what that thread has begun.
+        A fork does nothing: it has no threads of a run.
         """
+        if not self._home.is_here:
+            return
         self.is_let_go = True
         try:
             threading.Thread(target=self.close, name="stoker-close").start()

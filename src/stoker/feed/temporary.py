@@ -10,6 +10,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from stoker.forks import Home
+
 _OWNER = "owner"
 # Of the memory that is free.
 _SHARE = 0.5
@@ -33,6 +35,7 @@ class OwnedFolder:
         self._prefix = prefix
         self._family = family
         self._owner = -1
+        self._home = Home()
         self.path = self._named()
 
     def make(self) -> None:
@@ -49,7 +52,9 @@ class OwnedFolder:
             self.path = self._named()
 
     def close(self) -> None:
-        """Remove it. Harmless when called again, and before it was made."""
+        """Remove it. Harmless when called again, before it was made, and in a fork, which does nothing."""
+        if not self._home.is_here:
+            return
         # A thread that still writes, because the one that would have ended it was interrupted, finds it gone.
         gone = self.path.with_name(f"{self.path.name}-gone")
         with contextlib.suppress(OSError):

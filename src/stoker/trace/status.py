@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from stoker.forks import open_in_forks
 from stoker.trace.stages import NEVER_NS, Stages
 from stoker.trace.stats import LoaderStats
 
@@ -280,7 +281,7 @@ def figures(stats: LoaderStats) -> dict[str, object]:
 
 
 _of_this_process: Publisher | None = None
-_making = threading.Lock()
+_making = open_in_forks(threading.Lock())
 
 
 def publisher() -> Publisher:

@@ -1,0 +1,47 @@
+"""What a fork of a process must not touch: threads, locks of files and folders are its parent's alone."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+
+class Home:
+    """The process that something was made in.
+
+    A fork has a copy of its memory but none of its threads: whoever waits for one of them there waits for ever, and
+    what it gave back or removed its parent would still use.
+    """
+
+    __slots__ = ("pid",)
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is that process."""
+        return self.pid == os.getpid()
+
+    def check(self, what: str) -> None:
+        """Raise in any other process.
+
+        Args:
+            what: What was made, for the message.
+
+        Raises:
+            RuntimeError: This is a fork.
+        """
+        if self.pid != os.getpid():
+            raise RuntimeError(
+                f"{what} belongs to process {self.pid}, and this is {os.getpid()}, a fork of it, which has none of its "
+                "threads: make a loader of your own in each process that needs one; for the workers of a torch "
+                "DataLoader, stoker.torch.TorchDataset does"
+            )
+
+
+def open_in_forks(lock: threading.Lock) -> threading.Lock:
+    """Return a lock of the whole process, which no fork will find closed by a thread that it does not have."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
+    return lock
