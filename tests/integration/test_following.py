@@ -45,9 +45,10 @@ def wait_until(holds):
 
 def is_begun(loader):
     """Whether another epoch has been begun; if so, two of its batches are ready."""
-    if loader._following._begun is None:
+    following = loader._settle().following
+    if following._begun is None:
         return False
-    wait_until(lambda: loader._following.num_ready == 2)
+    wait_until(lambda: following.num_ready == 2)
     return True
 
 

@@ -77,7 +77,8 @@ class Store:
         is_temporary: bool = False,
         files: Files | None = None,
     ) -> None:
-        self._parts = Parts.of(Path(path), Files() if files is None else files, limit_bytes=limit_bytes)
+        files = Files() if files is None else files
+        self._parts = Parts.of(Path(path), files, limit_bytes=limit_bytes, is_temporary=is_temporary)
         self._opener = Opener(self._parts)
         self._publisher = Publisher(self._parts, self._opener, is_temporary=is_temporary)
         self.path = self._parts.path

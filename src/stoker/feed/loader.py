@@ -112,7 +112,8 @@ class Loader:
             one of its own: `Shard.from_mesh(...)`, or `Shard(0, 1)` for all of it.
         global_batch_size: Samples a step over all ranks; default batch_size x world_size.
         cache: Folder on a fast local disk that keeps the transformed chunks; it may be shared by any number of
-            processes and data sets. None keeps them in memory (tmpfs) for this loader alone.
+            processes and data sets. None keeps them for this loader alone: in memory (/dev/shm), or in the folder for
+            temporary files where that has less than 2 GiB free, as in a container.
         cache_limit: Size of that folder, "500GB" or bytes; None is what the disk has.
         num_threads: Threads that decode, transform and convert at a time (as many more as are worth it wait for a
             remote source, one writes), and as many that assemble batches, but no more than gain by it; default: the
