@@ -45,10 +45,9 @@ def wait_until(holds):
 
 def is_begun(loader):
     """Whether another epoch has been begun; if so, two of its batches are ready."""
-    following = loader._settle().following
-    if following._begun is None:
+    if loader._following._begun is None:
         return False
-    wait_until(lambda: following.num_ready == 2)
+    wait_until(lambda: loader._following.num_ready == 2)
     return True
 
 
@@ -194,7 +193,7 @@ def test_an_epoch_that_cannot_begin_says_so_when_it_is_asked_for(dataset, expect
         monkeypatch.setattr(loader._orders, "lanes_of_epoch", fails_at_3)
         assert ids_of(loader) == expected[2]
         with pytest.raises(MemoryError, match="another epoch"):
-            iter(loader)
+            next(iter(loader))
 
 
 @pytest.mark.parametrize("num_steps", [1, 3])

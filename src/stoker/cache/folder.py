@@ -58,15 +58,13 @@ class Folder:
     Args:
         path: The folder; made if it is not there.
         files: What changes the disk.
-        is_temporary: Whether it was made for one loader alone, which named none.
 
     Raises:
         CacheError: It holds something else, is of another version, or cannot be made.
     """
 
-    def __init__(self, path: Path, files: Files, *, is_temporary: bool = False) -> None:
+    def __init__(self, path: Path, files: Files) -> None:
         self.path = path.absolute()
-        self.is_temporary = is_temporary
         self._files = files
         self.chunks = self.path / "chunks"
         self._chunks_name = str(self.chunks)
@@ -78,12 +76,6 @@ class Folder:
         self.checked = self.path / "checked"
         self.locks = self.path / "locks"
         self.usage = self.path / "usage"
-        # What those can do who find no room in it.
-        self.more_room = (
-            "give cache=, a folder on a disk that has room, or start the container with a larger --shm-size"
-            if is_temporary
-            else "raise cache_limit or free the disk"
-        )
         try:
             self._make()
         except OSError as error:

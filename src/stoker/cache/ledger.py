@@ -57,9 +57,7 @@ class Ledger:
                 try:
                     self._fd = os.open(self._folder.usage, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
                 except OSError as error:
-                    raise CacheFullError(
-                        f"{self._folder.usage}: {error.strerror}; {self._folder.more_room}", path=self._folder.path
-                    ) from error
+                    raise CacheFullError(f"{self._folder.usage}: {error.strerror}", path=self._folder.path) from error
             account = Account(self._fd, self._files, self._folder, self._manifests)
             yield account
             account.settle()

@@ -38,13 +38,13 @@ class Parts:
     room: Room
 
     @classmethod
-    def of(cls, path: Path, files: Files, *, limit_bytes: int | None, is_temporary: bool = False) -> Parts:
+    def of(cls, path: Path, files: Files, *, limit_bytes: int | None) -> Parts:
         """Return those of a folder, which is made if it is not there.
 
         Raises:
             CacheError: It holds something else, is of another version, or cannot be used.
         """
-        folder = Folder(path, files, is_temporary=is_temporary)
+        folder = Folder(path, files)
         try:
             locks = Locks(folder.locks)
         except OSError as error:

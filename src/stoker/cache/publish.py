@@ -107,7 +107,7 @@ class Publisher:
                 raise parts.unwritable(error) from error
             raise CacheFullError(
                 f"the disk of {parts.path} is full: a chunk needs {prepared.size_bytes:,} bytes, {num_free:,} are "
-                f"free, and no chunk may be evicted; {parts.folder.more_room}",
+                f"free, and no chunk may be evicted; free the disk, or give a cache_limit that leaves room",
                 path=parts.path,
             ) from error
 

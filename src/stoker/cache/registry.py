@@ -61,7 +61,7 @@ class Registry:
         if limit is not None and reserve_bytes > limit:
             raise CacheFullError(
                 f"{parts.path} is limited to {limit:,} bytes, but {reserve_bytes:,} are needed for the chunks that are "
-                f"in use at one time; {parts.folder.more_room}, or use a smaller window",
+                f"in use at one time; raise cache_limit, or use a smaller window",
                 path=parts.path,
             )
         lock = parts.locks.try_lock(Kind.DATASET, fingerprint, is_shared=True)
@@ -114,7 +114,5 @@ class Registry:
             yield
         except OSError as error:
             if error.errno in NO_ROOM:
-                raise CacheFullError(
-                    f"the disk of {parts.path} is full; {parts.folder.more_room}", path=parts.path
-                ) from error
+                raise CacheFullError(f"the disk of {parts.path} is full; free it", path=parts.path) from error
             raise parts.unwritable(error) from error

@@ -72,7 +72,7 @@ class Room:
         if self.limit_bytes is not None and size_bytes > self.limit_bytes:
             raise CacheFullError(
                 f"a chunk of {size_bytes:,} bytes can never fit: {self._folder.path} is limited to "
-                f"{self.limit_bytes:,} bytes; {self._folder.more_room}, or lower the data set's chunk_size",
+                f"{self.limit_bytes:,} bytes; raise cache_limit, or lower the data set's chunk_size",
                 path=self._folder.path,
             )
         account.relist()
@@ -186,7 +186,7 @@ class Room:
         limit = "" if self.limit_bytes is None else f", limited to {self.limit_bytes:,} bytes,"
         return CacheFullError(
             f"{self._folder.path}{limit} has no room for a chunk of {size_bytes:,} bytes {beside} "
-            f"(disk: {free_bytes(self._folder.path):,} bytes free); {self._folder.more_room}, or use a "
+            f"(disk: {free_bytes(self._folder.path):,} bytes free); raise cache_limit, free the disk, or use a "
             f"smaller window",
             path=self._folder.path,
         )

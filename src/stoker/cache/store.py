@@ -77,8 +77,7 @@ class Store:
         is_temporary: bool = False,
         files: Files | None = None,
     ) -> None:
-        files = Files() if files is None else files
-        self._parts = Parts.of(Path(path), files, limit_bytes=limit_bytes, is_temporary=is_temporary)
+        self._parts = Parts.of(Path(path), Files() if files is None else files, limit_bytes=limit_bytes)
         self._opener = Opener(self._parts)
         self._publisher = Publisher(self._parts, self._opener, is_temporary=is_temporary)
         self.path = self._parts.path

@@ -293,7 +293,6 @@ def open_chunks(
     asked: Asked | None = None,
     on_count: OnCount | None = None,
     first_chunks: FirstChunks | None = None,
-    is_temporary: bool = False,
 ) -> Chunks:
     """Open a data set and its cache, and find out what a sample is.
 
@@ -307,7 +306,6 @@ def open_chunks(
         asked: What the order counts, if not rows.
         on_count: Told how far counting that is.
         first_chunks: Returns the chunks of the first batches; some of them are built beside the first one of all.
-        is_temporary: Whether the folder was made for one loader alone.
 
     Raises:
         StokerError: As `Loader` says.
@@ -321,7 +319,7 @@ def open_chunks(
             cache = temporary.cache
             if limit_bytes is None:
                 limit_bytes = temporary.limit_bytes
-        store = Store(cache, limit_bytes=limit_bytes, is_temporary=is_temporary or temporary is not None)
+        store = Store(cache, limit_bytes=limit_bytes, is_temporary=temporary is not None)
         stack.callback(store.close)
         counting = None
         if asked is not None and not makes_tokens(asked, dataset) and temporary is None and store.is_writable:

@@ -52,6 +52,8 @@ from stoker.trace.stats import LoaderStats
 
 _log = logging.getLogger("stoker")
 
+_CLOSED = "the loader is closed; make a new one"
+
 
 class Settled(NamedTuple):
     """What follows from the ranks.
@@ -112,8 +114,7 @@ class Loader:
             one of its own: `Shard.from_mesh(...)`, or `Shard(0, 1)` for all of it.
         global_batch_size: Samples a step over all ranks; default batch_size x world_size.
         cache: Folder on a fast local disk that keeps the transformed chunks; it may be shared by any number of
-            processes and data sets. None keeps them for this loader alone: in memory (/dev/shm), or in the folder for
-            temporary files where that has less than 2 GiB free, as in a container.
+            processes and data sets. None keeps them in memory (tmpfs) for this loader alone.
         cache_limit: Size of that folder, "500GB" or bytes; None is what the disk has.
         num_threads: Threads that decode, transform and convert at a time (as many more as are worth it wait for a
             remote source, one writes), and as many that assemble batches, but no more than gain by it; default: the
@@ -277,14 +278,20 @@ class Loader:
     # ------------------------------------------------------------------ what a loop needs
 
     def __iter__(self) -> Iterator[Any]:
-        """Return the batches from the current position to the end of its epoch.
+        """Return the batches from the position at which the first is asked for to the end of its epoch.
+
+        An iterator that nobody asks for a batch, such as frameworks make to look at a loader, uses nothing up.
 
         Raises:
             ValueError: An argument and what is known of ranks contradict each other.
             RuntimeError: The loader took another share before, because the ranks were not known then.
         """
         register_pytrees()
-        return BatchIterator(self, self._begin_run(self._start))
+        self._home.check(f"this {type(self).__name__}")
+        self._settle()
+        if not self._close_all.alive:
+            raise RuntimeError(_CLOSED)
+        return BatchIterator(self, self._begin_run)
 
     def __len__(self) -> int:
         """Return the steps of a whole epoch, the same on every rank. Raises as `iter` does."""
@@ -319,6 +326,14 @@ class Loader:
         can go on from it.
         """
         return self._standing.position.to_json()
+
+    def state_after(self, num_steps: int) -> dict[str, Any]:
+        """Return the position behind so many batches of the pass under way, for loops that take some ahead of a step.
+
+        Raises:
+            ValueError: It has fewer, or none has begun.
+        """
+        return self._standing.after(num_steps).to_json()
 
     def load_state_dict(self, state: Mapping[str, Any], *, allow: Collection[Allowed] = ()) -> None:
         """Go on from a saved position: the next `for` begins there.
@@ -530,8 +545,9 @@ class Loader:
             num_rows = asked.length
         return num_units * num_rows * opened.sample_bytes
 
-    def _begin_run(self, start: Position, turn: Turn | None = None) -> Run:
+    def _begin_run(self, start: Position | None = None, turn: Turn | None = None) -> Run:
         self._home.check(f"this {type(self).__name__}")
+        start = self._start if start is None else start
         following = self._settle().following
         run = following.take(start) if turn is None else None
         if run is None or not self._close_all.alive:
@@ -555,7 +571,7 @@ class Loader:
         all_orders, steps = self._orders.going_on(start), self._steps(start.num_consumed)
         with self._beginning:
             if not self._close_all.alive:
-                raise RuntimeError("the loader is closed; make a new one")
+                raise RuntimeError(_CLOSED)
             run = Run(
                 position=start,
                 orders=all_orders.lanes_of_epoch(start.epoch),
@@ -614,18 +630,17 @@ class Loader:
 
 
 class BatchIterator:
-    """The batches of one run; closes it when it ends, fails, or is let go.
+    """The batches of one run; begins it with the first, and closes it when it ends, fails, or is let go.
 
     Threads may share it: each batch goes to one of them, and each of them comes to the end.
     """
 
-    def __init__(self, loader: Loader, run: Run) -> None:
+    def __init__(self, loader: Loader, begin: Callable[[], Run]) -> None:
         self._loader = loader
-        self._run = run
+        self._begin = begin
+        self._run: Run | None = None
         self._asking = threading.RLock()
         self._ranks = loader._wanted.ranks
-        self._let_go = weakref.finalize(self, run.let_go)
-        self._let_go.atexit = False  # the loader closes its runs then, and waits for them
         self._is_over = False
 
     def __iter__(self) -> BatchIterator:
@@ -636,17 +651,27 @@ class BatchIterator:
         with self._asking:
             if self._is_over:
                 raise StopIteration
+            run = self._run
             try:
                 self._ranks.prove()
-                prepared = self._run.next()
+                if run is None:
+                    run = self._begun()
+                prepared = run.next()
             except BaseException as error:
                 self._is_over = True
-                self._let_go.detach()
-                self._run.close()
-                if isinstance(error, StopIteration):
-                    self._loader._note_end(self._run)
+                if run is not None:
+                    self._let_go.detach()
+                    run.close()
+                    if isinstance(error, StopIteration):
+                        self._loader._note_end(run)
                 raise
-            return self._loader._hand_over(self._run, prepared)
+            return self._loader._hand_over(run, prepared)
+
+    def _begun(self) -> Run:
+        self._run = run = self._begin()
+        self._let_go = weakref.finalize(self, run.let_go)
+        self._let_go.atexit = False  # the loader closes its runs then, and waits for them
+        return run
 
 
 def _window_chunks(window: int | Literal["all"] | None, opened: Opened) -> int | None:

@@ -191,7 +191,6 @@ def open_all(
         FieldError: The data sets of a mixture have different specs.
         StokerError: As `Loader` says; a note names the data set of a mixture.
     """
-    temporary: TemporaryFolder | None = None
 
     def opened(one: Dataset, folder: Path | None, limit: int | None) -> Chunks:
         return open_chunks(
@@ -204,13 +203,13 @@ def open_all(
             asked=asked,
             on_count=on_count,
             first_chunks=None if dataset is not one else first_chunks,
-            is_temporary=temporary is not None,
         )
 
     if isinstance(dataset, Dataset):
         chunks = opened(dataset, cache, limit_bytes)
         return Opened([chunks], spec=chunks.spec)
     with ExitStack() as stack:
+        temporary = None
         if cache is None:
             temporary = TemporaryFolder()
             stack.callback(temporary.close)

@@ -71,6 +71,17 @@ class Standing:
             return self._began
         return self._began.after(self.last, self._steps)
 
+    def after(self, num_steps: int) -> Position:
+        """Return where it stands once so many steps of it are handed over.
+
+        Raises:
+            ValueError: It has fewer.
+        """
+        there = 0 if self._steps is None else self._steps.num_steps
+        if not 0 <= num_steps <= there:
+            raise ValueError(f"this pass has {there} steps, not {num_steps}")
+        return self._began if not num_steps or self._steps is None else self._began.after(num_steps - 1, self._steps)
+
 
 class Run:
     """The batches of one rank, from one position of an epoch to its end.

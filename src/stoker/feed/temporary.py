@@ -1,10 +1,9 @@
-"""Folders that are gone with whoever made them, whatever ends it: a cache of nobody's, and what experiments write."""
+"""Folders that are gone with whoever made them, whatever ends it: a cache in memory, and what experiments write."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import logging
 import os
 import secrets
 import shutil
@@ -13,13 +12,9 @@ from pathlib import Path
 
 from stoker.forks import Home
 
-_log = logging.getLogger("stoker")
-
 _OWNER = "owner"
 # Of the memory that is free.
 _SHARE = 0.5
-# What a cache in memory must be able to take: two default windows. Docker gives a container 64 MiB in /dev/shm.
-_LEAST_BYTES = 1 << 30
 
 
 class OwnedFolder:
@@ -84,7 +79,7 @@ class OwnedFolder:
 
 
 class TemporaryFolder(OwnedFolder):
-    """A cache folder in memory, for loaders without one of their own; on disk where memory has hardly any room."""
+    """A cache folder in memory, for loaders without one of their own."""
 
     def __init__(self) -> None:
         super().__init__(_memory(), prefix=f"stoker-{os.getpid()}-", family="stoker-")
@@ -101,20 +96,8 @@ class TemporaryFolder(OwnedFolder):
 
 
 def _memory() -> Path:
-    shm, disk = Path("/dev/shm"), Path(tempfile.gettempdir())
-    if not shm.is_dir() or not os.access(shm, os.W_OK):
-        return disk
-    free = shutil.disk_usage(shm).free
-    if free * _SHARE >= _LEAST_BYTES or free >= shutil.disk_usage(disk).free:
-        return shm
-    _log.warning(
-        "%s has only %d MiB free, so chunks are kept in %s while this loader lives: give cache=, a folder on a fast "
-        "local disk, or start the container with a larger --shm-size",
-        shm,
-        free >> 20,
-        disk,
-    )
-    return disk
+    shm = Path("/dev/shm")
+    return shm if shm.is_dir() and os.access(shm, os.W_OK) else Path(tempfile.gettempdir())
 
 
 def _try_lock(fd: int) -> bool:

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple, NoReturn, Self, Unpack, cast, get_args
 
 from torch.utils.data import IterableDataset, get_worker_info
@@ -15,7 +16,7 @@ from stoker.feed.loader import BatchIterator, Loader
 from stoker.feed.options import LoaderOptions, Wanted
 from stoker.feed.ranks import Ranks
 from stoker.feed.resume import Allowed, Resume
-from stoker.feed.run import Turn
+from stoker.feed.run import Standing, Turn
 from stoker.feed.shard import Shard
 from stoker.machine import num_cores
 from stoker.order.position import Position
@@ -133,10 +134,7 @@ class TorchDataset(IterableDataset[Tensors]):
             ValueError: A pass from where this one begins has fewer steps.
         """
         start = self._under_way().start
-        steps = self._steps(start=start.num_consumed)
-        if not 0 <= num_steps <= steps.num_steps:
-            raise ValueError(f"this pass has {steps.num_steps} steps, not {num_steps}")
-        return (start if num_steps == 0 else start.after(num_steps - 1, steps)).to_json()
+        return Standing(start, self._steps(start=start.num_consumed)).after(num_steps).to_json()
 
     def __len__(self) -> int:
         """Return the steps of a whole epoch, the same on every rank."""
@@ -391,4 +389,4 @@ class _InTurnLoader(Loader):
 
     def batches(self, start: Position, turn: Turn) -> BatchIterator:
         """Return some of the batches of the pass that begins at `start`."""
-        return BatchIterator(self, self._begin_run(start, turn))
+        return BatchIterator(self, partial(self._begin_run, start, turn))

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import NoReturn, Self, Unpack
 
 import torch
 
+from stoker.errors import ResumeError
 from stoker.feed.loader import Loader
 from stoker.feed.options import LoaderOptions
+from stoker.feed.run import Run, Turn
+from stoker.order.position import Position
 from stoker.source.dataset import Dataset
 from stoker.source.mixture import Mixture
 from stoker.spec import parse_size
+from stoker.torch.callers import missing_position
 from stoker.torch.cuda import CudaStream
 from stoker.torch.handover import CpuHandover, DeviceHandover
 from stoker.torch.resident import ResidentRows
+
+_NO_DATASET = (
+    "a TorchLoader has no dataset, and is no DataLoader to be made anew or shared out among ranks: it knows its rank "
+    "by itself. For transformers.Trainer, return stoker.hf.prepare(self.accelerator, loader) from "
+    "get_train_dataloader; in Ray Train, leave prepare_data_loader out and give it device="
+)
 
 
 class TorchLoader(Loader):
@@ -52,8 +62,23 @@ class TorchLoader(Loader):
         self._handover = _handover_to(device, None if resident is None else parse_size(resident, name="resident"))
         super().__init__(dataset, **options)
 
+    @property
+    def sampler(self) -> Self:
+        """This loader: where Lightning looks for something to tell the epoch."""
+        return self
+
+    @property
+    def dataset(self) -> NoReturn:
+        """Nothing, as `hasattr` says: frameworks that take a DataLoader apart are told what to do."""
+        raise AttributeError(_NO_DATASET)
+
     def _make_handover(self) -> CpuHandover | DeviceHandover:
         return self._handover
+
+    def _begin_run(self, start: Position | None = None, turn: Turn | None = None) -> Run:
+        if not self._is_restored and self._num_steps == 0 and (missing := missing_position()) is not None:
+            raise ResumeError(missing, saved=None, current=None)
+        return super()._begin_run(start, turn)
 
 
 def _handover_to(device: str | torch.device, resident_bytes: int | None) -> CpuHandover | DeviceHandover:

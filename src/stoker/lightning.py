@@ -1,0 +1,95 @@
+"""Lightning: the position of a loader in its checkpoints.
+
+    trainer = Trainer(callbacks=[KeepPosition(loader)], ...)
+    trainer.fit(module, loader, ckpt_path="last")
+
+Lightning saves the position of a `TorchLoader` by itself, and loads it, except where
+`trainer.estimated_stepping_batches` was asked for, as learning-rate schedules do: then it never does. Of a plain
+`DataLoader` it knows none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from stoker.errors import ResumeError
+from stoker.torch.dataset import TorchDataset
+from stoker.torch.loader import TorchLoader
+
+try:
+    from lightning.pytorch import Callback, LightningModule, Trainer
+except ImportError:
+    try:
+        from pytorch_lightning import Callback, LightningModule, Trainer
+    except ImportError as error:
+        raise ImportError("stoker.lightning needs Lightning: pip install 'stoker[lightning]'") from error
+
+_KEY = "stoker.position"
+
+
+class KeepPosition(Callback):  # type: ignore[misc]  # where Lightning is not installed it is any
+    """Saves where the loader that trains stands, and lets it go on from there.
+
+    Rows come once each and in the order of a run that was never interrupted, on any number of ranks and workers, with
+    any batch size; through a `StatefulDataLoader` as far as its own state goes.
+
+    Args:
+        loader: What is given to `Trainer.fit`: a `TorchLoader`, or a `DataLoader` or `StatefulDataLoader` of a
+            `TorchDataset`.
+
+    Raises:
+        TypeError: It is none of these.
+    """
+
+    def __init__(self, loader: TorchLoader | DataLoader[Any]) -> None:
+        self._dataset: Any = getattr(loader, "dataset", None)
+        if not isinstance(loader, TorchLoader) and not isinstance(self._dataset, TorchDataset):
+            raise TypeError(f"KeepPosition takes a TorchLoader or a DataLoader of a TorchDataset, not {loader!r}")
+        self._loader: Any = loader
+        self._num_steps = 0  # of this pass, as the loop counts them
+
+    def on_save_checkpoint(self, trainer: Trainer, _module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Add the position."""
+        if hasattr(self._loader, "state_dict"):
+            checkpoint[_KEY] = self._loader.state_dict()
+            return
+        state = self._dataset.state_after(self._num_steps)
+        if trainer.is_last_batch and state["num_consumed"]:  # limit_train_batches: what is left of it never comes
+            state |= {"epoch": state["epoch"] + 1, "num_consumed": 0}
+        checkpoint[_KEY] = state
+
+    def on_load_checkpoint(self, trainer: Trainer, _module: LightningModule, checkpoint: Mapping[str, Any]) -> None:
+        """Let the loader go on from the position, before Lightning makes an iterator of it.
+
+        Raises:
+            ResumeError: The checkpoint has none, or one of another order.
+        """
+        if trainer.state.fn != "fit":
+            return
+        state = checkpoint.get(_KEY)
+        if state is None:
+            raise ResumeError(
+                "the checkpoint has no position of a loader: it was saved without stoker.lightning.KeepPosition. Load "
+                "one into the loader yourself before fit, and leave KeepPosition out where a run goes on from it",
+                saved=None,
+                current=None,
+            )
+        target = self._loader if hasattr(self._loader, "load_state_dict") else self._dataset
+        target.load_state_dict(state)
+
+    def on_train_start(self, _trainer: Trainer, _module: LightningModule) -> None:
+        """Count from where the pass begins."""
+        self._num_steps = 0
+
+    def on_train_epoch_start(self, trainer: Trainer, _module: LightningModule) -> None:
+        """Name the epoch, as Lightning does to samplers: it may have made iterators that it does not use."""
+        self._num_steps = 0
+        if trainer.current_epoch and isinstance(self._dataset, TorchDataset):
+            self._dataset.set_epoch(trainer.current_epoch)
+
+    def on_train_batch_start(self, _trainer: Trainer, _module: LightningModule, _batch: Any, _number: int) -> None:
+        """Count it: the loop has it."""
+        self._num_steps += 1
