@@ -45,8 +45,6 @@ from stoker.feed.temporary import OwnedFolder, TemporaryFolder
 from stoker.machine import cores, free_memory_bytes, num_cores
 from stoker.source.catalogue import Catalogue
 from stoker.source.dataset import Dataset
-from stoker.source.find_storage import storage_for
-from stoker.source.urls import scheme_of
 
 # What the name of a folder that experiments write to begins with.
 _SCRATCH = "stoker-doctor-"
@@ -89,16 +87,14 @@ class _Examination:
         self._settings = settings
         self._stack = stack
         self._clock = Clock(settings=settings, start_s=time.perf_counter())
-        self._is_local = dataset.storage is None and scheme_of(dataset.sources[0]) == "file"
+        dataset = dataset.located()
+        self._is_local = dataset.is_local
         self._asked = dataset
         self._dataset = copy.copy(dataset)
         self._tap: Tap | None = None
         if not self._is_local:
             # By the same way as a loader would, with somebody who notes what is asked for in between.
-            inner = dataset.storage
-            if inner is None:
-                inner = storage_for(str(dataset.sources[0]), storage_options=dataset.storage_options)
-            self._tap = Tap(inner)
+            self._tap = Tap(dataset.find_storage())
             self._dataset.storage = self._tap
             self._dataset.storage_options = None
         self._notes: list[str] = []

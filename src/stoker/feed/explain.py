@@ -217,24 +217,27 @@ def locate_rows(catalogue: Catalogue, chunk: Int64, row: Int64) -> Places:
     for number, members in zip(numbers.tolist(), np.split(by_chunk, begins[1:]), strict=False):
         file = number_of[catalogue.fragments[number].url]
         places.file[members] = file
-        borders = _borders(catalogue, number, file)
+        kept = catalogue.kept(number)
+        borders = _borders(catalogue, number, file, kept)
         if borders is not None:
             first_group, first_row, starts = borders
-            inside = np.searchsorted(starts, row[members], side="right") - 1
+            rows = row[members] if kept is None else kept[row[members]]
+            inside = np.searchsorted(starts, rows, side="right") - 1
             places.row_group[members] = first_group + inside
-            places.row[members] = first_row + row[members] - starts[inside]
+            places.row[members] = first_row + rows - starts[inside]
     return places
 
 
-def _borders(catalogue: Catalogue, number: int, file: int) -> tuple[int, int, Int64] | None:
-    """Return the first row group of a chunk, its first row there, and at which row of the chunk each group begins.
+def _borders(catalogue: Catalogue, number: int, file: int, kept: Int64 | None) -> tuple[int, int, Int64] | None:
+    """Return the first row group of a fragment, its first row there, and at which row of it each group begins.
 
-    None where a filter leaves open which rows the samples are: it does not where all rows pass.
+    None where a filter leaves open which rows the samples are: it does not where all rows pass that are `kept`.
     """
     fragment = catalogue.fragments[number]
     num_samples = int(catalogue.num_samples[number])
     first = fragment.row_groups[0]
-    if num_samples != catalogue.num_rows[number]:
+    num_rows = int(catalogue.num_rows[number])
+    if num_samples != (num_rows if kept is None else kept.size):
         return None
     if fragment.rows is not None:
         return first, fragment.rows[0], np.zeros(1, dtype=np.int64)
@@ -242,7 +245,7 @@ def _borders(catalogue: Catalogue, number: int, file: int) -> tuple[int, int, In
         return first, 0, np.zeros(1, dtype=np.int64)
     sizes = _group_sizes(catalogue, file, fragment.row_groups)
     # Fewer where row groups between the others were ruled out by their statistics.
-    return (first, 0, np.cumsum(sizes) - sizes) if int(sizes.sum()) == num_samples else None
+    return (first, 0, np.cumsum(sizes) - sizes) if int(sizes.sum()) == num_rows else None
 
 
 def _group_sizes(catalogue: Catalogue, file: int, groups: Sequence[int]) -> Int64:
@@ -278,14 +281,21 @@ def _chunk_of(catalogue: Catalogue, file: int, row_group: int, row: int) -> tupl
             fragment.rows is None or fragment.rows[0] <= row < fragment.rows[1]
         ):
             continue
-        borders = _borders(catalogue, number, file)
+        kept = catalogue.kept(number)
+        borders = _borders(catalogue, number, file, kept)
         if borders is None:
             raise ValueError(
                 f"a filter picks {int(catalogue.num_samples[number]):,} of the {int(catalogue.num_rows[number]):,} "
                 f"rows of {fragment}; which ones is not known without reading them"
             )
         first_group, first_row, starts = borders
-        return number, int(starts[row_group - first_group]) + row - first_row
+        inside = int(starts[row_group - first_group]) + row - first_row
+        if kept is None:
+            return number, inside
+        sample = int(np.searchsorted(kept, inside))
+        if sample == kept.size or kept[sample] != inside:
+            raise ValueError(f"row {row} of row group {row_group} of {url} is deleted: the table has it no more")
+        return number, sample
     raise ValueError(f"the filter rules out all rows of row group {row_group} of {url}")
 
 

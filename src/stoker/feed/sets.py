@@ -71,8 +71,15 @@ def files_of(one: Set, asked: Asked | None) -> Files:
     file = one.catalogue.file_of_chunk[one.num_samples > 0]
     counts = counts[one.num_samples > 0]
     held, begins = np.unique(file, return_index=True)
-    root, names = names_below([one.catalogue.listed[i] for i in held.tolist()])
-    return Files(root, names, layouts_of(np.split(counts, begins[1:]) if held.size else []))
+    listed = [one.catalogue.listed[i] for i in held.tolist()]
+    samples = np.split(counts, begins[1:]) if held.size else []
+    # Of as many rows, others may be deleted.
+    samples = [
+        np.append(some, np.frombuffer(file.deleted, "<i8")) if file.deleted else some
+        for some, file in zip(samples, listed, strict=True)
+    ]
+    root, names = names_below(listed)
+    return Files(root, names, layouts_of(samples))
 
 
 def contents_of(one: Set, asked: Asked | None) -> Contents:

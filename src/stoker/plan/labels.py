@@ -112,14 +112,7 @@ def read_all_labels(datasets: Mapping[str, Dataset], column: str, *, num_threads
 
 def _open_column(dataset: Dataset, column: str, num_threads: int) -> Catalogue:
     # As few columns make larger fragments, but the samples and their order are the same.
-    catalogue = Dataset(
-        list(dataset.sources),
-        columns=[column],
-        filters=_filters(dataset),
-        chunk_size=dataset.chunk_bytes,
-        storage=dataset.storage,
-        storage_options=dataset.storage_options,
-    ).open(None, num_threads=num_threads)
+    catalogue = dataset.with_columns([column]).open(None, num_threads=num_threads)
     if catalogue.schema.names != [column]:
         raise FieldError(
             f"column {column!r} is a struct of {len(catalogue.schema)} columns; name one: "

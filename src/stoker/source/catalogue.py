@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -140,11 +141,14 @@ class Catalogue:
     @cached_property
     def _recipe(self) -> str:
         """Everything but the source itself that decides what chunk comes from a fragment."""
+        table, names = self._known.table, [*self.schema.names, *self._filter_columns.names]
         return fingerprint(
             "recipe",
             {
                 "version": _KEY_VERSION,
                 "schema": [[field.name, str(field.type)] for field in self.schema],
+                # The same files may have other names for them in another version.
+                **({} if table is None else {"names": table.naming_of(names)}),
                 **self.dataset.recipe(),
             },
         )
@@ -155,12 +159,14 @@ class Catalogue:
 
         The order depends on less: see `stoker.order.contents`.
         """
+        table = self._known.table
         return fingerprint(
             "dataset",
             {
                 "recipe": self._recipe,
                 "chunk_bytes": self.dataset.chunk_bytes,
                 "files": [[info.url, info.size_bytes, info.version] for info in self.files],
+                **({} if table is None else {"table": [table.version, table.schema_id]}),
                 **({} if self.kept_together is None else {"runs": self.kept_together.to_json()}),
             },
         )
@@ -181,9 +187,11 @@ class Catalogue:
     def _key(self, i: int) -> str:
         known = self._known
         file = known.files[int(known.file[i])]
+        deleted = self.deleted(i)
         return fingerprint(
             "chunk",
             {
+                **({"deleted": hashlib.blake2b(deleted.tobytes()).hexdigest()} if len(deleted) else {}),
                 "recipe": self._recipe,
                 "source": [file.info.url, file.info.size_bytes, file.info.version],
                 "partition": file.partition,
@@ -236,8 +244,9 @@ class Catalogue:
         want = self._rows._replace(coded=frozenset(coded).difference(self._filter_columns.names))
         for j, table in self._reader.read(i, want, on_stage, on_fetched, share_out):
             start = time.perf_counter_ns()
-            if self._cut.expression is not None:
-                table = table.filter(self._mask(table), null_selection_behavior="drop")
+            picked = self._picked(j, table)
+            if picked is not None:
+                table = table.filter(picked)
                 if table.num_rows != self.num_samples[j]:
                     raise SourceError(
                         f"{self.fragments[j]}: {table.num_rows:,} rows pass the filter where {self.num_samples[j]:,} "
@@ -245,7 +254,7 @@ class Catalogue:
                         url=self.fragments[j].url,
                     )
             table = select_flat(table, self.schema)
-            if self._cut.expression is not None:
+            if picked is not None:
                 on_stage("decode", start, time.perf_counter_ns(), 0)
             yield j, table
             del table
@@ -265,13 +274,15 @@ class Catalogue:
         check_unchanged(self.files[int(self._known.file[i])], self._storage)
 
     def count(self, *, num_threads: int) -> npt.NDArray[np.int64]:
-        """Return how many rows of each fragment pass the filter, by reading the filter's columns alone. Shape [K].
+        """Return how many rows of each fragment are delivered, by reading the filter's columns alone. Shape [K].
 
         Raises:
             SourceError: They cannot be read.
         """
         counts = self.num_rows.copy()
         if self._cut.expression is None:
+            for i in np.flatnonzero(np.array([bool(file.deleted) for file in self._known.files])[self._known.file]):
+                counts[i] -= len(self.deleted(int(i)))
             return counts
         want = self._reader.want(pa.schema([]), beside=self._filter_columns)
         units = sorted({self.unit(i)[0] for i in range(len(self))})
@@ -284,10 +295,10 @@ class Catalogue:
                 if file.partition not in same:
                     same[file.partition] = pc.sum(self._mask(self._reader.row_of_path(i, want))).as_py() == 1
                 for j in self.unit(i):
-                    counts[j] = self.num_rows[j] if same[file.partition] else 0
+                    counts[j] = self.num_rows[j] - len(self.deleted(j)) if same[file.partition] else 0
                 return
             for j, table in self._reader.read(i, want, ignore_stage):
-                counts[j] = pc.sum(self._mask(table)).as_py() or 0
+                counts[j] = pc.sum(self._picked(j, table)).as_py() or 0
 
         for_each(len(units), work, num_threads=num_threads)
         return counts
@@ -313,10 +324,10 @@ class Catalogue:
         want = self._reader.want(columns, beside=self._filter_columns)
         for j, table in self._reader.read(i, want, ignore_stage):
             kept = None
-            if self._cut.expression is not None:
-                mask = pc.fill_null(self._mask(table), False)
-                kept = np.flatnonzero(mask.to_numpy())
-                table = table.filter(mask)
+            picked = self._picked(j, table)
+            if picked is not None:
+                kept = np.flatnonzero(picked.to_numpy())
+                table = table.filter(picked)
             yield j, select_flat(table, columns) if len(columns) else table, kept
 
     def group_rows(self, i: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -337,6 +348,37 @@ class Catalogue:
         g = int(np.searchsorted(starts, row, side="right")) - 1
         row += max(int(self._known.row_start[i]), 0) - int(starts[g])
         return f"{self.fragments[i].url} row group {groups[g]}, row {row}"
+
+    def deleted(self, i: int) -> npt.NDArray[np.int64]:
+        """Return the rows of fragment i that its table has no more, counted within it, ascending."""
+        file = self._reader.file_of(i)
+        if not file.deleted:
+            return np.zeros(0, np.int64)
+        rows = np.frombuffer(file.deleted, "<i8")
+        sizes = self._footers.check(file.info).numbers.groups[:, thrift.NUM_ROWS]
+        starts = np.cumsum(sizes) - sizes + max(int(self._known.row_start[i]), 0)
+        found, at = [], 0
+        for group, num_rows in zip(*self.group_rows(i), strict=True):
+            low, high = np.searchsorted(rows, [starts[group], starts[group] + num_rows])
+            found.append(rows[low:high] - starts[group] + at)
+            at += num_rows
+        return np.concatenate(found)
+
+    def kept(self, i: int) -> npt.NDArray[np.int64] | None:
+        """Return the other rows of fragment i; None where none is deleted."""
+        deleted = self.deleted(i)
+        return np.delete(np.arange(int(self.num_rows[i])), deleted) if len(deleted) else None
+
+    def _picked(self, i: int, table: pa.Table) -> pa.ChunkedArray | None:
+        """Return which rows of fragment i are delivered; None where all are."""
+        deleted = self.deleted(i)
+        picked = None if self._cut.expression is None else pc.fill_null(self._mask(table), False)
+        if len(deleted):
+            is_kept = np.ones(table.num_rows, np.bool_)
+            is_kept[deleted] = False
+            kept = pa.chunked_array([is_kept])
+            picked = kept if picked is None else pc.and_(picked, kept)
+        return picked
 
     def _mask(self, table: pa.Table) -> pa.ChunkedArray:
         """Return which rows pass; a filter may name members of structs by their dotted names too."""

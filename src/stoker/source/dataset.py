@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import logging
@@ -9,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -29,6 +31,8 @@ from stoker.source.retry import RetryingStorage, Wait
 from stoker.source.schema import choose, flat_fields
 from stoker.source.storage import Storage
 from stoker.source.survey import Cut, Survey, keep_survey, kept_survey, read_layouts, survey
+from stoker.source.tables import open_table
+from stoker.source.tables.table import Table, table_source
 from stoker.source.units.cutting import cut_between_runs
 from stoker.source.units.reading import OnCount
 from stoker.source.units.rule import RunRule
@@ -58,7 +62,12 @@ class Dataset:
     Args:
         source: A path or URL of a file, a folder (every *.parquet, *.parq, *.pq or *.pqt below; `key=value` folders
             become columns), a glob with `*`, `**`, `?` and `[]`, or a list of these. A `pathlib.Path`, and text that
-            names something that exists, is no glob. Files are taken in the order of their URLs, each once.
+            names something that exists, is no glob. Files are taken in the order of their URLs, each once. Or a table:
+            "delta://" or "iceberg://" before the place of its folder, or "iceberg://catalogue/namespace.table".
+        version: Of a delta:// table: the number of a version, or a time that it was the newest one at (a datetime, or a
+            text in ISO 8601); None reads the newest one.
+        snapshot: Of an iceberg:// table: the id of a snapshot, the name of a branch or tag, or a datetime; None reads
+            the newest one.
         columns: Columns to read, structs and their members by dotted names; None reads all.
         filters: Which rows: a pyarrow expression, or tuples as in `pyarrow.parquet.read_table`. Row groups whose
             statistics rule them out are not read; every row that is delivered passes.
@@ -87,6 +96,8 @@ class Dataset:
         self,
         source: Source | Sequence[Source],
         *,
+        version: int | str | datetime | None = None,
+        snapshot: int | str | datetime | None = None,
         columns: Sequence[str] | None = None,
         filters: pc.Expression | Sequence[Any] | None = None,
         fields: Mapping[str, Field | str] | None = None,
@@ -99,6 +110,7 @@ class Dataset:
         refresh: bool = False,
     ) -> None:
         self.sources = _checked_sources(source)
+        self.table = table_source(self.sources, version=version, snapshot=snapshot)
         self.columns = _checked_columns(columns)
         self.filter = parse_filter(filters)
         self.fields = _checked_fields(fields)
@@ -121,8 +133,9 @@ class Dataset:
             if storage_options is not None:
                 raise ValueError("storage_options are for the storage that Stoker makes; give them to your own storage")
         else:
-            scheme = common_scheme(self.sources)
-            if scheme == "file" and storage_options:
+            scheme = common_scheme(self.sources if self.table is None else [self.table.place])
+            in_catalog = self.table is not None and self.table.may_be_in_catalog
+            if scheme == "file" and storage_options and not in_catalog:
                 raise ValueError(f"storage_options mean nothing for local files, got {sorted(storage_options)}")
 
     def _check_transform(self) -> None:
@@ -143,6 +156,8 @@ class Dataset:
     def __repr__(self) -> str:
         sources = [str(source) for source in self.sources]
         parts = [repr(sources[0] if len(sources) == 1 else sources)]
+        if self.table is not None and self.table.pin is not None:
+            parts.append(f"{self.table.argument}={self.table.pin!r}")
         if self.columns is not None:
             parts.append(f"columns={list(self.columns)}")
         if self.filter is not None:
@@ -206,41 +221,58 @@ class Dataset:
         """
         if num_threads < 1:
             raise ValueError(f"num_threads must be at least 1, got {num_threads}")
-        is_local = self.storage is None and scheme_of(self.sources[0]) == "file"
-        # Connecting to a store may take requests of its own: a kept catalogue does without.
-        storage = RetryingStorage(_Lazy(self), wait=wait)
+        # Connecting to a store, or asking a catalogue, may take requests of its own: a kept catalogue does without.
+        found = _Lazy(self)
+        storage = RetryingStorage(found, wait=wait)
         kept_at, footers_at = self._kept_paths(folder, runs)
         known = None if kept_at is None or self.refresh else kept_survey(kept_at)
-        footers = Footers(storage, path=footers_at)
-        if known is not None and not is_local:
-            return self._catalogue(known, storage, footers, runs, is_local=is_local)
-        places = self._places()
-        try:
-            with timed(on_stage, "list"):
-                files = list_sources(places, storage, is_local=is_local)
-        except SourceMissingError:
-            if known is None or any(os.path.exists(name_bytes(file.info.url)) for file in known.files):  # noqa: PTH110
-                raise
-            names = ", ".join(place.name for place in places)
-            _log.warning("%s is gone; going on with what was kept of it in %s", names, folder)
-            return self._catalogue(known, storage, footers, runs, is_local=is_local)
-        if known is not None and known.files == tuple(files):
-            return self._catalogue(known, storage, footers, runs, is_local=is_local)
+        if known is None:
+            is_local = found.located.is_local
+        else:
+            is_local = self.storage is None and scheme_of(known.files[0].info.url) == "file"
+        is_fixed = self.table is not None and self.table.is_exact
+        if known is not None and (not is_local or is_fixed):
+            return self._catalogue(known, storage, footers_at, runs, is_local=is_local)
         num_threads = (
             min(num_threads, _LOCAL_THREADS_A_CORE * num_cores()) if is_local else num_threads * _REMOTE_FACTOR
         )
+        try:
+            with timed(on_stage, "list"):
+                table, files = self._list(found, storage, is_local=is_local, num_threads=num_threads)
+        except SourceMissingError:
+            if known is None or any(os.path.exists(name_bytes(file.info.url)) for file in known.files):  # noqa: PTH110
+                raise
+            names = ", ".join(place.name for place in self._places())
+            _log.warning("%s is gone; going on with what was kept of it in %s", names, folder)
+            return self._catalogue(known, storage, footers_at, runs, is_local=is_local)
+        if known is not None and known.files == tuple(files) and known.table == table:
+            return self._catalogue(known, storage, footers_at, runs, is_local=is_local)
+        footers = _footers(storage, footers_at, table)
         with timed(on_stage, "footers"):
             known, catalogue = self._look_through(
-                files, storage, footers, runs, is_local=is_local, num_threads=num_threads, on_count=on_count
+                files, table, storage, footers, runs, is_local=is_local, num_threads=num_threads, on_count=on_count
             )
         if kept_at is not None:
             footers.keep([file.info for file in files])
-            keep_survey(kept_at, known)
+            # Under its version, too: whoever is told of that one later finds it, without asking the log.
+            for path in {kept_at, catalogue.dataset._kept_paths(folder, runs)[0]}:
+                if path is not None:
+                    keep_survey(path, known)
         return catalogue
+
+    def _list(
+        self, found: _Lazy, storage: Storage, *, is_local: bool, num_threads: int
+    ) -> tuple[Table | None, list[Listed]]:
+        """Return the files, and the table that they belong to, if it is one."""
+        if self.table is None:
+            return None, list_sources(self._places(), storage, is_local=is_local)
+        place = found.located._places()[0].name
+        return open_table(self.table, place, storage, is_local=is_local, num_threads=num_threads)
 
     def _look_through(
         self,
         files: list[Listed],
+        table: Table | None,
         storage: Storage,
         footers: Footers,
         runs: RunRule | None,
@@ -250,27 +282,29 @@ class Dataset:
         on_count: OnCount | None,
     ) -> tuple[Survey, Catalogue]:
         footers.load([file.info for file in files])
-        schema, partitions = read_layouts(files, footers, num_threads=num_threads)
+        schema, partitions = read_layouts(files, footers, table, num_threads=num_threads)
         cut, _, _ = self._cut(schema, partitions)
-        known = survey(files, schema, cut, footers, num_threads=num_threads)
+        known = dataclasses.replace(survey(files, schema, cut, footers, num_threads=num_threads), table=table)
         catalogue = self._catalogue(known, storage, footers, runs, is_local=is_local)
         if runs is not None:  # counts what passes the filter, too
             found = find_runs(catalogue, runs, num_threads=num_threads, on_progress=on_count)
             known = cut_between_runs(catalogue, found, known, cut, footers, num_threads=num_threads)
             catalogue = self._catalogue(known, storage, footers, runs, is_local=is_local)
             catalogue.runs = found
-        elif self.filter is not None:
+        elif self.filter is not None or any(file.deleted for file in files):
             known = dataclasses.replace(known, num_samples=catalogue.count(num_threads=num_threads))
             catalogue = self._catalogue(known, storage, footers, runs, is_local=is_local)
         footers.forget()
         return known, catalogue
 
     def _catalogue(
-        self, known: Survey, storage: Storage, footers: Footers, runs: RunRule | None, *, is_local: bool
+        self, known: Survey, storage: Storage, footers: Footers | Path | None, runs: RunRule | None, *, is_local: bool
     ) -> Catalogue:
+        if not isinstance(footers, Footers):
+            footers = _footers(storage, footers, known.table)
         cut, columns, filter_columns = self._cut(known.schema, known.partitions)
         return Catalogue(
-            self,
+            self._pinned(known.table),
             known,
             cut=cut,
             columns=columns,
@@ -305,10 +339,69 @@ class Dataset:
         )
         return cut, columns, needed
 
+    def _pinned(self, table: Table | None) -> Dataset:
+        """Return the same data set at the version that was found: whoever opens it later opens that one."""
+        if self.table is None or table is None:
+            return self
+        other = copy.copy(self)
+        other.table = table.pinned(self.table)
+        return other
+
+    def with_columns(self, columns: Sequence[str]) -> Dataset:
+        """Return the same rows with these columns, as they are stored."""
+        other = copy.copy(self)
+        other.columns = _checked_columns(columns)
+        other.fields, other.share = {}, {}
+        other.transform = other.transform_version = None
+        return other
+
+    def located(self) -> Dataset:
+        """Return the same data set, with the place of its metadata in place of a name in a catalogue.
+
+        Blocks: on the catalogue, if it is one.
+
+        Raises:
+            ValueError: No such catalogue is configured.
+            SourceError: It has no such table, or cannot be asked.
+        """
+        table = self.table
+        if table is None or not table.may_be_in_catalog or self.storage is not None:
+            return self
+        other = copy.copy(self)
+        place = place_of(Path(table.place), is_local=True).name
+        if not os.path.lexists(name_bytes(place)):
+            from stoker.source.tables.iceberg import find_in_catalog
+
+            place, options = find_in_catalog(table.place)
+            if scheme_of(place) != "file":
+                other.storage_options = {**options, **(self.storage_options or {})}
+        other.table = dataclasses.replace(table, place=place)
+        return other
+
+    @property
+    def is_local(self) -> bool:
+        """Whether Stoker reads files of this machine, as far as names tell."""
+        return self.storage is None and scheme_of(self._named()[0]) == "file"
+
+    def find_storage(self) -> Storage:
+        """Return what opens the files.
+
+        Blocks: on the store, where it must be asked to know.
+        """
+        if self.storage is not None:
+            return self.storage
+        if self.is_local:
+            return LocalStorage()
+        return storage_for(str(self._named()[0]), storage_options=self.storage_options)
+
+    def _named(self) -> Sequence[Source]:
+        return self.sources if self.table is None else (self.table.place,)
+
     def _places(self) -> list[Place]:
         """Return the sources as the storage knows them: local ones as absolute paths."""
-        is_local = self.storage is None and scheme_of(self.sources[0]) == "file"
-        return [place_of(source, is_local=is_local) for source in self.sources]
+        is_local = self.is_local and (self.table is None or not self.table.may_be_in_catalog)
+        places = [place_of(source, is_local=is_local) for source in self._named()]
+        return places if self.table is None else [Place(place.name) for place in places]
 
     def _kept_paths(self, folder: Path | str | None, runs: RunRule | None) -> tuple[Path | None, Path | None]:
         """Return the files that keep the catalogue and the footers."""
@@ -316,12 +409,13 @@ class Dataset:
             return None, None
         options = self.storage_options or {}
         place = {name: str(options[name]) for name in _PLACE_OPTIONS if name in options}
-        source = {"sources": self._places(), "place": place}
+        source: dict[str, object] = {"sources": self._places(), "place": place}
         footers = fingerprint("footers", source)
         catalogue = fingerprint(
             "catalogue",
             {
                 **source,
+                **({} if self.table is None else {"table": self.table.to_json()}),
                 "columns": self.columns,
                 "filter": None if self.filter is None else self.filter.to_json(),
                 "chunk_bytes": self.chunk_bytes,
@@ -339,22 +433,25 @@ class _Lazy:
         self._dataset = dataset
 
     @functools.cached_property
-    def _storage(self) -> Storage:
-        dataset = self._dataset
-        if dataset.storage is not None:
-            return dataset.storage
-        if scheme_of(dataset.sources[0]) == "file":
-            return LocalStorage()
-        return storage_for(str(dataset.sources[0]), storage_options=dataset.storage_options)
+    def located(self) -> Dataset:
+        return self._dataset.located()
+
+    @functools.cached_property
+    def storage(self) -> Storage:
+        return self.located.find_storage()
 
     def list(self, url: str) -> Any:
-        return self._storage.list(url)
+        return self.storage.list(url)
 
     def stat(self, url: str) -> Any:
-        return self._storage.stat(url)
+        return self.storage.stat(url)
 
     def read(self, url: str, offset: int, num_bytes: int) -> Any:
-        return self._storage.read(url, offset, num_bytes)
+        return self.storage.read(url, offset, num_bytes)
+
+
+def _footers(storage: Storage, path: Path | None, table: Table | None) -> Footers:
+    return Footers(storage, path=path, table=None if table is None else (table.schema, table.by_id))
 
 
 def transform_name(transform: Callable[..., Any]) -> str:

@@ -9,7 +9,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ from stoker.errors import SourceError
 from stoker.source.decode import decoding
 from stoker.source.files import write_aside
 from stoker.source.footer_numbers import Numbers, has_compiled_reader, read_numbers
+from stoker.source.naming import named
 from stoker.source.schema import Layout
 from stoker.source.storage import ObjectInfo, Storage
 from stoker.source.urls import name_bytes, name_of
@@ -146,11 +147,14 @@ class Footers:
     Args:
         storage: Where the files are.
         path: File that keeps the footers, or None.
+        table: Columns of the table that the files belong to, and whether they are found by ids: see `naming`. None
+            where the files are no table's.
     """
 
-    def __init__(self, storage: Storage, *, path: Path | None) -> None:
+    def __init__(self, storage: Storage, *, path: Path | None, table: tuple[pa.Schema, bool] | None = None) -> None:
         self._storage = storage
         self._path = path
+        self._table = table
         self._lock = threading.Lock()
         self._packed: dict[ObjectInfo, tuple[pa.Buffer, int]] = {}
         self._packed_bytes = 0
@@ -261,6 +265,9 @@ class Footers:
             if known == arrow and schema.equals(metadata.schema):
                 return layout
         layout = Layout.of(metadata)
+        if self._table is not None:
+            schema, by_id = self._table
+            layout = replace(layout, members=named(list(layout.fields), list(schema), by_id=by_id))
         with self._lock:
             for schema, known, same in self._layouts:
                 if known == arrow and schema.equals(metadata.schema):

@@ -32,10 +32,17 @@ _INT = re.compile(r"-?[0-9]{1,19}")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Listed:
-    """An object, and the partition its path says it is in: key -> text, None for hive's null."""
+    """An object, and what is known of its rows without reading it.
+
+    Attributes:
+        info: The object.
+        partition: What its path, or the log of its table, says of them: key -> text, None for null.
+        deleted: Rows that its table has no more, ascending, 8 bytes each.
+    """
 
     info: ObjectInfo
     partition: tuple[tuple[str, str | None], ...] = ()
+    deleted: bytes = b""
 
 
 def list_sources(places: Sequence[Place], storage: Storage, *, is_local: bool = False) -> list[Listed]:
@@ -248,4 +255,6 @@ def partition_value(file: Listed, field: pa.Field) -> pa.Scalar:
         return pa.scalar(None, field.type)
     if pa.types.is_integer(field.type):
         return pa.scalar(int(text), field.type)
-    return pa.scalar(name_bytes(text) if pa.types.is_binary(field.type) else text, field.type)
+    if pa.types.is_binary(field.type) or pa.types.is_fixed_size_binary(field.type):
+        return pa.scalar(name_bytes(text), field.type)
+    return pa.scalar(text).cast(field.type)

@@ -194,7 +194,7 @@ class RowReader:
                 leaves=leaves,
                 spans=chunks,
                 num_rows=int(self._known.num_rows[i]),
-                coded=want.coded,
+                coded=footer.checked.layout.stored_names(want.coded),
                 where=where,
                 url=file.info.url,
             )
@@ -203,7 +203,7 @@ class RowReader:
                 # After reading: what was read is then from the version that was listed, or it is not handed over; and
                 # where it could not be decoded, another version is the reason to tell.
                 check_unchanged(file.info, self._storage)
-        table = self._finished(table, file, want, where=where)
+        table = self._finished(footer.checked.layout.named(table), file, want, where=where)
         watch.stop(on_stage, fetched_bytes=ranges.num_bytes, decoded_bytes=want.sizes.of(table))
         return table
 
@@ -250,7 +250,7 @@ class RowReader:
                 leaves=leaves,
                 spans=chunks,
                 part_rows=[int(self._known.num_rows[j]) for j in unit],
-                coded=want.coded,
+                coded=footer.checked.layout.stored_names(want.coded),
                 share_out=_noted(share_out, watch, on_stage),
                 where=where,
                 url=file.info.url,
@@ -260,7 +260,7 @@ class RowReader:
                 table = next(parts, None)
                 if table is None:
                     raise SourceError(f"{where} ends before its last part", url=file.info.url)
-                table = self._finished(table, file, want, where=str(self.fragments[j]))
+                table = self._finished(footer.checked.layout.named(table), file, want, where=str(self.fragments[j]))
                 watch.stop(on_stage, fetched_bytes=stream.num_bytes - reported, decoded_bytes=want.sizes.of(table))
                 reported = stream.num_bytes
                 # What was read so far is from the version that was listed, or it is not handed over.

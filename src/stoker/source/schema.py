@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stoker.errors import FieldError, SourceError
+from stoker.source.naming import Member, by_table_names, renamed
 
 _NUM_HINTS = 4
 # Numbers of the types in the format.
@@ -62,6 +63,8 @@ class Layout:
         max_definition_levels: 0 where a leaf cannot be null. Shape [L].
         max_repetition_levels: 0 where a leaf lies in no list. Shape [L].
         time_units: What one step of a timestamp is as it is stored, as Arrow says it; "" where a leaf is none.
+        fields: The schema with the ids of its fields.
+        members: What the columns are called in their table; None where they are called the same.
     """
 
     schema: pa.Schema
@@ -72,6 +75,8 @@ class Layout:
     max_definition_levels: npt.NDArray[np.int64]
     max_repetition_levels: npt.NDArray[np.int64]
     time_units: tuple[str, ...]
+    fields: pa.Schema
+    members: tuple[Member, ...] | None = None
 
     @classmethod
     def of(cls, metadata: pq.FileMetaData) -> Layout:
@@ -96,10 +101,14 @@ class Layout:
             max_definition_levels=np.array([leaf.max_definition_level for leaf in leaves], np.int64),
             max_repetition_levels=np.array([leaf.max_repetition_level for leaf in leaves], np.int64),
             time_units=tuple(_time_unit(leaf) for leaf in leaves),
+            fields=parquet.to_arrow_schema().remove_metadata(),
         )
 
     def leaves(self, names: Iterable[str]) -> list[int]:
-        """Return the numbers of the Parquet leaves that the columns `names` (dotted) are made of, ascending."""
+        """Return the numbers of the Parquet leaves that the columns `names` (dotted) are made of, ascending.
+
+        A table's columns are meant by the table's names, here and wherever a layout is asked for columns.
+        """
         found = {i for name in names for i in self._by_prefix.get(name, ())}
         return sorted(found)
 
@@ -115,7 +124,19 @@ class Layout:
             while end > 0:
                 found.setdefault(path[:end], []).append(i)
                 end = path.rfind(".", 0, end)
-        return found
+        return found if self.members is None else by_table_names(self.members, found, self.schema)
+
+    def named(self, table: pa.Table) -> pa.Table:
+        """Return columns of the file under the names of their table, if it has one."""
+        return table if self.members is None else renamed(table, self.members)
+
+    def named_schema(self) -> pa.Schema:
+        """Return its schema under these names."""
+        return self.schema if self.members is None else self.named(self.schema.empty_table()).schema
+
+    def stored_names(self, names: Collection[str]) -> Collection[str]:
+        """Return what the file calls columns of the table."""
+        return names if self.members is None else {member.stored for member in self.members if member.name in names}
 
 
 def _time_unit(leaf: pq.ColumnSchema) -> str:

@@ -31,6 +31,7 @@ from stoker.source.fragments import Piece, RowGroup, plan_fragments
 from stoker.source.listing import Listed, partition_fields, partition_value
 from stoker.source.schema import Layout, unify
 from stoker.source.storage import ObjectInfo
+from stoker.source.tables.table import Table, check_layout
 from stoker.source.urls import name_bytes, name_of
 
 _log = logging.getLogger("stoker")
@@ -58,6 +59,7 @@ class Survey:
         num_rows: Rows that are read for it. Shape [K].
         num_samples: Rows that pass the filter. Shape [K].
         null_counts: Column -> nulls among its rows, -1 where that is not known. Shape [K] each.
+        table: The table that the files belong to, or None.
     """
 
     files: tuple[Listed, ...]
@@ -71,13 +73,16 @@ class Survey:
     num_rows: Counts
     num_samples: Counts
     null_counts: Mapping[str, Counts]
+    table: Table | None = None
 
 
 _ARRAYS = ("file", "start", "stop", "row_start", "row_stop", "num_rows", "num_samples")
 
 
-def read_layouts(files: Sequence[Listed], footers: Footers, *, num_threads: int) -> tuple[pa.Schema, pa.Schema]:
-    """Read every footer; return the schema that all files share, and the partition columns.
+def read_layouts(
+    files: Sequence[Listed], footers: Footers, table: Table | None, *, num_threads: int
+) -> tuple[pa.Schema, pa.Schema]:
+    """Read every footer; return the schema that all files share, or that of their table, and the partition columns.
 
     A partition column takes the place of a column of that name in the files, as in Spark.
 
@@ -97,7 +102,11 @@ def read_layouts(files: Sequence[Listed], footers: Footers, *, num_threads: int)
     distinct: dict[int, tuple[Layout, str]] = {}
     for layout, file in zip(layouts, files, strict=True):
         assert layout is not None
+        if table is not None:
+            check_layout(table, layout, file)
         distinct.setdefault(id(layout), (layout, file.info.url))
+    if table is not None:
+        return table.columns()
     partitions = pa.schema(partition_fields(files))
     unified = unify(list(distinct.values()))
     schema = pa.schema([field for field in unified if field.name not in partitions.names])
@@ -140,7 +149,7 @@ class Cut:
 def survivors(checked: Checked, file: Listed, cut: Cut, footers: Footers) -> frozenset[int]:
     """Return the row groups of a file that may hold a row that passes the filter."""
     groups = frozenset(range(len(checked.numbers.groups)))
-    if cut.prunable is None:
+    if cut.prunable is None or checked.layout.members is not None:  # the filter's names are not the footer's
         return groups
     if file.partition not in checked.survivors:
         try:
@@ -192,10 +201,15 @@ def cut_file(
         pieces = plan(groups)
     except ValueError as error:
         raise SourceError(f"the footer of {url} is corrupt: {error}", url=url) from error
-    return pieces, _nulls(layout, pieces, numbers.chunks[:, :, thrift.NULL_COUNT], sorted(needed), cut)
+    is_picked = cut.expression is not None or bool(file.deleted)
+    return pieces, _nulls(
+        layout, pieces, numbers.chunks[:, :, thrift.NULL_COUNT], sorted(needed), cut, is_picked=is_picked
+    )
 
 
-def _nulls(layout: Layout, pieces: Sequence[Piece], counts: Counts, needed: Sequence[int], cut: Cut) -> Counts:
+def _nulls(
+    layout: Layout, pieces: Sequence[Piece], counts: Counts, needed: Sequence[int], cut: Cut, *, is_picked: bool
+) -> Counts:
     """Return the nulls of each column in each fragment, as far as the footer's statistics say: a row a column.
 
     Args:
@@ -204,12 +218,13 @@ def _nulls(layout: Layout, pieces: Sequence[Piece], counts: Counts, needed: Sequ
         counts: What the footer says of each row group and leaf.
         needed: Row groups that are read.
         cut: How the file was cut.
+        is_picked: Whether only some of its rows are delivered.
     """
-    by_leaf = _nulls_of_leaves(layout, pieces, counts, needed, has_filter=cut.expression is not None)
+    by_leaf = _nulls_of_leaves(layout, pieces, counts, needed, is_picked=is_picked)
     names = cut.columns.names
     found = np.empty((len(names), len(pieces)), np.int64)
     # The file may have no such column: all null, though a filter may leave no row of it.
-    found[:] = [piece.num_rows if cut.expression is None else UNKNOWN for piece in pieces]
+    found[:] = [UNKNOWN if is_picked else piece.num_rows for piece in pieces]
     single: list[tuple[int, int]] = []
     for i, name in enumerate(names):
         own = layout.leaves_of(name)
@@ -224,7 +239,7 @@ def _nulls(layout: Layout, pieces: Sequence[Piece], counts: Counts, needed: Sequ
 
 
 def _nulls_of_leaves(
-    layout: Layout, pieces: Sequence[Piece], counts: Counts, needed: Sequence[int], *, has_filter: bool
+    layout: Layout, pieces: Sequence[Piece], counts: Counts, needed: Sequence[int], *, is_picked: bool
 ) -> Counts:
     """Return the same of each leaf."""
     num_groups, num_leaves = counts.shape
@@ -242,7 +257,7 @@ def _nulls_of_leaves(
     is_part = np.array([piece.row_start >= 0 for piece in pieces], np.bool_)
     nulls, odd = before[:, stop] - before[:, start]
     # In lists a null may be an empty list; of a part, or behind a filter, nobody knows which rows are null.
-    is_vague = (layout.max_repetition_levels > 0) | is_part[:, None] | has_filter
+    is_vague = (layout.max_repetition_levels > 0) | is_part[:, None] | is_picked
     return np.where((odd > 0) | ((nulls > 0) & is_vague), UNKNOWN, nulls).T
 
 
@@ -310,6 +325,7 @@ def keep_survey(path: Path, known: Survey) -> None:
             "size_bytes": pa.array([file.info.size_bytes for file in known.files], pa.int64()),
             "version": pa.array([file.info.version for file in known.files], pa.string()),
             "partition": pa.array([json.dumps(file.partition) for file in known.files], pa.string()),
+            "deleted": pa.array([file.deleted for file in known.files], pa.large_binary()),
         }
     )
     fragments = pa.table({name: getattr(known, name) for name in _ARRAYS})
@@ -323,7 +339,9 @@ def keep_survey(path: Path, known: Survey) -> None:
         }
     )
     options = ipc.IpcWriteOptions(compression="zstd")
-    for table in (files, fragments, nulls, known.schema.empty_table(), known.partitions.empty_table()):
+    columns = pa.schema([]) if known.table is None else known.table.to_schema()
+    schemas = (known.schema, known.partitions, columns)
+    for table in (files, fragments, nulls, *(schema.empty_table() for schema in schemas)):
         with ipc.new_stream(sink, table.schema, options=options) as writer:
             writer.write_table(table)
     content = sink.getvalue().to_pybytes()
@@ -348,19 +366,20 @@ def kept_survey(path: Path) -> Survey | None:
         _log.warning("the kept catalogue %s is damaged: the data set is looked through again", path)
         return None
     source = pa.BufferReader(pa.py_buffer(content).slice(24))
-    files, fragments, nulls, schema, partitions = (ipc.open_stream(source).read_all() for _ in range(5))
-    columns = (files[name].to_pylist() for name in ("url", "size_bytes", "version", "partition"))
+    files, fragments, nulls, schema, partitions, table = (ipc.open_stream(source).read_all() for _ in range(6))
+    columns = (files[name].to_pylist() for name in ("url", "size_bytes", "version", "partition", "deleted"))
     partition_of: dict[str, tuple[tuple[str, str | None], ...]] = {}
     listed = []
-    for name, size, version, text in zip(*columns, strict=True):
+    for name, size, version, text, deleted in zip(*columns, strict=True):
         if text not in partition_of:
             partition_of[text] = tuple((key, value) for key, value in json.loads(text))
         info = ObjectInfo(url=name_of(name), size_bytes=size, version=version)
-        listed.append(Listed(info=info, partition=partition_of[text]))
+        listed.append(Listed(info=info, partition=partition_of[text], deleted=deleted))
     return Survey(
         files=tuple(listed),
         schema=schema.schema,
         partitions=partitions.schema,
+        table=Table.from_schema(table.schema) if table.schema.metadata else None,
         null_counts=dict(zip(nulls["column"].to_pylist(), _rows_of(nulls["nulls"]), strict=True)),
         **{name: fragments[name].to_numpy() for name in _ARRAYS},
     )
