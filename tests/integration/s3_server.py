@@ -32,6 +32,7 @@ class S3Server:
     """An S3 server in threads of this process. All servers of a process hold the same buckets.
 
     Attributes:
+        inner: The server behind the door.
         requests: Method and path with query of every request over the network, in order of their coming.
         fault: What to answer in place of the server.
         rewrite: What becomes of the body of a listing.
@@ -39,8 +40,8 @@ class S3Server:
 
     def __init__(self) -> None:
         logging.getLogger("werkzeug").setLevel(logging.ERROR)
-        self._inner = DomainDispatcherApplication(create_backend_app)
-        self._client = Client(self._inner)
+        self.inner = DomainDispatcherApplication(create_backend_app)
+        self._client = Client(self.inner)
         self._lock = threading.Lock()
         self.requests: list[str] = []
         self.fault: Fault | None = None
@@ -59,9 +60,9 @@ class S3Server:
         if answer is not None:
             return answer(environ, start)
         if self.rewrite is not None and "list-type=2" in query:
-            given = Response.from_app(self._inner, environ)
+            given = Response.from_app(self.inner, environ)
             return Response(self.rewrite(given.get_data()), content_type=given.content_type)(environ, start)
-        return self._inner(environ, start)
+        return self.inner(environ, start)
 
     @property
     def endpoint(self) -> str:

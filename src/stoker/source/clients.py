@@ -7,6 +7,7 @@ says nothing. Here each gives up in seconds, and trying again is done in one pla
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
@@ -20,7 +21,7 @@ _CONNECT_TIMEOUT_S = 3.0
 # says nothing is given up after 25 s, one that stops in the midst of an answer after 50 s.
 _REQUEST_TIMEOUT_S = 5.0
 # Google's client tries for 15 minutes by itself.
-_GCS_RETRY_LIMIT = timedelta(seconds=10)
+_GCS_RETRY_LIMIT = timedelta(seconds=1)
 
 _CLIENTS = {
     "s3": "S3FileSystem",
@@ -85,6 +86,51 @@ def filesystem_for(
         return client(**{"host": host or "default", "port": int(port or 0), **given})
     except (TypeError, ValueError) as error:
         raise WrongArgumentError(f"storage_options for {scheme}: {error}") from error
+
+
+def address_of(
+    scheme: str, *, authority: str, options: Mapping[str, Any], environment: Mapping[str, str]
+) -> tuple[str, int] | None:
+    """Return host and port of a store whose client waits for minutes for a connection; None where it is another's.
+
+    Arguments as of `filesystem_for`.
+    """
+    if any(name.lower() in ("https_proxy", "http_proxy", "all_proxy") and environment[name] for name in environment):
+        return None
+    if scheme in ("gs", "gcs"):
+        if environment.get("CLOUD_STORAGE_EMULATOR_ENDPOINT"):
+            return None
+        place, http = str(options.get("endpoint_override") or "storage.googleapis.com"), options.get("scheme")
+    elif scheme in ("abfs", "abfss"):
+        account = str(options.get("account_name") or authority.rpartition("@")[2].partition(".")[0])
+        place, http = str(options.get("blob_storage_authority") or ".blob.core.windows.net"), None
+        place, http = account + place if place.startswith(".") else place, options.get("blob_storage_scheme")
+    else:
+        return None
+    host, _, port = place.rpartition("://")[2].partition(":")
+    return host, int(port) if port.isdigit() else 80 if http == "http" else 443
+
+
+def reach(host: str, port: int) -> None:
+    """Connect to a store, and hang up.
+
+    Raises:
+        ConnectionError: Nothing answers.
+    """
+    try:
+        socket.create_connection((host, port), timeout=_CONNECT_TIMEOUT_S).close()
+    except OSError as error:
+        raise ConnectionError(f"nothing answers at {host}:{port} ({error})") from error
+
+
+def web_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of fsspec's client of web servers, with time limits: its own is five minutes."""
+    try:
+        import aiohttp
+    except ImportError:
+        return dict(options)  # fsspec says so
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S, sock_read=_REQUEST_TIMEOUT_S)
+    return {**options, "client_kwargs": {"timeout": timeout, **options.get("client_kwargs", {})}}
 
 
 def option_names(client: type) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from stoker.source.clients import WrongArgumentError
 
 _HOPELESS = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
 # What stores say, in the words of pyarrow's clients and of their own.
+_GONE = (404, 410)
 _MISSING = re.compile(r"NO_SUCH_KEY|NO_SUCH_BUCKET|NoSuchKey|NoSuchBucket|HTTP status 404\b")
 _WAYS_OUT = (
     (
@@ -30,8 +31,37 @@ _WAYS_OUT = (
         re.compile(r"HTTP status 400\b.*No response body"),
         "check the credentials, which may have expired, and the region, in storage_options",
     ),
+    (
+        re.compile(r"libjvm|libhdfs|\bdlopen\("),
+        "hdfs:// needs Java and libhdfs: set JAVA_HOME, HADOOP_HOME or ARROW_LIBHDFS_DIR, and CLASSPATH",
+    ),
 )
-_UNREACHABLE = re.compile(r"NETWORK_CONNECTION")
+# What may be gone in a moment, and the way out where it is not.
+_WAYS_THERE = (
+    (
+        re.compile(r"OAuth2 access token|default credentials"),
+        "no credentials for Google Cloud Storage: set GOOGLE_APPLICATION_CREDENTIALS, or access_token in "
+        "storage_options, or anonymous=True there for a public bucket; and check the network",
+    ),
+    (
+        re.compile(r"DefaultAzureCredential|AuthenticationException|CredentialUnavailable"),
+        "no credentials for Azure: give account_key, sas_token, or tenant_id, client_id and client_secret in "
+        "storage_options, or set AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET",
+    ),
+    (
+        re.compile(r"NETWORK_CONNECTION|CURL error|nothing answers at"),
+        "check the network, and endpoint_override in storage_options",
+    ),
+    (
+        re.compile(r"get a new connection|Cannot connect to host|[Cc]onnection (timeout|refused)|Timeout on reading"),
+        "check the network and the address",
+    ),
+)
+# Of what a client says beyond: names of C++, and all that Google's says twice.
+_MOST_REASON = 240
+_NOISE = re.compile(
+    r"\bN\d+[A-Z]\w*E: |google::cloud::Status\(|Retry policy exhausted, with a last message of | error_info=.*"
+)
 
 
 @contextmanager
@@ -42,7 +72,10 @@ def translated(url: str, *, doing: str) -> Iterator[None]:
     except (SourceError, WrongArgumentError):
         raise
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise SourceMissingError(f"nothing is stored at {url}: check the name", url=url) from error
+        first = _first_cause(error)
+        if isinstance(first, (FileNotFoundError, NotADirectoryError)) or getattr(first, "status", None) in _GONE:
+            raise SourceMissingError(f"nothing is stored at {url}: check the name", url=url) from error
+        raise _failure(first, url, doing=doing) from first
     except IsADirectoryError as error:
         raise SourceMissingError(f"{url} is a folder, not a file", url=url) from error
     except PermissionError as error:
@@ -51,14 +84,24 @@ def translated(url: str, *, doing: str) -> Iterator[None]:
             url=url,
         ) from error
     except Exception as error:
-        # Clients of stores raise whatever they like, from botocore's own trees to bare Exception.
-        reason = _first_line(error)
-        if _MISSING.search(reason):
-            raise SourceMissingError(f"nothing is stored at {url} ({reason}): check the name", url=url) from error
-        way_out = _way_out(error)
-        if way_out is None and _UNREACHABLE.search(reason):
-            way_out = "check the network, and endpoint_override in storage_options"
-        raise SourceError(f"{doing} {url} failed: {reason}{'; ' + way_out if way_out else ''}", url=url) from error
+        raise _failure(error, url, doing=doing) from error
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    """Return why something is not there: fsspec says so of a file on a server that does not answer."""
+    while isinstance(error, FileNotFoundError) and error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def _failure(error: BaseException, url: str, *, doing: str) -> SourceError:
+    """Return what clients of stores raise, which is whatever they like, as an error of ours."""
+    reason = _first_line(error)
+    if _MISSING.search(str(error)):
+        return SourceMissingError(f"nothing is stored at {url} ({reason}): check the name", url=url)
+    text = str(error)
+    way_out = _way_out(error) or next((way for pattern, way in _WAYS_THERE if pattern.search(text)), None)
+    return SourceError(f"{doing} {url} failed: {reason}{'; ' + way_out if way_out else ''}", url=url)
 
 
 def _way_out(error: BaseException) -> str | None:
@@ -82,5 +125,8 @@ def is_transient(error: BaseException) -> bool:
 
 
 def _first_line(error: BaseException) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
+    text = _NOISE.sub("", str(error).strip())
+    if not text:
+        return type(error).__name__
+    line = text.splitlines()[0]
+    return line if len(line) <= _MOST_REASON else line[:_MOST_REASON].rsplit(" ", 1)[0] + " ..."

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+import numpy as np
 import pyarrow.fs as pafs
 
 from stoker.errors import SourceError, SourceMissingError
+from stoker.source.clients import reach
 from stoker.source.failures import translated
 from stoker.source.storage import BytesLike, ObjectInfo, exactly
 from stoker.source.urls import has_scheme
@@ -20,6 +23,8 @@ _MAX_OPEN_OBJECTS = 64
 
 # Asked for when a read was refused: enough for the store's words, which are a few hundred bytes.
 _REFUSAL_BYTES = 4096
+# What the end of the memory is marked with that a client reads into: nobody sends that by chance.
+_MARK_BYTES = 16
 
 
 class ArrowStorage:
@@ -30,12 +35,21 @@ class ArrowStorage:
         root_url: What a URL begins with, and ...
         root_path: ... what stands for it in a path of `filesystem`: "s3://" and "", "abfss://box@account.dfs..." and
             "box".
+        address: Host and port of a store whose client would wait for minutes for a connection.
     """
 
-    def __init__(self, filesystem: pafs.FileSystem, *, root_url: str, root_path: str = "") -> None:
+    def __init__(
+        self,
+        filesystem: pafs.FileSystem,
+        *,
+        root_url: str,
+        root_path: str = "",
+        address: tuple[str, int] | None = None,
+    ) -> None:
         self._filesystem = filesystem
         self._root_url = root_url
         self._root_path = root_path
+        self._address = address
         self._lock = threading.Lock()
         self._open: OrderedDict[str, Any] = OrderedDict()
 
@@ -43,6 +57,7 @@ class ArrowStorage:
         """Return every object under `url`."""
         selector = pafs.FileSelector(self._path(url), recursive=True, allow_not_found=True)
         with translated(url, doing="listing"):
+            self._reach()
             infos = self._filesystem.get_file_info(selector)
         found = [self._info(info) for info in infos if info.type == pafs.FileType.File]
         return sorted(found, key=lambda info: info.url)
@@ -50,6 +65,7 @@ class ArrowStorage:
     def stat(self, url: str) -> ObjectInfo:
         """Return size and modification time of the object `url`."""
         with translated(url, doing="looking up"):
+            self._reach()
             info = self._filesystem.get_file_info(self._path(url))
         if info.type != pafs.FileType.File:
             what = (
@@ -62,6 +78,7 @@ class ArrowStorage:
         """Return `num_bytes` of the object `url` from `offset` on."""
         data: BytesLike = b""
         with translated(url, doing="reading"):
+            self._reach()
             file = self._opened(url)
             if offset + num_bytes > file.size():
                 # It may have been opened before a larger object took its place.
@@ -69,14 +86,21 @@ class ArrowStorage:
                 file = self._opened(url)
             try:
                 if offset < file.size():
-                    data = file.read_at(num_bytes, offset)
+                    data = _read(file, offset, min(num_bytes, file.size() - offset))
             except OSError as error:
                 self._forget(url)
                 if "Failed to flush response stream" in str(error):
                     # The store refused in more bytes than were asked for: its words had no room and are lost.
                     self._opened(url).read_at(_REFUSAL_BYTES, 0)
+                    raise OSError(f"it gave more than the {num_bytes:,} bytes at {offset:,}") from error
                 raise
         return exactly(data, num_bytes, url=url, offset=offset)
+
+    def _reach(self) -> None:
+        """Find out whether anything answers, until something does."""
+        if self._address is not None:
+            reach(*self._address)
+            self._address = None
 
     def _forget(self, url: str) -> None:
         with self._lock:
@@ -112,6 +136,29 @@ class ArrowStorage:
 
     def __repr__(self) -> str:
         return f"ArrowStorage({self._filesystem.type_name!r})"
+
+
+def _read(file: Any, offset: int, num_bytes: int) -> BytesLike:
+    """Return so many bytes of a file that pyarrow opened.
+
+    Its clients return as many as they were asked for, however short the answer was: what lies behind is whatever the
+    memory held. So it lies in memory of ours, whose last bytes are marked. Where the mark is still there, or the store
+    sent the same by chance, these bytes are read again, over others.
+
+    Raises:
+        OSError: Fewer came.
+    """
+    room = np.empty(num_bytes, np.uint8)
+    end = room[-_MARK_BYTES:]
+    end[:] = mark = np.frombuffer(os.urandom(len(end)), np.uint8)
+    num_come = file.get_stream(offset, num_bytes).readinto(room)
+    if num_come == num_bytes and num_bytes and end[-1] == mark[-1]:
+        again = ~end
+        file.get_stream(offset + num_bytes - len(end), len(end)).readinto(again)
+        num_come -= not np.array_equal(again, end)
+    if num_come != num_bytes:
+        raise OSError(f"it gave fewer than the {num_bytes:,} bytes that were asked for at {offset:,}")
+    return room.data
 
 
 class FsspecStorage:
@@ -167,11 +214,14 @@ class FsspecStorage:
         """Return `num_bytes` of the object `url` from `offset` on."""
         with translated(url, doing="reading"):
             data: bytes = self._filesystem.cat_file(self._path(url), start=offset, end=offset + num_bytes)
-        if len(data) > num_bytes:
-            raise SourceError(
-                f"{url}: the server gives whole objects where ranges are asked for: copy them to another place", url=url
-            )
-        return exactly(data, num_bytes, url=url, offset=offset)
+            if len(data) > num_bytes:
+                raise SourceError(
+                    f"{url}: the server gives whole objects where ranges are asked for: copy them to another place",
+                    url=url,
+                )
+            if len(data) < num_bytes:
+                raise OSError(f"it gave {len(data):,} of the {num_bytes:,} bytes that were asked for at {offset:,}")
+        return data
 
     def _path(self, url: str) -> str:
         return str(self._filesystem._strip_protocol(url))

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from stoker.source.clients import ARROW_SCHEMES, WrongArgumentError, filesystem_for
+from stoker.source.clients import ARROW_SCHEMES, WrongArgumentError, address_of, filesystem_for, web_options
 from stoker.source.failures import translated
 from stoker.source.filesystems import ArrowStorage, FsspecStorage
 from stoker.source.local import LocalStorage
@@ -42,6 +42,8 @@ def storage_for(url: str, *, storage_options: Mapping[str, Any] | None = None) -
         raise WrongArgumentError(
             f"{url}: the scheme {scheme!r} is opened through fsspec, which is not installed: pip install stoker[fsspec]"
         ) from None
+    if scheme in ("http", "https"):
+        options = web_options(options)
     try:
         filesystem, path = fsspec.core.url_to_fs(url, **options)
     except (ValueError, ImportError) as error:
@@ -61,4 +63,5 @@ def _arrow_storage(url: str, scheme: str, options: Mapping[str, Any]) -> ArrowSt
         root_url, root_path = root_url + authority, authority.split("@", 1)[0]
     with translated(place, doing="connecting to"):
         filesystem = filesystem_for(scheme, authority=authority, query=query, options=options, environment=os.environ)
-    return ArrowStorage(filesystem, root_url=root_url, root_path=root_path)
+    address = address_of(scheme, authority=authority, options=options, environment=os.environ)
+    return ArrowStorage(filesystem, root_url=root_url, root_path=root_path, address=address)

@@ -64,7 +64,9 @@ class LocalStorage:
 def _read(fd: int, offset: int, num_bytes: int) -> BytesLike:
     """Return what there is of so many bytes."""
     if num_bytes < _LARGE_BYTES:
-        return os.pread(fd, num_bytes, offset)
+        data = os.pread(fd, num_bytes, offset)
+        if len(data) == num_bytes:
+            return data
     room = memory(num_bytes).data
     done = 0
     while done < num_bytes:  # one call of the system gives at most 2 GiB
