@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker import loops
+from stoker.arguments import explain_arguments
 
 Array: TypeAlias = npt.NDArray[Any]
 Form: TypeAlias = Literal["cast", "bfloat16", "bits", "scaled"]
@@ -31,6 +32,7 @@ _HALF = 16
 _MANY = 8192
 
 
+@explain_arguments({})
 @dataclass(frozen=True)
 class Scaled:
     """Floats of a known range, kept as evenly spaced steps: 256 of them as uint8, 65,536 as uint16.

@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from stoker.arguments import explain_arguments
 from stoker.compact import Compact, KeptAs, check_kept_as
 from stoker.ragged import Ragged as Ragged
 from stoker.ragged import Shared as Shared
@@ -35,6 +36,7 @@ Arrays: TypeAlias = dict[str, "Array | Ragged"]
 """Fields by name. Only where a loader was asked for what samples share as it is kept, some are `Shared`."""
 
 
+@explain_arguments({"type": "say dtype=", "default": "say fill=", "fill_value": "say fill=", "na_value": "say fill="})
 @dataclass(frozen=True)
 class Field:
     """One named array of a sample, as the user asks for it.

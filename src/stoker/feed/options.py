@@ -33,6 +33,35 @@ _MIN_PLAIN_WINDOW = 4
 _log = logging.getLogger("stoker")
 
 
+# What other loaders call it, and what it is here.
+HINTS = {
+    "num_workers": "batches are made by threads of this process, num_threads= of them; transform_in='processes' is for "
+    "a transform that holds the interpreter's lock",
+    "drop_last": "say remainder='drop', 'keep' or 'pad'",
+    "pin_memory": "leave it out; stoker.torch.TorchLoader(device='cuda') copies from pinned memory by itself",
+    "pin_memory_device": "leave it out; stoker.torch.TorchLoader(device='cuda') copies from pinned memory by itself",
+    "persistent_workers": "leave it out; there are no workers, and threads live from epoch to epoch",
+    "worker_init_fn": "leave it out; there are no workers, only threads of this process",
+    "multiprocessing_context": "leave it out; there are no workers, only threads of this process",
+    "timeout": "leave it out; what fails is raised at the step that needed it",
+    "in_order": "leave it out; batches always come in their order",
+    "prefetch_factor": "say prefetch=, the batches made ahead of the step",
+    "collate_fn": "batches come made; augment= changes each of them, Dataset(transform=...) what is kept in the cache",
+    "sampler": "the order is said by shuffle=, seed=, shuffle_by=, weights= or sequence=, and ranks' shares by shard=",
+    "batch_sampler": "the order is said by shuffle=, shuffle_by=, weights= or sequence=, and the size by batch_size=",
+    "generator": "say seed=, an integer",
+    "random_state": "say seed=, an integer",
+    "shuffle_buffer": "say window=, the chunks whose samples are mixed; window='all' mixes the whole data set",
+    "shuffle_buffer_size": "say window=, the chunks whose samples are mixed; window='all' mixes the whole data set",
+    "buffer_size": "say window=, the chunks whose samples are mixed; window='all' mixes the whole data set",
+    "num_replicas": "say world_size=",
+    "num_epochs": "each `for` over the loader is one epoch: for epoch in range(3): for batch in loader: ...",
+    "epochs": "each `for` over the loader is one epoch: for epoch in range(3): for batch in loader: ...",
+    "cache_dir": "say cache=, a folder",
+    "device": "tensors on a device come from stoker.torch.TorchLoader(..., device='cuda')",
+}
+
+
 class LoaderOptions(TypedDict, total=False):
     """The keyword arguments of `Loader`, for loaders that pass them on."""
 

@@ -8,6 +8,7 @@ from typing import Any, Literal, Self, get_args
 
 import numpy as np
 
+from stoker.arguments import explain_arguments
 from stoker.feed.shard import place_in_mesh
 from stoker.order.plain import Int64
 from stoker.spec import Entry, Spec
@@ -15,6 +16,7 @@ from stoker.spec import Entry, Spec
 Layout = Literal["contiguous", "zigzag"]
 
 
+@explain_arguments({})
 @dataclass(frozen=True, kw_only=True)
 class SequenceShard:
     """The rank's part of every sequence, where several ranks of one model replica work on the same samples.

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Self
 
+from stoker.arguments import explain_arguments
 from stoker.feed.claims import launched_claim
 from stoker.order import shard as order
 
 
+@explain_arguments({})
 @dataclass(frozen=True)
 class Shard(order.Shard):
     """The rank's share of every global batch.

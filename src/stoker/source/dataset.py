@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stoker.arguments import explain_arguments
 from stoker.errors import SourceMissingError
 from stoker.identity import fingerprint
 from stoker.machine import num_cores
@@ -43,6 +44,24 @@ from stoker.trace.stages import OnStage, ignore_stage, timed
 
 _log = logging.getLogger("stoker")
 
+# What other readers call it, and what it is here.
+_HINTS = {
+    **dict.fromkeys(
+        ("path", "paths", "url", "urls", "root", "data_dir", "data_files", "files", "local", "remote"),
+        "give the path, URL or list of them first: Dataset('data/')",
+    ),
+    "filter": "say filters=, an expression or tuples such as [('country', '=', 'DE')]",
+    "predicate": "say filters=, an expression or tuples such as [('country', '=', 'DE')]",
+    "schema": "columns come as the files have them; fields={'name': 'float32'} makes others of them",
+    "dtype": "say fields={'name': 'float32'}",
+    "partitioning": "leave it out; key=value folders become columns",
+    "filesystem": "say storage_options= for the store of the URL, or storage= for one of your own",
+    "format": "leave it out; files are Parquet",
+    "streaming": "leave it out; what is read is kept in the loader's cache=",
+    "cache_dir": "the cache is the loader's: Loader(dataset, cache='/ssd/cache', ...)",
+    "split": "give the folder or files of the split: Dataset('data/train')",
+}
+
 Transform: TypeAlias = "Callable[[pa.Table], Mapping[str, np.ndarray[Any, Any]] | pa.Table]"
 
 # Footers of a remote store are waits, not work: this many times more of them at once than threads were asked for.
@@ -53,6 +72,7 @@ _LOCAL_THREADS_A_CORE = 2
 _PLACE_OPTIONS = ("endpoint_override", "endpoint_url", "scheme", "region", "account_name", "host", "port")
 
 
+@explain_arguments(_HINTS)
 class Dataset:
     """Rows of Parquet files, as the user wants them: which files, columns and rows, and what becomes of them.
 

@@ -8,13 +8,22 @@ from fractions import Fraction
 from numbers import Real
 from typing import Literal, get_args
 
+from stoker.arguments import explain_arguments
 from stoker.errors import FieldError
 from stoker.source.dataset import Dataset
 from stoker.spec import Spec
 
 _Until = Literal["first", "last"]
 
+# What other mixers call it, and what it is here.
+_HINTS = {
+    "probabilities": "say weights=, name -> share in any scale",
+    "proportions": "say weights=, name -> share in any scale",
+    "stopping_strategy": "say until='first' or 'last', the data set that ends an epoch when it is used up",
+}
 
+
+@explain_arguments(_HINTS)
 class Mixture:
     """Several data sets, mixed by weights; goes wherever a `Dataset` goes into a loader.
 

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple, NoReturn, Self, Unpack, cast, get_args
 
 from torch.utils.data import IterableDataset, get_worker_info
 
+from stoker.arguments import explain_arguments
 from stoker.errors import ResumeError
 from stoker.feed.loader import BatchIterator, Loader
-from stoker.feed.options import LoaderOptions, Wanted
+from stoker.feed.options import HINTS, LoaderOptions, Wanted
 from stoker.feed.ranks import Ranks
 from stoker.feed.resume import Allowed, Resume
 from stoker.feed.run import Standing, Turn
@@ -30,6 +31,13 @@ from stoker.torch.tensors import Tensors
 
 _REMAINDERS = get_args(Remainder)
 
+_OF_DATA_LOADER = "it is the DataLoader's: DataLoader(dataset, batch_size=None, {}=...)"
+_HINTS = HINTS | {
+    name: _OF_DATA_LOADER.format(name)
+    for name in ("num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "multiprocessing_context")
+}
+_HINTS["device"] = "batches are on the CPU; pin_memory=True of the DataLoader and .to(device) bring them over"
+
 
 class Begin(NamedTuple):
     """Where a pass begins.
@@ -45,6 +53,7 @@ class Begin(NamedTuple):
     is_over: bool = False
 
 
+@explain_arguments(_HINTS, options=LoaderOptions.__annotations__)
 class TorchDataset(IterableDataset[Tensors]):
     """The batches of a `stoker.TorchLoader`, as a data set for `torch.utils.data.DataLoader`.
 

@@ -6,9 +6,10 @@ from typing import NoReturn, Self, Unpack
 
 import torch
 
+from stoker.arguments import explain_arguments
 from stoker.errors import ResumeError
 from stoker.feed.loader import Loader
-from stoker.feed.options import LoaderOptions
+from stoker.feed.options import HINTS, LoaderOptions
 from stoker.feed.run import Run, Turn
 from stoker.order.position import Position
 from stoker.source.dataset import Dataset
@@ -26,6 +27,7 @@ _NO_DATASET = (
 )
 
 
+@explain_arguments(HINTS, options=LoaderOptions.__annotations__)
 class TorchLoader(Loader):
     """A `stoker.Loader` whose batches are dicts of torch tensors.
 

@@ -9,12 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
+from stoker.arguments import explain_arguments
 from stoker.trace import chrome
 from stoker.trace.nvtx import nvtx_ranges
 from stoker.trace.stages import Ranges, Stages
 from stoker.trace.track import Span
 
 
+@explain_arguments({})
 class Trace:
     """A recording of what every thread of one or more loaders does: which stage, from when to when, for which step.
 

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from stoker.arguments import explain_arguments
 from stoker.identity import fingerprint
 from stoker.source.units.rule import RunRule
 
@@ -109,6 +110,7 @@ class Weighted(Asked):
         return {"kind": "weights", "column": self.column}
 
 
+@explain_arguments({})
 @dataclass(frozen=True, init=False, repr=False)
 class NGram(Asked):
     """Windows over consecutive rows of one key, for `Loader(sequence=...)`: a batch gives [B, L, ...] of each field.
@@ -217,6 +219,7 @@ class NGram(Asked):
         return {name: tuple(places) for name, places in found.items()}
 
 
+@explain_arguments({})
 @dataclass(frozen=True, init=False, repr=False)
 class Pack(Asked):
     """Ragged fields packed into rows of one length, for `Loader(sequence=...)`.
