@@ -2,6 +2,7 @@
 
 import inspect
 
+import numpy as np
 import pytest
 
 import stoker
@@ -95,3 +96,77 @@ def test_signatures_stay_as_they_are_written(cls):
     parameters = inspect.signature(cls).parameters
     assert {*MADE[cls]} <= {*parameters} or "options" in parameters
     assert not any(one.kind is one.VAR_POSITIONAL for one in parameters.values())
+
+
+NUMBERS = [True, 2.5, float("nan"), "3", None, [], object(), np.array([1, 2])]
+WRONG = {
+    (stoker.Loader, "batch_size"): [*NUMBERS[:3], 0, -1, "3", 2**63],
+    (stoker.Loader, "seed"): NUMBERS,
+    (stoker.Loader, "shuffle"): [1, "yes", None],
+    (stoker.Loader, "window"): [0, 2.5, "many", True],
+    (stoker.Loader, "lanes"): [0, *NUMBERS[:4]],
+    (stoker.Loader, "num_threads"): [0, -2, *NUMBERS[:4]],
+    (stoker.Loader, "prefetch"): [-1, *NUMBERS[:4]],
+    (stoker.Loader, "rank"): [-1, *NUMBERS[:4]],
+    (stoker.Loader, "cache"): [3, b"x"],
+    (stoker.Loader, "cache_limit"): [0, -1, 2.5, True, "much", float("nan")],
+    (stoker.Loader, "remainder"): [None, "last", 1],
+    (stoker.Loader, "trace"): [True, "trace.json"],
+    (stoker.Loader, "shuffle_by"): [3, [3], "", {"a"}],
+    (stoker.Loader, "weights"): [3, ["w"], ""],
+    (stoker.Loader, "sequence"): [8, "tokens"],
+    (stoker.Loader, "sequence_shard"): [1, stoker.Shard()],
+    (stoker.Dataset, "columns"): ["id", 3, [3], {"id"}, (name for name in "ab")],
+    (stoker.Dataset, "fields"): [["x"], {"x": 3}, {3: "int64"}, {"x": None}],
+    (stoker.Dataset, "chunk_size"): [0, -1, 2.5, True, "big", None],
+    (stoker.Dataset, "refresh"): [1, None, "yes"],
+    (stoker.Dataset, "storage_options"): [3, "region", [("a", 1)]],
+    (stoker.Dataset, "transform"): [3, "f"],
+    (stoker.Mixture, "weights"): [3, [1.0], {"a": float("nan")}, {"a": -1}, {"a": True}, {"a": "1"}, {"b": 1}],
+    (stoker.Mixture, "source_field"): [3, ""],
+    (stoker.Field, "dtype"): [3, "str", object(), b"x", np.int64(3)],
+    (stoker.Field, "columns"): [3, [], [""], [3], b"x", {"a", "b"}, ["a", "a"], {"a": 1}],
+    (stoker.Field, "shape"): [-1, 2.5, True, "3", [None], [True], {3}],
+    (stoker.Field, "vocabulary"): ["abc", b"abc", 3, [], {"a", "b"}, {"a": 0}, ["a", "a"], [1.5], [None]],
+    (stoker.Field, "hash_buckets"): [0, True, 2.5, 10**30],
+    (stoker.Field, "num_bytes"): [0, True, 2.5, 10**30],
+    (stoker.Field, "fill"): [[], object(), b"x", np.array([1])],
+    (stoker.Field, "mask"): [1, "yes", None],
+    (stoker.Pack, "length"): [0, *NUMBERS, 2**31],
+    (stoker.Pack, "split"): [1, None],
+    (stoker.Pack, "cu_seqlens"): [1, None],
+    (stoker.Pack, "together"): [3, [3], {"labels"}, ["a", "a"]],
+    (stoker.Pack, "pad"): ["0", None, [0]],
+    (stoker.NGram, "length"): [0, *NUMBERS[:4], 2**31],
+    (stoker.NGram, "keys"): [3, [3], [""], {"a"}],
+    (stoker.NGram, "max_gap"): [-1, "1s", True],
+    (stoker.NGram, "overlap"): [0, None],
+    (stoker.Shard, "rank"): [-1, 1, *NUMBERS],
+    (stoker.Shard, "world_size"): [0, *NUMBERS],
+    (stoker.SequenceShard, "rank"): [-1, 2, *NUMBERS],
+    (stoker.SequenceShard, "fields"): [[], 3, "", {"tokens"}, ["a", "a"], None],
+    (stoker.SequenceShard, "layout"): ["ring", None],
+    (stoker.Scaled, "low"): [float("nan"), float("-inf"), -(10**400), "0", None, True, [0.0]],
+    (stoker.Scaled, "high"): [float("inf"), 10**400, "1", None, [1.0], np.array([1.0])],
+    (stoker.Trace, "max_spans"): [0, *NUMBERS],
+    (stoker.Trace, "nvtx"): [1, "yes", None],
+}
+
+
+@pytest.mark.parametrize(("cls", "name"), WRONG, ids=lambda value: getattr(value, "__name__", value))
+def test_a_wrong_value_is_an_error_at_construction_that_names_its_argument(cls, name):
+    for value in WRONG[cls, name]:
+        with pytest.raises((TypeError, ValueError), match=name.removesuffix("s")) as found:
+            cls(**(MADE[cls] | {name: value}))
+        assert found.type in (TypeError, ValueError), value
+
+
+def test_numpy_numbers_arrays_and_paths_are_taken_for_what_they_are():
+    assert stoker.Field("int64", shape=3).shape == stoker.Field("int64", shape=(np.int32(3),)).shape == (3,)
+    assert stoker.Field(vocabulary=np.array(["a", "b"])).vocabulary == ("a", "b")
+    assert stoker.Field(columns=np.array(["a", "b"])).columns == ("a", "b")
+    assert stoker.Field(hash_buckets=np.int64(8)) == stoker.Field(hash_buckets=8)
+    assert stoker.Field(fill=np.float32(0.5)).to_json() == stoker.Field(fill=0.5).to_json()
+    assert stoker.Shard(np.int64(1), np.int32(4)) == stoker.Shard(1, 4)
+    assert stoker.Scaled(np.float32(0), 1) == stoker.Scaled(0.0, 1.0)
+    assert stoker.Pack("tokens", length=np.int16(8)).length == 8

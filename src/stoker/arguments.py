@@ -1,12 +1,14 @@
-"""Arguments that a class does not have, answered with what it has instead."""
+"""Arguments of public classes: of the right type, and those that a class does not have answered with what it has."""
 
 from __future__ import annotations
 
 import difflib
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
+
+import numpy as np
 
 _Class = TypeVar("_Class", bound=type)
 
@@ -58,3 +60,53 @@ def _way_out(name: str, names: tuple[str, ...], hints: Mapping[str, str]) -> str
         return f": it is an argument of {' and of '.join(owners)}"
     near = difflib.get_close_matches(name.lower(), names, n=2, cutoff=0.6)
     return f"; near: {', '.join(near)}" if near else f"; it has {', '.join(names)}"
+
+
+def integer(value: object, name: str, *, at_least: int | None = 1, at_most: int = 2**63 - 1) -> int:
+    """Return an argument as an integer; NumPy's are integers, bools are none.
+
+    Raises:
+        TypeError: It is none.
+        ValueError: It is less than `at_least`, or more than `at_most` where it has a least value.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name} must be an integer, not {value!r}")
+    if at_least is not None and value < at_least:
+        raise ValueError(f"{name} must be at least {at_least}, not {value}")
+    if at_least is not None and value > at_most:
+        raise ValueError(f"{name} must be at most {at_most:,}, not {value}")
+    return int(value)
+
+
+def flag(value: object, name: str) -> bool:
+    """Return an argument as a bool.
+
+    Raises:
+        TypeError: It is none, and would only be as true as Python thinks it is.
+    """
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name} must be True or False, not {value!r}")
+    return bool(value)
+
+
+def names(value: object, name: str) -> tuple[str, ...]:
+    """Return an argument that is one name or several in an order, each once.
+
+    Raises:
+        TypeError: It is no text and no sequence of texts. A set is none: its order is another one in each process.
+        ValueError: One is empty, or is there twice.
+    """
+    if isinstance(value, str):
+        value = (value,)
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, bytes | bytearray) or not isinstance(value, Sequence):
+        raise TypeError(f"{name} must be a name or a sequence of names, not {value!r}")
+    for one in value:
+        if not isinstance(one, str):
+            raise TypeError(f"{name} must hold names, not {one!r}")
+    if not all(value):
+        raise ValueError(f"{name} has a name that is empty")
+    if len(set(value)) != len(value):
+        raise ValueError(f"{name} names {next(one for one in value if list(value).count(one) > 1)!r} twice")
+    return tuple(map(str, value))

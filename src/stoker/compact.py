@@ -9,6 +9,7 @@ and bits come back as they were; floats as near as their form says.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -57,11 +58,16 @@ class Scaled:
     dtype: str = "uint8"
 
     def __post_init__(self) -> None:
-        if not (np.isfinite(self.low) and np.isfinite(self.high) and self.low < self.high):
-            raise ValueError(f"Scaled: the range must be finite and not empty, not {self.low} to {self.high}")
-        # One range has one name in fingerprints, however its ends were written.
-        object.__setattr__(self, "low", float(self.low))
-        object.__setattr__(self, "high", float(self.high))
+        for name in ("low", "high"):
+            value: Any = getattr(self, name)
+            value = value.item() if isinstance(value, np.number) else value
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise TypeError(f"Scaled: {name} must be a number, not {value!r}")
+            if not abs(value) <= sys.float_info.max:
+                raise ValueError(f"Scaled: {name}, an end of the range, must be finite, not {value}")
+            object.__setattr__(self, name, float(value))  # one range has one name, however its ends were written
+        if not self.low < self.high:
+            raise ValueError(f"Scaled: the range must not be empty, not {self.low} to {self.high}")
         if self.dtype not in ("uint8", "uint16"):
             raise ValueError(f"Scaled: dtype must be 'uint8' or 'uint16', not {self.dtype!r}")
 

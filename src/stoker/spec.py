@@ -14,6 +14,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -21,7 +22,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from stoker.arguments import explain_arguments
+from stoker.arguments import explain_arguments, flag, integer, names
 from stoker.compact import Compact, KeptAs, check_kept_as
 from stoker.ragged import Ragged as Ragged
 from stoker.ragged import Shared as Shared
@@ -84,6 +85,8 @@ class Field:
         if self.kept_as is not None:
             check_kept_as(self.kept_as)
         if self.dtype is not None:
+            if not isinstance(self.dtype, str | type | np.dtype):
+                raise TypeError(f"Field: dtype must be the name of a dtype, such as 'float32', not {self.dtype!r}")
             try:
                 dtype = np.dtype(self.dtype)
             except TypeError:
@@ -94,31 +97,27 @@ class Field:
         ways = [n for n in ("vocabulary", "hash_buckets", "num_bytes") if getattr(self, n) is not None]
         if len(ways) > 1:
             raise ValueError(f"Field: {' and '.join(ways)} are different ways to make numbers; give one")
-        for name in ("hash_buckets", "num_bytes"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                raise ValueError(f"Field: {name} must be a positive integer, not {value!r}")
+        for name, least, most in (("hash_buckets", 1, 2**63 - 1), ("num_bytes", 1, 2**31 - 1), ("unknown", None, 0)):
+            if getattr(self, name) is not None:
+                value = integer(getattr(self, name), f"Field: {name}", at_least=least, at_most=most)
+                object.__setattr__(self, name, value)
         if self.unknown is not None and self.vocabulary is None:
             raise ValueError("Field: unknown only means something beside a vocabulary")
-        if isinstance(self.vocabulary, str):
-            raise TypeError("Field: vocabulary must be a sequence of values, not one string")
         if self.vocabulary is not None:
-            values = [value.item() if isinstance(value, np.generic) else value for value in self.vocabulary]
-            strange = next(
-                (value for value in values if isinstance(value, bool) or not isinstance(value, str | int)), None
-            )
-            if strange is not None:
-                raise TypeError(f"Field: the vocabulary must hold strings or integers, not {strange!r}")
-            if len(set(values)) != len(values):
-                raise ValueError("Field: the vocabulary names a value twice")
-            object.__setattr__(self, "vocabulary", tuple(values))
-        if self.columns is not None and not isinstance(self.columns, str):
-            object.__setattr__(self, "columns", tuple(self.columns))
+            object.__setattr__(self, "vocabulary", _checked_vocabulary(self.vocabulary))
+        if self.columns is not None:
+            found = names(self.columns, "Field: columns")
+            if not found:
+                raise ValueError("Field: columns names no column")
+            object.__setattr__(self, "columns", found[0] if isinstance(self.columns, str) else found)
         if self.shape is not None:
-            shape = tuple(self.shape)
-            if any(not isinstance(k, int) or k < 0 for k in shape):
-                raise ValueError(f"Field: shape must be non-negative integers, not {self.shape!r}")
-            object.__setattr__(self, "shape", shape)
+            object.__setattr__(self, "shape", _checked_shape(self.shape))
+        fill: Any = self.fill
+        fill = fill.item() if isinstance(fill, np.generic) else fill
+        if not isinstance(fill, int | float | str | None):
+            raise TypeError(f"Field: fill must be a number or a text, not {fill!r}")
+        object.__setattr__(self, "fill", fill)
+        object.__setattr__(self, "mask", flag(self.mask, "Field: mask"))
 
     def __repr__(self) -> str:
         """Return what was given, a long vocabulary by its length."""
@@ -146,6 +145,33 @@ class Field:
             # Left out where it is not asked for: chunks from before there was such a thing stay what they are.
             **({} if self.kept_as is None else {"kept_as": repr(self.kept_as)}),
         }
+
+
+def _checked_vocabulary(vocabulary: Any) -> tuple[str | int, ...]:
+    if isinstance(vocabulary, str | bytes | bytearray) or not isinstance(vocabulary, Iterable):
+        raise TypeError(f"Field: vocabulary must be a sequence of values, not {vocabulary!r}")
+    if isinstance(vocabulary, AbstractSet):
+        raise TypeError("Field: vocabulary is a set, whose order differs between processes: give sorted(...) of it")
+    if isinstance(vocabulary, Mapping):
+        raise TypeError("Field: vocabulary is a mapping; give its values in the order of their codes, as a list")
+    listed = vocabulary.to_pylist() if hasattr(vocabulary, "to_pylist") else list(vocabulary)
+    values = [value.item() if isinstance(value, np.generic) else value for value in listed]
+    strange = [value for value in values if isinstance(value, bool) or not isinstance(value, str | int)]
+    if strange:
+        raise TypeError(f"Field: the vocabulary must hold strings or integers, not {strange[0]!r}")
+    if not values:
+        raise ValueError("Field: the vocabulary is empty")
+    if len(set(values)) != len(values):
+        raise ValueError("Field: the vocabulary names a value twice")
+    return tuple(values)
+
+
+def _checked_shape(shape: Any) -> tuple[int, ...]:
+    if isinstance(shape, int | np.integer):
+        shape = (shape,)  # as in NumPy
+    if not isinstance(shape, list | tuple):
+        raise TypeError(f"Field: shape must be a tuple of integers, not {shape!r}")
+    return tuple(integer(size, "Field: a length in shape", at_least=0) for size in shape)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,13 +57,13 @@ def test_two_fields_of_one_name_are_refused():
         ({"dtype": "float33"}, ValueError, "no NumPy dtype"),
         ({"dtype": "str"}, ValueError, "cannot be a tensor"),
         ({"vocabulary": ["a"], "hash_buckets": 3}, ValueError, "give one"),
-        ({"hash_buckets": 0}, ValueError, "positive"),
-        ({"num_bytes": True}, ValueError, "positive"),
+        ({"hash_buckets": 0}, ValueError, "at least 1"),
+        ({"num_bytes": True}, TypeError, "integer"),
         ({"unknown": 0}, ValueError, "vocabulary"),
-        ({"vocabulary": "abc"}, TypeError, "one string"),
+        ({"vocabulary": "abc"}, TypeError, "sequence of values"),
         ({"vocabulary": ["a", "a"]}, ValueError, "twice"),
         ({"vocabulary": [1.5]}, TypeError, "strings or integers"),
-        ({"shape": (-1,)}, ValueError, "non-negative"),
+        ({"shape": (-1,)}, ValueError, "at least 0"),
     ],
 )
 def test_a_contradictory_field_is_refused_with_a_reason(arguments, error, words):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn, Self
 
 from stoker import loops
-from stoker.arguments import explain_arguments
+from stoker.arguments import explain_arguments, integer
 from stoker.errors import ResumeError
 from stoker.feed.augmenting import Augment
 from stoker.feed.explain import Explanation, Use
@@ -26,7 +26,7 @@ from stoker.feed.following import Following
 from stoker.feed.handover import Handover, NumpyHandover
 from stoker.feed.mixing import mixed_window, window_chunks
 from stoker.feed.opened import Opened, open_all
-from stoker.feed.options import HINTS, Wanted, check_options, default_prefetch, integer
+from stoker.feed.options import HINTS, Wanted, check_options, default_prefetch
 from stoker.feed.orders import Orders
 from stoker.feed.resume import Allowed, Resume
 from stoker.feed.run import Run, Standing, Turn

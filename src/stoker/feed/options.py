@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypedDict, Unpack
 
-import numpy as np
-
+from stoker.arguments import flag, integer
 from stoker.feed.augmenting import Augment, check_augment
 from stoker.feed.ranks import Ranks
 from stoker.feed.sequence import SequenceShard
@@ -183,8 +182,7 @@ def check_options(**options: Unpack[LoaderOptions]) -> Wanted:
     if batch_size is None and global_batch_size is None:
         raise TypeError("give a batch_size (samples a rank) or a global_batch_size")
     shuffle, window = options["shuffle"], options["window"]
-    if not isinstance(shuffle, bool | np.bool_):
-        raise TypeError(f"shuffle must be True or False, not {shuffle!r}")
+    shuffle = flag(shuffle, "shuffle")
     seed = integer(options["seed"], "seed", at_least=None)
     if isinstance(window, str) and window != "all":
         raise TypeError(f"window must be a number of chunks, 'all' or None, not {window!r}")
@@ -212,6 +210,8 @@ def check_options(**options: Unpack[LoaderOptions]) -> Wanted:
     prefetch = None if options["prefetch"] is None else integer(options["prefetch"], "prefetch", at_least=0)
     limit, num_threads = options["cache_limit"], options["num_threads"]
     limit_bytes = None if limit is None else parse_size(limit, name="cache_limit")
+    if limit_bytes == 0:
+        raise ValueError("cache_limit must not be 0: there is always a cache, in memory where cache= is left out")
     num_threads = num_cores() if num_threads is None else integer(num_threads, "num_threads")
     if window is None and not shuffle:
         # A window then mixes nothing, so the first batch should wait for few chunks: those built at once.
@@ -220,7 +220,7 @@ def check_options(**options: Unpack[LoaderOptions]) -> Wanted:
         ranks=ranks,
         batch_size=batch_size,
         global_batch_size=global_batch_size,
-        shuffle=bool(shuffle),
+        shuffle=shuffle,
         seed=seed,
         window=window,
         lanes=lanes,
@@ -254,17 +254,3 @@ def default_prefetch(batch_bytes: float | None, *, crosses: bool = False) -> int
         return _LEAST_AHEAD
     ahead_bytes = _AHEAD_ON_DEVICE_BYTES if crosses else _AHEAD_BYTES
     return int(min(max(ahead_bytes // max(batch_bytes, 1), _LEAST_AHEAD), _MOST_AHEAD))
-
-
-def integer(value: object, name: str, *, at_least: int | None = 1) -> int:
-    """Return an argument as an integer.
-
-    Raises:
-        TypeError: It is none.
-        ValueError: It is less than `at_least`.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{name} must be an integer, not {value!r}")
-    if at_least is not None and value < at_least:
-        raise ValueError(f"{name} must be at least {at_least}, not {value}")
-    return int(value)

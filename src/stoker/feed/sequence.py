@@ -8,7 +8,7 @@ from typing import Any, Literal, Self, get_args
 
 import numpy as np
 
-from stoker.arguments import explain_arguments
+from stoker.arguments import explain_arguments, integer, names
 from stoker.feed.shard import place_in_mesh
 from stoker.order.plain import Int64
 from stoker.spec import Entry, Spec
@@ -57,18 +57,13 @@ class SequenceShard:
     layout: Layout = "contiguous"
 
     def __post_init__(self) -> None:
-        for name in ("rank", "world_size"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise TypeError(f"SequenceShard: {name} must be an integer, not {type(value).__name__}")
-        if not 0 <= self.rank < self.world_size:
+        for name, least in (("rank", 0), ("world_size", 1)):
+            object.__setattr__(self, name, integer(getattr(self, name), f"SequenceShard: {name}", at_least=least))
+        if self.rank >= self.world_size:
             raise ValueError(f"SequenceShard: rank {self.rank} lies outside [0, {self.world_size})")
-        names = (self.fields,) if isinstance(self.fields, str) else tuple(self.fields)
-        if not all(isinstance(name, str) for name in names):
-            raise TypeError(f"SequenceShard: fields must be names of fields, not {self.fields!r}")
-        if not names or len(set(names)) != len(names):
-            raise ValueError(f"SequenceShard: name at least one field, and each once, not {names}")
-        object.__setattr__(self, "fields", names)
+        object.__setattr__(self, "fields", names(self.fields, "SequenceShard: fields"))
+        if not self.fields:
+            raise ValueError("SequenceShard: fields names no field")
         if self.layout not in get_args(Layout):
             raise ValueError(f"SequenceShard: layout must be 'contiguous' or 'zigzag', not {self.layout!r}")
 

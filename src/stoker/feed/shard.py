@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Self
 
-from stoker.arguments import explain_arguments
+from stoker.arguments import explain_arguments, flag
 from stoker.feed.claims import launched_claim
 from stoker.order import shard as order
 
@@ -38,6 +38,10 @@ class Shard(order.Shard):
 
     _: KW_ONLY
     checked: bool = field(default=True, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "checked", flag(self.checked, "Shard: checked"))
 
     @classmethod
     def from_env(cls) -> Self:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stoker.arguments import integer
+
 
 @dataclass(frozen=True)
 class Shard:
@@ -23,9 +25,7 @@ class Shard:
 
     def __post_init__(self) -> None:
         for name in ("rank", "world_size"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise TypeError(f"Shard: {name} must be an integer, not {type(value).__name__}")
+            object.__setattr__(self, name, integer(getattr(self, name), f"Shard: {name}", at_least=None))
         if self.world_size < 1:
             raise ValueError(f"Shard: world_size must be at least 1, not {self.world_size}")
         if not 0 <= self.rank < self.world_size:

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stoker.arguments import explain_arguments
+from stoker.arguments import explain_arguments, flag
 from stoker.errors import SourceMissingError
 from stoker.identity import fingerprint
 from stoker.machine import num_cores
@@ -139,13 +139,13 @@ class Dataset:
         self.share = _checked_share(share)
         self.chunk_bytes = parse_size(chunk_size, name="chunk_size")
         self.storage = storage
+        if storage_options is not None and not isinstance(storage_options, Mapping):
+            raise TypeError(f"storage_options must be a dict of options, not {storage_options!r}")
         self.storage_options = None if storage_options is None else dict(storage_options)
-        self.refresh = refresh
+        self.refresh = flag(refresh, "refresh")
         self._chunk_size = chunk_size
         if self.chunk_bytes == 0:
             raise ValueError("chunk_size must be positive")
-        if not isinstance(refresh, bool):
-            raise TypeError(f"refresh must be True or False, not {refresh!r}")
         self._check_transform()
         if storage is not None:
             if not isinstance(storage, Storage):

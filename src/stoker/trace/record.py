@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
-from stoker.arguments import explain_arguments
+from stoker.arguments import explain_arguments, flag, integer
 from stoker.trace import chrome
 from stoker.trace.nvtx import nvtx_ranges
 from stoker.trace.stages import Ranges, Stages
@@ -39,12 +39,8 @@ class Trace:
     """
 
     def __init__(self, *, max_spans: int = 65_536, nvtx: bool = False) -> None:
-        if isinstance(max_spans, bool) or not isinstance(max_spans, int):
-            raise TypeError(f"max_spans must be an integer, not {max_spans!r}")
-        if max_spans < 1:
-            raise ValueError(f"max_spans must be at least 1, not {max_spans}")
-        self._max_spans = max_spans
-        self._ranges: Ranges | None = nvtx_ranges() if nvtx else None
+        self._max_spans = integer(max_spans, "max_spans")
+        self._ranges: Ranges | None = nvtx_ranges() if flag(nvtx, "nvtx") else None
         self._began_ns = time.perf_counter_ns()
         self._began_unix_ns = time.time_ns()
         self._recorded: list[tuple[str, Stages]] = []

@@ -65,7 +65,6 @@ def test_a_column_whose_name_looks_like_a_pattern_is_a_name():
         ({"x": Field(columns=["price", "cost_*"])}, r"columns='cost_\*' names no column|field 'x'"),
         ({"user": Field()}, r"did you mean 'user.id' or 'user.age'\?"),
         ({"zzz": Field()}, r"there are 'price', 'user.id', 'user.age'"),
-        ({"x": Field(columns=[])}, r"columns= is empty"),
         ({"a": Field(columns="price"), "b": Field(columns="p*")}, r"both field 'a' and field 'b' use it"),
         ({"price": Field(columns="user.id")}, r"this column comes under the same name"),
     ],

@@ -57,10 +57,6 @@ def match_fields(names: Sequence[str], fields: Mapping[str, Field]) -> tuple[lis
         behind = len(names) + order
         wanted, is_stacked = _wanted(name, field, place)
         columns: dict[str, None] = {}
-        if not wanted:
-            problems.append(
-                Problem(place=behind, columns=(), text=f"field {name!r}: columns= is empty; name at least one")
-            )
         for pattern in wanted:
             found = [pattern] if pattern in place else [n for n in place if fnmatch.fnmatchcase(n, pattern)]
             if not found:

@@ -11,12 +11,13 @@ from typing import TypeAlias
 
 import numpy as np
 
-from stoker.arguments import explain_arguments
+from stoker.arguments import explain_arguments, flag, integer, names
 from stoker.identity import fingerprint
 from stoker.source.units.rule import RunRule
 
 # A text that names what is counted goes into saved positions, which stay under 1 kB.
 _MAX_SHOWN = 80
+_MOST = 2**31 - 1  # places in a row are int32
 
 Number: TypeAlias = int | float
 
@@ -169,12 +170,11 @@ class NGram(Asked):
                     f"NGram: fields at offsets {min(wanted)} to {max(wanted)} are {span} rows, not {length}"
                 )
             length = span
-        if not isinstance(overlap, bool):
-            raise TypeError(f"NGram: overlap must be True or False, not {overlap!r}")
+        overlap = flag(overlap, "NGram: overlap")
         if stride is not None and not overlap:
             raise ValueError("NGram: overlap=False is a stride of the window's length; give one of the two")
-        length = _whole(length, "NGram: length")
-        stride = _whole(stride, "NGram: stride") if stride is not None else 1 if overlap else length
+        length = integer(length, "NGram: length", at_most=_MOST)
+        stride = integer(stride, "NGram: stride") if stride is not None else 1 if overlap else length
         if timestamp is not None and (not isinstance(timestamp, str) or not timestamp):
             raise TypeError(f"NGram: timestamp must be the name of a column, not {timestamp!r}")
         if max_gap is not None:
@@ -286,9 +286,7 @@ class Pack(Asked):
                 raise ValueError(f"Pack: {name!r} is the field that is packed; name only the others beside it")
         if twice := sorted(set(others) & set(beside)):
             raise ValueError(f"Pack: {twice[0]!r} cannot be packed and be per_segment at once")
-        for name, flag in (("split", split), ("cu_seqlens", cu_seqlens)):
-            if not isinstance(flag, bool):
-                raise TypeError(f"Pack: {name} must be True or False, not {flag!r}")
+        split, cu_seqlens = flag(split, "Pack: split"), flag(cu_seqlens, "Pack: cu_seqlens")
         packed = (field, *others)
         pads = _values(pad, packed, "pad") if isinstance(pad, Mapping) else dict.fromkeys(packed, _number(pad, "pad"))
         pads = dict.fromkeys(packed, 0) | pads
@@ -298,7 +296,7 @@ class Pack(Asked):
             if field not in ends:
                 raise ValueError(f"Pack: end must say the token that ends a document of {field!r}")
             ends = pads | ends
-        values = (field, _whole(length, "Pack: length"), others, beside, split, pads, ends, cu_seqlens)
+        values = (field, integer(length, "Pack: length", at_most=_MOST), others, beside, split, pads, ends, cu_seqlens)
         names = ("field", "length", "together", "per_segment", "split", "pad", "end", "cu_seqlens")
         for name, value in zip(names, values, strict=True):
             object.__setattr__(self, name, value)
@@ -351,19 +349,11 @@ def parse_asked(*, shuffle_by: object, weights: object, sequence: object) -> Ask
     return sequence
 
 
-def _names(names: object, what: str, *, at_least: int) -> tuple[str, ...]:
-    if isinstance(names, str):
-        names = (names,)
-    if isinstance(names, bytes) or not isinstance(names, Sequence):
-        raise TypeError(f"{what} must be a name or a sequence of names, not {names!r}")
-    for name in names:
-        if not isinstance(name, str):
-            raise TypeError(f"{what} must hold names, not {name!r}")
-    if len(names) < at_least or not all(names):
+def _names(given: object, what: str, *, at_least: int) -> tuple[str, ...]:
+    found = names(given, what)
+    if len(found) < at_least:
         raise ValueError(f"{what} names no column")
-    if len(set(names)) != len(names):
-        raise ValueError(f"{what} names {next(name for name in names if list(names).count(name) > 1)!r} twice")
-    return tuple(names)
+    return found
 
 
 def _offsets(fields: object) -> dict[int, tuple[str, ...]]:
@@ -372,10 +362,10 @@ def _offsets(fields: object) -> dict[int, tuple[str, ...]]:
     if not fields:
         raise ValueError("NGram: fields names no offset")
     found = {}
-    for offset, names in fields.items():
+    for offset, wanted in fields.items():
         if isinstance(offset, bool) or not isinstance(offset, int | np.integer):
             raise TypeError(f"NGram: an offset is an integer, not {offset!r}")
-        found[int(offset)] = _names(names, f"NGram: fields[{offset}]", at_least=0)
+        found[int(offset)] = _names(wanted, f"NGram: fields[{offset}]", at_least=0)
     if not any(found.values()):
         raise ValueError("NGram: fields names no field")
     return dict(sorted(found.items()))
@@ -404,11 +394,3 @@ def _number(value: object, what: str) -> Number:
     if not isinstance(value, int | float) or (isinstance(value, float) and math.isinf(value) and what == "end"):
         raise TypeError(f"Pack: {what} must be a number, not {value!r}")
     return value
-
-
-def _whole(value: object, what: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{what} must be an integer, not {value!r}")
-    if value < 1:
-        raise ValueError(f"{what} must be at least 1, not {value}")
-    return int(value)
