@@ -297,13 +297,13 @@ class Loader:
 
     def __len__(self) -> int:
         """Return the steps of a whole epoch, the same on every rank. Raises as `iter` does."""
-        return self._steps(consumed=0).num_steps
+        return self._steps(self._start.at(self._start.epoch)).num_steps
 
     def set_epoch(self, epoch: int) -> None:
         """Make `epoch` the next one. A position just restored is kept: it says itself where to go on."""
         epoch = integer(epoch, "epoch", at_least=0)
         if not self._is_restored:
-            self._start = replace(self._start, epoch=epoch, num_consumed=0)
+            self._start = self._start.at(epoch)
             self._standing = Standing(self._start)
 
     def close(self) -> None:
@@ -353,9 +353,8 @@ class Loader:
             ValueError: `allow` holds an unknown word.
         """
         saved = self._resume.load(state, allow)
-        orders = self._orders.going_on(saved)
         try:
-            self._start = saved.settled(self._steps(saved.num_consumed))
+            start = saved.settled(self._steps(saved))
         except ValueError as error:  # no step of this data set begins there
             raise ResumeError(
                 f"the saved position is not sound: no step begins behind {saved.num_consumed:,} of the "
@@ -363,7 +362,8 @@ class Loader:
                 saved=saved.num_consumed,
                 current=self._order.num_samples,
             ) from error
-        self._orders, self._order = orders, orders.first
+        self._start, self._orders = start, self._orders.going_on(saved)
+        self._order = self._orders.first
         self._standing = Standing(saved)
         self._is_restored = True
 
@@ -413,7 +413,7 @@ class Loader:
             num_evicted=counts.num_evicted,
             epoch=at.epoch,
             epoch_step=-(-at.num_consumed // global_size),
-            epoch_steps=self._steps_of(global_size, 0).num_steps,
+            epoch_steps=self._steps_of(global_size, replace(at, num_consumed=0)).num_steps,
             stages=totals,
             active=self._stages.active(),
             num_dropped_spans=self._stages.num_dropped,
@@ -432,9 +432,9 @@ class Loader:
             ValueError: There is no such step or epoch.
         """
         epoch = self.epoch if epoch is None else epoch
-        return explain_all(
-            self._opened, self._orders, self._steps(0), step, epoch=epoch, shard=self._settle().settings.shard
-        )
+        begins = self._beginning_of(epoch)
+        orders, shard = self._orders.going_on(begins), self._settle().settings.shard
+        return explain_all(self._opened, orders, self._steps(begins), step, epoch=epoch, shard=shard)
 
     def find(self, url: str, row_group: int, row: int, *, epoch: int | None = None) -> Use:
         """Return in which step of an epoch, and on which rank, a row is used first: the inverse of `explain`.
@@ -457,9 +457,10 @@ class Loader:
         again. One entry without a step says that the epoch does not use it. Otherwise as `find`.
         """
         epoch = self.epoch if epoch is None else epoch
-        world_size = self._settle().settings.shard.world_size
+        begins = self._beginning_of(epoch)
+        orders, world_size = self._orders.going_on(begins), self._settle().settings.shard.world_size
         return find_all(
-            self._opened, self._orders, self._steps(0), url, row_group, row, epoch=epoch, world_size=world_size
+            self._opened, orders, self._steps(begins), url, row_group, row, epoch=epoch, world_size=world_size
         )
 
     def __reduce__(self) -> NoReturn:
@@ -570,7 +571,7 @@ class Loader:
         for before in let_go:
             before.close()  # what it has, of threads, memory and room in the cache, may be needed now
         settings = self._settle().settings
-        all_orders, steps = self._orders.going_on(start), self._steps(start.num_consumed)
+        all_orders, steps = self._orders.going_on(start), self._steps(start)
         with self._beginning:
             if not self._close_all.alive:
                 raise RuntimeError(_CLOSED)
@@ -589,16 +590,16 @@ class Loader:
             self._runs.add(run)
         return run
 
-    def _steps(self, consumed: int) -> Steps:
-        return self._steps_of(self._settle().global_batch_size, consumed)
+    def _steps(self, position: Position) -> Steps:
+        return self._steps_of(self._settle().global_batch_size, position)
 
-    def _steps_of(self, global_batch_size: int, consumed: int) -> Steps:
-        return Steps(
-            lane_sizes=self._order.lane_sizes,
-            global_batch_size=global_batch_size,
-            remainder=self._wanted.remainder,
-            start=consumed,
-        )
+    def _steps_of(self, global_batch_size: int, position: Position) -> Steps:
+        return position.steps(global_batch_size=global_batch_size, remainder=self._wanted.remainder)
+
+    def _beginning_of(self, epoch: int) -> Position:
+        """Return where an epoch begins: the one under way as it is, though files were added to it."""
+        at = self._start if self._is_restored else self._standing.position
+        return replace(at, num_consumed=0) if at.epoch == epoch else at.at(epoch)
 
     def _note_end(self, run: Run) -> None:
         """Count an epoch without steps, too: a loop over some epochs would never end else."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -9,7 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from stoker.feed.sets import Sets
+from stoker.feed.sets import Sets, segments_of
 from stoker.feed.units.expand import Units, units_of
 from stoker.feed.units.report import UnitsReport, report_on
 from stoker.order.epoch import EpochOrder, Order
@@ -40,7 +41,7 @@ class Orders:
 
     Attributes:
         asked: What is counted; None for rows.
-        first: The order of epoch 0.
+        first: The order of every epoch that is not of its own: because of draws, or of files that were added to it.
     """
 
     def __init__(
@@ -56,24 +57,10 @@ class Orders:
         self._opened = opened
         self.asked = asked
         self._shuffle, self._seed, self._window, self._lanes = shuffle, seed, window, lanes
-        mixture = opened.mixture
-        self._names = (None,) if mixture is None else mixture.names
+        self._names = (None,) if opened.mixture is None else opened.mixture.names
         self.units_in = lru_cache(maxsize=_NUM_KEPT * len(self._names))(self._units_in)
-        self._mixed: MixtureOrder | None = None
-        if mixture is not None:
-            self._mixed = MixtureOrder(
-                [self._num_units(which, 0) for which in range(len(mixture.names))],
-                names=mixture.names,
-                weights=None if mixture.weights is None else [mixture.weights[name] for name in mixture.names],
-                until=mixture.until,
-                shuffle=shuffle,
-                seed=seed,
-                window=window,
-                lanes=lanes,
-                num_samples_in=self._num_units if isinstance(asked, Weighted) else None,
-            )
-        self._alone: tuple[int, Order] | None = None
-        self.first: Order | MixtureOrder = self.order_in(0)
+        self._under_way: Position | None = None
+        self._make()
         if asked is not None and not self.first.num_samples and opened.num_samples.sum():
             _log.warning("every epoch is empty: %s", self.report())
         elif isinstance(asked, Grouped | NGram):
@@ -95,18 +82,38 @@ class Orders:
                 report,
             )
 
+    def _make(self) -> None:
+        """Make the orders; that of an epoch which files were added to is made when it is asked for."""
+        mixture = self._opened.mixture
+        self._mixed: MixtureOrder | None = None
+        if mixture is not None:
+            self._mixed = MixtureOrder(
+                [self._num_units(which, 0) for which in range(len(mixture.names))],
+                names=mixture.names,
+                weights=None if mixture.weights is None else [mixture.weights[name] for name in mixture.names],
+                until=mixture.until,
+                shuffle=self._shuffle,
+                seed=self._seed,
+                window=self._window,
+                lanes=self._lanes,
+                num_samples_in=self._num_units if isinstance(self.asked, Weighted) else None,
+            )
+        self._alone: tuple[int, Order] | None = None
+        self.first: Order | MixtureOrder = self._mixed or self._order(0, None)
+
     def going_on(self, position: Position) -> Orders:
-        """Return the orders that a position belongs to: these, or with another window."""
-        if position.window == self.first.window:
+        """Return the orders that a position belongs to: these, or with another window, or an epoch that has grown."""
+        mine = self._under_way
+        if mine is not None and mine.epoch == position.epoch:
+            is_mine = mine.datasets == position.datasets
+        else:
+            is_mine = not position.has_grown
+        if is_mine and position.window == self._window:
             return self
-        return Orders(
-            self._opened,
-            asked=self.asked,
-            shuffle=self._shuffle,
-            seed=self._seed,
-            window=position.window,
-            lanes=self._lanes,
-        )
+        other = copy.copy(self)
+        other._window, other._under_way = position.window, position if position.has_grown else None
+        other._make()
+        return other
 
     @property
     def is_mixed(self) -> bool:
@@ -114,19 +121,27 @@ class Orders:
         return self._mixed is not None
 
     def order_in(self, epoch: int) -> Order | MixtureOrder:
-        """Return the order of an epoch: the same in every one, but for draws by weight."""
+        """Return the order of an epoch: the same in every one, but for draws and an epoch that files were added to."""
         if self._mixed is not None:
             return self._mixed
-        if self._alone is None or (isinstance(self.asked, Weighted) and self._alone[0] != epoch):
-            order = Order(
-                self._num_units(0, epoch),
-                shuffle=self._shuffle,
-                seed=self._seed,
-                window=self._window,
-                lanes=self._lanes,
-            )
-            self._alone = epoch, order
+        mine = self._under_way
+        if mine is not None and mine.epoch == epoch:
+            return self._order(epoch, segments_of(self._opened.chunks[0], mine.datasets[0]))
+        if not isinstance(self.asked, Weighted):
+            return self.first
+        if self._alone is None or self._alone[0] != epoch:
+            self._alone = epoch, self._order(epoch, None)
         return self._alone[1]
+
+    def _order(self, epoch: int, segments: Int64 | None) -> Order:
+        return Order(
+            self._num_units(0, epoch),
+            shuffle=self._shuffle,
+            seed=self._seed,
+            window=self._window,
+            lanes=self._lanes,
+            segments=segments,
+        )
 
     def lanes_of_epoch(self, epoch: int) -> Sequence[EpochOrder] | Sequence[MixtureEpoch]:
         """Return the orders of all lanes in an epoch."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias, get_args
+
+import numpy as np
 
 from stoker.errors import ResumeError
 from stoker.order.contents import Comparison, Contents, Files, compare
@@ -43,20 +45,69 @@ class Resume:
         settings = saved.differences(now)
         if self.takes_window:
             settings.pop("window", None)
-        differing = [*settings.values()]
-        is_other = saved.fingerprint != now.fingerprint
-        if is_other:
-            differing += self._mixing_differences(saved)
-            differing += self._data_differences(saved)
-        if differing:
+        mixing = self._mixing_differences(saved)
+        datasets, others, may_go_on = list(now.datasets), [], False
+        for which, name in enumerate(_names(now)):
+            if name in _names(saved):
+                before = saved.datasets[_names(saved).index(name)]
+                found = self._compared(which, before, is_beginning=not saved.num_consumed, grows="files" in allow)
+                datasets[which] = found.contents
+                others += [f"{line} in {name!r}" for line in found.differences] if name else found.differences
+                may_go_on = may_go_on or found.may_go_on
+        if settings or mixing or others:
+            words = ""
+            if may_go_on and not settings and not mixing:
+                words = ", go on over the files of both with load_state_dict(state, allow={'files'})"
+            is_other = bool(mixing or others)
             raise ResumeError(
-                f"the saved position belongs to another order: {'; '.join(differing)}. Load it into a loader of what "
-                "was saved, or start anew without it.",
+                f"the saved position belongs to another order: {'; '.join([*settings.values(), *mixing, *others])}. "
+                f"Load it into a loader of what was saved{words}, or start anew without it.",
                 saved={name: getattr(saved, name) for name in settings} | (_told(saved) if is_other else {}),
                 current={name: getattr(now, name) for name in settings} | (_told(now) if is_other else {}),
             )
-        window = saved.window if self.takes_window else now.window
-        return replace(now, window=window, epoch=saved.epoch, num_consumed=saved.num_consumed)
+        return replace(
+            now,
+            datasets=tuple(datasets),
+            window=saved.window if self.takes_window else now.window,
+            epoch=saved.epoch,
+            num_consumed=saved.num_consumed,
+        )
+
+    def _compared(self, which: int, before: Contents, *, is_beginning: bool, grows: bool) -> _Compared:
+        """Return what a data set is after a state: as it is, or with the segments of the epoch under way.
+
+        Args:
+            which: Number of the data set.
+            before: What the state says of it.
+            is_beginning: Whether no sample of the epoch came before the state was saved.
+            grows: Whether files may differ.
+        """
+        now, files = self.beginning.datasets[which], self.files[which]
+        if before.fingerprint == now.fingerprint:
+            return _Compared(now.grown(before, np.arange(now.num_files)))
+        found = compare(before, files)
+        filters = (
+            []
+            if before.filter == now.filter
+            else [f"the filter was {before.filter or 'none'} and is {now.filter or 'none'}"]
+        )
+        draws = [] if before.draws == now.draws else ["the weights of the draws are others"]
+        if found is not None and found.is_same:
+            return _Compared(now.grown(before, found.place), [*filters, *draws])
+        lines = _file_differences(before, now, found)
+        if grows and is_beginning:
+            return _Compared(now, filters)
+        if now.draws is not None:
+            lines = [
+                f"{line} (draws by weight from other files are other draws until the epoch is over)" for line in lines
+            ]
+        elif found is not None and found.only_grew:
+            if not grows:
+                return _Compared(now, [*filters, *lines], may_go_on=True)
+            return _Compared(now.grown(before, found.place), filters)
+        elif grows:
+            lines = [f"{line} (an epoch under way keeps the files that it began with)" for line in lines]
+        return _Compared(now, [*filters, *draws, *lines])
 
     def _mixing_differences(self, saved: Position) -> list[str]:
         before, now = saved.mixing, self.beginning.mixing
@@ -72,15 +123,20 @@ class Resume:
             found.append(f"until was {before.until!r} and is {now.until!r}")
         return found
 
-    def _data_differences(self, saved: Position) -> list[str]:
-        """Return how data sets of one name differ, in words."""
-        found = []
-        for which, (name, now) in enumerate(zip(_names(self.beginning), self.beginning.datasets, strict=True)):
-            if name in _names(saved):
-                before = saved.datasets[_names(saved).index(name)]
-                lines = differences(before, now, compare(before, self.files[which]))
-                found += [f"{line} in {name!r}" for line in lines] if name else lines
-        return found
+
+@dataclass(frozen=True)
+class _Compared:
+    """A data set beside what a state says of it.
+
+    Attributes:
+        contents: What it is, for the position to go on from.
+        differences: Why that is no position of this order, in words.
+        may_go_on: Whether the differences would be none with `allow={"files"}`.
+    """
+
+    contents: Contents
+    differences: list[str] = field(default_factory=list)
+    may_go_on: bool = False
 
 
 def check_allowed(allow: Collection[str]) -> None:
@@ -98,35 +154,19 @@ def check_allowed(allow: Collection[str]) -> None:
             raise ValueError(f"allow holds {word!r}; what may differ is {' and '.join(map(repr, known))}")
 
 
-def differences(before: Contents, now: Contents, files: Comparison | None) -> list[str]:
-    """Return how a data set differs from the one that a state knows, in words; none where the order is the same.
-
-    Args:
-        before: What the state says of it.
-        now: What it is.
-        files: How its files differ; None where the state does not name them.
-    """
-    if before.fingerprint == now.fingerprint:
-        return []
-    found = []
-    if before.filter != now.filter:
-        found.append(f"the filter was {before.filter or 'none'} and is {now.filter or 'none'}")
-    if before.draws != now.draws:
-        found.append("the weights of the draws are others")
-    if files is None:
-        if not found or before.num_files != now.num_files or before.num_samples != now.num_samples:
-            found.append(
-                f"its files are others: {before.num_files:,} files of {before.num_samples:,} samples were "
-                f"{now.num_files:,} of {now.num_samples:,}"
-            )
-    elif files.num_gone == before.num_files and before.num_files and now.num_files:
-        found.append(
-            f"none of its {now.num_files:,} files, such as {files.added[0]}, is one of the {before.num_files:,} that "
+def _file_differences(before: Contents, now: Contents, found: Comparison | None) -> list[str]:
+    """Return how the files of a data set differ from those that a state knows, in words."""
+    if found is None:
+        return [
+            f"its files are others: {before.num_files:,} files of {before.num_samples:,} samples were "
+            f"{now.num_files:,} of {now.num_samples:,}"
+        ]
+    if found.num_gone == before.num_files and before.num_files and now.num_files:
+        return [
+            f"none of its {now.num_files:,} files, such as {found.added[0]}, is one of the {before.num_files:,} that "
             "the state knows: it is another data set, or its files have other names below their common folder"
-        )
-    else:
-        found += files.differences()
-    return found
+        ]
+    return found.differences()
 
 
 def _names(position: Position) -> tuple[str, ...]:

@@ -64,10 +64,9 @@ def files_of(one: Set, asked: Asked | None) -> Files:
         one: The data set.
         asked: What the order counts; None for rows.
     """
-    counts = one.num_samples
-    if asked is not None and one.index is not None and not isinstance(asked, Weighted):
-        # Units beside rows, chunk by chunk: how many draws a chunk has, other files decide too.
-        counts = np.stack([counts, units_of(asked, one.index, seed=0, epoch=0).num_units], axis=1)
+    counts, num_units = one.num_samples, _num_units(one, asked)
+    if num_units is not counts:
+        counts = np.stack([counts, num_units], axis=1)
     file = one.catalogue.file_of_chunk[one.num_samples > 0]
     counts = counts[one.num_samples > 0]
     held, begins = np.unique(file, return_index=True)
@@ -98,8 +97,31 @@ def contents_of(one: Set, asked: Asked | None) -> Contents:
         files_of(one, asked),
         filter=None if chosen is None else f"{_shortened(str(chosen))} [{fingerprint('filter', chosen.to_json())[:8]}]",
         draws=draws,
-        num_samples=int(one.num_samples.sum()),
+        num_samples=int(_num_units(one, asked).sum()),
     )
+
+
+def _num_units(one: Set, asked: Asked | None) -> Int64:
+    """Return what the order counts of each chunk; of draws, its rows: how many there are, other files decide too."""
+    if asked is None or one.index is None or isinstance(asked, Weighted):
+        return one.num_samples
+    return units_of(asked, one.index, seed=0, epoch=0).num_units
+
+
+def segments_of(one: Set, contents: Contents) -> Int64 | None:
+    """Return the number of the segment that each chunk came with to the epoch under way; None for one segment.
+
+    Args:
+        one: The data set.
+        contents: The same, as a position tells it.
+    """
+    if contents.segments is None:
+        return None
+    filled = one.num_samples > 0
+    _, file = np.unique(one.catalogue.file_of_chunk[filled], return_inverse=True)
+    segments = np.zeros(len(one.num_samples), np.int64)
+    segments[filled] = contents.file_segments[file]
+    return segments
 
 
 def mixing_of(mixture: Mixture | None) -> Mixing | None:

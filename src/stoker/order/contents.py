@@ -13,7 +13,7 @@ import base64
 import binascii
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -41,8 +41,11 @@ class Contents:
         filter: The filter, as text that differs where filters do; None where there is none.
         draws: What stands for the weights that samples are drawn by; None where they are not.
         num_files: Files with samples.
-        num_samples: Samples of an epoch.
+        num_samples: What the order counts of it.
         files: The files' entries in base64, in their fixed order; None above `MAX_FILES`.
+        segments: Where files were added to the epoch under way: a byte for each file, in base64, with the number of the
+            segment that it came with; None where all were there from the beginning.
+        segment_sizes: What the order counts of each segment; empty where there is one.
     """
 
     fingerprint: str
@@ -51,10 +54,12 @@ class Contents:
     num_files: int
     num_samples: int
     files: str | None
+    segments: str | None = None
+    segment_sizes: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, object]:
         """Return it as JSON can write it: about 11 bytes a file."""
-        return dict(self.__dict__)
+        return self.__dict__ | {"segment_sizes": [*self.segment_sizes]}
 
     @classmethod
     def from_json(cls, data: object) -> Contents:
@@ -70,16 +75,60 @@ class Contents:
             "num_files": (int,),
             "num_samples": (int,),
             "files": (str, type(None)),
+            "segments": (str, type(None)),
+            "segment_sizes": (list, tuple),
         }
         if not isinstance(data, Mapping) or data.keys() != kinds.keys():
             raise ValueError(f"a data set is told by {', '.join(kinds)}")
         for name, kind in kinds.items():
             if not isinstance(data[name], kind) or isinstance(data[name], bool):
                 raise ValueError(f"{name} of a data set is {data[name]!r}")
-        found = cls(**data)
-        if found.files is not None:
-            entries_of(found.files)
+        found = cls(**{**data, "segment_sizes": tuple(data["segment_sizes"])})
+        if not all(type(size) is int and size >= 0 for size in found.segment_sizes):
+            raise ValueError(f"segment_sizes of a data set is {data['segment_sizes']!r}")
+        num_files = found.num_files if found.files is None else len(entries_of(found.files))
+        last = int(found.file_segments.max(initial=0)) + 1
+        is_sound = num_files == found.num_files == len(found.file_segments)
+        if not is_sound or (found.segments is None) != (not found.segment_sizes) or last != len(found.sizes):
+            raise ValueError("num_files, files and segments of a data set do not go together")
         return found
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """What the order counts of each segment: at least one."""
+        return self.segment_sizes or (self.num_samples,)
+
+    def whole(self) -> Contents:
+        """Return the same with all files as one."""
+        return replace(self, segments=None, segment_sizes=())
+
+    @property
+    def file_segments(self) -> npt.NDArray[np.uint8]:
+        """Number of the segment that each file came with. Shape [F]."""
+        if self.segments is None:
+            return np.zeros(self.num_files, np.uint8)
+        return np.frombuffer(_decoded(self.segments), np.uint8)
+
+    def grown(self, before: Contents, place: Int64) -> Contents:
+        """Return the same with segments: those that an earlier state knows, and one more for the files that are new.
+
+        Args:
+            before: What the state says.
+            place: Where in its list each file stands, -1 where it does not. Shape [F].
+
+        Raises:
+            ValueError: There are more segments than a byte can number.
+        """
+        known, numbers = before.file_segments, np.zeros(len(place), np.int64)
+        numbers[place >= 0] = known[place[place >= 0]]
+        numbers[place < 0] = int(known.max(initial=0)) + 1 if len(known) else 0
+        if numbers.max(initial=0) > np.iinfo(np.uint8).max:
+            raise ValueError("files were added to this epoch 255 times already")
+        if not numbers.any():
+            return self.whole()
+        text = base64.b64encode(numbers.astype(np.uint8).tobytes()).decode()
+        more = self.num_samples - sum(before.sizes)
+        return replace(self, segments=text, segment_sizes=(*before.sizes, *((more,) if (place < 0).any() else ())))
 
 
 @dataclass(frozen=True)
@@ -154,10 +203,10 @@ def entries_of(text: str) -> UInt64:
     Raises:
         ValueError: It holds something else.
     """
-    try:
-        return np.frombuffer(base64.b64decode(text, validate=True), "<u8").astype(np.uint64)
-    except (binascii.Error, ValueError) as error:
-        raise ValueError(f"the list of files is no base64 of {_NAME_BYTES + _LAYOUT_BYTES} bytes a file") from error
+    content = _decoded(text)
+    if len(content) % (_NAME_BYTES + _LAYOUT_BYTES):
+        raise ValueError(f"the list of files has not {_NAME_BYTES + _LAYOUT_BYTES} bytes a file")
+    return np.frombuffer(content, "<u8").astype(np.uint64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,6 +279,13 @@ def compare(saved: Contents, files: Files) -> Comparison | None:
         num_gone=len(known) - len(np.unique(place[is_known])),
         is_in_order=bool((np.diff(place[is_known]) > 0).all()),
     )
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"this is no base64: {text[:20]!r}") from error
 
 
 def _hashed(content: bytes, num_bytes: int) -> int:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -44,10 +43,17 @@ class Order:
         window: At most how many chunks are mixed together; None mixes the whole lane. The slots are cut into as few
             windows as that allows, of equal numbers of chunks (never more than one apart).
         lanes: How many lanes; they belong to the order: other lanes, other batches.
+        segments: For an epoch that chunks were added to while it was under way: each chunk's number of the segment that
+            it came with, from 0; None where all were there. Shape [K]. The segments come one after the other, each
+            shuffled for itself, so that what came before stays as it was:
+
+                epoch as begun     │ segment 0: chunks 0 2 3 ─────────│
+                grown              │ segment 0: chunks 0 2 3 ─────────│ segment 1: chunks 1 4 ──│
 
     Raises:
         TypeError: `num_samples`, `seed`, `window` or `lanes` are no integers.
-        ValueError: A negative number of samples, `window` or `lanes` below 1, more than 2**62 samples.
+        ValueError: A negative number of samples, `window` or `lanes` below 1, more than 2**62 samples, or not one
+            segment a chunk.
 
     Example:
         >>> order = Order([3, 2, 4, 2], shuffle=False, seed=0, window=2)
@@ -57,7 +63,14 @@ class Order:
     """
 
     def __init__(
-        self, num_samples: npt.ArrayLike, *, shuffle: bool, seed: int, window: int | None, lanes: int = 1
+        self,
+        num_samples: npt.ArrayLike,
+        *,
+        shuffle: bool,
+        seed: int,
+        window: int | None,
+        lanes: int = 1,
+        segments: npt.ArrayLike | None = None,
     ) -> None:
         for name, value in (("seed", seed), ("lanes", lanes), ("window", window)):
             if isinstance(value, bool) or not isinstance(value, int | np.integer | None):
@@ -77,6 +90,13 @@ class Order:
         self.seed = int(seed)
         self.window = None if window is None else int(window)
         self.lanes = int(lanes)
+        self._members: tuple[Int64, ...] = (np.arange(counts.size, dtype=np.int64),)
+        if segments is not None:
+            numbers = as_index(segments, stop=MAX_SIZE, name="segments")
+            if numbers.size != counts.size:
+                raise ValueError(f"{numbers.size} segments for {counts.size} chunks")
+            by_number = [np.flatnonzero(numbers == number).astype(np.int64) for number in np.unique(numbers)]
+            self._members = tuple(by_number) or self._members
 
     @property
     def num_chunks(self) -> int:
@@ -91,8 +111,30 @@ class Order:
     @cached_property
     def lane_sizes(self) -> tuple[int, ...]:
         """Samples of each lane; they differ by one at most."""
-        borders = [lane * self.num_samples // self.lanes for lane in range(self.lanes + 1)]
-        return tuple(stop - start for start, stop in pairwise(borders))
+        return tuple(sum(sizes) for sizes in zip(*self._segment_sizes, strict=True))
+
+    @cached_property
+    def _segment_sizes(self) -> list[tuple[int, ...]]:
+        """Samples of each lane in each segment."""
+        return shares([int(np.diff(self.chunk_starts)[members].sum()) for members in self._members], self.lanes)
+
+    def held(self, lane: int) -> list[tuple[Int64, Int64, Int64]]:
+        """Return what a lane has in each segment: chunks in fixed order, first row and number of rows of each.
+
+        Shape [K] each: chunks of which it has rows.
+        """
+        found = []
+        for members, sizes in zip(self._members, self._segment_sizes, strict=True):
+            starts = np.zeros(members.size + 1, dtype=np.int64)
+            np.cumsum(np.diff(self.chunk_starts)[members], out=starts[1:])
+            first = sum(sizes[:lane])
+            last = first + sizes[lane]
+            low = max(int(np.searchsorted(starts, first, side="right")) - 1, 0)
+            high = min(int(np.searchsorted(starts, last, side="left")), members.size)
+            begins, ends = np.maximum(starts[low:high], first), np.minimum(starts[low + 1 : high + 1], last)
+            filled = np.flatnonzero(ends > begins)
+            found.append((members[low:high][filled], (begins - starts[low:high])[filled], (ends - begins)[filled]))
+        return found
 
     def lane_of(self, chunk: npt.ArrayLike, row: npt.ArrayLike) -> Int64:
         """Return the lane of each sample. Shape [B].
@@ -104,9 +146,17 @@ class Order:
         Raises:
             ValueError: A chunk or a row does not exist.
         """
-        sample = self._sample(chunk, row)
-        borders = np.cumsum(np.array(self.lane_sizes, dtype=np.int64))
-        return np.searchsorted(borders, sample, side="right").astype(np.int64)
+        self._sample(chunk, row)
+        chunk, row = (np.asarray(one, dtype=np.int64) for one in (chunk, row))
+        lanes = np.zeros(chunk.shape, dtype=np.int64)
+        for members, sizes in zip(self._members, self._segment_sizes, strict=True):
+            starts = np.zeros(self.num_chunks, dtype=np.int64)
+            counts = np.diff(self.chunk_starts)[members]
+            starts[members] = np.cumsum(counts) - counts
+            inside = np.isin(chunk, members)
+            borders = np.cumsum(np.array(sizes, dtype=np.int64))
+            lanes[inside] = np.searchsorted(borders, (starts[chunk] + row)[inside], side="right")
+        return lanes
 
     def epoch(self, epoch: int, *, lane: int = 0) -> EpochOrder:
         """Return the order of one lane in one epoch.
@@ -134,6 +184,25 @@ class Order:
         return sample
 
 
+def shares(segments: Sequence[int], lanes: int) -> list[tuple[int, ...]]:
+    """Return how many samples each lane has of each segment; lanes never differ by more than one in all.
+
+    Args:
+        segments: Samples of each segment, at least one.
+        lanes: How many lanes.
+    """
+    first, *others = segments
+    found = [tuple((lane + 1) * first // lanes - lane * first // lanes for lane in range(lanes))]
+    totals = [*found[0]]
+    for num_samples in others:
+        # The odd ones go where there are fewer so far.
+        by_total = sorted(range(lanes), key=totals.__getitem__)
+        odd = by_total[: num_samples % lanes]
+        found.append(tuple(num_samples // lanes + (lane in odd) for lane in range(lanes)))
+        totals = [total + size for total, size in zip(totals, found[-1], strict=True)]
+    return found
+
+
 class EpochOrder:
     """The order of one lane in one epoch: a bijection between positions and (chunk, row).
 
@@ -156,37 +225,45 @@ class EpochOrder:
         self._shuffle, self._seed = order.shuffle, order.seed
         self._purpose = f"lane:{lane}:" if order.lanes > 1 else ""
 
-        # The lane's share of the fixed order: its chunks, and which of their rows.
-        starts, sizes = order.chunk_starts, order.lane_sizes
-        first = sum(sizes[:lane])
-        last = first + sizes[lane]
-        low = max(int(np.searchsorted(starts, first, side="right")) - 1, 0)
-        high = min(int(np.searchsorted(starts, last, side="left")), order.num_chunks)
-        begins, ends = np.maximum(starts[low:high], first), np.minimum(starts[low + 1 : high + 1], last)
-        held = np.flatnonzero(ends > begins)
-        self._chunks: Int64 = held + low
-        first_rows, counts = begins[held] - starts[self._chunks], (ends - begins)[held]
-
-        # Its slots: chunk, first row and first position of each.
-        num_slots = held.size
-        self._places = np.arange(num_slots, dtype=np.int64)
-        if self._shuffle:
-            self._places = permute(self._places, size=num_slots, key=self._key("chunks"))
-        slots = np.empty(num_slots, dtype=np.int64)
-        slots[self._places] = np.arange(num_slots, dtype=np.int64)
-        ends = np.cumsum(counts[slots])
-        self._slot_chunks: Int64 = self._chunks[slots]
-        self._slot_starts: Int64 = ends - counts[slots]
-        self._slot_first_rows: Int64 = first_rows[slots]
-        self._slot_counts: Int64 = counts[slots]
+        # The lane's slots: chunk, first row and first position of each, segment by segment.
+        chunks: list[Int64] = []
+        first_rows: list[Int64] = []
+        counts: list[Int64] = []
+        slots: list[Int64] = []
+        window_slots = [np.zeros(1, dtype=np.int64)]
+        for segment, (held, rows, sizes) in enumerate(order.held(lane)):
+            places, before = np.arange(held.size, dtype=np.int64), sum(one.size for one in chunks)
+            if self._shuffle:
+                places = permute(
+                    places, size=held.size, key=self._key(f"segment:{segment}:chunks" if segment else "chunks")
+                )
+            inverse = np.empty(held.size, dtype=np.int64)
+            inverse[places] = np.arange(held.size, dtype=np.int64)
+            num_windows = 0
+            if held.size:
+                num_windows = 1 if order.window is None else -(-held.size // order.window)
+            borders = np.arange(1, num_windows + 1, dtype=np.int64) * held.size // max(num_windows, 1)
+            for found, more in zip(
+                (chunks, first_rows, counts, slots, window_slots),
+                (held, rows, sizes, inverse + before, borders + before),
+                strict=True,
+            ):
+                found.append(more)
+        self._window_slots: Int64 = np.concatenate(window_slots)
+        of_slot = np.concatenate(slots)
+        num_slots = of_slot.size
+        held, rows, sizes = (np.concatenate(found) for found in (chunks, first_rows, counts))
+        ends = np.cumsum(sizes[of_slot])
+        self._slot_chunks: Int64 = held[of_slot]
+        self._slot_starts: Int64 = ends - sizes[of_slot]
+        self._slot_first_rows: Int64 = rows[of_slot]
+        self._slot_counts: Int64 = sizes[of_slot]
         self._row_shifts: Int64 = self._slot_first_rows - self._slot_starts
-        self._num_samples = sizes[lane]
-
-        num_windows = 0
-        if num_slots:
-            num_windows = 1 if order.window is None else -(-num_slots // order.window)
-        self._window_slots: Int64 = np.arange(num_windows + 1, dtype=np.int64) * num_slots // max(num_windows, 1)
+        self._num_samples = order.lane_sizes[lane]
         self.window_starts: Int64 = np.append(self._slot_starts, self._num_samples)[self._window_slots]
+        # The slot of each chunk, in fixed order.
+        self._places = np.argsort(self._slot_chunks, kind="stable")
+        self._chunks: Int64 = self._slot_chunks[self._places]
 
         # The guide: in which slot each stretch of 2**shift positions begins, so that a search starts where it ends.
         self._guide_shift = max(self._num_samples // max(_STRETCHES_PER_SLOT * num_slots, 1), 1).bit_length() - 1

@@ -473,6 +473,7 @@ class _Component(Order):
             lanes=order.lanes,
         )
         self.lane_sizes = lane_sizes
+        self._segment_sizes = [lane_sizes]
 
 
 def _interleaved(counts: Sequence[int], phases: Sequence[Phase]) -> Int64:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import get_args
 
 from stoker.errors import ResumeError
 from stoker.identity import ORDER_VERSION, fingerprint
 from stoker.order.contents import Contents
-from stoker.order.steps import Steps
+from stoker.order.epoch import shares
+from stoker.order.mixture import MixtureOrder, Until
+from stoker.order.steps import Remainder, Steps
 
 # The state's own format, not the order's.
 FORMAT_VERSION = 2
@@ -38,7 +42,7 @@ class Mixing:
 
     names: tuple[str, ...]
     weights: tuple[str, ...] | None
-    until: str | None
+    until: Until | None
 
     def to_json(self) -> dict[str, object]:
         """Return it as JSON can write it."""
@@ -61,7 +65,7 @@ class Mixing:
                 or not all(isinstance(one, str) for one in texts)
             ):
                 raise ValueError(f"the names and weights of a mixture are {names!r} and {weights!r}")
-        if not isinstance(until, str | None):
+        if until is not None and until not in get_args(Until):
             raise ValueError(f"until of a mixture is {until!r}")
         return cls(names=tuple(names), weights=None if weights is None else tuple(weights), until=until)
 
@@ -184,6 +188,11 @@ class Position:
             raise ResumeError(f"the saved position is not sound: {error}", saved=dict(data), current=None) from error
         return found
 
+    @property
+    def has_grown(self) -> bool:
+        """Whether files were added to the epoch under way."""
+        return any(one.segments is not None for one in self.datasets)
+
     def differences(self, current: Position) -> dict[str, str]:
         """Return which of the settings that decide the order differ from those of `current`, and how, in words.
 
@@ -197,8 +206,43 @@ class Position:
         }
 
     def next_epoch(self) -> Position:
-        """Return the beginning of the next epoch."""
-        return replace(self, epoch=self.epoch + 1, num_consumed=0)
+        """Return the beginning of the next epoch: all files as one, whenever they were added."""
+        return self.at(self.epoch + 1)
+
+    def at(self, epoch: int) -> Position:
+        """Return the beginning of an epoch that is not under way."""
+        datasets = tuple(one.whole() for one in self.datasets)
+        return replace(self, datasets=datasets, epoch=epoch, num_consumed=0)
+
+    def steps(self, *, global_batch_size: int, remainder: Remainder) -> Steps:
+        """Return the steps from here to the end of the epoch.
+
+        Raises:
+            ValueError: As `Steps` says.
+        """
+        return Steps(
+            lane_sizes=self._lane_sizes,
+            global_batch_size=global_batch_size,
+            remainder=remainder,
+            start=self.num_consumed,
+        )
+
+    @property
+    def _lane_sizes(self) -> Sequence[int]:
+        """Samples of each lane in the epoch."""
+        mixing = self.mixing
+        if mixing is None:
+            return [sum(sizes) for sizes in zip(*shares(self.datasets[0].sizes, self.lanes), strict=True)]
+        return MixtureOrder(
+            [[one.num_samples] for one in self.datasets],
+            names=mixing.names,
+            weights=None if mixing.weights is None else [Fraction(weight) for weight in mixing.weights],
+            until=mixing.until or "first",
+            shuffle=self.shuffle,
+            seed=self.seed,
+            window=None,
+            lanes=self.lanes,
+        ).lane_sizes
 
     def after(self, step: int, steps: Steps) -> Position:
         """Return the position once `step` of `steps` is handed over: after the last one, the next epoch's beginning.
