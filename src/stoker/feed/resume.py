@@ -40,8 +40,12 @@ class Resume:
             ResumeError: It belongs to another order; the message names all that differs.
             ValueError: `allow` holds an unknown word.
         """
+        return self.adopt(Position.from_json(state), allow)
+
+    def adopt(self, saved: Position, allow: Collection[Allowed] = ()) -> Position:
+        """Return a position of this loader's order that stands where one of another loader's does; see `load`."""
         check_allowed(allow)
-        saved, now = Position.from_json(state), self.beginning
+        now = self.beginning
         settings = saved.differences(now)
         if self.takes_window:
             settings.pop("window", None)

@@ -16,9 +16,10 @@ from stoker.errors import ResumeError
 from stoker.feed.loader import BatchIterator, Loader
 from stoker.feed.options import HINTS, LoaderOptions, Wanted
 from stoker.feed.ranks import Ranks
-from stoker.feed.resume import Allowed, Resume
+from stoker.feed.resume import Allowed, Resume, check_allowed
 from stoker.feed.run import Standing, Turn
 from stoker.feed.shard import Shard
+from stoker.identity import fingerprint
 from stoker.machine import num_cores
 from stoker.order.position import Position
 from stoker.order.steps import Remainder, Steps
@@ -46,11 +47,13 @@ class Begin(NamedTuple):
         start: Its position.
         first: The worker that makes its first step.
         is_over: Whether it has no batches: it goes on from the end of a pass that had come to it.
+        is_known: Whether that is all of it: of an order that a state brought to workers, their owner knows the epoch.
     """
 
     start: Position
     first: int = 0
     is_over: bool = False
+    is_known: bool = True
 
 
 @explain_arguments(_HINTS, options=LoaderOptions.__annotations__)
@@ -74,6 +77,8 @@ class TorchDataset(IterableDataset[Tensors]):
 
     Args:
         dataset: What to load. With workers that are spawned, a transform must be a module-level function.
+        allow: What may differ from a state that is loaded here, or into a `StatefulDataLoader`: see
+            `stoker.Loader.load_state_dict`.
         options: Those of `stoker.TorchLoader` but the device: batches are on the CPU (`pin_memory=True` and
             `.to(device, non_blocking=True)` bring them over). `cache` is needed: the workers share what is built
             through that folder. `num_threads` is a worker's; default: the cores shared out among the workers.
@@ -85,10 +90,14 @@ class TorchDataset(IterableDataset[Tensors]):
         StokerError: As `stoker.Loader` says: the data set is opened here once, and closed again.
     """
 
-    def __init__(self, dataset: Dataset | Mixture, **options: Unpack[LoaderOptions]) -> None:
+    def __init__(
+        self, dataset: Dataset | Mixture, *, allow: Collection[Allowed] = (), **options: Unpack[LoaderOptions]
+    ) -> None:
+        check_allowed(allow)
         if options.get("cache") is None:
             raise TypeError("TorchDataset needs cache=, a folder: the workers of a DataLoader share chunks through it")
         self._dataset = dataset
+        self._allow = tuple(allow)
         self._ranks = Ranks(
             rank=options.pop("rank", None),
             world_size=options.pop("world_size", None),
@@ -102,8 +111,11 @@ class TorchDataset(IterableDataset[Tensors]):
         # Which share it is means nothing yet: `_loader_here` says it.
         opened = _InTurnLoader(dataset, **cast("LoaderOptions", {**options, "shard": self._ranks.given}))
         with opened as loader:
-            self._beginning, self._lane_sizes, self._wanted, self._resume = loader.plan()
+            self._wanted, self._resume = loader.plan()
             self._has_lists = bool(loader.spec.ragged)
+        # What positions are told from: epochs but its own are those of a loader that was made anew.
+        self._anchor = self._resume.beginning
+        self._saved: Position | None = None  # of the state that a worker goes on from, as it was saved
         self._passes = Passes()
         self._num_joined = 0  # passes of this process, which all workers of a pass count alike
         # In a spawned worker, which does not see who iterates its owner's DataLoader: what the owner saw.
@@ -116,23 +128,27 @@ class TorchDataset(IterableDataset[Tensors]):
         if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
             raise ValueError(f"epoch must be an integer from 0 on, not {epoch!r}")
         if not self._passes.is_restored:
-            self._passes.tell(epoch, 0, is_restored=False)
+            self._passes.tell(epoch, 0, is_restored=False, order=self._order)
 
-    def load_state_dict(self, state: Mapping[str, Any], *, allow: Collection[Allowed] = ()) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], *, allow: Collection[Allowed] | None = None) -> None:
         """Make the next pass go on from a position, of this class's `state_after` or of any `Loader.state_dict`.
 
         Any number of ranks and workers, with any batch size, can go on from it.
 
+        Args:
+            state: A position.
+            allow: What may differ; None for what the data set was made with.
+
         Raises:
-            ResumeError: The position is of another data set, seed, window, number of lanes or order version.
+            ResumeError: The position is of other data, or of another seed, window, number of lanes or order version.
         """
-        saved = self._resume.load(state, allow)
+        saved = self._resume.load(state, self._allow if allow is None else allow)
         try:
-            settled = saved.settled(self._steps(start=saved.num_consumed))
+            settled = saved.settled(self._steps(saved))
         except ValueError as error:
             raise ResumeError(f"the saved position is not sound: {error}", saved=dict(state), current=None) from error
-        self._beginning = replace(settled, epoch=0, num_consumed=0)
-        self._passes.tell(settled.epoch, settled.num_consumed, is_restored=True)
+        self._anchor = settled
+        self._passes.tell(settled.epoch, settled.num_consumed, is_restored=True, order=self._order)
 
     def state_after(self, num_steps: int) -> dict[str, Any]:
         """Return the position when `num_steps` batches of this pass have come out of the DataLoader.
@@ -141,13 +157,21 @@ class TorchDataset(IterableDataset[Tensors]):
 
         Raises:
             ValueError: A pass from where this one begins has fewer steps.
+            ResumeError: A `StatefulDataLoader` goes on in the order of a state that its workers alone have.
         """
-        start = self._under_way().start
-        return Standing(start, self._steps(start=start.num_consumed)).after(num_steps).to_json()
+        start, _, _, is_known = self._under_way()
+        if not is_known:
+            raise ResumeError(
+                "the workers of the DataLoader go on in an order that only they and their state know: save that of "
+                "the StatefulDataLoader, or load the state into this TorchDataset",
+                saved=None,
+                current=None,
+            )
+        return Standing(start, self._steps(start)).after(num_steps).to_json()
 
     def __len__(self) -> int:
         """Return the steps of a whole epoch, the same on every rank."""
-        return self._steps(start=0).num_steps
+        return self._steps(self._anchor.at(self._anchor.epoch)).num_steps
 
     @property
     def epoch(self) -> int:
@@ -202,26 +226,36 @@ class TorchDataset(IterableDataset[Tensors]):
         """Return where a pass begins: the same in all workers."""
         loaded = self._passes.loaded(which)
         if not loaded:
-            epoch, num_consumed = self._passes.told(which)
+            epoch, num_consumed, order = self._passes.told(which)
+            if order != self._order:
+                raise ResumeError(
+                    "this worker was begun before load_state_dict, and the state is of an epoch that it does not know: "
+                    "make the DataLoader anew behind load_state_dict, or without persistent_workers",
+                    saved=None,
+                    current=None,
+                )
             return Begin(self._at(epoch + which.number, num_consumed if which.number == 0 else 0))
         begin = self._gone_on(loaded)
         since = which.number - loaded[0].number
-        return begin if not since else Begin(self._at(begin.start.epoch + since - begin.is_over, 0))
+        if not since:
+            return begin
+        return Begin(begin.start.at(begin.start.epoch + since - begin.is_over), is_known=begin.is_known)
 
     def _gone_on(self, loaded: list[Loaded]) -> Begin:
         """Return where a pass begins that goes on from what every worker had made of another one."""
         newest = max(loaded, key=lambda row: (row.epoch, row.num_consumed))
         # A worker that has no batch in a pass yet still stands in the one from which that goes on.
         rows = [row for row in loaded if (row.epoch, row.num_consumed) == (newest.epoch, newest.num_consumed)]
-        start, num_made = self._at(newest.epoch, newest.num_consumed), sum(row.num_made for row in rows)
-        was = replace(
-            self._steps(start=start.num_consumed),
-            global_batch_size=newest.global_batch_size,
-            remainder=_REMAINDERS[newest.remainder],
-        )
-        position = start.after(num_made - 1, was) if num_made else start
-        position = position.settled(self._steps(start=position.num_consumed))
-        return Begin(position, (newest.first + num_made) % len(loaded), any(row.is_over for row in rows))
+        num_made, is_over = sum(row.num_made for row in rows), any(row.is_over for row in rows)
+        first, saved = (newest.first + num_made) % len(loaded), self._saved
+        if saved is None or (saved.epoch, saved.num_consumed) != (newest.epoch, newest.num_consumed):
+            saved = self._at(newest.epoch, newest.num_consumed)
+            if newest.is_special:  # the owner of workers, which did not get the state
+                return Begin(saved, first, is_over, is_known=False)
+        was = saved.steps(global_batch_size=newest.global_batch_size, remainder=_REMAINDERS[newest.remainder])
+        # Where the loop stood, in the order that it had then; only there may files have been added.
+        position = self._resume.adopt(saved.after(num_made - 1, was) if num_made else saved, self._allow)
+        return Begin(position.settled(self._steps(position)), first, is_over)
 
     def batches(self, start: Position, turn: Turn) -> BatchIterator:
         """Return batches of a pass that begins at `start`, from this process's own loader."""
@@ -236,7 +270,9 @@ class TorchDataset(IterableDataset[Tensors]):
             ResumeError: The pass was one of another data set or order, or of other workers; or workers made other
                 batches of it.
         """
-        start = self._resume.load(json.loads(state["start"]))
+        start = Position.from_json(json.loads(state["start"]))
+        if not self._allow:
+            self._resume.adopt(start)
         now = self._made_of(num_workers)
         saved = {name: state[name] for name in now}
         if num_workers == saved["num_workers"] == 0:  # then one process knows how far all of them were
@@ -260,8 +296,9 @@ class TorchDataset(IterableDataset[Tensors]):
             is_over,
             saved["global_batch_size"],
             _REMAINDERS.index(saved["remainder"]),
+            replace(start, epoch=0, num_consumed=0) != self._resume.beginning,
         )
-        self._beginning = replace(start, epoch=0, num_consumed=0)
+        self._saved = start
         self._passes.load(worker, row)
 
     def state_of(self, begin: Begin, num_made: int, num_workers: int) -> dict[str, Any]:
@@ -271,23 +308,29 @@ class TorchDataset(IterableDataset[Tensors]):
         return stands | self._made_of(num_workers)
 
     def _made_of(self, num_workers: int) -> dict[str, Any]:
-        steps = self._steps(start=0)
+        steps = self._steps(self._resume.beginning)
         return {
             "num_workers": num_workers,
             "global_batch_size": steps.global_batch_size,
             "remainder": steps.remainder,
         }
 
-    def _steps(self, *, start: int) -> Steps:
-        return Steps(
-            lane_sizes=self._lane_sizes,
-            global_batch_size=self._wanted.global_size(self._ranks.settle()),
-            remainder=self._wanted.remainder,
-            start=start,
+    def _steps(self, position: Position) -> Steps:
+        return position.steps(
+            global_batch_size=self._wanted.global_size(self._ranks.settle()), remainder=self._wanted.remainder
         )
 
     def _at(self, epoch: int, num_consumed: int) -> Position:
-        return replace(self._beginning, epoch=epoch, num_consumed=num_consumed)
+        anchor = self._anchor if epoch == self._anchor.epoch else self._anchor.at(epoch)
+        return replace(anchor, num_consumed=num_consumed)
+
+    @property
+    def _order(self) -> int:
+        """What stands for the order that positions are told from: 0 for that of a loader made anew."""
+        if replace(self._anchor, epoch=0, num_consumed=0) == self._resume.beginning:
+            return 0
+        told = self._anchor.to_json() | {"num_consumed": 0}
+        return int(fingerprint("anchor", told)[:12], 16)
 
     def _under_way(self) -> Begin:
         return self.begin_of(self._passes.latest or Pass(self._passes.num_told, 0))
@@ -392,9 +435,9 @@ class _InTurnLoader(Loader):
     def _make_handover(self) -> CpuHandover:
         return CpuHandover(in_one_storage=True)
 
-    def plan(self) -> tuple[Position, tuple[int, ...], Wanted, Resume]:
-        """Return where epoch 0 begins, the samples of each lane, what was asked for, and what states are read by."""
-        return self._start, self._order.lane_sizes, self._wanted, self._resume
+    def plan(self) -> tuple[Wanted, Resume]:
+        """Return what was asked for, and what states are read by."""
+        return self._wanted, self._resume
 
     def batches(self, start: Position, turn: Turn) -> BatchIterator:
         """Return some of the batches of the pass that begins at `start`."""

@@ -38,6 +38,7 @@ class Loaded(NamedTuple):
         is_over: Whether the saved pass had come to its end, so that the one that goes on from it has no batches.
         global_batch_size: Of the saved pass.
         remainder: Of the saved pass, as a number.
+        is_special: Whether its order is not the one that the data set was made with: only who has the state knows it.
     """
 
     told: int
@@ -49,6 +50,7 @@ class Loaded(NamedTuple):
     is_over: int
     global_batch_size: int
     remainder: int
+    is_special: int
 
 
 class Passes:
@@ -64,16 +66,16 @@ class Passes:
 
     def __init__(self) -> None:
         self._count = torch.zeros(1, dtype=torch.int64).share_memory_()
-        self._told = torch.zeros(_MAX_TOLD, 3, dtype=torch.int64).share_memory_()
+        self._told = torch.zeros(_MAX_TOLD, 4, dtype=torch.int64).share_memory_()
         self._joined = torch.full((_MAX_WORKERS + 1,), -1, dtype=torch.int64).share_memory_()
         self._loaded = torch.full((_MAX_WORKERS + 1, len(Loaded._fields)), -1, dtype=torch.int64).share_memory_()
 
     # ------------------------------------------------------------------ the owner
 
-    def tell(self, epoch: int, num_consumed: int, *, is_restored: bool) -> None:
-        """Let the next pass begin there."""
+    def tell(self, epoch: int, num_consumed: int, *, is_restored: bool, order: int = 0) -> None:
+        """Let the next pass begin there, in an order that a number stands for."""
         count = self.num_told + 1
-        self._told[count % _MAX_TOLD] = torch.tensor([epoch, num_consumed, is_restored])
+        self._told[count % _MAX_TOLD] = torch.tensor([epoch, num_consumed, is_restored, order])
         self._count[0] = count  # last: whoever reads it finds the rest
 
     @property
@@ -124,10 +126,10 @@ class Passes:
         self._joined[place] = (((key << _TOLD_BITS) | found.told) << _NUMBER_BITS) | found.number
         return found
 
-    def told(self, which: Pass) -> tuple[int, int]:
-        """Return epoch and samples consumed of the position from which a pass was counted."""
-        epoch, num_consumed, _ = self._told[which.told % _MAX_TOLD].tolist()
-        return epoch, num_consumed
+    def told(self, which: Pass) -> tuple[int, int, int]:
+        """Return epoch, samples consumed and order of the position from which a pass was counted."""
+        epoch, num_consumed, _, order = self._told[which.told % _MAX_TOLD].tolist()
+        return epoch, num_consumed, order
 
     # ------------------------------------------------------------------ saved states, which each worker gets its own of
 
