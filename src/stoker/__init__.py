@@ -27,6 +27,8 @@ from stoker.spec import Entry, Field, Ragged, Shared, Spec
 from stoker.trace.record import Trace
 from stoker.trace.stats import LoaderStats
 
+__version__ = "0.1.0"
+
 __all__ = [
     "CacheError",
     "CacheFullError",

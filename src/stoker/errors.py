@@ -22,6 +22,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 
+def printable(text: str) -> str:
+    """Return a text that can be printed: backslash and digits where the locale cannot write the name of a file."""
+    encoding = sys.getfilesystemencoding()
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
 class StokerError(Exception):
     """Base of all errors that Stoker raises on its own account.
 
@@ -29,8 +35,7 @@ class StokerError(Exception):
     """
 
     def __str__(self) -> str:
-        encoding = sys.getfilesystemencoding()
-        return super().__str__().encode(encoding, "backslashreplace").decode(encoding)
+        return printable(super().__str__())
 
 
 class SourceError(StokerError):

@@ -298,6 +298,9 @@ class Spec:
     def __len__(self) -> int:
         return len(self.entries)
 
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.entries))
+
     def __getitem__(self, name: str) -> Entry:
         for entry in self.entries:
             if entry.name == name:

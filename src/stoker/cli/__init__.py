@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
+from stoker import __version__
 from stoker.cli.arguments import Parser
 from stoker.cli.codes import FAILED, INTERRUPTED, OK, WRONG_USAGE
 from stoker.cli.interrupts import ending_in_order
@@ -78,13 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def print_version() -> None:
     """Print name and version."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        number = version("stoker")
-    except PackageNotFoundError:  # run from a source tree that was never installed
-        number = "(not installed)"
-    sys.stdout.write(f"stoker {number}\n")
+    sys.stdout.write(f"stoker {__version__}\n")
 
 
 def _print_error(console: Console, error: BaseException) -> None:

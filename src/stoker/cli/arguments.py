@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from typing import Literal, NoReturn, TypeAlias
+import difflib
+from typing import Any, Literal, NoReturn, TypeAlias
 
 from stoker.cli.codes import WRONG_USAGE
 from stoker.cli.paint import make_console, print_error
@@ -16,6 +17,17 @@ Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 
 class Parser(argparse.ArgumentParser):
     """A parser that says in one line what is wrong, as every other error here."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Parse as ever; what is left over is said by the command that it was given to, not by `stoker`."""
+        found, others = super().parse_known_args(args, namespace)
+        if others:
+            option = next((text for text in others if text.startswith("-")), None)
+            if option is None:
+                self.error(f"too much: {' '.join(map(repr, others))}")
+            near = difflib.get_close_matches(option.partition("=")[0], self._option_string_actions, n=2)
+            self.error(f"there is no option {option}" + (f"; near: {', '.join(near)}" if near else ""))
+        return found, others
 
     def error(self, message: str) -> NoReturn:
         """Print the error and the way out, and leave with the code for wrong usage."""

@@ -18,7 +18,7 @@ from rich.text import Text
 from stoker.cli.arguments import Commands, add_command, add_json
 from stoker.cli.codes import DAMAGED, OK, WRONG_USAGE
 from stoker.cli.paint import cells, make_console, print_json, print_line, table
-from stoker.cli.words import age_text, bytes_text, count_text
+from stoker.words import age_text, bytes_text, count_text
 
 if TYPE_CHECKING:
     from stoker.cache.care import DatasetEntry

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeAlias
 
 from stoker.cli.paint import make_console
-from stoker.cli.words import count_text
+from stoker.words import count_text
 
 if TYPE_CHECKING:
     from rich.status import Status

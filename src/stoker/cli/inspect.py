@@ -19,7 +19,7 @@ from stoker.cli.paint import cells, make_console, print_facts, print_json, print
 from stoker.cli.share import print_sharing, sharing_json
 from stoker.cli.target import add_target, target_of
 from stoker.cli.units import add_units, asked_of
-from stoker.cli.words import bytes_text, count_text, plain_number
+from stoker.words import bytes_text, count_text, plain_number
 
 if TYPE_CHECKING:
     from stoker.plan.inspection import Inspection

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from stoker.cli.inspect import inspection_json, print_inspection
 from stoker.cli.paint import cells, print_facts, print_line, table
-from stoker.cli.words import count_text
+from stoker.words import count_text
 
 if TYPE_CHECKING:
     from stoker.plan.inspection import MixtureInspection

@@ -16,7 +16,7 @@ from stoker.cli.counting import counting
 from stoker.cli.paint import cells, print_facts, print_json, print_line, table
 from stoker.cli.target import add_target, target_of
 from stoker.cli.units import add_units, asked_of
-from stoker.cli.words import count_text, plain_number
+from stoker.words import count_text, plain_number
 
 if TYPE_CHECKING:
     from stoker.order.mixture_quality import Share

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from stoker.cli.paint import cells, print_facts, print_line, table
-from stoker.cli.words import bytes_text, count_text
+from stoker.words import bytes_text, count_text
 
 if TYPE_CHECKING:
     from stoker.plan.sharing import SharingFound

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from stoker.cli.words import bytes_text, count_text, duration_text
+from stoker.words import bytes_text, count_text, duration_text
 
 if TYPE_CHECKING:
     from stoker.trace.running import RunningLoader

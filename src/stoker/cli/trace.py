@@ -12,7 +12,7 @@ from rich.text import Text
 
 from stoker.cli.arguments import Commands, add_command, add_json, at_least_1
 from stoker.cli.paint import cells, make_console, print_facts, print_json, print_line, table
-from stoker.cli.words import bytes_text, count_text
+from stoker.words import bytes_text, count_text
 
 if TYPE_CHECKING:
     from stoker.trace.profile import Schedule, Trace, TraceResult

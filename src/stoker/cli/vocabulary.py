@@ -10,7 +10,7 @@ from rich.console import Console
 from stoker.cli.arguments import Commands, add_command, add_json, at_least_1
 from stoker.cli.paint import make_console, print_facts, print_json, print_line
 from stoker.cli.target import add_target, dataset_of
-from stoker.cli.words import count_text
+from stoker.words import count_text
 
 _NUM_SHOWN = 5
 

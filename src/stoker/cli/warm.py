@@ -20,7 +20,7 @@ from stoker.cli.paint import make_console, print_json, print_line
 from stoker.cli.target import add_target, target_of
 from stoker.cli.units import add_units, asked_of
 from stoker.cli.warming import warming
-from stoker.cli.words import bytes_text, count_text, duration_text
+from stoker.words import bytes_text, count_text, duration_text
 
 if TYPE_CHECKING:
     from stoker.cache.warm import WarmProgress

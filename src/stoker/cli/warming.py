@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.table import Column
 from rich.text import Text
 
-from stoker.cli.words import bytes_text, count_text, duration_text
+from stoker.words import bytes_text, count_text, duration_text
 
 if TYPE_CHECKING:
     from stoker.cache.warm import WarmProgress

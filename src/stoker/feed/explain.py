@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
 
+from stoker.errors import printable
 from stoker.feed.units.expand import Units
 from stoker.order.epoch import Order
 from stoker.order.explain import samples_of
@@ -20,6 +22,9 @@ from stoker.order.plain import Int64
 from stoker.order.shard import Shard
 from stoker.order.steps import Steps
 from stoker.source.catalogue import Catalogue
+from stoker.words import count_text
+
+_MAX_LINES = 10  # of a printed explanation
 
 
 class SourceRow(NamedTuple):
@@ -117,11 +122,48 @@ class Explanation(Sequence[SourceRow]):
     def __iter__(self) -> Iterator[SourceRow]:
         return (self[i] for i in range(len(self)))
 
+    def __str__(self) -> str:
+        """Return it for people: a line for each run of rows that lie side by side, the first of many."""
+        padding = int(self.is_padding.sum())
+        files = count_text(np.unique(self.places.file).size, "file")
+        lines = [
+            f"epoch {self.epoch}, step {self.step}, rank {self.shard.rank} of {self.shard.world_size}: "
+            f"{count_text(len(self), 'sample')} of {files}" + (f", {padding:,} of them padding" if padding else "")
+        ]
+        for begin, end in self._runs()[:_MAX_LINES]:
+            first, last = self[begin], self[end - 1]
+            samples = f"sample {begin}" if end == begin + 1 else f"samples {begin}-{end - 1}"
+            if first.row is None or last.row is None:  # a filter leaves open which
+                where = f"{_range(first.chunk_row, last.chunk_row)} of those of chunk {first.chunk} that pass"
+            else:
+                where = f"row group {first.row_group}, {_range(first.row, last.row)}"
+            data_set = "" if first.dataset is None else f"{first.dataset}: "
+            note = "  (padding)" if first.is_padding else ""
+            lines.append(f"  {samples:<16} {data_set}{first.url}, {where}{note}")
+        if (num_left := len(self._runs()) - _MAX_LINES) > 0:
+            lines.append(f"  ... and {count_text(num_left, 'more run')} of rows; each sample is explanation[i]")
+        return printable("\n".join(lines))
+
+    def _runs(self) -> list[tuple[int, int]]:
+        """Return where rows lie side by side: [begin, end) of the samples."""
+        if not len(self):
+            return []
+        same = [self.places.file, self.places.row_group, self.chunk, self.is_padding]
+        next_to = np.diff(self.chunk_row) == 1
+        for one in same:
+            next_to &= one[1:] == one[:-1]
+        borders = [0, *(np.flatnonzero(~next_to) + 1).tolist(), len(self)]
+        return list(pairwise(borders))
+
     def __repr__(self) -> str:
         return (
             f"<Explanation of epoch {self.epoch}, step {self.step}, rank {self.shard.rank} of "
             f"{self.shard.world_size}: {len(self):,} samples of {np.unique(self.places.file).size:,} files>"
         )
+
+
+def _range(first: int, last: int) -> str:
+    return f"row {first:,}" if first == last else f"rows {first:,} to {last:,}"
 
 
 class Use(NamedTuple):

@@ -21,6 +21,7 @@ from stoker.source.decode import decoding
 from stoker.source.files import write_aside
 from stoker.source.footer_numbers import Numbers, has_compiled_reader, read_numbers
 from stoker.source.naming import named
+from stoker.source.other_formats import way_out
 from stoker.source.schema import Layout
 from stoker.source.storage import ObjectInfo, Storage
 from stoker.source.urls import name_bytes, name_of
@@ -107,14 +108,17 @@ def read_footer(info: ObjectInfo, storage: Storage) -> pa.Buffer:
     """
     url, size = info.url, info.size_bytes
     if size < 12:
-        raise SourceError(f"{url} is no Parquet file: it has {size} bytes", url=url)
+        raise SourceError(f"{url} is no Parquet file: it has {size} bytes{way_out(url, [url])}", url=url)
     tail_bytes = min(TAIL_BYTES, size)
     tail = bytes(memoryview(storage.read(url, size - tail_bytes, tail_bytes)).cast("B"))
     magic = tail[-4:]
     if magic == _MAGIC_ENCRYPTED:
         raise SourceError(f"{url} is encrypted, footer and all: Stoker has no keys; decrypt it first", url=url)
     if magic != _MAGIC:
-        raise SourceError(f"{url} is no Parquet file, or is cut off: it ends in {magic!r}, not {_MAGIC!r}", url=url)
+        raise SourceError(
+            f"{url} is no Parquet file, or is cut off: it ends in {magic!r}, not {_MAGIC!r}{way_out(url, [url])}",
+            url=url,
+        )
     length = int.from_bytes(tail[-8:-4], "little")
     if length + 12 > size:
         raise SourceError(f"{url} is corrupt: a footer of {length:,} bytes in a file of {size:,}", url=url)

@@ -19,11 +19,14 @@ import pyarrow as pa
 
 from stoker.errors import SourceError, SourceMissingError
 from stoker.source.logs import check_no_log
+from stoker.source.other_formats import way_out
 from stoker.source.storage import DANGLING, ObjectInfo, Storage
 from stoker.source.urls import GLOB, Place, name_bytes, scheme_of
+from stoker.words import count_text
 
 # In a folder, what else lies there (CSV, logs, checksums) is left alone; a file that is named is read as it is.
 SUFFIXES = (".parquet", ".parq", ".pq", ".pqt")
+_NAMES = ", ".join("*" + end for end in SUFFIXES)
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 # What becomes of a URL that is made a Path: s3:/lake.
 _LIKE_URL = re.compile(r"/[a-z][a-z0-9+.-]+:/")
@@ -137,6 +140,8 @@ def _find_literal(name: str, storage: Storage, *, is_local: bool) -> list[Listed
     found = [Listed(info=info, partition=_partition(path, folder)) for info, path in paths if _is_wanted(info, path)]
     check_no_log(name, folder, infos, [file.info.url for file in found], storage, is_local=is_local)
     if not found:
+        if not infos and is_local and os.path.isdir(name):  # noqa: PTH112  names are any bytes
+            raise SourceMissingError(f"the folder {name} is empty: no Parquet file lies below it", url=name)
         if not infos:
             hint = (
                 "; a Path is a file of this machine: give a URL as text"
@@ -147,8 +152,8 @@ def _find_literal(name: str, storage: Storage, *, is_local: bool) -> list[Listed
             )
             raise SourceMissingError(f"nothing is stored at {name}: check the name{hint}", url=name)
         raise SourceMissingError(
-            f"no Parquet file lies below {name}: {len(infos):,} other objects do, such as {infos[0].url}; "
-            f"in a folder the names {', '.join('*' + end for end in SUFFIXES)} are read, others when they are named",
+            f"no Parquet file lies below {name}, but {count_text(len(infos), 'other file')}, such as {infos[0].url}"
+            + (way_out(name, [info.url for info in infos]) or f"; in a folder {_NAMES} are read, others when named"),
             url=name,
         )
     return found

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stoker.cli.words import age_text, bytes_text, count_text, duration_text, plain_number
+from stoker.words import age_text, bytes_text, count_text, duration_text, plain_number
 
 
 @pytest.mark.parametrize(

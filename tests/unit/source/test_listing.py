@@ -88,7 +88,7 @@ def test_a_source_that_names_nothing_is_an_error(source, says):
 
 
 def test_a_folder_without_parquet_says_what_it_holds():
-    with pytest.raises(SourceMissingError, match=r"1 other objects do, such as other/e\.bin.*\*\.parquet"):
+    with pytest.raises(SourceMissingError, match=r"but 1 other file, such as other/e\.bin.*\*\.parquet"):
         urls("other")
 
 
