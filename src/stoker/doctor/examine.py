@@ -96,7 +96,6 @@ class _Examination:
             # By the same way as a loader would, with somebody who notes what is asked for in between.
             self._tap = Tap(dataset.find_storage())
             self._dataset.storage = self._tap
-            self._dataset.storage_options = None
         self._notes: list[str] = []
 
     def run(self) -> DoctorResult:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from stoker.source.units.runs import Runs
 
 # A part of every key: raise it when the same source and recipe become other rows, or the same rows in another layout.
-_KEY_VERSION = 3
+_KEY_VERSION = 4
 # Keys that stay, once they were made: each is asked for half a dozen times while its chunk is built and opened, and
 # once an epoch.
 _MAX_KEYS = 1 << 18
@@ -79,6 +79,7 @@ class Catalogue:
         storage: Storage,
         is_local: bool,
         footers: Footers,
+        store: Mapping[str, object],
         kept_together: RunRule | None = None,
     ) -> None:
         self.dataset = dataset
@@ -102,6 +103,7 @@ class Catalogue:
         self._footers = footers
         self._filter_columns = filter_columns
         self._rows = self._reader.want(columns, beside=filter_columns)
+        self._store = store
         self._keys: dict[int, str] = {}
 
     @property
@@ -165,7 +167,8 @@ class Catalogue:
             {
                 "recipe": self._recipe,
                 "chunk_bytes": self.dataset.chunk_bytes,
-                "files": [[info.url, info.size_bytes, info.version] for info in self.files],
+                "store": self._store,
+                "files": [self._source(file) for file in range(len(self.files))],
                 **({} if table is None else {"table": [table.version, table.schema_id]}),
                 **({} if self.kept_together is None else {"runs": self.kept_together.to_json()}),
             },
@@ -174,8 +177,8 @@ class Catalogue:
     def key(self, i: int) -> str:
         """Return 32 hex digits that stand for the chunk made of fragment i: everything that decides its content.
 
-        The source object (URL, size, version), its row groups and rows, columns, filter, fields, transform. Another
-        data set with a fragment of the same key may use the same chunk.
+        The source object (its store, URL, size, version and footer), its row groups and rows, columns, filter, fields,
+        transform. Another data set with a fragment of the same key may use the same chunk.
         """
         key = self._keys.get(i)
         if key is None:
@@ -183,6 +186,11 @@ class Catalogue:
             if len(self._keys) < _MAX_KEYS:
                 self._keys[i] = key
         return key
+
+    def _source(self, file: int) -> list[object]:
+        """Return what is known of a file that would be different, were it another one."""
+        info = self.files[file]
+        return [info.url, info.size_bytes, info.version, self._known.footers[file]]
 
     def _key(self, i: int) -> str:
         known = self._known
@@ -193,7 +201,8 @@ class Catalogue:
             {
                 **({"deleted": hashlib.blake2b(deleted.tobytes()).hexdigest()} if len(deleted) else {}),
                 "recipe": self._recipe,
-                "source": [file.info.url, file.info.size_bytes, file.info.version],
+                "store": self._store,
+                "source": self._source(int(known.file[i])),
                 "partition": file.partition,
                 "row_groups": [int(known.start[i]), int(known.stop[i])],
                 "rows": [int(known.row_start[i]), int(known.row_stop[i])],

@@ -6,10 +6,12 @@ says nothing. Here each gives up in seconds, and trying again is done in one pla
 
 from __future__ import annotations
 
+import configparser
 import re
 import socket
 from collections.abc import Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -76,7 +78,7 @@ def filesystem_for(
                 arguments.update(_region_of(authority))
             return client(**arguments)
         if scheme in ("gs", "gcs"):
-            return client(**{"retry_time_limit": _GCS_RETRY_LIMIT, **given})
+            return client(**{"retry_time_limit": _GCS_RETRY_LIMIT, **_google_endpoint(environment), **given})
         if not given:
             return pafs.FileSystem.from_uri(f"{scheme}://{authority}/")[0]
         if scheme in ("abfs", "abfss"):
@@ -159,16 +161,13 @@ def s3_arguments(given: Mapping[str, Any], *, environment: Mapping[str, str]) ->
 
     Args:
         given: Arguments of `pyarrow.fs.S3FileSystem`; an endpoint may have its scheme, "http://localhost:9000".
-        environment: AWS_ENDPOINT_URL_S3 and AWS_ENDPOINT_URL are looked for, as Amazon's own clients do.
+        environment: Where endpoints are looked for, and the profile: see `s3_endpoint`.
     """
     arguments = dict(given)
-    endpoint = (
-        arguments.pop("endpoint_override", None)
-        or environment.get("AWS_ENDPOINT_URL_S3")
-        or environment.get("AWS_ENDPOINT_URL")
-    )
+    endpoint = s3_endpoint(arguments, environment)
+    arguments.pop("endpoint_override", None)
     if endpoint:
-        scheme, _, host = str(endpoint).rpartition("://")
+        scheme, _, host = endpoint.rpartition("://")
         arguments["endpoint_override"] = host.rstrip("/")
         if scheme:
             arguments.setdefault("scheme", scheme)
@@ -177,6 +176,53 @@ def s3_arguments(given: Mapping[str, Any], *, environment: Mapping[str, str]) ->
     if "retry_strategy" not in arguments:
         arguments["retry_strategy"] = pafs.AwsStandardS3RetryStrategy(max_attempts=1)
     return arguments
+
+
+def s3_endpoint(given: Mapping[str, Any], environment: Mapping[str, str]) -> str | None:
+    """Return the endpoint of S3 that options, environment and profile name, in this order, as Amazon's clients do."""
+    if given.get("endpoint_override"):
+        return str(given["endpoint_override"])
+    profile = aws_profile(given, environment)
+    ignored = environment.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS") or profile.get("ignore_configured_endpoint_urls")
+    if str(ignored).lower() == "true":
+        return None
+    return (
+        environment.get("AWS_ENDPOINT_URL_S3")
+        or environment.get("AWS_ENDPOINT_URL")
+        or profile.get("s3.endpoint_url")
+        or profile.get("endpoint_url")
+    )
+
+
+def aws_profile(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of the profile in use; those of S3 among its services as "s3.endpoint_url"."""
+    home = environment.get("HOME") or "~"
+    name = given.get("profile") or environment.get("AWS_PROFILE") or environment.get("AWS_DEFAULT_PROFILE") or "default"
+    found: dict[str, str] = {}
+    for variable, file in (("AWS_CONFIG_FILE", "config"), ("AWS_SHARED_CREDENTIALS_FILE", "credentials")):
+        path = Path(environment.get(variable) or f"{home}/.aws/{file}").expanduser()
+        parser = configparser.RawConfigParser(strict=False, default_section="", delimiters=("=",), allow_no_value=True)
+        try:
+            parser.read_string(path.read_text())
+        except (OSError, ValueError, configparser.Error):  # Amazon's client says what is wrong with it
+            continue
+        section = next((one for one in (f"profile {name}", str(name)) if parser.has_section(one)), None)
+        if section is None:
+            continue
+        found.update({key: value.strip() for key, value in parser.items(section) if value})
+        services = f"services {found.get('services')}"
+        if parser.has_section(services):
+            for line in (parser.get(services, "s3", fallback="") or "").splitlines():
+                key, equals, value = line.partition("=")
+                if equals:
+                    found[f"s3.{key.strip().lower()}"] = value.strip()
+    return found
+
+
+def _google_endpoint(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the server that stands for Google's own, where the environment names one as Google's clients read it."""
+    scheme, _, host = environment.get("STORAGE_EMULATOR_HOST", "").rpartition("://")
+    return {"endpoint_override": host.rstrip("/"), "scheme": scheme or "http"} if host else {}
 
 
 def _region_of(bucket: str) -> dict[str, str]:

@@ -30,7 +30,8 @@ from stoker.source.listing import Listed, list_sources
 from stoker.source.local import LocalStorage
 from stoker.source.retry import RetryingStorage, Wait
 from stoker.source.schema import choose, flat_fields
-from stoker.source.storage import Storage
+from stoker.source.storage import UNKNOWN, Storage
+from stoker.source.stores import store_of
 from stoker.source.survey import Cut, Survey, keep_survey, kept_survey, read_layouts, survey
 from stoker.source.tables import open_table
 from stoker.source.tables.table import Table, table_source
@@ -68,8 +69,6 @@ Transform: TypeAlias = "Callable[[pa.Table], Mapping[str, np.ndarray[Any, Any]] 
 _REMOTE_FACTOR = 8
 # Those of local files are mostly work, and many threads take the GIL from each other.
 _LOCAL_THREADS_A_CORE = 2
-# Options that say which store is meant, not who asks: the same URL elsewhere is another data set.
-_PLACE_OPTIONS = ("endpoint_override", "endpoint_url", "scheme", "region", "account_name", "host", "port")
 
 
 @explain_arguments(_HINTS)
@@ -242,17 +241,21 @@ class Dataset:
         if num_threads < 1:
             raise ValueError(f"num_threads must be at least 1, got {num_threads}")
         # Connecting to a store, or asking a catalogue, may take requests of its own: a kept catalogue does without.
-        found = _Lazy(self)
+        # One look at the environment: the store that is asked is the one that what is kept is kept under.
+        environment = dict(os.environ)
+        store = store_of(str(self._named()[0]), options=self.storage_options or {}, environment=environment)
+        found = _Lazy(self, environment)
         storage = RetryingStorage(found, wait=wait)
-        kept_at, footers_at = self._kept_paths(folder, runs)
+        kept_at, footers_at = self._kept_paths(folder, runs, store)
         known = None if kept_at is None or self.refresh else kept_survey(kept_at)
         if known is None:
             is_local = found.located.is_local
         else:
             is_local = self.storage is None and scheme_of(known.files[0].info.url) == "file"
+        make = functools.partial(self._catalogue, storage=storage, runs=runs, is_local=is_local, store=store)
         is_fixed = self.table is not None and self.table.is_exact
         if known is not None and (not is_local or is_fixed):
-            return self._catalogue(known, storage, footers_at, runs, is_local=is_local)
+            return make(known, footers_at)
         num_threads = (
             min(num_threads, _LOCAL_THREADS_A_CORE * num_cores()) if is_local else num_threads * _REMOTE_FACTOR
         )
@@ -264,18 +267,25 @@ class Dataset:
                 raise
             names = ", ".join(place.name for place in self._places())
             _log.warning("%s is gone; going on with what was kept of it in %s", names, folder)
-            return self._catalogue(known, storage, footers_at, runs, is_local=is_local)
+            return make(known, footers_at)
         if known is not None and known.files == tuple(files) and known.table == table:
-            return self._catalogue(known, storage, footers_at, runs, is_local=is_local)
-        footers = _footers(storage, footers_at, table)
+            return make(known, footers_at)
+        footers = _footers(storage, footers_at, table, refresh=self.refresh)
         with timed(on_stage, "footers"):
             known, catalogue = self._look_through(
-                files, table, storage, footers, runs, is_local=is_local, num_threads=num_threads, on_count=on_count
+                files, table, make, storage, footers, runs, num_threads=num_threads, on_count=on_count
+            )
+        if untold := [file.info.url for file in known.files if file.info.version == UNKNOWN]:
+            _log.warning(
+                "the store of %s tells neither version nor time of its files (%s): that one was replaced by another of "
+                "the same size shows only in its footer, when it is opened with refresh=True",
+                self._named()[0],
+                untold[0] if len(untold) == 1 else f"{untold[0]} and {len(untold) - 1:,} more",
             )
         if kept_at is not None:
-            footers.keep([file.info for file in files])
+            footers.keep([file.info for file in known.files])
             # Under its version, too: whoever is told of that one later finds it, without asking the log.
-            for path in {kept_at, catalogue.dataset._kept_paths(folder, runs)[0]}:
+            for path in {kept_at, catalogue.dataset._kept_paths(folder, runs, store)[0]}:
                 if path is not None:
                     keep_survey(path, known)
         return catalogue
@@ -291,37 +301,44 @@ class Dataset:
 
     def _look_through(
         self,
-        files: list[Listed],
+        listed: list[Listed],
         table: Table | None,
+        make: Callable[[Survey, Footers], Catalogue],
         storage: Storage,
         footers: Footers,
         runs: RunRule | None,
         *,
-        is_local: bool,
         num_threads: int,
         on_count: OnCount | None,
     ) -> tuple[Survey, Catalogue]:
-        footers.load([file.info for file in files])
-        schema, partitions = read_layouts(files, footers, table, num_threads=num_threads)
+        footers.load([file.info for file in listed])
+        files, schema, partitions = read_layouts(listed, footers, storage, table, num_threads=num_threads)
         cut, _, _ = self._cut(schema, partitions)
         known = dataclasses.replace(survey(files, schema, cut, footers, num_threads=num_threads), table=table)
-        catalogue = self._catalogue(known, storage, footers, runs, is_local=is_local)
+        catalogue = make(known, footers)
         if runs is not None:  # counts what passes the filter, too
             found = find_runs(catalogue, runs, num_threads=num_threads, on_progress=on_count)
             known = cut_between_runs(catalogue, found, known, cut, footers, num_threads=num_threads)
-            catalogue = self._catalogue(known, storage, footers, runs, is_local=is_local)
+            catalogue = make(known, footers)
             catalogue.runs = found
         elif self.filter is not None or any(file.deleted for file in files):
             known = dataclasses.replace(known, num_samples=catalogue.count(num_threads=num_threads))
-            catalogue = self._catalogue(known, storage, footers, runs, is_local=is_local)
+            catalogue = make(known, footers)
         footers.forget()
         return known, catalogue
 
     def _catalogue(
-        self, known: Survey, storage: Storage, footers: Footers | Path | None, runs: RunRule | None, *, is_local: bool
+        self,
+        known: Survey,
+        footers: Footers | Path | None,
+        *,
+        storage: Storage,
+        runs: RunRule | None,
+        is_local: bool,
+        store: Mapping[str, object],
     ) -> Catalogue:
         if not isinstance(footers, Footers):
-            footers = _footers(storage, footers, known.table)
+            footers = _footers(storage, footers, known.table, refresh=False)
         cut, columns, filter_columns = self._cut(known.schema, known.partitions)
         return Catalogue(
             self._pinned(known.table),
@@ -332,6 +349,7 @@ class Dataset:
             storage=storage,
             is_local=is_local,
             footers=footers,
+            store=store,
             kept_together=runs,
         )
 
@@ -403,8 +421,8 @@ class Dataset:
         """Whether Stoker reads files of this machine, as far as names tell."""
         return self.storage is None and scheme_of(self._named()[0]) == "file"
 
-    def find_storage(self) -> Storage:
-        """Return what opens the files.
+    def find_storage(self, environment: Mapping[str, str] | None = None) -> Storage:
+        """Return what opens the files, with the variables of this environment; None: as they are.
 
         Blocks: on the store, where it must be asked to know.
         """
@@ -412,7 +430,7 @@ class Dataset:
             return self.storage
         if self.is_local:
             return LocalStorage()
-        return storage_for(str(self._named()[0]), storage_options=self.storage_options)
+        return storage_for(str(self._named()[0]), storage_options=self.storage_options, environment=environment)
 
     def _named(self) -> Sequence[Source]:
         return self.sources if self.table is None else (self.table.place,)
@@ -423,13 +441,13 @@ class Dataset:
         places = [place_of(source, is_local=is_local) for source in self._named()]
         return places if self.table is None else [Place(place.name) for place in places]
 
-    def _kept_paths(self, folder: Path | str | None, runs: RunRule | None) -> tuple[Path | None, Path | None]:
+    def _kept_paths(
+        self, folder: Path | str | None, runs: RunRule | None, store: Mapping[str, object]
+    ) -> tuple[Path | None, Path | None]:
         """Return the files that keep the catalogue and the footers."""
         if folder is None:
             return None, None
-        options = self.storage_options or {}
-        place = {name: str(options[name]) for name in _PLACE_OPTIONS if name in options}
-        source: dict[str, object] = {"sources": self._places(), "place": place}
+        source: dict[str, object] = {"sources": self._places(), "store": store}
         footers = fingerprint("footers", source)
         catalogue = fingerprint(
             "catalogue",
@@ -449,8 +467,9 @@ class Dataset:
 class _Lazy:
     """The storage of a data set, made when it is first called."""
 
-    def __init__(self, dataset: Dataset) -> None:
+    def __init__(self, dataset: Dataset, environment: Mapping[str, str]) -> None:
         self._dataset = dataset
+        self._environment = environment
 
     @functools.cached_property
     def located(self) -> Dataset:
@@ -458,7 +477,7 @@ class _Lazy:
 
     @functools.cached_property
     def storage(self) -> Storage:
-        return self.located.find_storage()
+        return self.located.find_storage(self._environment)
 
     def list(self, url: str) -> Any:
         return self.storage.list(url)
@@ -470,8 +489,8 @@ class _Lazy:
         return self.storage.read(url, offset, num_bytes)
 
 
-def _footers(storage: Storage, path: Path | None, table: Table | None) -> Footers:
-    return Footers(storage, path=path, table=None if table is None else (table.schema, table.by_id))
+def _footers(storage: Storage, path: Path | None, table: Table | None, *, refresh: bool) -> Footers:
+    return Footers(storage, path=path, table=None if table is None else (table.schema, table.by_id), refresh=refresh)
 
 
 def transform_name(transform: Callable[..., Any]) -> str:

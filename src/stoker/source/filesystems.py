@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ import pyarrow.fs as pafs
 from stoker.errors import SourceError, SourceMissingError
 from stoker.source.clients import reach
 from stoker.source.failures import translated
-from stoker.source.storage import BytesLike, ObjectInfo, exactly
+from stoker.source.storage import NOT_LISTED, UNKNOWN, BytesLike, ObjectInfo, exactly
 from stoker.source.urls import has_scheme
 
 # Opened objects that one ArrowStorage remembers: opening one again asks a remote store for its size each time.
@@ -25,6 +26,27 @@ _MAX_OPEN_OBJECTS = 64
 _REFUSAL_BYTES = 4096
 # What the end of the memory is marked with that a client reads into: nobody sends that by chance.
 _MARK_BYTES = 16
+
+
+# Those of which pyarrow tells more about an opened object than in a listing, where it has size and time alone.
+_WITH_METADATA = ("s3", "gcs", "abfs")
+# What of it is another for each version of an object.
+_IDENTITY = ("etag", "versionid", "generation", "contentmd5", "md5hash", "lastmodified", "updated")
+_UNREADABLE = re.compile(r"/(?:\.{0,2})/|/\.{1,2}\Z")
+
+
+def _version_of(metadata: Mapping[Any, Any] | None) -> str | None:
+    """Return what an object's metadata say of its version, None where they say nothing."""
+    found = {}
+    for name, value in (metadata or {}).items():
+        plain = "".join(c for c in _text(name).lower() if c.isalnum()).removeprefix("xamz")
+        if plain in _IDENTITY and value:
+            found[plain] = _text(value)
+    return " ".join(f"{name}={found[name]}" for name in _IDENTITY if name in found) or None
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 class ArrowStorage:
@@ -63,10 +85,16 @@ class ArrowStorage:
         return sorted(found, key=lambda info: info.url)
 
     def stat(self, url: str) -> ObjectInfo:
-        """Return size and modification time of the object `url`."""
+        """Return what the store knows of the object `url`; in one request, as opening it takes, and it stays open."""
+        path = self._path(url)
         with translated(url, doing="looking up"):
             self._reach()
-            info = self._filesystem.get_file_info(self._path(url))
+            if self._filesystem.type_name in _WITH_METADATA and "/" in path.strip("/"):
+                file = self._filesystem.open_input_file(path)
+                if (version := _version_of(file.metadata())) is not None:
+                    self._keep_open(url, file)
+                    return ObjectInfo(url=url, size_bytes=file.size(), version=version)
+            info = self._filesystem.get_file_info(path)
         if info.type != pafs.FileType.File:
             what = (
                 "is a folder, not a file" if info.type == pafs.FileType.Directory else "does not exist: check the name"
@@ -113,25 +141,33 @@ class ArrowStorage:
                 self._open.move_to_end(url)
                 return file
         file = self._filesystem.open_input_file(self._path(url))
+        self._keep_open(url, file)
+        return file
+
+    def _keep_open(self, url: str, file: Any) -> None:
         with self._lock:
             self._open[url] = file
+            self._open.move_to_end(url)
             while len(self._open) > _MAX_OPEN_OBJECTS:
                 # Not closed here: another thread may be reading from it. The last reference closes it.
                 self._open.popitem(last=False)
-        return file
 
     def _path(self, url: str) -> str:
-        return (self._root_path + url.removeprefix(self._root_url)).rstrip("/")
+        path = (self._root_path + url.removeprefix(self._root_url)).rstrip("/")
+        if _UNREADABLE.search(path) and self._filesystem.type_name == "s3":
+            raise SourceError(
+                f"{url}: pyarrow's client reads no key with '//', '/./' or '/../' in it: rename the object, or give "
+                "storage=, an object of your own that reads it",
+                url=url,
+            )
+        return path
 
     def _info(self, info: pafs.FileInfo) -> ObjectInfo:
-        modified_ns = info.mtime_ns
-        if self._filesystem.type_name == "s3" and modified_ns is not None:
-            # MinIO and Ceph give milliseconds in a listing, and seconds when one object is looked up.
-            modified_ns -= modified_ns % 1_000_000_000
+        is_told = self._filesystem.type_name not in _WITH_METADATA
         return ObjectInfo(
             url=self._root_url + info.path.removeprefix(self._root_path),
             size_bytes=info.size or 0,
-            version=str(modified_ns),
+            version=(UNKNOWN if info.mtime_ns is None else str(info.mtime_ns)) if is_told else NOT_LISTED,
         )
 
     def __repr__(self) -> str:
@@ -171,16 +207,12 @@ class FsspecStorage:
 
     # In the order of trust; the first one that the file system gives is the version.
     _VERSIONS = (
-        "ETag",
-        "etag",
-        "version_id",
-        "generation",
-        "md5",
-        "checksum",
-        "mtime",
-        "LastModified",
-        "Last-Modified",
-        "last_modified",
+        *("ETag", "etag", "version_id", "VersionId", "generation"),  # s3fs, http, adlfs, gcsfs
+        *("blob_id", "sha", "hex", "oid", "content_hash"),  # hf, github, git, dropbox: names made of the content
+        *("md5", "Content-MD5", "content_md5", "md5Hash", "crc32c", "checksum", "Digest"),
+        *("CRC", "chksum"),  # zip, tar
+        *("mtime", "LastModified", "Last-Modified", "last_modified", "modificationTime", "modification_time"),
+        *("modify", "modified", "modifiedTime", "updated", "last_commit", "created"),  # ftp, gdrive, hf, memory
     )
 
     def __init__(self, filesystem: Any, *, root_url: str) -> None:
@@ -227,9 +259,11 @@ class FsspecStorage:
         return str(self._filesystem._strip_protocol(url))
 
     def _info(self, path: str, about: Mapping[str, Any]) -> ObjectInfo:
-        value = next((about[name] for name in self._VERSIONS if about.get(name) is not None), "unknown")
+        value = next((about[name] for name in self._VERSIONS if about.get(name) not in (None, "")), UNKNOWN)
         # Some file systems give a time as datetime in one call and as seconds in another.
         version = repr(value.timestamp()) if isinstance(value, datetime) else str(value)
+        if about.get("chksum") is not None or about.get("CRC") is not None:  # 32 bits, or of the header alone
+            version += f" {about.get('date_time') or about.get('mtime')}"
         return ObjectInfo(url=self._url(path), size_bytes=int(about["size"] or 0), version=version)
 
     def _url(self, path: str) -> str:

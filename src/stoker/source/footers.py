@@ -5,6 +5,7 @@ A footer is handled as a Parquet file without its data, `PAR1 footer length PAR1
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 from collections import OrderedDict
@@ -61,11 +62,13 @@ class Checked:
     Attributes:
         layout: How the file lays out its columns.
         numbers: Sizes, places and counts, checked.
+        digest: Hash of the footer.
         survivors: Partition of the file -> row groups that pass the filter; filled in by whoever asks.
     """
 
     layout: Layout
     numbers: Numbers
+    digest: str
     survivors: dict[object, frozenset[int]] = field(default_factory=dict)
 
 
@@ -153,12 +156,21 @@ class Footers:
         path: File that keeps the footers, or None.
         table: Columns of the table that the files belong to, and whether they are found by ids: see `naming`. None
             where the files are no table's.
+        refresh: Whether to read them again though they are kept.
     """
 
-    def __init__(self, storage: Storage, *, path: Path | None, table: tuple[pa.Schema, bool] | None = None) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        path: Path | None,
+        table: tuple[pa.Schema, bool] | None = None,
+        refresh: bool = False,
+    ) -> None:
         self._storage = storage
         self._path = path
         self._table = table
+        self._refresh = refresh
         self._lock = threading.Lock()
         self._packed: dict[ObjectInfo, tuple[pa.Buffer, int]] = {}
         self._packed_bytes = 0
@@ -234,7 +246,7 @@ class Footers:
 
     def load(self, infos: Collection[ObjectInfo]) -> None:
         """Read what is kept of `infos` in one go: opening needs all of it, and one by one it takes 0.5 ms each."""
-        if self._path is None or not self._path.exists() or self._path.stat().st_size > _MEMORY_BYTES:
+        if self._path is None or self._refresh or not self._path.exists() or self._path.stat().st_size > _MEMORY_BYTES:
             return
         wanted = set(infos)
         try:
@@ -261,7 +273,8 @@ class Footers:
             layout = self._layout(metadata)
         is_compiled = self._is_compiled or has_compiled_reader(metadata.num_row_groups * metadata.num_columns)
         numbers = read_numbers(buffer, metadata, layout, url=url, is_compiled=is_compiled)
-        return Checked(layout=layout, numbers=numbers)
+        digest = hashlib.blake2b(buffer, digest_size=16).hexdigest()
+        return Checked(layout=layout, numbers=numbers, digest=digest)
 
     def _layout(self, metadata: pq.FileMetaData) -> Layout:
         arrow = (metadata.metadata or {}).get(b"ARROW:schema", b"")
@@ -293,7 +306,7 @@ class Footers:
         return buffer
 
     def _kept(self, info: ObjectInfo) -> tuple[pa.Buffer, int] | None:
-        if self._path is None:
+        if self._path is None or self._refresh:
             return None
         with self._lock:
             if self._index is None:
@@ -355,3 +368,4 @@ class Footers:
                 self._packed.clear()
                 self._packed_bytes = 0
                 self._index = self._file = None
+                self._refresh = False

@@ -20,6 +20,10 @@ from stoker.errors import SourceError
 
 BytesLike: TypeAlias = "bytes | bytearray | memoryview | pa.Buffer"
 
+# The version of an object that a listing says too little of: `stat` tells it.
+NOT_LISTED = ""
+# The version of an object whose store tells nothing that changes with it.
+UNKNOWN = "unknown"
 # The size of a link that leads nowhere, in a listing.
 DANGLING = -1
 
@@ -31,7 +35,8 @@ class ObjectInfo:
     Attributes:
         url: Where it is; for a local file its absolute path.
         size_bytes: Its size; `DANGLING` for a link that leads nowhere.
-        version: A text that changes when the object does: its etag, or its time of modification in nanoseconds.
+        version: A text that changes when the object does: its etag, or its times of modification and change. In a
+            listing it may be `NOT_LISTED`; it is `UNKNOWN` where the store tells nothing of the kind.
     """
 
     url: str

@@ -10,7 +10,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -30,12 +30,12 @@ from stoker.source.footers import Checked, Footers
 from stoker.source.fragments import Piece, RowGroup, plan_fragments
 from stoker.source.listing import Listed, partition_fields, partition_value
 from stoker.source.schema import Layout, unify
-from stoker.source.storage import ObjectInfo
+from stoker.source.storage import NOT_LISTED, ObjectInfo, Storage
 from stoker.source.tables.table import Table, check_layout
 from stoker.source.urls import name_bytes, name_of
 
 _log = logging.getLogger("stoker")
-_MAGIC = b"STKCAT04"
+_MAGIC = b"STKCAT05"
 UNKNOWN = -1
 # Of one column chunk; what says more is believed as little as what says less than none.
 _MOST_NULLS = 1 << 40
@@ -49,6 +49,7 @@ class Survey:
 
     Attributes:
         files: The files, by URL.
+        footers: Hash of the footer of each file.
         schema: Columns that the files share, structs as structs, without partition columns.
         partitions: Partition columns.
         file: Number of the file of each fragment. Shape [K].
@@ -63,6 +64,7 @@ class Survey:
     """
 
     files: tuple[Listed, ...]
+    footers: tuple[str, ...]
     schema: pa.Schema
     partitions: pa.Schema
     file: Counts
@@ -80,19 +82,23 @@ _ARRAYS = ("file", "start", "stop", "row_start", "row_stop", "num_rows", "num_sa
 
 
 def read_layouts(
-    files: Sequence[Listed], footers: Footers, table: Table | None, *, num_threads: int
-) -> tuple[pa.Schema, pa.Schema]:
-    """Read every footer; return the schema that all files share, or that of their table, and the partition columns.
+    listed: Sequence[Listed], footers: Footers, storage: Storage, table: Table | None, *, num_threads: int
+) -> tuple[list[Listed], pa.Schema, pa.Schema]:
+    """Read every footer; return the files, the schema that all share or that of their table, and partition columns.
 
-    A partition column takes the place of a column of that name in the files, as in Spark.
+    A file of which the listing told too little is looked up just before its footer is read, while it is open. A
+    partition column takes the place of a column of that name in the files, as in Spark.
 
     Raises:
         SourceError: A footer cannot be read.
         FieldError: The files' schemas contradict each other.
     """
+    files = list(listed)
     layouts: list[Layout | None] = [None] * len(files)
 
     def work(i: int) -> None:
+        if files[i].info.version == NOT_LISTED:
+            files[i] = replace(files[i], info=storage.stat(files[i].info.url))
         layouts[i] = footers.check(files[i].info).layout
 
     work(0)
@@ -106,11 +112,11 @@ def read_layouts(
             check_layout(table, layout, file)
         distinct.setdefault(id(layout), (layout, file.info.url))
     if table is not None:
-        return table.columns()
+        return files, *table.columns()
     partitions = pa.schema(partition_fields(files))
     unified = unify(list(distinct.values()))
     schema = pa.schema([field for field in unified if field.name not in partitions.names])
-    return schema, partitions
+    return files, schema, partitions
 
 
 def partition_expression(file: Listed, partitions: pa.Schema) -> pc.Expression | None:
@@ -303,6 +309,7 @@ def survey(
     start, stop, row_start, row_stop, num_rows = columns
     return Survey(
         files=tuple(files),
+        footers=tuple(footers.check(file.info).digest for file in files),
         schema=schema,
         partitions=cut.partitions,
         file=np.array([i for i, _ in pieces], np.int64),
@@ -324,6 +331,7 @@ def keep_survey(path: Path, known: Survey) -> None:
             "url": pa.array([name_bytes(file.info.url) for file in known.files], pa.binary()),
             "size_bytes": pa.array([file.info.size_bytes for file in known.files], pa.int64()),
             "version": pa.array([file.info.version for file in known.files], pa.string()),
+            "footer": pa.array(known.footers, pa.string()),
             "partition": pa.array([json.dumps(file.partition) for file in known.files], pa.string()),
             "deleted": pa.array([file.deleted for file in known.files], pa.large_binary()),
         }
@@ -377,6 +385,7 @@ def kept_survey(path: Path) -> Survey | None:
         listed.append(Listed(info=info, partition=partition_of[text], deleted=deleted))
     return Survey(
         files=tuple(listed),
+        footers=tuple(files["footer"].to_pylist()),
         schema=schema.schema,
         partitions=partitions.schema,
         table=Table.from_schema(table.schema) if table.schema.metadata else None,

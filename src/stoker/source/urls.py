@@ -24,7 +24,8 @@ Source: TypeAlias = "str | Path"
 
 GLOB = re.compile(r"[*?\[]")
 # "file:/lake" is how Hadoop and Spark print what is "file:///lake".
-_SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://|(file):(?=/)", re.IGNORECASE)
+# "simplecache::s3://lake" is a file system of fsspec's around another one, as is "zip://a.parquet::s3://lake/b.zip".
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)(?:://|::(?=.*://))|(file):(?=/)", re.IGNORECASE | re.DOTALL)
 _FILE_HOST = re.compile(r"file:(?://([^/]*))?", re.IGNORECASE)
 # pyarrow's own way to give options in a URL, s3://bucket/key?endpoint_override=...; a "?" without "name=" is a glob.
 _QUERY = re.compile(r"\?(?=[A-Za-z_]\w*=)")
@@ -96,13 +97,19 @@ def split_query(url: str) -> tuple[str, str]:
     return parts[0], parts[1] if len(parts) == 2 else ""
 
 
+def without_chain(url: str) -> str:
+    """Return a URL without the ones behind it, which say where the store of the first one lies."""
+    first, _, _ = url.partition("::")
+    return first if "://" in first else url
+
+
 def place_of(source: Source, *, is_local: bool) -> Place:
     """Return what a source names, and whether it may be a pattern."""
     if is_local:
         return _local_place(source)
     if isinstance(source, Path):  # a storage of the user's
         return Place(source.as_posix())
-    name = split_query(source)[0]
+    name = without_chain(split_query(source)[0])
     scheme = scheme_of(name)
     # The host of a URL may be [::1], and what stands behind the "?" of a web address is no name of a file.
     start = name.find("/", len(scheme) + 3) + 1 if has_scheme(name) else 0
