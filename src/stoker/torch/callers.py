@@ -25,7 +25,7 @@ _CUT_LISTS = (
     "Accelerate's dispatch_batches cuts every tensor of a batch at its number of samples, the values of ragged fields "
     "too: prepare it with stoker.hf.prepare(accelerator, loader) instead of accelerator.prepare(loader)"
 )
-_OTHER_EPOCH = (
+OTHER_EPOCH = (
     "transformers.Trainer is in epoch {wanted}, but this pass would be epoch {epoch}: Trainer tells it only to what "
     "Accelerate prepared. Let get_train_dataloader return stoker.hf.prepare(self.accelerator, loader)"
 )
@@ -40,49 +40,44 @@ class Seen(NamedTuple):
     """What the frames behind a pass tell.
 
     Attributes:
-        misuse: How the batches would be spoiled: batched, shared out once more, cut, or of another epoch than is meant.
+        misuse: How the batches would be spoiled: batched, shared out once more, or cut.
+        epoch: Which epoch is meant, where that is known.
         missing: What is wrong unless a position is loaded before the first batch.
         is_over: Whether the state that a `StatefulDataLoader` goes on from is of a pass that had come to its end.
     """
 
     misuse: str | None = None
+    epoch: int | None = None
     missing: str | None = None
     is_over: bool = False
 
 
-def look_at_callers(*, has_lists: bool, epoch: int) -> Seen:
+def look_at_callers(*, has_lists: bool) -> Seen:
     """Return what those who ask for the batches of a `TorchDataset` make of them.
 
     Args:
         has_lists: Whether batches have ragged fields.
-        epoch: Of the pass that begins.
     """
-    misuse, is_over = None, False
+    misuse, epoch, is_over = None, None, False
     for frame in _frames():
+        known = frame.f_locals
         if _is_in(frame, "torch.utils.data", "torchdata.stateful_dataloader"):
-            known = frame.f_locals
             if getattr(known.get("loader"), "batch_size", None) is not None or known.get("auto_collation"):
                 misuse = misuse or _BATCHED_TWICE
             if (state := known.get("next_iter_state")) is not None:
                 is_over = bool(state["_iterator_finished"])
         elif _is_in(frame, "accelerate", "transformers"):
-            misuse = misuse or _misuse_of(frame, has_lists=has_lists, epoch=epoch)
-    return Seen(misuse, missing_position(), is_over)
+            misuse = misuse or _shared_or_cut(known.get("self"), has_lists=has_lists)
+            if frame.f_code.co_name == "_run_epoch":
+                epoch = known.get("epoch")
+    return Seen(misuse, epoch, missing_position(), is_over)
 
 
-def _misuse_of(frame: FrameType, *, has_lists: bool, epoch: int) -> str | None:
-    caller = frame.f_locals.get("self")
+def _shared_or_cut(caller: Any, *, has_lists: bool) -> str | None:
     kind = type(caller).__name__
-    if kind == "IterableDatasetShard":
+    if kind == "IterableDatasetShard" or (kind == "DataLoaderDispatcher" and caller.state.num_processes > 1):
         return SHARED_TWICE
-    if kind == "DataLoaderDispatcher" and caller is not None:
-        if caller.state.num_processes > 1:
-            return SHARED_TWICE
-        return _CUT_LISTS if has_lists else None
-    if frame.f_code.co_name == "_run_epoch":
-        wanted = frame.f_locals.get("epoch", epoch)
-        return None if wanted == epoch else _OTHER_EPOCH.format(wanted=wanted, epoch=epoch)
-    return None
+    return _CUT_LISTS if kind == "DataLoaderDispatcher" and has_lists else None
 
 
 def missing_position() -> str | None:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple, NoReturn, Self, Unpack, cast, get_args
 
 from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data._utils.worker import WorkerInfo
 
 from stoker.arguments import explain_arguments
 from stoker.errors import ResumeError
@@ -25,7 +26,7 @@ from stoker.order.position import Position
 from stoker.order.steps import Remainder, Steps
 from stoker.source.dataset import Dataset
 from stoker.source.mixture import Mixture
-from stoker.torch.callers import SHARED_TWICE, Seen, look_at_callers
+from stoker.torch.callers import OTHER_EPOCH, SHARED_TWICE, Seen, look_at_callers
 from stoker.torch.handover import CpuHandover
 from stoker.torch.passes import Loaded, Pass, Passes
 from stoker.torch.tensors import Tensors
@@ -217,10 +218,15 @@ class TorchDataset(IterableDataset[Tensors]):
         worker = get_worker_info()
         self._num_joined += 1
         if worker is None:
-            return TorchIterator(self, self._passes.join(None, 0), seen)
-        # `seed` is drawn once a DataLoader's iterator; workers that live on go through several passes with it.
-        key = hash((worker.seed - worker.id, worker.num_workers, os.getppid(), self._num_joined))
-        return TorchIterator(self, self._passes.join(worker.id, key), seen, worker.id, worker.num_workers)
+            which = self._passes.join(None, 0)
+        else:
+            # `seed` is drawn once a DataLoader's iterator; workers that live on go through several passes with it.
+            key = hash((worker.seed - worker.id, worker.num_workers, os.getppid(), self._num_joined))
+            which = self._passes.join(worker.id, key)
+        epoch = self.begin_of(which).start.epoch
+        if seen.epoch not in (None, epoch):
+            raise TypeError(OTHER_EPOCH.format(wanted=seen.epoch, epoch=epoch))
+        return TorchIterator(self, which, seen, worker)
 
     def begin_of(self, which: Pass) -> Begin:
         """Return where a pass begins: the same in all workers."""
@@ -355,7 +361,7 @@ class TorchDataset(IterableDataset[Tensors]):
         return self.__dict__ | {"_loader": None, "_inherited": [], "_seen": self._look()}
 
     def _look(self) -> Seen:
-        return look_at_callers(has_lists=self._has_lists, epoch=self.next_epoch)
+        return look_at_callers(has_lists=self._has_lists)
 
 
 class TorchIterator(Iterator[Tensors]):
@@ -368,19 +374,16 @@ class TorchIterator(Iterator[Tensors]):
         dataset: Makes the batches.
         which: The pass.
         seen: What those who ask for them do.
-        worker: Number of the worker; None outside a worker.
-        num_workers: How many there are.
+        worker: What torch tells of the worker; None outside one.
     """
 
-    def __init__(
-        self, dataset: TorchDataset, which: Pass, seen: Seen, worker: int | None = None, num_workers: int = 0
-    ) -> None:
+    def __init__(self, dataset: TorchDataset, which: Pass, seen: Seen, worker: WorkerInfo | None) -> None:
         self._dataset = dataset
         self._which = which
-        self._worker = worker
+        self._worker = None if worker is None else worker.id
         self._missing = seen.missing
         self._was_over = seen.is_over
-        self._num_workers = num_workers
+        self._num_workers = 0 if worker is None else worker.num_workers
         self._num_made = 0
         self._is_over = False
         self._begin: Begin | None = None

@@ -64,6 +64,8 @@ class TorchLoader(Loader):
         self._handover = _handover_to(device, None if resident is None else parse_size(resident, name="resident"))
         super().__init__(dataset, **options)
 
+    batch_sampler = None  # who finds a sampler looks for that as well
+
     @property
     def sampler(self) -> Self:
         """This loader: where Lightning looks for something to tell the epoch."""
