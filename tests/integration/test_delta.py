@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 import struct
 import uuid
 import zlib
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from tests.integration.s3_server import S3Server
 from tests.tables import expected_of, rows_of
 
 import stoker
@@ -293,6 +295,49 @@ def test_what_a_reader_must_know_and_stoker_does_not_is_refused_by_name(tmp_path
     first.write_text(first.read_text().replace('"deletionVectors"', '"deletionVectors","catalogManaged"'))
     with pytest.raises(stoker.SourceError, match="catalog-managed"):
         stoker.Dataset(f"delta://{place}").open()
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_workers_read_the_version_that_their_owner_found(tmp_path, start):
+    torch_data = pytest.importorskip("torch.utils.data")
+    import stoker.torch
+
+    place = tmp_path / "table"
+    write_deltalake(place, rows())
+    data = stoker.torch.TorchDataset(
+        stoker.Dataset(f"delta://{place}", columns=["id"]), batch_size=4, cache=tmp_path / "cache"
+    )
+    write_deltalake(place, rows(100), mode="append")
+    batches = torch_data.DataLoader(data, batch_size=None, num_workers=2, multiprocessing_context=start)
+    assert sorted(int(i) for batch in batches for i in batch["id"]) == list(range(ROWS))
+
+
+def test_a_table_in_s3_is_read_with_the_options_of_its_store(with_vectors, s3):
+    s3_bucket = s3.make_bucket("tables")
+    for path in with_vectors.rglob("*"):
+        if path.is_file():
+            s3.put(f"{s3_bucket}/lake/t/{path.relative_to(with_vectors)}", path.read_bytes())
+    found = rows_of(f"delta://{s3_bucket}/lake/t", storage_options=s3.options())
+    assert found == scanned(with_vectors)
+    for part in ("", "/*.parquet"):
+        with pytest.raises(stoker.SourceError, match=r"Delta table.*delta://s3://tables/lake/t"):
+            stoker.Dataset(f"{s3_bucket}/lake/t{part}", storage_options=s3.options()).open()
+
+
+@pytest.fixture
+def s3():
+    server = S3Server()
+    yield server
+    server.stop()
+
+
+def test_the_way_out_that_a_bare_folder_names_is_a_way(with_vectors):
+    with pytest.raises(stoker.SourceError) as caught:
+        stoker.Dataset(with_vectors).open()
+    source = re.search(r'Dataset\("(.*?)"\)', str(caught.value))[1]
+    assert rows_of(source) == scanned(with_vectors)
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,8 @@ def print_inspection(found: Inspection, console: Console, *, is_part: bool = Fal
     print_line(console, _title(found), "bold")
     rows = count_text(source.num_rows, "row")
     if found.num_samples != source.num_rows:
-        rows += f", {count_text(found.num_samples)} pass the filter"
+        why = "are not deleted" if catalogue.dataset.filter is None else "pass the filter"
+        rows += f", {count_text(found.num_samples)} {why}"
     print_facts(
         console,
         [

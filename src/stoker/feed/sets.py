@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Sequence
 from fractions import Fraction
@@ -16,6 +17,7 @@ from stoker.order.contents import Contents, Files, describe, layouts_of
 from stoker.order.plain import Int64
 from stoker.order.position import Mixing
 from stoker.source.catalogue import Catalogue
+from stoker.source.dataset import Dataset
 from stoker.source.listing import names_below
 from stoker.source.mixture import Mixture
 from stoker.source.units.asked import Asked, Weighted
@@ -55,6 +57,16 @@ class Sets(Protocol):
     @property
     def num_samples(self) -> Int64:
         """Rows of each chunk, of all data sets. Shape [K]."""
+
+
+def as_opened(sets: Sets) -> Dataset | Mixture:
+    """Return what was opened, each table of it at the version that was found: other processes open that one."""
+    datasets = [one.catalogue.dataset for one in sets.chunks]
+    if sets.mixture is None:
+        return datasets[0]
+    other = copy.copy(sets.mixture)
+    other.datasets = dict(zip(other.names, datasets, strict=True))
+    return other
 
 
 def files_of(one: Set, asked: Asked | None) -> Files:

@@ -59,7 +59,7 @@ class Catalogue:
             names them elsewhere.
         fragments: In their fixed order: file, row group, row.
         num_rows: Rows in each source fragment, without row groups that no row of which can pass. int64, shape [K].
-        num_samples: Rows that pass the filter. int64, shape [K].
+        num_samples: Rows that pass the filter and that its table has still. int64, shape [K].
         null_counts: Column -> nulls in each fragment as the footers say, -1 where they do not. int64, shape [K] each.
         kept_together: Rows that are in one fragment where row groups allow it, or None.
         num_builders: Threads that a loader builds with to begin with; None leaves that to it.

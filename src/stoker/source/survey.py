@@ -31,7 +31,7 @@ from stoker.source.fragments import Piece, RowGroup, plan_fragments
 from stoker.source.listing import Listed, partition_fields, partition_value
 from stoker.source.schema import Layout, unify
 from stoker.source.storage import NOT_LISTED, ObjectInfo, Storage
-from stoker.source.tables.table import Table, check_layout
+from stoker.source.tables.table import Table, check_layout, check_values
 from stoker.source.urls import name_bytes, name_of
 
 _log = logging.getLogger("stoker")
@@ -106,10 +106,13 @@ def read_layouts(
     footers.expect(len(files) * first.shape[0] * first.shape[1])
     for_each(len(files), work, num_threads=num_threads)
     distinct: dict[int, tuple[Layout, str]] = {}
+    missing: dict[int, list[str]] = {}
     for layout, file in zip(layouts, files, strict=True):
         assert layout is not None
         if table is not None:
-            check_layout(table, layout, file)
+            if id(layout) not in missing:
+                missing[id(layout)] = check_layout(table, layout, file)
+            check_values(missing[id(layout)], file)
         distinct.setdefault(id(layout), (layout, file.info.url))
     if table is not None:
         return files, *table.columns()

@@ -19,6 +19,7 @@ from stoker.feed.options import HINTS, LoaderOptions, Wanted
 from stoker.feed.ranks import Ranks
 from stoker.feed.resume import Allowed, Resume, check_allowed
 from stoker.feed.run import Standing, Turn
+from stoker.feed.sets import as_opened
 from stoker.feed.shard import Shard
 from stoker.identity import fingerprint
 from stoker.machine import num_cores
@@ -97,7 +98,6 @@ class TorchDataset(IterableDataset[Tensors]):
         check_allowed(allow)
         if options.get("cache") is None:
             raise TypeError("TorchDataset needs cache=, a folder: the workers of a DataLoader share chunks through it")
-        self._dataset = dataset
         self._allow = tuple(allow)
         self._ranks = Ranks(
             rank=options.pop("rank", None),
@@ -112,6 +112,7 @@ class TorchDataset(IterableDataset[Tensors]):
         # Which share it is means nothing yet: `_loader_here` says it.
         opened = _InTurnLoader(dataset, **cast("LoaderOptions", {**options, "shard": self._ranks.given}))
         with opened as loader:
+            self._dataset = loader.as_opened()
             self._wanted, self._resume = loader.plan()
             self._has_lists = bool(loader.spec.ragged)
         # What positions are told from: epochs but its own are those of a loader that was made anew.
@@ -441,6 +442,10 @@ class _InTurnLoader(Loader):
     def plan(self) -> tuple[Wanted, Resume]:
         """Return what was asked for, and what states are read by."""
         return self._wanted, self._resume
+
+    def as_opened(self) -> Dataset | Mixture:
+        """Return what it loads, as it was when it was opened."""
+        return as_opened(self._opened)
 
     def batches(self, start: Position, turn: Turn) -> BatchIterator:
         """Return some of the batches of the pass that begins at `start`."""

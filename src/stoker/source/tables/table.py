@@ -158,8 +158,8 @@ class Table:
         return cls(schema=schema.remove_metadata(), **{**numbers, "partitions": tuple(numbers["partitions"])})
 
 
-def check_layout(table: Table, layout: Layout, file: Listed) -> None:
-    """Raise where the columns of a file cannot become those of its table.
+def check_layout(table: Table, layout: Layout, file: Listed) -> list[str]:
+    """Return columns of a table that the log may have values for, and a file that is laid out so lacks.
 
     Raises:
         SourceError: The table goes by ids, which the file lacks.
@@ -173,24 +173,47 @@ def check_layout(table: Table, layout: Layout, file: Listed) -> None:
             url=url,
         )
     values = dict(file.partition)
+    missing = []
     stored = {field.name: field.type for field in layout.named_schema()}
     for field in table.schema:
         if field.name in table.partitions:
             continue
         kind = stored.get(field.name)
         if kind is None:
-            if values.get(field.name) is not None or DEFAULT in (field.metadata or {}):
-                raise FieldError(
-                    f"{url} lacks the column {field.name!r}, whose rows have a value there by the table's log "
-                    "(a partition's, or a default), which Stoker does not fill in: rewrite the table's files",
-                    columns=[field.name],
-                )
+            if DEFAULT in (field.metadata or {}):
+                raise _not_filled(url, field.name, "the column's default")
+            if field.name in values:
+                missing.append(field.name)
         elif not _becomes(kind, field.type):
             raise FieldError(
                 f"column {field.name!r} is {kind} in {url} and {field.type} in the table, which it does not become: "
                 "rewrite the file",
                 columns=[field.name],
             )
+    return missing
+
+
+def check_values(missing: Sequence[str], file: Listed) -> None:
+    """Raise where the log has a value for a column that a file lacks.
+
+    Args:
+        missing: What `check_layout` returned.
+        file: The file.
+
+    Raises:
+        FieldError: It has.
+    """
+    for name in missing:
+        if dict(file.partition)[name] is not None:
+            raise _not_filled(file.info.url, name, "that of its partition")
+
+
+def _not_filled(url: str, name: str, value: str) -> FieldError:
+    return FieldError(
+        f"{url} lacks the column {name!r}, whose value is {value} by the table's log, and Stoker does not fill it in: "
+        "rewrite the table's files",
+        columns=[name],
+    )
 
 
 def _becomes(stored: pa.DataType, wanted: pa.DataType) -> bool:
