@@ -6,8 +6,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.integration.real_files.answers import Source, check_values, explore
+from tests.integration.writers import (
+    NULLS,
+    duckdb_files,
+    fastparquet_files,
+    pandas_files,
+    polars_files,
+    pyarrow_files,
+    table,
+)
 
-from stoker import Dataset, Loader
+from stoker import Dataset, FieldError, Loader, Ragged, SourceError
 
 
 def test_fields_of_a_footer_that_nobody_knows_yet_are_passed_over(tmp_path):
@@ -45,3 +55,86 @@ def test_fastparquet_writes_files_that_are_read(tmp_path):
     with Loader(Dataset(tmp_path), batch_size=100, shuffle=False) as loader:
         (batch,) = loader
     assert batch["a"].tolist() == list(range(100))
+
+
+# What no tensor holds, whoever wrote it.
+NO_TENSORS = {"map", "list_of_structs"}
+MODULES = {
+    "pyarrow": "pyarrow",
+    "polars": "polars",
+    "duckdb": "duckdb",
+    "pandas": "pandas",
+    "fastparquet": "fastparquet",
+}
+
+
+def files_of(writer, rows, *, nulls, seed=0):
+    """Yield a name and a function that writes a file, for each way in which a writer writes some rows."""
+    pytest.importorskip(writer)
+    if writer == "pyarrow":
+        return pyarrow_files(rows, seed=seed)
+    if writer == "polars":
+        return polars_files(rows)
+    if writer == "duckdb":
+        return duckdb_files(rows, nulls=nulls)
+    return pandas_files(rows) if writer == "pandas" else fastparquet_files(rows, nulls=nulls)
+
+
+def check_file(path, cache, *, num_rows):
+    """Check a file against pyarrow's reading of it: uncached, in chunks of two sizes; and cold and warm alike."""
+    source = Source(path=path)
+    try:
+        source.read()
+    except (pa.ArrowException, OSError, ValueError) as error:
+        with pytest.raises((SourceError, FieldError)):  # whatever it is, it is said
+            list(Loader(Dataset(path), batch_size=7))
+        return f"pyarrow cannot read it: {error}"
+    explored = explore(source)
+    answer = explored.answer
+    assert answer.error in (None, "FieldError"), str(answer)
+    assert answer.num_rows == num_rows, str(answer)
+    kinds = {field.name: field.type for field in pq.read_schema(path)}
+    assert all(name in NO_TENSORS or pa.types.is_null(kinds[name]) for name in answer.left_out), str(answer)
+    check_values(source, explored)
+    asked = explored.asked
+    dataset = Dataset(path, columns=asked.columns, fields=asked.fields, chunk_size=20_000)
+    seen = []
+    for where in (None, cache, cache):
+        with Loader(dataset, batch_size=11, seed=4, cache=where) as loader:
+            seen.append([{name: flat(values) for name, values in batch.items()} for batch in loader])
+    assert seen[0] == seen[1] == seen[2]
+    return None
+
+
+def flat(values):
+    """Return the bytes of an array, or of all that lists are made of."""
+    return (flat(values.values), values.offsets.tobytes()) if isinstance(values, Ragged) else values.tobytes()
+
+
+def check_files(writer, folder, *, num_rows, nulls, seed=0, some=slice(None)):
+    rows, faults, num_read = table(num_rows, nulls), [], 0
+    for name, write in list(files_of(writer, rows, nulls=nulls, seed=seed))[some]:
+        path = folder / "a.parquet"
+        write(path)
+        try:
+            num_read += check_file(path, folder / f"cache-{num_read}", num_rows=num_rows) is None
+        except Exception as error:
+            faults.append(f"{name}: {type(error).__name__}: {error}")
+    assert not faults, f"{len(faults)} faults:\n" + "\n".join(faults)
+    return num_read
+
+
+@pytest.mark.parametrize("writer", MODULES)
+def test_what_every_writer_writes_is_read_as_pyarrow_reads_it(tmp_path, writer):
+    assert check_files(writer, tmp_path, num_rows=41, nulls="some", some=slice(3, 5)) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("nulls", NULLS)
+@pytest.mark.parametrize("num_rows", [0, 1, 97, 3000])
+@pytest.mark.parametrize("writer", MODULES)
+def test_all_that_every_writer_writes_is_read_as_pyarrow_reads_it(tmp_path, writer, num_rows, nulls):
+    for seed in range(4 if writer == "pyarrow" and num_rows < 3000 else 1):
+        (tmp_path / str(seed)).mkdir()
+        assert check_files(writer, tmp_path / str(seed), num_rows=num_rows, nulls=nulls, seed=seed) > 4

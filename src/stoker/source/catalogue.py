@@ -19,6 +19,7 @@ from stoker.errors import SourceError
 from stoker.identity import fingerprint
 from stoker.source import thrift
 from stoker.source.decode import decoding
+from stoker.source.doubts import check_doubts
 from stoker.source.each import for_each
 from stoker.source.fetch import (
     OnStage,
@@ -281,6 +282,15 @@ class Catalogue:
             SourceMissingError: It is gone.
         """
         check_unchanged(self.files[int(self._known.file[i])], self._storage)
+
+    def check_doubts(self, *, num_threads: int) -> None:
+        """Read what perhaps does not fit the types that all files share; see `doubts`.
+
+        Raises:
+            FieldError: A value does not fit.
+            SourceError: A file cannot be read.
+        """
+        check_doubts(self._reader, self._known, self._cut, self._footers, num_threads=num_threads)
 
     def count(self, *, num_threads: int) -> npt.NDArray[np.int64]:
         """Return how many rows of each fragment are delivered, by reading the filter's columns alone. Shape [K].

@@ -316,6 +316,7 @@ class Dataset:
         cut, _, _ = self._cut(schema, partitions)
         known = dataclasses.replace(survey(files, schema, cut, footers, num_threads=num_threads), table=table)
         catalogue = make(known, footers)
+        catalogue.check_doubts(num_threads=num_threads)
         if runs is not None:  # counts what passes the filter, too
             found = find_runs(catalogue, runs, num_threads=num_threads, on_progress=on_count)
             known = cut_between_runs(catalogue, found, known, cut, footers, num_threads=num_threads)

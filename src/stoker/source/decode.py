@@ -131,8 +131,7 @@ def decode_row_groups(
             int96 = int96_paths(footer.metadata, paths)
             look_closer = partial(first_failure, ranges, footer, row_groups=row_groups, paths=paths, url=url)
             with decoding(url, where=where, look_closer=look_closer):
-                file = opened(ranges, footer.metadata)
-                rest = file.read_row_groups(list(row_groups), columns=paths, use_threads=False)
+                rest = _theirs(opened(ranges, footer.metadata), row_groups, paths)
                 rest.validate()
                 check_num_rows(rest.num_rows, num_rows)
             columns |= zip(rest.column_names, rest.columns, strict=True)
@@ -145,6 +144,18 @@ def decode_row_groups(
             )
         check_instants(table, seconds, where=where)
     return table
+
+
+def _theirs(file: pq.ParquetFile, row_groups: Sequence[int], paths: Sequence[str]) -> pa.Table:
+    """Return columns of some row groups as pyarrow decodes them."""
+    try:
+        return file.read_row_groups(list(row_groups), columns=paths, use_threads=False)
+    except pa.ArrowNotImplementedError:
+        if len(row_groups) < 2:
+            raise
+    # A dictionary inside of a struct or a list comes in a piece for each row group, which pyarrow cannot nest.
+    tables = [file.read_row_group(group, columns=paths, use_threads=False) for group in row_groups]
+    return pa.concat_tables(tables)
 
 
 @lru_cache(maxsize=64)

@@ -181,12 +181,12 @@ _COMPARE: dict[str, Callable[[Any, Any], pc.Expression]] = {
 
 
 def _condition(schema: pa.Schema, name: str, op: str, value: object) -> pc.Expression:
-    return _COMPARE[op](pc.field(*_steps(schema, name)), value)
+    return _COMPARE[op](pc.field(*steps(schema, name)), value)
 
 
 def _holds_of_nan(schema: pa.Schema, name: str, op: str, value: Any) -> bool:
     """Return whether a condition is, or may be, true of NaN."""
-    first, *rest = _steps(schema, name)
+    first, *rest = steps(schema, name)
     kind = schema.field(first).type
     for step in rest:
         kind = kind.field(step).type
@@ -208,7 +208,7 @@ def _leaf_types(kind: pa.DataType) -> list[pa.DataType]:
     return [leaf for i in range(kind.num_fields) for leaf in _leaf_types(kind.field(i).type)]
 
 
-def _steps(schema: pa.Schema, name: str) -> tuple[str, ...]:
+def steps(schema: pa.Schema, name: str) -> tuple[str, ...]:
     """Return the way to `name`: itself where a column has this name, else through structs by its dots."""
     if schema.get_field_index(name) >= 0:
         return (name,)
@@ -219,7 +219,7 @@ def _steps(schema: pa.Schema, name: str) -> tuple[str, ...]:
         if index >= 0 and pa.types.is_struct(schema.field(index).type):
             struct = schema.field(index).type
             inner = pa.schema([struct.field(k) for k in range(struct.num_fields)])
-            return (head, *_steps(inner, ".".join(parts[i:])))
+            return (head, *steps(inner, ".".join(parts[i:])))
     return (name,)
 
 

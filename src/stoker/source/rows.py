@@ -288,7 +288,7 @@ class RowReader:
         """Return `table` with the columns all files share and those of its partition."""
         num_rows = table.num_rows
         if len(want.read):
-            table = align(table, _as_coded(want, table.schema), where=where, url=file.info.url)
+            table = align(table, _as_coded(want, table.schema), where=where)
         for field in want.partitions:
             value = partition_value(file, field)
             column = pa.nulls(num_rows, field.type) if not value.is_valid else pa.repeat(value, num_rows)

@@ -1,4 +1,4 @@
-"""One schema for many files: unify, choose columns, and bring each file's columns into its form.
+"""One schema for many files: choose columns, and bring each file's columns into its form.
 
 files      user: struct<age: int32>, clicks: list<int64>       one file of an older schema
            user: struct<age: int64, city: string>              a newer one without clicks
@@ -20,8 +20,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stoker.errors import FieldError, SourceError
+from stoker.errors import FieldError
 from stoker.source.naming import Member, by_table_names, renamed
+from stoker.source.plain import plain_array, plain_type
 
 _NUM_HINTS = 4
 # Numbers of the types in the format.
@@ -87,7 +88,7 @@ class Layout:
         """
         parquet = metadata.schema
         leaves = [parquet.column(i) for i in range(len(parquet.names))]
-        schema = _plain(parquet.to_arrow_schema())
+        schema = plain_schema(parquet.to_arrow_schema())
         for field in schema:
             _check_zones(field.type)
         widths = np.array([_WIDTHS.get(leaf.physical_type) or leaf.length or 0 for leaf in leaves], np.int64)
@@ -145,9 +146,12 @@ def _time_unit(leaf: pq.ColumnSchema) -> str:
     return _TIME_UNITS.get(json.loads(leaf.logical_type.to_json()).get("timeUnit"), "")
 
 
-def _plain(schema: pa.Schema) -> pa.Schema:
-    """Return `schema` with names and types only: writers differ in metadata and in what they call nullable."""
-    return pa.schema([pa.field(field.name, field.type) for field in schema])
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """Return `schema` with names and types only: writers differ in metadata and in what they call nullable.
+
+    Views and run ends are ways to lay out the same values in memory: they are read as what they are views of.
+    """
+    return pa.schema([pa.field(field.name, plain_type(field.type)) for field in schema])
 
 
 def _check_zones(type_: pa.DataType) -> None:
@@ -164,60 +168,6 @@ def _check_zones(type_: pa.DataType) -> None:
         _check_zones(type_.storage_type)
     elif isinstance(type_, _WITH_VALUES):
         _check_zones(type_.value_type)
-
-
-def unify(layouts: Sequence[tuple[Layout, str]]) -> pa.Schema:
-    """Return the schema that every file's columns fit in: all columns, in types wide enough for each file.
-
-    Args:
-        layouts: Distinct layouts, each with the URL of a file that has it.
-
-    Raises:
-        FieldError: Two files disagree on a column so that no common type exists, or a file has a name twice.
-    """
-    schemas = [layout.schema for layout, _ in layouts]
-    for layout, url in layouts:
-        names = [name for name, _ in flat_fields(layout.schema)]
-        if len(set(names)) != len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise FieldError(f"{url} has two columns named {twice!r}: rename one", columns=[twice])
-    if len(schemas) == 1:
-        return schemas[0]
-    types: dict[str, set[pa.DataType]] = {}
-    for schema in schemas:
-        for field in schema:
-            types.setdefault(field.name, set()).add(field.type)
-    unified = pa.schema([])
-    for schema, (_, url) in zip(schemas, layouts, strict=True):
-        # pyarrow does not merge a dictionary with anything else: files that differ are read as plain values.
-        fields = [
-            field.with_type(field.type.value_type)
-            if len(types[field.name]) > 1 and pa.types.is_dictionary(field.type)
-            else field
-            for field in schema
-        ]
-        try:
-            unified = pa.unify_schemas([unified, pa.schema(fields)], promote_options="permissive")
-        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            name, known, new = _disagreement(unified, pa.schema(fields))
-            raise FieldError(
-                f"column {name!r} is {new} in {url} and {known} in {layouts[0][1]}: no type holds both; "
-                "rewrite one of them, or leave the column out with columns=[...]",
-                columns=[name],
-            ) from error
-    return _plain(unified)
-
-
-def _disagreement(known: pa.Schema, new: pa.Schema) -> tuple[str, pa.DataType, pa.DataType]:
-    for field in new:
-        if known.get_field_index(field.name) < 0:
-            continue
-        before = known.field(field.name)
-        try:
-            pa.unify_schemas([pa.schema([before]), pa.schema([field])], promote_options="permissive")
-        except (pa.ArrowInvalid, pa.ArrowTypeError):
-            return field.name, before.type, field.type
-    raise AssertionError("the schemas agree")
 
 
 def flat_fields(fields: Iterable[pa.Field]) -> list[tuple[str, pa.DataType]]:
@@ -286,13 +236,18 @@ def _restricted(field: pa.Field, name: str, wanted: set[str]) -> pa.Field | None
     return field.with_type(pa.struct(kept)) if kept else None
 
 
-def align(table: pa.Table, schema: pa.Schema, *, where: str, url: str) -> pa.Table:
+def align(table: pa.Table, schema: pa.Schema, *, where: str) -> pa.Table:
     """Return the columns of `schema` from `table`: widened where types differ, null where it has no such column.
 
     Nothing is copied where a type is already right.
 
+    Args:
+        table: Rows of one file.
+        schema: What all files share.
+        where: Which rows, for errors.
+
     Raises:
-        SourceError: A value does not fit the type that all files share.
+        FieldError: A value does not fit the type that all files share.
     """
     if table.schema.equals(schema, check_metadata=True):  # as nearly always
         return table
@@ -308,10 +263,11 @@ def align(table: pa.Table, schema: pa.Schema, *, where: str, url: str) -> pa.Tab
         try:
             columns.append(_aligned(column, field.type))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-            raise SourceError(
-                f"{where}: column {field.name!r} is {column.type} here and cannot become the {field.type} that all "
-                f"files share: {str(error).splitlines()[0]}",
-                url=url,
+            raise FieldError(
+                f"column {field.name!r} is {column.type} in {where}, and {field.type} for all files together, which "
+                f"not every value fits: {str(error).splitlines()[0]}. Write it in one type in all files, leave it out "
+                "(columns= without it), or read the files apart, as one Dataset each in a stoker.Mixture",
+                columns=[field.name],
             ) from error
     if not columns:
         return table.select([])
@@ -336,6 +292,7 @@ def _aligned_parts(array: pa.Array, type_: pa.DataType) -> list[pa.Array]:
 
 
 def _aligned_array(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    array = plain_array(array)
     if array.type.equals(type_):
         return array
     if pa.types.is_struct(array.type) and pa.types.is_struct(type_):

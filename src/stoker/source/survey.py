@@ -29,9 +29,10 @@ from stoker.source.filters import surviving_row_groups
 from stoker.source.footers import Checked, Footers
 from stoker.source.fragments import Piece, RowGroup, plan_fragments
 from stoker.source.listing import Listed, partition_fields, partition_value
-from stoker.source.schema import Layout, unify
+from stoker.source.schema import Layout
 from stoker.source.storage import NOT_LISTED, ObjectInfo, Storage
 from stoker.source.tables.table import Table, check_layout, check_values
+from stoker.source.unify import unify
 from stoker.source.urls import name_bytes, name_of
 
 _log = logging.getLogger("stoker")

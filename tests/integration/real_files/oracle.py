@@ -65,7 +65,7 @@ def _value(scalar: pa.Scalar) -> Any:
         return _value(scalar.value)
     if pa.types.is_struct(kind):
         return [_value(scalar[i]) for i in range(kind.num_fields)]
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+    if _is_list(kind):
         return [_value(inner) for inner in scalar.values]
     if pa.types.is_temporal(kind):
         return scalar.value
@@ -117,16 +117,16 @@ def _bits(form: str, value: float) -> bytes | str:
 
 
 def _is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+    types = pa.types
+    is_view = types.is_list_view(kind) or types.is_large_list_view(kind)
+    return bool(is_view or types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
 def _is_bytes(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_string(kind)
-        or pa.types.is_binary(kind)
-        or pa.types.is_large_string(kind)
-        or pa.types.is_large_binary(kind)
-    )
+    types = pa.types
+    is_large = types.is_large_string(kind) or types.is_large_binary(kind)
+    is_view = types.is_string_view(kind) or types.is_binary_view(kind)
+    return bool(is_large or is_view or types.is_string(kind) or types.is_binary(kind))
 
 
 def fill_for(kind: pa.DataType) -> float | str:

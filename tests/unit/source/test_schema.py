@@ -8,8 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from stoker.errors import FieldError, SourceError
-from stoker.source.schema import Layout, align, choose, fixed_width_bytes, flat_fields, flatten, restrict, unify
+from stoker.errors import FieldError
+from stoker.source.schema import Layout, align, choose, fixed_width_bytes, flat_fields, flatten, restrict
+from stoker.source.unify import unify
 
 
 def layout(schema):
@@ -98,7 +99,7 @@ def test_a_file_is_brought_into_the_common_form():
         [("b", pa.int64()), ("u", pa.struct([("x", pa.int64()), ("z", pa.string())])), ("new", pa.int8())]
     )
     table = pa.table({"u": [{"x": 1}, None], "b": pa.array([1, 2], pa.int8())})
-    aligned = align(table, schema, where="w", url="f")
+    aligned = align(table, schema, where="w")
     assert aligned.schema == schema
     assert aligned.to_pylist() == [{"b": 1, "u": {"x": 1, "z": None}, "new": None}, {"b": 2, "u": None, "new": None}]
 
@@ -106,12 +107,12 @@ def test_a_file_is_brought_into_the_common_form():
 def test_sliced_structs_are_aligned_too():
     schema = pa.schema([("u", pa.struct([("x", pa.int64())]))])
     table = pa.table({"u": pa.array([{"x": i} if i % 2 else None for i in range(9)], pa.struct({"x": pa.int8()}))})
-    assert align(table.slice(3, 4), schema, where="w", url="f").to_pylist() == table.slice(3, 4).to_pylist()
+    assert align(table.slice(3, 4), schema, where="w").to_pylist() == table.slice(3, 4).to_pylist()
 
 
 def test_a_value_that_does_not_fit_names_fragment_and_column():
-    with pytest.raises(SourceError, match=r"f row group 0: column 'b'.*double"):
-        align(pa.table({"b": [2**53 + 1]}), pa.schema([("b", pa.float64())]), where="f row group 0", url="f")
+    with pytest.raises(FieldError, match=r"column 'b' is int64 in f row group 0, and double"):
+        align(pa.table({"b": [2**53 + 1]}), pa.schema([("b", pa.float64())]), where="f row group 0")
 
 
 @pytest.mark.parametrize(
