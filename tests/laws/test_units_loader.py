@@ -48,12 +48,12 @@ def units_in(kind: str, batch) -> list[tuple]:
         assert batch["id"].shape[1:] == (2,)
         assert batch["dense"].shape[1:] == (1, 4)
         np.testing.assert_array_equal(batch["dense"][:, 0, 0], batch["id"][:, 0])
-        tokens = lists_of(batch["tokens"])
+        tokens = [row for (row,) in lists_of(batch["tokens"])]
         assert len(tokens) == len(batch["id"])
         middles = [row[0] // 100 if row else None for row in tokens]
         return list(zip(batch["id"][:, 0].tolist(), middles, batch["id"][:, 1].tolist(), strict=True))
     if kind in ("all rows", "timed"):
-        flat = {name: a if isinstance(a, Ragged) else a.reshape(-1, *a.shape[2:]) for name, a in batch.items()}
+        flat = {name: a.values if isinstance(a, Ragged) else a.reshape(-1, *a.shape[2:]) for name, a in batch.items()}
         flat.pop("sample_mask", None)
         check_rows(flat)
         return [tuple(ids) for ids in batch["id"].tolist()]

@@ -4,10 +4,12 @@ import pickle
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import stoker
 from stoker import Ragged, Shared
 
 torch = pytest.importorskip("torch")
@@ -163,3 +165,16 @@ def test_a_compiled_function_takes_it():
         return batch["lists"].values.sum() + batch["nested"].values.offsets[-1] + batch["shared"].index[0]
 
     assert total(fields()) == 31 + 4 + 3
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_a_window_over_rows_is_a_row_of_lists(tmp_path, prefetch):
+    lists = [[i] * (i % 3) for i in range(12)]
+    pq.write_table(pa.table({"id": np.arange(12), "tokens": lists}), tmp_path / "a.parquet")
+    windows = stoker.NGram({0: ["id", "tokens"], 1: ["tokens"]})
+    dataset = stoker.Dataset(tmp_path)
+    for source in (dataset, stoker.Mixture({"a": dataset, "b": dataset})):
+        with stoker.Loader(source, batch_size=4, shuffle=True, sequence=windows, prefetch=prefetch) as loader:
+            for batch in loader:
+                ids = batch["id"][:, 0].tolist()
+                assert batch["tokens"].tolist() == [lists[i : i + 2] for i in ids]

@@ -50,9 +50,8 @@ def reordered(made: Made, order: Int64, pool: BufferPool, *, is_grouped: bool = 
         if name in added or name in views:
             arrays[name] = added[name] if name in added else views[name]
             continue
-        assert isinstance(field, Ragged)  # of windows over rows: so many lists a window
-        lists_a_unit = (len(field.offsets) - 1) // max(made.num_samples, 1)
-        arrays[name] = reordered_lists(field, _spread(order, lists_a_unit), pool)
+        assert isinstance(field, Ragged)  # of windows over rows: some lists a window
+        arrays[name] = reordered_lists(field, order, pool)
     return made._replace(arrays=arrays, assembled=assembled)
 
 

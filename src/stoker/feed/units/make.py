@@ -170,7 +170,14 @@ class Maker:
         if isinstance(asked, NGram):
             shapes = {name: (len(at), *spec[name].shape) for name, at in self._wanted.items()}
             wanted = [spec[name] for name in self._wanted]
-            return Spec(tuple(one if one.is_ragged else replace(one, shape=shapes[one.name]) for one in wanted))
+            return Spec(
+                tuple(
+                    replace(one, num_levels=one.num_levels + 1)
+                    if one.is_ragged
+                    else replace(one, shape=shapes[one.name])
+                    for one in wanted
+                )
+            )
         if not isinstance(asked, Pack):
             return spec
         places = [Entry(name=name, dtype=np.dtype(np.int32), shape=(asked.length,)) for name in _PLACES]
@@ -233,9 +240,8 @@ class Maker:
         assembled: Iterable[Assembled] = repeat(made.assembled)  # of documents, as long as any is left of them
         if isinstance(self.asked, NGram):
             assembled = made.assembled.cut([self.asked.length * size for size in sizes])
-        num_lists = {name: len(at) for name, at in self._wanted.items()}
         return [
-            made._replace(arrays=_between(made.arrays, begin, end, num_lists), assembled=batch, num_samples=end - begin)
+            made._replace(arrays=_between(made.arrays, begin, end), assembled=batch, num_samples=end - begin)
             for batch, (begin, end) in zip(assembled, pairwise(borders), strict=False)
         ]
 
@@ -282,12 +288,15 @@ class Maker:
                 alone = self._spec.only((self._spec[name],))
                 chosen = [_at_places(part, at, shaping.length) for part in parts]
                 lists[name] = assemble(alone, chosen, pool)
+        num = fixed.num_samples // shaping.length
         arrays: Arrays = {
-            name: lists[name].ragged[name] if name in lists else shaping.apply(name, views[name])
-            for name in self._wanted
+            name: _lists_of_each(lists[name].ragged[name], num, len(at))
+            if name in lists
+            else shaping.apply(name, views[name])
+            for name, at in self._wanted.items()
         }
         size_bytes = fixed.size_bytes + sum(one.size_bytes for one in lists.values())
-        return Gathered([Made(arrays, fixed, shaping, True, fixed.num_samples // shaping.length)], size_bytes)
+        return Gathered([Made(arrays, fixed, shaping, True, num)], size_bytes)
 
     def _packed(self, asked: Pack, parts: Sequence[UnitPart], pool: BufferPool) -> Gathered:
         found = []
@@ -324,12 +333,16 @@ class Maker:
         return Gathered([Made(arrays, fixed, None, False, num_rows)], size_bytes + fixed.size_bytes)
 
 
-def _between(fields: Arrays, begin: int, end: int, num_lists: Mapping[str, int]) -> Arrays:
-    """Return the fields of units [begin, end), in the same memory; `num_lists` says how many a unit has, if not one."""
+def _lists_of_each(lists: Ragged, num_windows: int, num_lists: int) -> Ragged:
+    """Return lists as those of windows, so many each."""
+    return Ragged(lists, np.arange(num_windows + 1, dtype=np.int64) * num_lists)
+
+
+def _between(fields: Arrays, begin: int, end: int) -> Arrays:
+    """Return the fields of units [begin, end), in the same memory."""
     found: Arrays = {}
     for name, field in fields.items():
-        num = num_lists.get(name, 1)
-        found[name] = lists_between(field, num * begin, num * end) if isinstance(field, Ragged) else field[begin:end]
+        found[name] = lists_between(field, begin, end) if isinstance(field, Ragged) else field[begin:end]
     return found
 
 

@@ -127,7 +127,7 @@ class NGram(Asked):
     Args:
         fields: Offset -> fields wanted there, such as `{-1: ["image"], 0: ["image", "speed"], 1: ["speed"]}`: a field
             comes as [B, L, ...], L being the offsets that name it, in their order. None, beside `length`: every field
-            at every offset. A ragged field comes as B x L lists.
+            at every offset. A ragged field comes as B times L lists, `field[b][k]`.
         length: Rows of a window where `fields` does not say.
         keys: Columns that must be equal within a window: one name or several.
         timestamp: Column that the rows of a key are sorted by; going backwards is an error.
