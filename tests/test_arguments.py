@@ -3,13 +3,15 @@
 import inspect
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import stoker
 
 torch = pytest.importorskip("torch")
 
-from stoker.torch import TorchDataset, TorchLoader
+from stoker.torch import TorchDataset, TorchLoader, to_nested
 
 pytestmark = pytest.mark.torch
 
@@ -170,3 +172,31 @@ def test_numpy_numbers_arrays_and_paths_are_taken_for_what_they_are():
     assert stoker.Shard(np.int64(1), np.int32(4)) == stoker.Shard(1, 4)
     assert stoker.Scaled(np.float32(0), 1) == stoker.Scaled(0.0, 1.0)
     assert stoker.Pack("tokens", length=np.int16(8)).length == 8
+
+
+def test_methods_say_what_they_need(tmp_path):
+    pq.write_table(pa.table({"id": np.arange(20), "words": [[1]] * 20}), tmp_path / "a.parquet")
+    with stoker.Loader(stoker.Dataset(tmp_path), batch_size=np.int64(4), cache_limit=np.int64(10**9)) as loader:
+        for call, name in (
+            (lambda value: loader.explain(value), "step"),
+            (lambda value: loader.explain(0, epoch=value), "epoch"),
+            (lambda value: loader.set_epoch(value), "epoch"),
+            (lambda value: loader.find(value, 0, 0), "url"),
+            (lambda value: loader.find("a.parquet", value, 0), "row_group"),
+            (lambda value: loader.find("a.parquet", 0, value), "row"),
+            (lambda value: loader.find("a.parquet", 0, 0, epoch=value), "epoch"),
+        ):
+            for value in (1.5, True, object(), [], *([] if name == "url" else ["1"])):
+                with pytest.raises(TypeError, match=f"{name} must be"):
+                    call(value)
+        for call in (loader.explain, lambda value: loader.find("a.parquet", 0, value)):
+            for value in (-1, 20, 10**30):
+                with pytest.raises(ValueError, match=r"lies outside|none with the number"):
+                    call(value)
+        use = loader.find(tmp_path / "a.parquet", np.int64(0), np.int32(5))
+        assert use == loader.find("a.parquet", 0, 5)
+        assert [type(value) for value in use[:2]] == [int, int]
+        with pytest.raises(KeyError, match="near: words"):
+            loader.spec["word"]
+        with pytest.raises(TypeError, match=r"stoker\.Ragged of tensors"):
+            to_nested(next(iter(loader))["words"])

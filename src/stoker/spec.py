@@ -10,6 +10,7 @@ Shapes in this code base carry letters: B batch, N samples in a chunk, K chunks 
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 import re
@@ -305,7 +306,8 @@ class Spec:
         for entry in self.entries:
             if entry.name == name:
                 return entry
-        raise KeyError(name)
+        near = difflib.get_close_matches(str(name), self.names, n=2)
+        raise KeyError(f"there is no field {name!r}; " + (f"near: {', '.join(near)}" if near else "see .names"))
 
     @cached_property
     def fixed(self) -> tuple[Entry, ...]:
@@ -490,12 +492,12 @@ def parse_size(size: int | str, *, name: str) -> int:
         TypeError: `size` is neither an int nor a string.
         ValueError: It is negative or cannot be read; the message says which argument (`name`) it was.
     """
-    if isinstance(size, bool) or not isinstance(size, int | str):
+    if not isinstance(size, int | np.integer | str) or isinstance(size, bool):
         raise TypeError(f"{name} must be bytes as an int, or a text like '500GB', not {type(size).__name__}")
-    if isinstance(size, int):
+    if not isinstance(size, str):
         if size < 0:
             raise ValueError(f"{name} must not be negative, got {size}")
-        return size
+        return int(size)
     match = _SIZE.fullmatch(size.strip())
     if match is None:
         raise ValueError(f"{name}: cannot read {size!r} as a size; write '500GB', '64MiB' or a number of bytes")

@@ -429,14 +429,16 @@ class Loader:
             epoch: Which epoch; the one that the next batch belongs to unless told.
 
         Raises:
+            TypeError: One of them is no integer.
             ValueError: There is no such step or epoch.
         """
-        epoch = self.epoch if epoch is None else epoch
+        step = integer(step, "step", at_least=None)
+        epoch = self.epoch if epoch is None else integer(epoch, "epoch", at_least=0)
         begins = self._beginning_of(epoch)
         orders, shard = self._orders.going_on(begins), self._settle().settings.shard
         return explain_all(self._opened, orders, self._steps(begins), step, epoch=epoch, shard=shard)
 
-    def find(self, url: str, row_group: int, row: int, *, epoch: int | None = None) -> Use:
+    def find(self, url: str | Path, row_group: int, row: int, *, epoch: int | None = None) -> Use:
         """Return in which step of an epoch, and on which rank, a row is used first: the inverse of `explain`.
 
         Args:
@@ -450,13 +452,17 @@ class Loader:
         """
         return self.find_all(url, row_group, row, epoch=epoch)[0]
 
-    def find_all(self, url: str, row_group: int, row: int, *, epoch: int | None = None) -> list[Use]:
+    def find_all(self, url: str | Path, row_group: int, row: int, *, epoch: int | None = None) -> list[Use]:
         """Return every step of an epoch that uses a row, the first one first.
 
         There are several where draws, windows or packed rows have a row more than once, or a mixture begins a data set
         again. One entry without a step says that the epoch does not use it. Otherwise as `find`.
         """
-        epoch = self.epoch if epoch is None else epoch
+        if not isinstance(url, str | os.PathLike):
+            raise TypeError(f"url must be a path or URL of a file, or an end of one, not {url!r}")
+        url = url if isinstance(url, str) else os.fsdecode(url)
+        row_group, row = integer(row_group, "row_group", at_least=None), integer(row, "row", at_least=None)
+        epoch = self.epoch if epoch is None else integer(epoch, "epoch", at_least=0)
         begins = self._beginning_of(epoch)
         orders, world_size = self._orders.going_on(begins), self._settle().settings.shard.world_size
         return find_all(

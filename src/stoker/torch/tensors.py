@@ -19,8 +19,11 @@ def to_nested(ragged: Ragged) -> torch.Tensor:
     """Return a ragged field as torch's nested tensor with the jagged layout: `[B, *, ...]`, sharing the values.
 
     Raises:
+        TypeError: It is no `Ragged` of tensors.
         ValueError: The field has lists of lists, which that layout cannot hold.
     """
+    if not isinstance(ragged, Ragged) or not isinstance(ragged.offsets, torch.Tensor):
+        raise TypeError(f"to_nested needs a stoker.Ragged of tensors, as TorchLoader gives them, not {ragged!r}")
     if isinstance(ragged.values, Ragged):
         raise ValueError("torch's jagged layout holds one ragged dimension; convert `.values` for the inner lists")
     return torch.nested.nested_tensor_from_jagged(ragged.values, ragged.offsets)
