@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from stoker import Dataset, Field, Loader, SourceError, SourceMissingError
+from stoker import Dataset, Field, FieldError, Loader, SourceError, SourceMissingError
+from stoker.cli import main
 
 ODD = [
     "run[3]", "run[!3]", "a*b", "what?", "100%", "a%20b", "a b", " x ", "-rf", "{a,b}", "a#b", "back\\slash",
@@ -204,3 +206,20 @@ def test_every_locale_gives_the_same_order_the_same_chunks_and_messages_that_pri
     with Loader(Dataset(tmp_path / "data"), batch_size=64, cache=tmp_path / "cache") as loader:
         list(loader)
     assert run() == [expected, 0]
+
+
+@pytest.mark.parametrize("name", ["a.b", "", "a[1]", "*", "new\nline", "é", "'"])
+def test_what_a_message_says_of_an_odd_column_works_when_it_is_done(tmp_path, name):
+    table = pa.table({name: pa.array([None, 1, 2], pa.int64()), "v": [0, 1, 2]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(FieldError, match=re.escape(f"fields={{{name!r}: Field(fill=...)}}")):
+        rows(tmp_path)
+    assert rows(tmp_path, fields={name: Field(fill=7)}) == [0, 1, 2]
+    assert rows(tmp_path, filters=[(name, ">", 1)]) == [2]
+
+
+def test_columns_with_commas_are_named_on_the_command_line_in_quotes(tmp_path, capsys):
+    pq.write_table(pa.table({"a,b": [1], "c": [2], " d ": [3]}), tmp_path / "a.parquet")
+    assert main(["inspect", str(tmp_path), "--columns", 'c, "a,b"," d "', "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [field["name"] for field in told["spec"]] == ["c", "a,b", " d "]

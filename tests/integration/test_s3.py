@@ -139,7 +139,18 @@ def test_the_first_start_lists_once_and_reads_each_footer_once(server, lake):
 
 
 @pytest.mark.parametrize(
-    "key", ["a b/c d.parquet", "ü/日本.parquet", "a+b/c&d=e.parquet", "100%/a%20b.parquet", "a#b/c'(d)!.parquet"]
+    "key",
+    [
+        "a b/c d.parquet",
+        "ü/日本.parquet",
+        "a+b/c&d=e.parquet",
+        "100%/a%20b.parquet",
+        "a#b/c'(d)!.parquet",
+        "run[3]/a*b?.parquet",
+        "back\\slash/{x}.parquet",
+        " a /-b .parquet",
+        "k=%41/tab\t.parquet",
+    ],
 )
 def test_keys_stand_in_urls_as_they_are(server, bucket, key):
     server.put_table(f"{bucket}/{key}", sample_table(10))
@@ -148,6 +159,20 @@ def test_keys_stand_in_urls_as_they_are(server, bucket, key):
     assert rows(f"{bucket}/{key.split('/')[0]}", server) == list(range(10))
     (info,) = storage_for(bucket, storage_options=server.options()).list(f"{bucket}/{key.split('/')[0]}")
     assert info.url == f"{bucket}/{key}"
+
+
+def test_a_question_mark_before_an_equals_sign_is_written_as_a_set(server, bucket):
+    server.put_table(f"{bucket}/a?x=1.parquet", sample_table(10))
+    with pytest.raises(ValueError, match=r"'x'.*written \[\?\]"):
+        rows(f"{bucket}/a?x=1.parquet", server)
+    assert rows(f"{bucket}/a[?]x=1.parquet", server) == list(range(10))
+
+
+@pytest.mark.parametrize("key", ["a//b.parquet", "a/../b.parquet", "./b.parquet"])
+def test_a_key_that_the_client_cannot_ask_for_is_an_error_that_says_so(server, bucket, key):
+    server.put_table(f"{bucket}/{key}", sample_table(10))
+    with pytest.raises(SourceError, match=r"no key with '//'"):
+        rows(f"{bucket}/{key}", server)
 
 
 def test_more_objects_than_one_page_are_all_found(server, bucket):

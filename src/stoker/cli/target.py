@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import importlib
 import importlib.util
 import re
@@ -33,7 +34,11 @@ def add_target(parser: argparse.ArgumentParser, *, takes_mixture: bool = False) 
     parser.add_argument(
         "target", metavar="TARGET", help=f"Parquet file, folder, glob or URL; or {named} in code: train.py:dataset"
     )
-    parser.add_argument("--columns", metavar="A,B,...", help="only these columns, nested ones with dots")
+    parser.add_argument(
+        "--columns",
+        metavar="A,B,...",
+        help='only these columns, nested ones with dots; a name with a comma in quotes: A,"B,C"',
+    )
     parser.add_argument("--chunk-size", metavar="SIZE", help="bytes that one chunk aims at (default: 32MiB)")
     parser.add_argument(
         "--refresh", action="store_true", help="list a remote source anew instead of trusting what the cache kept"
@@ -74,7 +79,8 @@ def target_of(options: argparse.Namespace) -> Dataset | Mixture:
     if match is None or Path(options.target).exists():
         given: _Options = {}
         if options.columns:
-            given["columns"] = [name.strip() for name in options.columns.split(",")]
+            # As in a CSV file: a name with a comma or with blanks around it stands in quotes.
+            given["columns"] = next(csv.reader([options.columns], skipinitialspace=True))
         if options.chunk_size:
             given["chunk_size"] = options.chunk_size
         return Dataset(options.target, refresh=options.refresh, **given)

@@ -70,7 +70,11 @@ def filesystem_for(
     if client is None:
         raise WrongArgumentError(f"this pyarrow was built without {_CLIENTS[scheme]}, which {scheme}:// needs")
     names = option_names(client)
-    given = checked({**_from_query(query), **options}, names=names, scheme=scheme)
+    try:
+        given = checked({**_from_query(query), **options}, names=names, scheme=scheme)
+    except WrongArgumentError as error:
+        hint = "; in a URL, a '?' that is part of a key is written [?]" if query else ""
+        raise WrongArgumentError(f"{error}{hint}") from None
     try:
         if scheme == "s3":
             arguments = s3_arguments(given, environment=environment)

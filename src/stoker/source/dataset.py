@@ -557,7 +557,7 @@ def _checked_fields(fields: object) -> dict[str, Field]:
         raise TypeError(f"fields must be a mapping of names to stoker.Field, not {type(fields).__name__}")
     found = {}
     for name, field in fields.items():
-        if not isinstance(name, str) or not name:
+        if not isinstance(name, str):
             raise TypeError(f"fields: a field is named by a text, not {name!r}")
         if not isinstance(field, Field | str):
             raise TypeError(f"fields[{name!r}] must be a stoker.Field or the name of a dtype, not {field!r}")
@@ -572,7 +572,7 @@ def _checked_share(share: object) -> dict[str, tuple[str, ...]]:
         raise TypeError(f"share must be a mapping of a key to the fields it shares, not {type(share).__name__}")
     found = {}
     for key, names in share.items():
-        if not isinstance(key, str) or not key:
+        if not isinstance(key, str):
             raise TypeError(f"share: a key is named by a text, not {key!r}")
         patterns = (names,) if isinstance(names, str) else names
         if not isinstance(patterns, Sequence) or any(not isinstance(one, str) or not one for one in patterns):

@@ -122,7 +122,7 @@ class Layout:
         found: dict[str, list[int]] = {}
         for i, path in enumerate(self.paths):
             end = len(path)
-            while end > 0:
+            while end >= 0:  # a column may have the name "", too
                 found.setdefault(path[:end], []).append(i)
                 end = path.rfind(".", 0, end)
         return found if self.members is None else by_table_names(self.members, found, self.schema)
