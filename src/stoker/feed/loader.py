@@ -8,7 +8,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn, Self
@@ -413,7 +412,7 @@ class Loader:
             num_evicted=counts.num_evicted,
             epoch=at.epoch,
             epoch_step=-(-at.num_consumed // global_size),
-            epoch_steps=self._steps_of(global_size, replace(at, num_consumed=0)).num_steps,
+            epoch_steps=self._steps_of(global_size, at.again()).num_steps,
             stages=totals,
             active=self._stages.active(),
             num_dropped_spans=self._stages.num_dropped,
@@ -564,7 +563,7 @@ class Loader:
         if turn is None:
             following.began(start, run)
         self._standing = run.standing
-        self._start = replace(start, num_consumed=0)
+        self._start = start.again()
         self._is_restored = False
         return run
 
@@ -605,7 +604,7 @@ class Loader:
     def _beginning_of(self, epoch: int) -> Position:
         """Return where an epoch begins: the one under way as it is, though files were added to it."""
         at = self._start if self._is_restored else self._standing.position
-        return replace(at, num_consumed=0) if at.epoch == epoch else at.at(epoch)
+        return at.again() if at.epoch == epoch else at.at(epoch)
 
     def _note_end(self, run: Run) -> None:
         """Count an epoch without steps, too: a loop over some epochs would never end else."""

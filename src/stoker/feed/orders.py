@@ -97,6 +97,8 @@ class Orders:
                 window=self._window,
                 lanes=self._lanes,
                 num_samples_in=self._num_units if isinstance(self.asked, Weighted) else None,
+                leg=None if self._under_way is None else self._under_way.leg,
+                segments_in=None if self._under_way is None else self._segments_in,
             )
         self._alone: tuple[int, Order] | None = None
         self.first: Order | MixtureOrder = self._mixed or self._order(0, None)
@@ -104,16 +106,29 @@ class Orders:
     def going_on(self, position: Position) -> Orders:
         """Return the orders that a position belongs to: these, or with another window, or an epoch that has grown."""
         mine = self._under_way
-        if mine is not None and mine.epoch == position.epoch:
+        if position.mixing is not None:
+            is_mine = (
+                position.leg is None
+                if mine is None
+                else position == replace(position, leg=mine.leg, datasets=mine.datasets)
+            )
+        elif mine is not None and mine.epoch == position.epoch:
             is_mine = mine.datasets == position.datasets
         else:
             is_mine = not position.has_grown
         if is_mine and position.window == self._window:
             return self
         other = copy.copy(self)
-        other._window, other._under_way = position.window, position if position.has_grown else None
+        other._window, other._under_way = position.window, position if position.is_special else None
         other._make()
         return other
+
+    def _segments_in(self, which: int, own_epoch: int) -> Int64 | None:
+        """Return the segments of a data set of a mixture, in the epoch of its own to which files were added."""
+        mine = self._under_way
+        if mine is None or mine.leg is None or mine.leg.streams[which][0] != own_epoch:
+            return None
+        return segments_of(self._opened.chunks[which], mine.datasets[which])
 
     @property
     def is_mixed(self) -> bool:

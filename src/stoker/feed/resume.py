@@ -10,7 +10,10 @@ import numpy as np
 
 from stoker.errors import ResumeError
 from stoker.order.contents import Comparison, Contents, Files, compare
+from stoker.order.mixture import Leg
 from stoker.order.position import Mixing, Position
+
+_IN_LANES = "a mixture in several lanes cannot go on with other weights or files: make it with lanes=1, or as it was"
 
 Allowed: TypeAlias = Literal["files", "weights"]
 
@@ -49,32 +52,53 @@ class Resume:
         settings = saved.differences(now)
         if self.takes_window:
             settings.pop("window", None)
-        mixing = self._mixing_differences(saved)
-        datasets, others, may_go_on = list(now.datasets), [], False
-        for which, name in enumerate(_names(now)):
-            if name in _names(saved):
-                before = saved.datasets[_names(saved).index(name)]
-                found = self._compared(which, before, is_beginning=not saved.num_consumed, grows="files" in allow)
-                datasets[which] = found.contents
-                others += [f"{line} in {name!r}" for line in found.differences] if name else found.differences
-                may_go_on = may_go_on or found.may_go_on
+        allowed, is_beginning, leg = set(allow), not saved.num_consumed, saved.leg
+        mixing = self._mixing_differences(saved, allowed)
+        pairs = [
+            (which, name, _names(saved).index(name)) for which, name in enumerate(_names(now)) if name in _names(saved)
+        ]
+        is_same = saved.mixing == now.mixing and all(
+            self._is_same(which, saved.datasets[number]) for which, _, number in pairs
+        )
+        if now.mixing is not None and not is_same and not settings and not mixing:
+            leg = _leg(saved, now)
+        datasets: list[Contents] = list(now.datasets)
+        others: list[str] = []
+        may_go_on = False
+        for which, name, number in pairs:
+            before = saved.datasets[number]
+            if leg is not None:
+                is_beginning = not leg.streams[which][1]
+                if saved.leg is None or saved.leg.streams[number][0] != leg.streams[which][0]:
+                    before = before.whole()  # the epoch of its own to which files were added is over
+            found = self._compared(which, before, is_beginning=is_beginning, grows="files" in allow)
+            datasets[which] = found.contents
+            others += [f"{line} in {name!r}" for line in found.differences] if name else found.differences
+            may_go_on = may_go_on or found.may_go_on
+        if not is_same and not mixing and not settings and now.mixing is not None and now.lanes > 1 and allow:
+            others.append(_IN_LANES)
         if settings or mixing or others:
-            words = ""
-            if may_go_on and not settings and not mixing:
-                words = ", go on over the files of both with load_state_dict(state, allow={'files'})"
+            words: set[Allowed] = {"files"} if may_go_on else set()
+            if any("weights" in line or "until" in line for line in mixing) and "weights" not in allow:
+                words.add("weights")
+            asks = ", ".join(map(repr, sorted(words | allowed)))
+            hint = f", go on with load_state_dict(state, allow={{{asks}}})" if words and now.lanes == 1 else ""
             is_other = bool(mixing or others)
             raise ResumeError(
                 f"the saved position belongs to another order: {'; '.join([*settings.values(), *mixing, *others])}. "
-                f"Load it into a loader of what was saved{words}, or start anew without it.",
+                f"Load it into a loader of what was saved{hint}, or start anew without it.",
                 saved={name: getattr(saved, name) for name in settings} | (_told(saved) if is_other else {}),
                 current={name: getattr(now, name) for name in settings} | (_told(now) if is_other else {}),
             )
+        if leg is not None and not (leg.epoch or leg.start or any(own or place for own, place in leg.streams)):
+            leg = None  # nothing has come yet
         return replace(
             now,
             datasets=tuple(datasets),
             window=saved.window if self.takes_window else now.window,
             epoch=saved.epoch,
             num_consumed=saved.num_consumed,
+            leg=leg,
         )
 
     def _compared(self, which: int, before: Contents, *, is_beginning: bool, grows: bool) -> _Compared:
@@ -113,17 +137,29 @@ class Resume:
             lines = [f"{line} (an epoch under way keeps the files that it began with)" for line in lines]
         return _Compared(now, [*filters, *draws, *lines])
 
-    def _mixing_differences(self, saved: Position) -> list[str]:
+    def _is_same(self, which: int, before: Contents) -> bool:
+        """Return whether a data set has the files that a state knows, as they were."""
+        now = self.beginning.datasets[which]
+        if before.fingerprint == now.fingerprint:
+            return True
+        found = compare(before, self.files[which])
+        return found is not None and found.is_same
+
+    def _mixing_differences(self, saved: Position, allowed: set[Allowed]) -> list[str]:
+        """Return how the mixture differs from the saved one in what may not differ, in words."""
         before, now = saved.mixing, self.beginning.mixing
         if before is None or now is None:
             kinds = [f"a mixture of {', '.join(one.names)}" if one else "one data set" for one in (before, now)]
             return [] if before == now else [f"it was of {kinds[0]} and is of {kinds[1]}"]
-        found = []
-        if before.names != now.names:
+        found, gone = [], set(before.names) - set(now.names)
+        needed: set[Allowed] = {"files"} if set(before.names) != set(now.names) else set()
+        if before.weights is not None or now.weights is not None:
+            needed.add("weights")
+        if before.names != now.names and (not needed <= allowed or (gone and now.weights is None)):
             found.append(f"the data sets of the mixture were {', '.join(before.names)} and are {', '.join(now.names)}")
-        if before.weights != now.weights and before.names == now.names:
+        if before.weights != now.weights and before.names == now.names and "weights" not in allowed:
             found.append(f"the mixture's weights were {_weights(before)} and are {_weights(now)}")
-        if before.until != now.until and None not in (before.until, now.until):
+        if before.until != now.until and None not in (before.until, now.until) and "weights" not in allowed:
             found.append(f"until was {before.until!r} and is {now.until!r}")
         return found
 
@@ -141,6 +177,35 @@ class _Compared:
     contents: Contents
     differences: list[str] = field(default_factory=list)
     may_go_on: bool = False
+
+
+def _leg(saved: Position, now: Position) -> Leg | None:
+    """Return where a mixture goes on that differs from the saved one, in its weights or its files.
+
+    Args:
+        saved: Where that one stands.
+        now: Where this one begins; with one lane.
+    """
+    assert saved.mixing is not None
+    assert now.mixing is not None
+    if now.lanes > 1:  # refused, unless it is the same but for the folder that names are told below
+        return saved.leg
+    try:
+        epoch = saved.mixture().epoch(saved.epoch)
+        given = epoch.given_before(saved.num_consumed)
+        streams = epoch.streams_at(saved.num_consumed)
+    except ValueError as error:
+        raise ResumeError(f"the saved position is not sound: {error}", saved=saved.to_json(), current=None) from error
+    if saved.leg is not None and saved.leg.epoch == saved.epoch:
+        given = tuple(before + more for before, more in zip(saved.leg.given, given, strict=True))
+    names = {name: number for number, name in enumerate(saved.mixing.names)}
+    here = [names.get(name) for name in now.mixing.names]  # a data set that comes new begins its first epoch
+    return Leg(
+        epoch=saved.epoch,
+        start=saved.num_consumed,
+        given=tuple(0 if number is None else given[number] for number in here),
+        streams=tuple((0, 0) if number is None else streams[number] for number in here),
+    )
 
 
 def check_allowed(allow: Collection[str]) -> None:

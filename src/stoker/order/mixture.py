@@ -64,6 +64,49 @@ class Phase(NamedTuple):
     whole: int
 
 
+class Leg(NamedTuple):
+    """Where a mixture goes on by other weights, or over other files: from there on it is as `MixtureOrder` says.
+
+    The rest of the epoch takes what is left of each component by the weights of now, until the first one, or the last
+    one, is used up: what a component gave to the epoch before counts.
+
+    Attributes:
+        epoch: The epoch under way.
+        start: Positions of it that came before.
+        given: How many of them each component gave.
+        streams: Of each component, its own epoch and the position there that comes next.
+    """
+
+    epoch: int
+    start: int
+    given: tuple[int, ...]
+    streams: tuple[tuple[int, int], ...]
+
+
+def rest_counts(
+    sizes: Sequence[int], given: Sequence[int], *, weights: Sequence[float | Fraction] | None, until: Until
+) -> tuple[int, ...]:
+    """Return how many samples each component gives to the rest of an epoch that was begun by other weights.
+
+    Sizes 700 and 1,000, of which 350 and 150 were given by weights 7 and 3; now 1 and 1, until="first":
+
+        350, 350     the 700 are used up, once in the epoch; of the 1,000 the epoch had 500
+
+    Args:
+        sizes: Samples of each component.
+        given: Samples that it gave to this epoch.
+        weights: Shares of the rest, in any scale; None takes every sample once.
+        until: Which component ends the epoch.
+    """
+    left = [max(size - gave, 0) for size, gave in zip(sizes, given, strict=True)]
+    if weights is None:
+        return tuple(left)
+    shares = [_fraction(weight) for weight in weights]
+    rounds = [num / share for num, share in zip(left, shares, strict=True)]
+    scale = min(rounds) if until == "first" else max(rounds)
+    return tuple(int(scale * share + Fraction(1, 2)) for share in shares)
+
+
 def mixture_counts(
     sizes: Sequence[int],
     *,
@@ -160,6 +203,8 @@ class MixtureOrder:
         lanes: How many lanes.
         num_samples_in: Returns the samples of each chunk of a component in one of its own epochs, where they differ
             from epoch to epoch; their sum must not.
+        leg: Where it goes on from what another mixture left; with one lane only.
+        segments_in: Returns the segments of a component's chunks in one of its own epochs, None for one; see `Order`.
 
     Raises:
         TypeError: As `Order` says.
@@ -185,6 +230,8 @@ class MixtureOrder:
         window: int | None,
         lanes: int = 1,
         num_samples_in: Callable[[int, int], npt.ArrayLike] | None = None,
+        leg: Leg | None = None,
+        segments_in: Callable[[int, int], npt.ArrayLike | None] | None = None,
     ) -> None:
         if len(names) != len(num_samples) or len(set(names)) != len(names) or not names:
             raise ValueError(f"a mixture needs one name for each of its {len(num_samples)} components, each another")
@@ -199,10 +246,16 @@ class MixtureOrder:
             for name, counts in zip(names, num_samples, strict=True)
         ]
         self.names = tuple(names)
-        self._num_samples_in = num_samples_in
+        self._num_samples_in, self._segments_in = num_samples_in, segments_in
+        self.leg = leg
         self.shuffle, self.window, self.lanes, self.seed = bool(shuffle), alone[0].window, alone[0].lanes, int(seed)
         sizes = [order.num_samples for order in alone]
         self.counts = mixture_counts(sizes, weights=weights, until=until, names=self.names)
+        self.rest: tuple[int, ...] = ()
+        if leg is not None:
+            if lanes > 1:
+                raise ValueError("a mixture in lanes cannot go on from another one")
+            self.rest = rest_counts(sizes, leg.given, weights=weights, until=until)
         firsts = list(accumulate((count % self.lanes for count in self.counts[:-1]), initial=0))
         self.components: tuple[Order, ...] = tuple(
             _Component(order, lane_sizes=_dealt(order.num_samples, self.lanes, first))
@@ -232,12 +285,36 @@ class MixtureOrder:
         """Samples of an epoch, over all lanes: what its steps share out."""
         return sum(self.counts)
 
+    def lane_sizes_in(self, epoch: int) -> tuple[int, ...]:
+        """Return the samples of each lane in one epoch; in a leg's epoch, those that came before it and the rest."""
+        if self.leg is not None and self.leg.epoch == epoch:
+            return (self.leg.start + sum(self.rest),)
+        return self.lane_sizes
+
+    def counts_in(self, epoch: int, lane: int) -> tuple[int, ...]:
+        """Return how many samples each component gives to a lane in an epoch, from the leg on in the leg's epoch."""
+        return self.rest if self.leg is not None and self.leg.epoch == epoch else self.lane_counts[lane]
+
+    def begins_in(self, epoch: int, lane: int) -> tuple[int, ...]:
+        """Return how many samples each component's stream has given when an epoch, or the leg in it, begins."""
+        sizes = [component.lane_sizes[lane] for component in self.components]
+        counts, leg = self.lane_counts[lane], self.leg
+        if leg is None or epoch < leg.epoch:
+            return tuple(epoch * count for count in counts)
+        begins = [own * size + place for (own, place), size in zip(leg.streams, sizes, strict=True)]
+        if epoch > leg.epoch:
+            more = zip(begins, self.rest, counts, strict=True)
+            begins = [begin + rest + (epoch - leg.epoch - 1) * count for begin, rest, count in more]
+        return tuple(begins)
+
     def component_in(self, component: int, epoch: int) -> Order:
         """Return the order of a component in one of its own epochs."""
         order = self.components[component]
-        if self._num_samples_in is None:
+        segments = None if self._segments_in is None else self._segments_in(component, epoch)
+        if self._num_samples_in is None and segments is None:
             return order
-        return _Component(order, lane_sizes=order.lane_sizes, num_samples=self._num_samples_in(component, epoch))
+        counts = None if self._num_samples_in is None else self._num_samples_in(component, epoch)
+        return _Component(order, lane_sizes=order.lane_sizes, num_samples=counts, segments=segments)
 
     def epoch(self, epoch: int, *, lane: int = 0) -> MixtureEpoch:
         """Return the order of one lane in one epoch; that of a component is worked out when it is first needed.
@@ -267,6 +344,7 @@ class MixtureEpoch:
         epoch: Which epoch of the mixture.
         lane: Which lane.
         num_samples: Positions.
+        first: The first position that is known: 0, but in an epoch that other weights or files began.
     """
 
     def __init__(self, order: MixtureOrder, *, epoch: int, lane: int) -> None:
@@ -278,12 +356,18 @@ class MixtureEpoch:
             raise ValueError(f"lane {lane} lies outside [0, {order.lanes})")
         self.epoch, self.lane = int(epoch), int(lane)
         self._order = order
-        self._counts = order.lane_counts[lane]
+        self._counts = order.counts_in(self.epoch, lane)
+        self._begins = order.begins_in(self.epoch, lane)
         self._phases = order.lane_phases[lane]
         self._sizes = tuple(component.lane_sizes[lane] for component in order.components)
-        self.num_samples = sum(self._counts)
-        self._num_blocks = -(-self.num_samples // BLOCK_SIZE)
+        # Positions that another mixture had; within, positions count from there.
+        self.first = order.leg.start if order.leg is not None and order.leg.epoch == self.epoch else 0
+        self._size = sum(self._counts)
+        self.num_samples = self.first + self._size
+        self._num_blocks = -(-self._size // BLOCK_SIZE)
         self._purpose = f"lane:{lane}:mixture" if order.lanes > 1 else "mixture"
+        if self.first:
+            self._purpose = f"leg:{self.first}:{self._purpose}"
         self._block = lru_cache(maxsize=_NUM_KEPT)(self._arranged_block)
         # Asked for where a batch ends, where the next one begins, and when it is passed.
         self._delivered = lru_cache(maxsize=_NUM_KEPT)(self._count_delivered)
@@ -298,6 +382,7 @@ class MixtureEpoch:
         self._check(start, stop)
         if start == stop:
             return np.empty(0, dtype=np.int64)
+        start, stop = start - self.first, stop - self.first
         first, last = self._block_of(start), self._block_of(stop - 1)
         begin = start - sum(self._before(first))
         if first == last:  # small batches have many neighbours in a block
@@ -314,9 +399,9 @@ class MixtureEpoch:
         """
         self._check(start, stop)
         found: list[Stretch] = []
-        for component, (first, last) in enumerate(zip(self._delivered(start), self._delivered(stop), strict=True)):
-            size = self._sizes[component]
-            begin = self.epoch * self._counts[component]
+        given, given_then = self._delivered(start - self.first), self._delivered(stop - self.first)
+        for component, (first, last) in enumerate(zip(given, given_then, strict=True)):
+            size, begin = self._sizes[component], self._begins[component]
             while first < last:
                 number, at = divmod(begin + first, size)
                 taken = min(last - first, size - at)
@@ -332,9 +417,14 @@ class MixtureEpoch:
         """
         self._check(position, position)
         return tuple(
-            divmod(self.epoch * count + done, size) if size else (0, 0)
-            for done, count, size in zip(self._delivered(position), self._counts, self._sizes, strict=True)
+            divmod(begin + done, size) if size else (0, 0)
+            for done, begin, size in zip(self.given_before(position), self._begins, self._sizes, strict=True)
         )
+
+    def given_before(self, position: int) -> tuple[int, ...]:
+        """Return how many samples each component has given before a position, from the first that is known on."""
+        self._check(position, position)
+        return self._delivered(position - self.first)
 
     def position_of(self, component: int, epoch: int, place: int) -> int | None:
         """Return where in this epoch a position of a component's own epoch stands; None where it does not.
@@ -344,14 +434,14 @@ class MixtureEpoch:
             epoch: Its own epoch.
             place: A position there, in this lane.
         """
-        ordinal = epoch * self._sizes[component] + place - self.epoch * self._counts[component]
+        ordinal = epoch * self._sizes[component] + place - self._begins[component]
         return self._position_of(component, ordinal) if 0 <= ordinal < self._counts[component] else None
 
     def first_use(self, component: int, epoch: int, place: int) -> int:
         """Return at which position of this epoch a component's own epoch has come to a place, or is beyond it."""
-        ordinal = epoch * self._sizes[component] + place - self.epoch * self._counts[component]
+        ordinal = epoch * self._sizes[component] + place - self._begins[component]
         if ordinal < 0:
-            return 0
+            return self.first
         return self.num_samples if ordinal >= self._counts[component] else self._position_of(component, ordinal)
 
     def component_epoch(self, component: int, epoch: int) -> EpochOrder:
@@ -364,7 +454,7 @@ class MixtureEpoch:
         Raises:
             ValueError: A position lies outside [0, num_samples).
         """
-        positions = as_index(positions, stop=self.num_samples, name="position")
+        positions = as_index(positions, start=self.first, stop=self.num_samples, name="position") - self.first
         component, chunk, row = (np.empty_like(positions) for _ in range(3))
         ordinal = np.empty_like(positions)
         blocks = np.array([self._block_of(position) for position in positions.tolist()], dtype=np.int64)
@@ -376,7 +466,7 @@ class MixtureEpoch:
             ordinal[members] = _ranks(arranged)[inside] + np.array(before, dtype=np.int64)[arranged[inside]]
         for number in np.unique(component).tolist():
             members = np.flatnonzero(component == number)
-            begin = self.epoch * self._counts[number]
+            begin = self._begins[number]
             epochs, places = np.divmod(ordinal[members] + begin, self._sizes[number])
             for epoch in np.unique(epochs).tolist():
                 among = epochs == epoch
@@ -386,8 +476,7 @@ class MixtureEpoch:
 
     def own_epochs(self, component: int) -> range:
         """Return which of its own epochs a component gives samples of to this epoch, in this lane."""
-        size, count = self._sizes[component], self._counts[component]
-        begin = self.epoch * count
+        size, count, begin = self._sizes[component], self._counts[component], self._begins[component]
         return range(begin // size, -(-(begin + count) // size)) if size and count else range(0)
 
     def positions_of(self, component: int, chunk: int, row: int) -> Int64:
@@ -431,7 +520,7 @@ class MixtureEpoch:
 
     def _block_of(self, position: int) -> int:
         # Borders lie within a sample a component of j * m / J, so the first guess is right or nearly so.
-        block = position * self._num_blocks // self.num_samples
+        block = position * self._num_blocks // self._size
         while sum(self._before(block)) > position:
             block -= 1
         while sum(self._before(block + 1)) <= position:
@@ -440,7 +529,7 @@ class MixtureEpoch:
 
     def _count_delivered(self, position: int) -> tuple[int, ...]:
         """Return how many samples each component has given before a position, or before the end."""
-        if position == self.num_samples:
+        if position == self._size:
             return self._counts
         block = self._block_of(position)
         before = self._before(block)
@@ -454,26 +543,36 @@ class MixtureEpoch:
         # Worked out, not looked for: a rare component gives nothing in most blocks.
         block = -(-self._num_blocks * (whole * (ordinal + 1) - part) // (count * whole)) - 1
         before = self._before(block)
-        return sum(before) + int(np.flatnonzero(self._block(block) == component)[ordinal - before[component]])
+        place = int(np.flatnonzero(self._block(block) == component)[ordinal - before[component]])
+        return self.first + sum(before) + place
 
     def _check(self, start: int, stop: int) -> None:
-        if not 0 <= start <= stop <= self.num_samples:
-            raise ValueError(f"positions [{start}, {stop}) lie outside [0, {self.num_samples})")
+        if not self.first <= start <= stop <= self.num_samples:
+            raise ValueError(f"positions [{start}, {stop}) lie outside [{self.first}, {self.num_samples})")
 
 
 class _Component(Order):
     """An order whose lanes are of given sizes; the sizes are those of an equal share, give or take one."""
 
-    def __init__(self, order: Order, *, lane_sizes: tuple[int, ...], num_samples: npt.ArrayLike | None = None) -> None:
+    def __init__(
+        self,
+        order: Order,
+        *,
+        lane_sizes: tuple[int, ...],
+        num_samples: npt.ArrayLike | None = None,
+        segments: npt.ArrayLike | None = None,
+    ) -> None:
         super().__init__(
             np.diff(order.chunk_starts) if num_samples is None else num_samples,
             shuffle=order.shuffle,
             seed=order.seed,
             window=order.window,
             lanes=order.lanes,
+            segments=segments,
         )
-        self.lane_sizes = lane_sizes
-        self._segment_sizes = [lane_sizes]
+        if segments is None:
+            self.lane_sizes = lane_sizes
+            self._segment_sizes = [lane_sizes]
 
 
 def _interleaved(counts: Sequence[int], phases: Sequence[Phase]) -> Int64:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import get_args
+from typing import Any, get_args
 
 from stoker.errors import ResumeError
 from stoker.identity import ORDER_VERSION, fingerprint
 from stoker.order.contents import Contents
 from stoker.order.epoch import shares
-from stoker.order.mixture import MixtureOrder, Until
+from stoker.order.mixture import Leg, MixtureOrder, Until
 from stoker.order.steps import Remainder, Steps
 
 # The state's own format, not the order's.
@@ -88,6 +88,7 @@ class Position:
         units: What the order counts, and `num_consumed` with it: "rows", or what stands for something else.
         epoch: The epoch that comes next or is under way.
         num_consumed: Samples of that epoch that were handed over, over all ranks.
+        leg: Where a mixture went on by other weights or over other files, if it did.
 
     Raises:
         ValueError: `epoch` or `num_consumed` is negative.
@@ -103,6 +104,7 @@ class Position:
     units: str = ROWS
     epoch: int = 0
     num_consumed: int = 0
+    leg: Leg | None = None
 
     def __post_init__(self) -> None:
         for name in ("epoch", "num_consumed"):
@@ -120,6 +122,7 @@ class Position:
             "format_version": FORMAT_VERSION,
             "fingerprint": self.fingerprint,
             **{name: getattr(self, name) for name in (*_WORDS, "epoch", "num_consumed")},
+            "leg": None if self.leg is None else self.leg._asdict(),
             "mixture": None if self.mixing is None else self.mixing.to_json(),
             "datasets": [one.to_json() for one in self.datasets],
         }
@@ -162,6 +165,7 @@ class Position:
             "units": (str,),
             "epoch": (int,),
             "num_consumed": (int,),
+            "leg": (Mapping, type(None)),
             "mixture": (Mapping, type(None)),
             "datasets": (Sequence,),
         }
@@ -180,6 +184,7 @@ class Position:
             found = cls(
                 datasets=tuple(Contents.from_json(one) for one in data["datasets"]),
                 mixing=None if data["mixture"] is None else Mixing.from_json(data["mixture"]),
+                leg=None if data["leg"] is None else _leg_from(data["leg"], len(data["datasets"])),
                 **{name: data[name] for name in (*_WORDS, "epoch", "num_consumed")},
             )
             if len(found.datasets) != (1 if found.mixing is None else len(found.mixing.names)):
@@ -192,6 +197,11 @@ class Position:
     def has_grown(self) -> bool:
         """Whether files were added to the epoch under way."""
         return any(one.segments is not None for one in self.datasets)
+
+    @property
+    def is_special(self) -> bool:
+        """Whether its order is another one than that of a loader which is made anew."""
+        return self.has_grown or self.leg is not None
 
     def differences(self, current: Position) -> dict[str, str]:
         """Return which of the settings that decide the order differ from those of `current`, and how, in words.
@@ -211,8 +221,14 @@ class Position:
 
     def at(self, epoch: int) -> Position:
         """Return the beginning of an epoch that is not under way."""
-        datasets = tuple(one.whole() for one in self.datasets)
-        return replace(self, datasets=datasets, epoch=epoch, num_consumed=0)
+        # The data sets of a mixture go on with epochs of their own.
+        datasets = self.datasets if self.mixing is not None else tuple(one.whole() for one in self.datasets)
+        return replace(self, datasets=datasets, epoch=epoch).again()
+
+    def again(self) -> Position:
+        """Return the beginning of the epoch under way, or of its leg: what came before that is not known any more."""
+        is_in_leg = self.leg is not None and self.leg.epoch == self.epoch
+        return replace(self, num_consumed=self.leg.start if self.leg is not None and is_in_leg else 0)
 
     def steps(self, *, global_batch_size: int, remainder: Remainder) -> Steps:
         """Return the steps from here to the end of the epoch.
@@ -220,19 +236,23 @@ class Position:
         Raises:
             ValueError: As `Steps` says.
         """
+        first = self.again().num_consumed
+        if self.mixing is None:
+            lane_sizes = tuple(sum(sizes) for sizes in zip(*shares(self.datasets[0].sizes, self.lanes), strict=True))
+        else:
+            lane_sizes = self.mixture().lane_sizes_in(self.epoch)
         return Steps(
-            lane_sizes=self._lane_sizes,
+            lane_sizes=lane_sizes,
             global_batch_size=global_batch_size,
             remainder=remainder,
             start=self.num_consumed,
+            first=first,
         )
 
-    @property
-    def _lane_sizes(self) -> Sequence[int]:
-        """Samples of each lane in the epoch."""
+    def mixture(self) -> MixtureOrder:
+        """Return which data set gives the sample at each position, as far as their sizes alone decide it."""
         mixing = self.mixing
-        if mixing is None:
-            return [sum(sizes) for sizes in zip(*shares(self.datasets[0].sizes, self.lanes), strict=True)]
+        assert mixing is not None
         return MixtureOrder(
             [[one.num_samples] for one in self.datasets],
             names=mixing.names,
@@ -242,7 +262,8 @@ class Position:
             seed=self.seed,
             window=None,
             lanes=self.lanes,
-        ).lane_sizes
+            leg=self.leg,
+        )
 
     def after(self, step: int, steps: Steps) -> Position:
         """Return the position once `step` of `steps` is handed over: after the last one, the next epoch's beginning.
@@ -268,6 +289,25 @@ def fingerprint_of(datasets: Sequence[Contents], mixing: Mixing | None) -> str:
     if mixing is None:
         return datasets[0].fingerprint
     return fingerprint("mixture", {"parts": [one.fingerprint for one in datasets], **mixing.to_json()})
+
+
+def _leg_from(data: Mapping[str, Any], num_datasets: int) -> Leg:
+    """Return the leg that a state has.
+
+    Raises:
+        ValueError: It is none.
+    """
+    try:
+        leg = Leg(**data)
+        leg = leg._replace(given=tuple(leg.given), streams=tuple((own, place) for own, place in leg.streams))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"leg is {data!r}") from error
+    numbers = [leg.epoch, leg.start, *leg.given, *(number for stream in leg.streams for number in stream)]
+    if not all(type(number) is int and number >= 0 for number in numbers) or not (
+        len(leg.given) == len(leg.streams) == num_datasets
+    ):
+        raise ValueError(f"leg is {data!r}")
+    return leg
 
 
 def _listed(data: Mapping[str, object]) -> str:

@@ -69,6 +69,7 @@ class Steps:
         global_batch_size: Samples of a global batch, over all ranks.
         remainder: What happens to samples that do not fill a batch.
         start: Samples of this epoch that were consumed before, over all lanes. Steps count from there.
+        first: Position of each lane from which padding is taken.
 
     Raises:
         TypeError: A number is no integer.
@@ -85,6 +86,7 @@ class Steps:
     global_batch_size: int
     remainder: Remainder = "keep"
     start: int = 0
+    first: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "lane_sizes", tuple(int(size) for size in self.lane_sizes))
@@ -227,11 +229,11 @@ class Steps:
         """Return the lane from its beginning, as often as needed: rows [start, stop) of what fills the last batch."""
         # Fewer samples than lanes: an empty lane has nothing to repeat, so the last lane, never empty, lends.
         source = lane if self.lane_sizes[lane] else self.num_lanes - 1
-        size = self.lane_sizes[source]
+        size = self.lane_sizes[source] - self.first
         pieces = []
         while start < stop:
             begin = start % size
             end = min(begin + stop - start, size)
-            pieces.append(Slice(source, begin, end, is_padding=True))
+            pieces.append(Slice(source, self.first + begin, self.first + end, is_padding=True))
             start += end - begin
         return pieces

@@ -329,7 +329,7 @@ class TorchDataset(IterableDataset[Tensors]):
 
     def _at(self, epoch: int, num_consumed: int) -> Position:
         anchor = self._anchor if epoch == self._anchor.epoch else self._anchor.at(epoch)
-        return replace(anchor, num_consumed=num_consumed)
+        return replace(anchor, num_consumed=max(num_consumed, anchor.again().num_consumed))
 
     @property
     def _order(self) -> int:

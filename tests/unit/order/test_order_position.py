@@ -118,7 +118,7 @@ def test_what_is_no_saved_position_is_said_to_be_none(saved, words):
         ({"shuffle": 1}, "not sound: shuffle is 1"),
         ({"datasets": [{}]}, "not sound: a data set is told by"),
         ({"datasets": []}, "not sound: it tells of 0 data sets"),
-        ({"datasets": [NOTHING.to_json() | {"files": "?"}]}, "not sound: the list of files is no base64"),
+        ({"datasets": [NOTHING.to_json() | {"files": "?"}]}, "not sound: this is no base64"),
         ({"datasets": [NOTHING.to_json() | {"num_files": "1"}]}, "not sound: num_files of a data set is '1'"),
         ({"mixture": {"names": ["a"]}}, "not sound: a mixture is told by"),
         ({"mixture": {"names": [1], "weights": None, "until": None}}, "not sound: the names and weights"),
