@@ -110,7 +110,7 @@ def test_a_lake_that_grows_gives_every_row_once_an_epoch_on_any_ranks(**drawn):
 
 @pytest.mark.slow
 @grown
-@settings(max_examples=400)
+@settings(max_examples=250)
 def test_a_lake_that_grows_gives_every_row_once_an_epoch_however_often(**drawn):
     check_a_lake_that_grows(**drawn)
 

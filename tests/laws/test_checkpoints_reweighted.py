@@ -216,7 +216,7 @@ def test_each_epoch_of_each_data_set_has_each_of_its_rows_once_whatever_happens(
 
 @pytest.mark.slow
 @changes
-@settings(max_examples=300)
+@settings(max_examples=120)
 def test_each_epoch_of_each_data_set_has_each_of_its_rows_once_however_often(**drawn):
     check_streams(**drawn)
 
