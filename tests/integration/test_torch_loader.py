@@ -192,3 +192,30 @@ def assert_equal(field, array):
             assert_equal(mine, right)
         return
     assert_same(field, array)
+
+
+class Wrapped(torch.utils.data.IterableDataset):
+    """What somebody writes who wants a loader inside a DataLoader."""
+
+    def __init__(self, folder, **options):
+        self._folder, self._options = folder, options
+
+    def __iter__(self):
+        with stoker.Loader(stoker.Dataset(self._folder), batch_size=10, num_threads=1, **self._options) as loader:
+            yield from loader
+
+
+def test_a_loader_in_each_worker_of_a_data_loader_is_an_error_unless_each_has_a_share(folder):
+    workers = {"batch_size": None, "num_workers": 2, "multiprocessing_context": "fork"}
+    with pytest.raises(ValueError, match="each of them would deliver all batches"):
+        next(iter(torch.utils.data.DataLoader(Wrapped(folder), **workers)))
+    with pytest.raises(ValueError, match="TorchDataset"):
+        list(torch.utils.data.DataLoader(Wrapped(folder), **workers))
+
+    class Shared(Wrapped):
+        def __iter__(self):
+            self._options["rank"] = torch.utils.data.get_worker_info().id
+            return super().__iter__()
+
+    shared = torch.utils.data.DataLoader(Shared(folder, world_size=2), **workers)
+    assert sorted(i for batch in shared for i in batch["id"].tolist()) == list(range(133))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 
 class Claim(NamedTuple):
@@ -96,10 +96,18 @@ SAY_WHICH = "say which share this process takes, such as shard=stoker.Shard(0, 1
 _STEPS = {"SLURM_STEP_ID", "SLURM_STEPID"}
 
 
-def is_brought_together() -> bool:
-    """Return whether torch has brought ranks together: asked before each batch, so it costs next to nothing."""
-    dist = sys.modules.get("torch.distributed")
-    return dist is not None and bool(getattr(dist, "is_initialized", bool)())
+def brought_together() -> tuple[bool, bool, bool]:
+    """Return whether torch, JAX and Accelerate have brought ranks together: asked before each batch, so it is quick."""
+    modules = sys.modules
+    by_torch = by_jax = by_accelerate = False
+    if (dist := modules.get("torch.distributed")) is not None:
+        by_torch = bool(getattr(dist, "is_initialized", bool)())
+    if (jax := modules.get("jax._src.distributed")) is not None:
+        # jax.process_count() would make JAX take the devices, and count one process before they are brought together.
+        by_jax = getattr(getattr(jax, "global_state", None), "client", None) is not None
+    if (accelerate := modules.get("accelerate.state")) is not None:
+        by_accelerate = bool(getattr(getattr(accelerate, "PartialState", None), "_shared_state", None))
+    return by_torch, by_jax, by_accelerate
 
 
 def data_loader_worker() -> tuple[int, int] | None:
@@ -109,25 +117,23 @@ def data_loader_worker() -> tuple[int, int] | None:
 
 
 def _of_torch() -> Claim | None:
-    if not is_brought_together():
+    if not brought_together()[0]:
         return None
     dist = sys.modules["torch.distributed"]
     return Claim("torch.distributed", dist.get_rank(), dist.get_world_size(), is_live=True)
 
 
 def _of_jax() -> Claim | None:
-    # jax.process_count() would make JAX take the devices, and count one process before they are brought together.
-    state = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
-    if getattr(state, "client", None) is None:
+    if not brought_together()[1]:
         return None
+    state = sys.modules["jax._src.distributed"].global_state
     return _claim("jax.distributed", getattr(state, "process_id", None), getattr(state, "num_processes", None))
 
 
 def _of_accelerate() -> Claim | None:
-    kind: Any = getattr(sys.modules.get("accelerate.state"), "PartialState", None)
-    if not getattr(kind, "_shared_state", None):
+    if not brought_together()[2]:
         return None
-    state = kind()  # shares what the process has
+    state = sys.modules["accelerate.state"].PartialState()  # shares what the process has
     return _claim("Accelerate", state.process_index, state.num_processes)
 
 

@@ -353,7 +353,7 @@ class Loader:
         """
         saved = self._resume.load(state, allow)
         try:
-            start = saved.settled(self._steps(saved))
+            start = saved.settled(self._steps_of(self._known()[1], saved))  # the ranks may be known later
         except ValueError as error:  # no step of this data set begins there
             raise ResumeError(
                 f"the saved position is not sound: no step begins behind {saved.num_consumed:,} of the "

@@ -8,8 +8,8 @@ import logging
 from stoker.feed.claims import (
     SAY_WHICH,
     Claim,
+    brought_together,
     data_loader_worker,
-    is_brought_together,
     launched_claim,
     live_claims,
 )
@@ -61,7 +61,7 @@ class Ranks:
         self._serves_workers = serves_workers
         self._settled: tuple[Shard, str] | None = None
         self._of_owner: tuple[Shard, str] | ValueError | None = None  # in a worker that was not forked
-        self._was_brought_together = False
+        self._seen: tuple[bool, ...] | None = None  # of who brings ranks together
 
     @property
     def is_settled(self) -> bool:
@@ -82,12 +82,12 @@ class Ranks:
             self._settled = shard, why
         else:
             self._prove(*self._settled)
-        self._was_brought_together = is_brought_together()
+        self._seen = brought_together()
         return self._settled[0]
 
     def prove(self) -> None:
-        """Raise as `settle` does where torch has brought ranks together since. Costs next to nothing."""
-        if is_brought_together() is not self._was_brought_together:
+        """Raise as `settle` does where somebody has brought ranks together since. Costs next to nothing."""
+        if brought_together() != self._seen:
             self.settle()
 
     def guess(self) -> Shard:
@@ -107,7 +107,7 @@ class Ranks:
                 decided = self._decided()
             except ValueError as error:
                 return self.__dict__ | {"_of_owner": error}
-        return self.__dict__ | {"_settled": None, "_was_brought_together": False, "_of_owner": decided}
+        return self.__dict__ | {"_settled": None, "_seen": None, "_of_owner": decided}
 
     def _decided(self) -> tuple[Shard, str]:
         worker = data_loader_worker()
@@ -145,10 +145,11 @@ class Ranks:
             with contextlib.suppress(ValueError):  # then the environment says nothing that holds
                 claims = [claim for claim in [launched_claim()] if claim is not None]
         if claims and not any(_fits(given, claim, is_share=is_share) for claim in claims):
+            on_purpose = "" if given.world_size == 1 else ", checked=False"
             raise ValueError(
                 f"{self._argument} {'says' if is_share else 'say'} rank {given.rank} of {given.world_size}, but "
                 f"{claims[0]}. Leave it out and the loader takes that; if you mean it, write "
-                f"shard=stoker.Shard({given.rank}, {given.world_size}, checked=False)"
+                f"shard=stoker.Shard({given.rank}, {given.world_size}{on_purpose})"
             )
 
     def _prove(self, shard: Shard, why: str) -> None:

@@ -206,6 +206,21 @@ def test_what_is_known_when_it_is_first_used_counts(folder, started):
         assert "rank 1 of 2" in repr(loader)
 
 
+def test_a_state_may_be_loaded_before_the_ranks_are_known(folder, started):
+    with numpy_loader(folder) as loader:
+        batches = iter(loader)
+        seen = [i for _ in range(5) for i in next(batches)["id"].tolist()]
+        state = loader.state_dict()
+    with numpy_loader(folder) as one, numpy_loader(folder) as other:
+        for rank, loader in enumerate((one, other)):
+            loader.load_state_dict(state)
+            assert loader.state_dict() == state
+            started(**VARIABLES["torchrun"](rank, 2))
+            seen += [i for batch in loader for i in batch["id"].tolist()]
+            started(RANK=0, WORLD_SIZE=1, TORCHELASTIC_RUN_ID="none")
+    assert sorted(seen) == list(range(NUM_ROWS))
+
+
 @pytest.mark.parametrize("use", [len, lambda loader: next(iter(loader)), lambda loader: loader.explain(0)])
 def test_a_guess_that_turns_out_wrong_is_an_error(folder, started, use):
     with numpy_loader(folder) as loader:

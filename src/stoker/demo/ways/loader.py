@@ -7,6 +7,7 @@ from pathlib import Path
 from stoker.demo.ranking import COUNTRIES
 from stoker.demo.ways.way import BATCH_SIZE, SHUFFLE_ROW_GROUPS, Batches, Source
 from stoker.feed.loader import Loader
+from stoker.feed.shard import Shard
 from stoker.source.dataset import Dataset
 from stoker.spec import Field
 
@@ -52,6 +53,7 @@ class StokerLoader:
         )
         return Loader(
             dataset,
+            shard=Shard(0, 1),  # whatever started this process
             batch_size=BATCH_SIZE,
             shuffle=True,
             seed=self._source.seed,

@@ -13,6 +13,7 @@ from typing import Any
 
 from stoker.doctor.watch.findings import Finding
 from stoker.doctor.watch.words import time_text
+from stoker.feed.ranks import Ranks
 
 # A rank lags where it is this share of a step behind the middle one.
 _LAGS = 0.05
@@ -79,14 +80,9 @@ def find_straggler(ranks: Sequence[RankFigures]) -> Finding | None:
 
 
 def rank_here() -> tuple[int, int]:
-    """Return rank and world size: those of an initialised `torch.distributed`, else torchrun's, else 0 of 1."""
-    dist = _initialised()
-    if dist is not None:
-        return dist.get_rank(), dist.get_world_size()
-    rank, world_size = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
-    if rank.isdecimal() and world_size.isdecimal() and int(rank) < int(world_size):
-        return int(rank), int(world_size)
-    return 0, 1
+    """Return rank and world size, as a loader would find them."""
+    shard = Ranks().guess()
+    return shard.rank, shard.world_size
 
 
 def gather(mine: RankFigures) -> tuple[RankFigures, ...]:
