@@ -178,3 +178,29 @@ def test_a_window_over_rows_is_a_row_of_lists(tmp_path, prefetch):
             for batch in loader:
                 ids = batch["id"][:, 0].tolist()
                 assert batch["tokens"].tolist() == [lists[i : i + 2] for i in ids]
+
+
+def by_lightning(batch, device):
+    pytest.importorskip("lightning_fabric")
+    from lightning_fabric.utilities.apply_func import move_data_to_device
+
+    return move_data_to_device(batch, torch.device(device))
+
+
+def by_accelerate(batch, device):
+    pytest.importorskip("accelerate")
+    from accelerate.utils import send_to_device
+
+    return send_to_device(batch, device, non_blocking=True)
+
+
+def by_a_tree(batch, device):
+    return _pytree.tree_map(lambda tensor: tensor.to(device), batch)
+
+
+@pytest.mark.parametrize("move", [by_a_tree, by_lightning, by_accelerate])
+def test_whoever_moves_a_batch_to_a_device_moves_every_array_of_it(move):
+    check(move(fields(), "cpu"))
+    there = move(fields(), "meta")
+    assert {name: type(field) for name, field in there.items()} == {name: type(f) for name, f in fields().items()}
+    assert {array.device.type for field in there.values() for array in field.arrays} == {"meta"}
