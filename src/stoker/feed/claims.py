@@ -42,6 +42,9 @@ _PAIRS = (
     ("OMPI_COMM_WORLD_RANK", ("OMPI_COMM_WORLD_SIZE",)),
     ("MV2_COMM_WORLD_RANK", ("MV2_COMM_WORLD_SIZE",)),
     ("PMI_RANK", ("PMI_SIZE",)),
+    ("HOROVOD_RANK", ("HOROVOD_SIZE",)),
+    ("FLUX_TASK_RANK", ("FLUX_JOB_SIZE",)),
+    ("JSM_NAMESPACE_RANK", ("JSM_NAMESPACE_SIZE",)),
     (_SLURM, ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")),
 )
 
@@ -55,8 +58,9 @@ def live_claims() -> list[Claim]:
 def launched_claim(environ: Mapping[str, str] = os.environ) -> Claim | None:
     """Return what a launcher wrote into the environment; None where none did.
 
-    Known are torchrun, Open MPI, MVAPICH, everything with PMI (MPICH, Intel MPI) and SLURM's srun, in this order. A
-    world of one says nothing, unless torchrun is there itself: images and notebooks leave such variables lying about.
+    Known are torchrun, Open MPI, MVAPICH, everything with PMI (MPICH, Intel MPI), Horovod, Flux, IBM's jsrun and
+    SLURM's srun, in this order. A world of one says nothing, unless torchrun is there itself: images and notebooks
+    leave such variables lying about.
 
     Raises:
         ValueError: A rank without its world size, a value that is no integer or out of range, or a SLURM batch

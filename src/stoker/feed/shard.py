@@ -49,7 +49,8 @@ class Shard(order.Shard):
 
         A loader does so by itself, at its first batch.
 
-        Known are torchrun, Open MPI, MVAPICH, everything with PMI (MPICH, Intel MPI) and SLURM's srun, in this order.
+        Known are torchrun, Open MPI, MVAPICH, everything with PMI (MPICH, Intel MPI), Horovod, Flux, IBM's jsrun and
+        SLURM's srun, in this order.
 
         Raises:
             ValueError: The variables contradict each other, or SLURM gave several tasks and only one was started.

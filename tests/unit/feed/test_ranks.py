@@ -20,6 +20,9 @@ VARIABLES = {
     "Open MPI": lambda rank, size: {"OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_SIZE": size},
     "MVAPICH": lambda rank, size: {"MV2_COMM_WORLD_RANK": rank, "MV2_COMM_WORLD_SIZE": size},
     "PMI": lambda rank, size: {"PMI_RANK": rank, "PMI_SIZE": size},
+    "Horovod": lambda rank, size: {"HOROVOD_RANK": rank, "HOROVOD_SIZE": size},
+    "Flux": lambda rank, size: {"FLUX_TASK_RANK": rank, "FLUX_JOB_SIZE": size},
+    "jsrun": lambda rank, size: {"JSM_NAMESPACE_RANK": rank, "JSM_NAMESPACE_SIZE": size},
     "mpirun in an allocation": lambda rank, size: (
         SLURM | {"OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_SIZE": size, "SLURM_PROCID": "0", "SLURM_NTASKS": "2"}
     ),
