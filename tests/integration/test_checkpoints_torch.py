@@ -43,7 +43,7 @@ def lake(tmp_path):
 
 def on_a_rank(road, num_workers, root, *, cache, state=None, allow=(), num_steps=None, **options):
     """Return the ids of steps, all of the epoch unless told, and the state behind them."""
-    dataset, ids = stoker.Dataset(root, chunk_size=400), []
+    dataset, ids = root if isinstance(root, stoker.Mixture) else stoker.Dataset(root, chunk_size=400), []
     if road == "TorchLoader":
         with TorchLoader(dataset, device="cpu", cache=cache, **(OPTIONS | options)) as loader:
             if state is not None:
@@ -107,6 +107,30 @@ def test_grown_files_without_a_word_are_refused_by_name(lake, tmp_path, road, nu
     add(lake, "a.parquet", range(90, 110))
     with pytest.raises(stoker.ResumeError, match=r"1 file more: a\.parquet"):
         on_ranks(1, road, num_workers, lake, states=states, cache=tmp_path / "cache")
+
+
+@pytest.mark.parametrize(("road", "num_workers"), ROADS)
+def test_a_mixture_goes_on_by_other_weights_on_fewer_ranks(lake, tmp_path, road, num_workers):
+    add(tmp_path / "other", "x.parquet", range(1000, 1060))
+
+    def mixture(**weights):
+        return stoker.Mixture(
+            {"lake": stoker.Dataset(lake), "other": stoker.Dataset(tmp_path / "other")}, weights=weights
+        )
+
+    options = {"cache": tmp_path / "cache"}
+    seen, states = on_ranks(3, road, num_workers, mixture(lake=2, other=1), num_steps=5, **options)
+    even = mixture(lake=1, other=1)
+    uncut, _ = on_ranks(1, road, num_workers, even, states=states, allow={"weights"}, **options)
+    more, states = on_ranks(2, road, num_workers, even, states=states, allow={"weights"}, num_steps=4, **options)
+    last, _ = on_ranks(3, road, num_workers, even, states=states, **options)
+    assert more + last == uncut
+    rows = [i for step in seen + uncut for i in step]
+    assert len(rows) == len(set(rows))
+    assert sorted(i for i in rows if i >= 1000) == list(range(1000, 1060))
+    # From there on as many came of the lake as of the other one, which was used up.
+    num_before = sum(i >= 1000 for step in seen for i in step)
+    assert len(rows) == 30 + 2 * (60 - num_before)
 
 
 def test_files_that_come_between_two_epochs_are_files_of_the_next_one(lake, tmp_path):

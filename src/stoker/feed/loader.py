@@ -257,8 +257,11 @@ class Loader:
         self._settled: Settled | None = None
         self._num_steps = 0
         self._num_samples = 0
+        files = tuple(files_of(one, wanted.asked) for one in self._opened.chunks)
         beginning = Position(
-            datasets=tuple(contents_of(one, wanted.asked) for one in self._opened.chunks),
+            datasets=tuple(
+                contents_of(one, wanted.asked, its) for one, its in zip(self._opened.chunks, files, strict=True)
+            ),
             mixing=mixing_of(self._opened.mixture),
             seed=wanted.seed,
             shuffle=wanted.shuffle,
@@ -268,7 +271,7 @@ class Loader:
         )
         self._resume = Resume(
             beginning=beginning,
-            files=tuple(files_of(one, wanted.asked) for one in self._opened.chunks),
+            files=files,
             takes_window=wanted.window is None,
         )
         self._start = beginning  # where the next `for` begins

@@ -93,12 +93,13 @@ def files_of(one: Set, asked: Asked | None) -> Files:
     return Files(root, names, layouts_of(samples))
 
 
-def contents_of(one: Set, asked: Asked | None) -> Contents:
+def contents_of(one: Set, asked: Asked | None, files: Files) -> Contents:
     """Return what the order of a data set is made of.
 
     Args:
         one: The data set.
         asked: What the order counts; None for rows.
+        files: Its files, as `files_of` returned them.
     """
     draws = None
     if isinstance(asked, Weighted) and one.index is not None:
@@ -106,7 +107,7 @@ def contents_of(one: Set, asked: Asked | None) -> Contents:
         draws = hashlib.blake2b(cumulated.astype("<i8").tobytes(), digest_size=8).hexdigest()
     chosen = one.catalogue.dataset.filter
     return describe(
-        files_of(one, asked),
+        files,
         filter=None if chosen is None else f"{_shortened(str(chosen))} [{fingerprint('filter', chosen.to_json())[:8]}]",
         draws=draws,
         num_samples=int(_num_units(one, asked).sum()),
@@ -149,7 +150,8 @@ def mixing_of(mixture: Mixture | None) -> Mixing | None:
 
 def fingerprint_of(sets: Sets, asked: Asked | None = None) -> str:
     """Return what tells the order of these data sets, mixed in this way, from all others."""
-    return position.fingerprint_of([contents_of(one, asked) for one in sets.chunks], mixing_of(sets.mixture))
+    contents = [contents_of(one, asked, files_of(one, asked)) for one in sets.chunks]
+    return position.fingerprint_of(contents, mixing_of(sets.mixture))
 
 
 def _shortened(text: str) -> str:

@@ -148,27 +148,33 @@ class Files:
     @cached_property
     def entries(self) -> UInt64:
         """What stands for each file. Shape [F]."""
-        return self._entries(self.names)
+        return self._entries(self.names, self.layouts)
 
-    def entries_below(self) -> Iterator[UInt64]:
-        """Yield the files' entries with names as they are below other roots: 0 for one that lies outside.
+    def entries_below(self) -> Iterator[tuple[Int64, UInt64]]:
+        """Yield which files lie below some other root, and their entries with names as they are below that one.
 
         Folders that the data set was, before it was made of several of them, or of a part of one.
         """
         parts = self.root.rstrip("/").split("/")
         for i in reversed(range(len(parts))):
             above = "/".join(parts[i:]) + "/"
-            yield self._entries([above + name for name in self.names])
-        folders = dict.fromkeys(name[: i + 1] for name in self.names for i, letter in enumerate(name) if letter == "/")
-        for folder in folders:
-            inside = [i for i, name in enumerate(self.names) if name.startswith(folder)]
-            entries = np.zeros(len(self.names), np.uint64)
-            entries[inside] = self._entries([self.names[i][len(folder) :] for i in inside], self.layouts[inside])
-            yield entries
+            yield np.arange(len(self.names)), self._entries([above + name for name in self.names], self.layouts)
+        inside: dict[str, list[int]] = {}
+        for number, name in enumerate(self.names):
+            at = name.find("/")
+            while at >= 0:
+                inside.setdefault(name[: at + 1], []).append(number)
+                at = name.find("/", at + 1)
+        for folder, numbers in inside.items():
+            yield (
+                np.array(numbers),
+                self._entries([self.names[i][len(folder) :] for i in numbers], self.layouts[numbers]),
+            )
 
-    def _entries(self, names: Sequence[str], layouts: UInt64 | None = None) -> UInt64:
+    @staticmethod
+    def _entries(names: Sequence[str], layouts: UInt64) -> UInt64:
         hashes = np.array([_hashed(name.encode("utf-8", "surrogateescape"), _NAME_BYTES) for name in names], np.uint64)
-        return hashes << np.uint64(_LAYOUT_BITS) | (self.layouts if layouts is None else layouts)
+        return hashes << np.uint64(_LAYOUT_BITS) | layouts
 
 
 def describe(files: Files, *, filter: str | None, draws: str | None, num_samples: int) -> Contents:  # noqa: A002
@@ -260,14 +266,24 @@ def compare(saved: Contents, files: Files) -> Comparison | None:
         return None
     known = entries_of(saved.files)
     shift = np.uint64(_LAYOUT_BITS)
-    entries = files.entries
-    if not np.isin(known >> shift, entries >> shift).any():
-        for others in files.entries_below():
-            if np.isin(known >> shift, others >> shift).sum() > np.isin(known >> shift, entries >> shift).sum():
-                entries = others
     by_name = np.argsort(known >> shift, kind="stable")
-    at = np.searchsorted((known >> shift)[by_name], entries >> shift)
-    at = by_name[np.minimum(at, max(len(known) - 1, 0))] if len(known) else np.zeros(len(entries), np.int64)
+    names = (known >> shift)[by_name]
+
+    def places(entries: UInt64) -> Int64:
+        at = np.minimum(np.searchsorted(names, entries >> shift), max(len(names) - 1, 0))
+        return by_name[at] if len(known) else np.zeros(len(entries), np.int64)
+
+    def num_known(entries: UInt64) -> int:
+        return int((known[places(entries)] >> shift == entries >> shift).sum()) if len(known) else 0
+
+    entries = files.entries
+    most = num_known(entries)
+    if not most:
+        for inside, others in files.entries_below():
+            if (num := num_known(others)) > most:
+                most, entries = num, np.zeros(len(files.names), np.uint64)
+                entries[inside] = others
+    at = places(entries)
     is_known = (known[at] >> shift == entries >> shift) if len(known) else np.zeros(len(entries), np.bool_)
     is_same = is_known.copy()
     is_same[is_known] = known[at[is_known]] == entries[is_known]
