@@ -223,3 +223,36 @@ def test_columns_with_commas_are_named_on_the_command_line_in_quotes(tmp_path, c
     assert main(["inspect", str(tmp_path), "--columns", 'c, "a,b"," d "', "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert [field["name"] for field in told["spec"]] == ["c", "a,b", " d "]
+
+
+def test_a_cache_and_a_state_work_with_names_that_are_no_text(tmp_path):
+    odd = os.fsdecode(b"\xff\n[1]")
+    for i in range(3):
+        write(f"{tmp_path}/{odd}/{i}{odd}.parquet", *range(10 * i, 10 * i + 10))
+    options = {"batch_size": 4, "shuffle": True, "cache": tmp_path / f"cache{odd}"}
+    with Loader(Dataset(tmp_path / odd), **options) as loader:
+        steps = iter(loader)
+        first = [next(steps)["v"].tolist() for _ in range(3)]
+        state = json.loads(json.dumps(loader.state_dict()))
+        assert any(odd in origin.url for origin in loader.explain(0))
+        del steps
+    with Loader(Dataset(tmp_path / odd, columns=["v"]), **options) as loader:  # of the kept footers
+        loader.load_state_dict(state)
+        rest = [batch["v"].tolist() for batch in loader]
+    assert sorted(v for batch in first + rest for v in batch) == list(range(30))
+
+
+@pytest.mark.parametrize("command", ["inspect", "explain"])
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_commands_print_names_that_are_no_text(tmp_path, command, encoding):
+    odd = os.fsdecode(b"\xff\xc3\xa9\xe9")
+    write(f"{tmp_path}/{odd}/a.parquet", 1)
+    options = ["--batch-size", "1", "--step", "0"] if command == "explain" else []
+    done = subprocess.run(
+        [sys.executable, "-m", "stoker.cli", command, os.fsencode(tmp_path / odd), *options],
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert os.fsencode(tmp_path) in done.stdout.replace(b"\n", b"")

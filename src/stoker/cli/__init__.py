@@ -95,8 +95,8 @@ def _text(error: BaseException) -> str:
 
 
 def _survive_narrow_encodings() -> None:
-    """Print a question mark, not a traceback, where a terminal's encoding lacks a character."""
+    """Print a question mark, not a traceback, where a terminal's encoding lacks a character, or a name is no text."""
     for stream in (sys.stdout, sys.stderr):
         encoding = (getattr(stream, "encoding", "") or "").lower().replace("-", "")
-        if encoding != "utf8" and hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace" if encoding == "utf8" else "replace")

@@ -106,6 +106,7 @@ def address_of(
     if scheme in ("gs", "gcs"):
         if environment.get("CLOUD_STORAGE_EMULATOR_ENDPOINT"):
             return None
+        options = {**_google_endpoint(environment), **options}
         place, http = str(options.get("endpoint_override") or "storage.googleapis.com"), options.get("scheme")
     elif scheme in ("abfs", "abfss"):
         account = str(options.get("account_name") or authority.rpartition("@")[2].partition(".")[0])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import mmap
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
@@ -325,7 +326,9 @@ class Footers:
         """Return the kept footers, mapped, and where each of them lies."""
         index: dict[ObjectInfo, tuple[int, int]] = {}
         try:
-            file = ipc.open_file(pa.memory_map(str(path)))
+            # Not pyarrow's own map: it takes paths in UTF-8 alone.
+            with path.open("rb") as kept:
+                file = ipc.open_file(pa.py_buffer(mmap.mmap(kept.fileno(), 0, access=mmap.ACCESS_READ)))
             for b in range(file.num_record_batches):
                 batch = file.get_batch(b)
                 columns = (batch[name].to_pylist() for name in ("url", "size_bytes", "version"))
@@ -334,7 +337,7 @@ class Footers:
                     index[ObjectInfo(url=name_of(url), size_bytes=size, version=version)] = (b, row)
         except FileNotFoundError:
             return None, {}
-        except (OSError, pa.ArrowInvalid, KeyError) as error:
+        except (OSError, ValueError, KeyError) as error:
             _log.warning("the kept footers in %s cannot be read (%s): they are read from the source again", path, error)
             return None, {}
         return file, index
@@ -345,7 +348,7 @@ class Footers:
             return
 
         def write(path: Path) -> None:
-            with ipc.new_file(str(path), _KEPT) as writer:
+            with path.open("wb") as sink, ipc.new_file(sink, _KEPT) as writer:
                 for start in range(0, len(infos), _BATCH_FILES):
                     some = infos[start : start + _BATCH_FILES]
                     packed = [self._packed.get(info) or self._kept(info) for info in some]

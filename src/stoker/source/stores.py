@@ -76,8 +76,8 @@ def _s3(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, o
         scheme = scheme or str(given.get("scheme") or "https")
         return {"endpoint_override": f"{scheme}://{host.rstrip('/').lower()}", "scheme": scheme, "region": str(region)}
     # Of Amazon's own, a name is one bucket in all regions of a partition: the world, China, the government's.
-    partition = re.match(r"(?:[a-z]+-)?(?=[a-z]+-[a-z]+-\d)", str(region))
-    return {"partition": partition[0]} if partition and partition[0] else {}
+    partition = re.match(r"cn-|us-gov-|[a-z]+-iso[a-z]*-|eusc-", str(region))
+    return {"partition": partition[0]} if partition else {}
 
 
 def _azure(environment: Mapping[str, str]) -> dict[str, object]:
