@@ -156,6 +156,45 @@ def test_columns_and_filters_go_by_the_names_of_the_table(tmp_path):
         stoker.Dataset(f"delta://{place}", columns=["col"]).open()
 
 
+def test_every_type_of_column_is_what_deltalake_scans(tmp_path):
+    far = [dt.datetime(1, 1, 1), None, dt.datetime(9999, 12, 31)]
+    columns = {
+        "tiny": pa.array([1, None, -128], pa.int8()),
+        "short": pa.array([1, None, 2], pa.int16()),
+        "small": pa.array([1.5, None, -0.0], pa.float32()),
+        "price": pa.array([Decimal("1.25"), None, Decimal("-3.50")], pa.decimal128(20, 2)),
+        "content": pa.array([b"\xff", None, b""]),
+        "is_new": [True, None, False],
+        "day": pa.array([dt.date(1, 1, 1), None, dt.date(9999, 12, 31)]),
+        "at": pa.array(far, pa.timestamp("us", "UTC")),
+        "local": pa.array(far, pa.timestamp("us")),
+        "list": pa.array([[1, None], None, []], pa.list_(pa.int32())),
+        "map": pa.array([[("a", 1)], None, []], pa.map_(pa.string(), pa.int64())),
+        "deep": pa.array([{"x": {"y": 1}}, None, {"x": None}], pa.struct([("x", pa.struct([("y", pa.int64())]))])),
+        "large": pa.array([["a"], [None], None], pa.large_list(pa.large_string())),
+        "view": pa.array(["a", None, ""], pa.string_view()),
+    }
+    for mode in ("none", "name"):
+        place = tmp_path / mode
+        configuration = {"delta.columnMapping.mode": mode}
+        write_deltalake(place, pa.table({"id": pa.array(range(3)), **columns}), configuration=configuration)
+        assert len(same(place)) == 3
+
+
+def test_groups_of_rows_are_those_of_the_rows_that_are_left(tmp_path):
+    place = tmp_path / "table"
+    groups = pa.table({"id": pa.array(range(300)), "query": pa.array([i // 7 for i in range(300)])})
+    write_deltalake(place, groups, configuration={"delta.enableDeletionVectors": "true"})
+    delete_by_vector(place, [0, 1, 5, *range(49, 57), 299])
+    expected = DeltaTable(place).scan().read_all()
+    for chunk_size in (500, "32MiB"):
+        dataset = stoker.Dataset(f"delta://{place}", chunk_size=chunk_size)
+        with stoker.Loader(dataset, batch_size=3, shuffle_by="query", remainder="keep") as loader:
+            batches = [list(zip(batch["id"].tolist(), batch["query"].tolist(), strict=True)) for batch in loader]
+        assert sorted(i for batch in batches for i, _ in batch) == sorted(pa.table(expected)["id"].to_pylist())
+        assert all(len({query for _, query in batch}) <= 3 for batch in batches)
+
+
 Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 
 

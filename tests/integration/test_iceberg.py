@@ -7,6 +7,7 @@ import json
 import shutil
 import struct
 import zlib
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -148,6 +149,31 @@ def test_types_that_were_widened_are_those_of_the_schema(catalog):
         update.update_column("x", DoubleType())
     found = rows_of(f"iceberg://{place_of(table)}", filters=[("small", "<", 2**40)])
     assert found == scanned(table)
+
+
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_every_type_of_column_is_what_pyiceberg_scans(catalog, version):
+    far = [dt.datetime(1, 1, 1), None, dt.datetime(9999, 12, 31)]
+    columns = {
+        "id": pa.array(range(3), pa.int64()),
+        "small": pa.array([1.5, None, -0.0], pa.float32()),
+        "price": pa.array([Decimal("1.25"), None, Decimal("-3.50")], pa.decimal128(20, 2)),
+        "content": pa.array([b"\xff", None, b""]),
+        "fixed": pa.array([b"abcd", None, b"efgh"], pa.binary(4)),
+        "key": pa.array([bytes(range(16)), None, bytes(16)], pa.uuid()),
+        "is_new": pa.array([True, None, False]),
+        "day": pa.array([dt.date(1, 1, 1), None, dt.date(9999, 12, 31)]),
+        "time": pa.array([dt.time(1, 2, 3, 4), None, dt.time(0)], pa.time64("us")),
+        "at": pa.array(far, pa.timestamp("us", "UTC")),
+        "local": pa.array(far, pa.timestamp("us")),
+        "list": pa.array([[1, None], None, []], pa.list_(pa.int32())),
+        "map": pa.array([[("a", 1)], None, []], pa.map_(pa.string(), pa.int64())),
+        "deep": pa.array([{"x": {"y": 1}}, None, {"x": None}], pa.struct([("x", pa.struct([("y", pa.int64())]))])),
+    }
+    table = made(catalog, pa.table(columns), properties={"format-version": version})
+    found = rows_of(f"iceberg://{place_of(table)}")
+    assert found == scanned(table)
+    assert len(found) == 3
 
 
 def test_partition_values_are_those_of_the_metadata(catalog):

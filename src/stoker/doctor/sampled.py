@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from stoker.identity import fingerprint
@@ -94,6 +95,15 @@ class SampledCatalogue(Catalogue):
     def fingerprint(self) -> str:
         """32 hex digits that stand for this sample."""
         return fingerprint("doctor", [self._inner.fingerprint, self._is_new, [list(place) for place in self._of]])
+
+    @property
+    def file_of_chunk(self) -> npt.NDArray[np.int64]:
+        """Number of each fragment's file."""
+        return self._inner.file_of_chunk[[number for number, _, _ in self._of]]
+
+    def deleted(self, i: int) -> npt.NDArray[np.int64]:
+        """Return the rows of fragment i that its table has no more."""
+        return self._inner.deleted(self._of[i][0])
 
     @property
     def file_bytes(self) -> int:

@@ -83,7 +83,10 @@ def open_delta(
                 copy.fetch_vectors({action["path"] for action in actions})
             with _translated(place):
                 deleted = _deleted_rows(log, folder, root)
-    mode = configuration.get("delta.columnMapping.mode", "none")
+    protocol = log.protocol()
+    is_mapped = protocol.min_reader_version == 2 or "columnMapping" in (protocol.reader_features or ())
+    # Without the feature, a mode means nothing.
+    mode = configuration.get("delta.columnMapping.mode", "none") if is_mapped else "none"
     table = Table(
         version=version,
         schema=_schema(schema, mode),

@@ -173,8 +173,11 @@ def check_layout(table: Table, layout: Layout, file: Listed) -> list[str]:
             url=url,
         )
     values = dict(file.partition)
-    missing = []
+    missing: list[str] = []
     stored = {field.name: field.type for field in layout.named_schema()}
+    wanted = {field.name for field in table.schema if field.name not in table.partitions}
+    if wanted and not stored.keys() & wanted:
+        raise SourceError(f"{url} has none of the columns of its table: its log and its files do not fit", url=url)
     for field in table.schema:
         if field.name in table.partitions:
             continue
@@ -293,7 +296,8 @@ def _plain_type(kind: pa.DataType, plain_fields: Callable[[Sequence[pa.Field]], 
     if pa.types.is_struct(kind):
         return pa.struct(plain_fields([kind.field(i) for i in range(kind.num_fields)]))
     if pa.types.is_map(kind):
-        return pa.map_(*plain_fields([kind.key_field, kind.item_field]))
+        key, value = plain_fields([kind.key_field, kind.item_field])
+        return pa.map_(key.with_nullable(False), value)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return pa.list_(*plain_fields([kind.value_field]))
     return kind
