@@ -123,7 +123,8 @@ WRONG = {
     (stoker.Dataset, "chunk_size"): [0, -1, 2.5, True, "big", None],
     (stoker.Dataset, "refresh"): [1, None, "yes"],
     (stoker.Dataset, "storage_options"): [3, "region", [("a", 1)]],
-    (stoker.Dataset, "transform"): [3, "f"],
+    (stoker.Dataset, "transform"): [3, "f", lambda: 0, lambda table, more: 0],
+    (stoker.Dataset, "source"): [3, None, [], "", b"x", {"a"}, (name for name in "ab"), [3], open],
     (stoker.Mixture, "weights"): [3, [1.0], {"a": float("nan")}, {"a": -1}, {"a": True}, {"a": "1"}, {"b": 1}],
     (stoker.Mixture, "source_field"): [3, ""],
     (stoker.Field, "dtype"): [3, "str", object(), b"x", np.int64(3)],
@@ -166,6 +167,9 @@ def test_a_wrong_value_is_an_error_at_construction_that_names_its_argument(cls, 
 def test_numpy_numbers_arrays_and_paths_are_taken_for_what_they_are():
     assert stoker.Field("int64", shape=3).shape == stoker.Field("int64", shape=(np.int32(3),)).shape == (3,)
     assert stoker.Field(vocabulary=np.array(["a", "b"])).vocabulary == ("a", "b")
+    floats = stoker.Dataset("a", fields={"x": "float32"}).fields
+    assert stoker.Dataset("a", fields={"x": np.float32}).fields == floats
+    assert stoker.Dataset("a", fields={"x": np.dtype("f4")}).fields == floats
     assert stoker.Field(columns=np.array(["a", "b"])).columns == ("a", "b")
     assert stoker.Field(hash_buckets=np.int64(8)) == stoker.Field(hash_buckets=8)
     assert stoker.Field(fill=np.float32(0.5)).to_json() == stoker.Field(fill=0.5).to_json()
@@ -200,3 +204,8 @@ def test_methods_say_what_they_need(tmp_path):
             loader.spec["word"]
         with pytest.raises(TypeError, match=r"stoker\.Ragged of tensors"):
             to_nested(next(iter(loader))["words"])
+
+
+def test_a_generator_of_paths_is_told_how_to_be_a_list(tmp_path):
+    with pytest.raises(TypeError, match=r"not generator: write sorted"):
+        stoker.Dataset(path for path in [tmp_path])

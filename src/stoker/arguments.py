@@ -110,3 +110,27 @@ def names(value: object, name: str) -> tuple[str, ...]:
     if len(set(value)) != len(value):
         raise ValueError(f"{name} names {next(one for one in value if list(value).count(one) > 1)!r} twice")
     return tuple(map(str, value))
+
+
+def check_function(value: object, name: str, *parameters: str) -> None:
+    """Raise where an argument cannot be called with so many arguments.
+
+    Raises:
+        TypeError: It is no function, or takes other arguments.
+    """
+    wanted = f"{name} must be a function of {', '.join(parameters)}"
+    if not callable(value):
+        raise TypeError(f"{wanted}, not {value!r}")
+    try:
+        signature = inspect.signature(value)
+    except (TypeError, ValueError):  # some that are written in C do not tell
+        return
+    try:
+        signature.bind(*parameters)
+    except TypeError as error:
+        raise TypeError(f"{wanted}, but {name_of(value)}{signature} cannot be called so: {error}") from None
+
+
+def name_of(function: object) -> str:
+    """Return what a function is called, for messages."""
+    return getattr(function, "__qualname__", None) or type(function).__qualname__

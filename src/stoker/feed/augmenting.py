@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from stoker.arguments import name_of
 from stoker.identity import order_key, sample_seeds
 from stoker.order.steps import Slice
 from stoker.spec import Arrays
@@ -39,29 +39,6 @@ class SampleGenerator(np.random.Generator):
 
 
 Augment: TypeAlias = "Callable[[Arrays, SampleGenerator], Arrays]"
-
-
-def check_augment(augment: object) -> None:
-    """Raise where `augment` cannot be called with a batch and a generator.
-
-    Raises:
-        TypeError: It is no function, or takes other arguments.
-    """
-    if augment is None:
-        return
-    if not callable(augment):
-        raise TypeError(f"augment must be a function of (batch, generator), not {augment!r}")
-    try:
-        signature = inspect.signature(augment)
-    except (TypeError, ValueError):  # some that are written in C do not tell
-        return
-    try:
-        signature.bind({}, None)
-    except TypeError as error:
-        raise TypeError(
-            f"augment must be a function of (batch, generator), but {_name(augment)}{signature} cannot be called with "
-            f"two arguments: {error}"
-        ) from None
 
 
 class Augmenter:
@@ -153,11 +130,7 @@ class Augmenter:
             )
 
     def _told(self, step: int) -> str:
-        return f"augment ({_name(self._augment)}), on step {step} of this pass over epoch {self._epoch},"
-
-
-def _name(function: object) -> str:
-    return getattr(function, "__qualname__", None) or type(function).__qualname__
+        return f"augment ({name_of(self._augment)}), on step {step} of this pass over epoch {self._epoch},"
 
 
 def _num_rows(field: Any) -> int | None:
@@ -169,6 +142,3 @@ def _num_rows(field: Any) -> int | None:
 
 def _what(value: object) -> str:
     return "None" if value is None else f"a {type(value).__qualname__}"
-
-
-__all__ = ["Augment", "Augmenter", "SampleGenerator", "check_augment"]

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypedDict, Unpack
 
-from stoker.arguments import flag, integer
-from stoker.feed.augmenting import Augment, check_augment
+from stoker.arguments import check_function, flag, integer
+from stoker.feed.augmenting import Augment
 from stoker.feed.ranks import Ranks
 from stoker.feed.sequence import SequenceShard
 from stoker.feed.shard import Shard
@@ -195,7 +195,8 @@ def check_options(**options: Unpack[LoaderOptions]) -> Wanted:
     if transform_in not in ("threads", "processes"):
         raise ValueError(f"transform_in must be 'threads' or 'processes', not {transform_in!r}")
     augment, cache, shared, trace = options["augment"], options["cache"], options["shared"], options["trace"]
-    check_augment(augment)
+    if augment is not None:
+        check_function(augment, "augment", "batch", "generator")
     if cache is not None and not isinstance(cache, str | os.PathLike):
         raise TypeError(f"cache must be the path of a folder, not {cache!r}")
     if shared not in ("expand", "unique"):

@@ -9,16 +9,16 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stoker.arguments import explain_arguments, flag
+from stoker.arguments import check_function, explain_arguments, flag
 from stoker.errors import SourceMissingError
 from stoker.identity import fingerprint
 from stoker.machine import num_cores
@@ -162,8 +162,7 @@ class Dataset:
             if self.transform_version is not None:
                 raise ValueError("transform_version is the version of a transform: give both, or neither")
             return
-        if not callable(self.transform):
-            raise TypeError(f"transform must be a function of an Arrow table, not {type(self.transform).__name__}")
+        check_function(self.transform, "transform", "table")
         if self.transform_version is None:
             raise ValueError(
                 'transform needs a version, such as transform_version="1": chunks on disk are found by it, '
@@ -518,7 +517,8 @@ def _checked_sources(source: object) -> tuple[Source, ...]:
     elif isinstance(source, Sequence) and not isinstance(source, bytes | bytearray):
         sources = list(source)
     else:
-        raise TypeError(f"source must be a path, a URL, or a list of them, not {type(source).__name__}")
+        listed = ": write sorted(...) of it" if isinstance(source, Iterable) and not hasattr(source, "read") else ""
+        raise TypeError(f"source must be a path, a URL, or a list of them, not {type(source).__name__}{listed}")
     if not sources:
         raise ValueError("source is an empty list")
     found: list[Source] = []
@@ -559,9 +559,11 @@ def _checked_fields(fields: object) -> dict[str, Field]:
     for name, field in fields.items():
         if not isinstance(name, str):
             raise TypeError(f"fields: a field is named by a text, not {name!r}")
-        if not isinstance(field, Field | str):
-            raise TypeError(f"fields[{name!r}] must be a stoker.Field or the name of a dtype, not {field!r}")
-        found[name] = Field(field) if isinstance(field, str) else field
+        if not isinstance(field, Field | str | type | np.dtype):
+            raise TypeError(
+                f"fields[{name!r}] must be a stoker.Field or the name of a dtype, such as 'float32', not {field!r}"
+            )
+        found[name] = field if isinstance(field, Field) else Field(cast("str", field))
     return found
 
 
