@@ -8,7 +8,7 @@ BIN := .venv/bin
 PIP := HATCH_BUILD_NO_HOOKS=true $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help loops demo test test-slow lint bench bench-rivals bench-gpu clean
+.PHONY: help loops demo test test-slow test-integrations lint bench bench-rivals bench-gpu clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -21,6 +21,9 @@ test: .venv/dev loops ## The tests (a few minutes)
 
 test-slow: .venv/dev loops ## The long and costly tests
 	$(BIN)/python -m pytest -m slow
+
+test-integrations: .venv-integrations/made loops ## The loops of Lightning, transformers, Accelerate and Ray Train (10 minutes, 2 GB)
+	.venv-integrations/bin/python -m pytest tests/integrations
 
 lint: .venv/dev ## Linter, formatter, types, layers
 	$(BIN)/ruff check .
@@ -38,7 +41,7 @@ bench-gpu: .venv/dev loops ## What needs a GPU: copies, chunks that stay there, 
 	$(BIN)/python -m benchmarks.gpu
 
 clean: ## Remove what make made
-	rm -rf .venv benchmarks/.environments benchmarks/rivals/.environments build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis \
+	rm -rf .venv .venv-integrations benchmarks/.environments benchmarks/rivals/.environments build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis \
 		src/stoker/machine_code/images
 
 .venv/bin/python:
@@ -56,4 +59,12 @@ loops: .venv/core
 # torch is pinned to a version by constraints.txt: the newest one brings gigabytes of CUDA libraries along.
 .venv/dev: .venv/core
 	$(PIP) -e '.[dev,fsspec,torch]'
+	@touch $@
+
+# Frameworks in an environment of their own: they hold back versions of much else.
+.venv-integrations/made: pyproject.toml constraints.txt constraints-integrations.txt | .venv/bin/python
+	test -x .venv-integrations/bin/python || $(PYTHON) -m venv .venv-integrations
+	HATCH_BUILD_NO_HOOKS=true .venv-integrations/bin/python -m pip install --quiet --disable-pip-version-check \
+		-c constraints.txt -c constraints-integrations.txt \
+		-e '.[torch,lightning,transformers]' 'ray[train]' torchdata hypothesis pytest pytest-timeout
 	@touch $@

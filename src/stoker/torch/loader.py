@@ -20,10 +20,12 @@ from stoker.torch.cuda import CudaStream
 from stoker.torch.handover import CpuHandover, DeviceHandover
 from stoker.torch.resident import ResidentRows
 
-_NO_DATASET = (
-    "a TorchLoader has no dataset, and is no DataLoader to be made anew or shared out among ranks: it knows its rank "
-    "by itself. For transformers.Trainer, return stoker.hf.prepare(self.accelerator, loader) from "
-    "get_train_dataloader; in Ray Train, leave prepare_data_loader out and give it device="
+# What frameworks ask for that make a DataLoader anew, or one like it.
+_OF_A_DATA_LOADER = ("dataset", "num_workers", "collate_fn", "worker_init_fn", "generator", "drop_last")
+_NO_DATA_LOADER = (
+    "for it is no DataLoader to be made anew or shared out among ranks: it knows its rank by itself. For "
+    "transformers.Trainer, return stoker.hf.prepare(self.accelerator, loader) from get_train_dataloader; in Ray Train, "
+    "leave prepare_data_loader out and give it device="
 )
 
 
@@ -71,10 +73,9 @@ class TorchLoader(Loader):
         """This loader: where Lightning looks for something to tell the epoch."""
         return self
 
-    @property
-    def dataset(self) -> NoReturn:
-        """Nothing, as `hasattr` says: frameworks that take a DataLoader apart are told what to do."""
-        raise AttributeError(_NO_DATASET)
+    def __getattr__(self, name: str) -> NoReturn:
+        hint = f", {_NO_DATA_LOADER}" if name in _OF_A_DATA_LOADER else ""
+        raise AttributeError(f"a {type(self).__name__} has no attribute {name!r}{hint}")
 
     def _make_handover(self) -> CpuHandover | DeviceHandover:
         return self._handover

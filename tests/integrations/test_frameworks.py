@@ -1,0 +1,152 @@
+"""Each row once and in order, in the loop of each framework, on one rank and two, left and made anew in mid-epoch.
+
+Where a framework cannot be right, an error says before the first batch which way works. `docs/frameworks.md` says of
+each what is run here.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import stoker
+from tests.integrations.loops import KINDS, NUM_EPOCHS, OPTIONS, WAYS
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "frameworks.md"
+MODULES = {"plain": "torchdata", "lightning": "lightning", "transformers": "transformers", "accelerate": "accelerate"}
+NAMES = {
+    "plain": "a loop of your own, DDP",
+    "lightning": "Lightning",
+    "transformers": "transformers.Trainer",
+    "accelerate": "Accelerate",
+    "ray": "Ray Train",
+}
+NUM_ROWS = 200
+
+
+@pytest.fixture
+def place(tmp_path) -> Path:
+    (tmp_path / "data").mkdir()
+    for number in range(2):
+        ids = range(number * NUM_ROWS // 2, (number + 1) * NUM_ROWS // 2)
+        dense = pa.array([[i / NUM_ROWS, 1.0] for i in ids], pa.list_(pa.float32(), 2))
+        table = pa.table({"id": pa.array(ids), "dense": dense, "history": [[i] * (i % 4) for i in ids]})
+        pq.write_table(table, tmp_path / "data" / f"part-{number}.parquet", row_group_size=25)
+    return tmp_path
+
+
+def start(place: Path, framework: str, world_size: int) -> list[dict]:
+    """Return what each rank's steps got."""
+    command = [sys.executable]
+    if world_size > 1 and framework != "ray":
+        command += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world_size)]
+    command += ["-m", "tests.integrations.loops", framework, str(place)]
+    if framework == "ray":
+        command += ["--world-size", str(world_size)]
+    told = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+    paths = [str(ROOT / "src"), str(ROOT)]
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=told | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    return [json.loads((place / f"{framework}-{world_size}-{rank}.json").read_text()) for rank in range(world_size)]
+
+
+def steps_of(place: Path, rank: int, world_size: int) -> list[list]:
+    """Return epoch and ids of every step of a rank, as a loader that is never left gives them."""
+    shard = stoker.Shard(rank, world_size, checked=False)
+    with stoker.Loader(stoker.Dataset(place / "data", chunk_size=2000), shard=shard, **OPTIONS) as loader:
+        return [[epoch, batch["id"].tolist()] for epoch in range(NUM_EPOCHS) for batch in loader]
+
+
+def check(place: Path, framework: str, world_size: int) -> None:
+    """Run a framework, and compare what its steps got with what they should have."""
+    found = start(place, framework, world_size)
+    expected = [steps_of(place, rank, world_size) for rank in range(world_size)]
+    orders = []
+    for epoch in range(NUM_EPOCHS):
+        orders.append([i for steps in expected for number, ids in steps if number == epoch for i in ids])
+        assert sorted(orders[-1]) == list(range(NUM_ROWS))
+    assert len({tuple(order) for order in orders}) == NUM_EPOCHS
+    for rank in range(world_size):
+        names = set()
+        for kind, ways in WAYS[framework].items():
+            for way in (way for way in ways if world_size in way.only):
+                own = {
+                    name: came for name, came in found[rank].items() if name.rpartition(" ")[0] == f"{kind} {way.words}"
+                }
+                assert own
+                names |= own.keys()
+                for name, came in own.items():
+                    if way.fails is None:
+                        assert came == {"steps": expected[rank]}, (name, rank, came.get("error"))
+                    else:
+                        assert way.fails in came["error"], (name, rank, came["error"])
+                        assert came["steps"] == expected[rank][: len(came["steps"])]
+        assert names == found[rank].keys()
+
+
+def test_a_loop_of_ones_own_has_each_row_once_and_goes_on_in_mid_epoch(place):
+    pytest.importorskip("torchdata")
+    check(place, "plain", 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("framework", sorted(WAYS))
+def test_each_framework_has_each_row_once_and_goes_on_in_mid_epoch_or_says_how(place, framework, world_size):
+    module = MODULES.get(framework, "ray")
+    if importlib.util.find_spec(module) is None:
+        pytest.skip(f"needs {module}: make test-integrations")
+    check(place, framework, world_size)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("example", "module", "told"),
+    [
+        ("train_lightning.py", "lightning", "epoch 2, 0 samples of it consumed"),
+        ("train_transformers.py", "transformers", "32 steps in all"),
+        ("train_accelerate.py", "accelerate", "1000 in two epochs"),
+    ],
+)
+def test_each_example_runs(tmp_path, example, module, told):
+    if importlib.util.find_spec(module) is None:
+        pytest.skip(f"needs {module}: make test-integrations")
+    command = [sys.executable, str(ROOT / "examples" / example), str(tmp_path / "folder")]
+    paths = {"PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(command, env=os.environ | paths, capture_output=True, text=True, timeout=200, check=False)
+    assert told in done.stdout, done.stdout + done.stderr[-4000:]
+
+
+def test_the_page_says_of_each_framework_what_is_run():
+    assert table() in PAGE.read_text()
+
+
+def table() -> str:
+    """Return the page's table."""
+    lines = [f"| | {' | '.join(f'`{kind}`' for kind in KINDS)} |", "| --- | --- | --- | --- |"]
+    for framework, name in NAMES.items():
+        right = [
+            " or ".join(way.words for way in WAYS[framework][kind] if way.fails is None and way.only == (1, 2))
+            for kind in KINDS
+        ]
+        lines.append(f"| {name} | {' | '.join(right)} |")
+    return "\n".join(lines)
