@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -85,3 +88,50 @@ def test_the_doctor_leaves_nothing(tmp_path, which):
     assert code == 130
     assert "interrupted" in printed
     assert list(tmp_path.glob("stoker-doctor-*")) == []
+
+
+MAKES_A_LOADER = """
+    import json, signal, sys
+    import stoker
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    url, options = json.loads(sys.argv[1])
+    stoker.Loader(stoker.Dataset(url, storage_options=options), batch_size=1)
+"""
+
+
+@pytest.mark.parametrize("scheme", ["http", "s3", "gs", "abfss"])
+def test_ctrl_c_ends_a_loader_that_is_being_made_from_a_store_that_says_nothing(scheme):
+    with socket.create_server(("127.0.0.1", 0)) as store:
+        place = f"127.0.0.1:{store.getsockname()[1]}"
+        key = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+        asked = {
+            "http": (f"http://{place}/a.parquet", {}),
+            "s3": ("s3://box/a", {"endpoint_override": place, "scheme": "http", "access_key": "a", "secret_key": "b"}),
+            "gs": ("gs://box/a.parquet", {"endpoint_override": place, "scheme": "http", "anonymous": True}),
+            "abfss": (
+                "abfss://box@account.dfs.core.windows.net/a.parquet",
+                {"account_key": key, "blob_storage_authority": place, "blob_storage_scheme": "http"}
+                | {"dfs_storage_authority": place, "dfs_storage_scheme": "http"},
+            ),
+        }[scheme]
+        environ = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+        process = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(MAKES_A_LOADER), json.dumps(asked)],
+            env=environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
+            text=True,
+            stderr=subprocess.PIPE,
+        )
+        try:
+            store.settimeout(60)
+            with contextlib.ExitStack() as stack:
+                # Whether anything answers is tried first: that connection brings nothing.
+                while not stack.enter_context(store.accept()[0]).recv(1):
+                    pass
+                process.send_signal(signal.SIGINT)
+                _, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
+            process.wait()
+    assert process.returncode == -signal.SIGINT
+    assert "KeyboardInterrupt" in errors

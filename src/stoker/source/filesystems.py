@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import queue
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow.fs as pafs
@@ -24,8 +26,14 @@ _MAX_OPEN_OBJECTS = 64
 
 # Asked for when a read was refused: enough for the store's words, which are a few hundred bytes.
 _REFUSAL_BYTES = 4096
+# Clients that have no time limits of their own, and how long they may take: for an answer, for a listing of millions of
+# objects, and for a byte of what is read.
+_WITHOUT_LIMITS = ("gcs", "abfs")
+_ANSWER_S, _LISTING_S, _BYTE_S = 10.0, 600.0, 2e-6
 # What the end of the memory is marked with that a client reads into: nobody sends that by chance.
 _MARK_BYTES = 16
+
+_T = TypeVar("_T")
 
 
 # Those of which pyarrow tells more about an opened object than in a listing, where it has size and time alone.
@@ -79,8 +87,8 @@ class ArrowStorage:
         """Return every object under `url`."""
         selector = pafs.FileSelector(self._path(url), recursive=True, allow_not_found=True)
         with translated(url, doing="listing"):
-            self._reach()
-            infos = self._filesystem.get_file_info(selector)
+            self._reach(url)
+            infos = self._asked(lambda: self._filesystem.get_file_info(selector), limit_s=_LISTING_S)
         found = [self._info(info) for info in infos if info.type == pafs.FileType.File]
         return sorted(found, key=lambda info: info.url)
 
@@ -88,13 +96,13 @@ class ArrowStorage:
         """Return what the store knows of the object `url`; in one request, as opening it takes, and it stays open."""
         path = self._path(url)
         with translated(url, doing="looking up"):
-            self._reach()
+            self._reach(url)
             if self._filesystem.type_name in _WITH_METADATA and "/" in path.strip("/"):
-                file = self._filesystem.open_input_file(path)
-                if (version := _version_of(file.metadata())) is not None:
+                file, version = self._asked(lambda: self._opened_with_version(path), limit_s=_ANSWER_S)
+                if version is not None:
                     self._keep_open(url, file)
                     return ObjectInfo(url=url, size_bytes=file.size(), version=version)
-            info = self._filesystem.get_file_info(path)
+            info = self._looked_up(url)
         if info.type != pafs.FileType.File:
             what = (
                 "is a folder, not a file" if info.type == pafs.FileType.Directory else "does not exist: check the name"
@@ -104,31 +112,60 @@ class ArrowStorage:
 
     def read(self, url: str, offset: int, num_bytes: int) -> BytesLike:
         """Return `num_bytes` of the object `url` from `offset` on."""
-        data: BytesLike = b""
         with translated(url, doing="reading"):
-            self._reach()
-            file = self._opened(url)
-            if offset + num_bytes > file.size():
-                # It may have been opened before a larger object took its place.
-                self._forget(url)
-                file = self._opened(url)
-            try:
-                if offset < file.size():
-                    data = _read(file, offset, min(num_bytes, file.size() - offset))
-            except OSError as error:
-                self._forget(url)
-                if "Failed to flush response stream" in str(error):
-                    # The store refused in more bytes than were asked for: its words had no room and are lost.
-                    self._opened(url).read_at(_REFUSAL_BYTES, 0)
-                    raise OSError(f"it gave more than the {num_bytes:,} bytes at {offset:,}") from error
-                raise
+            self._reach(url)
+            limit_s = 2 * _ANSWER_S + num_bytes * _BYTE_S
+            data = self._asked(partial(self._read, url, offset, num_bytes), limit_s=limit_s)
         return exactly(data, num_bytes, url=url, offset=offset)
 
-    def _reach(self) -> None:
+    def _read(self, url: str, offset: int, num_bytes: int) -> BytesLike:
+        file = self._opened(url)
+        if offset + num_bytes > file.size():
+            # It may have been opened before a larger object took its place.
+            self._forget(url)
+            file = self._opened(url)
+        if offset >= file.size():
+            return b""
+        try:
+            return _read(file, offset, min(num_bytes, file.size() - offset))
+        except OSError as error:
+            self._forget(url)
+            if "Failed to flush response stream" in str(error):
+                # The store refused in more bytes than were asked for: its words had no room and are lost.
+                self._opened(url).read_at(_REFUSAL_BYTES, 0)
+                raise OSError(f"it gave more than the {num_bytes:,} bytes at {offset:,}") from error
+            raise
+
+    def _reach(self, url: str) -> None:
         """Find out whether anything answers, until something does."""
         if self._address is not None:
             reach(*self._address)
+            self._looked_up(url)
             self._address = None
+
+    def _opened_with_version(self, path: str) -> tuple[Any, str | None]:
+        file = self._filesystem.open_input_file(path)
+        return file, _version_of(file.metadata())
+
+    def _looked_up(self, url: str) -> pafs.FileInfo:
+        return self._asked(lambda: self._filesystem.get_file_info(self._path(url)), limit_s=_ANSWER_S)
+
+    def _asked(self, call: Callable[[], _T], *, limit_s: float) -> _T:
+        """Return what a call of the client gives; one that has no time limits is called beside, and left after some.
+
+        Raises:
+            TimeoutError: It gave nothing in time.
+        """
+        if self._filesystem.type_name not in _WITHOUT_LIMITS:
+            return call()
+        answers: queue.SimpleQueue[Callable[[], _T]] = queue.SimpleQueue()
+        # It ends when the client gives up, which nobody waits for.
+        threading.Thread(target=_answer, args=(call, answers), name="store-call", daemon=True).start()
+        try:
+            answer = answers.get(timeout=limit_s)
+        except queue.Empty:
+            raise TimeoutError(f"nothing answers at the store: not within {limit_s:.0f} s") from None
+        return answer()
 
     def _forget(self, url: str) -> None:
         with self._lock:
@@ -172,6 +209,21 @@ class ArrowStorage:
 
     def __repr__(self) -> str:
         return f"ArrowStorage({self._filesystem.type_name!r})"
+
+
+def _answer(call: Callable[[], _T], answers: queue.SimpleQueue[Callable[[], _T]]) -> None:
+    """Hand on what a call gives, or raises, to who asks for it."""
+    try:
+        found = call()
+    except BaseException as error:
+        caught = error
+
+        def fail() -> _T:
+            raise caught
+
+        answers.put(fail)
+    else:
+        answers.put(lambda: found)
 
 
 def _read(file: Any, offset: int, num_bytes: int) -> BytesLike:
