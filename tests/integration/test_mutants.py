@@ -28,6 +28,8 @@ def outcomes(chosen: Iterable[tuple[Sound, int]], folder: Path) -> Counter[str]:
         f"{task}: {answer}"
         for task, answer in zip(tasks, answers, strict=True)
         if answer["kind"] not in ("refused", "delivered", "kept")
+        # pyarrow makes room for a page of 2 GiB before it says that there is none.
+        and not (answer["kind"] == "huge" and "'kind': 'refused'" in answer["text"])
     ]
     assert not wrong, "\n\n".join([f"{len(wrong)} of {len(tasks)}", *wrong[:20]])
     return Counter(answer["kind"] for answer in answers)

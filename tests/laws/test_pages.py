@@ -97,15 +97,18 @@ def read(content: bytes, metadata: pq.FileMetaData, group: int, number: int) -> 
     compression = compression_of(column)
     if compression not in CODECS:
         return None
-    return read_leaf(
-        loops.find(LOOPS),
-        content[start : start + column.total_compressed_size],
-        leaf,
-        num_rows=metadata.row_group(group).num_rows,
-        num_values=column.num_values,
-        codec=CODECS[compression],
-        most_bytes=column.total_uncompressed_size,
-    )
+    try:
+        return read_leaf(
+            loops.find(LOOPS),
+            content[start : start + column.total_compressed_size],
+            leaf,
+            num_rows=metadata.row_group(group).num_rows,
+            num_values=column.num_values,
+            codec=CODECS[compression],
+            most_bytes=column.total_uncompressed_size,
+        )
+    except ValueError:  # pages with other values than the footer promises
+        return None
 
 
 def numbers_of(content: bytes, metadata: pq.FileMetaData) -> Numbers:

@@ -70,6 +70,9 @@ def decoded_leaves(
         leaves: Numbers of the leaf columns that are wanted.
         spans: Where their column chunks lie, row group by row group.
         coded: Columns of strings that are wanted as Arrow's dictionary: one of its own for each row group.
+
+    Raises:
+        ValueError: The pages of a column have other values than the footer promises.
     """
     known = known_leaves(layout)
     places = [i for i, leaf in enumerate(leaves) if leaf in known]

@@ -47,18 +47,25 @@ def read_leaf(
 
     Returns:
         The column; None where pyarrow is to decode it, or to say what is wrong with it.
+
+    Raises:
+        ValueError: Its pages have other values than the footer promises, which pyarrow does not look at.
     """
     content = np.frombuffer(data, np.uint8)
     pages = scan(kernels, content)
     if pages is None or pages.end != len(content) or not len(content):
         return None
     if pages.num_entries != num_values:
-        return None
+        raise ValueError(_other_values(leaf, pages.num_entries, num_values))
     decoder = _decoder_of(kernels, leaf, codec, most_bytes, keeps_words=keeps_words)
     decoder.make_room(num_rows, pages.num_entries)
     if not decoder.decode(pages) or decoder.num_rows != num_rows:
         return None
     return decoder.take(num_rows)
+
+
+def _other_values(leaf: Leaf, num_entries: int, num_values: int) -> str:
+    return f"column {leaf.name}: its pages have {num_entries:,} values, its footer promises {num_values:,}"
 
 
 def _decoder_of(
@@ -115,11 +122,15 @@ class LeafStream:
         self._num_decoded = 0  # of these
         self._decoder = _decoder_of(kernels, leaf, codec, most_bytes, keeps_words=keeps_words)
         self._num_left = num_rows
-        self._num_entries_left = num_values  # of pages that were not decoded yet
+        self._num_values = num_values
+        self._num_entries = 0  # of pages that were decoded
         self._piece_bytes = piece_bytes
 
     def take(self, num_rows: int) -> pa.Array | None:
         """Return the next rows; None where pyarrow is to decode the column, from its beginning.
+
+        Raises:
+            ValueError: Its pages have other values than the footer promises.
 
         Blocks: while the file is read.
         """
@@ -131,7 +142,9 @@ class LeafStream:
                 return None
         if self._decoder.num_rows > self._num_left:
             return None
-        if is_last and (self._decoder.num_rows != num_rows or self._num_entries_left):
+        if is_last and self._num_entries != self._num_values:
+            raise ValueError(_other_values(self.leaf, self._num_entries, self._num_values))
+        if is_last and self._decoder.num_rows != num_rows:
             return None
         self._num_left -= num_rows
         return self._decoder.take(num_rows)
@@ -151,8 +164,10 @@ class LeafStream:
             return False
         pages = self._pages.part(first, stop)
         most_rows = self._num_left - decoder.num_rows
-        self._num_entries_left -= pages.num_entries
-        if self._num_entries_left < 0 or (not self.leaf.is_list and pages.num_entries > most_rows):
+        self._num_entries += pages.num_entries
+        if self._num_entries > self._num_values:
+            raise ValueError(_other_values(self.leaf, self._num_entries, self._num_values))
+        if not self.leaf.is_list and pages.num_entries > most_rows:
             return False
         decoder.make_room(min(pages.num_entries, most_rows), pages.num_entries)
         if not decoder.decode(pages):
