@@ -1,5 +1,8 @@
 """Which rows are wanted: the user's filter in one form, its identity, and what it needs to be evaluated.
 
+A condition (name, operator, value) means what SQL says: null passes none of them, `in` is `=` of one of the values and
+`not in` is `!=` of all, so that -0.0 equals 0.0, and NaN nothing. An expression means what pyarrow says.
+
 A filter is used twice. On statistics, to leave out whole row groups: there it may keep too much, never too little. On
 rows, exactly: a row stays where the expression is true, not where it is false or null, as in SQL and in pyarrow.
 """
@@ -19,8 +22,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stoker.source.literals import Beyond, literal
+from stoker.source.schema import flat_fields, unknown_columns
+
 OPERATORS = ("=", "==", "!=", "<", "<=", ">", ">=", "in", "not in")
 _VALUES = (str, bytes, bool, int, float, Decimal, date, datetime, time, timedelta)
+
+# What pyarrow says of a column that is not there.
+_UNKNOWN = re.compile(r"No match for FieldRef\.[^\n]*? in ")
+_NAME = re.compile(r"Name\(([^()]*)\)")
 
 # Functions in an expression that are not true of NaN if their value set, printed with them, has none.
 _FALSE_OF_NAN = {"is_in", "is_null"}
@@ -65,7 +75,12 @@ class Filter:
             expression = reduce(lambda a, b: a | b, alternatives)
         try:
             passes(schema.empty_table(), expression)
+            passes(_one_row(schema, str(expression)), expression)  # some of it is looked at only where there are rows
         except (pa.ArrowException, TypeError, KeyError) as error:  # before ValueError: pyarrow's own are such, too
+            if (unknown := _UNKNOWN.search(str(error))) is not None:
+                name = ".".join(_NAME.findall(unknown[0]))
+                text = "" if self.conditions is not None else f" (in {self})"
+                raise unknown_columns([name], _names(schema), what="filters: ", where=text) from error
             raise ValueError(f"filters: {str(error).splitlines()[0]} in {self}") from error
         return expression
 
@@ -152,14 +167,29 @@ def _parse_condition(condition: object) -> Condition:
 
 
 def _parse_value(name: str, value: object) -> object:
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        value = pa.scalar(value)
+    elif isinstance(value, datetime) and getattr(value, "nanosecond", False):  # of pandas, which Python's own has not
+        value = pa.scalar(value.value, pa.timestamp("ns", None if value.tzinfo is None else "UTC"))  # type: ignore[attr-defined]
+    elif isinstance(value, datetime) and hasattr(value, "to_pydatetime"):
+        value = value.to_pydatetime()
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, pa.Scalar):
-        value = value.as_py()
+        is_in_ns = value.is_valid and getattr(value.type, "unit", "") == "ns" and hasattr(value, "value")
+        if is_in_ns and value.value % 1000:
+            return value
+        value = (value.cast(_in_us(value.type)) if is_in_ns else value).as_py()
     if not isinstance(value, _VALUES):
         hint = "; to select nulls write pyarrow.compute.field(...).is_null()" if value is None else ""
         raise TypeError(f"filters: {name!r} cannot be compared with {value!r}{hint}")
     return value
+
+
+def _in_us(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    return pa.duration("us") if pa.types.is_duration(kind) else pa.time64("us")
 
 
 def _value_json(value: object) -> object:
@@ -175,24 +205,73 @@ _COMPARE: dict[str, Callable[[Any, Any], pc.Expression]] = {
     "<=": lambda field, value: field <= value,
     ">": lambda field, value: field > value,
     ">=": lambda field, value: field >= value,
-    "in": lambda field, value: field.isin(list(value)),
-    "not in": lambda field, value: ~field.isin(list(value)),
 }
 
 
-def _condition(schema: pa.Schema, name: str, op: str, value: object) -> pc.Expression:
-    return _COMPARE[op](pc.field(*steps(schema, name)), value)
+def _condition(schema: pa.Schema, name: str, op: str, value: Any) -> pc.Expression:
+    """Return a condition as an expression: true or false of each value, and never true of null."""
+    field, kind = pc.field(*steps(schema, name)), _type_of(schema, name)
+    if pa.types.is_null(kind):
+        return _none(field)
+    many = [literal(name, kind, one) for one in (value if op in ("in", "not in") else [value])]
+    if pa.types.is_float16(kind):  # which Arrow does not compare
+        kind = pa.float32()
+        field, many = field.cast(kind), [one if isinstance(one, Beyond) else one.cast(kind) for one in many]
+    if op in ("in", "not in"):
+        return _among(field, kind, many, is_in=op == "in")
+    (right,) = many
+    return _beyond(field, kind, op, right) if isinstance(right, Beyond) else _COMPARE[op](field, right)
 
 
-def _holds_of_nan(schema: pa.Schema, name: str, op: str, value: Any) -> bool:
-    """Return whether a condition is, or may be, true of NaN."""
+def _none(field: pc.Expression) -> pc.Expression:
+    return field.is_null() & field.is_valid()
+
+
+def _beyond(field: pc.Expression, kind: pa.DataType, op: str, value: Beyond) -> pc.Expression:
+    """Return how values compare with a number that none of them is."""
+    if value.floor is not None and op in ("<", "<="):
+        return field <= pa.scalar(value.floor, kind)
+    if value.floor is not None and op in (">", ">="):
+        return field > pa.scalar(value.floor, kind)
+    is_true = op == "!=" or (not value.is_nan and op in (("<", "<=") if value.is_above else (">", ">=")))
+    return field.is_valid() if is_true else _none(field)
+
+
+def _among(
+    field: pc.Expression, kind: pa.DataType, values: Sequence[pa.Scalar | Beyond], *, is_in: bool
+) -> pc.Expression:
+    """Return whether a value equals one of some: as `=` would say of each, or `!=` of all."""
+    found = [value for value in values if not isinstance(value, Beyond)]
+    if pa.types.is_floating(kind):
+        found = [value for value in found if value.as_py() == value.as_py()]  # NaN equals nothing
+        if any(value.as_py() == 0 for value in found):
+            found += [pa.scalar(np.dtype(f"f{kind.bit_width // 8}").type(zero), kind) for zero in (0.0, -0.0)]
+    if not found:
+        return _none(field) if is_in else field.is_valid()
+    is_one = field.isin(pa.array(found, kind))
+    return is_one if is_in else field.is_valid() & ~is_one
+
+
+def _holds_of_nan(schema: pa.Schema, name: str, op: str, _: object) -> bool:
+    """Return whether a condition is true of NaN."""
+    return op in ("!=", "not in") and bool(pa.types.is_floating(_type_of(schema, name)))
+
+
+def _type_of(schema: pa.Schema, name: str) -> pa.DataType:
+    """Return the type of a column, or of a member of a struct, without its dictionary."""
     first, *rest = steps(schema, name)
+    if schema.get_field_index(first) < 0:
+        raise unknown_columns([name], _names(schema), what="filters: ")
     kind = schema.field(first).type
     for step in rest:
+        if not pa.types.is_struct(kind) or kind.get_field_index(step) < 0:
+            raise unknown_columns([name], _names(schema), what="filters: ")
         kind = kind.field(step).type
-    if not pa.types.is_floating(kind):
-        return False
-    return op in ("!=", "not in") or (op == "in" and any(one != one for one in value))
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _names(schema: pa.Schema) -> list[str]:
+    return list(dict.fromkeys(name for name, _ in flat_fields(schema)))
 
 
 def _may_hold_of_nan(expression: pc.Expression) -> bool:
@@ -221,6 +300,12 @@ def steps(schema: pa.Schema, name: str) -> tuple[str, ...]:
             inner = pa.schema([struct.field(k) for k in range(struct.num_fields)])
             return (head, *steps(inner, ".".join(parts[i:])))
     return (name,)
+
+
+def _one_row(schema: pa.Schema, text: str) -> pa.Table:
+    """Return a row of nulls in the columns that an expression may mean."""
+    fields = [field for field in schema if field.name in text]
+    return pa.table([pa.nulls(1, field.type) for field in fields], schema=pa.schema(fields))
 
 
 def passes(table: pa.Table, expression: pc.Expression) -> pa.ChunkedArray:

@@ -210,15 +210,16 @@ def choose(available: Sequence[tuple[str, pa.DataType]], columns: Sequence[str] 
     return pa.schema(list(chosen.items()))
 
 
-def unknown_columns(missing: Sequence[str], available: Sequence[str]) -> FieldError:
-    """Return the error for columns that no file has."""
+def unknown_columns(missing: Sequence[str], available: Sequence[str], *, what: str = "", where: str = "") -> FieldError:
+    """Return the error for columns that no file has, with what it is about before and behind."""
     lines = []
     for name in missing:
         folded = {other.casefold(): other for other in available}
         near = difflib.get_close_matches(name.casefold(), list(folded), n=_NUM_HINTS, cutoff=0.6)
         lines.append(f"{name!r}" + (f" (near: {', '.join(folded[other] for other in near)})" if near else ""))
     few = ", ".join(available[:12]) + (f", ... ({len(available)} columns)" if len(available) > 12 else "")
-    return FieldError(f"no file has the column {'; '.join(lines)}. There are: {few}", columns=missing)
+    text = f"{what}no file has the column {'; '.join(lines)}{where}. There are: {few}"
+    return FieldError(text, columns=missing)
 
 
 def restrict(schema: pa.Schema, names: Iterable[str]) -> pa.Schema:
