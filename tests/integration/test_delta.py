@@ -365,6 +365,26 @@ def test_a_table_in_s3_is_read_with_the_options_of_its_store(with_vectors, s3):
             stoker.Dataset(f"{s3_bucket}/lake/t{part}", storage_options=s3.options()).open()
 
 
+def test_a_remote_table_that_was_opened_before_is_asked_again_only_by_refresh(tmp_path):
+    place = tmp_path / "table"
+    write_deltalake(place, rows())
+    storage = in_memory(place)
+
+    def opened(**options):
+        storage.reset_counts()
+        dataset = stoker.Dataset("delta://lake/table", storage=storage, columns=["id"], **options)
+        return int(dataset.open(tmp_path / "cache").num_samples.sum()), storage.num_calls > 0
+
+    assert [opened(), opened()] == [(ROWS, True), (ROWS, False)]
+    write_deltalake(place, rows(100), mode="append")
+    for path in place.rglob("*"):
+        if path.is_file():
+            storage.put(f"lake/table/{path.relative_to(place)}", path.read_bytes())
+    assert opened() == (ROWS, False)
+    assert opened(refresh=True) == (2 * ROWS, True)
+    assert [opened(), opened(version=0), opened(version=1)] == [(2 * ROWS, False), (ROWS, False), (2 * ROWS, False)]
+
+
 @pytest.fixture
 def s3():
     server = S3Server()

@@ -244,13 +244,6 @@ def file_numbers(catalogue: Catalogue) -> Int64:
     return np.array([number_of[fragment.url] for fragment in catalogue.fragments], dtype=np.int64)
 
 
-def _filters(dataset: Dataset) -> Any:
-    """Return the filter as `Dataset` takes it."""
-    if dataset.filter is None or dataset.filter.conditions is None:
-        return dataset.filter and dataset.filter.expression
-    return [list(all_of) for all_of in dataset.filter.conditions]
-
-
 class _Numbers:
     """Numbers and times as floats, NaN for null."""
 

@@ -382,7 +382,7 @@ class Dataset:
         if self.table is None or table is None:
             return self
         other = copy.copy(self)
-        other.table = table.pinned(self.table)
+        other.table, other.refresh = table.pinned(self.table), False
         return other
 
     def with_columns(self, columns: Sequence[str]) -> Dataset:
