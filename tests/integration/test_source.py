@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
+import pyarrow.ipc as ipc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -390,6 +391,26 @@ def test_damaged_keepsakes_are_made_again(tmp_path, caplog, name, damage):
     if name == "catalogue":
         assert "damaged" in caplog.text
         assert read(again).num_rows == 10
+
+
+@pytest.mark.parametrize("num_bytes", [1, 100, 1 << 40])
+def test_a_kept_footer_of_another_length_than_it_was_is_read_from_the_source(tmp_path, num_bytes):
+    storage = MemoryStorage()
+    write_parquet(storage, {"v": range(10)}, url="t/a.parquet")
+    dataset = Dataset("t", storage=storage)
+    dataset.open(tmp_path)
+    for path in (tmp_path / "source").iterdir():
+        if path.name.startswith("catalogue"):
+            path.unlink()
+        else:
+            kept = ipc.open_file(pa.BufferReader(path.read_bytes())).read_all()
+            # Less comes of it than is said.
+            short = pa.array([pa.Codec("lz4").compress(b"PAR1", asbytes=True)], kept.schema.field("footer").type)
+            kept = kept.set_column(3, "footer", short)
+            kept = kept.set_column(4, "footer_bytes", pa.array([num_bytes], pa.int64()))
+            with ipc.new_file(str(path), kept.schema) as writer:
+                writer.write_table(kept)
+    assert read(dataset.open(tmp_path))["v"].to_pylist() == list(range(10))
 
 
 def test_a_folder_that_takes_nothing_is_a_warning(tmp_path, caplog):

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.ipc as ipc
 import pyarrow.parquet as pq
@@ -24,6 +25,7 @@ from stoker.source.files import write_aside
 from stoker.source.footer_numbers import Numbers, has_compiled_reader, read_numbers
 from stoker.source.naming import named
 from stoker.source.other_formats import way_out
+from stoker.source.pages.codecs import is_inflated
 from stoker.source.schema import Layout
 from stoker.source.storage import ObjectInfo, Storage
 from stoker.source.urls import name_bytes, name_of
@@ -296,8 +298,11 @@ class Footers:
     def bytes_of(self, info: ObjectInfo) -> pa.Buffer:
         """Return the footer of one file, unparsed."""
         packed = self._packed.get(info) or self._kept(info)
-        if packed is not None:
-            return pa.Codec(_CODEC).decompress(packed[0], decompressed_size=packed[1])
+        if packed is not None and 0 < packed[1] <= info.size_bytes:
+            room = np.empty(packed[1], np.uint8)
+            if is_inflated(packed[0], room, _CODEC):
+                return pa.py_buffer(room)
+            _log.warning("the kept footer of %s is damaged: it is read from the source again", info.url)
         buffer = read_footer(info, self._storage)
         packed = (pa.Codec(_CODEC).compress(buffer), buffer.size)
         with self._lock:
