@@ -45,9 +45,9 @@ def wait_until(holds):
 
 def is_begun(loader):
     """Whether another epoch has been begun; if so, two of its batches are ready."""
-    if loader._following._begun is None:
+    if loader._settled.following._begun is None:
         return False
-    wait_until(lambda: loader._following.num_ready == 2)
+    wait_until(lambda: loader._settled.following.num_ready == 2)
     return True
 
 
