@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from torch.utils.data import DataLoader
 
 import stoker
 from stoker.torch import TorchDataset, TorchLoader
@@ -162,3 +163,19 @@ def test_the_position_of_a_torch_dataset_goes_on_in_any_loader_with_more_files(l
     assert sorted([i for step in seen for i in step] + rest[0]) == list(range(110))
     assert sorted(rest[1]) == list(range(110))
     assert rest[1][:60] != list(range(60))
+
+
+def test_workers_that_were_begun_before_a_grown_state_was_loaded_say_so(lake, tmp_path):
+    on_a_rank("TorchLoader", 0, lake, cache=tmp_path / "cache")
+    with TorchDataset(stoker.Dataset(lake, chunk_size=400), cache=tmp_path / "cache", **OPTIONS) as batches:
+        state = batches.state_after(5)
+    add(lake, "a.parquet", range(90, 110))
+    with TorchDataset(stoker.Dataset(lake, chunk_size=400), cache=tmp_path / "cache", **OPTIONS) as batches:
+        loader = DataLoader(batches, batch_size=None, num_workers=1, persistent_workers=True)
+        assert sorted(i for batch in loader for i in batch["id"].tolist()) == list(range(110))
+        batches.load_state_dict(state, allow={"files"})
+        with pytest.raises(RuntimeError, match="make the DataLoader anew behind load_state_dict"):
+            next(iter(loader))
+        del loader
+        anew = DataLoader(batches, batch_size=None, num_workers=1)
+        assert len([i for batch in anew for i in batch["id"].tolist()]) == 110 - 5 * 6

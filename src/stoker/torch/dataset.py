@@ -234,14 +234,8 @@ class TorchDataset(IterableDataset[Tensors]):
         loaded = self._passes.loaded(which)
         if not loaded:
             epoch, num_consumed, order = self._passes.told(which)
-            if order != self._order:
-                raise ResumeError(
-                    "this worker was begun before load_state_dict, and the state is of an epoch that it does not know: "
-                    "make the DataLoader anew behind load_state_dict, or without persistent_workers",
-                    saved=None,
-                    current=None,
-                )
-            return Begin(self._at(epoch + which.number, num_consumed if which.number == 0 else 0))
+            position = self._at(epoch + which.number, num_consumed if which.number == 0 else 0)
+            return Begin(position, is_known=order == self._order)
         begin = self._gone_on(loaded)
         since = which.number - loaded[0].number
         if not since:
@@ -429,6 +423,13 @@ class TorchIterator(Iterator[Tensors]):
         self._begin = begin = self._dataset.begin_of(self._which)
         if begin.is_over:
             return None
+        if not begin.is_known:
+            raise ResumeError(
+                "this worker was begun before load_state_dict, and the state is of an epoch that it does not know: "
+                "make the DataLoader anew behind load_state_dict, or without persistent_workers",
+                saved=None,
+                current=None,
+            )
         every = max(1, self._num_workers)
         return self._dataset.batches(begin.start, Turn(first=((self._worker or 0) - begin.first) % every, every=every))
 
