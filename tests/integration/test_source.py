@@ -95,6 +95,16 @@ CONDITIONS = st.one_of(
 )
 
 
+def as_expression(filters):
+    """Return conditions as an expression: of pyarrow's, but that no null passes `not in`, as in SQL."""
+    alternatives = [filters] if isinstance(filters[0], tuple) else filters
+    with_nulls = [
+        [*all_of, *((name, "!=", values[0]) for name, op, values in all_of if op == "not in")]
+        for all_of in alternatives
+    ]
+    return pq.filters_to_expression(with_nulls)
+
+
 @given(table=tables(), row_group_size=st.integers(1, 30), chunk_size=st.integers(1, 3000), data=st.data())
 def test_any_table_reads_back_as_pyarrow_reads_it(table, row_group_size, chunk_size, data):
     storage = MemoryStorage()
@@ -117,11 +127,11 @@ def test_any_table_reads_back_as_pyarrow_reads_it(table, row_group_size, chunk_s
 def test_a_filter_gives_the_rows_that_pyarrow_gives(table, row_group_size, chunk_size, filters):
     storage = MemoryStorage()
     write_parquet(storage, table, url="t/a.parquet", row_group_size=row_group_size)
-    expected = table.filter(pq.filters_to_expression(filters))
+    expected = table.filter(as_expression(filters))
     catalogue = Dataset("t", storage=storage, chunk_size=chunk_size, filters=filters).open()
     assert same(read(catalogue), expected)
     assert catalogue.num_samples.sum() == expected.num_rows
-    asked_as_expression = Dataset("t", storage=storage, filters=pq.filters_to_expression(filters), columns=["l"]).open()
+    asked_as_expression = Dataset("t", storage=storage, filters=as_expression(filters), columns=["l"]).open()
     assert same(read(asked_as_expression), expected.select(["l"]))
 
 
@@ -166,7 +176,7 @@ def test_partitions_filter_and_read_like_columns(parts, filters):
         [pa.array(values, type_) for values, type_ in zip(columns, types, strict=True)], names=["v", "k", "name"]
     )
     if filters is not None:
-        table = table.filter(pq.filters_to_expression(filters))
+        table = table.filter(as_expression(filters))
     catalogue = Dataset("t", storage=storage, filters=filters).open()
     order = [("k", "ascending"), ("name", "ascending"), ("v", "ascending")]
     assert catalogue.schema.names == ["v", "k", "name"]
@@ -232,7 +242,7 @@ def test_an_unknown_column_is_an_error_at_open():
         Dataset("a.parquet", storage=storage, columns=["lable"]).open()
     with pytest.raises(ValueError, match="nope"):
         Dataset("a.parquet", storage=storage, filters=[("nope", "=", 1)]).open()
-    with pytest.raises(ValueError, match="string"):
+    with pytest.raises(ValueError, match="cannot be compared with 'x'"):
         Dataset("a.parquet", storage=storage, filters=[("label", "=", "x")]).open()
 
 

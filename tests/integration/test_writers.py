@@ -124,6 +124,7 @@ def check_files(writer, folder, *, num_rows, nulls, seed=0, some=slice(None)):
     return num_read
 
 
+@pytest.mark.filterwarnings("ignore:Series.values returning")  # fastparquet's call of pandas
 @pytest.mark.parametrize("writer", MODULES)
 def test_what_every_writer_writes_is_read_as_pyarrow_reads_it(tmp_path, writer):
     assert check_files(writer, tmp_path, num_rows=41, nulls="some", some=slice(3, 5)) == 2
@@ -131,6 +132,7 @@ def test_what_every_writer_writes_is_read_as_pyarrow_reads_it(tmp_path, writer):
 
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
+@pytest.mark.filterwarnings("ignore:Series.values returning")
 @pytest.mark.parametrize("nulls", NULLS)
 @pytest.mark.parametrize("num_rows", [0, 1, 97, 3000])
 @pytest.mark.parametrize("writer", MODULES)
