@@ -89,7 +89,8 @@ class ArrowStorage:
         with translated(url, doing="listing"):
             self._reach(url)
             infos = self._asked(lambda: self._filesystem.get_file_info(selector), limit_s=_LISTING_S)
-        found = [self._info(info) for info in infos if info.type == pafs.FileType.File]
+        is_told = self._filesystem.type_name not in _WITH_METADATA
+        found = [self._info(info, is_told=is_told) for info in infos if info.type == pafs.FileType.File]
         return sorted(found, key=lambda info: info.url)
 
     def stat(self, url: str) -> ObjectInfo:
@@ -97,18 +98,22 @@ class ArrowStorage:
         path = self._path(url)
         with translated(url, doing="looking up"):
             self._reach(url)
-            if self._filesystem.type_name in _WITH_METADATA and "/" in path.strip("/"):
+            kind = self._filesystem.type_name
+            # Azure's client ends the process where opening an object finds no credentials: it is looked up first.
+            info = self._looked_up(url) if kind == "abfs" else None
+            is_file = "/" in path.strip("/") if info is None else info.type == pafs.FileType.File
+            if kind in _WITH_METADATA and is_file:
                 file, version = self._asked(lambda: self._opened_with_version(path), limit_s=_ANSWER_S)
                 if version is not None:
                     self._keep_open(url, file)
                     return ObjectInfo(url=url, size_bytes=file.size(), version=version)
-            info = self._looked_up(url)
+            info = self._looked_up(url) if info is None else info
         if info.type != pafs.FileType.File:
             what = (
                 "is a folder, not a file" if info.type == pafs.FileType.Directory else "does not exist: check the name"
             )
             raise SourceMissingError(f"{url} {what}", url=url)
-        return self._info(info)
+        return self._info(info, is_told=True)
 
     def read(self, url: str, offset: int, num_bytes: int) -> BytesLike:
         """Return `num_bytes` of the object `url` from `offset` on."""
@@ -199,8 +204,7 @@ class ArrowStorage:
             )
         return path
 
-    def _info(self, info: pafs.FileInfo) -> ObjectInfo:
-        is_told = self._filesystem.type_name not in _WITH_METADATA
+    def _info(self, info: pafs.FileInfo, *, is_told: bool) -> ObjectInfo:
         return ObjectInfo(
             url=self._root_url + info.path.removeprefix(self._root_path),
             size_bytes=info.size or 0,
