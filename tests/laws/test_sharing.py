@@ -162,7 +162,7 @@ def test_another_share_is_another_data_set(tmp_path):
         (["query_id"], TypeError, "mapping"),
         ({"query_id": []}, ValueError, "empty"),
         ({"query_id": [3]}, TypeError, "names and patterns"),
-        ({"": ["a"]}, TypeError, "named by a text"),
+        ({3: ["a"]}, TypeError, "named by a text"),
     ],
 )
 def test_a_wrong_share_is_refused_before_anything_is_read(share, error, words):
@@ -231,7 +231,7 @@ def double(table):
 @pytest.mark.parametrize("transform_in", ["threads", "processes"])
 def test_what_a_transform_makes_is_shared_like_columns(tmp_path, transform_in):
     write(tmp_path / "data", {"files": [([(1, 5), (2, 3)], 4)], "noise": 0, "seed": 1, "narrow": False})
-    options = {"transform": double, "version": "1"}
+    options = {"transform": double, "transform_version": "1"}
     dataset = stoker.Dataset(tmp_path / "data", **options, share={"key": ["half"]})
     plain = stoker.Dataset(tmp_path / "data", **options)
     cache = tmp_path / "cache"
