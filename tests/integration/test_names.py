@@ -256,3 +256,9 @@ def test_commands_print_names_that_are_no_text(tmp_path, command, encoding):
     )
     assert (done.returncode, done.stderr) == (0, b"")
     assert os.fsencode(tmp_path) in done.stdout.replace(b"\n", b"")
+
+
+def test_a_name_that_is_too_long_is_an_error_that_names_it(tmp_path):
+    for source in (tmp_path / ("x" * 300), f"{tmp_path}/{'x' * 300}", f"{tmp_path}/{'[x]' * 100}"):
+        with pytest.raises(SourceError, match=r"xx|\[x\]"):
+            rows(source)

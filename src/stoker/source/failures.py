@@ -120,7 +120,16 @@ def is_transient(error: BaseException) -> bool:
     if _way_out(seen) is not None or _MISSING.search(str(seen)):
         return False
     if isinstance(seen, OSError):
-        return seen.errno not in (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.EINVAL, errno.EMFILE)
+        return seen.errno not in (
+            errno.ENOENT,
+            errno.EACCES,
+            errno.EPERM,
+            errno.EISDIR,
+            errno.EINVAL,
+            errno.EMFILE,
+            errno.ELOOP,
+            errno.ENAMETOOLONG,
+        )
     return not isinstance(seen, ValueError | TypeError | NotImplementedError | AttributeError | KeyError | MemoryError)
 
 
