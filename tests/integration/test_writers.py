@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,6 +16,7 @@ from tests.integration.writers import (
     pandas_files,
     polars_files,
     pyarrow_files,
+    spark_files,
     table,
 )
 
@@ -111,9 +114,10 @@ def flat(values):
     return (flat(values.values), values.offsets.tobytes()) if isinstance(values, Ragged) else values.tobytes()
 
 
-def check_files(writer, folder, *, num_rows, nulls, seed=0, some=slice(None)):
-    rows, faults, num_read = table(num_rows, nulls), [], 0
-    for name, write in list(files_of(writer, rows, nulls=nulls, seed=seed))[some]:
+def check_files(files, folder, *, num_rows):
+    """Check some files, and return how many pyarrow could read."""
+    faults, num_read = [], 0
+    for name, write in files:
         path = folder / "a.parquet"
         write(path)
         try:
@@ -127,7 +131,8 @@ def check_files(writer, folder, *, num_rows, nulls, seed=0, some=slice(None)):
 @pytest.mark.filterwarnings("ignore:Series.values returning")  # fastparquet's call of pandas
 @pytest.mark.parametrize("writer", MODULES)
 def test_what_every_writer_writes_is_read_as_pyarrow_reads_it(tmp_path, writer):
-    assert check_files(writer, tmp_path, num_rows=41, nulls="some", some=slice(3, 5)) == 2
+    files = list(files_of(writer, table(41, "some"), nulls="some"))[3:5]
+    assert check_files(files, tmp_path, num_rows=41) == 2
 
 
 @pytest.mark.slow
@@ -139,4 +144,24 @@ def test_what_every_writer_writes_is_read_as_pyarrow_reads_it(tmp_path, writer):
 def test_all_that_every_writer_writes_is_read_as_pyarrow_reads_it(tmp_path, writer, num_rows, nulls):
     for seed in range(4 if writer == "pyarrow" and num_rows < 3000 else 1):
         (tmp_path / str(seed)).mkdir()
-        assert check_files(writer, tmp_path / str(seed), num_rows=num_rows, nulls=nulls, seed=seed) > 4
+        files = files_of(writer, table(num_rows, nulls), nulls=nulls, seed=seed)
+        assert check_files(files, tmp_path / str(seed), num_rows=num_rows) > 4
+
+
+@pytest.fixture(scope="module")
+def spark():
+    sql = pytest.importorskip("pyspark.sql")
+    if shutil.which("java") is None:
+        pytest.skip("Spark needs Java")
+    session = sql.SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+    yield session
+    session.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.filterwarnings("ignore:PySpark does not yet")
+@pytest.mark.parametrize("nulls", NULLS)
+@pytest.mark.parametrize("num_rows", [1, 97])
+def test_what_spark_writes_is_read_as_pyarrow_reads_it(tmp_path, spark, num_rows, nulls):
+    assert check_files(spark_files(spark, num_rows, nulls=nulls), tmp_path, num_rows=num_rows) >= 4

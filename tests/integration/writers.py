@@ -306,3 +306,57 @@ def fastparquet_files(rows: pa.Table, *, nulls: str) -> Iterator[tuple[str, Writ
 
 def _fastparquet(module: Any, frame: Any, codec: str | None, groups: list[int], options: Any, path: Path) -> None:
     module.write(str(path), frame, compression=codec, row_group_offsets=groups, **options)
+
+
+# ---------------------------------------------------------------- Spark
+
+_OF_SPARK = {
+    "byte": "cast(id % 100 as tinyint)",
+    "short": "cast(id * 300 as smallint)",
+    "int": "cast(id * 7919 as int)",
+    "long": "id * 9007199254740993",
+    "float": "cast(id / 3 as float)",
+    "double": "if(id % 7 = 0, double('nan'), id / 3)",
+    "bool": "id % 3 = 0",
+    "string": "concat('word ', id % 6)",
+    "binary": "encode(string(id), 'utf-8')",
+    "date": "date_add(date'2024-02-29', int(id))",
+    "timestamp": "timestamp_seconds(id * 100000)",
+    "timestamp_ntz": "timestamp_ntz'2024-02-29 13:05:07.123456'",
+    "decimal_4": "cast(id / 100 as decimal(4, 2))",
+    "decimal_18": "cast(id as decimal(18, 3))",
+    "decimal_38": "cast(id as decimal(38, 10))",
+    "list": "sequence(0, id % 4)",
+    "list_of_words": "array('a', '', string(id))",
+    "empty": "cast(array() as array<bigint>)",
+    "lists": "array(array(id), cast(array() as array<bigint>))",
+    "struct": "named_struct('x', id, 'y', named_struct('z', array(id)))",
+    "map": "map('k', id)",
+    "list_of_structs": "array(named_struct('a', id))",
+}
+
+
+def spark_files(session: Any, num_rows: int, *, nulls: str) -> Iterator[tuple[str, Write]]:
+    """Yield files as Spark writes them."""
+    is_null = {"none": "false", "some": "id % 5 = 2 or id % 11 = 0", "all": "true"}[nulls]
+    columns = [f"if({is_null}, null, {made}) as {name}" for name, made in _OF_SPARK.items()]
+    frame = session.range(0, num_rows, 1, 1).selectExpr("id", *columns)
+    codecs = ("none", "snappy", "gzip", "lz4_raw", "zstd")
+    for codec, version, times, legacy in zip(
+        codecs,
+        itertools.cycle(("PARQUET_1_0", "PARQUET_2_0")),
+        itertools.cycle(("INT96", "TIMESTAMP_MICROS", "TIMESTAMP_MILLIS")),
+        itertools.cycle(("false", "false", "true")),
+        strict=False,
+    ):
+        options = {"compression": codec, "parquet.writer.version": version, "parquet.page.size": "400"}
+        yield f"spark {options} {times} {legacy}", partial(_spark, session, frame, options, times, legacy)
+
+
+def _spark(session: Any, frame: Any, options: Mapping[str, str], times: str, legacy: str, path: Path) -> None:
+    session.conf.set("spark.sql.parquet.outputTimestampType", times)
+    session.conf.set("spark.sql.parquet.writeLegacyFormat", legacy)
+    folder = path.with_suffix(".spark")
+    frame.write.mode("overwrite").options(**options).parquet(folder.as_uri())
+    (part,) = folder.glob("part-*.parquet")
+    part.replace(path)
