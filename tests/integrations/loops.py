@@ -46,7 +46,9 @@ def making(place: Path, kind: str, num_workers: int) -> Iterator[Any]:
     if kind == "StatefulDataLoader":
         from torchdata.stateful_dataloader import StatefulDataLoader as loader_of  # noqa: N813
     with TorchDataset(source, cache=place / "cache", **OPTIONS) as dataset:
-        yield loader_of(dataset, batch_size=None, num_workers=num_workers)
+        # A fork beside the threads of a process group may hang, whatever the data set.
+        context = "forkserver" if num_workers and "RANK" in os.environ else None
+        yield loader_of(dataset, batch_size=None, num_workers=num_workers, multiprocessing_context=context)
 
 
 class Model(nn.Module):

@@ -62,7 +62,7 @@ def start(place: Path, framework: str, world_size: int) -> list[dict]:
         env=told | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=900,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
@@ -109,6 +109,7 @@ def test_a_loop_of_ones_own_has_each_row_once_and_goes_on_in_mid_epoch(place):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1000)
 @pytest.mark.parametrize("world_size", [1, 2])
 @pytest.mark.parametrize("framework", sorted(WAYS))
 def test_each_framework_has_each_row_once_and_goes_on_in_mid_epoch_or_says_how(place, framework, world_size):
