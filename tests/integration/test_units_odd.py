@@ -31,7 +31,7 @@ def ids_of(loader) -> list:
 def test_keys_without_a_plain_layout_make_groups(tmp_path, kind):
     words = ["a", "a", "b", None, None, "a", "c", "c"]
     values = [word if word is None or not pa.types.is_binary_view(kind) else word.encode() for word in words]
-    dataset = written(tmp_path, key=pa.array(values, kind))
+    dataset = written(tmp_path, key=pa.array(values, kind), chunk_size=30)
     with stoker.Loader(dataset, batch_size=1, shuffle_by="key") as loader:
         assert [batch["id"].tolist() for batch in loader] == [[0, 1], [2], [3], [4], [5], [6, 7]]
         assert loader.units.num_cut == 1
