@@ -39,8 +39,9 @@ class RankingModel(nn.Module):
         features = [batch["dense"], batch["query_embedding"], self.country(batch["country"])]
         features.append(self.ids(batch["ids"] % self.sizes + self.starts).flatten(1))
         for name in ("clicked_items", "viewed_categories"):
-            bag, (values, offsets) = getattr(self, name), batch[name]
-            features.append(bag(values % bag.num_embeddings, offsets[:-1]))  # offsets say where each list begins
+            bag, lists = getattr(self, name), batch[name]
+            # Offsets say where each list begins.
+            features.append(bag(lists.values % bag.num_embeddings, lists.offsets[:-1]))
         return self.mlp(torch.cat(features, dim=1)).squeeze(1)
 
 
