@@ -106,6 +106,8 @@ class Field:
             raise ValueError("Field: unknown only means something beside a vocabulary")
         if self.vocabulary is not None:
             object.__setattr__(self, "vocabulary", _checked_vocabulary(self.vocabulary))
+            if not self.vocabulary and self.unknown is None:
+                raise ValueError("Field: the vocabulary is empty, and without unknown= no value has a code")
         if self.columns is not None:
             found = names(self.columns, "Field: columns")
             if not found:
@@ -160,8 +162,6 @@ def _checked_vocabulary(vocabulary: Any) -> tuple[str | int, ...]:
     strange = [value for value in values if isinstance(value, bool) or not isinstance(value, str | int)]
     if strange:
         raise TypeError(f"Field: the vocabulary must hold strings or integers, not {strange[0]!r}")
-    if not values:
-        raise ValueError("Field: the vocabulary is empty")
     if len(set(values)) != len(values):
         raise ValueError("Field: the vocabulary names a value twice")
     return tuple(values)
