@@ -58,8 +58,13 @@ def _way_out(name: str, names: tuple[str, ...], hints: Mapping[str, str]) -> str
     owners = [owner for owner, theirs in _known.items() if name in theirs]
     if owners:
         return f": it is an argument of {' and of '.join(owners)}"
-    near = difflib.get_close_matches(name.lower(), names, n=2, cutoff=0.6)
-    return f"; near: {', '.join(near)}" if near else f"; it has {', '.join(names)}"
+    return f"; {near(name.lower(), names) or 'it has ' + ', '.join(names)}"
+
+
+def near(name: str, names: Iterable[str]) -> str:
+    """Return which names are like one that is none of them, for messages; "" where none is."""
+    found = difflib.get_close_matches(name, list(names), n=2)
+    return f"near: {', '.join(found)}" if found else ""
 
 
 def integer(value: object, name: str, *, at_least: int | None = 1, at_most: int = 2**63 - 1) -> int:

@@ -10,7 +10,6 @@ Shapes in this code base carry letters: B batch, N samples in a chunk, K chunks 
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import re
@@ -23,7 +22,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from stoker.arguments import explain_arguments, flag, integer, names
+from stoker.arguments import explain_arguments, flag, integer, names, near
 from stoker.compact import Compact, KeptAs, check_kept_as
 from stoker.ragged import Ragged as Ragged
 from stoker.ragged import Shared as Shared
@@ -306,8 +305,7 @@ class Spec:
         for entry in self.entries:
             if entry.name == name:
                 return entry
-        near = difflib.get_close_matches(str(name), self.names, n=2)
-        raise KeyError(f"there is no field {name!r}; " + (f"near: {', '.join(near)}" if near else "see .names"))
+        raise KeyError(f"there is no field {name!r}; {near(str(name), self.names) or 'see .names'}")
 
     @cached_property
     def fixed(self) -> tuple[Entry, ...]:

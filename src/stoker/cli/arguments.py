@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 from typing import Any, Literal, NoReturn, TypeAlias
 
+from stoker.arguments import near
 from stoker.cli.codes import WRONG_USAGE
 from stoker.cli.paint import make_console, print_error
 
@@ -25,8 +25,8 @@ class Parser(argparse.ArgumentParser):
             option = next((text for text in others if text.startswith("-")), None)
             if option is None:
                 self.error(f"too much: {' '.join(map(repr, others))}")
-            near = difflib.get_close_matches(option.partition("=")[0], self._option_string_actions, n=2)
-            self.error(f"there is no option {option}" + (f"; near: {', '.join(near)}" if near else ""))
+            hint = near(option.partition("=")[0], self._option_string_actions)
+            self.error(f"there is no option {option}" + (f"; {hint}" if hint else ""))
         return found, others
 
     def error(self, message: str) -> NoReturn:

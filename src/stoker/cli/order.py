@@ -77,7 +77,7 @@ def run_quality(options: argparse.Namespace, console: Console) -> int:
     """Measure and print."""
     from stoker.order import Order
     from stoker.plan.known import open_known, plan_orders
-    from stoker.plan.labels import file_numbers, label_quality, mixed_label_quality, read_all_labels, unit_labels
+    from stoker.plan.labels import label_quality, mixed_label_quality, read_all_labels, unit_labels
 
     target, asked = target_of(options), asked_of(options)
     cache = Path(options.cache).expanduser() if options.cache else None
@@ -100,7 +100,7 @@ def run_quality(options: argparse.Namespace, console: Console) -> int:
         if isinstance(order, Order):
             only, units = known.chunks[0], orders.units_in(0, options.epoch)
             own = labels[0] if units is None else unit_labels(labels[0], units, num_samples=only.num_samples)
-            found = label_quality(order, own, **looked_at, files=file_numbers(only.catalogue))
+            found = label_quality(order, own, **looked_at, files=only.catalogue.file_of_chunk)
             num_classes = int((own.counts > 0).sum())
         else:
             found = mixed_label_quality(known, orders, labels, **looked_at)

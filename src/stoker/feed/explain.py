@@ -252,12 +252,11 @@ def locate_rows(catalogue: Catalogue, chunk: Int64, row: Int64) -> Places:
     Raises:
         SourceError: A footer cannot be read.
     """
-    number_of = {info.url: i for i, info in enumerate(catalogue.files)}
     places = Places(*(np.full(chunk.size, -1, dtype=np.int64) for _ in range(3)))
     by_chunk = np.argsort(chunk, kind="stable")
     numbers, begins = np.unique(chunk[by_chunk], return_index=True)
     for number, members in zip(numbers.tolist(), np.split(by_chunk, begins[1:]), strict=False):
-        file = number_of[catalogue.fragments[number].url]
+        file = int(catalogue.file_of_chunk[number])
         places.file[members] = file
         kept = catalogue.kept(number)
         borders = _borders(catalogue, number, file, kept)

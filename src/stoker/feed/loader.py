@@ -16,6 +16,7 @@ from stoker import loops
 from stoker.arguments import explain_arguments, integer
 from stoker.errors import ResumeError
 from stoker.feed.augmenting import Augment
+from stoker.feed.closing import close_from_any_thread, closing
 from stoker.feed.explain import Explanation, Use
 from stoker.feed.explain_all import explain_all, find_all
 from stoker.feed.finish import Prepared
@@ -23,9 +24,9 @@ from stoker.feed.first import first_chunks
 from stoker.feed.fits import check_resident, make_maker
 from stoker.feed.following import Following
 from stoker.feed.handover import Handover, NumpyHandover
-from stoker.feed.mixing import mixed_window, window_chunks
-from stoker.feed.opened import Opened, open_all
-from stoker.feed.options import HINTS, Wanted, check_options, default_prefetch
+from stoker.feed.mixing import window_chunks
+from stoker.feed.opened import Opened, open_all, title_of
+from stoker.feed.options import HINTS, check_options, default_prefetch
 from stoker.feed.orders import Orders
 from stoker.feed.resume import Allowed, Resume
 from stoker.feed.run import Run, Standing, Turn
@@ -35,7 +36,6 @@ from stoker.feed.sets import contents_of, files_of, mixing_of
 from stoker.feed.shard import Shard
 from stoker.feed.units.report import UnitsReport
 from stoker.forks import Home
-from stoker.gather.assemble import Once
 from stoker.gather.buffers import BufferPool
 from stoker.order import shard as order
 from stoker.order.position import ROWS, Position
@@ -212,7 +212,7 @@ class Loader:
         self._wanted = wanted
         self._home = Home()
         self._made_s = time.monotonic()
-        name = _name(dataset)
+        name = title_of(dataset)
         loops.load()
         self._stages = Stages() if wanted.trace is None else wanted.trace.stages(name)
         self._opened: Opened = open_all(
@@ -230,11 +230,16 @@ class Loader:
         shown = status.Entry(status.publisher(), self._stages, _look(weakref.ref(self), name))
         pools: list[BufferPool] = []
         self._close_all = weakref.finalize(
-            self, _close_from_any_thread, _closing(self._runs, self._beginning, self._opened, shown, pools)
+            self, close_from_any_thread, closing(self._runs, self._beginning, self._opened, shown, pools)
         )
         try:
             self._maker = make_maker(wanted, self._opened)
-            chunks = _window_chunks(wanted.window, self._opened)
+            chunks = window_chunks(
+                wanted.window,
+                num_samples=self._opened.num_samples,
+                record_bytes=self._opened.spec.plain_bytes,
+                num_sets=len(self._opened.chunks),
+            )
             self._orders = Orders(
                 self._opened,
                 asked=wanted.asked,
@@ -269,11 +274,7 @@ class Loader:
             lanes=wanted.lanes,
             units=ROWS if wanted.asked is None else wanted.asked.identity,
         )
-        self._resume = Resume(
-            beginning=beginning,
-            files=files,
-            takes_window=wanted.window is None,
-        )
+        self._resume = Resume(beginning=beginning, files=files, takes_window=wanted.window is None)
         self._start = beginning  # where the next `for` begins
         self._standing = Standing(beginning)  # what `state_dict` tells: behind the last batch handed over
         self._is_restored = False
@@ -534,7 +535,7 @@ class Loader:
             source_field=None if self._opened.mixture is None else self._opened.mixture.source_field,
             sequence_shard=wanted.sequence_shard,
             batch_bytes=batch_bytes,
-            once=_once(wanted, handover),
+            once=wanted.once(expands=handover.expands),
             is_expanded=wanted.shared == "expand",
         )
         # A function that the user may change between two epochs must not be asked before the second one begins.
@@ -685,51 +686,6 @@ class BatchIterator:
         return run
 
 
-def _window_chunks(window: int | Literal["all"] | None, opened: Opened) -> int | None:
-    """Return how many chunks a window has; None for all of them."""
-    num_samples, row_bytes = opened.num_samples, opened.spec.plain_bytes
-    return window_chunks(
-        mixed_window(window, num_samples, row_bytes, num_sets=len(opened.chunks)),
-        num_samples=num_samples,
-        record_bytes=row_bytes,
-    )
-
-
-def _once(wanted: Wanted, handover: Handover) -> Once:
-    """Return whether what samples share is gathered once for all of them."""
-    if wanted.shared == "unique":
-        return "always"
-    needs_each = wanted.augment is not None or isinstance(wanted.asked, NGram | Pack)
-    return "where it pays" if handover.expands and not needs_each else "never"
-
-
-def _name(dataset: Dataset | Mixture) -> str:
-    """Return what people call a data set, in a line."""
-    if isinstance(dataset, Mixture):
-        return f"a mixture of {', '.join(dataset.names)}"
-    sources = list(map(str, dataset.sources))
-    first, num_sources = sources[0], len(sources)
-    if num_sources == 1:
-        return first
-    shared = os.path.commonprefix(sources).rpartition("/")[0]  # noqa: RUF071  cut at a slash right after
-    return f"{shared}/ ({num_sources:,} sources)" if shared else f"{first} and {num_sources - 1:,} more"
-
-
-def _close_from_any_thread(close: Callable[[], None]) -> None:
-    """Close a loader that was told to, or that nobody refers to any more, from whatever thread found that out.
-
-    Garbage in cycles is found in any thread that runs Python, so perhaps in one of those that `close` waits for.
-    """
-    if threading.current_thread().name.startswith("stoker-"):
-        threading.Thread(target=close, name="stoker-close", daemon=True).start()
-        return
-    try:
-        close()
-    except BaseException:  # Ctrl-C: the rest is done without the caller, and the process waits for it at its end
-        threading.Thread(target=close, name="stoker-close").start()
-        raise
-
-
 def _look(loader: weakref.ref[Loader], name: str) -> status.Look:
     """Return what tells what a loader is and how it is doing, without referring to it."""
 
@@ -741,36 +697,3 @@ def _look(loader: weakref.ref[Loader], name: str) -> status.Look:
         return about, found.stats()
 
     return look
-
-
-def _closing(
-    runs: weakref.WeakSet[Run],
-    beginning: threading.Lock,
-    opened: Opened,
-    shown: status.Entry,
-    pools: Sequence[BufferPool],
-) -> Callable[[], None]:
-    """Return what ends everything a loader has begun, without referring to the loader.
-
-    Args:
-        runs: What it has begun.
-        beginning: Held while it begins: a run that another thread is starting is in `runs` afterwards.
-        opened: What the runs load from.
-        shown: Where the loader is shown.
-        pools: The memory for its batches, once it has some.
-    """
-    home = Home()
-
-    def close() -> None:
-        if not home.is_here:
-            return
-        shown.close()
-        with beginning:
-            begun = list(runs)
-        for run in begun:
-            run.close()
-        opened.close()
-        for pool in pools:  # runs, which refer to it, are garbage in cycles: nobody knows when they are found
-            pool.let_go()
-
-    return close

@@ -19,33 +19,17 @@ MAX_WINDOW_CHUNKS = 512
 _MIN_SAMPLE_BYTES = 64
 
 
-def mixed_window(
-    window: int | Literal["all"] | None, num_samples: npt.NDArray[np.int64], record_bytes: int, *, num_sets: int
-) -> int | Literal["all"] | None:
-    """Return the window of each data set of a mixture: of what is usual for all of them together, an equal part.
+def window_chunks(
+    window: int | Literal["all"] | None, *, num_samples: npt.NDArray[np.int64], record_bytes: int, num_sets: int = 1
+) -> int | None:
+    """Return the window as a number of chunks, None for all; from the data alone and nothing of the machine.
 
     Args:
-        window: What the user said; only None is changed.
+        window: What the user said: chunks, "all", or None for about 512 MiB of samples; of a mixture, an equal part of
+            them for each data set.
         num_samples: Samples of each chunk, of all data sets. Shape [K].
         record_bytes: Bytes of a record.
         num_sets: How many data sets there are.
-    """
-    if window is not None or num_sets == 1:
-        return window
-    whole = window_chunks(None, num_samples=num_samples, record_bytes=record_bytes)
-    assert whole is not None
-    return max(_MIN_WINDOW_CHUNKS, whole // num_sets)
-
-
-def window_chunks(
-    window: int | Literal["all"] | None, *, num_samples: npt.NDArray[np.int64], record_bytes: int
-) -> int | None:
-    """Return the window as a number of chunks, None for all; from the data set alone and nothing of the machine.
-
-    Args:
-        window: What the user said: chunks, "all", or None for about 512 MiB of samples.
-        num_samples: Samples of each chunk. Shape [K].
-        record_bytes: Bytes of a record.
     """
     if window == "all":
         return None
@@ -54,4 +38,5 @@ def window_chunks(
     num_chunks = int(np.count_nonzero(num_samples))
     total_bytes = int(num_samples.sum()) * max(record_bytes, _MIN_SAMPLE_BYTES)
     mean_bytes = max(1, total_bytes // max(1, num_chunks))
-    return int(min(max(_MIN_WINDOW_CHUNKS, WINDOW_BYTES // mean_bytes), MAX_WINDOW_CHUNKS))
+    whole = min(max(_MIN_WINDOW_CHUNKS, WINDOW_BYTES // mean_bytes), MAX_WINDOW_CHUNKS)
+    return int(max(_MIN_WINDOW_CHUNKS, whole // num_sets))

@@ -7,6 +7,7 @@ here        0   1   2   3   4       5   6   7
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
@@ -238,3 +239,15 @@ class _naming:  # noqa: N801  used as a block
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is not None:
             error.add_note(f"in data set {self._name!r} of the mixture")
+
+
+def title_of(dataset: Dataset | Mixture) -> str:
+    """Return what people call a data set, in a line."""
+    if isinstance(dataset, Mixture):
+        return f"a mixture of {', '.join(dataset.names)}"
+    sources = list(map(str, dataset.sources))
+    first, num_sources = sources[0], len(sources)
+    if num_sources == 1:
+        return first
+    shared = os.path.commonprefix(sources).rpartition("/")[0]  # noqa: RUF071  cut at a slash right after
+    return f"{shared}/ ({num_sources:,} sources)" if shared else f"{first} and {num_sources - 1:,} more"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from stoker.feed.augmenting import Augment
 from stoker.feed.ranks import Ranks
 from stoker.feed.sequence import SequenceShard
 from stoker.feed.shard import Shard
+from stoker.gather.assemble import Once
 from stoker.machine import num_cores
 from stoker.order.steps import Remainder
 from stoker.source.units.asked import Asked, NGram, Pack, parse_asked
@@ -28,9 +28,6 @@ _LEAST_AHEAD, _MOST_AHEAD, _AHEAD_BYTES = 12, 40, 128 << 20
 _AHEAD_ON_DEVICE_BYTES = 256 << 20
 # Chunks opened together where the order is that of the files: two at least are read while two are used.
 _MIN_PLAIN_WINDOW = 4
-
-_log = logging.getLogger("stoker")
-
 
 # What other loaders call it, and what it is here.
 HINTS = {
@@ -136,6 +133,17 @@ class Wanted:
     def marks_padding(self) -> bool:
         """Whether batches have a field that says which samples fill them up."""
         return self.remainder == "pad"
+
+    def once(self, *, expands: bool) -> Once:
+        """Return whether what samples share is gathered once for all of them.
+
+        Args:
+            expands: Whether whoever takes the batches can expand it.
+        """
+        if self.shared == "unique":
+            return "always"
+        needs_each = self.augment is not None or isinstance(self.asked, NGram | Pack)
+        return "where it pays" if expands and not needs_each else "never"
 
     def global_size(self, shard: Shard) -> int:
         """Return the samples of a global batch where so many ranks share it.

@@ -63,11 +63,6 @@ class Ranks:
         self._of_owner: tuple[Shard, str] | ValueError | None = None  # in a worker that was not forked
         self._seen: tuple[bool, ...] | None = None  # of who brings ranks together
 
-    @property
-    def is_settled(self) -> bool:
-        """Whether it is decided."""
-        return self._settled is not None
-
     def settle(self) -> Shard:
         """Decide, the first time; later, make sure that nothing says otherwise by now.
 
@@ -124,8 +119,8 @@ class Ranks:
                 "deliver all batches: give the DataLoader a stoker.torch.TorchDataset, or use the loader in its place"
             )
         claims = live_claims()
-        if (not claims or claims[0].world_size == 1) and (launched := launched_claim()) is not None:
-            claims.append(launched)
+        if not claims or claims[0].world_size == 1:
+            claims += _launched()
         if not claims:
             return Shard(), "nothing told of others"
         for claim in claims[1:]:
@@ -143,7 +138,7 @@ class Ranks:
         claims = live_claims()
         if not claims:
             with contextlib.suppress(ValueError):  # then the environment says nothing that holds
-                claims = [claim for claim in [launched_claim()] if claim is not None]
+                claims = _launched()
         if claims and not any(_fits(given, claim, is_share=is_share) for claim in claims):
             on_purpose = "" if given.world_size == 1 else ", checked=False"
             raise ValueError(
@@ -161,13 +156,18 @@ class Ranks:
             return
         claims = live_claims()
         if not claims and shard.world_size == 1:
-            claims = [claim for claim in [launched_claim()] if claim is not None]
+            claims = _launched()
         for claim in claims:
             if not claim.agrees(shard.rank, shard.world_size):
                 raise RuntimeError(
                     f"this loader took the share of rank {shard.rank} of {shard.world_size} when it was first used "
                     f"({why}), but now {claim}: use it, and ask for its length, only once the ranks are known"
                 )
+
+
+def _launched() -> list[Claim]:
+    claim = launched_claim()
+    return [] if claim is None else [claim]
 
 
 def _fits(given: Shard, claim: Claim, *, is_share: bool) -> bool:

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from stoker.identity import fingerprint
 from stoker.order.plain import Int64
+from stoker.words import count_text
 
 _NAME_BYTES, _LAYOUT_BYTES = 5, 3
 _LAYOUT_BITS = 8 * _LAYOUT_BYTES
@@ -247,13 +248,13 @@ class Comparison:
         """Return what differs, in words."""
         found = []
         if self.added:
-            found.append(f"{_counted(len(self.added))} more: {_shown(self.added)}")
+            found.append(f"{count_text(len(self.added), 'file')} more: {_shown(self.added)}")
         if self.num_gone:
-            found.append(f"{_counted(self.num_gone)} fewer")
+            found.append(f"{count_text(self.num_gone, 'file')} fewer")
         if self.changed:
             found.append(
-                f"{_counted(len(self.changed))} cut into chunks of other numbers of samples, because of other rows, "
-                f"row groups, columns or chunk_size: {_shown(self.changed)}"
+                f"{count_text(len(self.changed), 'file')} cut into chunks of other numbers of samples, because of "
+                f"other rows, row groups, columns or chunk_size: {_shown(self.changed)}"
             )
         if not self.is_in_order:
             found.append("the files stand in another order")
@@ -306,10 +307,6 @@ def _decoded(text: str) -> bytes:
 
 def _hashed(content: bytes, num_bytes: int) -> int:
     return int.from_bytes(hashlib.blake2b(content, digest_size=num_bytes).digest(), "little")
-
-
-def _counted(num: int) -> str:
-    return f"{num:,} file{'' if num == 1 else 's'}"
 
 
 def _shown(names: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from stoker.cache.folder import is_cache
 from stoker.cache.store import Store
-from stoker.feed.mixing import mixed_window, window_chunks
+from stoker.feed.mixing import window_chunks
 from stoker.feed.orders import Orders
 from stoker.feed.units.open import makes_tokens
 from stoker.order.plain import Int64
@@ -207,23 +207,21 @@ def plan_orders(
         record_bytes = _spec(known).plain_bytes
     elif known.mixture is not None:
         check_specs(known)
-    num_samples = known.num_samples
-    window = mixed_window(window, num_samples, record_bytes, num_sets=len(known.chunks))
     return Orders(
         known,
         asked=known.asked,
         shuffle=shuffle,
         seed=seed,
-        window=window_chunks(window, num_samples=num_samples, record_bytes=record_bytes),
+        window=window_chunks(
+            window, num_samples=known.num_samples, record_bytes=record_bytes, num_sets=len(known.chunks)
+        ),
         lanes=lanes,
     )
 
 
 def default_window(known: Known, spec: Spec) -> int | None:
     """Return how many chunks of each data set are mixed together where nobody says otherwise; None for all."""
-    num_samples, record_bytes = known.num_samples, spec.plain_bytes
-    window = mixed_window(None, num_samples, record_bytes, num_sets=len(known.chunks))
-    return window_chunks(window, num_samples=num_samples, record_bytes=record_bytes)
+    return window_chunks(None, num_samples=known.num_samples, record_bytes=spec.plain_bytes, num_sets=len(known.chunks))
 
 
 def check_specs(known: Known) -> Spec | None:

@@ -225,7 +225,7 @@ def mixed_label_quality(
 
     files, num_files = [], 0
     for one in known.chunks:
-        files.append(file_numbers(one.catalogue) + num_files)
+        files.append(one.catalogue.file_of_chunk + num_files)
         num_files += len(one.catalogue.files)
     return mixture_quality(
         order,
@@ -236,12 +236,6 @@ def mixed_label_quality(
         num_batches=num_batches,
         files=files,
     )
-
-
-def file_numbers(catalogue: Catalogue) -> Int64:
-    """Return the number of each chunk's file. Shape [K]."""
-    number_of = {info.url: i for i, info in enumerate(catalogue.files)}
-    return np.array([number_of[fragment.url] for fragment in catalogue.fragments], dtype=np.int64)
 
 
 class _Numbers:

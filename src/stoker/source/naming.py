@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from stoker.source.plain import is_list
+
 ID = b"PARQUET:field_id"
 NAMES = b"stoker:names"
 DEFAULT = b"stoker:default"
@@ -43,7 +45,7 @@ def named(stored: Sequence[pa.Field], wanted: Sequence[pa.Field], *, by_id: bool
         wanted: Fields of the table, with their ids or other names.
         by_id: Whether ids tell, where the file has them.
     """
-    members = _members(stored, wanted, by_id=by_id and any(map(_has_ids, stored)))
+    members = _members(stored, wanted, by_id=by_id and has_ids(stored))
     here = {member.name for member in members}
     is_alike = all(member.stored == member.name and member.inside is None for member in members) and not any(
         field.name in {other.name for other in stored} for field in wanted if field.name not in here
@@ -51,13 +53,9 @@ def named(stored: Sequence[pa.Field], wanted: Sequence[pa.Field], *, by_id: bool
     return None if is_alike else members
 
 
-def _has_ids(field: pa.Field) -> bool:
-    return bool(field.metadata and ID in field.metadata) or any(map(_has_ids, _children(field.type)))
-
-
 def has_ids(fields: Iterable[pa.Field]) -> bool:
     """Whether a file tells the ids of its columns."""
-    return any(map(_has_ids, fields))
+    return any(ID in (field.metadata or {}) or has_ids(_children(field.type)) for field in fields)
 
 
 def _children(kind: pa.DataType) -> list[pa.Field]:
@@ -65,11 +63,7 @@ def _children(kind: pa.DataType) -> list[pa.Field]:
         return [kind.field(i) for i in range(kind.num_fields)]
     if pa.types.is_map(kind):
         return [kind.key_field, kind.item_field]
-    return [kind.value_field] if _is_list(kind) else []
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+    return [kind.value_field] if is_list(kind) else []
 
 
 def _members(stored: Sequence[pa.Field], wanted: Sequence[pa.Field], *, by_id: bool) -> tuple[Member, ...]:

@@ -44,6 +44,11 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
+def is_list(kind: pa.DataType) -> bool:
+    """Whether a plain type is a list, of any length or of one."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
 def has_views(kind: pa.DataType) -> bool:
     """Whether a type has views or run ends in it."""
     types = pa.types
@@ -51,11 +56,11 @@ def has_views(kind: pa.DataType) -> bool:
         return any(has_views(kind.field(i).type) for i in range(kind.num_fields))
     if types.is_map(kind):
         return has_views(kind.key_type) or has_views(kind.item_type)
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind) or types.is_dictionary(kind):
+    if is_list(kind) or types.is_dictionary(kind):
         return has_views(kind.value_type)
     is_bytes = types.is_string_view(kind) or types.is_binary_view(kind)
-    is_list = types.is_list_view(kind) or types.is_large_list_view(kind)
-    return bool(is_bytes or is_list or types.is_run_end_encoded(kind))
+    is_list_view = types.is_list_view(kind) or types.is_large_list_view(kind)
+    return bool(is_bytes or is_list_view or types.is_run_end_encoded(kind))
 
 
 def plain_array(array: pa.Array) -> pa.Array:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from stoker.errors import FieldError
+from stoker.source.plain import is_list
 from stoker.source.schema import Layout, flat_fields, plain_schema
 
 # Digits of the largest number, and bits that a float holds exactly.
@@ -81,7 +82,7 @@ def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     if types.is_map(one) and types.is_map(other):
         key, item = common_type(one.key_type, other.key_type), common_type(one.item_type, other.item_type)
         return None if key is None or item is None else pa.map_(key, item)
-    if _is_list(one) and _is_list(other):
+    if is_list(one) and is_list(other):
         value = common_type(one.value_type, other.value_type)
         if value is None:
             return None
@@ -121,10 +122,6 @@ def _without_encoding(kind: pa.DataType) -> pa.DataType:
             kind = kind.storage_type
         else:
             return kind
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def _common_struct(one: pa.StructType, other: pa.StructType) -> pa.DataType | None:
@@ -169,7 +166,7 @@ def surely_fits(source: pa.DataType, target: pa.DataType) -> bool:
         return all(surely_fits(field.type, target.field(field.name).type) for field in fields)
     if types.is_map(source) and types.is_map(target):
         return surely_fits(source.key_type, target.key_type) and surely_fits(source.item_type, target.item_type)
-    if _is_list(source) and _is_list(target):
+    if is_list(source) and is_list(target):
         return surely_fits(source.value_type, target.value_type)
     if types.is_integer(source) and types.is_integer(target):
         bits = target.bit_width - (types.is_signed_integer(target) and types.is_unsigned_integer(source))

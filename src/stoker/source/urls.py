@@ -159,9 +159,7 @@ def local_path(path: Source, *, ends: str | None = None) -> str:
 
     ".." behind a link leads where the system goes: up from what the link leads to.
     """
-    text = str(path)
-    if text.startswith("~") and not os.path.lexists(path_bytes(text.split("/", 1)[0])):
-        text = os.path.expanduser(text)  # noqa: PTH111  Path's own raises for "~x.parquet"
+    text = _with_home(str(path))
     ends = ends if ends is not None else text if isinstance(path, str) else ""
     parts: list[bytes] = []
     whole = path_bytes(text)
@@ -192,9 +190,13 @@ def local_folder(given: str | os.PathLike[str], *, what: str) -> Path:
     check_name(text, what=what)
     if isinstance(given, str) and has_scheme(text):
         text = unquote(_FILE_HOST.sub("", text, count=1), errors="surrogateescape")
-    if text.startswith("~") and not os.path.lexists(path_bytes(text.split("/", 1)[0])):
-        text = os.path.expanduser(text)  # noqa: PTH111  Path's own raises for "~x"
-    return Path(text)
+    return Path(_with_home(text))
+
+
+def _with_home(path: str) -> str:
+    if path.startswith("~") and not os.path.lexists(path_bytes(path.split("/", 1)[0])):
+        return os.path.expanduser(path)  # noqa: PTH111  Path's own raises for "~x.parquet"
+    return path
 
 
 def path_bytes(path: str) -> bytes:

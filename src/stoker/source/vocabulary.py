@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from stoker.errors import FieldError
 from stoker.machine import num_cores
 from stoker.source.each import for_each
+from stoker.source.plain import is_list
 
 if TYPE_CHECKING:
     from stoker.source.dataset import Dataset
@@ -177,7 +178,7 @@ class Vocabulary(Sequence["Value"]):
 
 def _check_type(column: str, type_: pa.DataType) -> None:
     inner = type_
-    while _is_list(inner):
+    while is_list(inner):
         inner = inner.value_type
     if pa.types.is_dictionary(inner):
         inner = inner.value_type
@@ -189,14 +190,10 @@ def _check_type(column: str, type_: pa.DataType) -> None:
 
 def _counted(column: pa.ChunkedArray) -> dict[Value, int]:
     """Return how often each value occurs, without null."""
-    while _is_list(column.type):
+    while is_list(column.type):
         column = pc.list_flatten(column)
     if column.type == pa.string_view():
         column = column.cast(pa.large_string())
     pairs = pc.value_counts(column)
     values, counts = pairs.field("values").to_pylist(), pairs.field("counts").to_pylist()
     return {value: count for value, count in zip(values, counts, strict=True) if value is not None}
-
-
-def _is_list(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_))

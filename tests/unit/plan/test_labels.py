@@ -9,7 +9,7 @@ import pytest
 
 from stoker import Dataset, FieldError
 from stoker.plan.known import open_known, plan_orders
-from stoker.plan.labels import MAX_CLASSES, file_numbers, label_quality, read_labels
+from stoker.plan.labels import MAX_CLASSES, label_quality, read_labels
 
 
 def dataset_of(tmp_path, values, **options):
@@ -84,7 +84,7 @@ def test_a_window_too_small_for_sorted_data_shows(tmp_path, window, is_mixed):
         batch_size=200,
         epoch=0,
         num_batches=100,
-        files=file_numbers(known.chunks[0].catalogue),
+        files=known.chunks[0].catalogue.file_of_chunk,
     )
     assert (found.chi_square < 1.3) == is_mixed
     assert (found.num_files > 1.9) == is_mixed

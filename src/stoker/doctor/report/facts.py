@@ -5,6 +5,7 @@ from __future__ import annotations
 from stoker.doctor.report.figures import seconds, share, size
 from stoker.doctor.report.markup import clean, definitions, paragraphs, words
 from stoker.doctor.results import DoctorResult, GpuFacts
+from stoker.words import count_text
 
 _SHOWN_COLUMNS = 24
 
@@ -27,8 +28,8 @@ def data(result: DoctorResult) -> str:
         columns += f" and {len(facts.repeated_columns) - _SHOWN_COLUMNS:,} more"
     pairs = {
         "data set": facts.text,
-        "samples": f"{facts.num_samples:,} in {_count(facts.num_files, 'file')}, {_count(facts.num_chunks, 'chunk')}; "
-        f"{_count(facts.num_probed, 'chunk')} looked at",
+        "samples": f"{facts.num_samples:,} in {count_text(facts.num_files, 'file')}, "
+        f"{count_text(facts.num_chunks, 'chunk')}; {count_text(facts.num_probed, 'chunk')} looked at",
         "where": "behind a network" if facts.is_remote else "on this machine",
         "a sample": f"{size(facts.source_bytes)} at the source, {size(facts.arrow_bytes)} as Arrow, "
         f"{size(facts.tensor_bytes)} as tensors",
@@ -93,7 +94,3 @@ def _of(value: float | None, most: float | None, unit: str) -> str:
     if value is None:
         return ""
     return f"{value:,.0f} of {most:,.0f} {unit}" if most else f"{value:,.0f} {unit}"
-
-
-def _count(num: int, noun: str) -> str:
-    return f"{num:,} {noun}{'' if num == 1 else 's'}"

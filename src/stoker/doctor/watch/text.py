@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from stoker.doctor.watch.words import bar_text, factor_text, share_text, time_text
+from stoker.words import count_text
 
 if TYPE_CHECKING:
     from stoker.doctor.watch.report import WatchReport
@@ -76,8 +77,8 @@ def _ranks(report: WatchReport) -> Iterator[str]:
 
 
 def _facts(report: WatchReport) -> str:
-    facts = [f"{_count(report.num_steady, 'step')} counted of {report.num_steps:,}"]
-    facts.append(f"in {_count(report.num_epochs, 'epoch')}")
+    facts = [f"{count_text(report.num_steady, 'step')} counted of {report.num_steps:,}"]
+    facts.append(f"in {count_text(report.num_epochs, 'epoch')}")
     if report.num_warmup:
         facts.append(f"{report.num_warmup:,} at the beginning left out")
     if report.num_left_out:
@@ -90,10 +91,6 @@ def _facts(report: WatchReport) -> str:
     if report.world_size > 1:
         facts.append(f"rank {report.rank} of {report.world_size}")
     return " · ".join(facts)
-
-
-def _count(num: int, noun: str) -> str:
-    return f"{num:,} {noun}{'' if num == 1 else 's'}"
 
 
 def _tick(share: float) -> str:

@@ -29,7 +29,7 @@ from stoker.source.each import for_each
 from stoker.source.listing import Listed
 from stoker.source.naming import ID, NAMES
 from stoker.source.storage import Storage
-from stoker.source.tables.table import Table, TableSource, looked_up, pack_rows, plain_fields, text_of
+from stoker.source.tables.table import Table, TableSource, looked_up, pack_rows, tagged, text_of
 from stoker.source.urls import has_scheme
 
 _PHYSICAL = b"delta.columnMapping.physicalName"
@@ -165,23 +165,15 @@ def _check_features(log: Any, place: str) -> None:
 def _schema(schema: pa.Schema, mode: str) -> pa.Schema:
     """Return the columns of a table, with what they are found by in files."""
 
-    def tagged(field: pa.Field) -> pa.Field:
+    def tags(field: pa.Field) -> dict[bytes, bytes]:
         about = field.metadata or {}
-        found = {}
         if mode == "id" and _ID in about:
-            found[ID] = about[_ID]
-        elif mode == "name" and _PHYSICAL in about:
-            found[NAMES] = json.dumps([about[_PHYSICAL].decode()]).encode()
-        return pa.field(field.name, of_type(field.type), metadata=found or None)
+            return {ID: about[_ID]}
+        if mode == "name" and _PHYSICAL in about:
+            return {NAMES: json.dumps([about[_PHYSICAL].decode()]).encode()}
+        return {}
 
-    def of_type(kind: pa.DataType) -> pa.DataType:
-        if pa.types.is_struct(kind):
-            return pa.struct([tagged(kind.field(i)) for i in range(kind.num_fields)])
-        if pa.types.is_map(kind):
-            return pa.map_(of_type(kind.key_type), of_type(kind.item_type))
-        return pa.list_(of_type(kind.value_type)) if pa.types.is_list(kind) else kind
-
-    return pa.schema([tagged(field) for field in plain_fields(list(schema))])
+    return tagged(list(schema), tags)
 
 
 def _url_of(path: str, root: str) -> str:

@@ -24,7 +24,7 @@ from stoker.source.each import for_each
 from stoker.source.listing import Listed
 from stoker.source.naming import DEFAULT, ID, NAMES
 from stoker.source.storage import Storage
-from stoker.source.tables.table import Table, TableSource, looked_up, pack_rows, plain_fields, text_of
+from stoker.source.tables.table import Table, TableSource, looked_up, pack_rows, tagged, text_of
 
 # What table properties of the catalogue are called among the options of Stoker's client for S3.
 _S3_OPTIONS = {
@@ -202,7 +202,8 @@ def _metadata_at(place: str, storage: Storage) -> str:
     if len(newest) > 1:
         raise SourceError(
             f"which metadata of the Iceberg table {place} is the newest, only its catalogue knows: "
-            f"{' and '.join(newest)} have the same number; name the file, or the table in its catalogue (iceberg://catalogue/namespace.table)",
+            f"{' and '.join(newest)} have the same number; name the file, or the table in its catalogue "
+            "(iceberg://catalogue/namespace.table)",
             url=place,
         )
     return folder + newest[0]
@@ -257,23 +258,16 @@ def _arrow_schema(schema: Any, mapping: Any) -> pa.Schema:
 
     add([] if mapping is None else mapping.root)
 
-    def tagged(field: pa.Field) -> pa.Field:
+    def tags(field: pa.Field) -> dict[bytes, bytes]:
         number = int((field.metadata or {})[ID])
         about = {ID: str(number).encode()}
         if number in names:
             about[NAMES] = json.dumps(names[number]).encode()
         if getattr(schema.find_field(number), "initial_default", None) is not None:
             about[DEFAULT] = b"1"
-        return pa.field(field.name, of_type(field.type), metadata=about)
+        return about
 
-    def of_type(kind: pa.DataType) -> pa.DataType:
-        if pa.types.is_struct(kind):
-            return pa.struct([tagged(kind.field(i)) for i in range(kind.num_fields)])
-        if pa.types.is_map(kind):
-            return pa.map_(of_type(kind.key_type), of_type(kind.item_type))
-        return pa.list_(of_type(kind.value_type)) if pa.types.is_list(kind) else kind
-
-    return pa.schema([tagged(field) for field in plain_fields(list(schema_to_pyarrow(schema, include_field_ids=True)))])
+    return tagged(list(schema_to_pyarrow(schema, include_field_ids=True)), tags)
 
 
 def _identities(task: Any, spec: Any, schema: Any) -> dict[str, Any]:

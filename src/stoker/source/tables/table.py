@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeAlias
@@ -279,9 +279,29 @@ def text_of(value: Any, kind: pa.DataType) -> str | None:
     return str(scalar.cast(pa.string()).as_py())
 
 
-def plain_fields(fields: Sequence[pa.Field]) -> list[pa.Field]:
-    """Return fields with Arrow's usual types of texts and lists, and their metadata."""
-    return [field.with_type(_plain_type(field.type, plain_fields)) for field in fields]
+def tagged(fields: Sequence[pa.Field], tags: Callable[[pa.Field], Mapping[bytes, bytes]]) -> pa.Schema:
+    """Return the columns of a table with Arrow's usual types of texts and lists, and what they are found by in files.
+
+    Args:
+        fields: As the library of the table gives them.
+        tags: Returns the metadata of a column, or of a member of a struct; see `naming`.
+    """
+
+    def one(field: pa.Field) -> pa.Field:
+        return pa.field(field.name, of_type(field.type), metadata=tags(field) or None)
+
+    def of_type(kind: pa.DataType) -> pa.DataType:
+        if pa.types.is_struct(kind):
+            return pa.struct([one(kind.field(i)) for i in range(kind.num_fields)])
+        if pa.types.is_map(kind):
+            return pa.map_(of_type(kind.key_type), of_type(kind.item_type))
+        return pa.list_(of_type(kind.value_type)) if pa.types.is_list(kind) else kind
+
+    return pa.schema([one(field) for field in _plain_fields(fields)])
+
+
+def _plain_fields(fields: Sequence[pa.Field]) -> list[pa.Field]:
+    return [field.with_type(_plain_type(field.type, _plain_fields)) for field in fields]
 
 
 def _bare_fields(fields: Sequence[pa.Field]) -> list[pa.Field]:
