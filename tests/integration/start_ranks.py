@@ -62,6 +62,11 @@ class Ranks:
                 loader.close()
         self._made.clear()
 
+    def iterate_sent(self, loader: Any) -> None:
+        """Note which rows two epochs of a DataLoader give that was made in the process that started the ranks."""
+        for epoch in range(2):
+            self.found[f"sent, epoch {epoch}"] = _told(lambda: [i for batch in loader for i in batch["id"].tolist()])
+
     def iterate_too_early(self) -> Callable[[], None]:
         """Take a batch of a loader of each kind; return what takes the others."""
         begun = {}
@@ -122,6 +127,30 @@ def with_torch(rank: int | None, num_ranks: int | None, folder: Path, kinds: tup
         dist.barrier()
 
 
+def with_sent(rank: int, num_ranks: int, folder: Path, loaders: list[Any]) -> None:
+    """DataLoaders that came with the process."""
+    with process_group(folder, rank, num_ranks):
+        for number, loader in enumerate(loaders):
+            ranks = Ranks(folder, ())
+            ranks.iterate_sent(loader)
+            (folder / str(number)).mkdir(exist_ok=True)
+            ranks.folder = folder / str(number)
+            ranks.write(rank)
+            dist.barrier()
+
+
+def send(num_ranks: int, folder: Path, method: str) -> None:
+    """Make DataLoaders, with and without workers, and start ranks with them."""
+    loaders = []
+    for num_workers in (0, 1):
+        own = TorchDataset(
+            stoker.Dataset(folder / "data"), batch_size=BATCH_SIZE, shuffle=True, cache=folder / "cache", num_threads=1
+        )
+        context = "fork" if num_workers else None
+        loaders.append(DataLoader(own, batch_size=None, num_workers=num_workers, multiprocessing_context=context))
+    mp.start_processes(with_sent, (num_ranks, folder, loaders), nprocs=num_ranks, start_method=method)
+
+
 def with_variables(rank: int, folder: Path) -> None:
     """Loaders where nothing but variables tell of ranks."""
     ranks = Ranks(folder)
@@ -174,7 +203,7 @@ def with_ray(folder: Path, num_ranks: int) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     parser = argparse.ArgumentParser()
-    parser.add_argument("way", choices=["torchrun", "spawn", "variables", "accelerate", "ray"])
+    parser.add_argument("way", choices=["torchrun", "spawn", "sent", "forked", "variables", "accelerate", "ray"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--num-ranks", type=int, default=2)
     parser.add_argument("--rank", type=int, default=0)
@@ -186,6 +215,8 @@ if __name__ == "__main__":
     elif arguments.way == "spawn":
         shared = (arguments.num_ranks, arguments.folder, arguments.kinds)
         mp.spawn(with_torch, shared, nprocs=arguments.num_ranks)
+    elif arguments.way in ("sent", "forked"):
+        send(arguments.num_ranks, arguments.folder, {"sent": "spawn", "forked": "fork"}[arguments.way])
     elif arguments.way == "variables":
         with_variables(arguments.rank, arguments.folder)
     elif arguments.way == "accelerate":

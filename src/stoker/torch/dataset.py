@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import weakref
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -33,6 +34,10 @@ from stoker.torch.passes import Loaded, Pass, Passes
 from stoker.torch.tensors import Tensors
 
 _REMAINDERS = get_args(Remainder)
+
+# Those of this process. A rank that was itself forked, or was sent one, has to own what it shares with its workers
+# before it forks them: there is no other moment at which it sees that.
+_all: weakref.WeakSet[TorchDataset] = weakref.WeakSet()
 
 _OF_DATA_LOADER = "it is the DataLoader's: DataLoader(dataset, batch_size=None, {}=...)"
 _HINTS = HINTS | {
@@ -118,10 +123,22 @@ class TorchDataset(IterableDataset[Tensors]):
         # What positions are told from: epochs but its own are those of a loader that was made anew.
         self._anchor = self._resume.beginning
         self._saved: Position | None = None  # of the state that a worker goes on from, as it was saved
-        self._passes = Passes()
+        self._agreed, self._owner = Passes(), os.getpid()
+        _all.add(self)
         self._num_joined = 0  # passes of this process, which all workers of a pass count alike
         # In a spawned worker, which does not see who iterates its owner's DataLoader: what the owner saw.
         self._seen: Seen | None = None
+
+    @property
+    def _passes(self) -> Passes:
+        """What the owner of a DataLoader and its workers agree on."""
+        self.own()
+        return self._agreed
+
+    def own(self) -> None:
+        """Let this process agree with its own workers alone, where it is no worker and was sent this, or forked."""
+        if self._owner != os.getpid() and get_worker_info() is None:
+            self._agreed, self._owner = self._agreed.copy(), os.getpid()
 
     # ------------------------------------------------------------------ in the process that owns the DataLoader
 
@@ -211,7 +228,7 @@ class TorchDataset(IterableDataset[Tensors]):
         Raises:
             TypeError: The loop that asks would batch batches, or share them out once more.
         """
-        seen = self._seen or self._look()
+        seen = (None if get_worker_info() is None else self._seen) or self._look()
         if seen.misuse is not None:
             raise TypeError(seen.misuse)
         if self._passes.has_begun or self._passes.num_told:
@@ -353,10 +370,24 @@ class TorchDataset(IterableDataset[Tensors]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a spawned worker needs: everything but this process's loader."""
+        self.own()
         return self.__dict__ | {"_loader": None, "_inherited": [], "_seen": self._look()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        _all.add(self)
 
     def _look(self) -> Seen:
         return look_at_callers(has_lists=self._has_lists)
+
+
+def _own_all() -> None:
+    for dataset in list(_all):
+        dataset.own()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_own_all)
 
 
 class TorchIterator(Iterator[Tensors]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -65,10 +66,17 @@ class Passes:
     """
 
     def __init__(self) -> None:
-        self._count = torch.zeros(1, dtype=torch.int64).share_memory_()
-        self._told = torch.zeros(_MAX_TOLD, 4, dtype=torch.int64).share_memory_()
-        self._joined = torch.full((_MAX_WORKERS + 1,), -1, dtype=torch.int64).share_memory_()
-        self._loaded = torch.full((_MAX_WORKERS + 1, len(Loaded._fields)), -1, dtype=torch.int64).share_memory_()
+        self._count = _shared(1, fill=0)
+        self._told = _shared(_MAX_TOLD, 4, fill=0)
+        self._joined = _shared(_MAX_WORKERS + 1, fill=-1)
+        self._loaded = _shared(_MAX_WORKERS + 1, len(Loaded._fields), fill=-1)
+
+    def copy(self) -> Passes:
+        """Return the same numbers in memory of their own, for another owner."""
+        other = Passes()
+        for mine, own in zip(self.__dict__.values(), other.__dict__.values(), strict=True):
+            own.copy_(mine)
+        return other
 
     # ------------------------------------------------------------------ the owner
 
@@ -146,6 +154,13 @@ class Passes:
 
     def _passes(self) -> list[Pass]:
         return [_pass_of(word) for word in self._joined.tolist() if word >= 0]
+
+
+def _shared(*shape: int, fill: int) -> torch.Tensor:
+    """Return numbers in memory that processes share; made there: `share_memory_` copies by threads a fork has not."""
+    storage = torch.UntypedStorage._new_shared(8 * math.prod(shape))
+    numbers: torch.Tensor = torch.empty(0, dtype=torch.int64).set_(storage)
+    return numbers.view(shape).fill_(fill)
 
 
 def _pass_of(word: int) -> Pass:
