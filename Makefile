@@ -23,7 +23,7 @@ test-slow: .venv/dev loops ## The long and costly tests
 	$(BIN)/python -m pytest -m slow
 
 test-integrations: .venv-integrations/made loops ## The loops of Lightning, transformers, Accelerate and Ray Train (10 minutes, 2 GB)
-	.venv-integrations/bin/python -m pytest tests/integrations
+	.venv-integrations/bin/python -m pytest -m "" tests/integrations tests/integration/test_starting_ranks.py
 
 lint: .venv/dev ## Linter, formatter, types, layers
 	$(BIN)/ruff check .

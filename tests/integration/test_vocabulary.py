@@ -85,7 +85,7 @@ def test_what_has_no_vocabulary_is_refused_by_name(words):
         stoker.Vocabulary.from_column(words, "x")
     with pytest.raises(stoker.FieldError, match="wrod"):
         stoker.Vocabulary.from_column(words, "wrod")
-    with pytest.raises(ValueError, match="min_count must be an integer from 1 on, not 0"):
+    with pytest.raises(ValueError, match="min_count must be at least 1, not 0"):
         stoker.Vocabulary.from_column(words, "word", min_count=0)
 
 

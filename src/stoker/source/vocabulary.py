@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self, TypeAlias, overload
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stoker.arguments import integer
 from stoker.errors import FieldError
 from stoker.machine import num_cores
 from stoker.source.each import for_each
@@ -78,17 +79,19 @@ class Vocabulary(Sequence["Value"]):
             on_progress: Called with the fragments that are done, and how many there are.
 
         Raises:
+            TypeError: An argument has the wrong type.
             ValueError: `min_count` or `max_size` is out of range, or `extend` is longer than `max_size`.
             FieldError: There is no such column, or it holds neither strings nor integers.
             SourceError: It cannot be read.
         """
-        for name, value in (("min_count", min_count), ("max_size", max_size)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise ValueError(f"{name} must be an integer from 1 on, not {value!r}")
+        min_count = integer(min_count, "min_count")
+        max_size = None if max_size is None else integer(max_size, "max_size")
+        num_threads = num_cores() if num_threads is None else integer(num_threads, "num_threads")
+        if extend is not None and not isinstance(extend, Vocabulary):
+            raise TypeError(f"extend must be a stoker.Vocabulary, such as Vocabulary.load gives, not {extend!r}")
         kept = () if extend is None else extend.values
         if max_size is not None and len(kept) > max_size:
             raise ValueError(f"the vocabulary to extend has {len(kept):,} values, more than max_size={max_size:,}")
-        num_threads = num_threads or num_cores()
         catalogue = dataset.open(num_threads=num_threads)
         types = catalogue.types_of([column])
         if len(types) != 1:

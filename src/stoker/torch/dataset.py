@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn, Self, Unpack, cast, get_args
 from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data._utils.worker import WorkerInfo
 
-from stoker.arguments import explain_arguments
+from stoker.arguments import explain_arguments, integer
 from stoker.errors import ResumeError
 from stoker.feed.loader import BatchIterator, Loader
 from stoker.feed.options import HINTS, LoaderOptions, Wanted
@@ -144,8 +144,7 @@ class TorchDataset(IterableDataset[Tensors]):
 
     def set_epoch(self, epoch: int) -> None:
         """Make `epoch` the next pass, in workers that are alive too. A position just restored is kept."""
-        if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
-            raise ValueError(f"epoch must be an integer from 0 on, not {epoch!r}")
+        epoch = integer(epoch, "epoch", at_least=0)
         if not self._passes.is_restored:
             self._passes.tell(epoch, 0, is_restored=False, order=self._order)
 

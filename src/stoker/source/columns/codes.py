@@ -20,7 +20,7 @@ from stoker.source.columns.numeric import Place, buffer_of, numbers_of, validity
 from stoker.source.columns.words import (
     MISSING,
     Buckets,
-    Vocabulary,
+    Codes,
     bytes_as_binary,
     number_integers,
     number_words,
@@ -42,7 +42,7 @@ class Coded(NamedTuple):
 
 def is_coded(column: ColumnPlan) -> bool:
     """Whether a column is one of words, without lists around them, each of which becomes a number."""
-    is_numbered = isinstance(column.way, Vocabulary | Buckets)
+    is_numbered = isinstance(column.way, Codes | Buckets)
     return is_numbered and column.leaf.form is Form.BYTES and not column.levels
 
 
@@ -85,7 +85,7 @@ def _codes_by_dictionary(array: pa.DictionaryArray, column: ColumnPlan, place: P
 def _numbers(array: pa.Array, column: ColumnPlan, place: Place) -> tuple[Array, Array | None]:
     """Return the code or bucket of each value, int64 [n], MISSING where it has none, and which values are there."""
     way = column.way
-    if not isinstance(way, Vocabulary | Buckets):
+    if not isinstance(way, Codes | Buckets):
         raise TypeError(f"{way!r} gives no codes")
     if column.leaf.form in WORDS:
         return number_words(bytes_as_binary(array), way), validity(array)
@@ -96,7 +96,7 @@ def _numbers(array: pa.Array, column: ColumnPlan, place: Place) -> tuple[Array, 
 def _first_without_code(numbers: Array, there: Array | None, column: ColumnPlan) -> int | None:
     """Return where the first value is that is outside of its vocabulary, where nothing stands for such."""
     way = column.way
-    if not isinstance(way, Vocabulary) or way.unknown is not None:
+    if not isinstance(way, Codes) or way.unknown is not None:
         return None
     is_missing = numbers == MISSING if there is None else (numbers == MISSING) & there
     return int(np.argmax(is_missing)) if is_missing.any() else None
@@ -105,7 +105,7 @@ def _first_without_code(numbers: Array, there: Array | None, column: ColumnPlan)
 def _as_delivered(numbers: Array, column: ColumnPlan) -> Array:
     """Return codes in the dtype planned, which can hold all of them."""
     way = column.way
-    if isinstance(way, Vocabulary) and way.unknown is not None:
+    if isinstance(way, Codes) and way.unknown is not None:
         numbers = np.where(numbers == MISSING, way.unknown, numbers)
     return numbers.astype(column.dtype, copy=False)
 
@@ -117,7 +117,7 @@ def _at_null(column: ColumnPlan) -> Any:
 
 def _unknown_word(array: pa.Array, column: ColumnPlan, index: int, place: Place) -> FieldError:
     way = column.way
-    assert isinstance(way, Vocabulary)
+    assert isinstance(way, Codes)
     word = array[index].as_py()
     if isinstance(word, bytes):
         word = word.decode("utf-8", errors="backslashreplace")

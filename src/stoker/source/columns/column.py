@@ -14,7 +14,7 @@ from stoker.source.columns.fill import Fill, fill_of
 from stoker.source.columns.kinds import WORDS, DType, Form, Kind, Leaf, Level, Refusal, kind_of
 from stoker.source.columns.match import Match
 from stoker.source.columns.numeric import integer_fits
-from stoker.source.columns.words import Buckets, FixedBytes, Vocabulary, Way
+from stoker.source.columns.words import Buckets, Codes, FixedBytes, Way
 from stoker.spec import Field
 
 _WHOLE = (Form.INTEGER, Form.TIME)
@@ -126,7 +126,7 @@ def plan_column(name: str, kind: pa.DataType, match: Match) -> ColumnPlan | str:
 
 def _way_of(field: Field) -> Way | None:
     if field.vocabulary is not None:
-        return Vocabulary(words=field.vocabulary, unknown=field.unknown)
+        return Codes(words=field.vocabulary, unknown=field.unknown)
     if field.hash_buckets is not None:
         return Buckets(num_buckets=field.hash_buckets)
     if field.num_bytes is not None:
@@ -203,7 +203,7 @@ def _size_levels(
 
 def _dtype_of(field: Field, leaf: Leaf, way: Way | None) -> tuple[DType, str | None]:
     """Return what the values become and what one step of the number means."""
-    if isinstance(way, Vocabulary | Buckets):
+    if isinstance(way, Codes | Buckets):
         return (_CODES if field.dtype is None else np.dtype(field.dtype)), None
     if isinstance(way, FixedBytes):
         return np.dtype(np.uint8), None

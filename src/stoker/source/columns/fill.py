@@ -12,8 +12,8 @@ from stoker.source.columns.numeric import integer_fits
 from stoker.source.columns.words import (
     MISSING,
     Buckets,
+    Codes,
     FixedBytes,
-    Vocabulary,
     Way,
     bytes_as_binary,
     number_integers,
@@ -29,7 +29,7 @@ def fill_of(field: Field, leaf: Leaf, way: Way | None, dtype: DType, levels: Seq
     fill = field.fill
     if fill is None:
         return None
-    if isinstance(way, Vocabulary | Buckets):
+    if isinstance(way, Codes | Buckets):
         return _fill_code(fill, leaf, way, dtype)
     if leaf.form in WORDS:
         if not isinstance(fill, str):
@@ -58,11 +58,11 @@ def _fill_number(fill: float | str, dtype: DType) -> Fill | str:
     return int(fill)
 
 
-def _fill_code(fill: float | str, leaf: Leaf, way: Vocabulary | Buckets, dtype: DType) -> Fill | str:
+def _fill_code(fill: float | str, leaf: Leaf, way: Codes | Buckets, dtype: DType) -> Fill | str:
     """Return the code of a fill: that of the word it is, or the number itself where the column holds words."""
     if leaf.form in WORDS:
         if not isinstance(fill, str):
-            limit = len(way.words) if isinstance(way, Vocabulary) else way.num_buckets
+            limit = len(way.words) if isinstance(way, Codes) else way.num_buckets
             if isinstance(way, Buckets) and not 0 <= fill < limit:
                 return f"fill={fill!r} is no bucket of {limit}"
             return _fill_number(fill, dtype)
@@ -75,5 +75,5 @@ def _fill_code(fill: float | str, leaf: Leaf, way: Vocabulary | Buckets, dtype: 
         code = int(number_integers(np.array([int(fill)], leaf.storage), way)[0])
     if code != MISSING:
         return code
-    unknown = way.unknown if isinstance(way, Vocabulary) else None
+    unknown = way.unknown if isinstance(way, Codes) else None
     return f"fill={fill!r} is not in the vocabulary; add it, or give unknown=" if unknown is None else unknown

@@ -22,7 +22,7 @@ from stoker.source.columns.numeric import (
     unscaled_of,
     validity,
 )
-from stoker.source.columns.words import Buckets, FixedBytes, Vocabulary, bytes_as_binary
+from stoker.source.columns.words import Buckets, Codes, FixedBytes, bytes_as_binary
 from stoker.spec import Array
 
 # What numbers become without a detour.
@@ -114,7 +114,7 @@ def _shape_level(values: Array, level: Level, num_rows: int) -> Array:
 
 def _unfold_leaf(array: pa.Array, column: ColumnPlan, depth: int, place: Place) -> Piece:
     """Return innermost values in the dtype planned, nulls filled, [n, *value_shape]."""
-    if isinstance(column.way, Vocabulary | Buckets):
+    if isinstance(column.way, Codes | Buckets):
         coded = codes(array, column, place)
         if coded.valid is not None:
             _check_fill(coded.valid, column, depth, place)

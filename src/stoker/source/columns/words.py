@@ -39,7 +39,7 @@ _SECRET = np.frombuffer(
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Vocabulary:
+class Codes:
     """Each word becomes its place in `words`."""
 
     words: Sequence[str | int]
@@ -60,7 +60,7 @@ class FixedBytes:
     num_bytes: int
 
 
-Way = Vocabulary | Buckets | FixedBytes
+Way = Codes | Buckets | FixedBytes
 
 
 def bytes_hash(value: bytes) -> int:
@@ -85,14 +85,14 @@ def integer_hash(values: Array) -> Array:
     return hashed
 
 
-def number_words(words: pa.Array, way: Vocabulary | Buckets) -> Array:
+def number_words(words: pa.Array, way: Codes | Buckets) -> Array:
     """Return the code or bucket of each word, int64 [len(words)].
 
     MISSING stands for a word outside the vocabulary; what stands at nulls means nothing.
     """
     if len(words) == 0:
         return np.zeros(0, np.int64)
-    if isinstance(way, Vocabulary):
+    if isinstance(way, Codes):
         return _LOOKUPS.get(way.words, words.type).codes(words)
     if len(words) >= _MANY_WORDS or loops.is_at_hand(_KERNELS):
         kernels = loops.find(_KERNELS)
@@ -125,7 +125,7 @@ def take_words(numbers: Array, indices: pa.Array) -> Array:
     return taken
 
 
-def number_integers(values: Array, way: Vocabulary | Buckets) -> Array:
+def number_integers(values: Array, way: Codes | Buckets) -> Array:
     """Return the code or bucket of each integer, int64 [n]; MISSING for one outside the vocabulary."""
     if isinstance(way, Buckets):
         return (integer_hash(values) % np.uint64(way.num_buckets)).astype(np.int64)
