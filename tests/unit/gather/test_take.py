@@ -209,7 +209,7 @@ def test_rows_taken_in_one_call_are_the_rows_asked_for(table, num, width, room):
     taken = take.take_rows(records, fields, take.Places(slot, row), out, memory_for, expected_bytes=room)
     np.testing.assert_array_equal(out, records[row])
     for entry, offsets, begin in zip(spec.strip or spec, taken.offsets, taken.begins.tolist(), strict=True):
-        values, borders = arrays[entry.name]
+        values, borders = arrays[entry.name].values, arrays[entry.name].offsets
         expected = [values[borders[r] : borders[r + 1]] for r in row.tolist()]
         np.testing.assert_array_equal(np.diff(offsets), [len(one) for one in expected])
         found = taken.values[begin : begin + int(offsets[-1]) * entry.value_bytes]
@@ -295,7 +295,7 @@ def test_lists_of_any_length_come_out_whole_with_a_long_one_here_and_there(kinds
         take.copy_fields(fields.memory, sources, fields.value_bytes, offsets, memory_for, compiled=False),
     ]
     for i, entry in enumerate(spec.strip or spec):
-        values, borders = arrays[entry.name]
+        values, borders = arrays[entry.name].values, arrays[entry.name].offsets
         expected = np.concatenate([values[:0], *(values[borders[r] : borders[r + 1]] for r in row.tolist())])
         for found_offsets, begins, content, _ in found:
             np.testing.assert_array_equal(found_offsets[i], offsets_of(np.diff(borders)[row]))
