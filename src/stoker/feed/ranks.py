@@ -80,6 +80,10 @@ class Ranks:
         self._seen = brought_together()
         return self._settled[0]
 
+    def own(self) -> None:
+        """Decide for this process and its workers, which is no worker of the one that this was copied from."""
+        self._of_owner = None
+
     def prove(self) -> None:
         """Raise as `settle` does where somebody has brought ranks together since. Costs next to nothing."""
         if brought_together() != self._seen:

@@ -136,9 +136,10 @@ class TorchDataset(IterableDataset[Tensors]):
         return self._agreed
 
     def own(self) -> None:
-        """Let this process agree with its own workers alone, where it is no worker and was sent this, or forked."""
+        """Let this process and its own workers agree alone, on passes and ranks, where it was sent this, or forked."""
         if self._owner != os.getpid() and get_worker_info() is None:
             self._agreed, self._owner = self._agreed.copy(), os.getpid()
+            self._ranks.own()
 
     # ------------------------------------------------------------------ in the process that owns the DataLoader
 
