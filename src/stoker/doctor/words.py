@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from stoker.words import duration_text
+
 
 def rate_text(samples_s: float) -> str:
     """Return a rate in three digits: "218,000", "1.25 M", "912"."""
@@ -29,11 +31,7 @@ def time_text(seconds: float) -> str:
         return f"{seconds * 1e3:.3g} ms"
     if seconds < 99.5:
         return f"{seconds:.3g} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min"
+    return duration_text(seconds)
 
 
 def share_text(share: float) -> str:
