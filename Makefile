@@ -4,8 +4,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$p && break; done)
 BIN := .venv/bin
-# Without machine code for other processors, which a wheel has (hatch_build.py): `loops` makes that of this one.
-PIP := HATCH_BUILD_NO_HOOKS=true $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help loops demo test test-slow test-integrations lint bench bench-rivals bench-gpu clean
@@ -48,7 +47,7 @@ clean: ## Remove what make made
 	@test -n "$(PYTHON)" || { echo "Stoker needs Python 3.11 or newer with venv; name it with: make PYTHON=/path/to/python"; exit 1; }
 	$(PYTHON) -m venv .venv
 
-.venv/core: pyproject.toml constraints.txt | .venv/bin/python
+.venv/core: pyproject.toml constraints.txt $(wildcard native/* native/bindings/*) | .venv/bin/python
 	$(PIP) -e .
 	@touch $@
 
@@ -64,7 +63,7 @@ loops: .venv/core
 # Frameworks in an environment of their own: they hold back versions of much else.
 .venv-integrations/made: pyproject.toml constraints.txt constraints-integrations.txt | .venv/bin/python
 	test -x .venv-integrations/bin/python || $(PYTHON) -m venv .venv-integrations
-	HATCH_BUILD_NO_HOOKS=true .venv-integrations/bin/python -m pip install --quiet --disable-pip-version-check \
+	.venv-integrations/bin/python -m pip install --quiet --disable-pip-version-check \
 		-c constraints.txt -c constraints-integrations.txt \
 		-e '.[torch,lightning,transformers]' 'ray[train]' torchdata hypothesis pytest pytest-timeout
 	@touch $@

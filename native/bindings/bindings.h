@@ -1,0 +1,14 @@
+// What each file of bindings adds to the module `stoker._native`.
+#pragma once
+
+#include "arrays.h"
+
+namespace stoker {
+
+void bind_permutation(nb::module_& module);
+
+// The interpreter's lock is given up while a function runs. To get it back takes as long as it takes beside threads
+// that hold it, so what is over in microseconds keeps it.
+using WithoutLock = nb::call_guard<nb::gil_scoped_release>;
+
+}  // namespace stoker

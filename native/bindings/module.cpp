@@ -1,0 +1,6 @@
+#include "bindings.h"
+
+NB_MODULE(_native, module) {
+  module.doc() = "Stoker's native core: plain data in, plain data out.";
+  stoker::bind_permutation(module);
+}
