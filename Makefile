@@ -5,9 +5,10 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	&& echo $$p && break; done)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+CMAKE := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cmake
 
 .DEFAULT_GOAL := help
-.PHONY: help loops demo test test-slow test-integrations lint bench bench-rivals bench-gpu clean
+.PHONY: help loops demo test test-native test-slow test-integrations lint bench bench-rivals bench-gpu clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -15,8 +16,13 @@ help: ## Show what can be made
 demo: loops ## Five ways to feed an accelerator, side by side, on this machine (under 4 minutes)
 	$(BIN)/stoker demo
 
-test: .venv/dev loops ## The tests (a few minutes)
+test: .venv/dev loops test-native ## The tests (a few minutes)
 	$(BIN)/python -m pytest -m "not slow" -n 2
+
+test-native: .venv/dev ## The tests of the native code, under AddressSanitizer and UndefinedBehaviorSanitizer
+	@$(CMAKE) -S native -B build/native-tests -G Ninja -DSTOKER_TESTS=ON --log-level=WARNING
+	@$(CMAKE) --build build/native-tests -- --quiet
+	build/native-tests/native_tests
 
 test-slow: .venv/dev loops ## The long and costly tests
 	$(BIN)/python -m pytest -m slow
