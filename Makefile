@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 CMAKE := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cmake
 
 .DEFAULT_GOAL := help
-.PHONY: help loops demo test test-native test-slow test-integrations lint bench bench-rivals bench-gpu clean
+.PHONY: help loops demo test test-native test-slow test-integrations lint docs bench bench-rivals bench-gpu clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -36,6 +36,9 @@ lint: .venv/dev ## Linter, formatter, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: .venv/dev ## The documentation site, in site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+
 bench: loops ## Ours against the machine's ceilings, as ratios
 	$(BIN)/python -m benchmarks
 
@@ -46,7 +49,7 @@ bench-gpu: .venv/dev loops ## What needs a GPU: copies, chunks that stay there, 
 	$(BIN)/python -m benchmarks.gpu
 
 clean: ## Remove what make made
-	rm -rf .venv .venv-integrations benchmarks/.environments benchmarks/rivals/.environments build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis \
+	rm -rf .venv .venv-integrations benchmarks/.environments benchmarks/rivals/.environments build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis \
 		src/stoker/machine_code/images
 
 .venv/bin/python:
@@ -63,7 +66,7 @@ loops: .venv/core
 
 # torch is pinned to a version by constraints.txt: the newest one brings gigabytes of CUDA libraries along.
 .venv/dev: .venv/core
-	$(PIP) -e '.[dev,fsspec,torch]'
+	$(PIP) -e '.[dev,docs,fsspec,torch]'
 	@touch $@
 
 # Frameworks in an environment of their own: they hold back versions of much else.

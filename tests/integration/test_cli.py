@@ -15,7 +15,7 @@ from tests.strategies import check_samples, write_files
 import stoker
 from stoker.cli import main
 
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "reference" / "cli.md"
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def shell(*arguments, **options):
 
 
 def fields_of(command):
-    """Return the names that docs/cli.md gives for a command's JSON."""
+    """Return the names that docs/reference/cli.md gives for a command's JSON."""
     section = re.search(rf"^### JSON of `{command}`\n(.*?)(?=^#|\Z)", DOCS.read_text(), re.MULTILINE | re.DOTALL)
     return set(re.findall(r"^\| `(\w+)`", section[1], re.MULTILINE))
 

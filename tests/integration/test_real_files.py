@@ -29,7 +29,7 @@ from tests.integration.real_files.page import (
 import stoker
 from stoker import Field
 
-# A sound file that crashed another reader; docs/real-files.md says what it is.
+# A sound file that crashed another reader; docs/reference/real-files.md says what it is.
 SOUND = "ARROW-GH-43605.parquet"
 # Maps beside the broken column would be refused before anything is read in parts.
 COLUMNS = {"ARROW-GH-41317.parquet": ["boolean", "timestamp_us_no_tz"], "ARROW-GH-41321.parquet": ["int64"]}

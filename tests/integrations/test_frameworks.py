@@ -1,7 +1,7 @@
 """Each row once and in order, in the loop of each framework, on one rank and two, left and made anew in mid-epoch.
 
-Where a framework cannot be right, an error says before the first batch which way works. `docs/frameworks.md` says of
-each what is run here.
+Where a framework cannot be right, an error says before the first batch which way works. `docs/how-to/frameworks.md`
+says of each what is run here.
 """
 
 from __future__ import annotations

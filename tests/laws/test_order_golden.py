@@ -18,8 +18,9 @@ GOLDEN = json.loads((ROOT / "tests" / "golden" / "order.json").read_text())
 
 @pytest.fixture(scope="module")
 def specification():
-    """The program of docs/order.md, run."""
-    block = re.search(r"```python\n(import hashlib.*?)```", (ROOT / "docs" / "order.md").read_text(), re.DOTALL)
+    """The program of docs/reference/order.md, run."""
+    page = ROOT / "docs" / "reference" / "order.md"
+    block = re.search(r"```python\n(import hashlib.*?)```", page.read_text(), re.DOTALL)
     names = {}
     exec(block[1], names)
     return names

@@ -23,9 +23,9 @@ GOLDEN = json.loads((ROOT / "tests" / "golden" / "mixture.json").read_text())["m
 
 @pytest.fixture(scope="module")
 def specification():
-    """The programs of docs/order.md, run."""
+    """The programs of docs/reference/order.md, run."""
     names = {}
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "order.md").read_text(), re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "reference" / "order.md").read_text(), re.DOTALL)
     for beginning in ("import hashlib", "from fractions"):
         exec(next(block for block in blocks if block.startswith(beginning)), names)
     return names

@@ -1,7 +1,7 @@
 """The chunk file: reading its header, its arrays, and whether it is what was published. `write` makes it.
 
-A chunk file is a safetensors file with more order in it: see `layout` for the places and docs/chunk-format.md for
-the description.
+A chunk file is a safetensors file with more order in it: see `layout` for the places and
+docs/reference/chunk-format.md for the description.
 """
 
 from __future__ import annotations

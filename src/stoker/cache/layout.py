@@ -4,7 +4,8 @@
     ┆ length ┆ JSON header, blanks ┆ records, zeros ┆ places, zeros ┆ strips ┆ offsets, zeros ┆ values ┆
                a whole number of pages P; so are the records, and those of runs behind them
 
-docs/chunk-format.md is the description for readers of other programs; a change here is another FORMAT_VERSION.
+docs/reference/chunk-format.md is the description for readers of other programs; a change here is another
+FORMAT_VERSION.
 """
 
 from __future__ import annotations

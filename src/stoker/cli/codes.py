@@ -1,4 +1,4 @@
-"""Exit codes, which scripts rely on; docs/cli.md says what each means."""
+"""Exit codes, which scripts rely on; docs/reference/cli.md says what each means."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def permute(index: npt.ArrayLike, *, size: int, key: int) -> Int64:
 
     Source:
         Black and Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002: cycle walking. Fisher and Yates for
-        sizes up to 256. docs/order.md has the whole construction with examples.
+        sizes up to 256. docs/reference/order.md has the whole construction with examples.
 
     Example:
         >>> permute([0, 1, 2, 3, 4], size=5, key=7)

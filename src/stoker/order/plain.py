@@ -1,7 +1,7 @@
 """The arithmetic of the order in NumPy: the reference, and what runs where numba cannot be imported.
 
 `compiled.py` does the same in machine code. The two must agree on every integer; the laws hold them to it.
-docs/order.md explains the construction, so change nothing here without a new order version.
+docs/reference/order.md explains the construction, so change nothing here without a new order version.
 """
 
 from __future__ import annotations

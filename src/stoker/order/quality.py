@@ -17,7 +17,7 @@ from stoker.order.explain import Samples, samples_of
 from stoker.order.plain import Int64
 from stoker.order.steps import Steps
 
-# A random permutation stays within it at 65,536 samples and more: docs/order.md has the measurements.
+# A random permutation stays within it at 65,536 samples and more: docs/concepts/order.md has the measurements.
 RANDOM_CHI_SQUARE = 1.05
 # Labels of a batch vary as those of a random batch of half the size would: so do its gradients.
 WEAK_CHI_SQUARE = 2.0

@@ -2,9 +2,9 @@
 
     oracle.py     what a column's values should be, one Python object at a time
     answers.py    load a file; where it is refused, load what can be loaded of it
-    page.py       docs/real-files.md: its tables, read and written
+    page.py       docs/reference/real-files.md: its tables, read and written
     child.py      the same in a process of its own, with little memory and little time
     damage.py     sound files with bytes flipped, zeroed, cut off
 
-`python -m tests.integration.real_files` writes the tables of docs/real-files.md anew.
+`python -m tests.integration.real_files` writes the tables of docs/reference/real-files.md anew.
 """

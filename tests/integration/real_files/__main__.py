@@ -1,4 +1,4 @@
-"""Write the tables of docs/real-files.md anew."""
+"""Write the tables of docs/reference/real-files.md anew."""
 
 import sys
 

@@ -140,7 +140,7 @@ def fill_for(kind: pa.DataType) -> float | str:
 
 
 def delivered(kind: pa.DataType, array: Any) -> list[Any]:
-    """Bring an array of a batch to the common form; it must have the dtype that docs/types.md promises."""
+    """Bring an array of a batch to the common form; it must have the dtype that docs/reference/types.md promises."""
     kind = plain_type(kind)
     if _is_list(kind) or _is_bytes(kind):
         if isinstance(array, Ragged):
@@ -170,7 +170,7 @@ def delivered(kind: pa.DataType, array: Any) -> list[Any]:
 
 
 def dtype_of(kind: pa.DataType) -> np.dtype[Any]:
-    """The dtype that docs/types.md promises for a number."""
+    """The dtype that docs/reference/types.md promises for a number."""
     name = str(kind)
     if name in _FLOATS:
         return np.dtype(_FLOATS[name][1])

@@ -1,4 +1,4 @@
-"""docs/real-files.md: its tables, as they are written and as they should be."""
+"""docs/reference/real-files.md: its tables, as they are written and as they should be."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 from tests.integration.real_files.child import REPOSITORY, run_tasks
 
-PAGE = REPOSITORY / "docs" / "real-files.md"
+PAGE = REPOSITORY / "docs" / "reference" / "real-files.md"
 SHARED = REPOSITORY.parent / "shared" / "data"
 
 # Heading of a table -> folder below `SHARED`, and which of its files or folders the table lists.

@@ -13,7 +13,7 @@
     nulls     the one wording of a null without an answer
     overview  what each column becomes, as rows to print
 
-The answers are in docs/types.md.
+The answers are in docs/reference/types.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The answer as one JSON object; docs/trace.md says what each field is."""
+"""The answer as one JSON object; docs/how-to/trace.md says what each field is."""
 
 from __future__ import annotations
 
