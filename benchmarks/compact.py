@@ -69,8 +69,8 @@ def run_speed(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
 def _loader(data: DemoData, folder: Path, form: Any) -> Loader:
     columns = [name for name in column_names() if name not in RAGGED]
     fields = {
-        "dense": Field("float32", columns="dense_*", kept_as=form),
-        "ids": Field("int64", columns="id_*", kept_as=None if form is None else "int32"),
+        "dense": Field("float32", columns="dense_*", storage_dtype=form),
+        "ids": Field("int64", columns="id_*", storage_dtype=None if form is None else "int32"),
     }
     dataset = Dataset([str(path) for path in data.paths], columns=columns, fields=fields)
     return Loader(dataset, batch_size=BATCH_SIZE, shuffle=True, cache=folder / "cache", num_threads=2)

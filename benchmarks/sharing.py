@@ -1,7 +1,7 @@
 """Repeated features: what keeping and carrying them once saves, against what the bytes allow.
 
 Of a row's bytes the share s belongs to its query, and a query has f rows: at best 1 / (s / f + 1 - s) times less is
-kept and carried. Rows that belong to a query come together (`shuffle_by="query_id"`).
+kept and carried. Rows that belong to a query come together (`group_by="query_id"`).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _loader(dataset: Dataset, folder: Path, name: str, *, shared: Literal["expan
         dataset,
         batch_size=NUM_GROUPS,
         shuffle=True,
-        shuffle_by=KEY,
+        group_by=KEY,
         cache=folder / f"sharing-{name}",
         num_threads=NUM_THREADS,
         shared=shared,

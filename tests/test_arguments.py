@@ -114,7 +114,7 @@ WRONG = {
     (stoker.Loader, "cache_limit"): [0, -1, 2.5, True, "much", float("nan")],
     (stoker.Loader, "remainder"): [None, "last", 1],
     (stoker.Loader, "trace"): [True, "trace.json"],
-    (stoker.Loader, "shuffle_by"): [3, [3], "", {"a"}],
+    (stoker.Loader, "group_by"): [3, [3], "", {"a"}],
     (stoker.Loader, "weights"): [3, ["w"], ""],
     (stoker.Loader, "sequence"): [8, "tokens"],
     (stoker.Loader, "sequence_shard"): [1, stoker.Shard()],

@@ -24,8 +24,8 @@ Array: TypeAlias = npt.NDArray[Any]
 Form: TypeAlias = Literal["cast", "bfloat16", "bits", "scaled"]
 
 _INTEGERS = ("int8", "int16", "int32", "uint8", "uint16", "uint32")
-KEPT_AS = ("float16", "bfloat16", *_INTEGERS, "bits")
-"""What `Field(kept_as=...)` takes, beside a `Scaled`."""
+STORAGE_DTYPES = ("float16", "bfloat16", *_INTEGERS, "bits")
+"""What `Field(storage_dtype=...)` takes, beside a `Scaled`."""
 
 # bfloat16 is the upper half of a float32.
 _HALF = 16
@@ -77,7 +77,7 @@ class Scaled:
         return (self.high - self.low) / int(np.iinfo(self.dtype).max)
 
 
-KeptAs: TypeAlias = str | Scaled
+StorageDtype: TypeAlias = str | Scaled
 
 
 @dataclass(frozen=True)
@@ -122,49 +122,54 @@ class MisfitError(ValueError):
         self.index = index
 
 
-def check_kept_as(kept_as: KeptAs) -> None:
+def check_storage_dtype(storage_dtype: StorageDtype) -> None:
     """Raise where this is no form.
 
     Raises:
         ValueError: A name that is none.
         TypeError: Neither a name nor a `Scaled`.
     """
-    if isinstance(kept_as, Scaled):
+    if isinstance(storage_dtype, Scaled):
         return
-    if not isinstance(kept_as, str):
-        raise TypeError(f"Field: kept_as must be one of {', '.join(KEPT_AS)}, or a Scaled, not {kept_as!r}")
-    if kept_as not in KEPT_AS:
-        raise ValueError(f"Field: kept_as must be one of {', '.join(KEPT_AS)}, or a Scaled, not {kept_as!r}")
+    wrong = f"Field: storage_dtype must be one of {', '.join(STORAGE_DTYPES)}, or a Scaled, not {storage_dtype!r}"
+    if not isinstance(storage_dtype, str):
+        raise TypeError(wrong)
+    if storage_dtype not in STORAGE_DTYPES:
+        raise ValueError(wrong)
 
 
 def plan_compact(
-    kept_as: KeptAs, dtype: np.dtype[Any], shape: tuple[int, ...]
+    storage_dtype: StorageDtype, dtype: np.dtype[Any], shape: tuple[int, ...]
 ) -> tuple[np.dtype[Any], tuple[int, ...], Compact] | str:
     """Return dtype and shape of what is kept and how it is widened; or why that cannot be.
 
     Args:
-        kept_as: What the user wants.
+        storage_dtype: What the user wants.
         dtype: Delivered.
         shape: Delivered, of one sample or value.
     """
-    if isinstance(kept_as, Scaled):
+    if isinstance(storage_dtype, Scaled):
         if dtype.kind != "f":
             return f"a range is for floats, and the field is {dtype.name}"
-        return np.dtype(kept_as.dtype), shape, Compact("scaled", dtype, shape, kept_as.low, kept_as.step)
-    if kept_as == "bits":
+        return (
+            np.dtype(storage_dtype.dtype),
+            shape,
+            Compact("scaled", dtype, shape, storage_dtype.low, storage_dtype.step),
+        )
+    if storage_dtype == "bits":
         if dtype.kind != "b":
             return f"bits are for bools, and the field is {dtype.name}"
         if not shape:
             return "a single bool takes a byte in any form; stack several in one field"
         return np.dtype(np.uint8), (*shape[:-1], -(-shape[-1] // 8)), Compact("bits", dtype, shape)
-    if kept_as in ("float16", "bfloat16"):
+    if storage_dtype in ("float16", "bfloat16"):
         if dtype.kind != "f" or dtype.itemsize <= 2:
-            return f"{kept_as} is for wider floats, and the field is {dtype.name}"
-        form: Form = "bfloat16" if kept_as == "bfloat16" else "cast"
+            return f"{storage_dtype} is for wider floats, and the field is {dtype.name}"
+        form: Form = "bfloat16" if storage_dtype == "bfloat16" else "cast"
         return np.dtype(np.uint16 if form == "bfloat16" else np.float16), shape, Compact(form, dtype, shape)
-    kept = np.dtype(kept_as)
+    kept = np.dtype(storage_dtype)
     if dtype.kind not in "iu" or dtype.itemsize <= kept.itemsize:
-        return f"{kept_as} is for wider integers, and the field is {dtype.name}"
+        return f"{storage_dtype} is for wider integers, and the field is {dtype.name}"
     return kept, shape, Compact("cast", dtype, shape)
 
 

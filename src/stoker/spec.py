@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker.arguments import explain_arguments, flag, integer, names, near
-from stoker.compact import Compact, KeptAs, check_kept_as
+from stoker.compact import Compact, StorageDtype, check_storage_dtype
 from stoker.ragged import Ragged as Ragged
 from stoker.ragged import Shared as Shared
 
@@ -57,8 +57,8 @@ class Field:
             error.
         fill: Value that stands for null. For lists a null list is an empty list when `fill` is given.
         mask: Also give the bool field `<name>_mask`, True where the value was there. Nulls become `fill`, or zero.
-        kept_as: A narrower form in which the field lies in the cache, is gathered and goes to a device, where it is
-            widened to `dtype` again: "float16" or "bfloat16" for floats, "int32", "uint16", ... for integers, "bits"
+        storage_dtype: A narrower form in which the field lies in the cache, is gathered and goes to a device, where it
+            is widened to `dtype` again: "float16" or "bfloat16" for floats, "int32", "uint16", ... for integers, "bits"
             for stacked bools, a `Scaled` for floats of a known range. A value that does not fit is an error.
 
     Raises:
@@ -79,11 +79,11 @@ class Field:
     num_bytes: int | None = field(default=None, kw_only=True)
     fill: float | str | None = field(default=None, kw_only=True)
     mask: bool = field(default=False, kw_only=True)
-    kept_as: KeptAs | None = field(default=None, kw_only=True)
+    storage_dtype: StorageDtype | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        if self.kept_as is not None:
-            check_kept_as(self.kept_as)
+        if self.storage_dtype is not None:
+            check_storage_dtype(self.storage_dtype)
         if self.dtype is not None:
             if not isinstance(self.dtype, str | type | np.dtype):
                 raise TypeError(f"Field: dtype must be the name of a dtype, such as 'float32', not {self.dtype!r}")
@@ -145,7 +145,7 @@ class Field:
             "fill": self.fill if self.fill is None else repr(self.fill),
             "mask": self.mask,
             # Left out where it is not asked for: chunks from before there was such a thing stay what they are.
-            **({} if self.kept_as is None else {"kept_as": repr(self.kept_as)}),
+            **({} if self.storage_dtype is None else {"storage_dtype": repr(self.storage_dtype)}),
         }
 
 

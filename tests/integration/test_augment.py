@@ -113,11 +113,11 @@ def test_rows_of_groups_may_be_left_out_where_their_offsets_say_so(dataset):
         is_kept = np.concatenate([np.arange(n) < 2 for n in np.diff(batch["group_offsets"])])
         return {"id": ids[is_kept], "group_offsets": np.arange(len(batch["group_offsets"])) * 2}
 
-    with stoker.Loader(dataset, batch_size=5, shuffle_by="group", augment=first_two) as loader:
+    with stoker.Loader(dataset, batch_size=5, group_by="group", augment=first_two) as loader:
         assert next(iter(loader))["id"].tolist() == [0, 1, 5, 6, 10, 11, 15, 16, 20, 21]
     wrong = lambda batch, rng: first_two(batch, rng) | {"id": batch["id"]}  # noqa: E731
     with (
-        stoker.Loader(dataset, batch_size=5, shuffle_by="group", augment=wrong, num_threads=1) as loader,
+        stoker.Loader(dataset, batch_size=5, group_by="group", augment=wrong, num_threads=1) as loader,
         pytest.raises(ValueError, match="'id' with 25 rows, but the batch has 10"),
     ):
         next(iter(loader))
@@ -174,7 +174,7 @@ def test_a_sample_has_one_seed_an_epoch_on_any_ranks_in_any_batches(dataset, lan
 @pytest.mark.parametrize(
     ("options", "num"),
     [
-        ({"shuffle_by": "group"}, 5),
+        ({"group_by": "group"}, 5),
         ({"sequence": stoker.NGram(length=2, keys="group")}, 5),
         ({"sequence": stoker.Pack("words", length=4)}, 5),
     ],

@@ -189,7 +189,7 @@ def test_groups_of_rows_are_those_of_the_rows_that_are_left(tmp_path):
     expected = DeltaTable(place).scan().read_all()
     for chunk_size in (500, "32MiB"):
         dataset = stoker.Dataset(f"delta://{place}", chunk_size=chunk_size)
-        with stoker.Loader(dataset, batch_size=3, shuffle_by="query", remainder="keep") as loader:
+        with stoker.Loader(dataset, batch_size=3, group_by="query", remainder="keep") as loader:
             batches = [list(zip(batch["id"].tolist(), batch["query"].tolist(), strict=True)) for batch in loader]
         assert sorted(i for batch in batches for i, _ in batch) == sorted(pa.table(expected)["id"].to_pylist())
         assert all(len({query for _, query in batch}) <= 3 for batch in batches)

@@ -42,7 +42,7 @@ ROWS = {
     "windows": {"shuffle": True, "sequence": stoker.NGram(length=2)},
     "at places": {"sequence": stoker.NGram({0: ["id", "vector"], 1: ["id", "history"], 3: ["vector"]})},
     "packed": {"sequence": stoker.Pack("history", length=8, per_segment=["id", "vector"])},
-    "groups": {"shuffle": True, "shuffle_by": "flag"},
+    "groups": {"shuffle": True, "group_by": "flag"},
     "augmented": {"augment": lambda batch, _: {"id": batch["id"][::-1], "more": batch["vector"] + 1}},
 }
 

@@ -66,7 +66,7 @@ ORDER = ["--batch-size", 8, "--world-size", 3, "--seed", 5, "--shuffle", "--wind
 OPTIONS = {"batch_size": 8, "world_size": 3, "seed": 5, "shuffle": True, "window": 3}
 UNITS = [
     ({}, []),
-    ({"shuffle_by": "q"}, ["--shuffle-by", "q"]),
+    ({"group_by": "q"}, ["--group-by", "q"]),
     ({"weights": "w"}, ["--weights", "w"]),
     ({"sequence": stoker.Pack("tokens", length=16)}, ["--sequence", "mixing.py:pack"]),
 ]
@@ -159,11 +159,11 @@ def test_order_quality_refuses_a_column_that_is_of_numbers_here_and_of_words_the
 
 
 def test_warm_fills_the_chunks_of_all_data_sets(run):
-    code, out, _ = run("warm", "mixing.py:mixed", "--cache", "cache", "--shuffle-by", "q")
+    code, out, _ = run("warm", "mixing.py:mixed", "--cache", "cache", "--group-by", "q")
     assert code == 0
     assert out.count("cache is warm") == 3
     assert out.count("groups of q, made of") == 3
-    with stoker.Loader(stoker.Mixture(datasets()), batch_size=9, shuffle_by="q", cache="cache") as loader:
+    with stoker.Loader(stoker.Mixture(datasets()), batch_size=9, group_by="q", cache="cache") as loader:
         list(loader)
         assert loader.stats().num_built == 0
     code, out, _ = run("warm", "mixing.py:mixed", "--cache", "cache", "--json")

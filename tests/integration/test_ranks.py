@@ -76,11 +76,11 @@ def test_groups_stay_whole_over_a_kill_and_a_restart_with_more_ranks(tmp_path):
         query = pc.divide(table["id"], 4)
         groups += [list(run) for _, run in itertools.groupby(table["id"].to_pylist(), key=lambda i: i // 4)]
         pq.write_table(table.append_column("query", query), file, row_group_size=50)
-    killed = torchrun(tmp_path, run="first", num_ranks=2, arguments=["--kill-after", "3", "--shuffle-by", "query"])
+    killed = torchrun(tmp_path, run="first", num_ranks=2, arguments=["--kill-after", "3", "--group-by", "query"])
     assert killed.returncode != 0
     saved = torch.load(tmp_path / "checkpoint.pt")
     assert saved["num_steps"] == 3
-    restarted = torchrun(tmp_path, run="second", num_ranks=3, arguments=["--shuffle-by", "query"])
+    restarted = torchrun(tmp_path, run="second", num_ranks=3, arguments=["--group-by", "query"])
     assert restarted.returncode == 0, restarted.stderr
     before, after = (steps_of(tmp_path, run=run, num_ranks=n) for run, n in (("first", 2), ("second", 3)))
     seen = [group for step in [*before, *after] for ids in step for group in ids]

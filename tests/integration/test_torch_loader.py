@@ -165,7 +165,7 @@ IN_THE_CALLING_THREAD = {
     "padded": {"remainder": "pad", "rank": 1, "world_size": 3},
     "uneven ranks": {"batch_size": None, "global_batch_size": 7, "rank": 1, "world_size": 3},
     "lanes": {"shuffle": True, "lanes": 2, "batch_size": 4},
-    "groups": {"shuffle": True, "shuffle_by": "flag"},
+    "groups": {"shuffle": True, "group_by": "flag"},
     "windows": {"shuffle": True, "sequence": stoker.NGram(length=2)},
     "packed": {"sequence": stoker.Pack("history", length=8, per_segment=["id", "vector"])},
     "shared": {"shared": "unique"},

@@ -57,7 +57,7 @@ def damage(file: Path) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"shuffle_by": "query"},
+        {"group_by": "query"},
         {"weights": "weight"},
         {"sequence": stoker.NGram(length=3, keys="query", timestamp="time")},
         {"sequence": stoker.Pack("tokens", length=16)},
@@ -102,7 +102,7 @@ def test_only_the_columns_that_decide_are_read_to_count():
     assert len(opened) > 5
 
 
-@pytest.mark.parametrize("options", [{"shuffle_by": "query"}, {"weights": "weight"}], ids=["groups", "weights"])
+@pytest.mark.parametrize("options", [{"group_by": "query"}, {"weights": "weight"}], ids=["groups", "weights"])
 def test_ranks_that_start_together_count_once(options, tmp_path):
     storage = MemoryStorage()
     for i in range(4):
@@ -140,7 +140,7 @@ def test_groups_stay_whole_where_row_groups_allow_it_and_what_is_cut_is_reported
     pq.write_table(pa.table({"id": ids, "q": ids // 7}), data / "huge.parquet", row_group_size=1000)
     pq.write_table(pa.table({"id": ids, "q": ids // 7 + 1000}), data / "small.parquet", row_group_size=10)
     dataset = stoker.Dataset(data, chunk_size=1000)
-    with stoker.Loader(dataset, batch_size=10, shuffle_by="q") as loader:
+    with stoker.Loader(dataset, batch_size=10, group_by="q") as loader:
         sizes = loader._opened.num_samples
         assert len(sizes) > 10
         starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
@@ -157,7 +157,7 @@ def test_groups_stay_whole_where_row_groups_allow_it_and_what_is_cut_is_reported
 
 def test_a_key_that_comes_again_is_another_group_and_is_reported(tmp_path):
     pq.write_table(pa.table({"id": np.arange(6), "q": [1, 1, 2, 1, 1, 2]}), write_folder(tmp_path) / "a.parquet")
-    with stoker.Loader(stoker.Dataset(tmp_path / "data"), batch_size=2, shuffle_by="q") as loader:
+    with stoker.Loader(stoker.Dataset(tmp_path / "data"), batch_size=2, group_by="q") as loader:
         assert loader.units.num_units == 4
         assert loader.units.num_reappearing == 2
         assert "2 runs whose key was there before" in str(loader.units)
@@ -199,7 +199,7 @@ def test_tokens_that_a_transform_makes_are_counted_from_its_chunks(folder, tmp_p
 def test_processes_that_transform_cut_the_same_fragments(folder, tmp_path):
     dataset = stoker.Dataset(folder, transform=double, transform_version="1", chunk_size=3000)
     with stoker.Loader(
-        dataset, batch_size=4, shuffle_by="query", cache=tmp_path / "cache", transform_in="processes", num_threads=1
+        dataset, batch_size=4, group_by="query", cache=tmp_path / "cache", transform_in="processes", num_threads=1
     ) as loader:
         ids = np.concatenate([batch["id"] for batch in loader])
     assert ids.tolist() == list(range(NUM_ROWS))
@@ -211,8 +211,8 @@ def test_processes_that_transform_cut_the_same_fragments(folder, tmp_path):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"shuffle_by": "nothing"}, stoker.FieldError, "no file has the column 'nothing'"),
-        ({"shuffle_by": "tokens"}, stoker.FieldError, "'tokens'.*cannot be a key"),
+        ({"group_by": "nothing"}, stoker.FieldError, "no file has the column 'nothing'"),
+        ({"group_by": "tokens"}, stoker.FieldError, "'tokens'.*cannot be a key"),
         ({"weights": "tokens"}, stoker.FieldError, "'tokens'.*cannot be the weights"),
         ({"weights": "nothing"}, stoker.FieldError, "no file has the column 'nothing'"),
         ({"sequence": stoker.NGram({0: ["nothing"]})}, stoker.FieldError, "there is no field 'nothing'"),
@@ -221,7 +221,7 @@ def test_processes_that_transform_cut_the_same_fragments(folder, tmp_path):
         ({"sequence": stoker.Pack("dense", length=8)}, stoker.FieldError, "dense.*not one list a row"),
         ({"sequence": stoker.Pack("tokens", length=8, together="dense")}, stoker.FieldError, "not one list a row"),
         ({"sequence": stoker.Pack("tokens", length=8, pad=0.5)}, ValueError, "pad 0.5 is no int64"),
-        ({"shuffle_by": "query", "weights": "weight"}, ValueError, "give one of them"),
+        ({"group_by": "query", "weights": "weight"}, ValueError, "give one of them"),
     ],
 )
 def test_what_cannot_be_counted_is_refused_when_the_loader_is_made(folder, options, error, message):
@@ -232,8 +232,8 @@ def test_what_cannot_be_counted_is_refused_when_the_loader_is_made(folder, optio
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("group_offsets", {"shuffle_by": "id"}),
-        ("sample_mask", {"shuffle_by": "id", "remainder": "pad"}),
+        ("group_offsets", {"group_by": "id"}),
+        ("sample_mask", {"group_by": "id", "remainder": "pad"}),
         ("sample_mask", {"remainder": "pad"}),
     ],
 )
@@ -321,9 +321,7 @@ def test_a_position_of_other_units_is_another_order(folder):
 
 
 def test_a_row_is_found_in_the_step_of_its_group(folder):
-    with stoker.Loader(
-        stoker.Dataset(folder, chunk_size=3000), batch_size=3, shuffle=True, shuffle_by="query"
-    ) as loader:
+    with stoker.Loader(stoker.Dataset(folder, chunk_size=3000), batch_size=3, shuffle=True, group_by="query") as loader:
         batches = list(loader)
         for i in range(0, NUM_ROWS, 37):
             use = loader.find("part.parquet", i // 50, i % 50, epoch=0)
@@ -378,7 +376,7 @@ def numpy_of(field):
 @pytest.mark.parametrize(
     "options",
     [
-        {"shuffle_by": "query", "remainder": "pad"},
+        {"group_by": "query", "remainder": "pad"},
         {"weights": "weight"},
         {"sequence": stoker.NGram({0: ["id", "tokens", "dense"], 2: ["id"]}, keys="query")},
         {"sequence": stoker.NGram({0: ["dense"], 1: ["dense", "id"], 3: ["dense"]}, keys="query")},
@@ -426,11 +424,11 @@ def test_groups_that_are_torn_are_told_by_a_warning(tmp_path, caplog):
         with stoker.Loader(dataset, batch_size=2, **options):
             return [record.getMessage() for record in caplog.records if record.name == "stoker"]
 
-    assert warnings_of(shuffle_by="whole") == warnings_of() == []
-    (message,) = warnings_of(shuffle_by="mixed")
+    assert warnings_of(group_by="whole") == warnings_of() == []
+    (message,) = warnings_of(group_by="mixed")
     assert "runs whose key was there before" in message
     assert "sort the files by mixed to have them together" in message
-    (message,) = warnings_of(shuffle_by="sorted")
+    (message,) = warnings_of(group_by="sorted")
     assert "runs cut by chunks' borders: the parts of these groups are groups of their own" in message
     (message,) = warnings_of(sequence=stoker.NGram(length=1, keys="mixed"))
     assert "sort the files by mixed to have them together" in message

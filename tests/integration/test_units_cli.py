@@ -33,11 +33,11 @@ def run(capsys, tmp_path, monkeypatch):
 
 
 def test_warm_counts_and_fills_the_chunks_that_such_a_loader_uses(run):
-    code, out, _ = run("warm", "a.parquet", "--cache", "cache", "--chunk-size", "1kB", "--shuffle-by", "q")
+    code, out, _ = run("warm", "a.parquet", "--cache", "cache", "--chunk-size", "1kB", "--group-by", "q")
     assert code == 0
     assert "groups of q, made of 200 rows" in out
     dataset = stoker.Dataset("a.parquet", chunk_size="1kB")
-    with stoker.Loader(dataset, batch_size=4, shuffle_by="q", cache="cache") as loader:
+    with stoker.Loader(dataset, batch_size=4, group_by="q", cache="cache") as loader:
         list(loader)
         assert loader.stats().num_built == 0
     code, out, _ = run("warm", "a.parquet", "--cache", "cache", "--sequence", "shapes.py:pack", "--json")
@@ -49,7 +49,7 @@ def test_warm_counts_and_fills_the_chunks_that_such_a_loader_uses(run):
 @pytest.mark.parametrize(
     ("options", "arguments"),
     [
-        ({"shuffle_by": "q"}, ["--shuffle-by", "q"]),
+        ({"group_by": "q"}, ["--group-by", "q"]),
         ({"weights": "w"}, ["--weights", "w"]),
         ({"sequence": stoker.Pack("tokens", length=16)}, ["--sequence", "shapes.py:pack"]),
     ],
@@ -70,7 +70,7 @@ def test_explain_names_the_rows_that_such_a_loader_uses(run, options, arguments)
 
 
 def test_a_row_is_found_by_its_group(run):
-    with stoker.Loader(stoker.Dataset("a.parquet"), batch_size=4, shuffle=True, shuffle_by="q") as loader:
+    with stoker.Loader(stoker.Dataset("a.parquet"), batch_size=4, shuffle=True, group_by="q") as loader:
         use = loader.find("a.parquet", 2, 7)
     code, out, _ = run(
         "explain",
@@ -82,7 +82,7 @@ def test_a_row_is_found_by_its_group(run):
         "--batch-size",
         4,
         "--shuffle",
-        "--shuffle-by",
+        "--group-by",
         "q",
         "--json",
     )
@@ -143,10 +143,10 @@ def test_every_step_of_a_row_is_found(run, options, arguments, lanes):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--step", 0, "--weights", "w", "--shuffle-by", "q"], "shuffle_by and weights each say"),
+        (["--step", 0, "--weights", "w", "--group-by", "q"], "group_by and weights each say"),
         (["--step", 0, "--sequence", "shapes.py:other"], "sequence must be a stoker.NGram or a stoker.Pack, not 3"),
         (["--step", 0, "--sequence", "shapes.py:none"], "has nothing with the name 'none'"),
-        (["--step", 0, "--shuffle-by", "none"], "no file has the column 'none'"),
+        (["--step", 0, "--group-by", "none"], "no file has the column 'none'"),
     ],
 )
 def test_what_makes_no_sense_is_told_in_one_line(run, arguments, message):
@@ -177,7 +177,7 @@ def test_tokens_of_a_transform_need_a_cache_that_knows_them(run, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "told", "num_units"),
     [
-        (["--shuffle-by", "q"], "groups of q", 34),
+        (["--group-by", "q"], "groups of q", 34),
         (["--weights", "w"], "draws by w", 200),
         (["--sequence", "shapes.py:pack"], "rows of 16 tokens, cut", -(-sum(i % 9 for i in range(200)) // 16)),
     ],
@@ -209,7 +209,7 @@ def test_order_quality_measures_the_order_of_units(run, tmp_path, how):
         "import stoker\npack = stoker.Pack('tokens', length=16)\nngram = stoker.NGram(length=2, keys='q')\n"
     )
     arguments, told, num_units = {
-        "groups": (["--shuffle-by", "q"], "groups of q", 5000),
+        "groups": (["--group-by", "q"], "groups of q", 5000),
         "windows": (["--sequence", "shapes2.py:ngram"], "windows of 2 rows of q", 15_000),
         "packed": (["--sequence", "shapes2.py:pack"], "rows of 16 tokens, cut", 20_000),
         "weights": (["--weights", "w"], "draws by w", 20_000),

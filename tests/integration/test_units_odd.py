@@ -32,7 +32,7 @@ def test_keys_without_a_plain_layout_make_groups(tmp_path, kind):
     words = ["a", "a", "b", None, None, "a", "c", "c"]
     values = [word if word is None or not pa.types.is_binary_view(kind) else word.encode() for word in words]
     dataset = written(tmp_path, key=pa.array(values, kind), chunk_size=30)
-    with stoker.Loader(dataset, batch_size=1, shuffle_by="key") as loader:
+    with stoker.Loader(dataset, batch_size=1, group_by="key") as loader:
         assert [batch["id"].tolist() for batch in loader] == [[0, 1], [2], [3], [4], [5], [6, 7]]
         assert loader.units.num_cut == 1
         assert loader.units.num_reappearing == 0
@@ -52,8 +52,8 @@ def test_views_of_bytes_are_packed(tmp_path, kind):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"shuffle_by": "user"}, r"'user' is 2 columns: user\.name, user\.age; name those that count"),
-        ({"shuffle_by": ["id", "user"]}, r"'user' is 2 columns"),
+        ({"group_by": "user"}, r"'user' is 2 columns: user\.name, user\.age; name those that count"),
+        ({"group_by": ["id", "user"]}, r"'user' is 2 columns"),
         ({"sequence": stoker.NGram(length=2, timestamp="user")}, r"'user' is 2 columns"),
     ],
 )
@@ -62,7 +62,7 @@ def test_a_struct_is_no_key_but_its_parts_are(tmp_path, options, message):
     dataset = written(tmp_path, chunk_size=4000, user=users)
     with pytest.raises(stoker.FieldError, match=message):
         stoker.Loader(dataset, batch_size=1, **options)
-    with stoker.Loader(dataset, batch_size=1, shuffle_by=["user.name", "user.age"]) as loader:
+    with stoker.Loader(dataset, batch_size=1, group_by=["user.name", "user.age"]) as loader:
         assert [batch["id"].tolist() for batch in loader] == [[0, 1], [2]]
 
 

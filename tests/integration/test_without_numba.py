@@ -51,11 +51,11 @@ print(
     found(Dataset(url), window=2, lanes=2),
     found(Dataset(url, share=share)),
     found(Dataset(url, share=share), shared="unique"),
-    found(Dataset(url, share=share, columns=["key", "key_list", "id"]), shared="unique", shuffle_by="key"),
-    found(Dataset(url), shuffle_by="key"),
+    found(Dataset(url, share=share, columns=["key", "key_list", "id"]), shared="unique", group_by="key"),
+    found(Dataset(url), group_by="key"),
     found(Dataset(url, columns=["a", "twin"]), sequence=Pack("a", length=16, together=["twin"])),
     found(Mixture({"a": Dataset(url), "b": Dataset(url, filters=[("id", "<", 300)])}, weights={"a": 1, "b": 2})),
-    found(Dataset(url, fields={"a": Field("int64", kept_as="uint16")})),
+    found(Dataset(url, fields={"a": Field("int64", storage_dtype="uint16")})),
     found(Dataset(url, columns=["id", "key_values"]), weights="id"),
 )
 if sys.argv[1] == "kept":

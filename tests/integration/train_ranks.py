@@ -18,7 +18,7 @@ import stoker
 from stoker.torch import TorchLoader
 
 
-def train(folder: Path, *, save_every: int, kill_after: int | None, shuffle_by: str | None) -> None:
+def train(folder: Path, *, save_every: int, kill_after: int | None, group_by: str | None) -> None:
     """Train one epoch with DDP from where the checkpoint says; write down the ids of every step."""
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     rank = dist.get_rank()
@@ -27,7 +27,7 @@ def train(folder: Path, *, save_every: int, kill_after: int | None, shuffle_by: 
     model = DistributedDataParallel(torch.nn.Linear(3, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
     options = {"shuffle": True, "seed": 11, "window": 2, "lanes": 1, "cache": folder / "cache", "num_threads": 1}
-    options["shuffle_by"] = shuffle_by
+    options["group_by"] = group_by
     with TorchLoader(dataset, batch_size=16, **options) as loader, (folder / f"seen-{run}-{rank}").open("w") as seen:
         checkpoint = folder / "checkpoint.pt"
         if checkpoint.exists():
@@ -40,7 +40,7 @@ def train(folder: Path, *, save_every: int, kill_after: int | None, shuffle_by: 
             loss.backward()
             optimizer.step()
             ids = batch["id"].tolist()
-            if shuffle_by is not None:
+            if group_by is not None:
                 ids = [ids[start:stop] for start, stop in pairwise(batch["group_offsets"].tolist())]
             seen.write(json.dumps(ids) + "\n")
             seen.flush()
@@ -67,11 +67,11 @@ if __name__ == "__main__":
     parser.add_argument("folder", type=Path)
     parser.add_argument("--save-every", type=int, default=3)
     parser.add_argument("--kill-after", type=int)
-    parser.add_argument("--shuffle-by")
+    parser.add_argument("--group-by")
     arguments = parser.parse_args()
     train(
         arguments.folder,
         save_every=arguments.save_every,
         kill_after=arguments.kill_after,
-        shuffle_by=arguments.shuffle_by,
+        group_by=arguments.group_by,
     )

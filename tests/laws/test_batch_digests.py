@@ -394,8 +394,8 @@ def resumed(folder: Path) -> Passes:
 @configuration
 def groups(folder: Path) -> Passes:
     data = write(folder / "data", sessions())
-    yield from passes(Dataset(data), shuffle_by="query", batch_size=9, epochs=2)
-    yield from each_rank(Dataset(data, columns=["place", "click"]), 2, shuffle_by="query", batch_size=9)
+    yield from passes(Dataset(data), group_by="query", batch_size=9, epochs=2)
+    yield from each_rank(Dataset(data, columns=["place", "click"]), 2, group_by="query", batch_size=9)
 
 
 @configuration
@@ -483,7 +483,7 @@ def deduplicated(folder: Path) -> Passes:
     for form in ("expand", "unique"):
         yield from passes(dataset, shared=form, epochs=2, cache=folder / "cache")
     yield from passes(dataset, shared="unique", shuffle=False, window=None)
-    yield from passes(dataset, shuffle_by="query", batch_size=9)
+    yield from passes(dataset, group_by="query", batch_size=9)
 
 
 @configuration
@@ -495,12 +495,12 @@ def kept_narrow(folder: Path) -> Passes:
         | tokens(700),
     )
     fields = {
-        "half": Field("float32", columns="dense_?", kept_as="float16"),
-        "brain": Field("float32", columns=["dense_10", "label"], kept_as="bfloat16"),
-        "steps": Field("float32", columns="dense_11", kept_as=stoker.Scaled(-200.0, 200.0, "uint16")),
-        "id": Field("int64", kept_as="int32"),
-        "flags": Field(kept_as="bits"),
-        "tokens": Field("int64", kept_as="uint16"),
+        "half": Field("float32", columns="dense_?", storage_dtype="float16"),
+        "brain": Field("float32", columns=["dense_10", "label"], storage_dtype="bfloat16"),
+        "steps": Field("float32", columns="dense_11", storage_dtype=stoker.Scaled(-200.0, 200.0, "uint16")),
+        "id": Field("int64", storage_dtype="int32"),
+        "flags": Field(storage_dtype="bits"),
+        "tokens": Field("int64", storage_dtype="uint16"),
     }
     yield from passes(Dataset(data, fields=fields), epochs=2, cache=folder / "cache")
 

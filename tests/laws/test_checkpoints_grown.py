@@ -18,7 +18,7 @@ import stoker
 NUM_EPOCHS = 2
 COUNTED = {
     "rows": {},
-    "groups": {"shuffle_by": "group"},
+    "groups": {"group_by": "group"},
     "windows": {"sequence": stoker.NGram(length=2, keys="group", overlap=False)},
     "packed": {"sequence": stoker.Pack("tokens", length=7, per_segment="id")},
 }

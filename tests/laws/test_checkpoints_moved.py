@@ -130,7 +130,7 @@ def test_the_same_files_elsewhere_are_the_same_order(lake, tmp_path, move):
 
 COUNTED = {
     "rows": {},
-    "groups": {"shuffle_by": "group"},
+    "groups": {"group_by": "group"},
     "draws": {"weights": "weight"},
     "windows": {"sequence": stoker.NGram(length=2, keys="group")},
 }

@@ -51,18 +51,18 @@ def write(folder):
 
 
 def fields(*, is_compact):
-    def kept_as(name):
-        return {"kept_as": KEPT[name]} if is_compact else {}
+    def storage_dtype(name):
+        return {"storage_dtype": KEPT[name]} if is_compact else {}
 
     return {
-        "dense": stoker.Field("float32", columns="dense_*", **kept_as("dense")),
-        "ids": stoker.Field("int64", columns="id_*", **kept_as("ids")),
-        "flags": stoker.Field(columns="flag_*", **kept_as("flags")),
-        "embedding": stoker.Field("float32", **kept_as("embedding")),
-        "share_of": stoker.Field("float32", **kept_as("share_of")),
-        "code": stoker.Field("int64", **kept_as("code")),
-        "tokens": stoker.Field("int64", **kept_as("tokens")),
-        "ratings": stoker.Field("float32", **kept_as("ratings")),
+        "dense": stoker.Field("float32", columns="dense_*", **storage_dtype("dense")),
+        "ids": stoker.Field("int64", columns="id_*", **storage_dtype("ids")),
+        "flags": stoker.Field(columns="flag_*", **storage_dtype("flags")),
+        "embedding": stoker.Field("float32", **storage_dtype("embedding")),
+        "share_of": stoker.Field("float32", **storage_dtype("share_of")),
+        "code": stoker.Field("int64", **storage_dtype("code")),
+        "tokens": stoker.Field("int64", **storage_dtype("tokens")),
+        "ratings": stoker.Field("float32", **storage_dtype("ratings")),
     }
 
 
@@ -110,7 +110,7 @@ ORDERS = {
     "none": {"shuffle": False},
     "one at a time": {"prefetch": 0, "num_threads": 1},
     "padded": {"remainder": "pad", "rank": 1, "world_size": 3},
-    "groups": {"shuffle_by": "query", "batch_size": 10},
+    "groups": {"group_by": "query", "batch_size": 10},
     "windows": {"sequence": stoker.NGram({0: ["dense", "flags", "tokens"], 2: ["flags", "code"]})},
 }
 
@@ -169,20 +169,20 @@ def test_a_mixture_mixes_them(folder):
 
 
 @pytest.mark.parametrize(
-    ("name", "kept_as"), [("code", "uint8"), ("ids", "int16"), ("dense", stoker.Scaled(0, 1)), ("tokens", "int8")]
+    ("name", "storage_dtype"), [("code", "uint8"), ("ids", "int16"), ("dense", stoker.Scaled(0, 1)), ("tokens", "int8")]
 )
-def test_a_value_that_does_not_fit_is_an_error_with_column_and_file(folder, name, kept_as):
+def test_a_value_that_does_not_fit_is_an_error_with_column_and_file(folder, name, storage_dtype):
     asked = fields(is_compact=False)
-    asked[name] = stoker.Field(asked[name].dtype, columns=asked[name].columns, kept_as=kept_as)
-    with pytest.raises(FieldError, match=r"cannot be kept as .*0\.parquet") as caught:
+    asked[name] = stoker.Field(asked[name].dtype, columns=asked[name].columns, storage_dtype=storage_dtype)
+    with pytest.raises(FieldError, match=r"does not fit .*0\.parquet") as caught:
         batches(stoker.Loader(stoker.Dataset(folder, fields=asked), batch_size=64))
     assert caught.value.columns
     assert name == "tokens" or "counted from 0" in str(caught.value)  # of a list the file is told
 
 
 def test_a_form_that_does_not_suit_is_refused_before_anything_is_read(folder):
-    asked = {"code": stoker.Field(kept_as="float16"), "ratings": stoker.Field(kept_as="int8")}
-    with pytest.raises(FieldError, match=r"(?s)'code': kept_as: .*'ratings': kept_as: "):
+    asked = {"code": stoker.Field(storage_dtype="float16"), "ratings": stoker.Field(storage_dtype="int8")}
+    with pytest.raises(FieldError, match=r"(?s)'code': storage_dtype: .*'ratings': storage_dtype: "):
         stoker.Loader(stoker.Dataset(folder, fields=asked), batch_size=64)
 
 

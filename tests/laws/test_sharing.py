@@ -44,7 +44,7 @@ SHARES = {
 ORDERS = {
     "shuffled": {"shuffle": True},
     "as they lie": {},
-    "grouped": {"shuffle": True, "shuffle_by": "query_id"},
+    "grouped": {"shuffle": True, "group_by": "query_id"},
     "in windows": {"shuffle": True, "sequence": stoker.NGram(length=2)},
     "at places": {"sequence": stoker.NGram({0: ["id", "query_id", "q_list"], 2: ["q_vector", "own"]})},
 }

@@ -20,8 +20,8 @@ from stoker.order.draws import BLOCK_ROWS
 from stoker.spec import Ragged
 
 KINDS = {
-    "group": {"shuffle_by": "key"},
-    "groups": {"shuffle_by": ["key", "part"]},
+    "group": {"group_by": "key"},
+    "groups": {"group_by": ["key", "part"]},
     "windows": {"sequence": stoker.NGram({0: ["id", "dense"], 1: ["tokens"], 2: ["id"]}, keys="key")},
     "all rows": {"sequence": stoker.NGram(length=2)},
     "timed": {"sequence": stoker.NGram(length=3, keys=["key"], timestamp="time", max_gap=2, overlap=False)},
@@ -97,7 +97,7 @@ def lists_of(ragged: Ragged) -> list[list[int]]:
 def oracle(kind: str, chunks) -> list[tuple]:
     """Return all units in the fixed order, as `units_in` tells them."""
     if kind.startswith("group"):
-        keys = KINDS[kind]["shuffle_by"]
+        keys = KINDS[kind]["group_by"]
         return groups(chunks, [keys] if isinstance(keys, str) else keys)
     asked = KINDS[kind]["sequence"]
     if isinstance(asked, stoker.NGram):

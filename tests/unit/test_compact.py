@@ -6,46 +6,47 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from stoker.compact import KEPT_AS, Compact, MisfitError, Scaled, narrow, plan_compact, widen
+from stoker.compact import STORAGE_DTYPES, Compact, MisfitError, Scaled, narrow, plan_compact, widen
 from stoker.spec import Entry, Field, Spec
 
 SHAPES = hnp.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=9)
 INTEGERS = ("int8", "int16", "int32", "uint8", "uint16", "uint32")
 
 
-def kept(values, kept_as):
+def kept(values, storage_dtype):
     """What is kept of an array, and how it is widened."""
-    dtype, shape, compact = plan_compact(kept_as, values.dtype, values.shape[1:])
+    dtype, shape, compact = plan_compact(storage_dtype, values.dtype, values.shape[1:])
     found = narrow(values, compact, dtype)
     assert found.dtype == dtype
     assert found.shape == (len(values), *shape)
     return found, compact
 
 
-def through(values, kept_as):
+def through(values, storage_dtype):
     """The array, kept and widened again."""
-    found = widen(*kept(values, kept_as))
+    found = widen(*kept(values, storage_dtype))
     assert found.dtype == values.dtype
     assert found.shape == values.shape
     return found
 
 
 @given(st.data(), st.sampled_from(INTEGERS), st.sampled_from(["int64", "uint64"]), SHAPES)
-def test_integers_come_back_as_they_were_or_are_refused(data, kept_as, wide, shape):
+def test_integers_come_back_as_they_were_or_are_refused(data, storage_dtype, wide, shape):
     values = data.draw(
         hnp.arrays(
             wide,
             shape,
-            elements=hnp.from_dtype(np.dtype(wide)) | hnp.from_dtype(np.dtype(kept_as)).map(lambda v: abs(int(v))),
+            elements=hnp.from_dtype(np.dtype(wide))
+            | hnp.from_dtype(np.dtype(storage_dtype)).map(lambda v: abs(int(v))),
         )
     )
-    limits = np.iinfo(kept_as)
+    limits = np.iinfo(storage_dtype)
     fits = [limits.min <= int(value) <= limits.max for value in values.reshape(-1)]
     if all(fits):
-        np.testing.assert_array_equal(through(values, kept_as), values)
+        np.testing.assert_array_equal(through(values, storage_dtype), values)
         return
     with pytest.raises(MisfitError) as caught:
-        kept(values, kept_as)
+        kept(values, storage_dtype)
     first = fits.index(False)
     assert caught.value.index == first // (values[0].size)
     assert str(values.reshape(-1)[first]) == str(caught.value)
@@ -87,7 +88,7 @@ def test_steps_of_a_range_are_half_a_step_off_at_most(data, low, width, dtype):
 
 
 @pytest.mark.parametrize(
-    ("values", "kept_as"),
+    ("values", "storage_dtype"),
     [
         (np.array([1.0, 1e6], np.float32), "float16"),
         (np.array([1.0, 3.4028235e38], np.float32), "bfloat16"),
@@ -100,9 +101,9 @@ def test_steps_of_a_range_are_half_a_step_off_at_most(data, low, width, dtype):
         (np.array([0, (1 << 64) - 1], np.uint64), "int8"),
     ],
 )
-def test_what_does_not_fit_is_named_with_its_row(values, kept_as):
+def test_what_does_not_fit_is_named_with_its_row(values, storage_dtype):
     with pytest.raises(MisfitError) as caught:
-        kept(values, kept_as)
+        kept(values, storage_dtype)
     assert caught.value.index == 1
 
 
@@ -113,7 +114,7 @@ def test_what_was_no_number_stays_none(special):
 
 
 @pytest.mark.parametrize(
-    ("kept_as", "dtype", "shape", "reason"),
+    ("storage_dtype", "dtype", "shape", "reason"),
     [
         ("float16", "int64", (), "wider floats"),
         ("bfloat16", "float16", (), "wider floats"),
@@ -125,20 +126,20 @@ def test_what_was_no_number_stays_none(special):
         (Scaled(0, 1), "int64", (), "floats"),
     ],
 )
-def test_a_form_that_makes_no_sense_is_refused_with_the_reason(kept_as, dtype, shape, reason):
-    assert reason in plan_compact(kept_as, np.dtype(dtype), shape)
+def test_a_form_that_makes_no_sense_is_refused_with_the_reason(storage_dtype, dtype, shape, reason):
+    assert reason in plan_compact(storage_dtype, np.dtype(dtype), shape)
 
 
 def test_one_range_is_one_form_however_its_ends_are_written():
     written = [Scaled(0, 1), Scaled(0.0, 1.0), Scaled(np.float32(0), np.int64(1))]
-    assert len({str(Field("float32", kept_as=scaled).to_json()) for scaled in written}) == 1
+    assert len({str(Field("float32", storage_dtype=scaled).to_json()) for scaled in written}) == 1
 
 
 def test_arguments_that_are_none_are_refused():
     with pytest.raises(ValueError, match="float8"):
-        Field("float32", kept_as="float8")
-    with pytest.raises(TypeError, match="kept_as"):
-        Field("float32", kept_as=16)
+        Field("float32", storage_dtype="float8")
+    with pytest.raises(TypeError, match="storage_dtype"):
+        Field("float32", storage_dtype=16)
     for low, high in ((1, 1), (2, 1), (0, float("inf")), (float("nan"), 1)):
         with pytest.raises(ValueError, match="range"):
             Scaled(low, high)
@@ -146,14 +147,20 @@ def test_arguments_that_are_none_are_refused():
         Scaled(0, 1, "int8")
 
 
-@pytest.mark.parametrize("kept_as", [*KEPT_AS, Scaled(-1, 1, "uint16")])
-def test_entries_and_fields_say_how_they_are_kept_and_json_brings_them_back(kept_as):
-    field = Field("float32", kept_as=kept_as)
-    assert "kept_as" in field.to_json()
-    assert "kept_as" not in Field("float32").to_json()
+@pytest.mark.parametrize("storage_dtype", [*STORAGE_DTYPES, Scaled(-1, 1, "uint16")])
+def test_entries_and_fields_say_how_they_are_kept_and_json_brings_them_back(storage_dtype):
+    field = Field("float32", storage_dtype=storage_dtype)
+    assert "storage_dtype" in field.to_json()
+    assert "storage_dtype" not in Field("float32").to_json()
     wide = {"b": "bool", "i": "int64", "u": "int64", "f": "float32"}
-    kind = "b" if kept_as == "bits" else "f" if not isinstance(kept_as, str) or "float" in kept_as else "i"
-    dtype, shape, compact = plan_compact(kept_as, np.dtype(wide[kind]), (12,))
+    kind = (
+        "b"
+        if storage_dtype == "bits"
+        else "f"
+        if not isinstance(storage_dtype, str) or "float" in storage_dtype
+        else "i"
+    )
+    dtype, shape, compact = plan_compact(storage_dtype, np.dtype(wide[kind]), (12,))
     entry = Entry(name="x", dtype=dtype, shape=shape, compact=compact)
     spec = Spec((entry, Entry(name="y", dtype=np.dtype(np.int64))))
     assert Spec.from_json(spec.to_json()) == spec
@@ -169,27 +176,27 @@ def test_entries_and_fields_say_how_they_are_kept_and_json_brings_them_back(kept
     hnp.arrays(np.float32, SHAPES, elements=st.floats(0, 1, width=32)),
     st.sampled_from(["float16", "bfloat16", Scaled(0.0, 1.0), Scaled(-0.1, 1.3, "uint16")]),
 )
-def test_a_device_widens_floats_to_the_same_bits(values, kept_as):
+def test_a_device_widens_floats_to_the_same_bits(values, storage_dtype):
     torch = pytest.importorskip("torch")
     from stoker.torch.compact import widen_tensor
 
-    found, compact = kept(values, kept_as)
+    found, compact = kept(values, storage_dtype)
     np.testing.assert_array_equal(widen_tensor(torch.from_numpy(found), compact).numpy(), widen(found, compact))
-    if kept_as == "bfloat16":
+    if storage_dtype == "bfloat16":
         nearest = torch.from_numpy(values).to(torch.bfloat16)
         np.testing.assert_array_equal(found.view(np.int16), nearest.view(torch.int16).numpy())
 
 
 @pytest.mark.torch
 @given(st.data(), st.sampled_from([*INTEGERS, "bits"]), SHAPES.filter(lambda shape: len(shape) > 1))
-def test_a_device_widens_integers_and_bits_to_the_same(data, kept_as, shape):
+def test_a_device_widens_integers_and_bits_to_the_same(data, storage_dtype, shape):
     torch = pytest.importorskip("torch")
     from stoker.torch.compact import widen_tensor
 
-    dtype = np.dtype(np.bool_ if kept_as == "bits" else kept_as)
-    values = data.draw(hnp.arrays(dtype, shape)).astype(np.bool_ if kept_as == "bits" else np.int64)
+    dtype = np.dtype(np.bool_ if storage_dtype == "bits" else storage_dtype)
+    values = data.draw(hnp.arrays(dtype, shape)).astype(np.bool_ if storage_dtype == "bits" else np.int64)
     assume(values.size)
-    found, compact = kept(values, kept_as)
+    found, compact = kept(values, storage_dtype)
     wide = widen_tensor(torch.from_numpy(found), compact)
     assert wide.shape == values.shape
     np.testing.assert_array_equal(wide.numpy(), values)

@@ -111,7 +111,7 @@ class LateStream:
         {"sequence": stoker.NGram({0: ["id", "vector"], 1: ["id", "history"], 3: ["vector"]})},
         {"sequence": stoker.NGram(length=2)},
         {"sequence": stoker.Pack("history", length=8, per_segment=["id", "vector"])},
-        {"shuffle_by": "flag"},
+        {"group_by": "flag"},
     ],
     ids=["uneven", "windows", "packed", "groups"],
 )
@@ -136,7 +136,7 @@ def test_what_the_order_counts_arrives_whole_and_all_its_memory_is_told_of(tmp_p
     [
         {},
         {"sequence": stoker.NGram(length=2)},
-        {"shuffle_by": "flag", "shared": "unique"},
+        {"group_by": "flag", "shared": "unique"},
         {"remainder": "pad"},
     ],
     ids=["rows", "windows", "unique", "padded"],

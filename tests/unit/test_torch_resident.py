@@ -74,7 +74,7 @@ def test_batches_are_the_same_whatever_lies_on_the_device(dataset, tmp_path, col
 
 
 def test_fields_that_are_kept_narrow_are_widened_there(tmp_path):
-    fields = {"half": stoker.Field(kept_as="float16"), "id": stoker.Field(kept_as="int32")}
+    fields = {"half": stoker.Field(storage_dtype="float16"), "id": stoker.Field(storage_dtype="int32")}
     dataset = stoker.Dataset(write_files(tmp_path / "data", [300]), fields=fields, chunk_size=4_000)
     options = OPTIONS | {"cache": tmp_path / "cache"}
     with stoker.Loader(dataset, **options) as loader:
@@ -134,7 +134,7 @@ def test_it_goes_on_from_a_saved_position(dataset, tmp_path):
     ("options", "what"),
     [
         ({"augment": lambda batch, _: batch}, "augment="),
-        ({"shuffle_by": "flag"}, "shuffle_by="),
+        ({"group_by": "flag"}, "group_by="),
         ({"sequence": stoker.NGram(length=2)}, "sequence="),
     ],
 )

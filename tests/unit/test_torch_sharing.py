@@ -101,7 +101,7 @@ def check_same(found, expected):
 OPTIONS = {"batch_size": 32, "shuffle": True, "seed": 5}
 
 
-@pytest.mark.parametrize("order", [{}, {"shuffle_by": "query_id", "batch_size": 4}])
+@pytest.mark.parametrize("order", [{}, {"group_by": "query_id", "batch_size": 4}])
 @pytest.mark.parametrize("shared", ["expand", "unique"])
 def test_tensors_are_those_without_sharing(tmp_path, shared, order):
     options = OPTIONS | order
@@ -116,14 +116,14 @@ def test_tensors_are_those_without_sharing(tmp_path, shared, order):
             assert set(owned) <= known, "memory that the allocator is not told of"
 
 
-@pytest.mark.parametrize("order", [{}, {"shuffle_by": "query_id", "batch_size": 4}, {"weights": "query_id"}])
+@pytest.mark.parametrize("order", [{}, {"group_by": "query_id", "batch_size": 4}, {"weights": "query_id"}])
 @pytest.mark.parametrize("options", [{}, {"shared": "expand"}, {"shared": "unique"}], ids=str)
 @pytest.mark.parametrize("is_narrow", [False, True], ids=["whole", "narrow"])
 def test_batches_that_were_made_together_cross_as_one(tmp_path, options, order, is_narrow):
     # Lists of lists cross by themselves.
     names = ["own_list", "q_number", "query_id", "q_list", "user", "q_word", "u_flag", "own", "q_vector"]
     narrow = {"q_number": "float16", "q_list": "int16", "own": "bfloat16", "own_list": "int32"} if is_narrow else {}
-    fields = {name: stoker.Field(kept_as=kept_as) for name, kept_as in narrow.items()}
+    fields = {name: stoker.Field(storage_dtype=storage_dtype) for name, storage_dtype in narrow.items()}
 
     def made(share):
         dataset_in(tmp_path, None)
@@ -155,7 +155,7 @@ def test_batches_that_were_made_together_cross_as_one(tmp_path, options, order, 
     assert loader.stats().stages["copy"].num_calls == sum(num_together)
 
 
-@pytest.mark.parametrize("order", [{}, {"shuffle_by": "query_id", "batch_size": 4}])
+@pytest.mark.parametrize("order", [{}, {"group_by": "query_id", "batch_size": 4}])
 @pytest.mark.parametrize("shared", [None, "expand", "unique"])
 def test_a_mixture_arrives_as_it_does_on_the_cpu(tmp_path, shared, order):
     names = ["q_number", "query_id", "q_list", "user", "u_flag", "own"]
@@ -179,7 +179,7 @@ def tensors_of(field):
 def test_what_a_batch_shares_is_copied_to_the_device_once(tmp_path):
     num_bytes = {}
     for name, share in (("plain", None), ("shared", SHARE)):
-        with OnPromptDevice(dataset_in(tmp_path, share), batch_size=4, shuffle=True, shuffle_by="query_id") as loader:
+        with OnPromptDevice(dataset_in(tmp_path, share), batch_size=4, shuffle=True, group_by="query_id") as loader:
             for _ in loader:
                 pass
         num_bytes[name] = loader.stream.num_bytes

@@ -22,12 +22,12 @@ def print_narrowing(found: NarrowingFound, console: Console, *, num_samples: int
         return
     print_line(console, f"Fields could be kept narrower, {seen}:", "bold")
     numbers = ("bytes a row", "then", "widening", "saves")
-    made = table("field", "kept_as", *numbers, "what comes back", numbers=numbers, folds=("field",))
+    made = table("field", "storage_dtype", *numbers, "what comes back", numbers=numbers, folds=("field",))
     for one in found.fields:
         made.add_row(
             *cells(
                 one.field,
-                Text(f'"{one.kept_as}"', style="green" if not one.error else "yellow"),
+                Text(f'"{one.storage_dtype}"', style="green" if not one.error else "yellow"),
                 f"{one.row_bytes:,.0f}",
                 f"{one.kept_bytes:,.0f}",
                 f"{one.widen_ns:,.0f} ns",
@@ -67,7 +67,7 @@ def narrowing_json(found: NarrowingFound) -> dict[str, object]:
         "fields": [
             {
                 "field": one.field,
-                "kept_as": one.kept_as,
+                "storage_dtype": one.storage_dtype,
                 "row_bytes": one.row_bytes,
                 "kept_bytes": one.kept_bytes,
                 "error": one.error,
@@ -94,4 +94,4 @@ def _host(paying: list[str], found: NarrowingFound) -> str:
 
 
 def _argument(one: Narrower) -> str:
-    return f'fields={{"{one.field}": Field(..., kept_as="{one.kept_as}"), ...}}'
+    return f'fields={{"{one.field}": Field(..., storage_dtype="{one.storage_dtype}"), ...}}'

@@ -47,7 +47,7 @@ def print_sharing(found: SharingFound, console: Console, *, num_samples: int) ->
         console,
         [
             ("on SSD", f"{kept:.1f} times less, {sizes}"),
-            (f"a batch of {BATCH_SIZE:,}", f"{kept:.1f} times less to carry with Loader(shuffle_by={key!r})"),
+            (f"a batch of {BATCH_SIZE:,}", f"{kept:.1f} times less to carry with Loader(group_by={key!r})"),
             ("", f"{shuffled:.2f} times less in random order over {count_text(found.window_rows, 'row')}{few}"),
             ("ask for it with", _argument(found)),
         ],

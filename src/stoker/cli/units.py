@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def add_units(parser: argparse.ArgumentParser) -> None:
-    """Add --shuffle-by, --weights and --sequence, of which one may be given."""
+    """Add --group-by, --weights and --sequence, of which one may be given."""
     group = parser.add_argument_group("what the order counts, as your Loader has it (default: rows)")
-    group.add_argument("--shuffle-by", metavar="A,B,...", help="columns whose runs of equal values stay together")
+    group.add_argument("--group-by", metavar="A,B,...", help="columns whose runs of equal values stay together")
     group.add_argument("--weights", metavar="NAME", help="column by which samples are drawn")
     group.add_argument("--sequence", metavar="NAME", help="a stoker.NGram or stoker.Pack in code: train.py:pack")
 
@@ -29,10 +29,10 @@ def asked_of(options: argparse.Namespace) -> Asked | None:
     """
     from stoker.source.units.asked import parse_asked
 
-    shuffle_by = None
-    if options.shuffle_by is not None:
-        shuffle_by = [name.strip() for name in options.shuffle_by.split(",")]
+    group_by = None
+    if options.group_by is not None:
+        group_by = [name.strip() for name in options.group_by.split(",")]
     sequence = None
     if options.sequence is not None:
         sequence = load_named(options.sequence, what="a sequence")
-    return parse_asked(shuffle_by=shuffle_by, weights=options.weights, sequence=sequence)
+    return parse_asked(group_by=group_by, weights=options.weights, sequence=sequence)

@@ -43,7 +43,7 @@ many terminals, share the work.
 
 A Loader finds these chunks only if its Dataset is the same: for one with a
 filter, fields or a transform, name the Dataset itself, as train.py:dataset;
-and for one with --shuffle-by or an NGram, which cut chunks between runs of rows,
+and for one with --group-by or an NGram, which cut chunks between runs of rows,
 give these too.""",
         examples="""
 stoker warm s3://lake/ranking/2026-11/ --cache /nvme/stoker

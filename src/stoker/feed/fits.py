@@ -37,7 +37,7 @@ def check_resident(wanted: Wanted, opened: Opened) -> None:
     conflicts = {
         "a Mixture": opened.is_mixed,
         "Dataset(share=...)": bool(opened.spec.keys),
-        "shuffle_by=, weights= or sequence=": wanted.asked is not None,
+        "group_by=, weights= or sequence=": wanted.asked is not None,
         "augment=": wanted.augment is not None,
         "sequence_shard=": wanted.sequence_shard is not None,
         "fields that are all lists": not opened.spec.record_bytes,

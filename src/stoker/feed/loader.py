@@ -84,7 +84,7 @@ class Loader:
     on a device 64).
     Fixed-width fields are views with the record as stride; `np.ascontiguousarray` copies one that must be contiguous.
 
-    The order counts rows, unless `shuffle_by`, `weights` or `sequence` says otherwise. What it counts then is found by
+    The order counts rows, unless `group_by`, `weights` or `sequence` says otherwise. What it counts then is found by
     reading the columns that decide it once, and kept with the cache; `units` tells.
 
     Use it in a with block, or call `close`: threads, maps and locks end there.
@@ -131,7 +131,7 @@ class Loader:
             epoch, in threads. Its generator, a `stoker.SampleGenerator`, depends on seed, epoch and the samples' places
             in it alone; its `seeds` has one a sample, the same on any number of ranks.
         trace: Records what every thread does; see `stoker.Trace`. Totals are counted without one.
-        shuffle_by: A column, or several: consecutive rows with equal values are a group, which stays together in one
+        group_by: A column, or several: consecutive rows with equal values are a group, which stays together in one
             batch, in its order; groups are shuffled. `batch_size` counts groups then, and a batch has all their rows,
             with `group_offsets` (int64, [B + 1]) where each begins.
         weights: A column: an epoch has as many draws as there are samples, and each sample is drawn in proportion to
@@ -174,7 +174,7 @@ class Loader:
         transform_in: Literal["threads", "processes"] = "threads",
         augment: Augment | None = None,
         trace: Trace | None = None,
-        shuffle_by: str | Sequence[str] | None = None,
+        group_by: str | Sequence[str] | None = None,
         weights: str | None = None,
         sequence: NGram | Pack | None = None,
         sequence_shard: SequenceShard | None = None,
@@ -203,7 +203,7 @@ class Loader:
             transform_in=transform_in,
             augment=augment,
             trace=trace,
-            shuffle_by=shuffle_by,
+            group_by=group_by,
             weights=weights,
             sequence=sequence,
             sequence_shard=sequence_shard,

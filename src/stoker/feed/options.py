@@ -43,8 +43,8 @@ HINTS = {
     "in_order": "leave it out; batches always come in their order",
     "prefetch_factor": "say prefetch=, the batches made ahead of the step",
     "collate_fn": "batches come made; augment= changes each of them, Dataset(transform=...) what is kept in the cache",
-    "sampler": "the order is said by shuffle=, seed=, shuffle_by=, weights= or sequence=, and ranks' shares by shard=",
-    "batch_sampler": "the order is said by shuffle=, shuffle_by=, weights= or sequence=, and the size by batch_size=",
+    "sampler": "the order is said by shuffle=, seed=, group_by=, weights= or sequence=, and ranks' shares by shard=",
+    "batch_sampler": "the order is said by shuffle=, group_by=, weights= or sequence=, and the size by batch_size=",
     "generator": "say seed=, an integer",
     "random_state": "say seed=, an integer",
     "shuffle_buffer": "say window=, the chunks whose samples are mixed; window='all' mixes the whole data set",
@@ -78,7 +78,7 @@ class LoaderOptions(TypedDict, total=False):
     transform_in: Literal["threads", "processes"]
     augment: Augment | None
     trace: Trace | None
-    shuffle_by: str | Sequence[str] | None
+    group_by: str | Sequence[str] | None
     weights: str | None
     sequence: NGram | Pack | None
     sequence_shard: SequenceShard | None
@@ -215,7 +215,7 @@ def check_options(**options: Unpack[LoaderOptions]) -> Wanted:
         )
     if trace is not None and not isinstance(trace, Trace):
         raise TypeError(f"trace must be a stoker.Trace, not {trace!r}")
-    asked = parse_asked(shuffle_by=options["shuffle_by"], weights=options["weights"], sequence=sequence)
+    asked = parse_asked(group_by=options["group_by"], weights=options["weights"], sequence=sequence)
     prefetch = None if options["prefetch"] is None else integer(options["prefetch"], "prefetch", at_least=0)
     limit, num_threads = options["cache_limit"], options["num_threads"]
     limit_bytes = None if limit is None else parse_size(limit, name="cache_limit")

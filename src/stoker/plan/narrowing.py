@@ -30,7 +30,7 @@ class Narrower:
 
     Attributes:
         field: The field.
-        kept_as: What to give `Field`.
+        storage_dtype: What to give `Field`.
         row_bytes: Mean bytes of a row that it holds now.
         kept_bytes: The same in that form.
         error: The largest difference of a value that was seen from what would come back, as a share of the value; 0
@@ -40,7 +40,7 @@ class Narrower:
     """
 
     field: str
-    kept_as: str
+    storage_dtype: str
     row_bytes: float
     kept_bytes: float
     error: float
@@ -131,8 +131,8 @@ def _narrower(entry: Entry, values: Array, num_rows: int, byte_s: float) -> Narr
     """Return the narrowest form that holds the values: that loses nothing, or else the one that rounds least."""
     if not values.size:
         return None
-    for kept_as in _forms(entry, values):
-        planned = plan_compact(kept_as, values.dtype, values.shape[1:])
+    for storage_dtype in _forms(entry, values):
+        planned = plan_compact(storage_dtype, values.dtype, values.shape[1:])
         if isinstance(planned, str):
             continue
         dtype, _, compact = planned
@@ -145,7 +145,7 @@ def _narrower(entry: Entry, values: Array, num_rows: int, byte_s: float) -> Narr
         rows = len(sample) * num_rows / len(kept)
         return Narrower(
             field=entry.name,
-            kept_as=kept_as,
+            storage_dtype=storage_dtype,
             row_bytes=values.nbytes / num_rows,
             kept_bytes=kept.nbytes / num_rows,
             error=error,

@@ -103,7 +103,7 @@ def table_in_batches(num_rows, num_batches):
 
 def test_columns_of_several_batches_stay_where_they_were_decoded():
     table = table_in_batches(60_000, 3)
-    fields = {"some": Field(fill=0.5, mask=True), "vector": Field("float32", kept_as="float16")}
+    fields = {"some": Field(fill=0.5, mask=True), "vector": Field("float32", storage_dtype="float16")}
     found = Converter(fields).convert(table, where="")
     assert isinstance(found["id"], Pieces)
     assert isinstance(found["vector"], Pieces)
@@ -122,4 +122,4 @@ def test_an_error_in_a_later_piece_names_its_row():
     values[45_123] = 1e30
     table = pa.concat_tables([pa.table({"x": values}).slice(i, 20_000) for i in range(0, 60_000, 20_000)])
     with pytest.raises(FieldError, match=r"row 45123, counted from 0"):
-        Converter({"x": Field("float32", kept_as="float16")}).convert(table, where="lake/a.parquet")
+        Converter({"x": Field("float32", storage_dtype="float16")}).convert(table, where="lake/a.parquet")

@@ -39,7 +39,7 @@ FIELDS = {"flags": stoker.Field(columns="flag_*")}
 
 def test_the_narrowest_form_that_holds_what_was_seen_is_proposed(folder):
     found = find_narrowing(stoker.Dataset(folder, fields=FIELDS).open())
-    forms = {one.field: one.kept_as for one in found.fields}
+    forms = {one.field: one.storage_dtype for one in found.fields}
     assert forms == {
         "small": "uint8",
         "signed": "int16",
@@ -61,7 +61,9 @@ def test_the_narrowest_form_that_holds_what_was_seen_is_proposed(folder):
 def test_what_is_proposed_can_be_asked_for_and_nothing_more_is_found_then(folder):
     found = find_narrowing(stoker.Dataset(folder, fields=FIELDS).open())
     columns = {"flags": "flag_*"}
-    fields = {one.field: stoker.Field(columns=columns.get(one.field), kept_as=one.kept_as) for one in found.fields}
+    fields = {
+        one.field: stoker.Field(columns=columns.get(one.field), storage_dtype=one.storage_dtype) for one in found.fields
+    }
     narrow = stoker.Dataset(folder, fields=fields)
     assert find_narrowing(narrow.open()).fields == ()
     with stoker.Loader(narrow, batch_size=100) as loader:
@@ -73,7 +75,7 @@ def test_inspect_prints_it_and_writes_it_as_json(folder, capsys):
     text = capsys.readouterr().out
     assert '"uint8"' in text
     assert "within 0.0" in text
-    assert "kept_as=" in text
+    assert "storage_dtype=" in text
     assert main(["inspect", str(folder), "--compact", "--json"]) == 0
     narrowing = json.loads(capsys.readouterr().out)["narrowing"]
     assert {one["field"] for one in narrowing["fields"]} >= {"small", "normal"}

@@ -101,7 +101,7 @@ def test_inspect_says_what_to_write(tmp_path, capsys):
     assert main(["inspect", str(tmp_path / "data"), "--share"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert 'share={"session_id": [' in out
-    assert "shuffle_by='session_id'" in out
+    assert "group_by='session_id'" in out
     assert main(["inspect", str(tmp_path / "data"), "--share", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["sharing"]
     with stoker.Loader(stoker.Dataset(tmp_path / "data", share=found["share"]), batch_size=9) as loader:

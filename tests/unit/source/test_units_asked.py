@@ -12,18 +12,18 @@ from stoker.source.units.asked import Grouped, NGram, Pack, Weighted, parse_aske
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"shuffle_by": "q", "weights": "w"}, ValueError, "shuffle_by and weights each say"),
+        ({"group_by": "q", "weights": "w"}, ValueError, "group_by and weights each say"),
         ({"weights": "w", "sequence": NGram(length=2)}, ValueError, "weights and sequence each say"),
-        ({"shuffle_by": []}, ValueError, "shuffle_by names no column"),
-        ({"shuffle_by": ["q", "q"]}, ValueError, "shuffle_by names 'q' twice"),
-        ({"shuffle_by": 3}, TypeError, "shuffle_by must be a name or a sequence of names"),
+        ({"group_by": []}, ValueError, "group_by names no column"),
+        ({"group_by": ["q", "q"]}, ValueError, "group_by names 'q' twice"),
+        ({"group_by": 3}, TypeError, "group_by must be a name or a sequence of names"),
         ({"weights": ["w"]}, TypeError, "weights must be the name of a column"),
         ({"sequence": "tokens"}, TypeError, "sequence must be a stoker.NGram or a stoker.Pack"),
     ],
 )
 def test_arguments_that_contradict_each_other_are_refused(arguments, error, message):
     with pytest.raises(error, match=message):
-        parse_asked(**({"shuffle_by": None, "weights": None, "sequence": None} | arguments))
+        parse_asked(**({"group_by": None, "weights": None, "sequence": None} | arguments))
 
 
 @pytest.mark.parametrize(

@@ -407,7 +407,7 @@ def _check_pack(asked: Pack, spec: Spec) -> None:
             )
         if entry.compact is not None and entry.compact.form != "cast":
             raise FieldError(
-                f"Pack: {entry} cannot be packed in that form; take an integer or float16, or leave kept_as out",
+                f"Pack: {entry} cannot be packed in that form; take an integer or float16, or leave storage_dtype out",
                 columns=[name],
             )
         _check_fits(entry, asked.pad[name], "pad")

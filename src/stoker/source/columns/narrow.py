@@ -77,6 +77,6 @@ def _values(
             form = f"{dtype.name} steps from {compact.low:g} to {last:g}"
         at = f" (row {start + error.index}, counted from 0, of {where})" if is_row else f" (in {where})"
         raise FieldError(
-            f"column {column!r}: {error} cannot be kept as {form}{at}. Give kept_as a wider form, or leave it out",
+            f"column {column!r}: {error} does not fit {form}{at}. Give a wider storage_dtype, or leave it out",
             columns=[column],
         ) from None

@@ -116,10 +116,10 @@ def _plan_field(match: Match, schema: pa.Schema, numbers: Mapping[str, int]) -> 
         shape, unit = plans[0].shape, plans[0].unit
     entry = Entry(name=match.name, dtype=plans[0].dtype, shape=shape, num_levels=plans[0].num_levels, unit=unit)
     kept = entry
-    if match.field.kept_as is not None:
-        found = plan_compact(match.field.kept_as, entry.dtype, entry.shape)
+    if match.field.storage_dtype is not None:
+        found = plan_compact(match.field.storage_dtype, entry.dtype, entry.shape)
         if isinstance(found, str):
-            return [Problem(place=place, columns=match.columns, text=f"field {match.name!r}: kept_as: {found}")]
+            return [Problem(place=place, columns=match.columns, text=f"field {match.name!r}: storage_dtype: {found}")]
         dtype, kept_shape, compact = found
         kept = replace(entry, dtype=dtype, shape=kept_shape, compact=compact)
     mask = None

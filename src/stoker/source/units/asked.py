@@ -48,7 +48,7 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class Grouped(Asked):
-    """Runs of consecutive rows with equal keys: `Loader(shuffle_by=...)`.
+    """Runs of consecutive rows with equal keys: `Loader(group_by=...)`.
 
     Attributes:
         keys: Columns that are equal within a group.
@@ -57,14 +57,14 @@ class Grouped(Asked):
     keys: tuple[str, ...]
 
     @classmethod
-    def parse(cls, shuffle_by: object) -> Grouped:
-        """Return what the user wrote as `shuffle_by`.
+    def parse(cls, group_by: object) -> Grouped:
+        """Return what the user wrote as `group_by`.
 
         Raises:
             TypeError: It names no columns.
             ValueError: It is empty, or names one twice.
         """
-        return cls(keys=_names(shuffle_by, "shuffle_by", at_least=1))
+        return cls(keys=_names(group_by, "group_by", at_least=1))
 
     def told(self) -> str:
         """Return what is counted, in words."""
@@ -329,19 +329,19 @@ class Pack(Asked):
         }
 
 
-def parse_asked(*, shuffle_by: object, weights: object, sequence: object) -> Asked | None:
+def parse_asked(*, group_by: object, weights: object, sequence: object) -> Asked | None:
     """Return what the order counts by the arguments of a loader; None for rows.
 
     Raises:
         TypeError: One has the wrong type.
         ValueError: More than one is given, or one is out of range.
     """
-    given = {"shuffle_by": shuffle_by, "weights": weights, "sequence": sequence}
+    given = {"group_by": group_by, "weights": weights, "sequence": sequence}
     names = [name for name, value in given.items() if value is not None]
     if len(names) > 1:
         raise ValueError(f"{' and '.join(names)} each say what the order counts; give one of them")
-    if shuffle_by is not None:
-        return Grouped.parse(shuffle_by)
+    if group_by is not None:
+        return Grouped.parse(group_by)
     if weights is not None:
         return Weighted.parse(weights)
     if sequence is not None and not isinstance(sequence, NGram | Pack):
