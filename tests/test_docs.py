@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+import stoker
+import stoker.torch
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -24,3 +27,9 @@ def test_every_link_to_a_file_leads_somewhere(page):
     for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("module", [stoker, stoker.torch], ids=lambda module: module.__name__)
+def test_the_reference_has_every_public_name(module):
+    page = ROOT / "docs" / "reference" / "api" / f"{module.__name__.split('.')[-1]}.md"
+    assert set(re.findall(rf"^::: {module.__name__}\.(\w+)$", page.read_text(), re.MULTILINE)) >= set(module.__all__)

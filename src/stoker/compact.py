@@ -48,7 +48,7 @@ class Scaled:
     Raises:
         ValueError: The range is empty or not finite, or the dtype another one.
 
-    Example:
+    Examples:
         >>> Scaled(0.0, 1.0).step
         0.00392156862745098
     """

@@ -65,7 +65,7 @@ class Field:
         TypeError: An argument has the wrong type.
         ValueError: Two arguments contradict each other, or a value is out of range.
 
-    Example:
+    Examples:
         >>> Field("float32", columns="dense_*").dtype
         'float32'
     """

@@ -46,7 +46,7 @@ class MemoryStorage:
         num_reads: Calls of `read`.
         bytes_read: Bytes that `read` gave.
 
-    Example:
+    Examples:
         >>> storage = MemoryStorage({"lake/a": b"12345"})
         >>> bytes(storage.read("lake/a", 1, 3)), storage.num_reads, storage.bytes_read
         (b'234', 1, 3)

@@ -101,7 +101,7 @@ class SequenceShard:
         Raises:
             ValueError: `length` is no multiple of the pieces.
 
-        Example:
+        Examples:
             >>> SequenceShard(rank=0, world_size=2, fields=("tokens",), layout="zigzag").positions(8)
             array([0, 1, 6, 7])
         """

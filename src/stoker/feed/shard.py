@@ -31,7 +31,7 @@ class Shard(order.Shard):
         TypeError: One of them is no integer.
         ValueError: `rank` lies outside [0, world_size).
 
-    Example:
+    Examples:
         >>> Shard(1, 4)
         Shard(rank=1, world_size=4)
     """

@@ -55,7 +55,7 @@ class Order:
         ValueError: A negative number of samples, `window` or `lanes` below 1, more than 2**62 samples, or not one
             segment a chunk.
 
-    Example:
+    Examples:
         >>> order = Order([3, 2, 4, 2], shuffle=False, seed=0, window=2)
         >>> chunk, row = order.epoch(0).locate([0, 4, 5])
         >>> chunk.tolist(), row.tolist()

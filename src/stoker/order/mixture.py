@@ -210,7 +210,7 @@ class MixtureOrder:
         TypeError: As `Order` says.
         ValueError: As `Order` and `mixture_counts` say, or a component has fewer samples than there are lanes.
 
-    Example:
+    Examples:
         >>> order = MixtureOrder(
         ...     [[6], [10]], names=("web", "code"), weights=(2, 1), until="first", shuffle=False, seed=0, window=None
         ... )

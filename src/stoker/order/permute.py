@@ -95,7 +95,7 @@ def permute(index: npt.ArrayLike, *, size: int, key: int) -> Int64:
         Black and Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002: cycle walking. Fisher and Yates for
         sizes up to 256. docs/reference/order.md has the whole construction with examples.
 
-    Example:
+    Examples:
         >>> permute([0, 1, 2, 3, 4], size=5, key=7)
         array([3, 4, 2, 0, 1])
     """
@@ -117,7 +117,7 @@ def unpermute(index: npt.ArrayLike, *, size: int, key: int) -> Int64:
     Raises:
         ValueError: An index is outside [0, size), or size or key is out of range.
 
-    Example:
+    Examples:
         >>> unpermute(permute([0, 1, 2], size=1000, key=7), size=1000, key=7)
         array([0, 1, 2])
     """

@@ -115,7 +115,7 @@ def quality(
         ValueError: The epoch has fewer than two full batches, only one of `label_of` and `label_counts` is given,
             fewer than two labels occur, or the counts are not those of the data set.
 
-    Example:
+    Examples:
         >>> sorted_days = Order([1000] * 365, shuffle=True, seed=0, window=4)
         >>> round(quality(sorted_days, batch_size=256).num_chunks)
         4

@@ -76,7 +76,7 @@ class Steps:
         ValueError: The batch is no multiple of the lanes, `start` is not a place where a step can begin, or
             `remainder` is no such word.
 
-    Example:
+    Examples:
         >>> steps = Steps(lane_sizes=(22,), global_batch_size=8, remainder="pad")
         >>> steps.num_steps, steps.slices(2, Shard(2, 3))
         (3, (Slice(lane=0, start=21, stop=22, is_padding=False), Slice(lane=0, start=0, stop=2, is_padding=True)))

@@ -106,7 +106,7 @@ class Dataset:
         TypeError: An argument has the wrong type.
         ValueError: Two arguments contradict each other, or a value makes no sense.
 
-    Example:
+    Examples:
         >>> Dataset("lake/ranking", columns=["dense", "label"], filters=[("country", "in", ["DE", "FR"])])
         Dataset('lake/ranking', columns=['dense', 'label'], filters="country in ('DE', 'FR')")
     """

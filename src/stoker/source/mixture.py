@@ -53,7 +53,7 @@ class Mixture:
         TypeError: An argument has the wrong type.
         ValueError: A weight is missing, has no data set, or is not a positive number; or there is no data set.
 
-    Example:
+    Examples:
         >>> Mixture({"web": Dataset("web/"), "code": Dataset("code/")}, weights={"web": 7, "code": 3})
         Mixture({'web': Dataset('web/'), 'code': Dataset('code/')}, weights={'web': 7, 'code': 3}, until='first')
     """
