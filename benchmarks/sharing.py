@@ -49,7 +49,7 @@ def run_carried(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
     del num_rounds
     sizes = {}
     for name, dataset in _datasets(data).items():
-        with _loader(dataset, folder, name, shared="unique" if name == "shared" else "expand") as loader:
+        with _loader(dataset, folder, name, deduplicated="unique" if name == "shared" else "expand") as loader:
             for _ in loader:
                 pass
             sizes[name] = loader.stats().stages["gather"].num_bytes
@@ -59,20 +59,22 @@ def run_carried(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
 
 def run_unique(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
     """A warm epoch with each value of a batch once, against the same without sharing."""
-    return _speed(data, folder, num_rounds=num_rounds, shared="unique", promise=1.5)
+    return _speed(data, folder, num_rounds=num_rounds, deduplicated="unique", promise=1.5)
 
 
 def run_expand(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
     """A warm epoch with shared fields expanded on the host, against the same without sharing."""
-    return _speed(data, folder, num_rounds=num_rounds, shared="expand", promise=None)
+    return _speed(data, folder, num_rounds=num_rounds, deduplicated="expand", promise=None)
 
 
 def _datasets(data: DemoData) -> dict[str, Dataset]:
     paths = [str(path) for path in data.paths]
-    return {"plain": Dataset(paths, fields=FIELDS), "shared": Dataset(paths, fields=FIELDS, share=SHARE)}
+    return {"plain": Dataset(paths, fields=FIELDS), "shared": Dataset(paths, fields=FIELDS, deduplicate=SHARE)}
 
 
-def _loader(dataset: Dataset, folder: Path, name: str, *, shared: Literal["expand", "unique"] = "expand") -> Loader:
+def _loader(
+    dataset: Dataset, folder: Path, name: str, *, deduplicated: Literal["expand", "unique"] = "expand"
+) -> Loader:
     return Loader(
         dataset,
         batch_size=NUM_GROUPS,
@@ -80,23 +82,23 @@ def _loader(dataset: Dataset, folder: Path, name: str, *, shared: Literal["expan
         group_by=KEY,
         cache=folder / f"sharing-{name}",
         num_threads=NUM_THREADS,
-        shared=shared,
+        deduplicated=deduplicated,
     )
 
 
 def _speed(
-    data: DemoData, folder: Path, *, num_rounds: int, shared: Literal["expand", "unique"], promise: float | None
+    data: DemoData, folder: Path, *, num_rounds: int, deduplicated: Literal["expand", "unique"], promise: float | None
 ) -> Answer:
     datasets = _datasets(data)
     with (
         _loader(datasets["plain"], folder, "plain") as plain,
-        _loader(datasets["shared"], folder, "shared", shared=shared) as ours,
+        _loader(datasets["shared"], folder, "shared", deduplicated=deduplicated) as ours,
     ):
         busy_us: dict[Loader, list[float]] = {plain: [], ours: []}
         for loader in (plain, ours):
             _epoch(loader, data.num_rows, [])
         return compare(
-            f"warm epoch, all columns, grouped, {NUM_THREADS} threads, shared={shared!r} / without sharing",
+            f"warm epoch, all columns, grouped, {NUM_THREADS} threads, shared={deduplicated!r} / without sharing",
             ours=lambda: _epoch(ours, data.num_rows, busy_us[ours]),
             ceiling=lambda: _epoch(plain, data.num_rows, busy_us[plain]),
             unit="million rows/s",
@@ -127,7 +129,7 @@ def _chunk_bytes(cache: Path) -> int:
 def _bound(data: DemoData, folder: Path) -> tuple[float, str]:
     """Return how many times less there is to keep at best, and why: of what the fields hold, without any padding."""
     num_queries = shared = 0
-    with _loader(_datasets(data)["shared"], folder, "shared", shared="unique") as loader:
+    with _loader(_datasets(data)["shared"], folder, "shared", deduplicated="unique") as loader:
         fixed = {item.name: item.value_bytes for item in loader.spec.fixed}
         keys = {item.name for item in loader.spec if item.shared_by is not None}
         for batch in loader:

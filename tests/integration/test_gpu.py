@@ -122,8 +122,8 @@ def test_every_dtype_and_nesting_comes_through(tmp_path, copies):
 @pytest.mark.parametrize("batch_size", [3, 64])
 def test_what_samples_share_is_expanded_there(tmp_path, copies, shared, batch_size):
     write_shared(tmp_path / "data", RUNS)
-    dataset = stoker.Dataset(tmp_path / "data", share=SHARE, chunk_size=3_000)
-    assert_epochs_same(dataset, shuffle=True, shared=shared, batch_size=batch_size)
+    dataset = stoker.Dataset(tmp_path / "data", deduplicate=SHARE, chunk_size=3_000)
+    assert_epochs_same(dataset, shuffle=True, deduplicated=shared, batch_size=batch_size)
 
 
 def test_what_is_kept_narrow_is_widened_there(tmp_path, copies):

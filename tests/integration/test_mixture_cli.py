@@ -215,7 +215,7 @@ def test_data_sets_that_no_loader_would_mix_are_refused(run, command):
 
 
 def test_a_command_that_takes_one_data_set_says_how_to_name_it(run):
-    for arguments in (["doctor", "mixing.py:mixed"], ["inspect", "mixing.py:mixed", "--share"]):
+    for arguments in (["doctor", "mixing.py:mixed"], ["inspect", "mixing.py:mixed", "--deduplicate"]):
         code, _, errors = run(*arguments)
         assert code == 2
         assert "one data set" in errors

@@ -168,14 +168,14 @@ IN_THE_CALLING_THREAD = {
     "groups": {"shuffle": True, "group_by": "flag"},
     "windows": {"shuffle": True, "sequence": stoker.NGram(length=2)},
     "packed": {"sequence": stoker.Pack("history", length=8, per_segment=["id", "vector"])},
-    "shared": {"shared": "unique"},
+    "shared": {"deduplicated": "unique"},
 }
 
 
 @pytest.mark.parametrize("how", IN_THE_CALLING_THREAD)
 def test_batches_that_the_calling_thread_makes_together_are_those_of_arrays(tmp_path, how):
     share = {"flag": ["vector", "history"]} if how == "shared" else None
-    dataset = stoker.Dataset(write_files(tmp_path / "data", [100, 0, 33]), chunk_size=4000, share=share)
+    dataset = stoker.Dataset(write_files(tmp_path / "data", [100, 0, 33]), chunk_size=4000, deduplicate=share)
     options = {"batch_size": 3, "seed": 4, "prefetch": 0} | IN_THE_CALLING_THREAD[how]
     with stoker.Loader(dataset, **options) as plain, TorchLoader(dataset, **options) as loader:
         kept = list(loader)  # each of them whole, whatever came after it

@@ -479,10 +479,10 @@ def mixtures_of_packs(folder: Path) -> Passes:
 @configuration
 def deduplicated(folder: Path) -> Passes:
     shared = {"query": ["q_*", "history"]}
-    dataset = Dataset(write(folder / "data", sessions()), share=shared)
+    dataset = Dataset(write(folder / "data", sessions()), deduplicate=shared)
     for form in ("expand", "unique"):
-        yield from passes(dataset, shared=form, epochs=2, cache=folder / "cache")
-    yield from passes(dataset, shared="unique", shuffle=False, window=None)
+        yield from passes(dataset, deduplicated=form, epochs=2, cache=folder / "cache")
+    yield from passes(dataset, deduplicated="unique", shuffle=False, window=None)
     yield from passes(dataset, group_by="query", batch_size=9)
 
 

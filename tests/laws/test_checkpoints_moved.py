@@ -148,7 +148,7 @@ def test_a_move_keeps_the_order_whatever_is_counted(lake, tmp_path, counted):
         {"columns": ["id"]},
         {"fields": {"x": "float16"}},
         {"transform": lambda table: table.select(["id"]), "transform_version": "2"},
-        {"share": {"group": ["group"]}},
+        {"deduplicate": {"group": ["group"]}},
     ],
     ids=lambda options: next(iter(options)),
 )

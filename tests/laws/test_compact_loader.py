@@ -121,8 +121,8 @@ def test_batches_are_those_that_are_kept_wide_cold_and_warm(folder, tmp_path, or
     options = OPTIONS | ORDERS[order]
     if "sequence" in options:
         options.pop("window"), options.pop("shuffle")
-    expected = batches(stoker.Loader(dataset(folder, is_compact=False, share=share), **options), 2)
-    compact = dataset(folder, is_compact=True, share=share)
+    expected = batches(stoker.Loader(dataset(folder, is_compact=False, deduplicate=share), **options), 2)
+    compact = dataset(folder, is_compact=True, deduplicate=share)
     check(batches(stoker.Loader(compact, cache=tmp_path, **options), 2), expected)
     check(batches(stoker.Loader(compact, cache=tmp_path, **options), 2), expected)
 
@@ -198,12 +198,12 @@ def test_tensors_are_the_same_and_fewer_bytes_cross(folder, order, share):
     options = OPTIONS | ORDERS[order]
     if "sequence" in options:
         options.pop("window"), options.pop("shuffle")
-    expected = batches(stoker.Loader(dataset(folder, is_compact=False, share=share), **options))
-    compact = dataset(folder, is_compact=True, share=share)
+    expected = batches(stoker.Loader(dataset(folder, is_compact=False, deduplicate=share), **options))
+    compact = dataset(folder, is_compact=True, deduplicate=share)
     check(batches(TorchLoader(compact, **options)), expected)
     crossed = {}
     for is_compact in (False, True):
-        loader = OnPromptDevice(dataset(folder, is_compact=is_compact, share=share), **options)
+        loader = OnPromptDevice(dataset(folder, is_compact=is_compact, deduplicate=share), **options)
         found = batches(loader)
         crossed[is_compact] = loader.stream.num_bytes
         if is_compact:

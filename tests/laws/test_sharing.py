@@ -123,7 +123,7 @@ def test_batches_are_the_same_whatever_is_shared(
         folder = Path(path)
         write(folder / "data", drawn)
         plain = stoker.Dataset(folder / "data", chunk_size=drawn["chunk_size"])
-        shared = stoker.Dataset(folder / "data", chunk_size=drawn["chunk_size"], share=SHARES[share])
+        shared = stoker.Dataset(folder / "data", chunk_size=drawn["chunk_size"], deduplicate=SHARES[share])
         cache = {"cache": folder / "cache"} if is_cached else {}
         for rank in range(world_size):
             options = {**ORDERS[order], "window": window, "remainder": remainder, "rank": rank} | cache
@@ -131,7 +131,7 @@ def test_batches_are_the_same_whatever_is_shared(
             expected = batches(plain, prefetch=0, **options)  # one at a time
             assert batches(shared, prefetch=prefetch, **options) == expected
             if "sequence" not in options:
-                assert batches(shared, shared="unique", prefetch=prefetch, **options) == expected
+                assert batches(shared, deduplicated="unique", prefetch=prefetch, **options) == expected
 
 
 def test_a_cache_is_read_again_and_the_other_jobs_chunks_stay(tmp_path):
@@ -139,7 +139,7 @@ def test_a_cache_is_read_again_and_the_other_jobs_chunks_stay(tmp_path):
     write(tmp_path / "data", drawn)
     options = {"batch_size": 4, "cache": tmp_path / "cache"}
     plain = stoker.Dataset(tmp_path / "data", chunk_size=500)
-    shared = stoker.Dataset(tmp_path / "data", chunk_size=500, share={"query_id": "q_*"})
+    shared = stoker.Dataset(tmp_path / "data", chunk_size=500, deduplicate={"query_id": "q_*"})
     for dataset, num_built in ((plain, 1), (shared, 1), (plain, 0), (shared, 0)):
         with stoker.Loader(dataset, **options) as loader:
             assert len(list(loader)) == 3
@@ -150,7 +150,7 @@ def test_another_share_is_another_data_set(tmp_path):
     drawn = {"files": [([(1, 5)], 8)], "chunk_size": 500, "noise": 0, "seed": 1, "narrow": False}
     write(tmp_path / "data", drawn)
     found = {
-        stoker.Dataset(tmp_path / "data", share=share).open().fingerprint
+        stoker.Dataset(tmp_path / "data", deduplicate=share).open().fingerprint
         for share in (None, {}, {"query_id": "q_*"}, {"query_id": ["q_*"]}, {"query_id": ["q_word"]}, {"user": ["q_*"]})
     }
     assert len(found) == 4
@@ -167,7 +167,7 @@ def test_another_share_is_another_data_set(tmp_path):
 )
 def test_a_wrong_share_is_refused_before_anything_is_read(share, error, words):
     with pytest.raises(error, match=words):
-        stoker.Dataset("nowhere", share=share)
+        stoker.Dataset("nowhere", deduplicate=share)
 
 
 @pytest.mark.parametrize(
@@ -181,14 +181,14 @@ def test_a_wrong_share_is_refused_before_anything_is_read(share, error, words):
 def test_what_the_fields_do_not_allow_is_said_when_it_is_opened(tmp_path, share, words):
     write(tmp_path / "data", {"files": [([(1, 5)], 8)], "noise": 0, "seed": 1, "narrow": False})
     with pytest.raises(stoker.FieldError, match=words):
-        stoker.Loader(stoker.Dataset(tmp_path / "data", share=share), batch_size=2)
+        stoker.Loader(stoker.Dataset(tmp_path / "data", deduplicate=share), batch_size=2)
 
 
 def test_shared_fields_come_once_where_that_is_asked_for(tmp_path):
     drawn = {"files": [([(1, 5), (2, 3), (1, 4)], 100)], "noise": 0, "seed": 1, "narrow": False}
     write(tmp_path / "data", drawn)
-    dataset = stoker.Dataset(tmp_path / "data", share={"query_id": ["q_*"], "user": ["u_*"]})
-    with stoker.Loader(dataset, batch_size=12, shared="unique") as loader:
+    dataset = stoker.Dataset(tmp_path / "data", deduplicate={"query_id": ["q_*"], "user": ["u_*"]})
+    with stoker.Loader(dataset, batch_size=12, deduplicated="unique") as loader:
         (batch,) = loader
     names = [entry.name for entry in loader.spec]
     assert list(batch) == names
@@ -203,15 +203,17 @@ def test_shared_fields_come_once_where_that_is_asked_for(tmp_path):
     assert len(batch["q_list"].values.offsets) == 4
 
 
-@pytest.mark.parametrize("options", [{"shared": "once"}, {"shared": "unique", "sequence": stoker.NGram(length=2)}])
+@pytest.mark.parametrize(
+    "options", [{"deduplicated": "once"}, {"deduplicated": "unique", "sequence": stoker.NGram(length=2)}]
+)
 def test_a_way_that_cannot_be_is_refused(tmp_path, options):
-    with pytest.raises(ValueError, match="shared"):
+    with pytest.raises(ValueError, match="deduplicated"):
         stoker.Loader(stoker.Dataset(tmp_path), batch_size=2, **options)
 
 
 def test_augment_gets_what_the_loop_gets(tmp_path):
     write(tmp_path / "data", {"files": [([(1, 5), (2, 3)], 100)], "noise": 0, "seed": 1, "narrow": False})
-    dataset = stoker.Dataset(tmp_path / "data", share={"query_id": ["q_*"]})
+    dataset = stoker.Dataset(tmp_path / "data", deduplicate={"query_id": ["q_*"]})
     kinds = []
 
     def augment(batch, rng):
@@ -219,7 +221,7 @@ def test_augment_gets_what_the_loop_gets(tmp_path):
         return batch
 
     for shared in ("expand", "unique"):
-        with stoker.Loader(dataset, batch_size=8, shared=shared, augment=augment) as loader:
+        with stoker.Loader(dataset, batch_size=8, deduplicated=shared, augment=augment) as loader:
             assert all(type(batch["q_number"]) is kinds[-1] for batch in loader)
     assert kinds == [np.ndarray, stoker.Shared]
 
@@ -232,23 +234,29 @@ def double(table):
 def test_what_a_transform_makes_is_shared_like_columns(tmp_path, transform_in):
     write(tmp_path / "data", {"files": [([(1, 5), (2, 3)], 4)], "noise": 0, "seed": 1, "narrow": False})
     options = {"transform": double, "transform_version": "1"}
-    dataset = stoker.Dataset(tmp_path / "data", **options, share={"key": ["half"]})
+    dataset = stoker.Dataset(tmp_path / "data", **options, deduplicate={"key": ["half"]})
     plain = stoker.Dataset(tmp_path / "data", **options)
     cache = tmp_path / "cache"
     assert batches(dataset, transform_in=transform_in, cache=cache) == batches(plain)
     with pytest.raises(stoker.FieldError, match="no field 'query_id'"):
-        list(stoker.Loader(stoker.Dataset(tmp_path / "data", **options, share={"query_id": ["half"]}), batch_size=2))
+        list(
+            stoker.Loader(
+                stoker.Dataset(tmp_path / "data", **options, deduplicate={"query_id": ["half"]}), batch_size=2
+            )
+        )
 
 
 def test_mixed_data_sets_share_in_the_same_way_or_say_where_not(tmp_path):
     write(tmp_path / "a", {"files": [([(1, 5), (2, 3)], 100)], "noise": 0, "seed": 1, "narrow": False})
     write(tmp_path / "b", {"files": [([(4, 2), (5, 6)], 100)], "noise": 0.3, "seed": 2, "narrow": False})
     share = {"query_id": ["q_*"]}
-    mixed = stoker.Mixture({name: stoker.Dataset(tmp_path / name, share=share) for name in "ab"})
+    mixed = stoker.Mixture({name: stoker.Dataset(tmp_path / name, deduplicate=share) for name in "ab"})
     plain = stoker.Mixture({name: stoker.Dataset(tmp_path / name) for name in "ab"})
     expected = batches(plain, shuffle=True)
     assert batches(mixed, shuffle=True) == expected
-    assert batches(mixed, shuffle=True, shared="unique") == expected
-    other = stoker.Mixture({"a": stoker.Dataset(tmp_path / "a", share=share), "b": stoker.Dataset(tmp_path / "b")})
+    assert batches(mixed, shuffle=True, deduplicated="unique") == expected
+    other = stoker.Mixture(
+        {"a": stoker.Dataset(tmp_path / "a", deduplicate=share), "b": stoker.Dataset(tmp_path / "b")}
+    )
     with pytest.raises(stoker.FieldError, match="shared by query_id"):
         stoker.Loader(other, batch_size=2)

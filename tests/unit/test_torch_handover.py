@@ -136,7 +136,7 @@ def test_what_the_order_counts_arrives_whole_and_all_its_memory_is_told_of(tmp_p
     [
         {},
         {"sequence": stoker.NGram(length=2)},
-        {"group_by": "flag", "shared": "unique"},
+        {"group_by": "flag", "deduplicated": "unique"},
         {"remainder": "pad"},
     ],
     ids=["rows", "windows", "unique", "padded"],
@@ -144,7 +144,7 @@ def test_what_the_order_counts_arrives_whole_and_all_its_memory_is_told_of(tmp_p
 @pytest.mark.parametrize("place", ["cpu", "calling thread", "device", "worker"])
 def test_each_field_is_a_tensor_of_its_own_to_write_to_beside_gradients(tmp_path, options, place):
     share = {"flag": ["vector"]} if "shared" in options else None
-    dataset = stoker.Dataset(write_files(tmp_path / "data", [60]), share=share)
+    dataset = stoker.Dataset(write_files(tmp_path / "data", [60]), deduplicate=share)
     stream = LateStream()
     kinds = {
         "cpu": lambda: TorchLoader(dataset, batch_size=16, **options),

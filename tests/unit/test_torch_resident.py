@@ -146,8 +146,8 @@ def test_what_changes_rows_does_not_go_with_it(dataset, options, what):
 def test_a_mixture_sharing_and_lists_alone_do_not_go_with_it(dataset, tmp_path):
     with pytest.raises(ValueError, match="Mixture"):
         ResidentLoader(stoker.Mixture({"a": dataset}), limit_bytes=1 << 20, batch_size=8)
-    shared = stoker.Dataset(dataset.sources[0], share={"flag": ["half"]})
-    with pytest.raises(ValueError, match="share"):
+    shared = stoker.Dataset(dataset.sources[0], deduplicate={"flag": ["half"]})
+    with pytest.raises(ValueError, match="deduplicate"):
         ResidentLoader(shared, limit_bytes=1 << 20, batch_size=8)
     dataset.columns = ["history"]
     with pytest.raises(ValueError, match="all lists"):

@@ -71,7 +71,7 @@ class OnPromptDevice(stoker.Loader):
 def dataset_in(folder, share, *, num_queries=30, length=8):
     runs = [(i % 7, length) for i in range(num_queries)]
     write(folder, {"files": [(runs, 50)], "noise": 0, "seed": 1, "narrow": False})
-    return stoker.Dataset(folder, share=share, chunk_size=3000)
+    return stoker.Dataset(folder, deduplicate=share, chunk_size=3000)
 
 
 def plain(field):
@@ -107,9 +107,9 @@ def test_tensors_are_those_without_sharing(tmp_path, shared, order):
     options = OPTIONS | order
     expected = batches(TorchLoader(dataset_in(tmp_path, None), **options))
     dataset = dataset_in(tmp_path, SHARE)
-    check_same(batches(TorchLoader(dataset, shared=shared, **options)), expected)
-    check_same(batches(OnPromptDevice(dataset, shared=shared, **options)), expected)
-    with OnPromptDevice(dataset, shared=shared, **options) as loader:
+    check_same(batches(TorchLoader(dataset, deduplicated=shared, **options)), expected)
+    check_same(batches(OnPromptDevice(dataset, deduplicated=shared, **options)), expected)
+    with OnPromptDevice(dataset, deduplicated=shared, **options) as loader:
         for batch in loader:
             known = {one.untyped_storage().data_ptr() for one in loader.stream.memory}
             owned = [tensor.untyped_storage().data_ptr() for field in batch.values() for tensor in tensors_of(field)]
@@ -117,7 +117,7 @@ def test_tensors_are_those_without_sharing(tmp_path, shared, order):
 
 
 @pytest.mark.parametrize("order", [{}, {"group_by": "query_id", "batch_size": 4}, {"weights": "query_id"}])
-@pytest.mark.parametrize("options", [{}, {"shared": "expand"}, {"shared": "unique"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"deduplicated": "expand"}, {"deduplicated": "unique"}], ids=str)
 @pytest.mark.parametrize("is_narrow", [False, True], ids=["whole", "narrow"])
 def test_batches_that_were_made_together_cross_as_one(tmp_path, options, order, is_narrow):
     # Lists of lists cross by themselves.
@@ -127,7 +127,7 @@ def test_batches_that_were_made_together_cross_as_one(tmp_path, options, order, 
 
     def made(share):
         dataset_in(tmp_path, None)
-        return stoker.Dataset(tmp_path, share=share, chunk_size=3000, columns=names, fields=fields)
+        return stoker.Dataset(tmp_path, deduplicate=share, chunk_size=3000, columns=names, fields=fields)
 
     expected = batches(TorchLoader(made(None), **OPTIONS | order))
     num_together, stream = [], PromptStream()
@@ -167,7 +167,7 @@ def test_a_mixture_arrives_as_it_does_on_the_cpu(tmp_path, shared, order):
             dataset.columns = names
         return stoker.Mixture(sets, weights={"a": 2, "b": 1})
 
-    options = OPTIONS | order | ({"shared": shared} if shared else {})
+    options = OPTIONS | order | ({"deduplicated": shared} if shared else {})
     expected = batches(TorchLoader(mixture(), **options))
     check_same(batches(OnPromptDevice(mixture(), **options)), expected)
 
@@ -203,7 +203,7 @@ def test_a_batch_with_few_repeats_is_expanded_before_the_copy(tmp_path):
 def test_workers_hand_over_shared_fields(tmp_path, num_workers, shared):
     options = OPTIONS | {"cache": tmp_path / "cache"}
     expected = batches(TorchLoader(dataset_in(tmp_path / "data", None), **options))
-    with TorchDataset(dataset_in(tmp_path / "data", SHARE), shared=shared, **options) as dataset:
+    with TorchDataset(dataset_in(tmp_path / "data", SHARE), deduplicated=shared, **options) as dataset:
         found = [
             {name: expanded(plain(field)) for name, field in batch.items()}
             for batch in DataLoader(dataset, batch_size=None, num_workers=num_workers)

@@ -94,7 +94,7 @@ class Builder:
         self._converter = Converter(self._dataset.fields)
         self._spec: Spec | None = None
         if self._dataset.transform is None:
-            self._spec = plan_spec(catalogue.schema, self._dataset.fields, self._dataset.share)
+            self._spec = plan_spec(catalogue.schema, self._dataset.fields, self._dataset.deduplicate)
         self._finding = threading.Lock()
         self._places = None if num_computing is None else Places(num_computing)
         self._helpers = None if self._places is None or not catalogue.may_be_helped else Helpers(self._places)
@@ -145,7 +145,7 @@ class Builder:
                     self._spec = self._spec_of_chunk(int(filled[0]) if first is None else first)
                 else:
                     result = self._transformed(self._catalogue.schema.empty_table(), "an empty table")
-                    self._spec = spec_of(result, self._dataset.fields, self._dataset.share)
+                    self._spec = spec_of(result, self._dataset.fields, self._dataset.deduplicate)
                 self._store.registry.keep_spec(self._catalogue.fingerprint, self._spec)
             return self._spec
 
@@ -291,7 +291,7 @@ class Builder:
         with noted("converting", fragment), timed(self._on_stage, "convert", self._catalogue.sizes.of(table)):
             arrays = self._converter.convert(columns, where=str(fragment))
             if spec is None:
-                spec = spec_of(columns, self._dataset.fields, self._dataset.share, where=str(fragment))
+                spec = spec_of(columns, self._dataset.fields, self._dataset.deduplicate, where=str(fragment))
         return arrays, spec
 
     def _transformed(self, table: pa.Table, where: str) -> Columns:

@@ -15,8 +15,8 @@ from rich.text import Text
 from stoker.cli.arguments import Commands, add_cache, add_command, add_json
 from stoker.cli.compact import narrowing_json, print_narrowing
 from stoker.cli.counting import counting
+from stoker.cli.deduplicate import print_sharing, sharing_json
 from stoker.cli.paint import cells, make_console, print_facts, print_json, print_line, table
-from stoker.cli.share import print_sharing, sharing_json
 from stoker.cli.target import add_target, target_of
 from stoker.cli.units import add_units, asked_of
 from stoker.words import bytes_text, count_text, plain_number
@@ -40,21 +40,23 @@ def add_to(commands: Commands) -> None:
         text="""
 Shows what lies at TARGET (files, row groups, rows) and what a loader would
 make of it: the tensor each column becomes, bytes a sample, size on SSD.
-Reads footers only; with --share also some rows, to see which fields do not
+Reads footers only; with --deduplicate also some rows, to see which fields do not
 change from row to row and what keeping them once would save; with --compact
 the same, for fields that could be kept in narrower numbers. Exits with 1 if a
 loader would refuse a column, and says what to do about it.""",
         examples="""
 stoker inspect s3://lake/ranking/2026-11/
 stoker inspect data/ --columns label,dense_0,user.age
-stoker inspect data/ --share
+stoker inspect data/ --deduplicate
 stoker inspect data/ --compact
 stoker inspect train.py:dataset --cache /nvme/stoker""",
     )
     add_target(parser, takes_mixture=True)
     add_cache(parser, "a cache folder: says how much of the data set it holds")
     parser.add_argument(
-        "--share", action="store_true", help="read some rows: says which fields could be shared, and what that saves"
+        "--deduplicate",
+        action="store_true",
+        help="read some rows: says which fields could be shared, and what that saves",
     )
     parser.add_argument(
         "--compact",
@@ -75,8 +77,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
     target, asked = target_of(options), asked_of(options)
     cache = Path(options.cache).expanduser() if options.cache else None
     if not isinstance(target, Dataset):
-        if options.share or options.compact:
-            asked_for = "--share" if options.share else "--compact"
+        if options.deduplicate or options.compact:
+            asked_for = "--deduplicate" if options.deduplicate else "--compact"
             raise ValueError(f"{asked_for} looks at one data set; name one of {', '.join(target.names)} in the module")
         with counting("reading footers …") as (_, show):
             mixed = inspect_mixture(target, cache=cache, asked=asked, on_count=show)
@@ -88,7 +90,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     with counting("reading footers …") as (_, show):
         found = inspect(target, cache=cache, asked=asked, on_count=show)
     sharing = None
-    if options.share and not found.problems:
+    if options.deduplicate and not found.problems:
         from stoker.plan.sharing import find_sharing
 
         with make_console(stderr=True).status("reading some rows …"):

@@ -101,7 +101,7 @@ class StageCost:
             object.__setattr__(self, "cpu_s", self.gil_s)
 
     def scaled(self, share: float) -> StageCost:
-        """Return the cost of doing only `share` of the work, the waiting left as it is."""
+        """Return the cost of doing only `deduplicate` of the work, the waiting left as it is."""
         return replace(self, **{name: getattr(self, name) * share for name in _SCALED})
 
 

@@ -33,7 +33,7 @@ def keep_shared(sample: Sample, folder: Path, *, num_threads: int) -> Shared | N
         folder: For the cache.
         num_threads: Threads that build.
     """
-    if sample.catalogue.dataset.share:
+    if sample.catalogue.dataset.deduplicate:
         return None
     try:
         found = find_sharing(SampledDataset(sample.catalogue, sample.warm_units).open())
@@ -48,4 +48,4 @@ def keep_shared(sample: Sample, folder: Path, *, num_threads: int) -> Shared | N
 
 def _how(found: SharingFound) -> str:
     keys = ", ".join(f'"{one.key}": [...]' for one in found.keys)
-    return f"Dataset(share={{{keys}}}): stoker inspect --share"
+    return f"Dataset(deduplicate={{{keys}}}): stoker inspect --deduplicate"

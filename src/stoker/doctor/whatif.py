@@ -176,7 +176,7 @@ def larger_batch(plan: Plan, *, times: int = _MORE_BATCH) -> Plan:
 
 
 def fewer_columns(plan: Plan, *, share: float, cpu_share: float) -> Plan:
-    """Return the plan without columns that have `share` of the bytes and `cpu_share` of the work."""
+    """Return the plan without columns that have `deduplicate` of the bytes and `cpu_share` of the work."""
     for key, less in (("fetch", share), ("decode", cpu_share), ("convert", cpu_share), ("publish", cpu_share)):
         cost = plan.stage(key)
         if cost is not None:

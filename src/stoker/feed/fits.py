@@ -36,7 +36,7 @@ def check_resident(wanted: Wanted, opened: Opened) -> None:
     """
     conflicts = {
         "a Mixture": opened.is_mixed,
-        "Dataset(share=...)": bool(opened.spec.keys),
+        "Dataset(deduplicate=...)": bool(opened.spec.keys),
         "group_by=, weights= or sequence=": wanted.asked is not None,
         "augment=": wanted.augment is not None,
         "sequence_shard=": wanted.sequence_shard is not None,
@@ -48,9 +48,9 @@ def check_resident(wanted: Wanted, opened: Opened) -> None:
 
 
 def _check_uncut(sequence_shard: SequenceShard, wanted: Wanted, opened: Opened) -> None:
-    for name in sequence_shard.fields if wanted.shared == "unique" else ():
+    for name in sequence_shard.fields if wanted.deduplicated == "unique" else ():
         if opened.spec[name].shared_by is not None:
             raise ValueError(
-                f"sequence_shard cuts {name!r}, which comes as it is shared; leave it out of share=, or take "
-                "shared='expand'"
+                f"sequence_shard cuts {name!r}, which comes as it is shared; leave it out of deduplicate=, or take "
+                "deduplicated='expand'"
             )

@@ -140,9 +140,9 @@ class Loader:
             length. `batch_size` counts these.
         sequence_shard: This rank's part of every sequence, where several ranks work on the same samples: see
             `SequenceShard`. Batches are the same, but for these fields.
-        shared: How fields come that samples share (`Dataset(share=...)`): "expand" as if each had its own; "unique" as
-            `stoker.Shared`, each value of a batch once and which of them every sample has, for a model that expands
-            them after its embedding.
+        deduplicated: How deduplicated fields come (`Dataset(deduplicate=...)`): "expand" as if each sample had a value
+            of its own; "unique" as `stoker.Shared`, each value of a batch once and which of them every sample has, for
+            a model that expands them after its embedding.
 
     Raises:
         TypeError: An argument has the wrong type.
@@ -178,7 +178,7 @@ class Loader:
         weights: str | None = None,
         sequence: NGram | Pack | None = None,
         sequence_shard: SequenceShard | None = None,
-        shared: Literal["expand", "unique"] = "expand",
+        deduplicated: Literal["expand", "unique"] = "expand",
     ) -> None:
         if not isinstance(dataset, Dataset | Mixture):
             raise TypeError(
@@ -207,7 +207,7 @@ class Loader:
             weights=weights,
             sequence=sequence,
             sequence_shard=sequence_shard,
-            shared=shared,
+            deduplicated=deduplicated,
         )
         self._wanted = wanted
         self._home = Home()
@@ -536,7 +536,7 @@ class Loader:
             sequence_shard=wanted.sequence_shard,
             batch_bytes=batch_bytes,
             once=wanted.once(expands=handover.expands),
-            is_expanded=wanted.shared == "expand",
+            is_expanded=wanted.deduplicated == "expand",
         )
         # A function that the user may change between two epochs must not be asked before the second one begins.
         is_simple = wanted.augment is None and wanted.asked is None and self._opened.mixture is None

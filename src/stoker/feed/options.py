@@ -82,7 +82,7 @@ class LoaderOptions(TypedDict, total=False):
     weights: str | None
     sequence: NGram | Pack | None
     sequence_shard: SequenceShard | None
-    shared: Literal["expand", "unique"]
+    deduplicated: Literal["expand", "unique"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +107,7 @@ class Wanted:
         trace: Records spans.
         asked: What the order counts; None for rows.
         sequence_shard: Part of every sequence.
-        shared: How shared fields come.
+        deduplicated: How shared fields come.
     """
 
     ranks: Ranks
@@ -127,7 +127,7 @@ class Wanted:
     trace: Trace | None
     asked: Asked | None
     sequence_shard: SequenceShard | None
-    shared: Literal["expand", "unique"]
+    deduplicated: Literal["expand", "unique"]
 
     @property
     def marks_padding(self) -> bool:
@@ -140,7 +140,7 @@ class Wanted:
         Args:
             expands: Whether whoever takes the batches can expand it.
         """
-        if self.shared == "unique":
+        if self.deduplicated == "unique":
             return "always"
         needs_each = self.augment is not None or isinstance(self.asked, NGram | Pack)
         return "where it pays" if expands and not needs_each else "never"
@@ -202,16 +202,21 @@ def check_options(**options: Unpack[LoaderOptions]) -> Wanted:
         raise ValueError(f"remainder must be 'keep', 'drop' or 'pad', not {remainder!r}")
     if transform_in not in ("threads", "processes"):
         raise ValueError(f"transform_in must be 'threads' or 'processes', not {transform_in!r}")
-    augment, cache, shared, trace = options["augment"], options["cache"], options["shared"], options["trace"]
+    augment, cache, deduplicated, trace = (
+        options["augment"],
+        options["cache"],
+        options["deduplicated"],
+        options["trace"],
+    )
     if augment is not None:
         check_function(augment, "augment", "batch", "generator")
     if cache is not None and not isinstance(cache, str | os.PathLike):
         raise TypeError(f"cache must be the path of a folder, not {cache!r}")
-    if shared not in ("expand", "unique"):
-        raise ValueError(f"shared must be 'expand' or 'unique', not {shared!r}")
-    if shared == "unique" and sequence is not None:
+    if deduplicated not in ("expand", "unique"):
+        raise ValueError(f"deduplicated must be 'expand' or 'unique', not {deduplicated!r}")
+    if deduplicated == "unique" and sequence is not None:
         raise ValueError(
-            "shared='unique' is for batches of whole rows; with sequence=, fields come expanded: leave it out"
+            "deduplicated='unique' is for batches of whole rows; with sequence=, fields come expanded: leave it out"
         )
     if trace is not None and not isinstance(trace, Trace):
         raise TypeError(f"trace must be a stoker.Trace, not {trace!r}")
@@ -243,7 +248,7 @@ def check_options(**options: Unpack[LoaderOptions]) -> Wanted:
         trace=trace,
         asked=asked,
         sequence_shard=sequence_shard,
-        shared=shared,
+        deduplicated=deduplicated,
     )
     if ranks.given is not None:
         wanted.global_size(ranks.given)

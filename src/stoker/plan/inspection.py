@@ -189,7 +189,7 @@ def _planned(catalogue: Catalogue, columns: tuple[ColumnAnswer, ...]) -> tuple[S
     if refused:
         return None, refused
     try:
-        spec = plan_spec(catalogue.schema, catalogue.dataset.fields, catalogue.dataset.share)
+        spec = plan_spec(catalogue.schema, catalogue.dataset.fields, catalogue.dataset.deduplicate)
         if catalogue.dataset.filter is None:
             check_known_nulls(catalogue)
     except FieldError as error:

@@ -56,7 +56,7 @@ class KnownSet:
         """
         dataset = self.catalogue.dataset
         if dataset.transform is None:
-            return plan_spec(self.catalogue.schema, dataset.fields, dataset.share)
+            return plan_spec(self.catalogue.schema, dataset.fields, dataset.deduplicate)
         return self.spec
 
 

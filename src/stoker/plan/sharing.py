@@ -39,7 +39,7 @@ class ShareableKey:
     Attributes:
         key: The field that tells runs from each other.
         fields: Those that do not change within a run, without the key, in batch order.
-        patterns: Names and patterns that name just these, for `Dataset(share=...)`.
+        patterns: Names and patterns that name just these, for `Dataset(deduplicate=...)`.
         run_rows: Mean rows of a run.
         row_bytes: Mean bytes of a row that the key and these fields hold.
     """

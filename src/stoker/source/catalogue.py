@@ -132,10 +132,10 @@ class Catalogue:
         )
 
     def sharing(self, share: Mapping[str, Sequence[str]]) -> Catalogue:
-        """Return the same fragments of the same files, with fields shared as `Dataset(share=...)` says."""
+        """Return the same fragments of the same files, with fields shared as `Dataset(deduplicate=...)` says."""
         other = copy.copy(self)
         other.dataset = copy.copy(self.dataset)
-        other.dataset.share = {key: tuple(patterns) for key, patterns in share.items()}
+        other.dataset.deduplicate = {key: tuple(patterns) for key, patterns in share.items()}
         for made_of_it in ("_recipe", "fingerprint"):
             other.__dict__.pop(made_of_it, None)
         other._keys = {}

@@ -94,7 +94,7 @@ class Dataset:
             they are.
         transform: Called once for each fragment, with an Arrow table; gives named arrays, or a table, of as many rows.
         transform_version: Identity of what `transform` does: change it whenever the result changes.
-        share: Key -> names and patterns of fields that are the same on neighbouring samples of one key, as in
+        deduplicate: Key -> names and patterns of fields that are the same on neighbouring samples of one key, as in
             `{"query_id": ["q_*", "hist_*"]}`: they, and the key, are kept once a run of such samples. A key is a field.
             Values never change by it: a run ends where the key or any of the fields does.
         chunk_size: Bytes of decoded columns that one chunk is made of, about.
@@ -122,7 +122,7 @@ class Dataset:
         fields: Mapping[str, Field | str] | None = None,
         transform: Transform | None = None,
         transform_version: str | None = None,
-        share: Mapping[str, str | Sequence[str]] | None = None,
+        deduplicate: Mapping[str, str | Sequence[str]] | None = None,
         chunk_size: int | str = "32MiB",
         storage: Storage | None = None,
         storage_options: Mapping[str, Any] | None = None,
@@ -135,7 +135,7 @@ class Dataset:
         self.fields = _checked_fields(fields)
         self.transform = transform
         self.transform_version = transform_version
-        self.share = _checked_share(share)
+        self.deduplicate = _checked_deduplicate(deduplicate)
         self.chunk_bytes = parse_size(chunk_size, name="chunk_size")
         self.storage = storage
         if storage_options is not None and not isinstance(storage_options, Mapping):
@@ -184,8 +184,8 @@ class Dataset:
             parts.append(f"fields={self.fields}")
         if self.transform is not None:
             parts.append(f"transform={transform_name(self.transform)}, transform_version={self.transform_version!r}")
-        if self.share:
-            parts.append(f"share={self.share}")
+        if self.deduplicate:
+            parts.append(f"deduplicate={self.deduplicate}")
         if self._chunk_size != "32MiB":
             parts.append(f"chunk_size={self._chunk_size!r}")
         if self.storage is not None:
@@ -199,7 +199,7 @@ class Dataset:
             "filter": None if self.filter is None else self.filter.to_json(),
             "fields": {name: field.to_json() for name, field in self.fields.items()},
             "transform": None if self.transform is None else [transform_name(self.transform), self.transform_version],
-            **({"share": self.share} if self.share else {}),
+            **({"deduplicate": self.deduplicate} if self.deduplicate else {}),
         }
 
     def open(
@@ -389,7 +389,7 @@ class Dataset:
         """Return the same rows with these columns, as they are stored."""
         other = copy.copy(self)
         other.columns = _checked_columns(columns)
-        other.fields, other.share = {}, {}
+        other.fields, other.deduplicate = {}, {}
         other.transform = other.transform_version = None
         return other
 
@@ -567,19 +567,19 @@ def _checked_fields(fields: object) -> dict[str, Field]:
     return found
 
 
-def _checked_share(share: object) -> dict[str, tuple[str, ...]]:
-    if share is None:
+def _checked_deduplicate(keys: object) -> dict[str, tuple[str, ...]]:
+    if keys is None:
         return {}
-    if not isinstance(share, Mapping):
-        raise TypeError(f"share must be a mapping of a key to the fields it shares, not {type(share).__name__}")
+    if not isinstance(keys, Mapping):
+        raise TypeError(f"deduplicate must be a mapping of a key to its fields, not {type(keys).__name__}")
     found = {}
-    for key, names in share.items():
+    for key, names in keys.items():
         if not isinstance(key, str):
-            raise TypeError(f"share: a key is named by a text, not {key!r}")
+            raise TypeError(f"deduplicate: a key is named by a text, not {key!r}")
         patterns = (names,) if isinstance(names, str) else names
         if not isinstance(patterns, Sequence) or any(not isinstance(one, str) or not one for one in patterns):
-            raise TypeError(f"share[{key!r}] must hold names and patterns of fields, not {names!r}")
+            raise TypeError(f"deduplicate[{key!r}] must hold names and patterns of fields, not {names!r}")
         if not patterns:
-            raise ValueError(f"share[{key!r}] is empty; name the fields that samples of one {key!r} share")
+            raise ValueError(f"deduplicate[{key!r}] is empty; name the fields that samples of one {key!r} share")
         found[key] = tuple(patterns)
     return found

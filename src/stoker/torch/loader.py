@@ -51,7 +51,7 @@ class TorchLoader(Loader):
 
     Raises:
         ValueError: The device does not exist here; or `resident` on the CPU, or with what changes rows: a Mixture,
-            `share`, `augment`, other units than rows.
+            `deduplicate`, `augment`, other units than rows.
         TypeError: The device is none.
     """
 

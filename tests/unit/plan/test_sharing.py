@@ -53,7 +53,7 @@ def test_what_is_found_is_what_sharing_saves(tmp_path):
     found = find_sharing(stoker.Dataset(paths).open())
     share = {key.key: key.patterns for key in found.keys}
     sizes = []
-    for name, dataset in (("a", stoker.Dataset(paths)), ("b", stoker.Dataset(paths, share=share))):
+    for name, dataset in (("a", stoker.Dataset(paths)), ("b", stoker.Dataset(paths, deduplicate=share))):
         with stoker.Loader(dataset, batch_size=4096, cache=tmp_path / name) as loader:
             assert sum(len(batch["label"]) for batch in loader) == 60_000
         sizes.append(sum(path.stat().st_size for path in (tmp_path / name).glob("chunks/*/*")))
@@ -98,13 +98,13 @@ def test_an_empty_data_set_has_nothing_to_share(tmp_path):
 
 def test_inspect_says_what_to_write(tmp_path, capsys):
     data_in(tmp_path / "data")
-    assert main(["inspect", str(tmp_path / "data"), "--share"]) == 0
+    assert main(["inspect", str(tmp_path / "data"), "--deduplicate"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert 'share={"session_id": [' in out
+    assert 'deduplicate={"session_id": [' in out
     assert "group_by='session_id'" in out
-    assert main(["inspect", str(tmp_path / "data"), "--share", "--json"]) == 0
+    assert main(["inspect", str(tmp_path / "data"), "--deduplicate", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["sharing"]
-    with stoker.Loader(stoker.Dataset(tmp_path / "data", share=found["share"]), batch_size=9) as loader:
+    with stoker.Loader(stoker.Dataset(tmp_path / "data", deduplicate=found["deduplicate"]), batch_size=9) as loader:
         assert loader.spec["q_list"].shared_by == "session_id"
-    assert main(["inspect", str(tmp_path / "data"), "--share", "--columns", "label"]) == 0
+    assert main(["inspect", str(tmp_path / "data"), "--deduplicate", "--columns", "label"]) == 0
     assert "would not pay" in capsys.readouterr().out

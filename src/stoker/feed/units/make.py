@@ -402,7 +402,7 @@ def _check_pack(asked: Pack, spec: Spec) -> None:
         if entry.shared_by is not None:
             raise FieldError(
                 f"Pack: {name!r} is shared by {entry.shared_by!r}, and what is packed belongs to its own row; leave it "
-                "out of share=",
+                "out of deduplicate=",
                 columns=[name],
             )
         if entry.compact is not None and entry.compact.form != "cast":

@@ -29,25 +29,26 @@ def share_fields(spec: Spec, share: Share) -> Spec:
     for key, patterns in share.items():
         if key not in names:
             raise FieldError(
-                f"share: there is no field {key!r} to share by{_near(key, names)}; a key is a field of the batch, so "
-                "that what is shared can be told from it",
+                f"deduplicate: there is no field {key!r} to share by{_near(key, names)}; a key is a field of the "
+                "batch, so that what is shared can be told from it",
                 columns=[key],
             )
         if run_name(key) in names:
             raise FieldError(
-                f"share: the field {run_name(key)!r} has the name under which chunks keep the run of a sample; call it "
-                "otherwise",
+                f"deduplicate: the field {run_name(key)!r} has the name under which chunks keep the run of a sample; "
+                "call it otherwise",
                 columns=[run_name(key)],
             )
         for pattern in (key, *patterns):
             found = [pattern] if pattern in names else [name for name in names if fnmatch.fnmatchcase(name, pattern)]
             if not found:
-                raise FieldError(f"share: {pattern!r} names no field{_near(pattern, names)}", columns=[pattern])
+                raise FieldError(f"deduplicate: {pattern!r} names no field{_near(pattern, names)}", columns=[pattern])
             for name in found:
                 other = owners.setdefault(name, key)
                 if other != key:
                     raise FieldError(
-                        f"share: the field {name!r} is shared by {other!r} and by {key!r}; name it under one of them",
+                        f"deduplicate: the field {name!r} is shared by {other!r} and by {key!r}; "
+                        "name it under one of them",
                         columns=[name],
                     )
     return Spec(tuple(replace(entry, shared_by=owners.get(entry.name)) for entry in spec))

@@ -1,4 +1,4 @@
-"""`stoker inspect --share`: which fields neighbouring rows share, and what that would save."""
+"""`stoker inspect --deduplicate`: which fields neighbouring rows share, and what that would save."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ def sharing_json(found: SharingFound) -> dict[str, object]:
             }
             for one in found.keys
         ],
-        "share": {one.key: list(one.patterns or (one.key,)) for one in found.keys},
+        "deduplicate": {one.key: list(one.patterns or (one.key,)) for one in found.keys},
     }
 
 
 def _argument(found: SharingFound) -> str:
-    share = {one.key: list(one.patterns or (one.key,)) for one in found.keys}
-    return "Dataset(..., share=" + str(share).replace("'", '"') + ")"
+    keys = {one.key: list(one.patterns or (one.key,)) for one in found.keys}
+    return "Dataset(..., deduplicate=" + str(keys).replace("'", '"') + ")"
