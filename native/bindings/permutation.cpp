@@ -1,6 +1,7 @@
 #include "../permutation.h"
 
 #include "bindings.h"
+#include "window_order.h"
 
 namespace stoker {
 namespace {
@@ -8,18 +9,91 @@ namespace {
 // So many values take 30 microseconds, and to get the lock back from threads that make batches takes as long.
 constexpr size_t kFew = 4096;
 
+template <typename Function>
+void without_lock_if_many(size_t num, Function&& function) {
+  if (num <= kFew) return function();
+  nb::gil_scoped_release without_lock;
+  function();
+}
+
+void bind_window_order(nb::module_& module) {
+  using Input = Array<const int64_t>;
+  using Output = Array<int64_t>;
+  nb::class_<BoundWindowOrder>(module, "WindowOrder",
+                               "Which slot and row stand at the positions [start, stop) of a shuffle window.")
+      .def(
+          "__init__",
+          [](BoundWindowOrder* self, int64_t start, int64_t stop, uint64_t key, bool shuffle, Input& slot_starts,
+             Input& shifts, Array<const int32_t>& guide, int guide_shift, int64_t first_slot) {
+            auto* order = new (self) BoundWindowOrder{
+                {start, stop, key, shuffle, slot_starts, shifts, guide, guide_shift, first_slot}, {}, {}, {}};
+            order->slot_start_array = std::move(slot_starts);
+            order->shift_array = std::move(shifts);
+            order->guide_array = std::move(guide);
+          },
+          nb::kw_only(), nb::arg("start"), nb::arg("stop"), nb::arg("key"), nb::arg("shuffle"), nb::arg("slot_starts"),
+          nb::arg("shifts"), nb::arg("guide"), nb::arg("guide_shift"), nb::arg("first_slot"))
+      .def_ro("start", &BoundWindowOrder::start)
+      .def_ro("stop", &BoundWindowOrder::stop)
+      .def(
+          "locate",
+          [](const BoundWindowOrder& order, const Input& position, const Output& slot, const Output& row) {
+            without_lock_if_many(position.size(), [&] { order.locate(position, slot, row); });
+          },
+          nb::arg("position"), nb::arg("slot"), nb::arg("row"),
+          "Write slot, counted from the window's first, and row of each position. Shape [B] each.")
+      .def(
+          "locate_range",
+          [](const BoundWindowOrder& order, int64_t first, const Output& slot, const Output& row) {
+            without_lock_if_many(row.size(), [&] { order.locate_range(first, slot, row); });
+          },
+          nb::arg("first"), nb::arg("slot"), nb::arg("row"),
+          "Write the same for consecutive positions from `first` on, as many as there is room for.")
+      .def(
+          "__iter__",
+          [](const BoundWindowOrder& order) {
+            const auto number = nb::module_::import_("numpy").attr("uint64");
+            return nb::iter(nb::make_tuple(order.start, order.stop, number(order.key), order.shuffles,
+                                           order.slot_start_array.object(), order.shift_array.object(),
+                                           order.guide_array.object(), order.guide_shift, order.first_slot));
+          },
+          nb::sig("def __iter__(self) -> collections.abc.Iterator[object]"), "What numba's loops of gathering take, until they are native themselves.");
+}
+
 }  // namespace
 
 void bind_permutation(nb::module_& module) {
   module.def(
       "permute",
       [](const Array<const int64_t>& index, int64_t start, uint64_t size, uint64_t key, const Array<int64_t>& out) {
-        if (index.size() <= kFew) return permute(index, start, size, key, out);
-        nb::gil_scoped_release without_lock;
-        permute(index, start, size, key, out);
+        without_lock_if_many(index.size(), [&] { permute(index, start, size, key, out); });
       },
       nb::arg("index"), nb::arg("start"), nb::arg("size"), nb::arg("key"), nb::arg("out"),
       "Write where each index goes among `size` values; both count from `start`.");
+  module.def(
+      "unpermute",
+      [](const Array<const int64_t>& place, int64_t start, uint64_t size, uint64_t key, const Array<int64_t>& out) {
+        without_lock_if_many(place.size(), [&] { unpermute(place, start, size, key, out); });
+      },
+      nb::arg("place"), nb::arg("start"), nb::arg("size"), nb::arg("key"), nb::arg("out"),
+      "Write the index that goes to each place: the inverse of `permute`.");
+  module.def(
+      "mix_blocks",
+      [](const Matrix<const int64_t>& counts, const Array<const uint64_t>& keys, int64_t first,
+         const Array<int64_t>& out) {
+        if (counts.shape(0) != keys.size()) throw std::invalid_argument("a block needs one key");
+        without_lock_if_many(out.size(), [&] { mix_blocks(counts, counts.shape(1), keys, first, out); });
+      },
+      nb::arg("counts"), nb::arg("keys"), nb::arg("first"), nb::arg("out"),
+      "Write the component at each place from `first` on, of blocks of counts[j] places that are permuted by keys[j].");
+  module.def(
+      "group_places",
+      [](const Array<const int64_t>& component, size_t num_components, const Array<int64_t>& out) {
+        group_places(component, num_components, out);
+      },
+      nb::arg("component"), nb::arg("num_components"), nb::arg("out"),
+      "Write the places of component 0, ascending, then those of component 1, and so on.");
+  bind_window_order(module);
 }
 
 }  // namespace stoker

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.oracles import permutation as oracle
 
-from stoker import loops
+from stoker import _native
 from stoker.identity import order_key
-from stoker.order import Order, compiled, permute, plain, unpermute
+from stoker.order import Order, permute, unpermute
+from stoker.order.epoch import Located
 from stoker.order.quality import lag_correlations, quality
 
 keys = st.integers(0, 2**64 - 1)
@@ -64,12 +66,10 @@ def test_it_is_a_bijection_on_every_size_to_70_000():
 @given(size=sizes, key=keys)
 @example(size=256, key=2**64 - 1)
 @example(size=257, key=2**63)
-def test_numpy_and_compiled_agree_on_every_integer(size, key):
-    if loops.find(compiled.LOOPS) is None:
-        pytest.skip("there are no compiled loops")
+def test_it_is_the_documented_permutation(size, key):
     index = _index(size)
-    assert np.array_equal(plain.permute(index, size, key), compiled.permute(index, size, key))
-    assert np.array_equal(plain.unpermute(index, size, key), compiled.unpermute(index, size, key))
+    assert np.array_equal(oracle.permute(index, size, key), permute(index, size=size, key=key))
+    assert np.array_equal(oracle.unpermute(index, size, key), unpermute(index, size=size, key=key))
 
 
 @given(
@@ -78,41 +78,42 @@ def test_numpy_and_compiled_agree_on_every_integer(size, key):
     window=st.none() | st.integers(1, 70),
     seed=st.integers(0, 3),
 )
-def test_numpy_and_compiled_locate_the_same_samples(counts, shuffle, window, seed):
-    if loops.find(compiled.LOOPS) is None:
-        pytest.skip("there are no compiled loops")
-    order = Order(counts, shuffle=shuffle, seed=seed, window=window).epoch(0)
-    for number in range(order.num_windows):
-        tables = order.tables(number)
-        positions = np.arange(tables.start, tables.stop)
-        expected = plain.locate(positions, tables)
-        for found in (
-            compiled.locate(positions, tables),
-            plain.locate_range(tables.start, tables.stop, tables),
-            compiled.locate_range(tables.start, tables.stop, tables),
-            order.locate_in_window(number, positions),
-        ):
-            assert np.array_equal(found, expected)
+def test_the_samples_of_a_window_are_its_chunks_side_by_side_permuted_by_its_key(counts, shuffle, window, seed):
+    epoch = Order(counts, shuffle=shuffle, seed=seed, window=window).epoch(0)
+    for number in range(epoch.num_windows):
+        start, stop = epoch.window_starts[number : number + 2].tolist()
+        chunks = epoch.window_chunks(number)
+        places = positions = np.arange(start, stop)
+        if shuffle:
+            key = order_key(seed=seed, epoch=0, purpose=f"window:{number}")
+            places = oracle.permute(positions - start, stop - start, key) + start
+        begins = start + np.cumsum([0, *(counts[chunk] for chunk in chunks)])
+        slots = np.searchsorted(begins, places, side="right") - 1
+        rows = places - begins[slots]
+        one_range, several = (
+            Located(ranges, epoch.tables(number)) for ranges in ([(start, stop)], [(start, start), (start, stop)])
+        )
+        for found in (epoch.locate_in_window(number, positions), (one_range.slot, one_range.row)):
+            assert np.array_equal(found, (slots, rows))
+        assert np.array_equal((several.slot, several.row), (slots, rows))
 
 
 @given(data=st.data(), num_components=st.integers(1, 5), most=st.sampled_from([0, 1, 9, 300]))
-def test_numpy_and_compiled_arrange_blocks_alike(data, num_components, most):
-    if loops.find(compiled.LOOPS) is None:
-        pytest.skip("there are no compiled loops")
+def test_blocks_are_mixed_as_documented_and_each_component_has_its_number_of_places(data, num_components, most):
     block = st.lists(st.integers(0, most), min_size=num_components, max_size=num_components)
     counts = np.array(data.draw(st.lists(block, min_size=1, max_size=6)), dtype=np.int64)
     block_keys = np.array([data.draw(keys) for _ in counts], dtype=np.uint64)
     first = data.draw(st.integers(0, int(counts.sum())))
-    num = data.draw(st.integers(0, int(counts.sum()) - first))
-    expected = plain.arrange(counts, block_keys, first, num)
-    assert np.array_equal(compiled.arrange(counts, block_keys, first, num), expected)
-    everything = plain.arrange(counts, block_keys, 0, int(counts.sum()))
-    borders = np.cumsum(counts.sum(axis=1))[:-1]
-    for whose, asked in zip(np.split(everything, borders), counts, strict=True):
+    mixed = np.empty(data.draw(st.integers(0, int(counts.sum()) - first)), np.int64)
+    _native.mix_blocks(counts, block_keys, first, mixed)
+    assert np.array_equal(mixed, oracle.mix_blocks(counts, block_keys, first, mixed.size))
+    everything = np.empty(counts.sum(), np.int64)
+    _native.mix_blocks(counts, block_keys, 0, everything)
+    for whose, asked in zip(np.split(everything, np.cumsum(counts.sum(axis=1))[:-1]), counts, strict=True):
         assert np.bincount(whose, minlength=num_components).tolist() == asked.tolist()
-    grouped = compiled.grouped(expected, num_components)
-    assert np.array_equal(grouped, plain.grouped(expected, num_components))
-    assert (np.diff(expected[grouped]) >= 0).all()
+    grouped = np.empty_like(mixed)
+    _native.group_places(mixed, num_components, grouped)
+    assert np.array_equal(grouped, oracle.group_places(mixed))
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])

@@ -8,6 +8,7 @@ from itertools import accumulate
 
 import numpy as np
 
+from stoker._native import group_places
 from stoker.errors import FieldMismatchError
 from stoker.feed.opened import Opened
 from stoker.feed.reorder import reordered
@@ -20,7 +21,6 @@ from stoker.gather.buffers import BufferPool
 from stoker.gather.together import side_by_side
 from stoker.offsets import offsets_of
 from stoker.offsets import ranges as spread
-from stoker.order.permute import arithmetic
 from stoker.order.plain import Int64
 from stoker.order.steps import Slice
 from stoker.trace.stages import Stages
@@ -208,7 +208,8 @@ class Gatherer:
             spots: Where in the batches each of these goes, unless that is one after the other. Shape [B].
         """
         settings, maker = self._settings, self._settings.maker
-        parts, places = _by_data_set(parts), arithmetic().grouped(whose, self._opened.num_sets)
+        parts, places = _by_data_set(parts), np.empty_like(whose)
+        group_places(whose, self._opened.num_sets, places)
         if spots is not None:
             places = spots[places]
         if maker is None:

@@ -75,7 +75,7 @@ def assemble_resident(spec: Spec, parts: Sequence[UnitPart], first_row: Int64, p
         pool: Gives the memory.
     """
     every = [Part(part.window, part.where) for part in parts]
-    if (lying := _all_there(spec, parts, first_row, pool)) is not None:
+    if (lying := _all_there(parts, first_row, pool)) is not None:
         return assemble_beside(spec, every, (), pool, Residence(_NONE, lying, _NONE))
     there, rows, here, others = [_NONE], [_NONE], [_NONE], []
     begin = 0
@@ -94,7 +94,7 @@ def assemble_resident(spec: Spec, parts: Sequence[UnitPart], first_row: Int64, p
     return assemble_beside(spec, every, others, pool, residence)
 
 
-def _all_there(spec: Spec, parts: Sequence[UnitPart], first_row: Int64, pool: BufferPool) -> Int64 | None:
+def _all_there(parts: Sequence[UnitPart], first_row: Int64, pool: BufferPool) -> Int64 | None:
     """Return the row on the device of each sample, shape [B]; None where not all chunks of their windows lie there.
 
     Then a chunk is looked up once, and not a sample.
@@ -107,10 +107,7 @@ def _all_there(spec: Spec, parts: Sequence[UnitPart], first_row: Int64, pool: Bu
     begin = 0
     for part, first in zip(parts, firsts, strict=True):
         out, by = rows[begin : begin + part.where.num], first - part.window.first_row[: len(first)]
-        if spec.ragged:  # slots and rows are needed here as well
-            np.add(part.unit, by[part.slot], out=out)
-        else:
-            out[:] = part.where.moved(by).row
+        np.add(part.unit, by[part.slot], out=out)
         begin += len(out)
     return rows
 

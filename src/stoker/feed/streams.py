@@ -16,11 +16,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from stoker._native import WindowOrder
 from stoker.feed.units.expand import Units
 from stoker.feed.units.make import UnitPart
 from stoker.order.epoch import EpochOrder, Located
 from stoker.order.mixture import MixtureEpoch
-from stoker.order.plain import Int64, Tables
+from stoker.order.plain import Int64
 from stoker.windows.in_use import Windows
 from stoker.windows.window import Window
 
@@ -37,7 +38,7 @@ class Mapped:
     """
 
     window: Window
-    tables: Tables
+    tables: WindowOrder
     chunks: Int64
 
     def settle(self, goes_on: Callable[[], bool]) -> None:

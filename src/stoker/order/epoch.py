@@ -16,9 +16,10 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from stoker._native import WindowOrder, unpermute
 from stoker.identity import order_key
-from stoker.order.permute import MAX_SIZE, arithmetic, as_index, permute
-from stoker.order.plain import Int64, Tables
+from stoker.order.permute import MAX_SIZE, as_index, permute
+from stoker.order.plain import Int64
 
 # Stretches of the guide per slot: with 4, three positions out of four need no comparison at all.
 _STRETCHES_PER_SLOT = 4
@@ -309,10 +310,10 @@ class EpochOrder:
         """
         tables = self.tables(window)
         positions = as_index(positions, start=tables.start, stop=tables.stop, name=f"position in window {window}")
-        return arithmetic().locate(positions, tables)
+        return _located(tables, positions)
 
-    def tables(self, window: int, first_rows: Int64 | None = None) -> Tables:
-        """Return what `locate_range` needs of a window: made once for many batches.
+    def tables(self, window: int, first_rows: Int64 | None = None) -> WindowOrder:
+        """Return what finds the samples of a window: made once for many batches.
 
         Args:
             window: Which window.
@@ -324,10 +325,10 @@ class EpochOrder:
         """
         slots = self._slots(window)
         shifts = self._row_shifts[slots]
-        return Tables(
+        return WindowOrder(
             start=int(self.window_starts[window]),
             stop=int(self.window_starts[window + 1]),
-            key=np.uint64(self._key(f"window:{window}") if self._shuffle else 0),
+            key=self._key(f"window:{window}") if self._shuffle else 0,
             shuffle=self._shuffle,
             slot_starts=self._slot_starts,
             shifts=shifts if first_rows is None else shifts + first_rows,
@@ -382,8 +383,9 @@ class EpochOrder:
         positions = np.empty_like(place)
         for window, members in self._by_window(self._window_slots, slot):
             start, stop = int(self.window_starts[window]), int(self.window_starts[window + 1])
-            key = self._key(f"window:{window}")
-            positions[members] = arithmetic().unpermute(place[members] - start, stop - start, key) + start
+            found = place[members]
+            unpermute(found, start, stop - start, self._key(f"window:{window}"), found)
+            positions[members] = found
         return positions
 
     def windows_of(self, positions: npt.ArrayLike) -> Int64:
@@ -426,7 +428,7 @@ class Located:
 
     __slots__ = ("_found", "_ranges", "stretch", "tables")
 
-    def __init__(self, ranges: Sequence[tuple[int, int]], tables: Tables) -> None:
+    def __init__(self, ranges: Sequence[tuple[int, int]], tables: WindowOrder) -> None:
         self._ranges = ranges
         self._found: tuple[Int64, Int64] | None = None
         self.stretch = ranges[0] if len(ranges) == 1 else None
@@ -450,19 +452,19 @@ class Located:
         """Row of each position, as `EpochOrder.tables` was told. Shape [B]."""
         return self._find()[1]
 
-    def moved(self, by: Int64) -> Located:
-        """Return where the positions lie if the rows of each slot lie so much further on.
-
-        Args:
-            by: Shape [K].
-        """
-        return Located(self._ranges, self.tables._replace(shifts=self.tables.shifts + by))
-
     def _find(self) -> tuple[Int64, Int64]:
         if self._found is None:
             if self.stretch is not None:
-                self._found = arithmetic().locate_range(*self.stretch, self.tables)
+                start, stop = self.stretch
+                self._found = slot, row = np.empty(stop - start, np.int64), np.empty(stop - start, np.int64)
+                self.tables.locate_range(start, slot, row)
             else:
                 positions = np.concatenate([np.arange(*one, dtype=np.int64) for one in self._ranges])
-                self._found = arithmetic().locate(positions, self.tables)
+                self._found = _located(self.tables, positions)
         return self._found
+
+
+def _located(window: WindowOrder, positions: Int64) -> tuple[Int64, Int64]:
+    slot, row = np.empty_like(positions), np.empty_like(positions)
+    window.locate(positions, slot, row)
+    return slot, row

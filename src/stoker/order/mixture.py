@@ -18,9 +18,10 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 
+from stoker._native import mix_blocks
 from stoker.identity import order_key
 from stoker.order.epoch import EpochOrder, Order
-from stoker.order.permute import MAX_SIZE, arithmetic, as_index
+from stoker.order.permute import MAX_SIZE, as_index
 from stoker.order.plain import Int64
 
 Until = Literal["first", "last"]
@@ -507,7 +508,9 @@ class MixtureEpoch:
         if self._order.shuffle:
             purposes = (f"{self._purpose}:{block}" for block in range(first, last))
             keys = [order_key(seed=self._order.seed, epoch=self.epoch, purpose=purpose) for purpose in purposes]
-            return arithmetic().arrange(counts, np.array(keys, dtype=np.uint64), begin, num)
+            arranged = np.empty(num, dtype=np.int64)
+            mix_blocks(counts, np.array(keys, dtype=np.uint64), begin, arranged)
+            return arranged
         return np.concatenate([_interleaved(block, self._phases) for block in counts.tolist()])[begin : begin + num]
 
     def _before(self, block: int) -> tuple[int, ...]:

@@ -6,44 +6,15 @@ index ──► at most 256: a table drawn by Fisher and Yates
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 import numpy.typing as npt
 
-from stoker import loops
-from stoker.order import compiled, plain
-from stoker.order.plain import Int64, Tables, UInt64
+from stoker._native import permute as permute_into
+from stoker._native import unpermute as unpermute_into
+from stoker.order.plain import Int64
 
 # Beyond, the doubled domain of the walk would not fit a signed 64-bit index.
 MAX_SIZE = 1 << 62
-
-
-class Arithmetic(Protocol):
-    """What `plain` and `compiled` both are."""
-
-    def permute(self, index: Int64, size: int, key: int) -> Int64:
-        """Return where each index goes."""
-
-    def unpermute(self, index: Int64, size: int, key: int) -> Int64:
-        """Return the index that goes to each value."""
-
-    def locate(self, position: Int64, tables: Tables) -> tuple[Int64, Int64]:
-        """Return slot and row of positions within a window."""
-
-    def locate_range(self, first: int, last: int, tables: Tables) -> tuple[Int64, Int64]:
-        """Return slot and row of consecutive positions within a window."""
-
-    def arrange(self, counts: Int64, keys: UInt64, first: int, num: int) -> Int64:
-        """Return whose some places of blocks side by side are."""
-
-    def grouped(self, whose: Int64, num_components: int) -> Int64:
-        """Return the places of each component, one component behind the other."""
-
-
-def arithmetic() -> Arithmetic:
-    """Return the compiled arithmetic where it is there, else the same in NumPy; see `loops.find`."""
-    return compiled if loops.find(compiled.LOOPS) is not None else plain
 
 
 def as_index(index: npt.ArrayLike, *, start: int = 0, stop: int, name: str) -> Int64:
@@ -65,13 +36,6 @@ def as_index(index: npt.ArrayLike, *, start: int = 0, stop: int, name: str) -> I
         if low < start or high >= stop:
             raise ValueError(f"{name} {low if low < start else high} lies outside [{start}, {stop})")
     return np.ascontiguousarray(values)
-
-
-def _check(size: int, key: int) -> None:
-    if not 0 <= size <= MAX_SIZE:
-        raise ValueError(f"size must lie in [0, 2**62], got {size}")
-    if not 0 <= key < 1 << 64:
-        raise ValueError(f"key must be an unsigned 64-bit integer, got {key}")
 
 
 def permute(index: npt.ArrayLike, *, size: int, key: int) -> Int64:
@@ -99,8 +63,9 @@ def permute(index: npt.ArrayLike, *, size: int, key: int) -> Int64:
         >>> permute([0, 1, 2, 3, 4], size=5, key=7)
         array([3, 4, 2, 0, 1])
     """
-    _check(size, key)
-    return arithmetic().permute(as_index(index, stop=size, name="index"), size, key)
+    checked, out = _checked(index, size, key)
+    permute_into(checked, 0, size, key, out)
+    return out
 
 
 def unpermute(index: npt.ArrayLike, *, size: int, key: int) -> Int64:
@@ -121,5 +86,16 @@ def unpermute(index: npt.ArrayLike, *, size: int, key: int) -> Int64:
         >>> unpermute(permute([0, 1, 2], size=1000, key=7), size=1000, key=7)
         array([0, 1, 2])
     """
-    _check(size, key)
-    return arithmetic().unpermute(as_index(index, stop=size, name="index"), size, key)
+    checked, out = _checked(index, size, key)
+    unpermute_into(checked, 0, size, key, out)
+    return out
+
+
+def _checked(index: npt.ArrayLike, size: int, key: int) -> tuple[Int64, Int64]:
+    """Return the index, checked, and room for as many."""
+    if not 0 <= size <= MAX_SIZE:
+        raise ValueError(f"size must lie in [0, 2**62], got {size}")
+    if not 0 <= key < 1 << 64:
+        raise ValueError(f"key must be an unsigned 64-bit integer, got {key}")
+    checked = as_index(index, stop=size, name="index")
+    return checked, np.empty_like(checked)

@@ -5,9 +5,9 @@ import threading
 
 import numpy as np
 import pytest
+from tests.oracles import permutation
 
 from stoker import loops, machine_code
-from stoker.order import plain
 
 MODULES = machine_code.load(loops.NAMES)
 pytestmark = pytest.mark.skipif(MODULES is None, reason="no machine code is kept here")
@@ -20,11 +20,11 @@ def _permute(index, out, *, start=0, size=1000, key=7, name="permute_into"):
 def test_a_loop_does_what_it_does_in_numpy_and_returns_nothing():
     index, out = np.arange(1000), np.empty(1000, np.int64)
     assert _permute(index, out) is None
-    assert np.array_equal(out, plain.permute(index, 1000, 7))
+    assert np.array_equal(out, permutation.permute(index, 1000, 7))
 
 
 def test_arrays_of_other_kinds_that_hold_the_same_are_taken(tmp_path):
-    expected = plain.permute(np.arange(1000), 1000, 7)
+    expected = permutation.permute(np.arange(1000), 1000, 7)
     mapped = np.memmap(tmp_path / "index", np.int64, "w+", shape=1000)
     mapped[:] = np.arange(1000)
     read_only = np.arange(1000)
@@ -92,7 +92,7 @@ def test_another_number_of_arguments_is_refused(num):
 def test_numbers_at_their_limits_come_through():
     index, out = np.arange(300), np.empty(300, np.int64)
     _permute(index, out, size=300, key=2**64 - 1)
-    assert np.array_equal(out, plain.permute(index, 300, 2**64 - 1))
+    assert np.array_equal(out, permutation.permute(index, 300, 2**64 - 1))
 
 
 def test_what_a_loop_meets_outside_of_its_arrays_is_an_error_and_nothing_is_lost():
