@@ -45,7 +45,7 @@ def print_answers(console: Console, answers: Mapping[str, Answer]) -> None:
 
 
 def write_answer(name: str, answer: Answer, *, num_rows: int, command: str = "benchmarks", gpu: str = "") -> Path:
-    """Write an answer to a file in `RESULTS`, and return which.
+    """Write an answer to the file of its question and this machine in `RESULTS`, and return which.
 
     Args:
         name: Of the question.
@@ -54,10 +54,9 @@ def write_answer(name: str, answer: Answer, *, num_rows: int, command: str = "be
         command: Module that asks it.
         gpu: Name of the GPU that it was measured on; "" for none.
     """
-    where = machine() | ({"gpu": gpu} if gpu else {})
-    date = dt.datetime.now(tz=dt.UTC).date()
+    where = {"date": str(dt.datetime.now(tz=dt.UTC).date())} | machine() | ({"gpu": gpu} if gpu else {})
     short = re.sub(r"[^a-z0-9]+", "-", f"{gpu or where['processor']} {where['cores']} cores".lower()).strip("-")
-    path = RESULTS / f"{name}_{short}_{date}.md"
+    path = RESULTS / f"{name}_{short}.md"
     demo = f"the demo's ranking rows, {num_rows:,}"
     lines = [
         f"# {answer.question}",

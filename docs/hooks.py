@@ -29,22 +29,57 @@ OUTSIDE = {
     },
 }
 # Links that are right in the repository, and the page that stands for their target in the site.
-INSTEAD = {"docs/decisions": "decisions/index.md", "benchmarks/results": "benchmarks.md", "README.md": "index.md"}
+INSTEAD = {"docs/decisions": "decisions/index.md", "benchmarks/results": "results/index.md", "README.md": "index.md"}
+
+RESULTS_HEAD = """# Results by machine
+
+One table for each question, with a row for each machine. A ratio is ours over the ceiling, taken in one run; the
+median over the rounds counts. The name of a machine leads to the whole result: rounds, remarks, versions, and the
+command that measures it again. [All loaders on the same rows](../benchmarks.md#warm-epochs) is a page of its own.
+
+"""
+ROWS_HEAD = "| machine | ratio, median | from | to | ours | ceiling | date |\n|---|---|---|---|---|---|---|"
+ANSWER = re.compile(
+    r"\A# (?P<question>.*)\n\n\| ours .*\n\|[-|]+\|\n\| (?P<cells>.*) \|\n\n(?P<unit>Rates in [^;]*)", re.MULTILINE
+)
 
 LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]*)?\)")
 HELP = re.compile(r"^<!-- (stoker[ a-z-]*) --help -->$", re.MULTILINE)
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the files outside of docs/."""
+    """Add the files outside of docs/, and a table of the results."""
     for path, uri in OUTSIDE.items():
         files.append(File.generated(config, uri, abs_src_path=str(ROOT / path)))
+    files.append(File.generated(config, "results/index.md", content=table_of_results()))
     return files
+
+
+def table_of_results() -> str:
+    """Return a page with a table for each question of benchmarks/results, with a row for each machine."""
+    text = RESULTS_HEAD
+    questions: dict[str, list[str]] = {}
+    for path in sorted(ROOT.glob("benchmarks/results/*.md")):
+        found = ANSWER.search(result := path.read_text())
+        if found is None:  # the table of all loaders
+            continue
+        about = dict(re.findall(r"^- (\w+): (.*)$", result, re.MULTILINE))
+        machine = (about.get("gpu") or about["processor"]).replace("Intel(R) Xeon(R) Processor", "Intel Xeon")
+        ours, ceiling, *ratios = found["cells"].split(" | ")[:5]
+        row = " | ".join([f"| [{machine}]({path.name})", *ratios, ours, ceiling, f"{about['date']} |"])
+        questions.setdefault(
+            f"## {found['question'][0].upper()}{found['question'][1:]}\n\n{found['unit']}\n\n{ROWS_HEAD}", []
+        ).append(row)
+    for heading, rows in questions.items():
+        text += "\n".join([heading, *rows, "\n"])
+    return text
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Let links lead to where files are in the site, and insert the commands' help."""
     uri = page.file.src_uri
+    if uri.startswith("results/"):
+        page.meta["search"] = {"exclude": True}
     origin = next((path for path, other in OUTSIDE.items() if other == uri), f"docs/{uri}")
 
     def moved(link: re.Match[str]) -> str:

@@ -71,10 +71,10 @@ def factor_of(outcome: Outcome, outcomes: Sequence[Outcome]) -> float | None:
 
 
 def write_result(outcomes: Sequence[Outcome], options: argparse.Namespace) -> Path:
-    """Keep the table and its chart; return the table's path."""
-    where = machine()
+    """Keep the table and its chart as those of this machine; return the table's path."""
+    where = {"date": str(dt.datetime.now(tz=dt.UTC).date())} | machine()
     short = re.sub(r"[^a-z0-9]+", "-", f"{where['processor']} {where['cores']} cores".lower()).strip("-")
-    path = RESULTS / f"rivals_{short}_{dt.datetime.now(tz=dt.UTC).date()}.md"
+    path = RESULTS / f"rivals_{short}.md"
     chart = path.with_suffix(".svg")
     lines = [
         "# The same rows through every loader",
