@@ -6,6 +6,14 @@ import numpy
 import numpy.typing
 
 
+class Draws:
+    """The draws of one epoch by integer weights, chunk by chunk."""
+
+    def __init__(self, cumulated: numpy.typing.NDArray[numpy.int64], chunk_starts: numpy.typing.NDArray[numpy.int64], chunk_draws: numpy.typing.NDArray[numpy.int64], shift: int, key: int) -> None: ...
+
+    def rows(self, chunk: numpy.typing.NDArray[numpy.int64], draw: numpy.typing.NDArray[numpy.int64], out: numpy.typing.NDArray[numpy.int64]) -> None:
+        """Write the row of its chunk that each draw takes. Shape [B] each."""
+
 def permute(index: numpy.typing.NDArray[numpy.int64], start: int, size: int, key: int, out: numpy.typing.NDArray[numpy.int64]) -> None:
     """
     Write where each index goes among `size` values; both count from `start`.

@@ -44,7 +44,6 @@ _OTHERS = (
     "stoker.compact_kernels",
     "stoker.cache.runs_kernels",
     "stoker.feed.units.kernels",
-    "stoker.order.draw_kernels",
     "stoker.source.columns.batch_kernels",
     "stoker.source.columns.hash_kernels",
     "stoker.source.thrift_kernels",

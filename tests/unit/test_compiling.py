@@ -16,7 +16,7 @@ except RuntimeError:
     print("no place")
 
 import stoker.cache.kernels, stoker.cache.look_kernels, stoker.cache.runs_kernels, stoker.gather.kernels
-import stoker.feed.units.kernels, stoker.order.kernels, stoker.order.draw_kernels, stoker.trace.profile.scan
+import stoker.feed.units.kernels, stoker.order.kernels, stoker.trace.profile.scan
 from stoker.order.permute import permute
 
 print(permute(np.arange(5), size=5, key=7).tolist())
