@@ -7,10 +7,10 @@ import os
 from pathlib import Path
 
 import numpy as np
+from tests.unit.cache.chunk_files import read_arrays
 
 import stoker
 from stoker.cache.build import Builder
-from stoker.cache.chunk import read_arrays
 from stoker.cache.store import Store
 from stoker.spec import Ragged
 

@@ -6,9 +6,9 @@ import shutil
 import subprocess
 
 import pytest
+from tests.unit.cache.chunk_files import read_arrays
 from tests.unit.cache.samples import SPEC, arrays_of, key, same_fields
 
-from stoker.cache.chunk import read_arrays
 from stoker.cache.store import Store
 from stoker.errors import CacheError, CacheFullError
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.cache import samples
+from tests.unit.cache.chunk_files import read_arrays, write_chunk
 from tests.unit.cache.samples import arrays_of, entry, key, same_fields
 
-from stoker.cache.chunk import read_arrays, read_header
+from stoker.cache.chunk import read_header
 from stoker.cache.store import Store
-from stoker.cache.write import write_chunk
 from stoker.errors import ChunkCorruptError
 from stoker.spec import Spec
 

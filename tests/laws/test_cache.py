@@ -15,10 +15,10 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.unit.cache.chunk_files import read_arrays
 from tests.unit.cache.samples import SPEC, arrays_of, key, same_fields
 
 from stoker.cache import blocks, write
-from stoker.cache.chunk import read_arrays
 from stoker.cache.files import Files
 from stoker.cache.store import Store
 from stoker.errors import CacheFullError, ChunkCorruptError

@@ -26,10 +26,13 @@ def batch_bytes(batch) -> bytes:
     return b"".join(name.encode() + flat_bytes(array) for name, array in batch.items())
 
 
+SIZES = [100, 0, 257, 64, 1, 300]
+
+
 @pytest.fixture(scope="module")
 def folder():
     with tempfile.TemporaryDirectory() as path:
-        yield write_files(Path(path) / "data", [100, 0, 257, 64, 1, 300], row_group_size=50)
+        yield write_files(Path(path) / "data", SIZES, row_group_size=50)
 
 
 NUM_SAMPLES = 722
@@ -132,3 +135,30 @@ def test_a_chain_of_resumes_on_other_ranks_and_batch_sizes_gives_the_uncut_order
         if json.loads(state)["epoch"] >= 2:
             break
     assert got == uncut
+
+
+@settings(max_examples=15)
+@given(
+    lanes=st.sampled_from([1, 2, 3]),
+    per_lane=st.integers(1, 40),
+    world_size=st.integers(1, 5),
+    remainder=st.sampled_from(["keep", "drop", "pad"]),
+    epoch=st.integers(0, 2),
+)
+def test_explaining_a_step_and_finding_a_row_are_each_others_inverse(
+    folder, lanes, per_lane, world_size, remainder, epoch
+):
+    options = {"shuffle": True, "window": 3, "lanes": lanes, "global_batch_size": lanes * per_lane}
+    dataset, used = stoker.Dataset(folder, chunk_size=4000), {}
+    for rank in range(world_size):
+        shard = stoker.Shard(rank, world_size)
+        with stoker.Loader(dataset, shard=shard, remainder=remainder, **options) as loader:
+            for step in range(len(loader)):
+                for row in loader.explain(step, epoch=epoch):
+                    if not row.is_padding:
+                        used[row.url, row.row_group, row.row] = (step, rank)
+            if rank == world_size - 1:
+                for file, size in zip(sorted(folder.iterdir()), SIZES, strict=True):
+                    for place in [(str(file), k // 50, k % 50) for k in range(0, size, 7)]:
+                        found = loader.find(*place, epoch=epoch)
+                        assert (found.step, found.rank) == used.get(place, (None, None))

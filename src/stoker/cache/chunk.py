@@ -35,10 +35,8 @@ from stoker.cache.layout import (
     strip_names,
     table_names,
 )
-from stoker.cache.runs import take_rows
-from stoker.cache.strips import lists_of
 from stoker.errors import ChunkCorruptError
-from stoker.spec import Array, Arrays, Entry, Ragged, Spec, run_name
+from stoker.spec import Array, Entry, Spec
 
 _NUMPY_DTYPES = {theirs: np.dtype(ours) for ours, theirs in DTYPES.items()}
 _VERSIONS = (str(FORMAT_VERSION), str(SHARED_FORMAT_VERSION), str(STRIPS_FORMAT_VERSION))
@@ -232,21 +230,6 @@ def check_arrays(fd: int, header: ChunkHeader, *, path: Path, ahead: Ahead | Non
             raise ChunkCorruptError(f"{path} is damaged: the checksum of {name!r} differs", path=path)
 
 
-def read_arrays(path: Path | str) -> Arrays:
-    """Return all fields of a chunk file as new arrays, checked. For tools and tests: training maps the file.
-
-    Raises:
-        ChunkCorruptError: The file is not what was published.
-        OSError: It cannot be read.
-    """
-    path = Path(path)
-    with opened(path) as fd:
-        header = _read_header_of(fd, path)
-        check_arrays(fd, header, path=path)
-        content = {name: _read_array(fd, place) for name, place in header.arrays.items()}
-    return arrays_of(header.spec, content, num_samples=header.num_samples)
-
-
 def read_lengths(fd: int, header: ChunkHeader, entry: Entry) -> npt.NDArray[np.int64]:
     """Return how many values, or inner lists, a ragged field has in each row of its table; values are not read.
 
@@ -270,47 +253,3 @@ def _read_array(fd: int, place: ArrayPlace) -> Array:
         num_bytes = os.preadv(fd, [rest], at)
         rest, at = rest[num_bytes:], at + num_bytes
     return array
-
-
-def arrays_of(spec: Spec, content: Mapping[str, Array], *, num_samples: int) -> Arrays:
-    """Return the fields of the arrays that a chunk file holds; fixed-width ones are new and contiguous.
-
-    What samples share comes for each of them.
-    """
-    own, *shared = spec.tables
-    names = table_names(spec)
-    found = _table_arrays(own, content, records=names[0], num_rows=num_samples)
-    for key, table, name in zip(spec.keys, shared, names[1:], strict=True):
-        runs = found.pop(run_name(key))
-        assert isinstance(runs, np.ndarray)
-        rows = runs.astype(np.int64)
-        num_rows = int(rows[-1]) + 1 if len(rows) else 0
-        for field, array in _table_arrays(table, content, records=name, num_rows=num_rows).items():
-            found[field] = take_rows(array, rows)
-    return {entry.name: found[entry.name] for entry in spec}
-
-
-def _table_arrays(spec: Spec, content: Mapping[str, Array], *, records: str, num_rows: int) -> Arrays:
-    arrays: Arrays = {}
-    if spec.record_bytes:
-        rows = np.ascontiguousarray(content[records]).view(spec.record_dtype).reshape(num_rows)
-    places, strips = strip_names(records)
-    side_by_side = lists_of(spec, content[places], content[strips]) if spec.strip else {}
-    for entry in spec:
-        if entry.name in side_by_side:
-            arrays[entry.name] = side_by_side[entry.name]
-        elif entry.is_ragged:
-            arrays[entry.name] = _ragged(entry, content)
-        elif entry.value_bytes:
-            arrays[entry.name] = np.ascontiguousarray(rows[entry.name])
-        else:
-            arrays[entry.name] = np.empty((num_rows, *entry.shape), dtype=entry.dtype)
-    return arrays
-
-
-def _ragged(entry: Entry, content: Mapping[str, Array]) -> Ragged:
-    *offsets, values = array_names(entry)
-    ragged: Any = content[values]
-    for name in reversed(offsets):
-        ragged = Ragged(ragged, content[name])
-    return ragged  # type: ignore[no-any-return]

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -141,28 +140,6 @@ def make_strips(spec: Spec, arrays: Packable) -> Strips | None:
         )
     places = np.stack([ends[:-1], *counts], axis=1).astype(np.uint32)
     return Strips(spec.strip, tuple(lists), places, int(ends[-1]) * STRIP_UNIT_BYTES)
-
-
-def lists_of(spec: Spec, places: Places, strips: Array) -> dict[str, Ragged]:
-    """Return the fields of a table whose lists lie side by side, each by itself again.
-
-    Args:
-        spec: Of the table.
-        places: See `Strips`. Shape [N, 1 + F].
-        strips: uint8.
-    """
-    found: dict[str, Ragged] = {}
-    begins = places[:, 0].astype(np.int64) * STRIP_UNIT_BYTES
-    for i, entry in enumerate(spec.strip, start=1):
-        counts = places[:, i].astype(np.int64)
-        offsets = offsets_of(counts)
-        unit = entry.unit_dtype
-        per_value = entry.value_bytes // unit.itemsize
-        units = strips.view(unit)[ranges(begins // unit.itemsize, offsets * per_value)]
-        values: Any = units.view(entry.dtype).reshape(-1, *entry.shape)
-        found[entry.name] = Ragged(values, offsets)
-        begins = begins + counts * entry.value_bytes
-    return found
 
 
 def _address(lists: Ragged, row: int, value_bytes: int) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import xxhash
@@ -46,22 +45,17 @@ class MismatchError(ValueError):
     """Arrays do not fit a spec; the message names the field."""
 
 
-def write_chunk(
-    target: Path | str | int,
+def prepare_chunk(
     arrays: Packable,
     spec: Spec,
     *,
     num_samples: int,
     about: Mapping[str, object] | None = None,
     page_bytes: int = PAGE_BYTES,
-) -> int:
-    """Write a chunk file and return its size in bytes.
-
-    The header is written last, in one call with what shares its huge page: a file that was cut off while being written
-    has none, or fewer bytes than that says.
+) -> PreparedChunk:
+    """Return a chunk whose size is known and which can be written.
 
     Args:
-        target: Path of a file that is not there yet, or a descriptor open for writing.
         arrays: The fields, each with N rows.
         spec: What a sample is; the arrays must fit it exactly.
         num_samples: N.
@@ -71,27 +65,7 @@ def write_chunk(
     Raises:
         MismatchError: The arrays do not fit the spec.
         FieldError: Two fields would share the name of an array.
-        OSError: The disk refused.
     """
-    prepared = prepare_chunk(arrays, spec, num_samples=num_samples, about=about, page_bytes=page_bytes)
-    files = Files()
-    if isinstance(target, int):
-        prepared.write(target, files)
-        return prepared.size_bytes
-    with Path(target).open("xb") as file:
-        prepared.write(file.fileno(), files)
-    return prepared.size_bytes
-
-
-def prepare_chunk(
-    arrays: Packable,
-    spec: Spec,
-    *,
-    num_samples: int,
-    about: Mapping[str, object] | None = None,
-    page_bytes: int = PAGE_BYTES,
-) -> PreparedChunk:
-    """Return a chunk whose size is known and which can be written; see `write_chunk`."""
     reason = _find_mismatch(arrays, spec, num_samples=num_samples)
     if reason is not None:
         raise MismatchError(reason)

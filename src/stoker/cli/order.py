@@ -77,7 +77,7 @@ def run_quality(options: argparse.Namespace, console: Console) -> int:
     """Measure and print."""
     from stoker.order import Order
     from stoker.plan.known import open_known, plan_orders
-    from stoker.plan.labels import label_quality, mixed_label_quality, read_all_labels, unit_labels
+    from stoker.plan.labels import label_quality, mixed_label_quality, read_labels, unit_labels
 
     target, asked = target_of(options), asked_of(options)
     cache = Path(options.cache).expanduser() if options.cache else None
@@ -89,7 +89,7 @@ def run_quality(options: argparse.Namespace, console: Console) -> int:
         order = orders.order_in(options.epoch)
         status.update(f"reading column {options.column} …")
         datasets = {name: one.catalogue.dataset for name, one in known.named.items()}
-        labels = read_all_labels(datasets, options.column)
+        labels = read_labels(datasets, options.column)
         status.update("measuring …")
         looked_at = {
             "batch_size": options.batch_size * options.world_size,

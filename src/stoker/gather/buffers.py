@@ -251,11 +251,3 @@ class BufferPool:
         """Bytes of all of them."""
         with self._lock:
             return sum(block.memory.nbytes for block in self._blocks.values())
-
-    @property
-    def used_bytes(self) -> int:
-        """Bytes that somebody looks at."""
-        with self._lock:
-            returned = sum(run.place[2] - run.place[1] for run in self._returned)
-            runs = [run for block in self._blocks.values() for run in block.runs.values()]
-            return sum(run.place[2] - run.place[1] for run in runs) - returned

@@ -50,11 +50,6 @@ class Quality:
     shuffle: bool
 
     @property
-    def max_lag_correlation(self) -> float:
-        """The correlation that is farthest from 0, with its sign."""
-        return max(self.lag_correlations.values(), key=abs, default=0.0)
-
-    @property
     def window_for_weak(self) -> int | None:
         """The smallest `window` whose chi-square should be 2 at most; None where only the whole data set will do.
 

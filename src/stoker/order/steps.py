@@ -206,10 +206,6 @@ class Steps:
             return [() for _ in steps]
         return [(Slice(0, low + step * most, high + step * most),) for step in steps]
 
-    def num_padded(self, step: int, shard: Shard = Shard()) -> int:  # noqa: B008  frozen
-        """Return how many rows of a rank's batch only fill it."""
-        return sum(piece.num_samples for piece in self.slices(step, shard) if piece.is_padding)
-
     def cut(self, boundary: int, *, part: int, lane: int, world_size: int) -> int:
         """Return where a rank boundary cuts a lane's part of a batch: a place in [0, part].
 

@@ -54,34 +54,20 @@ class Labels:
     are_values: bool
 
 
-def read_labels(dataset: Dataset, column: str, *, num_threads: int = 8) -> Labels:
-    """Return the class of every sample by a column's value; nulls are a class of their own.
+def read_labels(datasets: Mapping[str, Dataset], column: str, *, num_threads: int = 8) -> tuple[Labels, ...]:
+    """Return the class of every sample by a column's value; data sets have their classes in common.
 
-    Up to 64 different values are classes; more numbers, dates or words are cut into 64 ranges of about equal size, in
-    their own order.
-
-    Args:
-        dataset: The samples; its filter counts, its fields and transform do not.
-        column: The column.
-        num_threads: Threads that read it.
-
-    Raises:
-        FieldError: There is no such column, or its values cannot be sorted into classes.
-        SourceError: It cannot be read.
-    """
-    return read_all_labels({"": dataset}, column, num_threads=num_threads)[0]
-
-
-def read_all_labels(datasets: Mapping[str, Dataset], column: str, *, num_threads: int = 8) -> tuple[Labels, ...]:
-    """Return the same of several data sets, which have the classes in common.
+    Up to 64 different values are classes, null is one of them; more numbers, dates or words are cut into 64 ranges of
+    about equal size, in their own order.
 
     Args:
-        datasets: Name -> samples.
+        datasets: Name -> samples; a data set's filter counts, its fields and transform do not.
         column: The column, which all of them have.
         num_threads: Threads that read it.
 
     Raises:
-        FieldError: As `read_labels` says, or the column is of numbers in one data set and of words in another.
+        FieldError: A data set has no such column, its values cannot be sorted into classes, or they are numbers in one
+            data set and words in another.
         SourceError: It cannot be read.
     """
     catalogues = {}

@@ -282,25 +282,6 @@ class RangesFile:
         """Return the offset."""
         return self._at
 
-    def size(self) -> int:
-        """Return the size of the file."""
-        return self._ranges.size_bytes
-
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def seekable(self) -> bool:
-        """Return True."""
-        return True
-
-    def writable(self) -> bool:
-        """Return False."""
-        return False
-
-    def flush(self) -> None:
-        """Do nothing."""
-
     def close(self) -> None:
         """Do nothing: the ranges are their owner's."""
 

@@ -6,11 +6,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from tests.strategies import check_samples, sample_table
+from tests.unit.cache.chunk_files import read_arrays
 from tests.unit.cache.samples import SPEC
 
 import stoker
 from stoker.cache.build import Builder, empty_arrays
-from stoker.cache.chunk import read_arrays
 from stoker.cache.crew import Crew
 from stoker.cache.files import Files
 from stoker.cache.store import Store

@@ -8,13 +8,14 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
+from tests.unit.cache.chunk_files import read_arrays, write_chunk
 from tests.unit.cache.samples import SPEC, arrays_of, entry, same_fields, specs
 
 from stoker.cache import strips as strips_module
-from stoker.cache.chunk import check_arrays, opened, read_arrays, read_header, read_lengths
+from stoker.cache.chunk import check_arrays, opened, read_header, read_lengths
 from stoker.cache.layout import PAGE_BYTES, list_names
 from stoker.cache.strips import make_strips
-from stoker.cache.write import describe_record, write_chunk
+from stoker.cache.write import describe_record
 from stoker.errors import ChunkCorruptError, FieldError
 from stoker.spec import Ragged, Spec
 

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.unit.cache.chunk_files import write_chunk
 from tests.unit.cache.samples import arrays_of, same_fields, specs
 
 from stoker import loops
 from stoker.cache.runs import find_begins
-from stoker.cache.write import write_chunk
 from stoker.errors import FieldError
 from stoker.source.columns import Converter, Pieces, in_pieces, joined, plan_spec, to_arrays
 from stoker.spec import Field, Ragged, Spec

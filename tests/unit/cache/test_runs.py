@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
+from tests.unit.cache.chunk_files import read_arrays, write_chunk
 from tests.unit.cache.samples import arrays_of, entry, same_fields, specs
 
-from stoker.cache.chunk import read_arrays, read_header
+from stoker.cache.chunk import read_header
 from stoker.cache.layout import PAGE_BYTES
 from stoker.cache.runs import find_begins, mark, take_rows
-from stoker.cache.write import write_chunk
 from stoker.source.columns import Stack, StackPiece
 from stoker.spec import Ragged, Spec
 

@@ -6,12 +6,12 @@ import os
 import threading
 
 import pytest
+from tests.unit.cache.chunk_files import read_arrays
 from tests.unit.cache.samples import SPEC, arrays_of, key, same_fields
 
 import stoker.cache.marks
 import stoker.cache.opened
 from stoker.cache import write
-from stoker.cache.chunk import read_arrays
 from stoker.cache.files import Files, _fallocate
 from stoker.cache.folder import Folder
 from stoker.cache.store import Store

@@ -6,10 +6,10 @@ import threading
 import numpy as np
 import pytest
 from tests.strategies import write_files
+from tests.unit.cache.chunk_files import read_arrays
 
 import stoker
 from stoker.cache.build import Builder
-from stoker.cache.chunk import read_arrays
 from stoker.cache.crew import Crew
 from stoker.cache.store import Store
 from stoker.cache.warm import warm

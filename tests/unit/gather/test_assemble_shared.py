@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.cache.chunk_files import write_chunk
 from tests.unit.cache.samples import arrays_of, entry, same_fields, specs
 from tests.unit.cache.test_runs import repeated
 
 from stoker.cache.chunk import opened, read_header
 from stoker.cache.runs import take_rows
-from stoker.cache.write import write_chunk
 from stoker.gather.assemble import Part, assemble
 from stoker.gather.buffers import BufferPool
 from stoker.spec import Shared, Spec

@@ -9,7 +9,12 @@ import pytest
 
 from stoker import Dataset, FieldError
 from stoker.plan.known import open_known, plan_orders
-from stoker.plan.labels import MAX_CLASSES, label_quality, read_labels
+from stoker.plan.labels import MAX_CLASSES, label_quality
+from stoker.plan.labels import read_labels as read_labels_of
+
+
+def read_labels(dataset, column):
+    return read_labels_of({"": dataset}, column)[0]
 
 
 def dataset_of(tmp_path, values, **options):

@@ -124,12 +124,6 @@ class Meter:
         """Note, in the step under way, which share of the other workers' batches was ready behind this one."""
         self._ready = round(1000 * share)
 
-    def leave_out(self) -> None:
-        """Keep the step under way, and its stall, out of every figure."""
-        self._kind = Kind.LEFT_OUT
-        if self._device is not None:
-            self._device.drop()
-
     @property
     def is_synchronized(self) -> bool:
         """Whether step times are those of the device."""

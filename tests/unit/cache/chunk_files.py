@@ -1,0 +1,83 @@
+"""Chunk files of a test's own, written as they are published and read back by their description alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from stoker.cache.chunk import ChunkHeader, check_arrays, opened, read_header
+from stoker.cache.files import Files
+from stoker.cache.layout import array_names, strip_names, table_names
+from stoker.cache.runs import take_rows
+from stoker.cache.strips import STRIP_UNIT_BYTES
+from stoker.cache.write import prepare_chunk
+from stoker.offsets import offsets_of, ranges
+from stoker.spec import Array, Arrays, Ragged, Spec, run_name
+
+
+def write_chunk(target: Path | str | int, arrays, spec: Spec, **options) -> int:
+    """Write a chunk file, at a path or into a descriptor, and return its size in bytes."""
+    prepared = prepare_chunk(arrays, spec, **options)
+    if isinstance(target, int):
+        prepared.write(target, Files())
+    else:
+        with Path(target).open("xb") as file:
+            prepared.write(file.fileno(), Files())
+    return prepared.size_bytes
+
+
+def read_arrays(path: Path | str) -> Arrays:
+    """Return all fields of a chunk file, checked; what samples share comes for each of them."""
+    header = read_header(Path(path))
+    with opened(Path(path)) as fd:
+        check_arrays(fd, header, path=Path(path))
+    content = _content(Path(path).read_bytes(), header)
+    own, *shared = header.spec.tables
+    names = table_names(header.spec)
+    found = _table(own, content, names[0], header.num_samples)
+    for key, table, name in zip(header.spec.keys, shared, names[1:], strict=True):
+        rows = found.pop(run_name(key)).astype(np.int64)
+        num_runs = int(rows[-1]) + 1 if len(rows) else 0
+        found |= {field: take_rows(array, rows) for field, array in _table(table, content, name, num_runs).items()}
+    return {entry.name: found[entry.name] for entry in header.spec}
+
+
+def _content(data: bytes, header: ChunkHeader) -> dict[str, Array]:
+    return {
+        name: np.frombuffer(data, place.dtype, int(np.prod(place.shape)), place.offset_bytes).reshape(place.shape)
+        for name, place in header.arrays.items()
+    }
+
+
+def _table(spec: Spec, content: Mapping[str, Array], records: str, num_rows: int) -> Arrays:
+    found: Arrays = {}
+    if spec.record_bytes:
+        rows = np.ascontiguousarray(content[records]).view(spec.record_dtype).reshape(num_rows)
+    for entry in spec:
+        if entry in spec.strip:
+            continue
+        if entry.is_ragged:
+            *offsets, values = array_names(entry)
+            found[entry.name] = content[values]
+            for name in reversed(offsets):
+                found[entry.name] = Ragged(found[entry.name], content[name])
+        elif entry.value_bytes:
+            found[entry.name] = np.ascontiguousarray(rows[entry.name])
+        else:
+            found[entry.name] = np.empty((num_rows, *entry.shape), dtype=entry.dtype)
+    return found | (_lists_side_by_side(spec, content, records) if spec.strip else {})
+
+
+def _lists_side_by_side(spec: Spec, content: Mapping[str, Array], records: str) -> Arrays:
+    places, strips = (content[name] for name in strip_names(records))
+    found: Arrays = {}
+    begins = places[:, 0].astype(np.int64) * STRIP_UNIT_BYTES
+    for i, entry in enumerate(spec.strip, start=1):
+        counts = places[:, i].astype(np.int64)
+        offsets = offsets_of(counts)
+        chosen = ranges(begins, offsets_of(counts * entry.value_bytes))
+        found[entry.name] = Ragged(strips[chosen].view(entry.dtype).reshape(-1, *entry.shape), offsets)
+        begins = begins + counts * entry.value_bytes
+    return found
