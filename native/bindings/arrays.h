@@ -34,6 +34,7 @@ class Array {
   size_t shape(int dimension) const { return static_cast<size_t>(shape_[dimension]); }
   std::span<T> span() const { return {data(), size()}; }
   operator std::span<T>() const { return span(); }
+  nb::object owner() const { return nb::borrow(view_.obj); }
   std::span<T> row(size_t i) const
     requires(N == 2)
   {

@@ -1,6 +1,6 @@
 """Stoker's native core: plain data in, plain data out."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy
 import numpy.typing
@@ -13,6 +13,182 @@ class Draws:
 
     def rows(self, chunk: numpy.typing.NDArray[numpy.int64], draw: numpy.typing.NDArray[numpy.int64], out: numpy.typing.NDArray[numpy.int64]) -> None:
         """Write the row of its chunk that each draw takes. Shape [B] each."""
+
+class Column:
+    """What the decoder of pages is to know of a column."""
+
+    def __init__(self, width: int, full: int, empty: int, is_list: bool, is_bit: bool, is_words: bool) -> None: ...
+
+    @property
+    def width(self) -> int: ...
+
+    @property
+    def is_list(self) -> bool: ...
+
+    @property
+    def is_bit(self) -> bool: ...
+
+    @property
+    def is_words(self) -> bool: ...
+
+    @property
+    def may_be_null(self) -> bool: ...
+
+class Page:
+    """What the header of a page says."""
+
+    @property
+    def at(self) -> int: ...
+
+    @property
+    def stored_bytes(self) -> int: ...
+
+    @property
+    def plain_bytes(self) -> int: ...
+
+    @property
+    def level_bytes(self) -> int: ...
+
+    @property
+    def num_entries(self) -> int: ...
+
+    @property
+    def is_plain(self) -> bool: ...
+
+    @property
+    def checksum(self) -> int: ...
+
+    @property
+    def is_packed(self) -> bool: ...
+
+    @property
+    def is_dictionary(self) -> bool: ...
+
+class PageTotals:
+    """What is to be known of some pages before they are decoded."""
+
+    @property
+    def num_entries(self) -> int: ...
+
+    @property
+    def num_words(self) -> int: ...
+
+    @property
+    def most_bytes(self) -> int: ...
+
+    @property
+    def plain_bytes(self) -> int: ...
+
+    @property
+    def has_checksums(self) -> bool: ...
+
+    @property
+    def is_packed(self) -> bool: ...
+
+class Progress:
+    """How far a column chunk is decoded."""
+
+    def __init__(self) -> None: ...
+
+    @property
+    def rows(self) -> int: ...
+
+    @rows.setter
+    def rows(self, arg: int, /) -> None: ...
+
+    @property
+    def values(self) -> int: ...
+
+    @values.setter
+    def values(self, arg: int, /) -> None: ...
+
+    @property
+    def nulls(self) -> int: ...
+
+    @nulls.setter
+    def nulls(self, arg: int, /) -> None: ...
+
+    @property
+    def words(self) -> int: ...
+
+    @words.setter
+    def words(self, arg: int, /) -> None: ...
+
+class Room:
+    """Arrays that values go to: uint8, uint8, uint8 and int64."""
+
+    def __init__(self, words: numpy.typing.NDArray[numpy.uint8], values: numpy.typing.NDArray[numpy.uint8], valid: numpy.typing.NDArray[numpy.uint8], offsets: numpy.typing.NDArray[numpy.int64]) -> None: ...
+
+class Pages:
+    """The pages that lie one behind the other in `content` as a whole."""
+
+    def __init__(self, content: numpy.typing.NDArray[numpy.uint8]) -> None: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, arg: int, /) -> Page: ...
+
+    @property
+    def content(self) -> numpy.typing.NDArray[numpy.uint8]: ...
+
+    @property
+    def end(self) -> int: ...
+
+    def totals(self, first: int = 0, stop: int | None = None) -> PageTotals: ...
+
+    def stop_for(self, first: int, num_entries: int) -> int: ...
+
+    def num_by_dictionary(self, first: int, stop: int) -> int | None: ...
+
+    def decode(self, column: Column, codec: int, room: Room, progress: Progress, first: int = 0, stop: int | None = None) -> bool:
+        """
+        Decode pages behind what is decoded; False where one is not as it should be, or not known.
+        """
+
+    def decode_plain(self, i: int, content: numpy.typing.NDArray[numpy.uint8], column: Column, room: Room, progress: Progress) -> bool:
+        """Decode a page that was decompressed before."""
+
+def words_of(plain: numpy.typing.NDArray[numpy.uint8], lengths: numpy.typing.NDArray[numpy.int32], words: numpy.typing.NDArray[numpy.uint8]) -> int:
+    """
+    Take a page of byte arrays apart; return how many bytes they have, -1 where they are cut short.
+    """
+
+def can_decompress(codec: int) -> bool:
+    """
+    Whether pages of a codec, a number of the format, are decompressed here.
+    """
+
+def decompress(codec: int, packed: numpy.typing.NDArray[numpy.uint8], out: numpy.typing.NDArray[numpy.uint8]) -> bool:
+    """
+    Fill `out` with what was compressed; False where that is not exactly as long.
+    """
+
+def read_page_header(content: numpy.typing.NDArray[numpy.uint8]) -> Page | None:
+    """
+    Return the header of the page at the beginning; None where it is none, or cut short.
+    """
+
+class ColumnChunks:
+    """
+    Column chunks that lie one behind the other, to be decoded all at once.
+    """
+
+    def __init__(self, content: numpy.typing.NDArray[numpy.uint8], borders: numpy.typing.NDArray[numpy.int64]) -> None: ...
+
+    def lay_out(self, columns: Sequence[Column], num_rows: int, num_values: numpy.typing.NDArray[numpy.int64], most_bytes: numpy.typing.NDArray[numpy.int64]) -> tuple[int, int, int, int] | None:
+        """
+        Return how much room words, values, validity and offsets take; None where each must be tried by itself.
+        """
+
+    def decode(self, codec: int, room: Room) -> list[tuple[bool, int, int, int, int, int]]:
+        """
+        Return of each column: is it decoded, its values and nulls, where values, validity and offsets begin.
+        """
+
+def read_footer(content: numpy.typing.NDArray[numpy.uint8], groups: numpy.typing.NDArray[numpy.int64], chunks: numpy.typing.NDArray[numpy.int64]) -> bool:
+    """
+    Fill in what a footer says of its row groups and column chunks; False where it is corrupt.
+    """
 
 def permute(index: numpy.typing.NDArray[numpy.int64], start: int, size: int, key: int, out: numpy.typing.NDArray[numpy.int64]) -> None:
     """

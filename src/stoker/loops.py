@@ -33,7 +33,6 @@ _LOADED = (
     "stoker.order.kernels",
     "stoker.gather.stretch_kernels",
     "stoker.gather.part_kernels",
-    "stoker.source.pages.kernels",
     "stoker.gather.shared_kernels",
     "stoker.gather.join_kernels",
     "stoker.cache.look_kernels",
@@ -46,7 +45,6 @@ _OTHERS = (
     "stoker.feed.units.kernels",
     "stoker.source.columns.batch_kernels",
     "stoker.source.columns.hash_kernels",
-    "stoker.source.thrift_kernels",
     "stoker.source.units.fit_kernels",
 )
 

@@ -18,7 +18,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker import Dataset, Field, FieldError, Loader, loops
+from stoker import Dataset, Field, FieldError, Loader
 from stoker.source.catalogue import Catalogue
 
 KINDS = [pa.string(), pa.binary(), pa.large_string(), pa.large_binary()]
@@ -90,8 +90,6 @@ def coded_kinds(catalogue: Catalogue, coded: set[str]) -> dict[str, pa.DataType]
 
 
 def test_strings_are_never_made_where_their_dictionary_will_do(tmp_path):
-    pytest.importorskip("numba")
-    assert loops.find("stoker.source.pages.kernels") is not None
     words = [f"word {i % 50}" for i in range(20_000)]
     pq.write_table(pa.table({"a": words, "b": words, "c": words}), tmp_path / "words.parquet")
     catalogue = Dataset(tmp_path, filters=[("c", "!=", "word 3")]).open()

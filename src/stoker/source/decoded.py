@@ -16,6 +16,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from stoker._native import read_page_header
 from stoker.source import thrift
 from stoker.source.footer_numbers import Numbers
 from stoker.source.schema import Layout
@@ -31,7 +32,6 @@ _MOST_BYTES = 1 << 46
 _BYTE_ARRAY = 6
 # Encodings, by their numbers in the format, that may make few bytes of many: two dictionaries, shared beginnings.
 _MAY_GROW = (1 << 2) | (1 << 8) | (1 << 7)
-_DICTIONARY_PAGE = 2
 # A page header without statistics, as those of dictionaries are, has 15 to 40 bytes.
 _HEADER_BYTES = 128
 
@@ -120,30 +120,9 @@ def _mean_word(chunk: Counts, read: ReadStart) -> float:
     """Return the bytes of a word of a column chunk, about: the mean of its dictionary, or of the least and greatest."""
     first = int(chunk[thrift.DICTIONARY_OFFSET])
     content = read(first if first > 0 else int(chunk[thrift.DATA_OFFSET]), _HEADER_BYTES)
-    try:
-        plain_bytes, num_words = _dictionary_header(content)
-    except (IndexError, ValueError):
-        plain_bytes = num_words = 0
-    if 0 < num_words <= plain_bytes <= chunk[thrift.UNCOMPRESSED]:
-        return plain_bytes / num_words - _BORDER_BYTES
+    page = read_page_header(np.frombuffer(content, np.uint8))
+    if page is not None and page.is_dictionary:
+        num_bytes, num_words = page.plain_bytes, page.num_entries
+        if 0 < num_words <= num_bytes <= chunk[thrift.UNCOMPRESSED]:
+            return num_bytes / num_words - _BORDER_BYTES
     return float(max(chunk[thrift.MIN_BYTES], chunk[thrift.MAX_BYTES], 0))
-
-
-def _dictionary_header(content: bytes) -> tuple[int, int]:
-    """Return bytes before compression and words of a dictionary page; 0 where it is another page."""
-    at = number = kind_of_page = plain_bytes = num_words = 0
-    while True:
-        number, kind, at = thrift.field(content, at, number)
-        if kind == 0:
-            return (plain_bytes, num_words) if kind_of_page == _DICTIONARY_PAGE else (0, 0)
-        if number == 1:
-            kind_of_page, at = thrift.zigzag(content, at)
-        elif number == 2:
-            plain_bytes, at = thrift.zigzag(content, at)
-        elif number == 7:  # a struct whose first field is how many
-            inner, _, at = thrift.field(content, at, 0)
-            if inner == 1:
-                num_words, _ = thrift.zigzag(content, at)
-            return (plain_bytes, num_words) if kind_of_page == _DICTIONARY_PAGE else (0, 0)
-        else:
-            at = thrift.skip(content, at, kind)

@@ -10,15 +10,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stoker import loops
+from stoker._native import read_footer
 from stoker.errors import SourceError
 from stoker.source import thrift
 from stoker.source.schema import Layout
-
-# Where its machine code is not kept, compiling the reader takes 2.5 s once a machine, loading it 0.4 s; plain Python
-# takes 25 us or more for each column chunk, and holds the GIL. This many are half a second to a second of it.
-COMPILE_FROM_CHUNKS = 20_000
-_LOOPS = "stoker.source.thrift_kernels"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +29,7 @@ class Numbers:
     chunks: npt.NDArray[np.int64]
 
 
-def read_numbers(
-    buffer: pa.Buffer, metadata: pq.FileMetaData, layout: Layout, *, url: str, is_compiled: bool = False
-) -> Numbers:
+def read_numbers(buffer: pa.Buffer, metadata: pq.FileMetaData, layout: Layout, *, url: str) -> Numbers:
     """Return the numbers of a footer.
 
     Args:
@@ -44,7 +37,6 @@ def read_numbers(
         metadata: What pyarrow parsed from it.
         layout: The layout of its columns.
         url: The file, for errors.
-        is_compiled: Whether to use the compiled reader, for many footers.
 
     Raises:
         SourceError: The footer contradicts itself, or the file is encrypted.
@@ -52,15 +44,8 @@ def read_numbers(
     num_groups, num_leaves = metadata.num_row_groups, len(layout.paths)
     groups = np.full((num_groups, thrift.NUM_GROUP_NUMBERS), -1, np.int64)
     chunks = np.full((num_groups, num_leaves, thrift.NUM_CHUNK_NUMBERS), -1, np.int64)
-    content = buffer[4:-8]
-    kernels = loops.find(_LOOPS) if is_compiled else None
-    try:
-        if kernels is not None:
-            kernels.footer(np.frombuffer(content, np.uint8), groups, chunks)
-        else:
-            thrift.footer(content.to_pybytes(), groups, chunks)
-    except (ValueError, IndexError, OverflowError) as error:
-        raise SourceError(f"the footer of {url} is corrupt: its row groups do not fit its schema", url=url) from error
+    if not read_footer(np.frombuffer(buffer[4:-8], np.uint8), groups, chunks):
+        raise SourceError(f"the footer of {url} is corrupt: its row groups do not fit its schema", url=url)
     if chunks[..., thrift.IS_ENCRYPTED].any():
         raise SourceError(f"{url} is encrypted, in its columns: Stoker has no keys; decrypt it first", url=url)
     wrong = (
@@ -109,16 +94,3 @@ def _is_wrong_length(found: npt.NDArray[np.int64], max_level: npt.NDArray[np.int
 def _is_wrong_width(found: npt.NDArray[np.int64], width: npt.NDArray[np.int64]) -> Any:
     """Return where a minimum or maximum has not the size of its type; 0 is any size."""
     return (found >= 0) & (width > 0) & (found != width)
-
-
-def has_compiled_reader(num_chunks: int) -> bool:
-    """Return whether to use the compiled reader: for many column chunks, or where its loops are loaded in any case.
-
-    Blocks: while it is loaded, once a process, or compiled, once a machine.
-
-    Args:
-        num_chunks: Column chunks of all footers that will be read.
-    """
-    if num_chunks < COMPILE_FROM_CHUNKS and not loops.is_at_hand("stoker.source.pages.kernels"):
-        return False
-    return loops.find(_LOOPS) is not None

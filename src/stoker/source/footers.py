@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from stoker.errors import SourceError
 from stoker.source.decode import decoding
 from stoker.source.files import write_aside
-from stoker.source.footer_numbers import Numbers, has_compiled_reader, read_numbers
+from stoker.source.footer_numbers import Numbers, read_numbers
 from stoker.source.naming import named
 from stoker.source.other_formats import way_out
 from stoker.source.pages.codecs import is_inflated
@@ -37,7 +37,7 @@ _MAGIC_ENCRYPTED = b"PARE"
 _SIGNATURE_BYTES = 28
 # Compressed footers that stay in memory where no folder keeps them; what is beyond is read again when needed.
 _MEMORY_BYTES = 256 << 20
-# Numbers of footers that stay behind opening: read again, they take 25 us and more for each column chunk, with the GIL.
+# Numbers of footers that stay behind opening: read again, they take pyarrow some microseconds for each column chunk.
 _NUMBERS_BYTES = 32 << 20
 # Parsed footers that stay: threads work on neighbouring fragments, which share few files.
 _MAX_PARSED = 32
@@ -183,7 +183,6 @@ class Footers:
         self._layouts: list[tuple[pq.ParquetSchema, bytes, Layout]] = []
         self._index: dict[ObjectInfo, tuple[int, int]] | None = None
         self._file: ipc.RecordBatchFileReader | None = None
-        self._is_compiled = False
 
     def get(self, info: ObjectInfo) -> Footer:
         """Return the footer of one file, for decoding.
@@ -243,10 +242,6 @@ class Footers:
         num_bytes = min(num_bytes, info.size_bytes - offset)
         return bytes(memoryview(self._storage.read(info.url, offset, num_bytes)).cast("B")) if num_bytes > 0 else b""
 
-    def expect(self, num_chunks: int) -> None:
-        """Get ready to check so many column chunks. Call it before many threads begin."""
-        self._is_compiled = has_compiled_reader(num_chunks)
-
     def load(self, infos: Collection[ObjectInfo]) -> None:
         """Read what is kept of `infos` in one go: opening needs all of it, and one by one it takes 0.5 ms each."""
         if self._path is None or self._refresh or not self._path.exists() or self._path.stat().st_size > _MEMORY_BYTES:
@@ -274,8 +269,7 @@ class Footers:
     def _check(self, buffer: pa.Buffer, metadata: pq.FileMetaData, url: str) -> Checked:
         with decoding(url, where=f"the schema of {url}"):
             layout = self._layout(metadata)
-        is_compiled = self._is_compiled or has_compiled_reader(metadata.num_row_groups * metadata.num_columns)
-        numbers = read_numbers(buffer, metadata, layout, url=url, is_compiled=is_compiled)
+        numbers = read_numbers(buffer, metadata, layout, url=url)
         digest = hashlib.blake2b(buffer, digest_size=16).hexdigest()
         return Checked(layout=layout, numbers=numbers, digest=digest)
 

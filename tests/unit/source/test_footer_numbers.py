@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from stoker import loops
+from stoker import _native
 from stoker.errors import SourceError
-from stoker.source import footer_numbers, thrift
-from stoker.source.footer_numbers import COMPILE_FROM_CHUNKS, has_compiled_reader, read_numbers
+from stoker.source import thrift
+from stoker.source.footer_numbers import read_numbers
 from stoker.source.footers import parse_footer, read_footer
 from stoker.source.schema import Layout
 from stoker.testing import MemoryStorage
@@ -40,10 +40,10 @@ def footer_of(content):
     return read_footer(storage.stat("f"), storage)
 
 
-def numbers_of(content, *, is_compiled=False):
+def numbers_of(content):
     buffer = footer_of(content)
     metadata = parse_footer(buffer, "f")
-    return read_numbers(buffer, metadata, Layout.of(metadata), url="f", is_compiled=is_compiled), metadata
+    return read_numbers(buffer, metadata, Layout.of(metadata), url="f"), metadata
 
 
 @pytest.mark.parametrize(
@@ -66,15 +66,6 @@ def test_numbers_are_those_that_pyarrow_reads(options):
             assert row[thrift.UNCOMPRESSED] == chunk.total_uncompressed_size
             known = statistics is not None and statistics.has_null_count
             assert row[thrift.NULL_COUNT] == (statistics.null_count if known else -1)
-
-
-def test_the_compiled_reader_reads_the_same():
-    pytest.importorskip("numba")
-    assert has_compiled_reader(COMPILE_FROM_CHUNKS)
-    content = written(write_page_index=True)
-    plain, compiled = numbers_of(content)[0], numbers_of(content, is_compiled=True)[0]
-    assert np.array_equal(plain.groups, compiled.groups)
-    assert np.array_equal(plain.chunks, compiled.chunks)
 
 
 def test_a_footer_larger_than_the_tail_is_read_in_two():
@@ -110,12 +101,8 @@ def test_a_column_of_another_type_than_the_schema_says_is_found():
         read_numbers(buffer, metadata, layout, url="f")
 
 
-@pytest.mark.parametrize("is_compiled", [False, True])
-def test_flipped_bits_raise_or_are_read_but_never_end_the_process(is_compiled):
+def test_flipped_bits_raise_or_are_read_but_never_end_the_process():
     """pyarrow's own accessors abort on some of these; a footer that passes here is safe to decode with."""
-    if is_compiled:
-        pytest.importorskip("numba")
-        has_compiled_reader(COMPILE_FROM_CHUNKS)
     content = bytearray(footer_of(written(write_page_index=True)).to_pybytes())
     rng = random.Random(7)
     for _ in range(400):
@@ -128,24 +115,22 @@ def test_flipped_bits_raise_or_are_read_but_never_end_the_process(is_compiled):
         except (SourceError, pa.ArrowException, OSError, ValueError):
             continue
         with contextlib.suppress(SourceError):
-            read_numbers(buffer, metadata, layout, url="f", is_compiled=is_compiled)
-
-
-def test_lists_that_never_end_are_refused():
-    with pytest.raises(ValueError, match="corrupt"):
-        thrift.skip(b"\xf0\xff\xff\xff\xff\xff\xff\xff\x7f", 0, 9)
-    with pytest.raises((ValueError, IndexError)):
-        thrift.skip(b"\xff" * 40, 0, 9)
-    with pytest.raises((ValueError, IndexError)):
-        thrift.skip(b"\x19" * 4000, 0, 9)
-    assert footer_numbers.COMPILE_FROM_CHUNKS > 0
+            read_numbers(buffer, metadata, layout, url="f")
 
 
 @pytest.mark.parametrize(
-    ("num_chunks", "is_loaded", "is_used"),
-    [(COMPILE_FROM_CHUNKS, False, True), (1, True, True), (COMPILE_FROM_CHUNKS - 1, False, False)],
+    "field",
+    [
+        b"\x59\xf0\xff\xff\xff\xff\xff\xff\xff\x7f",  # a list of more elements than there are bytes
+        b"\x59" + b"\xff" * 40,
+        b"\x59" + b"\x19" * 4000,  # lists in lists
+        b"\x5b\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x33",  # a map
+        b"\x58\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",  # a length that would lead backwards
+        b"\x56" + b"\xff" * 10,  # a number of more than 64 bits
+        b"\x5c" + b"\x1c" * 100,  # structs in structs
+    ],
 )
-def test_the_compiled_reader_is_loaded_for_many_and_used_where_it_is_there(monkeypatch, num_chunks, is_loaded, is_used):
-    pytest.importorskip("numba")
-    monkeypatch.setattr(loops, "is_at_hand", lambda _name: is_loaded)
-    assert has_compiled_reader(num_chunks) == is_used
+def test_values_that_never_end_are_refused(field):
+    groups, chunks = np.zeros((0, 2), np.int64), np.zeros((0, 1, 16), np.int64)
+    assert _native.read_footer(np.frombuffer(b"\x15\x02\x00", np.uint8), groups, chunks)
+    assert not _native.read_footer(np.frombuffer(field, np.uint8), groups, chunks)

@@ -1,4 +1,4 @@
-"""Pages of numbers, lists of numbers and words to Arrow, by compiled loops: up to three times as fast as pyarrow.
+"""Pages of numbers, lists of numbers and words to Arrow, by native code: up to three times as fast as pyarrow.
 
     column chunk  ┆ header │ dictionary ┆ header │ levels │ values ┆ header │ levels │ values ┆ …
                        └── scan ──┬─────────┘
@@ -15,32 +15,24 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import compress, pairwise
-from types import ModuleType
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from stoker import loops
+from stoker._native import can_decompress
 from stoker.source import thrift
 from stoker.source.fetch import Ranges, Span
 from stoker.source.footer_numbers import Numbers
-from stoker.source.pages.codecs import is_loops
+from stoker.source.pages.codecs import Bytes
 from stoker.source.pages.column import LeafStream, read_leaf
 from stoker.source.pages.leaf import Leaf, known_leaves
-from stoker.source.pages.numbers import Bytes
 from stoker.source.pages.together import read_together
 from stoker.source.schema import Layout
 from stoker.source.storage import BytesLike
 
-__all__ = ["LOOPS", "TOGETHER_BYTES", "Leaf", "LeafStream", "decoded_leaves", "known_leaves", "leaf_streams"]
+__all__ = ["TOGETHER_BYTES", "Leaf", "LeafStream", "decoded_leaves", "known_leaves", "leaf_streams"]
 
-LOOPS = "stoker.source.pages.kernels"
-"""The compiled loops."""
-
-# Of all columns together, before they are compressed: for fewer, loops that are not loaded yet would cost more than
-# they save. Once they are, a column takes them 10 to 14 us and pyarrow 27 to 46, however few rows it has.
-LEAST_BYTES = 64 << 10
 # A row group of fewer bytes is decoded all at once: one column at a time, threads wait for the interpreter's lock
 # behind each. Two threads, files of 5,000 rows and 26 columns: 0.87 million rows/s one by one, 1.08 at once, 1.07 by
 # pyarrow.
@@ -82,11 +74,8 @@ def decoded_leaves(
     about = numbers.chunks[row_groups][:, [leaf.number for leaf in wanted]]
     most = about[:, :, thrift.UNCOMPRESSED]
     num_bytes = int(most.sum())
-    kernels = loops.find(LOOPS) if num_bytes >= LEAST_BYTES or loops.is_at_hand(LOOPS) else None
-    if kernels is None:
-        return [], [[] for _ in row_groups]
     is_small = num_bytes < TOGETHER_BYTES * len(row_groups)
-    if is_small and not is_loops(int(about[0, 0, thrift.CODEC])):
+    if is_small and not can_decompress(int(about[0, 0, thrift.CODEC])):
         return [], [[] for _ in row_groups]
     groups: list[list[pa.Array | None]] = []
     is_known = [True] * len(wanted)
@@ -97,14 +86,13 @@ def decoded_leaves(
         arrays: list[pa.Array | None] = [None] * len(wanted)
         left = set(range(len(wanted)))
         for some in [list(range(len(wanted)))] if is_small else _small(most[g]):
-            found = _read_together(kernels, chunks, wanted, some, num_rows, num_values, most[g])
+            found = _read_together(chunks, wanted, some, num_rows, num_values, most[g])
             left.difference_update(found)
             for k, array in found.items():
                 arrays[k] = array
         for k in sorted(left):
             if is_known[k]:
                 arrays[k] = read_leaf(
-                    kernels,
                     chunks.read(k),
                     wanted[k],
                     num_rows=num_rows,
@@ -123,7 +111,7 @@ def _of_one_type(leaves: Sequence[Leaf], groups: Sequence[list[pa.Array | None]]
     """Make strings of the words of a dictionary, where another row group has no dictionary."""
     for k, leaf in enumerate(leaves):
         arrays = [group[k] for group in groups]
-        if leaf.is_words and len({array.type for array in arrays if array is not None}) > 1:
+        if leaf.column.is_words and len({array.type for array in arrays if array is not None}) > 1:
             for group, array in zip(groups, arrays, strict=True):
                 if array is not None and pa.types.is_dictionary(array.type):
                     group[k] = array.dictionary_decode()
@@ -164,7 +152,6 @@ class _Chunks:
 
 
 def _read_together(
-    kernels: ModuleType,
     chunks: _Chunks,
     leaves: Sequence[Leaf],
     some: Sequence[int],
@@ -174,17 +161,17 @@ def _read_together(
 ) -> dict[int, pa.Array | None]:
     """Return some columns that were decoded all at once, by their place in `leaves`; None for what is pyarrow's.
 
-    They are those of numbers, or lists of them, that the loops decompress. The others are to be tried by themselves.
+    They are those of numbers, or lists of them, whose codec the native decoder knows. The
+    others are to be tried by themselves.
     """
     codec = chunks.codecs[some[0]]
-    some = [k for k in some if not leaves[k].is_words and chunks.codecs[k] == codec]
-    if not some or not is_loops(codec):
+    some = [k for k in some if not leaves[k].column.is_words and chunks.codecs[k] == codec]
+    if not some or not can_decompress(codec):
         return {}
     content, borders = chunks.read_all(some)
     if len(content) != borders[-1]:
         return {}
     found = read_together(
-        kernels,
         content,
         borders,
         [leaves[k] for k in some],
@@ -218,12 +205,8 @@ def leaf_streams(
         coded: Columns of strings that are wanted as Arrow's dictionary.
     """
     known = known_leaves(layout)
-    kernels = loops.find(LOOPS) if any(leaf in known for leaf in leaves) else None
-    if kernels is None:
-        return []
     return [
         LeafStream(
-            kernels,
             known[leaf],
             ranges,
             span,

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-
 import numpy as np
 import pyarrow as pa
 
+from stoker._native import Pages
 from stoker.source.fetch import Ranges, Span
+from stoker.source.pages.codecs import Bytes
 from stoker.source.pages.decoder import Decoder
 from stoker.source.pages.leaf import Leaf
-from stoker.source.pages.numbers import DICTIONARY, KIND, NUM_ENTRIES, Bytes
-from stoker.source.pages.scan import Pages, scan
+from stoker.source.pages.scan import scan
 from stoker.source.pages.words import WordsDecoder
 from stoker.source.storage import BytesLike
 
@@ -23,7 +22,6 @@ _MOST_VALUES = 4 << 20
 
 
 def read_leaf(
-    kernels: ModuleType,
     data: BytesLike,
     leaf: Leaf,
     *,
@@ -36,7 +34,6 @@ def read_leaf(
     """Return a column of one row group.
 
     Args:
-        kernels: The compiled loops.
         data: The column chunk: all of its pages.
         leaf: What the column is.
         num_rows: Rows of the row group.
@@ -52,13 +49,14 @@ def read_leaf(
         ValueError: Its pages have other values than the footer promises, which pyarrow does not look at.
     """
     content = np.frombuffer(data, np.uint8)
-    pages = scan(kernels, content)
+    pages = scan(content)
     if pages is None or pages.end != len(content) or not len(content):
         return None
-    if pages.num_entries != num_values:
-        raise ValueError(_other_values(leaf, pages.num_entries, num_values))
-    decoder = _decoder_of(kernels, leaf, codec, most_bytes, keeps_words=keeps_words)
-    decoder.make_room(num_rows, pages.num_entries)
+    num_entries = pages.totals().num_entries
+    if num_entries != num_values:
+        raise ValueError(_other_values(leaf, num_entries, num_values))
+    decoder = _decoder_of(leaf, codec, most_bytes, keeps_words=keeps_words)
+    decoder.make_room(num_rows, num_entries)
     if not decoder.decode(pages) or decoder.num_rows != num_rows:
         return None
     return decoder.take(num_rows)
@@ -68,12 +66,10 @@ def _other_values(leaf: Leaf, num_entries: int, num_values: int) -> str:
     return f"column {leaf.name}: its pages have {num_entries:,} values, its footer promises {num_values:,}"
 
 
-def _decoder_of(
-    kernels: ModuleType, leaf: Leaf, codec: int, most_bytes: int, *, keeps_words: bool
-) -> Decoder | WordsDecoder:
-    if leaf.is_words:
-        return WordsDecoder(kernels, leaf, codec=codec, most_bytes=most_bytes, keeps_words=keeps_words)
-    return Decoder(kernels, leaf, codec=codec, most_bytes=most_bytes)
+def _decoder_of(leaf: Leaf, codec: int, most_bytes: int, *, keeps_words: bool) -> Decoder | WordsDecoder:
+    if leaf.column.is_words:
+        return WordsDecoder(leaf, codec=codec, most_bytes=most_bytes, keeps_words=keeps_words)
+    return Decoder(leaf, codec=codec, most_bytes=most_bytes)
 
 
 class LeafStream:
@@ -83,7 +79,6 @@ class LeafStream:
         decoded         ┆ ▒▒▒▒ ┆ ▒▒▒▒ ┆                a page at a time, until there are enough rows
 
     Args:
-        kernels: The compiled loops.
         leaf: What the column is.
         ranges: The file.
         span: Where the column chunk lies.
@@ -100,7 +95,6 @@ class LeafStream:
 
     def __init__(
         self,
-        kernels: ModuleType,
         leaf: Leaf,
         ranges: Ranges,
         span: Span,
@@ -112,7 +106,6 @@ class LeafStream:
         keeps_words: bool = False,
         piece_bytes: int = _PIECE_BYTES,
     ) -> None:
-        self._kernels = kernels
         self.leaf = leaf
         self._ranges = ranges
         self._at = span.start
@@ -120,7 +113,7 @@ class LeafStream:
         self._rest: Bytes = np.zeros(0, np.uint8)  # read, behind the last page that is there as a whole
         self._pages: Pages | None = None  # read, and not all of them decoded
         self._num_decoded = 0  # of these
-        self._decoder = _decoder_of(kernels, leaf, codec, most_bytes, keeps_words=keeps_words)
+        self._decoder = _decoder_of(leaf, codec, most_bytes, keeps_words=keeps_words)
         self._num_left = num_rows
         self._num_values = num_values
         self._num_entries = 0  # of pages that were decoded
@@ -136,7 +129,7 @@ class LeafStream:
         """
         is_last = num_rows == self._num_left
         # A list is whole when the next one has begun, or none is left.
-        enough = num_rows + 1 if self.leaf.is_list and not is_last else num_rows
+        enough = num_rows + 1 if self.leaf.column.is_list and not is_last else num_rows
         while self._decoder.num_rows < enough or (is_last and not self._is_over):
             if not (self._decode_more(enough) if self._pages is not None else self._read_more()):
                 return None
@@ -156,24 +149,22 @@ class LeafStream:
     def _decode_more(self, enough: int) -> bool:
         """Decode as many pages as are needed for so many rows, and at least one; False where one is not known."""
         assert self._pages is not None
-        decoder, table = self._decoder, self._pages.table
-        first = self._num_decoded
-        num_entries = np.where(table[first:, KIND] == DICTIONARY, 0, table[first:, NUM_ENTRIES]).cumsum()
-        stop = first + int(np.searchsorted(num_entries, max(1, enough - decoder.num_rows))) + 1
-        if table[first:stop, NUM_ENTRIES].max(initial=0) > _MOST_VALUES:
+        decoder, pages, first = self._decoder, self._pages, self._num_decoded
+        stop = pages.stop_for(first, max(1, enough - decoder.num_rows))
+        num_entries = pages.totals(first, stop).num_entries
+        if any(pages[i].num_entries > _MOST_VALUES for i in range(first, stop)):
             return False
-        pages = self._pages.part(first, stop)
         most_rows = self._num_left - decoder.num_rows
-        self._num_entries += pages.num_entries
+        self._num_entries += num_entries
         if self._num_entries > self._num_values:
             raise ValueError(_other_values(self.leaf, self._num_entries, self._num_values))
-        if not self.leaf.is_list and pages.num_entries > most_rows:
+        if not self.leaf.column.is_list and num_entries > most_rows:
             return False
-        decoder.make_room(min(pages.num_entries, most_rows), pages.num_entries)
-        if not decoder.decode(pages):
+        decoder.make_room(min(num_entries, most_rows), num_entries)
+        if not decoder.decode(pages, first, stop):
             return False
-        self._num_decoded = min(stop, len(table))
-        if self._num_decoded == len(table):
+        self._num_decoded = stop
+        if stop == len(pages):
             self._pages = None
         return True
 
@@ -187,9 +178,9 @@ class LeafStream:
             return False
         self._at += num_bytes
         content = np.concatenate([self._rest, piece]) if len(self._rest) else piece
-        pages = scan(self._kernels, content)
+        pages = scan(content)
         if pages is None:
             return False
         self._rest = content[pages.end :]
-        self._pages, self._num_decoded = (pages.part(0, len(pages.table)) if pages.end else None), 0
+        self._pages, self._num_decoded = (pages if pages.end else None), 0
         return True

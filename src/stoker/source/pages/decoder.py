@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from stoker._native import Pages, Progress, Room
+from stoker.source.pages.codecs import Bytes
 from stoker.source.pages.leaf import Leaf
-from stoker.source.pages.loop import NO_BYTES, NO_NUMBERS, Target, decode_pages
-from stoker.source.pages.numbers import NULLS, ROWS, VALUES, Bytes, Numbers
-from stoker.source.pages.scan import Pages
+from stoker.source.pages.scan import decode_pages
+
+Offsets: TypeAlias = npt.NDArray[np.int64]
+
+NO_BYTES, NO_OFFSETS = np.zeros(0, np.uint8), np.zeros(0, np.int64)
 
 
 class Decoder:
@@ -21,19 +25,17 @@ class Decoder:
         take     │·······│·······│·······│··            views; rows that are left are copied when more are decoded
 
     Args:
-        kernels: The compiled loops.
         leaf: What the column is.
         codec: What pages are compressed with, as a number of the format.
         most_bytes: More than any page has before it is compressed.
     """
 
-    def __init__(self, kernels: ModuleType, leaf: Leaf, *, codec: int, most_bytes: int) -> None:
-        self._kernels = kernels
+    def __init__(self, leaf: Leaf, *, codec: int, most_bytes: int) -> None:
         self._leaf = leaf
         self._codec = codec
         self._most_bytes = most_bytes
-        self._target = Target.empty()
-        self._has_valid = leaf.may_be_null and not leaf.is_list
+        self._words, self._values, self._valid, self._offsets = NO_BYTES, NO_BYTES, NO_BYTES, NO_OFFSETS
+        self._progress = Progress()
         self._most = (0, 0)  # rows and values that were there when more were decoded
         self._num_taken = 0  # of the rows in memory, the first ones
         self._ready: pa.Array | None = None  # rows in memory as Arrow has them, all of them or all but the last one
@@ -41,7 +43,7 @@ class Decoder:
     @property
     def num_rows(self) -> int:
         """Rows that are there. Of lists the last one may go on in the next page."""
-        return int(self._target.state[ROWS]) - self._num_taken
+        return self._progress.rows - self._num_taken
 
     def make_room(self, num_rows: int, num_values: int) -> None:
         """Make room for so many rows and values more, of which the values of lists are most."""
@@ -51,20 +53,25 @@ class Decoder:
         self._grow(num_rows, num_values)
 
     def _grow(self, num_rows: int, num_values: int) -> None:
-        rows, values = int(self._target.state[ROWS]) + num_rows, int(self._target.state[VALUES]) + num_values
-        self._target.values = _grown(self._target.values, values * self._leaf.width, is_shared=True)
-        if self._has_valid:
-            self._target.valid = _grown(self._target.valid, rows)
-        if self._leaf.is_list:
-            self._target.offsets = _grown(self._target.offsets, rows + 1)
+        rows, values = self._progress.rows + num_rows, self._progress.values + num_values
+        column = self._leaf.column
+        self._values = _grown(self._values, values * column.width, is_shared=True)
+        if column.may_be_null and not column.is_list:
+            self._valid = _grown(self._valid, rows)
+        if column.is_list:
+            self._offsets = _grown(self._offsets, rows + 1)
 
-    def decode(self, pages: Pages) -> bool:
+    def decode(self, pages: Pages, first: int = 0, stop: int | None = None) -> bool:
         """Decode pages for which there is room; False where pyarrow is to decode the column chunk."""
-        if pages.most_bytes > self._most_bytes:
+        totals = pages.totals(first, stop)
+        if totals.most_bytes > self._most_bytes:
             return False
-        if pages.num_words:
-            self._target.words = np.empty(pages.num_words * self._leaf.width, np.uint8)
-        return decode_pages(self._kernels, self._leaf, self._codec, pages, self._target)
+        if totals.num_words:
+            if len(self._words):
+                return False  # a second dictionary
+            self._words = np.empty(totals.num_words * self._leaf.column.width, np.uint8)
+        room = Room(self._words, self._values, self._valid, self._offsets)
+        return decode_pages(pages, self._leaf, self._codec, room, self._progress, first=first, stop=stop)
 
     # ------------------------------------------------------------------ rows
 
@@ -72,9 +79,9 @@ class Decoder:
         """Return the next rows, which are there; None where Arrow cannot hold them."""
         first, stop = self._num_taken, self._num_taken + num_rows
         if self._ready is None or len(self._ready) < stop:
-            have = int(self._target.state[ROWS])
+            have = self._progress.rows
             # Of lists the last one may go on: it is left out until it is asked for.
-            self._ready = self._array(have - 1 if self._leaf.is_list and stop < have else have)
+            self._ready = self._array(have - 1 if self._leaf.column.is_list and stop < have else have)
             if self._ready is None:
                 return None
         taken = self._ready if num_rows == len(self._ready) else self._ready.slice(first, num_rows)
@@ -86,12 +93,12 @@ class Decoder:
 
     def _array(self, num_rows: int) -> pa.Array | None:
         """Return the first rows in memory; None where Arrow cannot hold them."""
-        leaf, target = self._leaf, self._target
-        state, offsets = target.state, target.offsets
-        is_all = num_rows == state[ROWS]
-        stop = int(state[VALUES]) if is_all else int(offsets[num_rows]) if leaf.is_list else num_rows
-        array = array_of(leaf, target.values[: stop * leaf.width], target.valid[:num_rows] if state[NULLS] else None)
-        if leaf.is_list:
+        leaf, progress, offsets = self._leaf, self._progress, self._offsets
+        is_all = num_rows == progress.rows
+        stop = progress.values if is_all else int(offsets[num_rows]) if leaf.column.is_list else num_rows
+        valid = self._valid[:num_rows] if progress.nulls else None
+        array = array_of(leaf, self._values[: stop * leaf.column.width], valid)
+        if leaf.column.is_list:
             if is_all:
                 offsets[num_rows] = stop
             array = lists_of(leaf, array, offsets[: num_rows + 1])
@@ -99,26 +106,24 @@ class Decoder:
 
     def _leave_taken(self) -> None:
         """Lay rows that are left at the beginning of new memory: what was handed out is not written to again."""
-        target = self._target
-        first, have, end = self._num_taken, int(target.state[ROWS]), int(target.state[VALUES])
-        values, valid, offsets = target.values, target.valid, target.offsets
-        is_list, num_nulls = self._leaf.is_list, int(target.state[NULLS])
-        begin = first if not is_list else end if first == have else int(offsets[first])
-        target.values, target.valid, target.offsets = NO_BYTES, NO_BYTES, NO_NUMBERS
+        column, progress = self._leaf.column, self._progress
+        first, have, end = self._num_taken, progress.rows, progress.values
+        values, valid, offsets, num_nulls = self._values, self._valid, self._offsets, progress.nulls
+        begin = first if not column.is_list else end if first == have else int(offsets[first])
+        self._values, self._valid, self._offsets = NO_BYTES, NO_BYTES, NO_OFFSETS
         self._num_taken = 0
-        target.state[ROWS] = target.state[VALUES] = target.state[NULLS] = 0
+        progress.rows = progress.values = progress.nulls = 0
         self._most = max(self._most[0], have), max(self._most[1], end)
         if first == have:
             return
         self._grow(*self._most)  # there will be about as many before the next ones are left
-        width = self._leaf.width
-        target.values[: (end - begin) * width] = values[begin * width : end * width]
+        self._values[: (end - begin) * column.width] = values[begin * column.width : end * column.width]
         if num_nulls:
-            target.valid[: have - first] = valid[first:have]
-            target.state[NULLS] = have - first - int(np.count_nonzero(valid[first:have]))
-        if is_list:
-            target.offsets[: have - first] = offsets[first:have] - begin
-        target.state[ROWS], target.state[VALUES] = have - first, end - begin
+            self._valid[: have - first] = valid[first:have]
+            progress.nulls = have - first - int(np.count_nonzero(valid[first:have]))
+        if column.is_list:
+            self._offsets[: have - first] = offsets[first:have] - begin
+        progress.rows, progress.values = have - first, end - begin
 
 
 def _grown(array: Any, num: int, *, is_shared: bool = False) -> Any:
@@ -135,10 +140,11 @@ def _grown(array: Any, num: int, *, is_shared: bool = False) -> Any:
 
 def array_of(leaf: Leaf, stored: Bytes, valid: Bytes | None) -> pa.Array:
     """Return values as an Arrow array of their type; `valid` says which are there, None that all are."""
-    num = len(stored) // leaf.width
-    if leaf.value_bytes != leaf.width:  # one or two bytes lie in four
+    width = leaf.column.width
+    num = len(stored) // width
+    if leaf.value_bytes != width:  # one or two bytes lie in four
         stored = stored.view("<u4").astype(f"<u{leaf.value_bytes}")
-    if leaf.is_bit:
+    if leaf.column.is_bit:
         stored = np.packbits(stored, bitorder="little")
     nulls, num_nulls = None, 0
     if valid is not None:
@@ -147,7 +153,7 @@ def array_of(leaf: Leaf, stored: Bytes, valid: Bytes | None) -> pa.Array:
     return pa.Array.from_buffers(leaf.value_type, num, [nulls, pa.py_buffer(stored)], num_nulls)
 
 
-def lists_of(leaf: Leaf, values: pa.Array, offsets: Numbers) -> pa.Array | None:
+def lists_of(leaf: Leaf, values: pa.Array, offsets: Offsets) -> pa.Array | None:
     """Return lists of `values`; None where they are not as long as their type says."""
     num_rows = len(offsets) - 1
     if isinstance(leaf.type, pa.FixedSizeListType):

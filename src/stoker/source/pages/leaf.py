@@ -6,11 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from stoker.source.pages.numbers import FULL, IS_BIT
+from stoker._native import Column
 from stoker.source.schema import Layout
 
 BOOLEAN, INT32, INT64, FLOAT, DOUBLE, BYTES, FIXED_BYTES = 0, 1, 2, 4, 5, 6, 7
@@ -35,32 +33,22 @@ class Leaf:
         name: Of the column.
         type: Of the column in Arrow.
         value_type: Of one value.
-        width: Bytes of one value in a page, one where it is a bit.
-        value_bytes: Bytes of one value in Arrow: as many, or the lower ones of them.
-        is_list: Whether the column is one of lists.
-        is_words: Whether it is one of strings or binary: its values are then lengths, or places in a dictionary.
-        form: What the loops are to know of it. Shape [6].
+        value_bytes: Bytes of one value in Arrow: as many as in a page, or the lower ones of them.
+        column: What the decoder is to know of it. Values of strings or binary are lengths, or places in a dictionary.
     """
 
     number: int
     name: str
     type: pa.DataType
     value_type: pa.DataType
-    width: int
     value_bytes: int
-    is_list: bool
-    is_words: bool
-    form: npt.NDArray[np.int64]
+    column: Column
 
     @property
-    def is_bit(self) -> bool:
-        """Whether a value is a bit."""
-        return bool(self.form[IS_BIT])
-
-    @property
-    def may_be_null(self) -> bool:
-        """Whether a row, or a list, may be null."""
-        return bool(self.form[FULL])
+    def is_stored_alike(self) -> bool:
+        """Whether a flat column without nulls is in Arrow what it is in pages."""
+        column = self.column
+        return not (column.is_list or column.is_bit) and self.value_bytes == column.width
 
 
 @lru_cache(maxsize=64)
@@ -111,9 +99,8 @@ def _leaf_of(field: pa.Field, layout: Layout, by_path: Mapping[str, int]) -> Lea
         name=field.name,
         type=field.type,
         value_type=value_type,
-        width=width,
         value_bytes=-(-value_type.bit_width // 8),
-        is_list=is_list,
-        is_words=is_words,
-        form=np.array([width, full, empty, is_list, physical == BOOLEAN, is_words], np.int64),
+        column=Column(
+            width=width, full=full, empty=empty, is_list=is_list, is_bit=physical == BOOLEAN, is_words=is_words
+        ),
     )

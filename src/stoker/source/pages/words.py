@@ -8,36 +8,19 @@ take              │···········│·················
 from __future__ import annotations
 
 from collections import deque
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stoker._native import Pages, Progress, Room, words_of
 from stoker.offsets import offsets_of
-from stoker.source.pages.codecs import UNCOMPRESSED, unpacked
-from stoker.source.pages.decoder import array_of
+from stoker.source.pages.codecs import Bytes, unpacked
+from stoker.source.pages.decoder import NO_BYTES, NO_OFFSETS, array_of
 from stoker.source.pages.leaf import Leaf
-from stoker.source.pages.loop import NO_BYTES, NO_NUMBERS, Target, decode_pages
-from stoker.source.pages.numbers import (
-    AT,
-    DICTIONARY,
-    DONE,
-    ENCODING,
-    KIND,
-    NULLS,
-    NUM_ENTRIES,
-    NUM_STATE_NUMBERS,
-    PLAIN_BYTES,
-    STORED_BYTES,
-    WORDS,
-    Bytes,
-)
-from stoker.source.pages.scan import Pages
+from stoker.source.pages.scan import decode_pages
 
-# Encodings, as numbers of the format: words as they are, of a dictionary, and places in one.
-_PLAIN, _DICTIONARIES, _BY_DICTIONARY = 0, (0, 2), (2, 8)
 _MOST_BYTES = (1 << 31) - 1
 
 
@@ -45,17 +28,13 @@ class WordsDecoder:
     """As `decoder.Decoder`, of strings or binary.
 
     Args:
-        kernels: The compiled loops.
         leaf: What the column is.
         codec: What pages are compressed with, as a number of the format.
         most_bytes: More than all pages have before they are compressed.
         keeps_words: Whether rows are handed out as Arrow's dictionary, where they came by one.
     """
 
-    def __init__(
-        self, kernels: ModuleType, leaf: Leaf, *, codec: int, most_bytes: int, keeps_words: bool = False
-    ) -> None:
-        self._kernels = kernels
+    def __init__(self, leaf: Leaf, *, codec: int, most_bytes: int, keeps_words: bool = False) -> None:
         self._leaf = leaf
         self._codec = codec
         self._most_bytes = most_bytes
@@ -67,32 +46,26 @@ class WordsDecoder:
     def make_room(self, num_rows: int, num_values: int) -> None:
         """Do nothing: there is room for what a call decodes."""
 
-    def decode(self, pages: Pages) -> bool:
+    def decode(self, pages: Pages, first: int = 0, stop: int | None = None) -> bool:
         """Decode pages; False where pyarrow is to decode the column chunk."""
-        table = pages.table
-        if table[:, PLAIN_BYTES].sum() > self._most_bytes:
+        stop = len(pages) if stop is None else stop
+        if pages.totals(first, stop).plain_bytes > self._most_bytes:
             return False
-        first = 0
-        if len(table) and table[0, KIND] == DICTIONARY:
+        if first < stop and pages[first].is_dictionary:
             if self._dictionary is not None:
                 return False
-            self._dictionary = self._read_dictionary(pages)
+            self._dictionary = self._read_dictionary(pages, first)
             if self._dictionary is None:
                 return False
-            first = 1
-        encodings = table[first:, ENCODING]
-        is_place = np.isin(encodings, _BY_DICTIONARY)
-        num_places = int(is_place.sum())
-        # Whoever gave a dictionary up does not come back to it.
-        if not (is_place | (encodings == _PLAIN)).all() or not is_place[:num_places].all():
+            first += 1
+        num_by_dictionary = pages.num_by_dictionary(first, stop)
+        if num_by_dictionary is None or (num_by_dictionary and self._dictionary is None):
             return False
-        if (table[first:, KIND] == DICTIONARY).any() or (num_places and self._dictionary is None):
-            return False
-        middle = first + num_places
+        middle = first + num_by_dictionary
         places = self._read_places(pages, first, middle)
         if places is None:
             return False
-        found = places if middle == len(table) else self._read_words(pages, middle, self._words_at(places))
+        found = places if middle == stop else self._read_words(pages, middle, stop, self._words_at(places))
         if found is None:
             return False
         self._ready.append(found)
@@ -138,68 +111,78 @@ class WordsDecoder:
             numbers = places.to_numpy()
             if numbers[-1] - numbers[0] == len(places) - 1 and (np.diff(numbers) == 1).all():
                 return self._dictionary.slice(int(numbers[0]), len(places))
-        # No word is longer than all of the dictionary: only few rows need a closer look.
-        if (
-            len(places) * self._dictionary.nbytes > _MOST_BYTES
-            and (pc.sum(pc.binary_length(self._dictionary).cast(pa.int64()).take(places)).as_py() or 0) > _MOST_BYTES
-        ):
-            return None
+        # Few rows, or short words, need no closer look.
+        if len(places) * self._dictionary.nbytes > _MOST_BYTES:
+            lengths = pc.binary_length(self._dictionary).cast(pa.int64())
+            is_long = len(places) * (pc.max(lengths).as_py() or 0) > _MOST_BYTES
+            if is_long and (pc.sum(lengths.take(places)).as_py() or 0) > _MOST_BYTES:
+                return None
         return pa.DictionaryArray.from_arrays(places, self._dictionary, safe=False).dictionary_decode()
 
     # ------------------------------------------------------------------ pages
 
-    def _read_dictionary(self, pages: Pages) -> pa.Array | None:
-        page, kind = pages.table[0].tolist(), self._leaf.type
-        num = page[NUM_ENTRIES]
-        if page[ENCODING] not in _DICTIONARIES or num * 4 > page[PLAIN_BYTES]:
+    def _read_dictionary(self, pages: Pages, i: int) -> pa.Array | None:
+        num = pages[i].num_entries
+        if not pages[i].is_plain or num * 4 > pages[i].plain_bytes:
             return None
-        plain = pages.content[page[AT] : page[AT] + page[STORED_BYTES]]
-        if self._codec != UNCOMPRESSED and pages.is_packed:
-            plain = unpacked(self._kernels, pages.content, pages.table[0], self._codec)
+        plain = unpacked(pages, i, self._codec)
+        if plain is None:
+            return None
         lengths, words = np.empty(num, np.int32), np.empty(len(plain), np.uint8)
-        if self._kernels.take_words_apart(plain, lengths.view(np.uint8), words) != DONE:
+        if words_of(plain, lengths, words) < 0:
             return None
-        return _array_of_words(kind, offsets_of(lengths), words, None)
+        return _array_of_words(self._leaf.type, offsets_of(lengths.astype(np.int64)), words, None)
 
     def _read_places(self, pages: Pages, first: int, stop: int) -> pa.Array | None:
         """Return what pages of places in the dictionary say, int32."""
-        num = int(pages.table[first:stop, NUM_ENTRIES].sum())
-        # A place in the dictionary is what stands there: all the loops have to look up.
-        num_words = 0 if self._dictionary is None else len(self._dictionary)
-        target = self._target(num, np.arange(num_words, dtype=np.int32).view(np.uint8))
-        target.state[WORDS] = num_words
-        if not decode_pages(self._kernels, self._leaf, self._codec, pages, target, first=first, stop=stop):
+        progress = Progress()
+        progress.words = 0 if self._dictionary is None else len(self._dictionary)
+        values, valid = self._room(pages.totals(first, stop).num_entries)
+        if not self._decode(pages, NO_BYTES, values, valid, progress, first, stop):
             return None
-        return array_of(self._leaf, target.values, target.valid if target.state[NULLS] else None)
+        return array_of(self._leaf, values, valid if progress.nulls else None)
 
-    def _read_words(self, pages: Pages, first: int, before: pa.Array | None) -> pa.Array | None:
+    def _read_words(self, pages: Pages, first: int, stop: int, before: pa.Array | None) -> pa.Array | None:
         """Return the words of pages that have them as they are, behind others."""
         if before is None:
             return None
-        kind = self._leaf.type
-        num = int(pages.table[first:, NUM_ENTRIES].sum())
-        most_bytes = int(pages.table[first:, PLAIN_BYTES].sum())
+        totals, progress = pages.totals(first, stop), Progress()
+        num = totals.num_entries
         offsets, content, valid = _parts_of(before)
-        words = np.frombuffer(pa.allocate_buffer(len(content) + most_bytes), np.uint8)
+        words = np.frombuffer(pa.allocate_buffer(len(content) + totals.plain_bytes), np.uint8)
         words[: len(content)] = content
-        target = self._target(num, words)
-        target.state[WORDS] = len(content)
-        if not decode_pages(self._kernels, self._leaf, self._codec, pages, target, first=first):
+        progress.words = len(content)
+        lengths, here = self._room(num)
+        if not self._decode(pages, words, lengths, here, progress, first, stop):
             return None
         borders = np.empty(len(before) + num + 1, np.int64)
         borders[: len(before) + 1] = offsets
-        np.cumsum(target.values.view(np.int32), out=borders[len(before) + 1 :])
+        np.cumsum(lengths.view(np.int32), out=borders[len(before) + 1 :])
         borders[len(before) + 1 :] += len(content)
-        if valid is not None or target.state[NULLS]:
-            here = target.valid if target.state[NULLS] else np.ones(num, np.uint8)
+        if valid is not None or progress.nulls:
+            here = here if progress.nulls else np.ones(num, np.uint8)
             there = np.ones(len(before), np.uint8) if valid is None else valid
             valid = np.concatenate([there, here])
-        return _array_of_words(kind, borders, words[: borders[-1]], valid)
+        return _array_of_words(self._leaf.type, borders, words[: borders[-1]], valid)
 
-    def _target(self, num: int, words: Bytes) -> Target:
-        values = np.frombuffer(pa.allocate_buffer(num * self._leaf.width), np.uint8)
-        valid = np.empty(num if self._leaf.may_be_null else 0, np.uint8)
-        return Target(words, values, valid, NO_NUMBERS, np.zeros(NUM_STATE_NUMBERS, np.int64))
+    def _room(self, num: int) -> tuple[Bytes, Bytes]:
+        """Return room for the values of so many rows, and for which of them there are."""
+        column = self._leaf.column
+        values = np.frombuffer(pa.allocate_buffer(num * column.width), np.uint8)
+        return values, np.empty(num if column.may_be_null else 0, np.uint8)
+
+    def _decode(
+        self,
+        pages: Pages,
+        words: Bytes,
+        values: Bytes,
+        valid: Bytes,
+        progress: Progress,
+        first: int,
+        stop: int,
+    ) -> bool:
+        room = Room(words, values, valid, NO_OFFSETS)
+        return decode_pages(pages, self._leaf, self._codec, room, progress, first=first, stop=stop)
 
 
 def _parts_of(words: pa.Array) -> tuple[np.ndarray[Any, np.dtype[np.int64]], Bytes, Bytes | None]:

@@ -1,0 +1,53 @@
+// The pages of a column chunk, found by their headers.
+//
+// Source: Apache Parquet format 2.11, parquet.thrift: PageHeader.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace stoker {
+
+// Numbers of the format.
+enum PageKind : int64_t { kData = 0, kDictionary = 2, kDataV2 = 3, kUnknownPage = -2 };
+enum Encoding : int64_t { kPlain = 0, kPlainDictionary = 2, kRle = 3, kRleDictionary = 8, kByteStreamSplit = 9 };
+
+inline bool is_by_dictionary(int64_t encoding) { return encoding == kPlainDictionary || encoding == kRleDictionary; }
+
+// All sizes and counts are proven to lie within 32 bits, and the content within what was scanned.
+struct Page {
+  int64_t kind = -1;
+  int64_t at = 0;                           // where its content begins
+  int64_t stored_bytes = -1;                // of its content
+  int64_t plain_bytes = -1;                 // of its content before it was compressed
+  int64_t num_entries = -1;                 // values, nulls and empty lists
+  int64_t encoding = -1;                    // of the values
+  int64_t definition_bytes = 0;             // of levels that stand uncompressed before the values
+  int64_t repetition_bytes = 0;
+  int64_t checksum = -1;                    // CRC32 of the content as it is stored; -1: it has none
+  bool is_packed = true;                    // whether the values are compressed, in a compressed column chunk
+
+  int64_t level_bytes() const { return definition_bytes + repetition_bytes; }
+};
+
+// What is to be known of some pages before they are decoded.
+struct PageTotals {
+  int64_t num_entries = 0;       // of pages of values
+  int64_t num_words = 0;         // of a dictionary, the larger one if there are two
+  int64_t most_bytes = 0;        // of one page before it was compressed
+  int64_t plain_bytes = 0;       // of all of them
+  bool has_checksums = false;
+  bool is_packed = false;        // whether any is
+};
+
+PageTotals totals_of(std::span<const Page> pages);
+
+// Finds the pages that lie one behind the other as a whole, and appends them; returns where the last one ends.
+// Behind it may lie the beginning of another page, or what is none.
+int64_t scan_pages(std::span<const uint8_t> content, std::vector<Page>& pages);
+
+// Reads the header of the page at the beginning of `content`; false where it is none, or cut short.
+bool read_page_header(std::span<const uint8_t> content, Page& page);
+
+}  // namespace stoker
