@@ -55,7 +55,7 @@ def run_resident(
     target = torch.empty_like(source)
     options = _options(folder) | {"batch_size": min(LARGE_BATCH_SIZE, data.num_rows // 4)}
     with make(_dataset(data), device=device, resident=1 << 40, **options) as loader:
-        rows = loader._handover.resident
+        rows = loader._torch_delivery.resident
         assert isinstance(rows, ResidentRows)
         for _ in loader:  # brings all chunks there
             pass

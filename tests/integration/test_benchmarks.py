@@ -65,7 +65,7 @@ def test_the_questions_about_copies_to_a_device_are_answered(tmp_path, monkeypat
 
     import stoker
     from stoker.torch import TorchLoader
-    from stoker.torch.handover import DeviceHandover
+    from stoker.torch.delivery import DeviceDelivery
     from stoker.torch.resident import ResidentRows
 
     class Resident(TorchLoader):
@@ -74,7 +74,7 @@ def test_the_questions_about_copies_to_a_device_are_answered(tmp_path, monkeypat
         def __init__(self, dataset, *, device, resident, **options):
             del device
             stream = Stream()
-            self._handover = DeviceHandover(stream, resident=ResidentRows(stream, limit_bytes=resident))
+            self._torch_delivery = DeviceDelivery(stream, resident=ResidentRows(stream, limit_bytes=resident))
             stoker.Loader.__init__(self, dataset, **options)
 
     monkeypatch.setattr(copying, "COPY_BYTES", 1 << 20)

@@ -20,7 +20,7 @@ import pytest
 from tests.strategies import check_samples, sample_table, write_files
 
 import stoker
-from stoker.feed.handover import NumpyHandover
+from stoker.feed.delivery import NumpyDelivery
 from stoker.testing import MemoryStorage, write_parquet
 
 NUM_ROWS = 600
@@ -150,7 +150,7 @@ def test_an_error_in_augment_reaches_its_step(folder):
 
 @pytest.mark.parametrize("failing", [0, 1, 2, 9, 17, 18, 30])
 def test_batches_made_together_with_one_that_fails_come_before_the_error(folder, failing):
-    class Handover(NumpyHandover):
+    class Delivery(NumpyDelivery):
         num_prepared = 0
 
         def prepare(self, made, leaving):
@@ -160,8 +160,8 @@ def test_batches_made_together_with_one_that_fails_come_before_the_error(folder,
             return super().prepare(made, leaving)
 
     class Loader(stoker.Loader):
-        def _make_handover(self):
-            return Handover()
+        def _make_delivery(self):
+            return Delivery()
 
     with Loader(dataset_of(folder), batch_size=10, num_threads=1, prefetch=16) as loader:
         batches = iter(loader)
@@ -206,11 +206,11 @@ def test_a_loader_and_iterator_in_a_cycle_of_garbage_end_their_threads(folder):
 def test_garbage_that_is_collected_in_a_thread_of_its_own_run_ends_its_threads(folder):
     """Python collects garbage in whatever thread is running, also in one that assembles the garbage's batches."""
     collected = threading.Event()
-    is_let_go = threading.Event()
+    is_abandoned = threading.Event()
     turn = threading.Lock()  # never given back: who collects beside a collection is told at once that it is done
 
     def augment(batch, rng):
-        if is_let_go.is_set() and turn.acquire(blocking=False):
+        if is_abandoned.is_set() and turn.acquire(blocking=False):
             gc.collect()
             collected.set()
         return batch
@@ -223,7 +223,7 @@ def test_garbage_that_is_collected_in_a_thread_of_its_own_run_ends_its_threads(f
         next(cycle["iterator"])
         (run,) = loader._runs
         del cycle, loader
-        is_let_go.set()
+        is_abandoned.set()
         with pytest.raises(RuntimeError, match="closed"):
             list(iter(run.next, None))
         assert collected.wait(30)  # the loop hears of it while the collection is still under way

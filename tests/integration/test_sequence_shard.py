@@ -140,7 +140,7 @@ def test_what_augment_makes_of_a_sequence_is_cut_or_refused(place):
 def test_tensors_are_cut_on_the_cpu_in_workers_and_on_a_device(place, layout):
     torch = pytest.importorskip("torch")
     from stoker.torch import TorchDataset, TorchLoader
-    from stoker.torch.handover import DeviceHandover
+    from stoker.torch.delivery import DeviceDelivery
 
     with stoker.Loader(dataset_of(place), **options_of(place)) as loader:
         whole = list(loader)
@@ -162,8 +162,8 @@ def test_tensors_are_cut_on_the_cpu_in_workers_and_on_a_device(place, layout):
         dataset.close()
 
         class OnStream(stoker.Loader):
-            def _make_handover(self):
-                return DeviceHandover(PromptStream(torch))
+            def _make_delivery(self):
+                return DeviceDelivery(PromptStream(torch))
 
         with OnStream(dataset_of(place), **options_of(place, sequence_shard=one)) as loader:
             check(loader, one)

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 import stoker
 from stoker.spec import Ragged
 from stoker.torch import TorchLoader
-from stoker.torch.handover import DeviceHandover
+from stoker.torch.delivery import DeviceDelivery
 from stoker.torch.resident import ResidentRows
 
 pytestmark = pytest.mark.torch
@@ -33,8 +33,8 @@ class ResidentLoader(stoker.Loader):
         self.rows = ResidentRows(self.stream, limit_bytes=limit_bytes)
         super().__init__(dataset, **options)
 
-    def _make_handover(self):
-        return DeviceHandover(self.stream, resident=self.rows)
+    def _make_delivery(self):
+        return DeviceDelivery(self.stream, resident=self.rows)
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ import stoker
 from stoker.cache.runs import take_rows
 from stoker.spec import Ragged, Shared
 from stoker.torch import TorchDataset, TorchLoader
+from stoker.torch.delivery import DeviceDelivery
 from stoker.torch.expand import expand_ragged, expand_rows, expanded_totals
-from stoker.torch.handover import DeviceHandover
 from stoker.torch.tensors import as_tensors
 
 pytestmark = pytest.mark.torch
@@ -63,9 +63,9 @@ class PromptStream:
 
 
 class OnPromptDevice(stoker.Loader):
-    def _make_handover(self):
+    def _make_delivery(self):
         self.stream = PromptStream()
-        return DeviceHandover(self.stream)
+        return DeviceDelivery(self.stream)
 
 
 def dataset_in(folder, share, *, num_queries=30, length=8):
@@ -132,13 +132,13 @@ def test_batches_that_were_made_together_cross_as_one(tmp_path, options, order, 
     expected = batches(TorchLoader(made(None), **OPTIONS | order))
     num_together, stream = [], PromptStream()
 
-    class Counting(DeviceHandover):
+    class Counting(DeviceDelivery):
         def prepare_together(self, together, leaving):
             num_together.append(len(together.sizes))
             return super().prepare_together(together, leaving)
 
     class OnCounting(stoker.Loader):
-        def _make_handover(self):
+        def _make_delivery(self):
             return Counting(stream)
 
     share = SHARE if options else None

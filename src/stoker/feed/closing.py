@@ -56,6 +56,6 @@ def closing(
             run.close()
         opened.close()
         for pool in pools:  # runs, which refer to it, are garbage in cycles: nobody knows when they are found
-            pool.let_go()
+            pool.release()
 
     return close

@@ -9,7 +9,7 @@ import numpy as np
 
 from stoker.compact import Compact, widen
 from stoker.feed.augmenting import Augmenter
-from stoker.feed.handover import Leaving
+from stoker.feed.delivery import DeliveryForm
 from stoker.feed.run_settings import RunSettings
 from stoker.feed.units.make import Made
 from stoker.feed.units.packing import Int32, sequences_of
@@ -23,7 +23,7 @@ class Prepared(NamedTuple):
     """What the threads have made ready for a step.
 
     Attributes:
-        content: What the handover prepared.
+        content: What the delivery prepared.
         num_samples: Samples of the batch.
     """
 
@@ -47,15 +47,15 @@ class Finisher:
     """
 
     def __init__(self, settings: RunSettings, compact: Mapping[str, Compact], *, stages: Stages, epoch: int) -> None:
-        handover, is_augmented = settings.handover, settings.augment is not None
+        delivery, is_augmented = settings.delivery, settings.augment is not None
         self._settings = settings
         self._stages = stages
         self._augmenter = (
             None if settings.augment is None else Augmenter(settings.augment, seed=settings.seed, epoch=epoch)
         )
         # What looks at values or cuts shapes wants them as they are delivered, and so does a loop without a device.
-        is_widened = bool(compact) and not (handover.widens and not is_augmented and settings.sequence_shard is None)
-        self._leaving = Leaving(
+        is_widened = bool(compact) and not (delivery.widens and not is_augmented and settings.sequence_shard is None)
+        self._form = DeliveryForm(
             is_augmented=is_augmented,
             sequence_shard=settings.sequence_shard,
             is_expanded=settings.is_expanded,
@@ -70,11 +70,11 @@ class Finisher:
             or is_augmented
             or settings.sequence_shard is not None
         )
-        self._prepare = self._copied if handover.copies else handover.prepare
-        self.is_quick = not (is_augmented or handover.copies)
+        self._prepare = self._copied if delivery.copies else delivery.prepare
+        self.is_quick = not (is_augmented or delivery.copies)
         # In threads it pays for what copies alone: each of the calls it takes gives the interpreter's lock up.
-        pays = handover.copies or not settings.prefetch
-        self._prepare_together = handover.prepare_together if pays and not self._changes else None
+        pays = delivery.copies or not settings.prefetch
+        self._prepare_together = delivery.prepare_together if pays and not self._changes else None
 
     @property
     def takes_together(self) -> bool:
@@ -85,22 +85,22 @@ class Finisher:
         """Return a batch as it is handed over."""
         if self._changes:
             made = self._changed(made, slices, step)
-        return Prepared(self._prepare(made, self._leaving), made.num_samples)
+        return Prepared(self._prepare(made, self._form), made.num_samples)
 
     def finish_together(self, together: Together) -> list[Prepared]:
         """Return batches that leave as one, each as it is handed over."""
         assert self._prepare_together is not None
-        if self._settings.handover.copies:
+        if self._settings.delivery.copies:
             with self._stages.span("copy", together.assembled.size_bytes) as span:
                 span.num_calls = len(together.sizes)
-                prepared = self._prepare_together(together, self._leaving)
+                prepared = self._prepare_together(together, self._form)
         else:
-            prepared = self._prepare_together(together, self._leaving)
+            prepared = self._prepare_together(together, self._form)
         return list(map(Prepared, prepared, together.sizes))
 
     def _changed(self, made: Made, slices: Sequence[Slice], step: int) -> Made:
-        settings, leaving = self._settings, self._leaving
-        arrays = _widened(made.arrays, leaving.compact) if leaving.is_widened else made.arrays
+        settings, form = self._settings, self._form
+        arrays = _widened(made.arrays, form.compact) if form.is_widened else made.arrays
         if settings.marks_padding:
             is_padding = [np.full(piece.num_samples, piece.is_padding) for piece in slices]
             arrays["sample_mask"] = ~np.concatenate([np.zeros(0, dtype=np.bool_), *is_padding])
@@ -113,9 +113,9 @@ class Finisher:
             settings.sequence_shard.check_batch(arrays)
         return made._replace(arrays=arrays)
 
-    def _copied(self, made: Made, leaving: Leaving) -> Any:
+    def _copied(self, made: Made, form: DeliveryForm) -> Any:
         with self._stages.span("copy", made.assembled.size_bytes):
-            return self._settings.handover.prepare(made, leaving)
+            return self._settings.delivery.prepare(made, form)
 
 
 def _widened(arrays: Arrays, compact: Mapping[str, Compact]) -> Arrays:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from stoker.feed.config import LoaderConfig
 from stoker.feed.opened import Opened
-from stoker.feed.options import Wanted
 from stoker.feed.sequence import SequenceShard
 from stoker.feed.units.make import Maker
 
 
-def make_maker(wanted: Wanted, opened: Opened) -> Maker | None:
+def make_maker(config: LoaderConfig, opened: Opened) -> Maker | None:
     """Return what makes batches of anything but rows; checks names and shapes in any case.
 
     Raises:
         ValueError: A field that is asked for is not there, of another shape, or in the way.
     """
-    asked, sequence_shard, marks_padding = wanted.asked, wanted.sequence_shard, wanted.marks_padding
+    asked, sequence_shard, marks_padding = config.asked, config.sequence_shard, config.marks_padding
     maker = None if asked is None else Maker(asked, opened.spec, marks_padding=marks_padding)
     spec = opened.spec.delivered if maker is None else maker.spec
     if maker is None and marks_padding and any(entry.name == "sample_mask" for entry in spec):
@@ -24,11 +24,11 @@ def make_maker(wanted: Wanted, opened: Opened) -> Maker | None:
         )
     if sequence_shard is not None:
         sequence_shard.spec_of(spec)
-        _check_uncut(sequence_shard, wanted, opened)
+        _check_uncut(sequence_shard, config, opened)
     return maker
 
 
-def check_resident(wanted: Wanted, opened: Opened) -> None:
+def check_resident(config: LoaderConfig, opened: Opened) -> None:
     """Raise where rows on a device would not be the batch's as they are.
 
     Raises:
@@ -37,9 +37,9 @@ def check_resident(wanted: Wanted, opened: Opened) -> None:
     conflicts = {
         "a Mixture": opened.is_mixed,
         "Dataset(deduplicate=...)": bool(opened.spec.keys),
-        "group_by=, weights= or sequence=": wanted.asked is not None,
-        "augment=": wanted.augment is not None,
-        "sequence_shard=": wanted.sequence_shard is not None,
+        "group_by=, weights= or sequence=": config.asked is not None,
+        "augment=": config.augment is not None,
+        "sequence_shard=": config.sequence_shard is not None,
         "fields that are all lists": not opened.spec.record_bytes,
     }
     for what, is_so in conflicts.items():
@@ -47,8 +47,8 @@ def check_resident(wanted: Wanted, opened: Opened) -> None:
             raise ValueError(f"resident= keeps rows on the device as they are, which {what} do not fit: leave one out")
 
 
-def _check_uncut(sequence_shard: SequenceShard, wanted: Wanted, opened: Opened) -> None:
-    for name in sequence_shard.fields if wanted.deduplicated == "unique" else ():
+def _check_uncut(sequence_shard: SequenceShard, config: LoaderConfig, opened: Opened) -> None:
+    for name in sequence_shard.fields if config.deduplicated == "unique" else ():
         if opened.spec[name].shared_by is not None:
             raise ValueError(
                 f"sequence_shard cuts {name!r}, which comes as it is shared; leave it out of deduplicate=, or take "

@@ -79,7 +79,7 @@ class Gatherer:
         self._settings = settings
         self._stages = stages
         self._scratch = BufferPool()
-        self._crosses = settings.handover.copies
+        self._crosses = settings.delivery.copies
         self._most_together_bytes = _CROSSING_BYTES if leave_together and self._crosses else TOGETHER_BYTES
         self._batch_bytes = self._most_together_bytes  # of the last one; until one is made, one at a time
         self._num_ahead = num_ahead
@@ -91,7 +91,7 @@ class Gatherer:
     def max_together(self) -> int:
         """How many batches may be gathered in one go; more make the wait for one of them longer."""
         settings = self._settings
-        if settings.handover.resident is not None and not self._leave_together:
+        if settings.delivery.resident is not None and not self._leave_together:
             return 1  # which of them lie on the device is found out for all of them as one
         if self._opened.is_mixed and settings.once != "never":
             return 1  # what samples share is found data set by data set, not batch by batch
@@ -162,7 +162,7 @@ class Gatherer:
     def _may_come_in_any_order(self) -> bool:
         """Whether samples may be gathered in another order than that of their steps, each to its place."""
         settings = self._settings
-        return settings.maker is None and settings.handover.resident is None and settings.once == "never"
+        return settings.maker is None and settings.delivery.resident is None and settings.once == "never"
 
     def _whose(self, by_lane: Sequence[tuple[int, Sequence[Range]]]) -> Int64:
         """Return the data set of each sample, range by range. Shape [B]."""
@@ -174,7 +174,7 @@ class Gatherer:
         settings, spec = self._settings, self._opened.spec
         if settings.maker is not None:
             return self._units_made(settings.maker, parts, sizes)
-        if (resident := settings.handover.resident) is not None:
+        if (resident := settings.delivery.resident) is not None:
             assembled = assemble_resident(spec, parts, resident.first_row, self._pool)
         else:
             assembled = assemble(spec, _rows(parts), self._pool, once=settings.once, places=spots, sizes=sizes)

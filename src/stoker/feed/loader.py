@@ -17,19 +17,18 @@ from stoker.arguments import explain_arguments, integer
 from stoker.errors import ResumeError
 from stoker.feed.augmenting import Augment
 from stoker.feed.closing import close_from_any_thread, closing
+from stoker.feed.config import HINTS, default_prefetch, make_config
+from stoker.feed.delivery import Delivery, NumpyDelivery
 from stoker.feed.explain import Explanation, Use
 from stoker.feed.explain_all import explain_all, find_all
 from stoker.feed.finish import Prepared
-from stoker.feed.first import first_chunks
 from stoker.feed.fits import check_resident, make_maker
-from stoker.feed.following import Following
-from stoker.feed.handover import Handover, NumpyHandover
-from stoker.feed.mixing import window_chunks
+from stoker.feed.mixing import first_chunks, window_chunks
+from stoker.feed.next_epoch import NextEpoch
 from stoker.feed.opened import Opened, open_all, title_of
-from stoker.feed.options import HINTS, check_options, default_prefetch
 from stoker.feed.orders import Orders
 from stoker.feed.resume import Allowed, Resume
-from stoker.feed.run import Run, Standing, Turn
+from stoker.feed.run import Progress, Run, Turn
 from stoker.feed.run_settings import RunSettings
 from stoker.feed.sequence import SequenceShard
 from stoker.feed.sets import contents_of, files_of, mixing_of
@@ -61,12 +60,12 @@ class Settled(NamedTuple):
     Attributes:
         settings: Of every run.
         global_batch_size: Samples a step over all ranks.
-        following: Begins the next epoch.
+        next_epoch: Begins the next epoch.
     """
 
     settings: RunSettings
     global_batch_size: int
-    following: Following
+    next_epoch: NextEpoch
 
 
 @explain_arguments(HINTS)
@@ -185,7 +184,7 @@ class Loader:
                 f"dataset must be a stoker.Dataset or a stoker.Mixture of some, not {type(dataset).__name__}; wrap it: "
                 "Dataset(...)"
             )
-        wanted = check_options(
+        config = make_config(
             batch_size=batch_size,
             shuffle=shuffle,
             seed=seed,
@@ -209,21 +208,21 @@ class Loader:
             sequence_shard=sequence_shard,
             deduplicated=deduplicated,
         )
-        self._wanted = wanted
+        self._config = config
         self._home = Home()
         self._made_s = time.monotonic()
         name = title_of(dataset)
         loops.load()
-        self._stages = Stages() if wanted.trace is None else wanted.trace.stages(name)
+        self._stages = Stages() if config.trace is None else config.trace.stages(name)
         self._opened: Opened = open_all(
             dataset,
-            cache=wanted.cache,
-            limit_bytes=wanted.limit_bytes,
-            num_threads=wanted.num_threads,
-            transform_in=wanted.transform_in,
+            cache=config.cache,
+            limit_bytes=config.limit_bytes,
+            num_threads=config.num_threads,
+            transform_in=config.transform_in,
             on_stage=self._stages,
-            asked=wanted.asked,
-            first_chunks=partial(first_chunks, wanted),
+            asked=config.asked,
+            first_chunks=partial(first_chunks, config),
         )
         self._runs: weakref.WeakSet[Run] = weakref.WeakSet()
         self._beginning = threading.Lock()
@@ -233,50 +232,50 @@ class Loader:
             self, close_from_any_thread, closing(self._runs, self._beginning, self._opened, shown, pools)
         )
         try:
-            self._maker = make_maker(wanted, self._opened)
+            self._maker = make_maker(config, self._opened)
             chunks = window_chunks(
-                wanted.window,
+                config.window,
                 num_samples=self._opened.num_samples,
                 record_bytes=self._opened.spec.plain_bytes,
                 num_sets=len(self._opened.chunks),
             )
             self._orders = Orders(
                 self._opened,
-                asked=wanted.asked,
-                shuffle=wanted.shuffle,
-                seed=wanted.seed,
+                asked=config.asked,
+                shuffle=config.shuffle,
+                seed=config.seed,
                 window=chunks,
-                lanes=wanted.lanes,
+                lanes=config.lanes,
             )
             self._order = self._orders.first
             self._opened.stand(chunks)
-            self._leaving = handover = self._make_handover()
-            if handover.resident is not None:
-                check_resident(wanted, self._opened)
-                handover.resident.open(self._opened.num_samples, self._opened.spec.record_bytes)
+            self._delivery = delivery = self._make_delivery()
+            if delivery.resident is not None:
+                check_resident(config, self._opened)
+                delivery.resident.open(self._opened.num_samples, self._opened.spec.record_bytes)
         except BaseException:
             self.close()
             raise
-        self._pool = BufferPool(handover.allocate, is_pinned=handover.copies)
+        self._pool = BufferPool(delivery.allocate, is_pinned=delivery.copies)
         pools.append(self._pool)
         self._settled: Settled | None = None
         self._num_steps = 0
         self._num_samples = 0
-        files = tuple(files_of(one, wanted.asked) for one in self._opened.chunks)
+        files = tuple(files_of(one, config.asked) for one in self._opened.chunks)
         beginning = Position(
             datasets=tuple(
-                contents_of(one, wanted.asked, its) for one, its in zip(self._opened.chunks, files, strict=True)
+                contents_of(one, config.asked, its) for one, its in zip(self._opened.chunks, files, strict=True)
             ),
             mixing=mixing_of(self._opened.mixture),
-            seed=wanted.seed,
-            shuffle=wanted.shuffle,
+            seed=config.seed,
+            shuffle=config.shuffle,
             window=self._order.window,
-            lanes=wanted.lanes,
-            units=ROWS if wanted.asked is None else wanted.asked.identity,
+            lanes=config.lanes,
+            units=ROWS if config.asked is None else config.asked.identity,
         )
-        self._resume = Resume(beginning=beginning, files=files, takes_window=wanted.window is None)
+        self._resume = Resume(beginning=beginning, files=files, takes_window=config.window is None)
         self._start = beginning  # where the next `for` begins
-        self._standing = Standing(beginning)  # what `state_dict` tells: behind the last batch handed over
+        self._progress = Progress(beginning)  # what `state_dict` tells: behind the last batch handed over
         self._is_restored = False
         shown.show()  # threads that build chunks already run: whatever they tell of must be a whole loader
 
@@ -307,7 +306,7 @@ class Loader:
         epoch = integer(epoch, "epoch", at_least=0)
         if not self._is_restored:
             self._start = self._start.at(epoch)
-            self._standing = Standing(self._start)
+            self._progress = Progress(self._start)
 
     def close(self) -> None:
         """End all threads, maps and locks. Harmless when called again.
@@ -330,7 +329,7 @@ class Loader:
         It counts samples of batches handed over, not of batches made ahead. Any number of ranks, with any batch size,
         can go on from it.
         """
-        return self._standing.position.to_json()
+        return self._progress.position.to_json()
 
     def state_after(self, num_steps: int) -> dict[str, Any]:
         """Return the position behind so many batches of the pass under way, for loops that take some ahead of a step.
@@ -338,7 +337,7 @@ class Loader:
         Raises:
             ValueError: It has fewer, or none has begun.
         """
-        return self._standing.after(num_steps).to_json()
+        return self._progress.after(num_steps).to_json()
 
     def load_state_dict(self, state: Mapping[str, Any], *, allow: Collection[Allowed] = ()) -> None:
         """Go on from a saved position: the next `for` begins there.
@@ -367,13 +366,13 @@ class Loader:
             ) from error
         self._start, self._orders = start, self._orders.going_on(saved)
         self._order = self._orders.first
-        self._standing = Standing(saved)
+        self._progress = Progress(saved)
         self._is_restored = True
 
     @property
     def epoch(self) -> int:
         """The epoch that the next batch belongs to."""
-        return (self._start if self._is_restored else self._standing.position).epoch
+        return (self._start if self._is_restored else self._progress.position).epoch
 
     @property
     def spec(self) -> Spec:
@@ -399,7 +398,7 @@ class Loader:
         self._home.check(f"this {type(self).__name__}")
         totals = self._stages.totals()
         counts = self._opened.counts()
-        at = self._start if self._is_restored else self._standing.position
+        at = self._start if self._is_restored else self._progress.position
         settled, (_, global_size) = self._settled, self._known()
         return LoaderStats(
             num_steps=self._num_steps,
@@ -409,7 +408,7 @@ class Loader:
             elapsed_s=time.monotonic() - self._made_s,
             num_ready=0
             if settled is None
-            else sum(run.num_ready for run in list(self._runs)) - settled.following.num_ready,
+            else sum(run.num_ready for run in list(self._runs)) - settled.next_epoch.num_ready,
             num_built=counts.num_built,
             num_reused=counts.num_reused,
             num_mended=counts.num_mended,
@@ -488,13 +487,13 @@ class Loader:
 
     # ------------------------------------------------------------------ inside
 
-    def _make_handover(self) -> Handover:
+    def _make_delivery(self) -> Delivery:
         """Return how batches leave; a loader for another framework brings its own."""
-        return NumpyHandover()
+        return NumpyDelivery()
 
     def _settle(self) -> Settled:
         """Return what follows from the ranks, which have to be known by now."""
-        shard = self._wanted.ranks.settle()
+        shard = self._config.ranks.settle()
         if self._settled is None:
             self._settled = self._settled_for(shard)
         return self._settled
@@ -503,15 +502,15 @@ class Loader:
         """Return which share it takes of global batches of how many samples, as far as that is known now."""
         if self._settled is not None:
             return self._settled.settings.shard, self._settled.global_batch_size
-        shard = self._wanted.ranks.guess()
+        shard = self._config.ranks.guess()
         try:
-            return shard, self._wanted.global_size(shard)
+            return shard, self._config.global_size(shard)
         except ValueError:  # it is raised where somebody asks for a batch
-            return shard, self._wanted.lanes
+            return shard, self._config.lanes
 
     def _settled_for(self, shard: Shard) -> Settled:
-        wanted, handover = self._wanted, self._leaving
-        global_size = wanted.global_size(shard)
+        config, delivery = self._config, self._delivery
+        global_size = config.global_size(shard)
         if global_size < shard.world_size:
             _log.warning(
                 "a global batch of %d samples leaves some of %d ranks without any in every step; give it one a rank at "
@@ -520,32 +519,32 @@ class Loader:
                 shard.world_size,
             )
         batch_bytes = self._batch_bytes(global_size / shard.world_size)
-        prefetch = wanted.prefetch
+        prefetch = config.prefetch
         if prefetch is None:
-            prefetch = default_prefetch(batch_bytes, crosses=handover.copies)
+            prefetch = default_prefetch(batch_bytes, crosses=delivery.copies)
         settings = RunSettings(
-            seed=wanted.seed,
+            seed=config.seed,
             shard=shard,
-            num_threads=wanted.num_threads,
+            num_threads=config.num_threads,
             prefetch=prefetch,
-            augment=wanted.augment,
-            marks_padding=wanted.marks_padding,
-            handover=handover,
+            augment=config.augment,
+            marks_padding=config.marks_padding,
+            delivery=delivery,
             maker=self._maker,
             source_field=None if self._opened.mixture is None else self._opened.mixture.source_field,
-            sequence_shard=wanted.sequence_shard,
+            sequence_shard=config.sequence_shard,
             batch_bytes=batch_bytes,
-            once=wanted.once(expands=handover.expands),
-            is_expanded=wanted.deduplicated == "expand",
+            once=config.once(expands=delivery.expands),
+            is_expanded=config.deduplicated == "expand",
         )
         # A function that the user may change between two epochs must not be asked before the second one begins.
-        is_simple = wanted.augment is None and wanted.asked is None and self._opened.mixture is None
-        is_possible = is_simple and not self._opened.is_tight and handover.resident is None
-        return Settled(settings, global_size, Following(prefetch=prefetch, is_possible=is_possible))
+        is_simple = config.augment is None and config.asked is None and self._opened.mixture is None
+        is_possible = is_simple and not self._opened.is_tight and delivery.resident is None
+        return Settled(settings, global_size, NextEpoch(prefetch=prefetch, is_possible=is_possible))
 
     def _batch_bytes(self, num_units: float) -> float | None:
         """Return about how much a batch of so many of what the order counts takes; None where only making one tells."""
-        asked, opened, maker = self._wanted.asked, self._opened, self._maker
+        asked, opened, maker = self._config.asked, self._opened, self._maker
         if maker is not None and (row_bytes := maker.row_bytes) is not None:
             return num_units * row_bytes
         if isinstance(asked, Grouped) and opened.is_mixed:
@@ -560,13 +559,13 @@ class Loader:
     def _begin_run(self, start: Position | None = None, turn: Turn | None = None) -> Run:
         self._home.check(f"this {type(self).__name__}")
         start = self._start if start is None else start
-        following = self._settle().following
-        run = following.take(start) if turn is None else None
+        next_epoch = self._settle().next_epoch
+        run = next_epoch.take(start) if turn is None else None
         if run is None or not self._close_all.alive:
             run = self._new_run(start, turn or Turn())
         if turn is None:
-            following.began(start, run)
-        self._standing = run.standing
+            next_epoch.began(start, run)
+        self._progress = run.progress
         self._start = start.again()
         self._is_restored = False
         return run
@@ -576,8 +575,8 @@ class Loader:
 
     def _new_run(self, start: Position, turn: Turn, held: int = 0) -> Run:
         with self._beginning:
-            let_go = [run for run in self._runs if run.is_let_go]
-        for before in let_go:
+            abandoned = [run for run in self._runs if run.is_abandoned]
+        for before in abandoned:
             before.close()  # what it has, of threads, memory and room in the cache, may be needed now
         settings = self._settle().settings
         all_orders, steps = self._orders.going_on(start), self._steps(start)
@@ -603,18 +602,18 @@ class Loader:
         return self._steps_of(self._settle().global_batch_size, position)
 
     def _steps_of(self, global_batch_size: int, position: Position) -> Steps:
-        return position.steps(global_batch_size=global_batch_size, remainder=self._wanted.remainder)
+        return position.steps(global_batch_size=global_batch_size, remainder=self._config.remainder)
 
     def _beginning_of(self, epoch: int) -> Position:
         """Return where an epoch begins: the one under way as it is, though files were added to it."""
-        at = self._start if self._is_restored else self._standing.position
+        at = self._start if self._is_restored else self._progress.position
         return at.again() if at.epoch == epoch else at.at(epoch)
 
     def _note_end(self, run: Run) -> None:
         """Count an epoch without steps, too: a loop over some epochs would never end else."""
-        if run.steps.num_steps or run.standing is not self._standing:
+        if run.steps.num_steps or run.progress is not self._progress:
             return
-        at = run.standing.position
+        at = run.progress.position
         _log.warning(
             "epoch %d is over without a step: %s of %s left, global batches of %d, remainder=%r",
             at.epoch,
@@ -624,21 +623,21 @@ class Loader:
             run.steps.remainder,
         )
         self._start = at.next_epoch()
-        self._standing = Standing(self._start)
+        self._progress = Progress(self._start)
 
-    def _hand_over(self, run: Run, prepared: Prepared) -> Any:
+    def _deliver(self, run: Run, prepared: Prepared) -> Any:
         """Return what the loop gets, and note that it has it."""
         self._num_steps += 1
         self._num_samples += prepared.num_samples
-        self._standing = run.standing
+        self._progress = run.progress
         num_left = run.num_left
         if not num_left:
-            self._start = run.standing.position
+            self._start = run.progress.position
         assert self._settled is not None  # since a run has begun
-        following = self._settled.following
-        if num_left <= following.lead:
-            following.handed(run, self._begin_ahead)
-        return self._leaving.hand_over(prepared.content)
+        next_epoch = self._settled.next_epoch
+        if num_left <= next_epoch.lead:
+            next_epoch.handed(run, self._begin_ahead)
+        return self._delivery.deliver(prepared.content)
 
 
 class BatchIterator:
@@ -652,7 +651,7 @@ class BatchIterator:
         self._begin = begin
         self._run: Run | None = None
         self._asking = threading.RLock()
-        self._ranks = loader._wanted.ranks
+        self._ranks = loader._config.ranks
         self._is_over = False
 
     def __iter__(self) -> BatchIterator:
@@ -672,17 +671,17 @@ class BatchIterator:
             except BaseException as error:
                 self._is_over = True
                 if run is not None:
-                    self._let_go.detach()
+                    self._abandoning.detach()
                     run.close()
                     if isinstance(error, StopIteration):
                         self._loader._note_end(run)
                 raise
-            return self._loader._hand_over(run, prepared)
+            return self._loader._deliver(run, prepared)
 
     def _begun(self) -> Run:
         self._run = run = self._begin()
-        self._let_go = weakref.finalize(self, run.let_go)
-        self._let_go.atexit = False  # the loader closes its runs then, and waits for them
+        self._abandoning = weakref.finalize(self, run.abandon)
+        self._abandoning.atexit = False  # the loader closes its runs then, and waits for them
         return run
 
 

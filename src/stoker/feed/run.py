@@ -46,7 +46,7 @@ class Turn:
     every: int = 1
 
 
-class Standing:
+class Progress:
     """Where a run stands. Its position is worked out for those who ask: after every step, hardly anybody does.
 
     Args:
@@ -100,8 +100,8 @@ class Run:
 
     Attributes:
         steps: As given.
-        standing: Where it stands.
-        is_let_go: Whether nobody asks for its batches any more.
+        progress: Where it stands.
+        is_abandoned: Whether nobody asks for its batches any more.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Run:
         held: int = 0,
     ) -> None:
         self.steps = steps
-        self.standing = Standing(position, steps)
+        self.progress = Progress(position, steps)
         self._opened = opened
         self._settings = settings
         self._stages = stages
@@ -132,7 +132,7 @@ class Run:
         self._passing_from = 0  # the step from which on windows may be left behind
         self._subject: Subject | None = None  # of the step that the loop is at, where it is shown
         self._subjects = Subjects(epoch=self._epoch, steps=steps, num_lanes=len(orders))
-        self.is_let_go = False
+        self.is_abandoned = False
         self._home = Home()
         self._is_closed = False
         self._closing = threading.RLock()
@@ -199,7 +199,7 @@ class Run:
                 if not window.is_in_memory:
                     # One read through all of it, before random rows are asked for: a disk is many times as fast so.
                     window.settle(goes_on=lambda: not self._is_closed)
-                if (resident := self._settings.handover.resident) is not None:
+                if (resident := self._settings.delivery.resident) is not None:
                     offer_window(resident, window, order.window_chunks(number), self._opened.num_samples)
                 tables = order.tables(number, window.first_row if units is None else None)
                 return Mapped(window, tables, order.window_chunks(number))
@@ -284,14 +284,14 @@ class Run:
                 raise RuntimeError("the loader was closed before the epoch was over") from None
             error.add_note(f"needed by step {numbers[number]} of this pass over epoch {self._epoch}")
             raise
-        self.standing.last = numbers[number]
+        self.progress.last = numbers[number]
         self._num_handed = number = number + 1
         if number < len(numbers) and numbers[number] >= self._passing_from:
             self._pass_windows(numbers[number])
         self._handed_ns = time.perf_counter_ns()
         return prepared
 
-    def let_go(self) -> None:
+    def abandon(self) -> None:
         """Close it in a thread of its own, because nobody asks for its batches any more.
 
         Who finds that out is Python, in whatever thread it counts references or looks for garbage: perhaps in one that
@@ -301,7 +301,7 @@ class Run:
         """
         if not self._home.is_here:
             return
-        self.is_let_go = True
+        self.is_abandoned = True
         try:
             threading.Thread(target=self.close, name="stoker-close").start()
         except RuntimeError:  # the interpreter is ending, and begins no more threads

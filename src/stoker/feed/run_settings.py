@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stoker.feed.augmenting import Augment
-from stoker.feed.handover import Handover
+from stoker.feed.delivery import Delivery
 from stoker.feed.sequence import SequenceShard
 from stoker.feed.units.make import Maker
 from stoker.gather.assemble import Once
@@ -23,13 +23,13 @@ class RunSettings:
         prefetch: Batches ahead of the step; 0 assembles them in the calling thread when one is asked for.
         augment: The user's function on a batch, or None.
         marks_padding: Whether batches get the bool field `sample_mask`, False where a sample only fills the batch up.
-        handover: What batches leave as.
+        delivery: What batches leave as.
         maker: Makes batches of what the order counts, where that is not rows.
         source_field: Name of the field that says which data set each sample is of, where batches get one.
         sequence_shard: This rank's part of each sequence, where it gets only a part.
         batch_bytes: About how much a batch takes; None where that is not known before one is made.
         once: Whether what samples share is gathered once for all of a batch.
-        is_expanded: Whether the handover then expands it.
+        is_expanded: Whether the delivery then expands it.
     """
 
     seed: int
@@ -38,7 +38,7 @@ class RunSettings:
     prefetch: int
     augment: Augment | None
     marks_padding: bool
-    handover: Handover
+    delivery: Delivery
     maker: Maker | None = None
     source_field: str | None = None
     sequence_shard: SequenceShard | None = None

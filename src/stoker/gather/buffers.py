@@ -234,7 +234,7 @@ class BufferPool:
                 num_bytes = left
             block.is_needed = False
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Let go of all memory but what somebody looks at, which ends with its last view. There may be takes after."""
         with self._lock:
             self._blocks.clear()

@@ -15,11 +15,11 @@ from torch.utils.data._utils.worker import WorkerInfo
 
 from stoker.arguments import explain_arguments, integer
 from stoker.errors import ResumeError
+from stoker.feed.config import HINTS, LoaderConfig, LoaderOptions
 from stoker.feed.loader import BatchIterator, Loader
-from stoker.feed.options import HINTS, LoaderOptions, Wanted
 from stoker.feed.ranks import Ranks
 from stoker.feed.resume import Allowed, Resume, check_allowed
-from stoker.feed.run import Standing, Turn
+from stoker.feed.run import Progress, Turn
 from stoker.feed.sets import as_opened
 from stoker.feed.shard import Shard
 from stoker.identity import fingerprint
@@ -29,7 +29,7 @@ from stoker.order.steps import Remainder, Steps
 from stoker.source.dataset import Dataset
 from stoker.source.mixture import Mixture
 from stoker.torch.callers import OTHER_EPOCH, SHARED_TWICE, Seen, look_at_callers
-from stoker.torch.handover import CpuHandover
+from stoker.torch.delivery import CpuDelivery
 from stoker.torch.passes import Loaded, Pass, Passes
 from stoker.torch.tensors import Tensors
 
@@ -118,7 +118,7 @@ class TorchDataset(IterableDataset[Tensors]):
         opened = _InTurnLoader(dataset, **cast("LoaderOptions", {**options, "shard": self._ranks.given}))
         with opened as loader:
             self._dataset = loader.as_opened()
-            self._wanted, self._resume = loader.plan()
+            self._config, self._resume = loader.plan()
             self._has_lists = bool(loader.spec.ragged)
         # What positions are told from: epochs but its own are those of a loader that was made anew.
         self._anchor = self._resume.beginning
@@ -186,7 +186,7 @@ class TorchDataset(IterableDataset[Tensors]):
                 saved=None,
                 current=None,
             )
-        return Standing(start, self._steps(start)).after(num_steps).to_json()
+        return Progress(start, self._steps(start)).after(num_steps).to_json()
 
     def __len__(self) -> int:
         """Return the steps of a whole epoch, the same on every rank."""
@@ -243,7 +243,7 @@ class TorchDataset(IterableDataset[Tensors]):
             which = self._passes.join(worker.id, key)
         epoch = self.begin_of(which).start.epoch
         if seen.epoch not in (None, epoch):
-            raise TypeError(OTHER_EPOCH.format(wanted=seen.epoch, epoch=epoch))
+            raise TypeError(OTHER_EPOCH.format(config=seen.epoch, epoch=epoch))
         return TorchIterator(self, which, seen, worker)
 
     def begin_of(self, which: Pass) -> Begin:
@@ -335,7 +335,7 @@ class TorchDataset(IterableDataset[Tensors]):
 
     def _steps(self, position: Position) -> Steps:
         return position.steps(
-            global_batch_size=self._wanted.global_size(self._ranks.settle()), remainder=self._wanted.remainder
+            global_batch_size=self._config.global_size(self._ranks.settle()), remainder=self._config.remainder
         )
 
     def _at(self, epoch: int, num_consumed: int) -> Position:
@@ -468,12 +468,12 @@ class TorchIterator(Iterator[Tensors]):
 class _InTurnLoader(Loader):
     """A loader that begins any pass, and makes any of its steps."""
 
-    def _make_handover(self) -> CpuHandover:
-        return CpuHandover(in_one_storage=True)
+    def _make_delivery(self) -> CpuDelivery:
+        return CpuDelivery(in_one_storage=True)
 
-    def plan(self) -> tuple[Wanted, Resume]:
+    def plan(self) -> tuple[LoaderConfig, Resume]:
         """Return what was asked for, and what states are read by."""
-        return self._wanted, self._resume
+        return self._config, self._resume
 
     def as_opened(self) -> Dataset | Mixture:
         """Return what it loads, as it was when it was opened."""

@@ -8,8 +8,8 @@ import torch
 
 from stoker.arguments import explain_arguments
 from stoker.errors import ResumeError
+from stoker.feed.config import HINTS, LoaderOptions
 from stoker.feed.loader import Loader
-from stoker.feed.options import HINTS, LoaderOptions
 from stoker.feed.run import Run, Turn
 from stoker.order.position import Position
 from stoker.source.dataset import Dataset
@@ -17,7 +17,7 @@ from stoker.source.mixture import Mixture
 from stoker.spec import parse_size
 from stoker.torch.callers import missing_position
 from stoker.torch.cuda import CudaStream
-from stoker.torch.handover import CpuHandover, DeviceHandover
+from stoker.torch.delivery import CpuDelivery, DeviceDelivery
 from stoker.torch.resident import ResidentRows
 
 # What frameworks ask for that make a DataLoader anew, or one like it.
@@ -44,7 +44,7 @@ class TorchLoader(Loader):
 
     Args:
         dataset: What to load.
-        device: Where the tensors are wanted: "cpu", "cuda" (the current one), "cuda:1", ...
+        device: Where the tensors are config: "cpu", "cuda" (the current one), "cuda:1", ...
         resident: Memory of the GPU, "40GB" or bytes, for chunks that stay there: their fixed-width fields are gathered
             there from the second epoch on and cross no more. The first chunks that come are kept, as many as fit.
         options: Those of `stoker.Loader`.
@@ -63,7 +63,7 @@ class TorchLoader(Loader):
         resident: int | str | None = None,
         **options: Unpack[LoaderOptions],
     ) -> None:
-        self._handover = _handover_to(device, None if resident is None else parse_size(resident, name="resident"))
+        self._torch_delivery = _delivery_to(device, None if resident is None else parse_size(resident, name="resident"))
         super().__init__(dataset, **options)
 
     batch_sampler = None  # who finds a sampler looks for that as well
@@ -77,8 +77,8 @@ class TorchLoader(Loader):
         hint = f", {_NO_DATA_LOADER}" if name in _OF_A_DATA_LOADER else ""
         raise AttributeError(f"a {type(self).__name__} has no attribute {name!r}{hint}")
 
-    def _make_handover(self) -> CpuHandover | DeviceHandover:
-        return self._handover
+    def _make_delivery(self) -> CpuDelivery | DeviceDelivery:
+        return self._torch_delivery
 
     def _begin_run(self, start: Position | None = None, turn: Turn | None = None) -> Run:
         if not self._is_restored and self._num_steps == 0 and (missing := missing_position()) is not None:
@@ -86,7 +86,7 @@ class TorchLoader(Loader):
         return super()._begin_run(start, turn)
 
 
-def _handover_to(device: str | torch.device, resident_bytes: int | None) -> CpuHandover | DeviceHandover:
+def _delivery_to(device: str | torch.device, resident_bytes: int | None) -> CpuDelivery | DeviceDelivery:
     if not isinstance(device, str | torch.device):
         raise TypeError(f"device must be a text like 'cuda:0' or a torch.device, not {device!r}")
     try:
@@ -96,7 +96,7 @@ def _handover_to(device: str | torch.device, resident_bytes: int | None) -> CpuH
     if device.type == "cpu":
         if resident_bytes is not None:
             raise ValueError("resident= keeps chunks on a GPU; on the CPU the page cache keeps them: leave it out")
-        return CpuHandover()
+        return CpuDelivery()
     if device.type != "cuda":
         raise ValueError(f"device {device} is not supported: 'cpu' or 'cuda'; move the tensors yourself")
     if not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count():
@@ -104,4 +104,4 @@ def _handover_to(device: str | torch.device, resident_bytes: int | None) -> CpuH
     index = torch.cuda.current_device() if device.index is None else device.index
     stream = CudaStream(torch.device("cuda", index))
     resident = None if resident_bytes is None else ResidentRows(stream, limit_bytes=resident_bytes)
-    return DeviceHandover(stream, resident=resident)
+    return DeviceDelivery(stream, resident=resident)

@@ -19,7 +19,7 @@ from typing import TypeAlias, cast
 import numpy as np
 import torch
 
-from stoker.feed.handover import Leaving
+from stoker.feed.delivery import DeliveryForm
 from stoker.gather.together import Together
 from stoker.spec import Array, Ragged, Shared, Spec
 from stoker.torch.copies import Copies
@@ -30,17 +30,17 @@ Cut: TypeAlias = Callable[[], list[Tensors]]
 """Takes what was begun apart: returns the fields of each batch, which are views of it."""
 
 
-def begin(together: Together, copies: Copies, leaving: Leaving) -> Cut:
+def begin(together: Together, copies: Copies, form: DeliveryForm) -> Cut:
     """Begin to copy several batches, and return what takes them apart.
 
     Args:
         together: The batches.
         copies: Copies.
-        leaving: How they leave: not augmented, and all of each sequence.
+        form: How they leave: not augmented, and all of each sequence.
     """
     pieces = [_begin_own(together, copies)]
     for rows, index in together.shared:
-        begin_shared = _begin_expanded if leaving.is_expanded else _begin_once
+        begin_shared = _begin_expanded if form.is_expanded else _begin_once
         pieces.append(begin_shared(rows, index, copies.array(index), together.sizes, copies))
     names = list(together.names)
     if (groups := together.groups) is not None:

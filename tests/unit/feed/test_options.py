@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.feed.options import default_prefetch
+from stoker.feed.config import default_prefetch
 
 
 @pytest.mark.parametrize(

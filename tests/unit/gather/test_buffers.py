@@ -193,7 +193,7 @@ def test_a_pool_lets_go_of_all_that_nobody_looks_at_and_goes_on(small_blocks):
     seen[:] = 7
     del unseen
     memory = weakref.ref(pool._blocks[0])
-    pool.let_go()
+    pool.release()
     assert memory() is None
     assert (pool.num_blocks, pool.size_bytes, used_bytes(pool)) == (0, 0, 0)
     other = pool.take(1000)

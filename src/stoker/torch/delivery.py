@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from stoker.feed.handover import Leaving
+from stoker.feed.delivery import DeliveryForm
 from stoker.feed.units.make import Made
 from stoker.gather.buffers import plain_buffer
 from stoker.gather.together import Together
@@ -20,7 +20,7 @@ from stoker.torch.tensors import Tensors, as_tensor, as_tensors, fields_of, own_
 from stoker.torch.together import Cut, begin
 
 
-class CpuHandover:
+class CpuDelivery:
     """Tensors that share the batch's memory.
 
     Args:
@@ -40,28 +40,28 @@ class CpuHandover:
         """Return ordinary memory."""
         return plain_buffer(num_bytes)
 
-    def prepare(self, made: Made, leaving: Leaving) -> Tensors:
+    def prepare(self, made: Made, form: DeliveryForm) -> Tensors:
         """Return the fields as tensors."""
-        if not (self._in_one_storage or leaving.is_augmented or leaving.sequence_shard):
+        if not (self._in_one_storage or form.is_augmented or form.sequence_shard):
             return own_tensors(made.arrays)
         together: Tensors = {}
         # What was widened is no view of the records any more.
-        if self._in_one_storage and not leaving.is_augmented:
+        if self._in_one_storage and not form.is_augmented:
             if _has_records(made):
                 together = _fields(torch.from_numpy(made.assembled.records), made)
             together |= _shared_in_one_storage(made)
-            together = {name: field for name, field in together.items() if name not in leaving.compact}
+            together = {name: field for name, field in together.items() if name not in form.compact}
         whole = {name: together[name] if name in together else as_tensors(a) for name, a in made.arrays.items()}
-        if leaving.sequence_shard is None:
+        if form.sequence_shard is None:
             return whole
-        return {name: leaving.cut(name, one) for name, one in whole.items()}
+        return {name: form.cut(name, one) for name, one in whole.items()}
 
     @property
-    def prepare_together(self) -> Callable[[Together, Leaving], list[Tensors]] | None:
+    def prepare_together(self) -> Callable[[Together, DeliveryForm], list[Tensors]] | None:
         """Does what `prepare` does for several batches, whose fields are pieces of what all of them have."""
         return None if self._in_one_storage else _cut_here
 
-    def hand_over(self, prepared: Tensors) -> Tensors:
+    def deliver(self, prepared: Tensors) -> Tensors:
         """Return the tensors."""
         return prepared
 
@@ -72,15 +72,15 @@ class _Here:
     copy = staticmethod(as_tensor)
 
 
-def _cut_here(together: Together, leaving: Leaving) -> list[Tensors]:
-    return begin(together, Copies(_Here(), None, {}), leaving)()
+def _cut_here(together: Together, form: DeliveryForm) -> list[Tensors]:
+    return begin(together, Copies(_Here(), None, {}), form)()
 
 
 class Crossing:
     """Batches whose copy is under way: one, or several that are copied as one.
 
     Args:
-        cut: Returns the fields of each batch, valid once `copied` is done; called once, for the first that is wanted.
+        cut: Returns the fields of each batch, valid once `copied` is done; called once, for the first that is config.
         memory: Every tensor that owns device memory among them or behind them.
         copied: Behind the copy.
         source: The host memory that is being read until then.
@@ -116,7 +116,7 @@ class OnDevice(NamedTuple):
     number: int
 
 
-class DeviceHandover:
+class DeviceDelivery:
     """Tensors on a device: one copy a batch, or for several together, from pinned memory, on a stream of its own.
 
         assemble thread    gather ─► pinned buffer ─► copy ─► mark
@@ -146,43 +146,43 @@ class DeviceHandover:
         """Return pinned memory."""
         return self._stream.allocate(num_bytes)
 
-    def prepare(self, made: Made, leaving: Leaving) -> OnDevice:
+    def prepare(self, made: Made, form: DeliveryForm) -> OnDevice:
         """Begin the copy."""
-        copies = self._copies(leaving)
+        copies = self._copies(form)
         with self._stream.copies():
             together: Tensors = {}
-            if not leaving.is_augmented:
+            if not form.is_augmented:
                 if _has_records(made):
                     together = _fields(copies.records(made.assembled), made)
                 for shared in made.assembled.shared:
-                    together |= copies.shared(shared, is_expanded=leaving.is_expanded)
-            if leaving.is_widened:
-                together = {name: field for name, field in together.items() if name not in leaving.compact}
+                    together |= copies.shared(shared, is_expanded=form.is_expanded)
+            if form.is_widened:
+                together = {name: field for name, field in together.items() if name not in form.compact}
             # The spec's order, then what was added; what the record copy has brought is not copied again.
             tensors: Tensors = {
                 name: together[name] if name in together else copies.field(array) for name, array in made.arrays.items()
             }
             tensors = {name: copies.widened(name, tensor) for name, tensor in tensors.items()}
-            if leaving.sequence_shard is not None:
-                tensors = {name: leaving.cut(name, tensor) for name, tensor in tensors.items()}
+            if form.sequence_shard is not None:
+                tensors = {name: form.cut(name, tensor) for name, tensor in tensors.items()}
                 # Where two pieces were put together, these own memory, too.
                 copies.memory += [one for one in tensors.values() if isinstance(one, torch.Tensor)]
             copied = self._stream.mark()
         return OnDevice(Crossing(lambda: [tensors], copies.memory, copied, made), 0)
 
-    def prepare_together(self, together: Together, leaving: Leaving) -> list[OnDevice]:
+    def prepare_together(self, together: Together, form: DeliveryForm) -> list[OnDevice]:
         """Begin one copy for several batches, and return each of them."""
-        copies = self._copies(leaving)
+        copies = self._copies(form)
         with self._stream.copies():
-            cut = begin(together, copies, leaving)
+            cut = begin(together, copies, form)
             copied = self._stream.mark()
         crossing = Crossing(cut, copies.memory, copied, together)
         return [OnDevice(crossing, number) for number in range(len(together.sizes))]
 
-    def _copies(self, leaving: Leaving) -> Copies:
-        return Copies(self._stream, self.resident, {} if leaving.is_widened else leaving.compact)
+    def _copies(self, form: DeliveryForm) -> Copies:
+        return Copies(self._stream, self.resident, {} if form.is_widened else form.compact)
 
-    def hand_over(self, prepared: OnDevice) -> Tensors:
+    def deliver(self, prepared: OnDevice) -> Tensors:
         """Return the tensors; what the loop does with them on its stream waits for the copy."""
         crossing = prepared.crossing
         stream = self._stream.current()

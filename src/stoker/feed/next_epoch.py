@@ -13,7 +13,7 @@ from stoker.order.position import Position
 _MOST_READY = 2
 
 
-class Following:
+class NextEpoch:
     """Begins the run that probably comes next, and keeps it until the loop asks for it.
 
         windows   of epoch 3 ... 8 │ 9                      the last one is in use, and none is left to open ahead,
@@ -87,14 +87,14 @@ class Following:
             if num_left < self._prefetch:
                 self._begun[1].hold(self._held(num_left))
         elif self._is_likely and 0 < num_left <= self.lead:
-            start = run.standing.position.next_epoch()
+            start = run.progress.position.next_epoch()
             try:
                 self._begun = start, begin(start, self._held(num_left))
                 self._begun[1].ask_first()
             except Exception:  # it belongs to the epoch that cannot begin, and is raised there again
                 self._is_likely = False
         if not num_left:
-            self._expected = run.standing.position
+            self._expected = run.progress.position
 
     def _held(self, num_left: int) -> int:
         """Return how much of what a run may have ahead the next one leaves unused."""

@@ -15,7 +15,7 @@ from tests.unit.gather.test_assemble import window_of
 torch = pytest.importorskip("torch")
 
 import stoker
-from stoker.feed.handover import Leaving
+from stoker.feed.delivery import DeliveryForm
 from stoker.feed.loader import Loader
 from stoker.feed.units.make import rows_made
 from stoker.gather import buffers
@@ -23,7 +23,7 @@ from stoker.gather.assemble import Part, assemble
 from stoker.gather.together import side_by_side
 from stoker.spec import Ragged
 from stoker.torch import TorchLoader
-from stoker.torch.handover import CpuHandover, DeviceHandover
+from stoker.torch.delivery import CpuDelivery, DeviceDelivery
 
 pytestmark = pytest.mark.torch
 
@@ -177,8 +177,8 @@ def all_tensors(field):
 class WorkerLoader(Loader):
     """A loader whose batches go to another process."""
 
-    def _make_handover(self):
-        return CpuHandover(in_one_storage=True)
+    def _make_delivery(self):
+        return CpuDelivery(in_one_storage=True)
 
 
 class DeviceLoader(Loader):
@@ -188,8 +188,8 @@ class DeviceLoader(Loader):
         self.stream = stream
         super().__init__(dataset, **options)
 
-    def _make_handover(self):
-        return DeviceHandover(self.stream)
+    def _make_delivery(self):
+        return DeviceDelivery(self.stream)
 
 
 @pytest.fixture
@@ -241,7 +241,7 @@ def test_all_fixed_width_fields_cross_in_one_copy(dataset):
     assert len(stream.recorded) == 4
 
 
-LEAVING = Leaving(is_augmented=False, sequence_shard=None, is_expanded=True, compact={}, is_widened=False)
+LEAVING = DeliveryForm(is_augmented=False, sequence_shard=None, is_expanded=True, compact={}, is_widened=False)
 
 
 @pytest.mark.parametrize("columns", [["id", "wide"], ["history"], ["wide", "word", "id", "history"]])
@@ -252,15 +252,15 @@ def test_batches_that_leave_as_one_are_those_that_leave_one_by_one(tmp_path, col
     pool = buffers.BufferPool()
     whole = assemble(window.spec, [Part.at(window, np.zeros_like(rows), rows)], pool)
     stream = LateStream()
-    handover = DeviceHandover(stream)
-    alone = [handover.prepare(rows_made(batch), LEAVING) for batch in whole.cut(sizes)]
+    delivery = DeviceDelivery(stream)
+    alone = [delivery.prepare(rows_made(batch), LEAVING) for batch in whole.cut(sizes)]
     num_alone = stream._num_begun
-    together = handover.prepare_together(side_by_side(whole, sizes, pool), LEAVING)
+    together = delivery.prepare_together(side_by_side(whole, sizes, pool), LEAVING)
     assert stream._num_begun - num_alone == num_alone // len(sizes) - max(0, len(whole.ragged) - 1)
     stream.run()
     assert len(together) == len(sizes)
     for one, other in zip(together, alone, strict=True):
-        fields, expected = (handover.hand_over(batch) for batch in (one, other))
+        fields, expected = (delivery.deliver(batch) for batch in (one, other))
         assert list(fields) == list(expected) == columns
         known = {tensor.untyped_storage().data_ptr() for tensor in one.crossing.memory}
         for name in columns:
@@ -283,12 +283,12 @@ def test_a_stream_waits_once_for_batches_that_crossed_together(tmp_path):
     pool = buffers.BufferPool()
     whole = assemble(window.spec, [Part.at(window, np.zeros_like(rows), rows)], pool)
     stream = TwoStreams()
-    handover = DeviceHandover(stream)
-    batches = handover.prepare_together(side_by_side(whole, [4, 4, 4], pool), LEAVING)
-    ids = [handover.hand_over(batches[0])["id"], handover.hand_over(batches[1])["id"]]
+    delivery = DeviceDelivery(stream)
+    batches = delivery.prepare_together(side_by_side(whole, [4, 4, 4], pool), LEAVING)
+    ids = [delivery.deliver(batches[0])["id"], delivery.deliver(batches[1])["id"]]
     assert stream.num_waits == 1
     stream.now = 1  # the loop goes on elsewhere
-    ids.append(handover.hand_over(batches[2])["id"])
+    ids.append(delivery.deliver(batches[2])["id"])
     assert stream.num_waits == 2
     assert len(stream.recorded) == 2 * len(batches[0].crossing.memory)
     stream.run()

@@ -10,7 +10,7 @@ import pytest
 from tests.strategies import write_files
 
 import stoker
-from stoker.feed.following import Following
+from stoker.feed.next_epoch import NextEpoch
 from stoker.feed.streams import Mapped
 
 NUM_ROWS = 600
@@ -45,9 +45,9 @@ def wait_until(holds):
 
 def is_begun(loader):
     """Whether another epoch has been begun; if so, two of its batches are ready."""
-    if loader._settled.following._begun is None:
+    if loader._settled.next_epoch._begun is None:
         return False
-    wait_until(lambda: loader._settled.following.num_ready == 2)
+    wait_until(lambda: loader._settled.next_epoch.num_ready == 2)
     return True
 
 
@@ -74,7 +74,7 @@ def test_epochs_that_follow_each_other_are_begun_ahead_from_the_third_on(dataset
 def test_the_batches_of_two_epochs_are_never_more_than_one_may_have_ahead(dataset, monkeypatch):
     made, handed, most = itertools.count(1), itertools.count(1), []
     num_handed = 0
-    prepare, hand_over = stoker.feed.handover.NumpyHandover.prepare, stoker.feed.handover.NumpyHandover.hand_over
+    prepare, deliver = stoker.feed.delivery.NumpyDelivery.prepare, stoker.feed.delivery.NumpyDelivery.deliver
 
     def prepared(self, made_now, leaving):
         most.append(next(made) - num_handed)
@@ -83,10 +83,10 @@ def test_the_batches_of_two_epochs_are_never_more_than_one_may_have_ahead(datase
     def handed_over(self, content):
         nonlocal num_handed
         num_handed = next(handed)
-        return hand_over(self, content)
+        return deliver(self, content)
 
-    monkeypatch.setattr(stoker.feed.handover.NumpyHandover, "prepare", prepared)
-    monkeypatch.setattr(stoker.feed.handover.NumpyHandover, "hand_over", handed_over)
+    monkeypatch.setattr(stoker.feed.delivery.NumpyDelivery, "prepare", prepared)
+    monkeypatch.setattr(stoker.feed.delivery.NumpyDelivery, "deliver", handed_over)
     with loader_of(dataset) as loader:
         for _ in range(5):
             for _batch in loader:
@@ -206,6 +206,6 @@ def test_epochs_shorter_than_what_is_ahead_follow_each_other_too(dataset, num_st
 
 
 def test_nothing_is_begun_where_it_cannot_be():
-    following = Following(prefetch=4, is_possible=False)
+    following = NextEpoch(prefetch=4, is_possible=False)
     assert following.take(None) is None
     assert following.num_ready == 0

@@ -86,7 +86,7 @@ class LoaderOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class LoaderConfig:
     """What a loader was asked for, in one form each.
 
     Attributes:
@@ -167,7 +167,7 @@ class Wanted:
         return size
 
 
-def check_options(**options: Unpack[LoaderOptions]) -> Wanted:
+def make_config(**options: Unpack[LoaderOptions]) -> LoaderConfig:
     """Return what the arguments of a loader say.
 
     Raises:
@@ -230,7 +230,7 @@ def check_options(**options: Unpack[LoaderOptions]) -> Wanted:
     if window is None and not shuffle:
         # A window then mixes nothing, so the first batch should wait for few chunks: those built at once.
         window = max(_MIN_PLAIN_WINDOW, num_threads)
-    wanted = Wanted(
+    config = LoaderConfig(
         ranks=ranks,
         batch_size=batch_size,
         global_batch_size=global_batch_size,
@@ -251,10 +251,10 @@ def check_options(**options: Unpack[LoaderOptions]) -> Wanted:
         deduplicated=deduplicated,
     )
     if ranks.given is not None:
-        wanted.global_size(ranks.given)
+        config.global_size(ranks.given)
     elif batch_size is None:
-        wanted.global_size(Shard())  # it is the same for any number of ranks
-    return wanted
+        config.global_size(Shard())  # it is the same for any number of ranks
+    return config
 
 
 def default_prefetch(batch_bytes: float | None, *, crosses: bool = False) -> int:

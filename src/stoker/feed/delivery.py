@@ -16,7 +16,7 @@ from stoker.spec import Array, Arrays
 
 
 @dataclass(frozen=True, kw_only=True)
-class Leaving:
+class DeliveryForm:
     """How the batches of a run leave, all of them alike.
 
     Attributes:
@@ -40,7 +40,7 @@ class Leaving:
         return self.sequence_shard.part(array)
 
 
-class Handover(Protocol):
+class Delivery(Protocol):
     """Turns batches into what the training loop gets. Must not refer to the loader, which could never be let go."""
 
     @property
@@ -52,7 +52,7 @@ class Handover(Protocol):
         """Records that stay on a device, which need not be gathered; None without any."""
 
     @property
-    def prepare_together(self) -> Callable[[Together, Leaving], Sequence[Any]] | None:
+    def prepare_together(self) -> Callable[[Together, DeliveryForm], Sequence[Any]] | None:
         """Does what `prepare` does for several batches as one, and returns what it made of each; None if it cannot."""
 
     @property
@@ -66,14 +66,14 @@ class Handover(Protocol):
     def allocate(self, num_bytes: int) -> Array:
         """Return memory for batches, uint8, shape [num_bytes]."""
 
-    def prepare(self, made: Made, leaving: Leaving) -> Any:
+    def prepare(self, made: Made, form: DeliveryForm) -> Any:
         """Do what can be done ahead of the step; runs in the threads that assemble."""
 
-    def hand_over(self, prepared: Any) -> Any:
+    def deliver(self, prepared: Any) -> Any:
         """Return what the loop gets; runs in the loop's own thread, when the step is due."""
 
 
-class NumpyHandover:
+class NumpyDelivery:
     """Dicts of NumPy arrays, as they were gathered."""
 
     copies = False
@@ -86,12 +86,12 @@ class NumpyHandover:
         """Return ordinary memory."""
         return plain_buffer(num_bytes)
 
-    def prepare(self, made: Made, leaving: Leaving) -> Arrays:
+    def prepare(self, made: Made, form: DeliveryForm) -> Arrays:
         """Return the fields."""
-        if leaving.sequence_shard is None:
+        if form.sequence_shard is None:
             return made.arrays
-        return {name: leaving.cut(name, array) for name, array in made.arrays.items()}
+        return {name: form.cut(name, array) for name, array in made.arrays.items()}
 
-    def hand_over(self, prepared: Arrays) -> Arrays:
+    def deliver(self, prepared: Arrays) -> Arrays:
         """Return the fields."""
         return prepared
