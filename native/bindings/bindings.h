@@ -7,6 +7,7 @@ namespace stoker {
 
 void bind_draws(nb::module_& module);
 void bind_parquet(nb::module_& module);
+void bind_cache(nb::module_& module);
 void bind_permutation(nb::module_& module);
 
 // The interpreter's lock is given up while a function runs. To get it back takes as long as it takes beside threads

@@ -190,6 +190,63 @@ def read_footer(content: numpy.typing.NDArray[numpy.uint8], groups: numpy.typing
     Fill in what a footer says of its row groups and column chunks; False where it is corrupt.
     """
 
+class RecordPacker:
+    """
+    Packs the fixed-width fields of samples into records, from wherever they lie.
+    """
+
+    def __init__(self, record_bytes: int) -> None: ...
+
+    def add_field(self, offset: int, item_bytes: int) -> None:
+        """
+        Begin a field: where it lies in the record, and the bytes of one number of it.
+        """
+
+    def add_arrays(self, columns: Sequence[object]) -> None:
+        """
+        Add the next rows of the field: contiguous arrays [n, ...], which lie side by side in the record.
+        """
+
+    def add_addresses(self, num_rows: int, addresses: numpy.typing.NDArray[numpy.int64], row_bytes: int, is_signed: bool) -> None:
+        """
+        Add the next rows of the field: columns of numbers, by the address of the first one. Shape [C].
+        """
+
+    def pack(self, block: numpy.typing.NDArray[numpy.uint8], start: int, stop: int) -> None:
+        """
+        Lay the records of rows [start, stop) at the beginning of a block of bytes.
+        """
+
+class ListPacker:
+    """Packs the lists of samples, of several fields, side by side."""
+
+    def __init__(self) -> None: ...
+
+    def add_field(self, offsets: numpy.typing.NDArray[numpy.int64], value_bytes: int, pieces: Sequence[object]) -> None:
+        """
+        Add a field: offsets [N + 1], and its values in contiguous arrays, which end between lists.
+        """
+
+    def pack(self, block: numpy.typing.NDArray[numpy.uint8], places: numpy.typing.NDArray[numpy.uint32], start: int, stop: int) -> None:
+        """
+        Lay the lists of rows [start, stop) at the beginning of a block of bytes; places has, for each row, where
+        they begin, in units of 8 bytes, and how many values of each field there are. Shape [N, 1 + F].
+        """
+
+def mark_changes(data: numpy.typing.NDArray[numpy.uint8], starts: numpy.typing.NDArray[numpy.int64], changes: numpy.typing.NDArray[numpy.bool_]) -> None:
+    """
+    Mark the rows [N] whose bytes, data[starts[i]:starts[i + 1]], differ from those of the row before.
+    """
+
+def find_changed(names: numpy.typing.NDArray[numpy.uint8], versions: numpy.typing.NDArray[numpy.int64], files: numpy.typing.NDArray[numpy.int64], changed: numpy.typing.NDArray[numpy.bool_], patience_ns: int) -> None:
+    """
+    Note which of some files [K] are not what they were: names [N, bytes], inode, mtime and size [N, 3].
+    Keeps the interpreter's lock for `patience_ns` at most, but for one file.
+    """
+
+def widen_float16(halves: numpy.typing.NDArray[numpy.uint16], singles: numpy.typing.NDArray[numpy.float32]) -> None:
+    """Write each float16, given by its bits, as a float32. Shapes [N]."""
+
 def permute(index: numpy.typing.NDArray[numpy.int64], start: int, size: int, key: int, out: numpy.typing.NDArray[numpy.int64]) -> None:
     """
     Write where each index goes among `size` values; both count from `start`.

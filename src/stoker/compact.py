@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from stoker import loops
+from stoker._native import widen_float16
 from stoker.arguments import explain_arguments
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -29,8 +29,6 @@ STORAGE_DTYPES = ("float16", "bfloat16", *_INTEGERS, "bits")
 
 # bfloat16 is the upper half of a float32.
 _HALF = 16
-# So many floats of 16 bits take NumPy 8 microseconds; to give the interpreter's lock up and get it back takes as long.
-_MANY = 8192
 
 
 @explain_arguments({})
@@ -226,12 +224,8 @@ def _check(fits: Array, values: Array) -> None:
 
 def _from_halves(halves: Array, dtype: np.dtype[Any]) -> Array:
     """Return floats of 16 bits as wider ones."""
-    kernels = loops.find("stoker.compact_kernels") if halves.size >= _MANY else None
-    if kernels is None:
-        return halves.astype(dtype)
     singles = np.empty(halves.shape, dtype=np.float32)
-    flat = singles.reshape(-1)
-    kernels.widen_halves(np.ascontiguousarray(halves).reshape(-1).view(np.uint16), flat, flat.view(np.uint32))
+    widen_float16(np.ascontiguousarray(halves).reshape(-1).view(np.uint16), singles.reshape(-1))
     with np.errstate(invalid="ignore"):  # what is no number, and says so whenever it is looked at
         return singles.astype(dtype, copy=False)
 

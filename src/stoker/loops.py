@@ -25,23 +25,18 @@ from types import ModuleType
 
 from stoker import machine_code
 
-# What a loader uses, in the order in which it gains most: a chunk is packed before it is gathered from, and what rows
-# are copied by is worth more than what finds them.
+# What a loader uses, in the order in which it gains most: what rows are copied by is worth more than what finds them.
 _LOADED = (
-    "stoker.cache.kernels",
     "stoker.gather.kernels",
     "stoker.order.kernels",
     "stoker.gather.stretch_kernels",
     "stoker.gather.part_kernels",
     "stoker.gather.shared_kernels",
     "stoker.gather.join_kernels",
-    "stoker.cache.look_kernels",
     "stoker.windows.read_kernels",
 )
 # What only some use, when they come to it.
 _OTHERS = (
-    "stoker.compact_kernels",
-    "stoker.cache.runs_kernels",
     "stoker.feed.units.kernels",
     "stoker.source.columns.batch_kernels",
     "stoker.source.columns.hash_kernels",

@@ -15,7 +15,7 @@ try:
 except RuntimeError:
     print("no place")
 
-import stoker.cache.kernels, stoker.cache.look_kernels, stoker.cache.runs_kernels, stoker.gather.kernels
+import stoker.gather.kernels
 import stoker.feed.units.kernels, stoker.order.kernels, stoker.trace.profile.scan
 from stoker.order.permute import permute
 

@@ -167,7 +167,7 @@ loops._all_there.wait()
 threading.Timer(0.2, go.set).start()
 child = os.fork()
 if child == 0:
-    print(go.is_set(), loops._thread.is_alive(), loops.find("stoker.compact_kernels") is not None, flush=True)
+    print(go.is_set(), loops._thread.is_alive(), loops.find("stoker.gather.kernels") is not None, flush=True)
     os._exit(0)
 assert os.waitpid(child, 0)[1] == 0
 """)

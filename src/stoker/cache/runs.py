@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stoker import loops
+from stoker._native import mark_changes
 from stoker.cache.layout import RECORDS, Table, make_table, table_names
 from stoker.offsets import offsets_of, ranges
 from stoker.source.columns import Packable, Pieces, Stack, joined
@@ -51,27 +51,26 @@ def split(arrays: Packable, spec: Spec, *, num_samples: int) -> list[Table]:
     return [make_table(RECORDS, own, num_rows=num_samples, arrays=kept), *tables]
 
 
-def find_begins(fields: Sequence[Array | Ragged | Stack | Pieces], *, num_rows: int, compiled: bool = True) -> Bools:
+def find_begins(fields: Sequence[Array | Ragged | Stack | Pieces], *, num_rows: int) -> Bools:
     """Return which rows begin a run: the first one, and each of which a bit differs from the row before. Shape [N].
 
     Args:
         fields: Each with N rows.
         num_rows: N.
-        compiled: False keeps to NumPy.
     """
     begins = np.zeros(num_rows, dtype=np.bool_)
     begins[:1] = True
     for field in map(joined, fields):
         if isinstance(field, Ragged):
-            _mark_lists(field, begins, compiled=compiled)
+            _mark_lists(field, begins)
         elif isinstance(field, Stack):
-            _mark_stack(field, begins, compiled=compiled)
+            _mark_stack(field, begins)
         else:
-            _mark_array(field, begins, compiled=compiled)
+            _mark_array(field, begins)
     return begins
 
 
-def _mark_array(array: Array, begins: Bools, *, compiled: bool) -> None:
+def _mark_array(array: Array, begins: Bools) -> None:
     width = array.dtype.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
     if not width or not len(array):
         return
@@ -81,14 +80,14 @@ def _mark_array(array: Array, begins: Bools, *, compiled: bool) -> None:
         begins[1:] |= numbers[1:] != numbers[:-1]
         return
     starts = np.arange(len(array) + 1, dtype=np.int64) * width
-    mark(rows.view(np.uint8), starts, begins, compiled=compiled)
+    mark_changes(rows.view(np.uint8), starts, begins)
 
 
-def _mark_stack(stack: Stack, begins: Bools, *, compiled: bool) -> None:
+def _mark_stack(stack: Stack, begins: Bools) -> None:
     before: list[Array] = []
     for piece in stack.pieces:
         for column in piece.columns:
-            _mark_array(column, begins[piece.start : piece.stop], compiled=compiled)
+            _mark_array(column, begins[piece.start : piece.stop])
         if len(piece.columns[0]) == 0:
             continue
         # Pieces may differ in how wide their integers still are: what is compared is what they become.
@@ -98,44 +97,19 @@ def _mark_stack(stack: Stack, begins: Bools, *, compiled: bool) -> None:
         before = [column[-1:].astype(stack.dtype) for column in piece.columns]
 
 
-def _mark_lists(ragged: Ragged, begins: Bools, *, compiled: bool) -> None:
+def _mark_lists(ragged: Ragged, begins: Bools) -> None:
     starts: Index = np.ascontiguousarray(ragged.offsets)
     values: Any = ragged.values
     while isinstance(values, Ragged):
         # Lists of lists are the same where the inner lists are as long, and all their values the same.
-        mark(np.diff(values.offsets).view(np.uint8), starts * 8, begins, compiled=compiled)
+        mark_changes(np.diff(values.offsets).view(np.uint8), starts * 8, begins)
         starts, values = values.offsets[starts], values.values
     width = values.dtype.itemsize * int(np.prod(values.shape[1:], dtype=np.int64))
     data = np.ascontiguousarray(values).reshape(-1).view(np.uint8) if width and len(values) else np.empty(0, np.uint8)
     if width:
-        mark(data, starts * width, begins, compiled=compiled)
+        mark_changes(data, starts * width, begins)
     else:
         begins[1:] |= np.diff(starts)[1:] != np.diff(starts)[:-1]
-
-
-def mark(data: Array, starts: Index, begins: Bools, *, compiled: bool = True) -> None:
-    """Mark the rows whose bytes differ from those of the row before.
-
-    Args:
-        data: All rows, one behind the other, uint8.
-        starts: Where each begins, and the end. Shape [N + 1].
-        begins: Marked rows, which are not looked at; the first one is. Shape [N].
-        compiled: False keeps to NumPy.
-    """
-    kernels = loops.find("stoker.cache.runs_kernels") if compiled else None
-    if kernels is not None:
-        kernels.mark(data, np.ascontiguousarray(starts), begins)
-        return
-    lengths = np.diff(starts)
-    begins[1:] |= lengths[1:] != lengths[:-1]
-    rows = np.flatnonzero(~begins & (lengths > 0))
-    # A row that is as long as the one before it lies right behind it.
-    counts = lengths[rows]
-    ends = np.cumsum(counts)
-    places = np.repeat(starts[rows] - (ends - counts), counts) + np.arange(counts.sum())
-    differs = data[places] != data[places - np.repeat(counts, counts)]
-    if len(rows):
-        begins[rows] |= np.logical_or.reduceat(differs, ends - counts)
 
 
 def take_rows(field: Array | Ragged | Stack, rows: Index) -> Array | Ragged:

@@ -7,20 +7,16 @@ b       ┆ x │ y y │ ┆         ─►   strips  ┆ 1 1 1 x │ 2 y y │
 
 from __future__ import annotations
 
-import itertools
-from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from types import ModuleType
 
 import numpy as np
 import numpy.typing as npt
 
-from stoker import loops
-from stoker.cache.pack import LOOPS
+from stoker._native import ListPacker
 from stoker.errors import FieldError
-from stoker.offsets import offsets_of, ranges
+from stoker.offsets import offsets_of
 from stoker.source.columns import Packable, in_pieces
 from stoker.spec import Array, Entry, Ragged, Spec
 
@@ -49,11 +45,11 @@ class Strips:
     size_bytes: int
 
     @cached_property
-    def _borders(self) -> npt.NDArray[np.int64]:
-        """Rows with which the values of some field go on in another array."""
-        return np.unique(
-            np.concatenate([np.searchsorted(lists.offsets, lists.values.starts[1:-1]) for lists in self.lists])
-        )
+    def _packer(self) -> ListPacker:
+        packer = ListPacker()
+        for entry, lists in zip(self.entries, self.lists, strict=True):
+            packer.add_field(np.ascontiguousarray(lists.offsets), entry.value_bytes, lists.values.arrays)
+        return packer
 
     @cached_property
     def _begins(self) -> npt.NDArray[np.int64]:
@@ -79,40 +75,9 @@ class Strips:
                 yield content[begin : begin + piece_bytes].data
         yield memoryview(bytes(num_bytes))
 
-    def lay(self, block: Array, start: int, stop: int, *, compiled: bool = True) -> None:
-        """Lay the strips of rows [start, stop) at the beginning of `block`.
-
-        Args:
-            block: uint8, exactly as many as they take.
-            start: The first row.
-            stop: Behind the last one.
-            compiled: False keeps to NumPy.
-        """
-        kernels = loops.find(LOOPS) if compiled else None
-        if kernels is not None:
-            self._lay_compiled(kernels, block, start, stop)
-            return
-        places = self.places[start:stop]
-        block[:] = 0
-        begins = (places[:, 0].astype(np.int64) - int(places[0, 0])) * STRIP_UNIT_BYTES
-        for i, (entry, lists) in enumerate(zip(self.entries, self.lists, strict=True), start=1):
-            unit = entry.unit_dtype
-            counts = places[:, i].astype(np.int64) * (entry.value_bytes // unit.itemsize)
-            values = _bytes_of(lists.values[lists.offsets[start] : lists.offsets[stop]])
-            block.view(unit)[ranges(begins // unit.itemsize, offsets_of(counts))] = values.view(unit)
-            begins = begins + counts * unit.itemsize
-
-    def _lay_compiled(self, kernels: ModuleType, block: Array, start: int, stop: int) -> None:
-        value_bytes = np.array([entry.value_bytes for entry in self.entries], dtype=np.int64)
-        target = block.__array_interface__["data"][0]
-        first, last = np.searchsorted(self._borders, [start, stop], side="right")
-        borders = [start, *self._borders[first:last].tolist(), stop]
-        for begin, end in itertools.pairwise(borders):
-            if begin < end:
-                named = zip(self.entries, self.lists, strict=True)
-                sources = [_address(lists, begin, entry.value_bytes) for entry, lists in named]
-                to = target + self.num_bytes(start, begin)
-                kernels.lay_strips(np.array(sources, dtype=np.int64), value_bytes, self.places[begin:end], to)
+    def lay(self, block: Array, start: int, stop: int) -> None:
+        """Lay the strips of rows [start, stop) at the beginning of `block`, uint8."""
+        self._packer.pack(block, self.places, start, stop)
 
 
 def make_strips(spec: Spec, arrays: Packable) -> Strips | None:
@@ -140,14 +105,6 @@ def make_strips(spec: Spec, arrays: Packable) -> Strips | None:
         )
     places = np.stack([ends[:-1], *counts], axis=1).astype(np.uint32)
     return Strips(spec.strip, tuple(lists), places, int(ends[-1]) * STRIP_UNIT_BYTES)
-
-
-def _address(lists: Ragged, row: int, value_bytes: int) -> int:
-    """Return where the values of a row lie, which has some, and of those behind it up to the end of that array."""
-    first, values = int(lists.offsets[row]), lists.values
-    i = min(bisect_right(values.starts, first), len(values.arrays)) - 1
-    begin: int = values.arrays[i].__array_interface__["data"][0]
-    return begin + (first - int(values.starts[i])) * value_bytes
 
 
 def _bytes_of(values: Array) -> Array:

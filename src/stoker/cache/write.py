@@ -25,7 +25,7 @@ from stoker.cache.layout import (
     sealed,
     strip_names,
 )
-from stoker.cache.pack import Packer
+from stoker.cache.pack import record_packer
 from stoker.cache.runs import split
 from stoker.cache.strips import Strips
 from stoker.huge import HUGE_BYTES
@@ -189,7 +189,7 @@ class PreparedChunk:
 def _write_records(blocks: Blocks, table: Table) -> str:
     """Write all records, packed where they are written from: only one that spans two huge pages is copied once more."""
     width, num_rows = table.spec.record_bytes, table.num_rows
-    packer = Packer(table.arrays, table.spec, num_samples=num_rows)
+    packer = record_packer(table.arrays, table.spec)
     gaps = _gaps(table.spec)
     spanning = np.empty(width, dtype=np.uint8)
     digest = xxhash.xxh3_64()

@@ -1,4 +1,4 @@
-"""What a window's files are, looked at in one compiled call or one by one."""
+"""What a window's files are, looked at in one call."""
 
 import os
 
@@ -16,8 +16,8 @@ def as_array(names):
     return np.array(names, dtype=f"S{max(map(len, names), default=0) + 1}")
 
 
-@pytest.mark.parametrize(("compiled", "patience_s"), [(True, 1.0), (True, 0.0), (False, 1.0)])
-def test_files_are_what_they_were_until_anything_about_them_changes(tmp_path, compiled, patience_s):
+@pytest.mark.parametrize("patience_s", [1.0, 0.0])
+def test_files_are_what_they_were_until_anything_about_them_changes(tmp_path, patience_s):
     paths = [tmp_path / name for name in ["a", "b" * 200, "ünïcode", "with space", "empty", "old"]]
     for i, path in enumerate(paths):
         path.write_bytes(b"x" * 1_000 * (i % 5))
@@ -28,7 +28,7 @@ def test_files_are_what_they_were_until_anything_about_them_changes(tmp_path, co
     everything = np.arange(6)
 
     def changed(files=everything):
-        return find_changed(names, versions, files, compiled=compiled, patience_s=patience_s).tolist()
+        return find_changed(names, versions, files, patience_s=patience_s).tolist()
 
     assert changed() == [False] * 6
     os.utime(paths[0], ns=(0, 123_456_789_987_654_322))
@@ -45,14 +45,12 @@ def test_files_are_what_they_were_until_anything_about_them_changes(tmp_path, co
     assert changed(np.array([4, 2, 4])) == [False, True, False]
 
 
-@pytest.mark.parametrize("compiled", [True, False])
-def test_a_file_below_a_file_is_none(tmp_path, compiled):
+def test_a_file_below_a_file_is_none(tmp_path):
     (tmp_path / "file").touch()
     names = as_array([os.fsencode(tmp_path / "file" / "below")])
-    assert find_changed(names, np.array([[1, 2, 3]]), np.array([0]), compiled=compiled).tolist() == [True]
+    assert find_changed(names, np.array([[1, 2, 3]]), np.array([0])).tolist() == [True]
 
 
-@pytest.mark.parametrize("compiled", [True, False])
-def test_of_no_files_none_has_changed(compiled):
+def test_of_no_files_none_has_changed():
     none = np.empty(0, dtype=np.int64)
-    assert find_changed(as_array([]), none.reshape(0, 3), none, compiled=compiled).shape == (0,)
+    assert find_changed(as_array([]), none.reshape(0, 3), none).shape == (0,)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.cache.samples import arrays_of, entry, specs
 
-from stoker.cache.pack import Packer
+from stoker.cache.pack import record_packer
 from stoker.source.columns import Converter, Stack, plan_spec, to_arrays
 from stoker.source.columns.stack import StackPiece
 from stoker.spec import Field, Spec
@@ -15,9 +15,9 @@ from stoker.spec import Field, Spec
 SOURCES = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64"]
 
 
-def packed(fields, spec, num_samples, *, step, compiled):
+def packed(fields, spec, num_samples, *, step):
     """All records, packed in blocks of `step` rows over bytes that are not zero."""
-    packer = Packer(fields, spec, num_samples=num_samples, compiled=compiled)
+    packer = record_packer(fields, spec)
     blocks = []
     for start in range(0, num_samples, step):
         stop = min(start + step, num_samples)
@@ -27,15 +27,15 @@ def packed(fields, spec, num_samples, *, step, compiled):
     return np.concatenate([np.zeros(0, np.uint8), *blocks])
 
 
-@given(spec=specs(), num_samples=st.integers(0, 200), step=st.integers(1, 150), compiled=st.booleans())
-def test_every_field_of_every_row_is_where_the_spec_says_and_nothing_else_is_touched(spec, num_samples, step, compiled):
+@given(spec=specs(), num_samples=st.integers(0, 200), step=st.integers(1, 150))
+def test_every_field_of_every_row_is_where_the_spec_says_and_nothing_else_is_touched(spec, num_samples, step):
     arrays = arrays_of(spec, num_samples)
     expected = np.full(num_samples * spec.record_bytes, 0xA5, np.uint8)
     if spec.record_bytes:
         records = expected.view(spec.record_dtype)
         for item in spec.fixed:
             records[item.name] = arrays[item.name]
-        assert packed(arrays, spec, num_samples, step=step, compiled=compiled).tobytes() == expected.tobytes()
+        assert packed(arrays, spec, num_samples, step=step).tobytes() == expected.tobytes()
 
 
 @given(
@@ -43,10 +43,9 @@ def test_every_field_of_every_row_is_where_the_spec_says_and_nothing_else_is_tou
     dtype=st.sampled_from([None, "int64", "uint64", "float32", "float64"]),
     sizes=st.lists(st.integers(1, 90), max_size=4),
     step=st.integers(1, 150),
-    compiled=st.booleans(),
     data=st.data(),
 )
-def test_columns_stacked_while_packing_are_the_stacked_array(kinds, dtype, sizes, step, compiled, data):
+def test_columns_stacked_while_packing_are_the_stacked_array(kinds, dtype, sizes, step, data):
     seed = data.draw(st.integers(0, 9))
     rng = np.random.default_rng(seed)
     num_samples = sum(sizes)
@@ -66,23 +65,22 @@ def test_columns_stacked_while_packing_are_the_stacked_array(kinds, dtype, sizes
     stacked = Converter(fields).convert(table, where="")
     assert isinstance(stacked["x"], Stack)
     whole = to_arrays(table, fields, where="")
-    expected = packed(whole, spec, num_samples, step=step, compiled=False)
-    assert packed(stacked, spec, num_samples, step=step, compiled=compiled).tobytes() == expected.tobytes()
+    expected = packed(whole, spec, num_samples, step=step)
+    assert packed(stacked, spec, num_samples, step=step).tobytes() == expected.tobytes()
     assert whole["x"].dtype == spec["x"].dtype
     for j, name in enumerate(columns):
         np.testing.assert_array_equal(whole["x"][:, j], table[name].to_numpy())
 
 
 def test_the_widest_and_the_lowest_integers_survive_being_widened():
-    for compiled in (True, False):
-        for kind in SOURCES[:7]:
-            info = np.iinfo(kind)
-            values = np.array([info.min, info.max, 0], kind)
-            target = np.dtype("uint64" if kind[0] == "u" else "int64")
-            spec = Spec((entry("x", target, shape=(1,)),))
-            stack = Stack(dtype=target, shape=(3, 1), pieces=[StackPiece(start=0, columns=(values,))])
-            records = packed({"x": stack}, spec, 3, step=2, compiled=compiled)
-            assert records.view(target).tolist() == values.tolist()
+    for kind in SOURCES[:7]:
+        info = np.iinfo(kind)
+        values = np.array([info.min, info.max, 0], kind)
+        target = np.dtype("uint64" if kind[0] == "u" else "int64")
+        spec = Spec((entry("x", target, shape=(1,)),))
+        stack = Stack(dtype=target, shape=(3, 1), pieces=[StackPiece(start=0, columns=(values,))])
+        records = packed({"x": stack}, spec, 3, step=2)
+        assert records.view(target).tolist() == values.tolist()
 
 
 def test_columns_of_unequal_length_are_refused_before_anything_is_read_by_address():
@@ -94,6 +92,6 @@ def test_columns_of_unequal_length_are_refused_before_anything_is_read_by_addres
 
 def test_records_that_do_not_fit_their_block_are_refused():
     spec = Spec((entry("x", "int64"),))
-    packer = Packer({"x": np.arange(9)}, spec, num_samples=9)
+    packer = record_packer({"x": np.arange(9)}, spec)
     with pytest.raises(ValueError, match="do not fit"):
         packer.pack(np.zeros(8 * 8, np.uint8), 0, 9)

@@ -6,7 +6,6 @@ import itertools
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 from tests.unit.cache.chunk_files import write_chunk
 from tests.unit.cache.samples import arrays_of, same_fields, specs
 
-from stoker import loops
 from stoker.cache.runs import find_begins
 from stoker.errors import FieldError
 from stoker.source.columns import Converter, Pieces, in_pieces, joined, plan_spec, to_arrays
@@ -43,18 +41,16 @@ def written(arrays, spec, num_samples):
     spec=specs(),
     num_samples=st.integers(0, 60),
     is_shared=st.booleans(),
-    compiled=st.booleans(),
     data=st.data(),
 )
-def test_a_chunk_of_pieces_is_the_chunk_of_the_whole(spec, num_samples, is_shared, compiled, data):
+def test_a_chunk_of_pieces_is_the_chunk_of_the_whole(spec, num_samples, is_shared, data):
     if is_shared:
         key = spec.entries[0].name
         spec = Spec((*spec.entries[:-1], replace(spec.entries[-1], shared_by=key)))
     arrays = arrays_of(spec, num_samples)
     rows = st.lists(st.integers(0, num_samples), max_size=4).map(sorted)
     pieces = {name: cut(field, data.draw(rows)) for name, field in arrays.items()}
-    with mock.patch.object(loops, "find", loops.find if compiled else lambda _: None):
-        assert written(pieces, spec, num_samples) == written(arrays, spec, num_samples)
+    assert written(pieces, spec, num_samples) == written(arrays, spec, num_samples)
     assert same_fields({name: joined(field) for name, field in pieces.items()}, arrays)
     begins = [find_begins(list(fields.values()), num_rows=num_samples) for fields in (pieces, arrays)]
     np.testing.assert_array_equal(*begins)

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
@@ -14,7 +13,7 @@ from tests.unit.cache.samples import arrays_of, entry, same_fields, specs
 
 from stoker.cache.chunk import read_header
 from stoker.cache.layout import PAGE_BYTES
-from stoker.cache.runs import find_begins, mark, take_rows
+from stoker.cache.runs import find_begins, take_rows
 from stoker.source.columns import Stack, StackPiece
 from stoker.spec import Ragged, Spec
 
@@ -68,29 +67,27 @@ def rows_of(field, num_rows):
     return [tuple(inner[field.offsets[i] : field.offsets[i + 1]]) for i in range(num_rows)]
 
 
-@pytest.mark.parametrize("compiled", [True, False])
 @given(spec=specs(), lengths=lengths_of_runs, seed=st.integers(0, 5))
-def test_a_run_begins_where_any_field_changes_and_nowhere_else(compiled, spec, lengths, seed):
+def test_a_run_begins_where_any_field_changes_and_nowhere_else(spec, lengths, seed):
     arrays = repeated(arrays_of(spec, len(lengths), seed), lengths)
     fields, num_rows = list(arrays.values()), sum(lengths)
     rows = list(zip(*(rows_of(field, num_rows) for field in fields), strict=True))
     expected = [i == 0 or rows[i] != rows[i - 1] for i in range(num_rows)]
-    assert find_begins(fields, num_rows=num_rows, compiled=compiled).tolist() == expected
+    assert find_begins(fields, num_rows=num_rows).tolist() == expected
 
 
 @given(
     columns=st.lists(st.lists(st.integers(-2, 2), min_size=6, max_size=6), min_size=1, max_size=3),
     cut=st.integers(1, 5),
-    compiled=st.booleans(),
 )
-def test_a_stacked_field_is_compared_as_what_it_becomes(columns, cut, compiled):
+def test_a_stacked_field_is_compared_as_what_it_becomes(columns, cut):
     narrow, wide = ([np.array(column, dtype=dtype) for column in columns] for dtype in ("int8", "int64"))
     pieces = (
         StackPiece(start=0, columns=tuple(column[:cut].copy() for column in narrow)),
         StackPiece(start=cut, columns=tuple(column[cut:].copy() for column in wide)),
     )
     stack = Stack(dtype=np.dtype("int64"), shape=(6, len(columns)), pieces=pieces)
-    begins = find_begins([stack], num_rows=6, compiled=compiled)
+    begins = find_begins([stack], num_rows=6)
     np.testing.assert_array_equal(begins, find_begins([stack.whole()], num_rows=6))
     rows = np.flatnonzero(begins)
     np.testing.assert_array_equal(take_rows(stack, rows), stack.whole()[rows])
@@ -101,17 +98,6 @@ def test_equal_numbers_of_other_bits_are_not_the_same():
     assert find_begins([zeros], num_rows=4).tolist() == [True, True, True, False]
     wide = np.stack([zeros] * 3, axis=1)
     assert find_begins([wide], num_rows=4).tolist() == [True, True, True, False]
-
-
-@given(parts=st.lists(st.binary(max_size=3), max_size=20), seed=st.integers(0, 3))
-def test_the_compiled_loop_marks_what_numpy_marks(parts, seed):
-    data = np.frombuffer(b"".join(parts), dtype=np.uint8)
-    starts = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
-    marked = [np.random.default_rng(seed).random(len(parts)) < 0.2 for _ in range(2)]
-    for begins, compiled in zip(marked, (True, False), strict=True):
-        begins[:1] = True
-        mark(data, starts, begins, compiled=compiled)
-    assert marked[0].tolist() == marked[1].tolist()
 
 
 def test_a_chunk_that_shares_nothing_is_the_one_it_was(tmp_path):

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from stoker.machine_code.processors import LEVELS, aim, environment, fit, fitting
+from stoker.machine_code.processors import LEVELS, aim, environment, fit
 
 V3 = "cx16 lahf_lm popcnt pni ssse3 sse4_1 sse4_2 abm avx avx2 bmi1 bmi2 f16c fma movbe xsave"
 V4 = f"{V3} avx512f avx512bw avx512cd avx512dq avx512vl"
@@ -62,36 +62,3 @@ def _run(code, variables):
 def test_a_process_aims_at_a_level_where_numba_is_told_that_and_nothing_beside_it(variables, is_level):
     code = "from stoker.machine_code.processors import aim; print(aim())"
     assert _run(code, variables) == ("x86-64-v3" if is_level else "None")
-
-
-MAKE = """
-from stoker.machine_code import keep
-print(keep(["stoker.compact_kernels"]))
-"""
-
-USE = """
-import sys
-import numpy as np
-from stoker.machine_code import load
-from stoker.machine_code.processors import fitting
-kernels = load(["stoker.compact_kernels"], fitting()[1:])["stoker.compact_kernels"]
-halves = np.arange(1 << 16, dtype=np.uint16)[: 31 << 10]  # all that are numbers
-singles = np.empty(len(halves), np.float32)
-kernels.widen_halves(halves, singles, singles.view(np.uint32))
-print("numba" in sys.modules, (singles == halves.view(np.float16)).all())
-"""
-
-
-@pytest.mark.skipif(len(fitting()) < 2, reason="this processor has no level's code")
-def test_code_made_for_a_level_is_found_where_no_other_is(tmp_path):
-    there = {"NUMBA_CACHE_DIR": str(tmp_path)}
-    (level,) = fitting()[1:]
-    assert _run(MAKE, there | environment(level)) == str(tmp_path / "stoker" / f"loops-{level}.bin")
-    assert _run(USE, there) == "False True"
-
-
-@pytest.mark.skipif(aim() is None, reason="no machine code can be kept here")
-@pytest.mark.parametrize("level", LEVELS.values())
-def test_code_is_made_for_processors_that_are_not_there(tmp_path, level):
-    path = _run(MAKE, {"NUMBA_CACHE_DIR": str(tmp_path)} | environment(level))
-    assert (tmp_path / "stoker" / f"loops-{level}.bin").samefile(path)

@@ -1,0 +1,167 @@
+#include <cstring>
+#include <stdexcept>
+#include <vector>
+
+#include "../file_version.h"
+#include "../float16.h"
+#include "../pack.h"
+#include "bindings.h"
+
+namespace stoker {
+namespace {
+
+// To get the lock back from threads that make batches takes as long as to widen so many floats.
+constexpr size_t kFewFloats = 8192;
+
+// The memory of any contiguous array, held for as long as this lives.
+class Memory {
+ public:
+  explicit Memory(nb::handle array) {
+    if (PyObject_GetBuffer(array.ptr(), &view_, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) != 0) throw nb::python_error();
+  }
+  Memory(Memory&& other) noexcept : view_(other.view_) { other.view_.obj = nullptr; }
+  Memory& operator=(Memory&&) = delete;
+  ~Memory() {
+    if (view_.obj) PyBuffer_Release(&view_);
+  }
+
+  const std::byte* data() const { return static_cast<const std::byte*>(view_.buf); }
+  size_t num_bytes() const { return static_cast<size_t>(view_.len); }
+  size_t num_rows() const { return view_.ndim ? static_cast<size_t>(view_.shape[0]) : 1; }
+  bool is_signed() const { return view_.format && view_.format[0] && std::strchr("bhilq", view_.format[0]); }
+
+ private:
+  Py_buffer view_{};
+};
+
+// A packer of records, with the arrays that it packs.
+struct HeldRecordPacker {
+  explicit HeldRecordPacker(size_t record_bytes) : packer(record_bytes) {}
+  HeldRecordPacker(const HeldRecordPacker&) = delete;
+
+  void add_field(size_t offset, size_t item_bytes) {
+    packer.add_field();
+    field_offset = offset;
+    field_item_bytes = item_bytes;
+  }
+
+  void add_arrays(const nb::typed<nb::sequence, nb::object>& columns) {
+    std::vector<Column> added;
+    size_t num_rows = 0, offset = field_offset;
+    for (nb::handle column : columns) {
+      const Memory& memory = held.emplace_back(column);
+      if (added.size() && memory.num_rows() != num_rows) throw std::invalid_argument("columns must be of one length");
+      num_rows = memory.num_rows();
+      if (!num_rows) return;
+      const size_t row_bytes = memory.num_bytes() / num_rows;
+      added.push_back({memory.data(), row_bytes, offset, move_of(row_bytes, field_item_bytes, memory.is_signed())});
+      offset += field_item_bytes;
+    }
+    packer.add_piece(num_rows, added);
+  }
+
+  void add_addresses(size_t num_rows, const Array<const int64_t>& addresses, size_t row_bytes, bool is_signed) {
+    std::vector<Column> added;
+    size_t offset = field_offset;
+    const Move move = move_of(row_bytes, field_item_bytes, is_signed);
+    for (int64_t address : addresses.span()) {
+      added.push_back({reinterpret_cast<const std::byte*>(address), row_bytes, offset, move});
+      offset += field_item_bytes;
+    }
+    packer.add_piece(num_rows, added);
+  }
+
+  void pack(const Array<uint8_t>& block, size_t start, size_t stop) const {
+    packer.pack(std::as_writable_bytes(block.span()), start, stop);
+  }
+
+  RecordPacker packer;
+  std::vector<Memory> held;
+  size_t field_offset = 0, field_item_bytes = 1;
+};
+
+// A packer of lists, with the arrays that it packs.
+struct HeldListPacker {
+  HeldListPacker() = default;
+  HeldListPacker(const HeldListPacker&) = delete;
+
+  void add_field(Array<const int64_t> field_offsets, size_t value_bytes,
+                 const nb::typed<nb::sequence, nb::object>& pieces) {
+    offsets.push_back(std::move(field_offsets));
+    packer.add_field(offsets.back().span(), value_bytes);
+    for (nb::handle piece : pieces) {
+      const Memory& memory = held.emplace_back(piece);
+      packer.add_piece(memory.data(), memory.num_bytes() / value_bytes);
+    }
+  }
+
+  void pack(const Array<uint8_t>& block, const Matrix<const uint32_t>& places, size_t start, size_t stop) const {
+    for (const auto& some : offsets)
+      if (some.size() <= stop) throw std::invalid_argument("there are not so many rows");
+    if (places.shape(1) != 1 + offsets.size()) throw std::invalid_argument("places are of other fields");
+    packer.pack(std::as_writable_bytes(block.span()), places, start, stop);
+  }
+
+  ListPacker packer;
+  std::vector<Array<const int64_t>> offsets;
+  std::vector<Memory> held;
+};
+
+void find_changed(const Matrix<const uint8_t>& names, const Matrix<const int64_t>& versions,
+                  const Array<const int64_t>& files, const Array<bool>& changed, int64_t patience_ns) {
+  static_assert(sizeof(FileVersion) == 3 * sizeof(int64_t));
+  if (versions.shape(1) != 3 || versions.shape(0) != names.shape(0) || files.size() != changed.size())
+    throw std::invalid_argument("there must be a name and three numbers a file");
+  for (int64_t file : files.span())
+    if (file < 0 || static_cast<size_t>(file) >= names.shape(0)) throw std::invalid_argument("there is no such file");
+  const KnownFiles known{reinterpret_cast<const char*>(names.data()), names.shape(1),
+                         {reinterpret_cast<const FileVersion*>(versions.data()), versions.shape(0)}};
+  const size_t num = find_changed_files(known, files, changed, patience_ns);
+  if (num == files.size()) return;
+  nb::gil_scoped_release without_lock;
+  find_changed_files(known, files.span().subspan(num), changed.span().subspan(num), INT64_MAX);
+}
+
+}  // namespace
+
+void bind_cache(nb::module_& module) {
+  nb::class_<HeldRecordPacker>(module, "RecordPacker",
+                               "Packs the fixed-width fields of samples into records, from wherever they lie.")
+      .def(nb::init<size_t>(), nb::arg("record_bytes"))
+      .def("add_field", &HeldRecordPacker::add_field, nb::arg("offset"), nb::arg("item_bytes"),
+           "Begin a field: where it lies in the record, and the bytes of one number of it.")
+      .def("add_arrays", &HeldRecordPacker::add_arrays, nb::arg("columns"),
+           "Add the next rows of the field: contiguous arrays [n, ...], which lie side by side in the record.")
+      .def("add_addresses", &HeldRecordPacker::add_addresses, nb::arg("num_rows"), nb::arg("addresses"),
+           nb::arg("row_bytes"), nb::arg("is_signed"),
+           "Add the next rows of the field: columns of numbers, by the address of the first one. Shape [C].")
+      .def("pack", &HeldRecordPacker::pack, nb::arg("block"), nb::arg("start"), nb::arg("stop"), WithoutLock{},
+           "Lay the records of rows [start, stop) at the beginning of a block of bytes.");
+  nb::class_<HeldListPacker>(module, "ListPacker", "Packs the lists of samples, of several fields, side by side.")
+      .def(nb::init<>())
+      .def("add_field", &HeldListPacker::add_field, nb::arg("offsets"), nb::arg("value_bytes"), nb::arg("pieces"),
+           "Add a field: offsets [N + 1], and its values in contiguous arrays, which end between lists.")
+      .def("pack", &HeldListPacker::pack, nb::arg("block"), nb::arg("places"), nb::arg("start"), nb::arg("stop"),
+           WithoutLock{},
+           "Lay the lists of rows [start, stop) at the beginning of a block of bytes; places has, for each row, where\n"
+           "they begin, in units of 8 bytes, and how many values of each field there are. Shape [N, 1 + F].");
+  module.def("mark_changes", [](const Array<const uint8_t>& data, const Array<const int64_t>& starts,
+                                const Array<bool>& changes) { mark_changes(data, starts, changes); },
+             nb::arg("data"), nb::arg("starts"), nb::arg("changes"), WithoutLock{},
+             "Mark the rows [N] whose bytes, data[starts[i]:starts[i + 1]], differ from those of the row before.");
+  module.def("find_changed", &find_changed, nb::arg("names"), nb::arg("versions"), nb::arg("files"),
+             nb::arg("changed"), nb::arg("patience_ns"),
+             "Note which of some files [K] are not what they were: names [N, bytes], inode, mtime and size [N, 3].\n"
+             "Keeps the interpreter's lock for `patience_ns` at most, but for one file.");
+  module.def(
+      "widen_float16",
+      [](const Array<const uint16_t>& halves, const Array<float>& singles) {
+        if (singles.size() != halves.size()) throw std::invalid_argument("there must be as many of both");
+        if (halves.size() <= kFewFloats) return widen_float16(halves, singles);
+        nb::gil_scoped_release without_lock;
+        widen_float16(halves, singles);
+      },
+      nb::arg("halves"), nb::arg("singles"), "Write each float16, given by its bits, as a float32. Shapes [N].");
+}
+
+}  // namespace stoker

@@ -1,0 +1,85 @@
+// Packing a chunk: from one array a column to what a gather finds at one place, a sample's values side by side.
+//
+//     id       | 7 8 9 ... |                          clicks   | 1 1 1 | 2 | 3 3 |
+//     price    | a b c ... |                          words    | x | y y | |
+//     records  | 7 a | 8 b | 9 c | ...                lists    | 1 1 1 x | 2 y y | 3 3 |
+//
+// Columns may lie in several arrays, one for each batch of rows that was decoded: they are packed from where they are.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace stoker {
+
+// How one value gets into a record: so many bytes as they are, or an integer of so many bytes widened to eight.
+enum class Move : uint8_t { bytes, one, two, four, eight, int1, int2, int4, uint1, uint2, uint4 };
+
+// Returns how a value of `from_bytes` gets to where one of `to_bytes` is to be.
+Move move_of(size_t from_bytes, size_t to_bytes, bool is_signed);
+
+// A column of some rows, and where it goes.
+struct Column {
+  const std::byte* values;
+  size_t row_bytes;  // of one row of it
+  size_t offset;     // in the record
+  Move move;
+};
+
+// Packs the fixed-width fields of samples into records. Fields are added one after the other, each by pieces in the
+// order of the rows; each piece has one column, or several that lie side by side in the record.
+class RecordPacker {
+ public:
+  explicit RecordPacker(size_t record_bytes) : record_bytes_(record_bytes) {}
+
+  void add_field() { fields_.emplace_back(); }
+  void add_piece(size_t num_rows, std::span<const Column> columns);
+
+  // Lays rows [start, stop) at the beginning of `block`; bytes between fields are left as they are.
+  // Throws std::invalid_argument where there are not so many rows, or no room for them.
+  void pack(std::span<std::byte> block, size_t start, size_t stop) const;
+
+ private:
+  struct Piece {
+    size_t start, stop;
+    std::vector<Column> columns;
+  };
+
+  size_t record_bytes_;
+  std::vector<std::vector<Piece>> fields_;
+};
+
+// Packs the lists of samples, of several fields, side by side.
+class ListPacker {
+ public:
+  // Adds a field: where the list of each row begins, counted in values, and how large one is.
+  void add_field(std::span<const int64_t> offsets, size_t value_bytes) { fields_.push_back({offsets, value_bytes, {}}); }
+  // Adds values of the last field, behind those it has; no list lies in two pieces.
+  void add_piece(const std::byte* values, size_t num_values);
+
+  // Lays the lists of rows [start, stop) at the beginning of `block`, zeros behind them.
+  // `places` has, for each row, where its lists begin, in units of 8 bytes, and how many values of each field it has.
+  // Throws std::invalid_argument where there are not so many rows, or no room for them.
+  void pack(std::span<std::byte> block, std::span<const uint32_t> places, size_t start, size_t stop) const;
+
+ private:
+  struct Piece {
+    size_t start, stop;  // in values
+    const std::byte* values;
+  };
+  struct Field {
+    std::span<const int64_t> offsets;
+    size_t value_bytes;
+    std::vector<Piece> pieces;
+  };
+
+  std::vector<Field> fields_;
+};
+
+// Marks the rows whose bytes differ from those of the row before. Row i is data[starts[i], starts[i + 1]).
+// Rows that are marked already are not looked at, nor is the first. Throws std::invalid_argument where a row is not in data.
+void mark_changes(std::span<const uint8_t> data, std::span<const int64_t> starts, std::span<bool> changes);
+
+}  // namespace stoker
