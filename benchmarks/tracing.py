@@ -13,8 +13,7 @@ from typing import Any, Self
 from benchmarks.measure import Answer
 from stoker import Dataset, Loader, Trace
 from stoker.demo.data import DemoData
-from stoker.trace.stages import Stages
-from stoker.trace.track import Subject
+from stoker.trace.stages import Stages, Subject
 
 # Small batches: the less a step costs besides, the plainer the difference.
 BATCH_SIZE = 32

@@ -28,7 +28,7 @@ from stoker.cache.store import Store
 from stoker.errors import SourceChangedError, TransformError
 from stoker.source.catalogue import Catalogue
 from stoker.source.dataset import Dataset
-from stoker.source.units.rule import RunRule
+from stoker.source.runs import RunRule
 from stoker.spec import Spec
 from stoker.trace.stages import OnStage, ignore_stage, timed
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -25,21 +25,21 @@ from stoker.cache.store import Store
 from stoker.cache.warm import OnProgress, WarmProgress, warm
 from stoker.cache.workers import ProcessBuilder
 from stoker.errors import FieldError
-from stoker.feed.fill import Filling
+from stoker.feed.fill import Filler, Filling
 from stoker.feed.opening import Opener
 from stoker.feed.temporary import TemporaryFolder
 from stoker.feed.trial import join, try_first_chunk
 from stoker.feed.units.make import check_units
-from stoker.feed.units.open import makes_tokens, open_units
 from stoker.identity import fingerprint
 from stoker.machine import num_cores
 from stoker.source.catalogue import Catalogue
 from stoker.source.columns import check_nulls
 from stoker.source.dataset import Dataset
-from stoker.source.units.asked import Asked
+from stoker.source.units.asked import Asked, Pack
+from stoker.source.units.count import open_index
 from stoker.source.units.index import Index
-from stoker.source.units.reading import OnCount
-from stoker.spec import Entry, Spec
+from stoker.source.units.reading import CountProgress, OnCount
+from stoker.spec import Spec
 from stoker.trace.stages import OnStage
 from stoker.windows.window import Window
 
@@ -242,22 +242,37 @@ class Chunks:
         """
         return self._opener.open(np.asarray(chunks).tolist(), filler, following=np.asarray(following).tolist())
 
-    def list_lengths(self, chunk: int, entry: Entry, filler: Filling) -> npt.NDArray[np.int64]:
-        """Return how many values a ragged field has in each sample of a chunk: read from the chunk. Shape [N].
+    def token_counts(self, field: str, num_threads: int, on_progress: OnCount | None) -> npt.NDArray[np.int64]:
+        """Return how many values a ragged field has in every sample, as the chunks say. Shape [N].
 
-        Blocks: until it is there.
+        What a transform makes is only known when it has run: the first epoch's work is done ahead of it.
 
-        Args:
-            chunk: Number of the chunk.
-            entry: The field.
-            filler: Has been or will be asked for the chunk.
+        Blocks: until all chunks are built; they are kept.
         """
+        counts = [np.empty(0, np.int64)] * len(self.num_samples)
+        filled = np.flatnonzero(self.num_samples).tolist()
+        entry, num_rows = self.spec[field], 0
 
         def read(opened: Chunk) -> npt.NDArray[np.int64]:
             return read_lengths(opened.fd, opened.header, entry)
 
-        filler.request([chunk])
-        return self._opener.with_chunk(chunk, filler, read)
+        filler = Filler(
+            is_there=self.is_there,
+            build=self.build,
+            crew=self.crew(num_threads),
+            max_ahead=num_threads if self.is_tight else None,
+        )
+        try:
+            filler.request(filled)
+            for num_done, chunk in enumerate(filled, 1):  # one thread reads: the filler's do what takes time
+                filler.request([chunk])
+                counts[chunk] = self._opener.with_chunk(chunk, filler, read)
+                num_rows += len(counts[chunk])
+                if on_progress is not None:
+                    on_progress(CountProgress(num_fragments=len(filled), num_done=num_done, num_rows=num_rows))
+        finally:
+            filler.close()
+        return np.concatenate([np.empty(0, np.int64), *counts])
 
     def counts(self) -> ChunkCounts:
         """Return what became of the chunks so far."""
@@ -358,11 +373,30 @@ def open_chunks(
         )
         if asked is not None:
             check_units(asked, spec)
-            chunks.index = open_units(asked, chunks, num_threads, on_count)
+            chunks.index = _open_units(chunks, asked, num_threads, on_count)
         if counting is not None:
             counting.release()
         stack.pop_all()
         return chunks
+
+
+def _open_units(chunks: Chunks, asked: Asked, num_threads: int, on_count: OnCount | None) -> Index:
+    token_counts = None
+    if isinstance(asked, Pack) and makes_tokens(asked, chunks.catalogue.dataset):
+        token_counts = partial(chunks.token_counts, asked.field, num_threads, on_count)
+    return open_index(
+        asked,
+        chunks.catalogue,
+        folder=chunks.kept_in,
+        num_threads=num_threads,
+        on_progress=on_count,
+        token_counts=token_counts,
+    )
+
+
+def makes_tokens(asked: Asked, dataset: Dataset) -> bool:
+    """Return whether only a transform's result says what the units are: then chunks are counted, not columns."""
+    return isinstance(asked, Pack) and dataset.transform is not None
 
 
 def _counting(dataset: Dataset, asked: Asked, store: Store) -> Lock:

@@ -25,8 +25,7 @@ from stoker.order.epoch import EpochOrder
 from stoker.order.mixture import MixtureEpoch
 from stoker.order.position import Position
 from stoker.order.steps import Slice, Steps
-from stoker.trace.stages import Stages
-from stoker.trace.track import Subject
+from stoker.trace.stages import Stages, Subject
 from stoker.windows.in_use import Windows, num_windows_ahead
 
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from stoker.order.steps import Steps
-from stoker.trace.track import Subject
+from stoker.trace.stages import Subject
 
 # Windows of one lane that are asked for and not yet built: a few, and some more where a batch takes several of them.
 _WINDOWS = 64

@@ -12,9 +12,9 @@ import numpy as np
 
 from stoker.cache.folder import is_cache
 from stoker.cache.store import Store
+from stoker.feed.chunks import makes_tokens
 from stoker.feed.mixing import window_chunks
 from stoker.feed.orders import Orders
-from stoker.feed.units.open import makes_tokens
 from stoker.order.plain import Int64
 from stoker.source.catalogue import Catalogue
 from stoker.source.columns import plan_spec

@@ -25,7 +25,7 @@ from stoker.plan.known import Known, naming
 from stoker.source.catalogue import Catalogue
 from stoker.source.dataset import Dataset
 from stoker.source.each import for_each
-from stoker.source.units.rule import plain_type
+from stoker.source.runs import comparable_type
 
 # Up to so many different values, each is a class of its own; beyond, they are cut into so many classes of equal size:
 # chi-square wants a few samples of each class in a batch.
@@ -75,7 +75,7 @@ def read_labels(datasets: Mapping[str, Dataset], column: str, *, num_threads: in
         with naming(name):
             catalogues[name] = _open_column(dataset, column, num_threads)
     kinds = {name: catalogue.schema.field(0).type for name, catalogue in catalogues.items()}
-    are_numbers = {name: _is_number(plain_type(kind)) for name, kind in kinds.items()}
+    are_numbers = {name: _is_number(comparable_type(kind)) for name, kind in kinds.items()}
     if len(set(are_numbers.values())) > 1:
         told = ", ".join(f"{kind} in {name!r}" for name, kind in kinds.items())
         raise FieldError(
@@ -105,7 +105,7 @@ def _open_column(dataset: Dataset, column: str, num_threads: int) -> Catalogue:
             f"{', '.join(catalogue.schema.names)}",
             columns=[column],
         )
-    kind = plain_type(catalogue.schema.field(0).type)
+    kind = comparable_type(catalogue.schema.field(0).type)
     if pa.types.is_nested(kind) or pa.types.is_null(kind):
         raise FieldError(
             f"column {column!r} ({kind}) has no classes to count; choose one of numbers, dates or words",
@@ -230,7 +230,7 @@ class _Numbers:
     dtype = np.dtype(np.float64)
 
     def convert(self, column: pa.ChunkedArray) -> _Numeric:
-        kind = plain_type(column.type)
+        kind = comparable_type(column.type)
         column = column if column.type == kind else column.cast(kind)
         if pa.types.is_temporal(kind):
             column = column.cast(pa.int32() if kind.bit_width == 32 else pa.int64())
@@ -254,7 +254,7 @@ class _Words:
 
     def convert(self, column: pa.ChunkedArray) -> _Numeric:
         if not pa.types.is_dictionary(column.type):
-            column = pc.dictionary_encode(column.cast(plain_type(column.type)))
+            column = pc.dictionary_encode(column.cast(comparable_type(column.type)))
         encoded = column
         encoded = encoded.unify_dictionaries()
         if not encoded.num_chunks:

@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 from stoker.errors import SourceError
 from stoker.identity import fingerprint
 from stoker.source import thrift
-from stoker.source.decode import decoding
 from stoker.source.doubts import check_doubts
 from stoker.source.each import for_each
+from stoker.source.failures import decoding
 from stoker.source.fetch import (
     OnStage,
     check_unchanged,
@@ -37,8 +37,7 @@ from stoker.source.survey import Cut, Survey, survivors
 
 if TYPE_CHECKING:
     from stoker.source.dataset import Dataset
-    from stoker.source.units.rule import RunRule
-    from stoker.source.units.runs import Runs
+    from stoker.source.runs import RunRule, Runs
 
 # A part of every key: raise it when the same source and recipe become other rows, or the same rows in another layout.
 _KEY_VERSION = 4

@@ -29,6 +29,7 @@ from stoker.source.footers import Footers
 from stoker.source.listing import Listed, list_sources
 from stoker.source.local import LocalStorage
 from stoker.source.retry import RetryingStorage, Wait
+from stoker.source.runs import RunRule
 from stoker.source.schema import choose, flat_fields
 from stoker.source.storage import UNKNOWN, Storage
 from stoker.source.stores import store_of
@@ -37,7 +38,6 @@ from stoker.source.tables import open_table
 from stoker.source.tables.table import Table, table_source
 from stoker.source.units.cutting import cut_between_runs
 from stoker.source.units.reading import OnCount
-from stoker.source.units.rule import RunRule
 from stoker.source.units.runs import find_runs
 from stoker.source.urls import Place, Source, check_name, common_scheme, name_bytes, place_of, scheme_of
 from stoker.spec import Field, parse_size

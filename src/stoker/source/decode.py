@@ -5,9 +5,7 @@ Checksums of pages are verified where a writer left them: without, pyarrow gives
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
@@ -16,42 +14,13 @@ import pyarrow.parquet as pq
 
 from stoker.errors import SourceError
 from stoker.source import thrift
+from stoker.source.failures import decoding
 from stoker.source.fetch import Ranges, RangesFile, Span
 from stoker.source.instants import check_instants, int96_paths
 from stoker.source.pages import Leaf, decoded_leaves
 
 if TYPE_CHECKING:
     from stoker.source.footers import Footer
-
-_COUNTED = re.compile(r"^Column \d+ named\b")
-
-
-@contextmanager
-def decoding(url: str, *, where: str, look_closer: Callable[[], SourceError | None] = lambda: None) -> Iterator[None]:
-    """Turn whatever pyarrow raises on a bad file into a `SourceError` that says where.
-
-    Args:
-        url: The file, for errors.
-        where: What is decoded, for errors.
-        look_closer: Returns an error that says more, where there is one.
-    """
-    try:
-        yield
-    except SourceError:
-        raise
-    except Exception as error:
-        closer = look_closer()
-        if closer is not None:
-            raise closer from error
-        # pyarrow raises OSError, ValueError, TypeError, NotImplementedError and its own on broken files.
-        lines = str(error).strip().splitlines()
-        # pyarrow counts the columns that it was asked for, which nobody else knows.
-        reason = _COUNTED.sub("column", lines[0]) if lines else type(error).__name__
-        if "crypt" in reason:
-            reason += " (the file is encrypted: Stoker has no keys; decrypt it, or leave the encrypted columns out)"
-        elif isinstance(error, MemoryError):
-            reason += " (the memory asked for is not there: too large for this machine, or a corrupt length)"
-        raise SourceError(f"{where} cannot be decoded: {reason}", url=url) from error
 
 
 def opened(

@@ -1,10 +1,10 @@
-"""What goes wrong in a store, in words: which object, why, and the way out; and whether trying again may help."""
+"""What goes wrong in a store or a file, in words: which object, why, and the way out; and whether to try again."""
 
 from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from stoker.errors import SourceError, SourceMissingError
@@ -62,6 +62,35 @@ _MOST_REASON = 240
 _NOISE = re.compile(
     r"\bN\d+[A-Z]\w*E: |google::cloud::Status\(|Retry policy exhausted, with a last message of | error_info=.*"
 )
+# pyarrow counts the columns that it was asked for, which nobody else knows.
+_COUNTED = re.compile(r"^Column \d+ named\b")
+
+
+@contextmanager
+def decoding(url: str, *, where: str, look_closer: Callable[[], SourceError | None] = lambda: None) -> Iterator[None]:
+    """Turn whatever pyarrow raises on a bad file into a `SourceError` that says where.
+
+    Args:
+        url: The file, for errors.
+        where: What is decoded, for errors.
+        look_closer: Returns an error that says more, where there is one.
+    """
+    try:
+        yield
+    except SourceError:
+        raise
+    except Exception as error:
+        closer = look_closer()
+        if closer is not None:
+            raise closer from error
+        # pyarrow raises OSError, ValueError, TypeError, NotImplementedError and its own on broken files.
+        lines = str(error).strip().splitlines()
+        reason = _COUNTED.sub("column", lines[0]) if lines else type(error).__name__
+        if "crypt" in reason:
+            reason += " (the file is encrypted: Stoker has no keys; decrypt it, or leave the encrypted columns out)"
+        elif isinstance(error, MemoryError):
+            reason += " (the memory asked for is not there: too large for this machine, or a corrupt length)"
+        raise SourceError(f"{where} cannot be decoded: {reason}", url=url) from error
 
 
 @contextmanager

@@ -20,7 +20,7 @@ import pyarrow.ipc as ipc
 import pyarrow.parquet as pq
 
 from stoker.errors import SourceError
-from stoker.source.decode import decoding
+from stoker.source.failures import decoding
 from stoker.source.files import write_aside
 from stoker.source.footer_numbers import Numbers, read_numbers
 from stoker.source.naming import named

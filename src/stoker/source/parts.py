@@ -19,8 +19,9 @@ from typing import Protocol, TypeAlias, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from stoker.source.decode import check_num_rows, decoding, first_failure, opened
+from stoker.source.decode import check_num_rows, first_failure, opened
 from stoker.source.decoded import decoded_bytes
+from stoker.source.failures import decoding
 from stoker.source.fetch import Ranges, Span
 from stoker.source.footer_numbers import Numbers
 from stoker.source.footers import Footer

@@ -24,8 +24,7 @@ import socket
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from stoker.trace.stages import Sample
-from stoker.trace.track import Span
+from stoker.trace.stages import Sample, Span
 
 # The order of tracks in a viewer: whom the others serve comes first.
 _ROLES = (

@@ -6,8 +6,7 @@ import importlib
 import sys
 from collections.abc import Callable
 
-from stoker.trace.stages import Ranges
-from stoker.trace.track import Subject
+from stoker.trace.stages import Ranges, Subject
 
 
 class NvtxRanges:

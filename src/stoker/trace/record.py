@@ -12,8 +12,7 @@ from typing import NoReturn
 from stoker.arguments import explain_arguments, flag, integer
 from stoker.trace import chrome
 from stoker.trace.nvtx import nvtx_ranges
-from stoker.trace.stages import Ranges, Stages
-from stoker.trace.track import Span
+from stoker.trace.stages import Ranges, Span, Stages
 
 
 @explain_arguments({})

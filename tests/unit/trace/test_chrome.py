@@ -11,8 +11,7 @@ from tests.unit.trace.importer import read
 from stoker import Trace
 from stoker.trace import chrome
 from stoker.trace.chrome import Recording, building, fetched, nest, queue
-from stoker.trace.stages import Sample
-from stoker.trace.track import Span
+from stoker.trace.stages import Sample, Span
 
 
 def span(stage, start, stop, *, step=-1, num_bytes=0, window=-1, chunk=-1, epoch=0):

@@ -13,7 +13,7 @@ import numpy as np
 
 from stoker.arguments import explain_arguments, flag, integer, names
 from stoker.identity import fingerprint
-from stoker.source.units.rule import RunRule
+from stoker.source.runs import RunRule
 
 # A text that names what is counted goes into saved positions, which stay under 1 kB.
 _MAX_SHOWN = 80

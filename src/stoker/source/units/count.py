@@ -15,12 +15,12 @@ from stoker.errors import FieldError, SourceError
 from stoker.identity import fingerprint
 from stoker.source.columns.kinds import Form
 from stoker.source.columns.plan import plan_fields
+from stoker.source.runs import Runs, comparable_type
 from stoker.source.units.asked import Asked, Grouped, NGram, Pack, Weighted
 from stoker.source.units.fit import best_fit
 from stoker.source.units.index import FORMAT_VERSION, Index, Int64, keep_index, kept_index
 from stoker.source.units.reading import OnCount, read_every
-from stoker.source.units.rule import plain_type
-from stoker.source.units.runs import Runs, find_runs, num_reappearing
+from stoker.source.units.runs import find_runs, num_reappearing
 
 if TYPE_CHECKING:
     from stoker.source.catalogue import Catalogue
@@ -251,7 +251,7 @@ def packed_column(asked: Pack, catalogue: Catalogue) -> str:
 
 
 def _lengths(column: pa.ChunkedArray) -> Int64:
-    kind = plain_type(column.type)
+    kind = comparable_type(column.type)
     column = column if column.type == kind else column.cast(kind)
     is_bytes = not pa.types.is_nested(kind)
     lengths = pc.binary_length(column) if is_bytes else pc.list_value_length(column)

@@ -10,9 +10,9 @@ import numpy as np
 
 from stoker.source.footers import Footers
 from stoker.source.fragments import Piece, RowGroup
+from stoker.source.runs import FragmentRuns, Runs
 from stoker.source.survey import Cut, Survey, survey
 from stoker.source.units.reading import Int64
-from stoker.source.units.runs import Held, Runs
 
 if TYPE_CHECKING:
     from stoker.source.catalogue import Catalogue
@@ -113,7 +113,7 @@ class _Places:
         self._runs = runs
         self._starts: dict[tuple[int, int], int] = {}
         self._samples: dict[tuple[int, int], int] = {}
-        self._parts: dict[tuple[int, int], list[tuple[int, int, Held]]] = {}
+        self._parts: dict[tuple[int, int], list[tuple[int, int, FragmentRuns]]] = {}
         for i, held in enumerate(runs.held):
             file, at = int(known.file[i]), int(runs.fragments[i])
             groups, sizes = catalogue.group_rows(i)

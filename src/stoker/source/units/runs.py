@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -10,61 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from stoker.errors import SourceError
+from stoker.source.runs import FragmentRuns, RunRule, Runs, num_distinct
 from stoker.source.units.reading import Int64, OnCount, read_every
-from stoker.source.units.rule import RunRule, num_distinct
 
 if TYPE_CHECKING:
     from stoker.source.catalogue import Catalogue
-
-
-@dataclass(frozen=True, kw_only=True)
-class Held:
-    """What one fragment holds.
-
-    Attributes:
-        num_samples: Rows that pass.
-        begins: Those of them that begin a run, the first one always.
-        keys: Their keys.
-        ends: First and last row, with the rule's columns; empty where no row passes.
-        kept: Which rows of the fragment pass; None for all.
-    """
-
-    num_samples: int
-    begins: Int64
-    keys: pa.Table
-    ends: pa.Table
-    kept: Int64 | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Runs:
-    """Runs of rows that pass the filter, counted through all of the data set in its fixed order.
-
-    Attributes:
-        rule: What they are.
-        num_samples: Rows that pass.
-        begins: Rows that begin a run. Shape [R].
-        fragments: Where each fragment's rows begin, and the end. Shape [K + 1].
-        held: What each fragment holds. Shape [K].
-    """
-
-    rule: RunRule
-    num_samples: int
-    begins: Int64
-    fragments: Int64
-    held: tuple[Held, ...]
-
-    def keys(self, start: int, stop: int) -> pa.Table:
-        """Return the keys of the runs that stand in rows [start, stop), one cut at a fragment's border twice."""
-        found = []
-        first = int(np.searchsorted(self.fragments, start, side="right")) - 1
-        for i in range(first, len(self.held)):
-            if self.fragments[i] >= stop:
-                break
-            held, shift = self.held[i], int(self.fragments[i])
-            low = max(int(np.searchsorted(held.begins, start - shift, side="right")) - 1, 0)
-            found.append(held.keys.slice(low, int(np.searchsorted(held.begins, stop - shift)) - low))
-        return pa.concat_tables(found)
 
 
 def find_runs(catalogue: Catalogue, rule: RunRule, *, num_threads: int, on_progress: OnCount | None = None) -> Runs:
@@ -76,7 +25,7 @@ def find_runs(catalogue: Catalogue, rule: RunRule, *, num_threads: int, on_progr
     """
     columns = catalogue.types_of(rule.columns)
     rule.check(columns)
-    held: list[Held | None] = [None] * len(catalogue)
+    held: list[FragmentRuns | None] = [None] * len(catalogue)
 
     def take(j: int, table: pa.Table, kept: Int64 | None) -> None:
         table = rule.plain(table)
@@ -87,13 +36,13 @@ def find_runs(catalogue: Catalogue, rule: RunRule, *, num_threads: int, on_progr
         rows = np.flatnonzero(begins)
         ends = table.take(pa.array([0, table.num_rows - 1])) if table.num_rows else table.slice(0, 0)
         keys = table.select(rule.keys).take(pa.array(rows))
-        held[j] = Held(num_samples=table.num_rows, begins=rows, keys=keys, ends=ends, kept=kept)
+        held[j] = FragmentRuns(num_samples=table.num_rows, begins=rows, keys=keys, ends=ends, kept=kept)
 
     read_every(catalogue, columns, take, num_threads=num_threads, on_progress=on_progress)
     return _joined(catalogue, rule, [one for one in held if one is not None])
 
 
-def _joined(catalogue: Catalogue, rule: RunRule, held: list[Held]) -> Runs:
+def _joined(catalogue: Catalogue, rule: RunRule, held: list[FragmentRuns]) -> Runs:
     starts = np.concatenate([[0], np.cumsum([one.num_samples for one in held], dtype=np.int64)]).astype(np.int64)
     filled = [i for i, one in enumerate(held) if one.num_samples]
     begins = [one.begins + start for one, start in zip(held, starts[:-1].tolist(), strict=True)]

@@ -1,4 +1,4 @@
-"""Where runs of consecutive rows begin: at another key, or after a gap in time."""
+"""Runs of consecutive rows: they begin at another key, or after a gap in time."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class RunRule:
                     f"{name!r} is {len(found)} columns: {', '.join(found)}; name those that count", columns=[name]
                 )
         for name in self.keys:
-            kind = plain_type(schema.field(name).type)
+            kind = comparable_type(schema.field(name).type)
             if pa.types.is_nested(kind):
                 raise FieldError(
                     f"column {name!r} ({kind}) cannot be a key: only numbers, dates and words can", columns=[name]
@@ -82,7 +82,7 @@ class RunRule:
     def plain(self, rows: pa.Table) -> pa.Table:
         """Return rows with keys in types that can be compared and taken from: words that are views cannot."""
         for i, name in enumerate(rows.column_names):
-            kind = plain_type(rows.column(i).type)
+            kind = comparable_type(rows.column(i).type)
             if name in self.keys and kind != rows.column(i).type:
                 rows = rows.set_column(i, name, rows.column(i).cast(kind))
         return rows
@@ -129,6 +129,56 @@ class RunRule:
         return gap_ns / float(_UNIT_NS["ms" if pa.types.is_date64(kind) else kind.unit])
 
 
+@dataclass(frozen=True, kw_only=True)
+class FragmentRuns:
+    """What one fragment holds.
+
+    Attributes:
+        num_samples: Rows that pass.
+        begins: Those of them that begin a run, the first one always.
+        keys: Their keys.
+        ends: First and last row, with the rule's columns; empty where no row passes.
+        kept: Which rows of the fragment pass; None for all.
+    """
+
+    num_samples: int
+    begins: Int64
+    keys: pa.Table
+    ends: pa.Table
+    kept: Int64 | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runs:
+    """Runs of rows that pass the filter, counted through all of the data set in its fixed order.
+
+    Attributes:
+        rule: What they are.
+        num_samples: Rows that pass.
+        begins: Rows that begin a run. Shape [R].
+        fragments: Where each fragment's rows begin, and the end. Shape [K + 1].
+        held: What each fragment holds. Shape [K].
+    """
+
+    rule: RunRule
+    num_samples: int
+    begins: Int64
+    fragments: Int64
+    held: tuple[FragmentRuns, ...]
+
+    def keys(self, start: int, stop: int) -> pa.Table:
+        """Return the keys of the runs that stand in rows [start, stop), one cut at a fragment's border twice."""
+        found = []
+        first = int(np.searchsorted(self.fragments, start, side="right")) - 1
+        for i in range(first, len(self.held)):
+            if self.fragments[i] >= stop:
+                break
+            held, shift = self.held[i], int(self.fragments[i])
+            low = max(int(np.searchsorted(held.begins, start - shift, side="right")) - 1, 0)
+            found.append(held.keys.slice(low, int(np.searchsorted(held.begins, stop - shift)) - low))
+        return pa.concat_tables(found)
+
+
 def equals_before(column: pa.ChunkedArray) -> Bools:
     """Return whether each value but the first equals the one before it; null equals null, NaN equals NaN.
 
@@ -138,7 +188,7 @@ def equals_before(column: pa.ChunkedArray) -> Bools:
     Returns:
         Shape [N - 1].
     """
-    kind = plain_type(column.type)
+    kind = comparable_type(column.type)
     if column.type != kind:
         column = column.cast(kind)
     num = len(column)
@@ -160,19 +210,19 @@ def num_distinct(rows: pa.Table, keys: Sequence[str]) -> int:
         return int(min(1, rows.num_rows))
     plain = {name: rows.column(name) for name in keys}
     for name, column in plain.items():
-        kind = plain_type(column.type)
+        kind = comparable_type(column.type)
         plain[name] = column if column.type == kind else column.cast(kind)
     if len(plain) == 1:
         return int(pc.count_distinct(next(iter(plain.values())), mode="all").as_py())
     return int(pa.table(plain).group_by(list(plain)).aggregate([]).num_rows)
 
 
-def plain_type(kind: pa.DataType) -> pa.DataType:
+def comparable_type(kind: pa.DataType) -> pa.DataType:
     """Return the type whose values can be compared: the same values, without an encoding of their own."""
     if pa.types.is_dictionary(kind):
-        return plain_type(kind.value_type)
+        return comparable_type(kind.value_type)
     if isinstance(kind, pa.BaseExtensionType):
-        return plain_type(kind.storage_type)
+        return comparable_type(kind.storage_type)
     if pa.types.is_float16(kind):
         return pa.float32()
     if pa.types.is_string_view(kind):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.errors import FieldError
-from stoker.source.units.rule import RunRule, equals_before, num_distinct
+from stoker.source.runs import RunRule, equals_before, num_distinct
 
 NAN = float("nan")
 
