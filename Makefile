@@ -56,8 +56,15 @@ clean: ## Remove what make made
 	@test -n "$(PYTHON)" || { echo "Stoker needs Python 3.11 or newer with venv; name it with: make PYTHON=/path/to/python"; exit 1; }
 	$(PYTHON) -m venv .venv
 
-.venv/core: pyproject.toml constraints.txt $(wildcard native/* native/bindings/*) | .venv/bin/python
-	$(PIP) -e .
+# What pip builds with stays in .venv, so that after a change only that is compiled; a machine without a C++ compiler
+# gets PyPI's.
+NATIVE := $(wildcard native/*.* native/bindings/*)
+ifeq ($(shell command -v $(CXX) || command -v c++ || command -v clang++),)
+export STOKER_ZIG ?= native
+endif
+.venv/core: pyproject.toml constraints.txt $(NATIVE) | .venv/bin/python
+	$(PIP) scikit-build-core nanobind cmake ninja $(if $(STOKER_ZIG),ziglang)
+	$(PIP) --no-build-isolation -e .
 	@touch $@
 
 # Machine code of the compiled loops: half a minute once a machine, and nothing where it is there and they are as they were.
