@@ -26,23 +26,24 @@ constexpr size_t kMaxAskedBytes = size_t{2} << 10;
 
 STOKER_INLINE bool is_aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % kLineBytes == 0; }
 
-// Asks for a cache line without waiting for it: into L1 where `nearest`, else into L2. A core waits for more lines at a
+// Asks for a cache line without waiting for it: into L1 where `kNearest`, else into L2. A core waits for more lines at a
 // time in L2: records of 640 bytes, two threads of an EPYC (Zen 4), take 57 nanoseconds by L2 and 86 by L1. Not so on
 // Zen 5: 0.80 of memcpy by L1, 0.71 by L2.
-STOKER_INLINE void prefetch(const void* pointer, bool nearest = false) {
-  if (nearest) {
-    __builtin_prefetch(pointer, 0, 3);
-  } else {
-    __builtin_prefetch(pointer, 0, 2);
-  }
+template <bool kNearest = false>
+STOKER_INLINE void prefetch(const void* pointer) {
+  __builtin_prefetch(pointer, 0, kNearest ? 3 : 2);
+}
+
+template <bool kNearest>
+STOKER_INLINE void prefetch_lines(const uint8_t* line, const uint8_t* end) {
+  for (; line < end; line += kLineBytes) prefetch<kNearest>(line);
 }
 
 // Asks for the lines of a row, or of the beginning of a long one.
 STOKER_INLINE void prefetch_row(const uint8_t* row, size_t num_bytes, bool nearest = false) {
   const uint8_t* end = row + (num_bytes < kMaxAskedBytes ? num_bytes : kMaxAskedBytes);
-  for (const uint8_t* line = row - reinterpret_cast<uintptr_t>(row) % kLineBytes; line < end; line += kLineBytes) {
-    prefetch(line, nearest);
-  }
+  row -= reinterpret_cast<uintptr_t>(row) % kLineBytes;
+  nearest ? prefetch_lines<true>(row, end) : prefetch_lines<false>(row, end);
 }
 
 template <size_t kBytes>
@@ -54,11 +55,33 @@ STOKER_INLINE void copy_lines(uint8_t* out, const uint8_t* in, size_t num_lines)
   for (size_t i = 0; i < num_lines * kLineBytes; i += kLineBytes) copy<kLineBytes>(out + i, in + i);
 }
 
+#if defined(__x86_64__)
+// Bytes that one register of this processor holds.
+inline const int kRegisterBytes = [] {
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("avx512f") ? 64 : __builtin_cpu_supports("avx2") ? 32 : 16;
+}();
+#endif
+
 // Copies whole lines past the caches; `out` begins on a line. Nobody may rely on them before `fence`.
+//
+// A line at a time where a register holds one: 2,560 bytes take 230 nanoseconds so, 400 by 16 bytes each. In assembly,
+// since no compiler offers the wide moves to code that is compiled for several levels at once.
 STOKER_INLINE void stream_lines(uint8_t* out, const uint8_t* in, size_t num_lines) {
 #if defined(__x86_64__)
-  for (size_t i = 0; i < num_lines * kLineBytes; i += 16) {
-    _mm_stream_si128(reinterpret_cast<__m128i*>(out + i), _mm_loadu_si128(reinterpret_cast<const __m128i*>(in + i)));
+  const uint8_t* end = in + num_lines * kLineBytes;
+  if (kRegisterBytes == 64) {
+    for (; in != end; in += 64, out += 64) {
+      asm volatile("vmovdqu64 (%0), %%zmm0\n\tvmovntdq %%zmm0, (%1)" : : "r"(in), "r"(out) : "xmm0", "memory");
+    }
+  } else if (kRegisterBytes == 32) {
+    for (; in != end; in += 32, out += 32) {
+      asm volatile("vmovdqu (%0), %%ymm0\n\tvmovntdq %%ymm0, (%1)" : : "r"(in), "r"(out) : "xmm0", "memory");
+    }
+  } else {
+    for (; in != end; in += 16, out += 16) {
+      _mm_stream_si128(reinterpret_cast<__m128i*>(out), _mm_loadu_si128(reinterpret_cast<const __m128i*>(in)));
+    }
   }
 #else
   copy_lines(out, in, num_lines);

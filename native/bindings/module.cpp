@@ -5,5 +5,7 @@ NB_MODULE(_native, module) {
   stoker::bind_draws(module);
   stoker::bind_parquet(module);
   stoker::bind_cache(module);
+  stoker::bind_gather(module);
   stoker::bind_permutation(module);
+  stoker::bind_read(module);
 }

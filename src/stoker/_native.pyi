@@ -247,6 +247,95 @@ def find_changed(names: numpy.typing.NDArray[numpy.uint8], versions: numpy.typin
 def widen_float16(halves: numpy.typing.NDArray[numpy.uint16], singles: numpy.typing.NDArray[numpy.float32]) -> None:
     """Write each float16, given by its bits, as a float32. Shapes [N]."""
 
+class Table:
+    """
+    Where the records and lists of each chunk of a window lie: one table of them.
+    """
+
+    def __init__(self, memory: numpy.typing.NDArray[numpy.uint8], begins: numpy.typing.NDArray[numpy.int64], record_bytes: int) -> None:
+        """
+        Arrays of K chunks begin at `begins` of `memory`, a column each [K, A]: records, if there are any, then
+        the arrays of each group of lists in the order in which groups are added.
+        """
+
+    def add_strips(self, value_bytes: Sequence[int]) -> None:
+        """
+        Add fields whose lists lie side by side: columns of places and of strips.
+        """
+
+    def add_field(self, value_bytes: int, is_nested: bool) -> None:
+        """
+        Add a ragged field that lies alone: columns of offsets, of inner offsets where it is nested, of values.
+        """
+
+class Rows:
+    """Rows of a batch, and where each goes."""
+
+    def __init__(self, parts: list[tuple[Table, numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.int64]] | tuple[Table, WindowOrder, int, int]], places: numpy.typing.NDArray[numpy.int64] | None = None) -> None:
+        """
+        Of each window: its table, slots and rows in these, int64 [b] each, or its order and consecutive positions,
+        the first one and how many. Row k goes to `places[k]`, int64 [B], or one after the other.
+        """
+
+    def take(self, out: numpy.typing.NDArray[numpy.uint8], at: int) -> None:
+        """Copy records to byte `at` of the rows of `out`."""
+
+    def take_with_lists(self, out: numpy.typing.NDArray[numpy.uint8], at: int, group: int, offsets: numpy.typing.NDArray[numpy.int64], values: numpy.typing.NDArray[numpy.uint8]) -> FoundLists:
+        """
+        Copy records as `take` does, and lists of a group, if `values` has `num_bytes`. Offsets: [F, B + 1].
+        """
+
+    def find(self, group: int, offsets: numpy.typing.NDArray[numpy.int64]) -> FoundLists:
+        """Find where the lists of a group lie."""
+
+    def take_with_runs(self, out: numpy.typing.NDArray[numpy.uint8], offset: int, runs: numpy.typing.NDArray[numpy.int64]) -> None:
+        """Copy the records of one part, and read what they share; see `runs`."""
+
+    def runs(self, offset: int, runs: numpy.typing.NDArray[numpy.int64]) -> None:
+        """
+        Read the uint32 at byte `offset` of each record. Shape [B], in the order of the parts.
+        """
+
+class FoundLists:
+    """Where the lists of a batch lie, as long as its windows are open."""
+
+    @property
+    def begins(self) -> list[int]:
+        """First byte of each field's values; -1 where it was not chosen."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Room that the values need."""
+
+    def sources(self, field: int, memory: numpy.typing.NDArray[numpy.uint8], out: numpy.typing.NDArray[numpy.int64]) -> None:
+        """Write where in `memory` each list of a field begins. Shape [B]."""
+
+    def choose(self, fields: Sequence[int]) -> None:
+        """Have the values of some fields copied alone."""
+
+    def descend(self, offsets: numpy.typing.NDArray[numpy.int64]) -> None:
+        """
+        Of lists of lists: write the offsets of all inner ones, whose number the last of the outer offsets is.
+        """
+
+    def copy(self, out: numpy.typing.NDArray[numpy.uint8]) -> None:
+        """Copy all values."""
+
+def copy_lists(memory: numpy.typing.NDArray[numpy.uint8], starts: numpy.typing.NDArray[numpy.int64], value_bytes: int, offsets: numpy.typing.NDArray[numpy.int64], out: numpy.typing.NDArray[numpy.uint8]) -> None:
+    """
+    Copy lists side by side: `starts` [B] and `offsets` [B + 1] count values.
+    """
+
+def distinct(slot: numpy.typing.NDArray[numpy.int64], row: numpy.typing.NDArray[numpy.int64], sizes: numpy.typing.NDArray[numpy.int64], found_slot: numpy.typing.NDArray[numpy.int64], found_row: numpy.typing.NDArray[numpy.int64], number: numpy.typing.NDArray[numpy.int32], counts: numpy.typing.NDArray[numpy.int64]) -> int:
+    """
+    Find the different rows of each batch in the order in which they come first; see gather.h.
+    """
+
+def expand(slot: numpy.typing.NDArray[numpy.int64], first: numpy.typing.NDArray[numpy.int64], offsets: numpy.typing.NDArray[numpy.int64], found_slot: numpy.typing.NDArray[numpy.int64], found_row: numpy.typing.NDArray[numpy.int64]) -> None:
+    """
+    Write slot and row of each of the consecutive rows that units [B] are made of.
+    """
+
 def permute(index: numpy.typing.NDArray[numpy.int64], start: int, size: int, key: int, out: numpy.typing.NDArray[numpy.int64]) -> None:
     """
     Write where each index goes among `size` values; both count from `start`.
@@ -292,3 +381,9 @@ class WindowOrder:
         """
         What numba's loops of gathering take, until they are native themselves.
         """
+
+def read_pieces(pieces: numpy.typing.NDArray[numpy.int64], target: numpy.typing.NDArray[numpy.uint8], first: int, step: int, page_bytes: int) -> int:
+    """
+    Read pieces `first`, `first + step`, ... of files: descriptor, offset, bytes and place in the target [N, 4].
+    Returns which could not be read whole, or how many there are.
+    """

@@ -1,0 +1,253 @@
+#include "../gather.h"
+
+#include <nanobind/stl/vector.h>
+
+#include <list>
+
+#include "bindings.h"
+#include "window_order.h"
+
+namespace stoker {
+namespace {
+
+// A table with the memory that it points into.
+class BoundTable : public Table {
+ public:
+  BoundTable(Array<const uint8_t> memory, Matrix<const int64_t> begins, size_t width)
+      : memory_(std::move(memory)), begins_(std::move(begins)) {
+    record_bytes = width;
+    if (width) records = next();
+  }
+
+  void add_strips(std::vector<int64_t> value_bytes) { add(true, false, std::move(value_bytes)); }
+  void add_field(int64_t value_bytes, bool is_nested) { add(false, is_nested, {value_bytes}); }
+
+ private:
+  void add(bool is_strip, bool is_nested, std::vector<int64_t> value_bytes) {
+    ListGroup group{is_strip, std::move(value_bytes), next(), {}, {}};
+    if (is_nested) group.inner = next();
+    group.values = next();
+    groups.push_back(std::move(group));
+  }
+
+  // Where an array of each chunk begins: of the next one in `begins`.
+  std::vector<const uint8_t*> next() {
+    if (column_ == begins_.shape(1)) throw std::invalid_argument("begins has no column for this array");
+    std::vector<const uint8_t*> found(begins_.shape(0));
+    for (size_t k = 0; k < found.size(); ++k) found[k] = memory_.data() + begins_.row(k)[column_];
+    ++column_;
+    return found;
+  }
+
+  Array<const uint8_t> memory_;
+  Matrix<const int64_t> begins_;
+  size_t column_ = 0;
+};
+
+// Where the lists of a batch lie, with the array that gets their offsets.
+struct BoundLists : FoundLists {
+  Matrix<int64_t> offset_array;
+  size_t num_bytes = 0;
+
+  BoundLists(const ListGroup& group, size_t num, Matrix<int64_t> array)
+      : FoundLists(group, num, checked(array, group, num)), offset_array(std::move(array)) {}
+
+  static int64_t* checked(const Matrix<int64_t>& array, const ListGroup& group, size_t num) {
+    if (array.shape(0) != group.value_bytes.size() || array.shape(1) != num + 1) {
+      throw std::invalid_argument("offsets must have the shape [fields, rows + 1]");
+    }
+    return array.data();
+  }
+  // How far from the beginning of their window's memory the lists of a field lie.
+  void sources_into(size_t field, const Array<const uint8_t>& memory, const Array<int64_t>& out) const {
+    for (size_t i = 0; i < num_rows; ++i) out.data()[i] = sources[field * num_rows + i] - memory.data();
+  }
+  void lay_out_fields(const std::vector<int64_t>& chosen) { num_bytes = lay_out(chosen); }
+  void descend_into(const Array<int64_t>& inner_offsets) {
+    nb::gil_scoped_release without_lock;
+    descend(inner_offsets.data());
+    num_bytes = lay_out();
+  }
+  void copy_into(const Array<uint8_t>& out) const {
+    if (out.size() < num_bytes) throw std::invalid_argument("there is no room for all lists");
+    nb::gil_scoped_release without_lock;
+    copy(out.data());
+  }
+};
+
+// Rows of a batch with what says where they lie. Positions are looked up when the rows are first used: in that call.
+class BoundRows : public Rows {
+ public:
+  BoundRows(const BoundRows&) = delete;
+  BoundRows(nb::list given, nb::object order) {
+    for (nb::handle one : given) {
+      const nb::tuple part = nb::cast<nb::tuple>(one);
+      kept_.push_back(part);
+      const BoundTable& table = nb::cast<const BoundTable&>(part[0]);
+      if (part.size() == 4) {
+        positions_.push_back({&nb::cast<const BoundWindowOrder&>(part[1]), nb::cast<int64_t>(part[2]),
+                              std::vector<int64_t>(2 * nb::cast<size_t>(part[3]))});
+        const std::vector<int64_t>& found = positions_.back().found;
+        const size_t half = found.size() / 2;
+        parts_.push_back({&table, {found.data(), half}, {found.data() + half, half}});
+      } else {
+        parts_.push_back({&table, take(part[1]), take(part[2])});
+      }
+      num += parts_.back().row.size();
+      if (parts_.back().slot.size() != parts_.back().row.size()) throw std::invalid_argument("a slot for each row");
+    }
+    parts = parts_;
+    if (!order.is_none()) {
+      places = take(order);
+      if (places.size() != num) throw std::invalid_argument("a place for each row");
+    }
+  }
+
+  void take_into(const Matrix<uint8_t>& out, size_t at) {
+    nb::gil_scoped_release without_lock;
+    look_up();
+    take_records(*this, target(out, at));
+  }
+
+  // Lists of a group; their values are copied at once where there is room for them.
+  BoundLists find(size_t group, Matrix<int64_t> offsets) {
+    BoundLists found(group_of(group), num, std::move(offsets));
+    nb::gil_scoped_release without_lock;
+    look_up();
+    find_lists(*this, group, found);
+    if (!group_of(group).is_nested()) found.num_bytes = found.lay_out();
+    return found;
+  }
+
+  BoundLists take_with_lists(const Matrix<uint8_t>& out, size_t at, size_t group, Matrix<int64_t> offsets,
+                             const Array<uint8_t>& values) {
+    BoundLists found(group_of(group), num, std::move(offsets));
+    nb::gil_scoped_release without_lock;
+    look_up();
+    take_records_and_find_lists(*this, target(out, at), group, found);
+    found.num_bytes = found.lay_out();
+    if (found.num_bytes <= values.size()) found.copy(values.data());
+    return found;
+  }
+
+  void take_with_runs(const Matrix<uint8_t>& out, size_t offset, const Array<int64_t>& runs) {
+    nb::gil_scoped_release without_lock;
+    look_up();
+    take_records_and_runs(parts_.at(0), target(out, 0), {offset, runs.data()});
+  }
+
+  void runs_into(size_t offset, const Array<int64_t>& runs) {
+    nb::gil_scoped_release without_lock;
+    look_up();
+    int64_t* out = runs.data();
+    for (const Part& part : parts) {
+      read_runs(part, {offset, out});
+      out += part.row.size();
+    }
+  }
+
+ private:
+  struct Positions {
+    const WindowOrder* order;
+    int64_t first;
+    std::vector<int64_t> found;  // slots, then rows
+  };
+
+  void look_up() {
+    for (Positions& one : positions_) {
+      const size_t num = one.found.size() / 2;
+      one.order->locate_range(one.first, {one.found.data(), num}, {one.found.data() + num, num});
+    }
+    positions_found_.splice(positions_found_.end(), positions_);
+  }
+  std::span<const int64_t> take(nb::handle array) {
+    arrays_.emplace_back();
+    if (!arrays_.back().take(array.ptr())) throw nb::type_error("places must be contiguous arrays of int64");
+    return arrays_.back();
+  }
+  const ListGroup& group_of(size_t group) const {
+    if (parts_.empty()) throw std::invalid_argument("there are no rows");
+    return parts_[0].table->groups.at(group);
+  }
+  static RecordTarget target(const Matrix<uint8_t>& out, size_t at) { return {out.data() + at, out.shape(1)}; }
+
+  std::vector<nb::object> kept_;
+  std::list<Positions> positions_, positions_found_;
+  std::vector<Array<const int64_t>> arrays_;
+  std::vector<Part> parts_;
+};
+
+}  // namespace
+
+void bind_gather(nb::module_& module) {
+  nb::class_<BoundTable>(module, "Table", "Where the records and lists of each chunk of a window lie: one table of them.")
+      .def(nb::init<Array<const uint8_t>, Matrix<const int64_t>, size_t>(), nb::arg("memory"), nb::arg("begins"),
+           nb::arg("record_bytes"),
+           "Arrays of K chunks begin at `begins` of `memory`, a column each [K, A]: records, if there are any, then\n"
+           "the arrays of each group of lists in the order in which groups are added.")
+      .def("add_strips", &BoundTable::add_strips, nb::arg("value_bytes"),
+           "Add fields whose lists lie side by side: columns of places and of strips.")
+      .def("add_field", &BoundTable::add_field, nb::arg("value_bytes"), nb::arg("is_nested"),
+           "Add a ragged field that lies alone: columns of offsets, of inner offsets where it is nested, of values.");
+
+  nb::class_<BoundRows>(module, "Rows", "Rows of a batch, and where each goes.")
+      .def(nb::init<nb::list, nb::object>(), nb::arg("parts"), nb::arg("places").none() = nb::none(),
+           nb::sig("def __init__(self, parts: list[tuple[Table, numpy.typing.NDArray[numpy.int64], "
+                   "numpy.typing.NDArray[numpy.int64]] | tuple[Table, WindowOrder, int, int]], "
+                   "places: numpy.typing.NDArray[numpy.int64] | None = None) -> None"),
+           "Of each window: its table, slots and rows in these, int64 [b] each, or its order and consecutive positions,\n"
+           "the first one and how many. Row k goes to `places[k]`, int64 [B], or one after the other.")
+      .def("take", &BoundRows::take_into, nb::arg("out"), nb::arg("at"), "Copy records to byte `at` of the rows of `out`.")
+      .def("take_with_lists", &BoundRows::take_with_lists, nb::arg("out"), nb::arg("at"), nb::arg("group"),
+           nb::arg("offsets"), nb::arg("values"),
+           "Copy records as `take` does, and lists of a group, if `values` has `num_bytes`. Offsets: [F, B + 1].")
+      .def("find", &BoundRows::find, nb::arg("group"), nb::arg("offsets"), "Find where the lists of a group lie.")
+      .def("take_with_runs", &BoundRows::take_with_runs, nb::arg("out"), nb::arg("offset"), nb::arg("runs"),
+           "Copy the records of one part, and read what they share; see `runs`.")
+      .def("runs", &BoundRows::runs_into, nb::arg("offset"), nb::arg("runs"),
+           "Read the uint32 at byte `offset` of each record. Shape [B], in the order of the parts.");
+
+  nb::class_<BoundLists>(module, "FoundLists", "Where the lists of a batch lie, as long as its windows are open.")
+      .def_ro("begins", &BoundLists::begins, "First byte of each field's values; -1 where it was not chosen.")
+      .def_ro("num_bytes", &BoundLists::num_bytes, "Room that the values need.")
+      .def("sources", &BoundLists::sources_into, nb::arg("field"), nb::arg("memory"), nb::arg("out"),
+           "Write where in `memory` each list of a field begins. Shape [B].")
+      .def("choose", &BoundLists::lay_out_fields, nb::arg("fields"), "Have the values of some fields copied alone.")
+      .def("descend", &BoundLists::descend_into, nb::arg("offsets"),
+           "Of lists of lists: write the offsets of all inner ones, whose number the last of the outer offsets is.")
+      .def("copy", &BoundLists::copy_into, nb::arg("out"), "Copy all values.");
+
+  module.def(
+      "copy_lists",
+      [](const Array<const uint8_t>& memory, const Array<const int64_t>& starts, int64_t value_bytes,
+         const Array<const int64_t>& offsets, const Array<uint8_t>& out) {
+        nb::gil_scoped_release without_lock;
+        std::vector<const uint8_t*> sources(starts.size());
+        for (size_t i = 0; i < sources.size(); ++i) sources[i] = memory.data() + starts.data()[i] * value_bytes;
+        copy_lists(sources.data(), value_bytes, offsets, out.data());
+      },
+      nb::arg("memory"), nb::arg("starts"), nb::arg("value_bytes"), nb::arg("offsets"), nb::arg("out"),
+      "Copy lists side by side: `starts` [B] and `offsets` [B + 1] count values.");
+
+  module.def(
+      "distinct",
+      [](const Array<const int64_t>& slot, const Array<const int64_t>& row, const Array<const int64_t>& sizes,
+         const Array<int64_t>& found_slot, const Array<int64_t>& found_row, const Array<int32_t>& number,
+         const Array<int64_t>& counts) {
+        nb::gil_scoped_release without_lock;
+        return distinct(slot, row, sizes, found_slot.data(), found_row.data(), number.data(), counts.data());
+      },
+      nb::arg("slot"), nb::arg("row"), nb::arg("sizes"), nb::arg("found_slot"), nb::arg("found_row"), nb::arg("number"),
+      nb::arg("counts"), "Find the different rows of each batch in the order in which they come first; see gather.h.");
+
+  module.def(
+      "expand",
+      [](const Array<const int64_t>& slot, const Array<const int64_t>& first, const Array<const int64_t>& offsets,
+         const Array<int64_t>& found_slot, const Array<int64_t>& found_row) {
+        expand(slot, first, offsets, found_slot.data(), found_row.data());
+      },
+      nb::arg("slot"), nb::arg("first"), nb::arg("offsets"), nb::arg("found_slot"), nb::arg("found_row"),
+      "Write slot and row of each of the consecutive rows that units [B] are made of.");
+}
+
+}  // namespace stoker

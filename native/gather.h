@@ -1,0 +1,125 @@
+// Gathers rows of a shuffle window's chunks into a batch: their records, and their lists.
+//
+//   window     chunk 0              chunk 1              a table of where each chunk's arrays lie
+//              records ┆ lists      records ┆ lists
+//   rows       (slot, row)  1,7  0,1  1,4                found by the order
+//   batch      records ┆ 1,7 ┆ 0,1 ┆ 1,4 ┆               one copy a record
+//              values  ┆ 1,7 1,7 ┆ 1,4 1,4 1,4 ┆         a field behind the other; where lists lie is found first
+//
+// What indices and offsets say is not checked: the order made the ones, and the others lie in chunks whose checksums
+// were.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace stoker {
+
+// Ragged fields of a table whose lists are found together: several that lie side by side, in strips, or one alone.
+//
+//   strips      places  uint32 [N, 1 + F]: where a row's strip begins, in units of 8 bytes, and each list's length
+//               values  the strips
+//   one field   places  int64 [N + 1]: offsets of the rows' lists
+//               inner   int64: where lists hold lists, the offsets of these
+//               values  the values
+struct ListGroup {
+  bool is_strip = false;
+  std::vector<int64_t> value_bytes;                   // of each field [F]
+  std::vector<const uint8_t*> places, inner, values;  // of each chunk [K]; `inner` empty where there are none
+
+  bool is_nested() const { return !inner.empty(); }
+};
+
+// Where the rows of one table of a window lie.
+struct Table {
+  size_t record_bytes = 0;
+  std::vector<const uint8_t*> records;  // of each chunk [K]
+  std::vector<ListGroup> groups;
+};
+
+// Rows of a batch that lie in one window: slots of its chunks, and rows counted in these.
+struct Part {
+  const Table* table;
+  std::span<const int64_t> slot, row;
+};
+
+// All rows of a batch, and where in it each goes: one after the other where `places` is empty.
+struct Rows {
+  std::span<const Part> parts;
+  std::span<const int64_t> places;
+  size_t num = 0;
+};
+
+// Where the records of a batch go: `begin` of its first row, and how far apart rows are.
+struct RecordTarget {
+  uint8_t* begin;
+  size_t stride;
+};
+
+// Of each row of one table: the number at byte `offset` of its record, a uint32, goes to `out`.
+struct RunTarget {
+  size_t offset;
+  int64_t* out;
+};
+
+// Where the lists of a batch lie, of one group of fields; `find` makes it, `copy` uses it.
+struct FoundLists {
+  size_t num_fields = 0, num_rows = 0;
+  std::vector<int64_t> value_bytes;      // [F]
+  std::unique_ptr<const uint8_t*[]> sources;  // first byte of each list, or of the values of a row's inner ones [F, B]
+  int64_t* offsets = nullptr;            // in values, or in inner lists [F, B + 1]
+  std::vector<int64_t> begins;           // where the values of each field begin in their memory [F]
+  std::vector<const uint8_t*> inner;     // where the offsets of each row's inner lists begin [B]
+  std::vector<int64_t> value_offsets;    // of each row's values, where lists hold lists [B + 1]
+
+  FoundLists(const ListGroup& group, size_t num_rows, int64_t* offsets);
+
+  // Writes the offsets of inner lists, offsets[B] + 1 of them, and finds where values lie.
+  void descend(int64_t* inner_offsets);
+
+  // Sets `begins`, and returns how much room `copy` needs; fields that are not `chosen` take none.
+  size_t lay_out(std::span<const int64_t> chosen = {});
+
+  // Copies all values to where `lay_out` has put them.
+  void copy(uint8_t* out) const;
+};
+
+void take_records(const Rows& rows, RecordTarget target);
+void take_records_and_runs(const Part& part, RecordTarget target, RunTarget runs);
+void read_runs(const Part& part, RunTarget runs);
+
+// Finds where the lists of a group lie.
+void find_lists(const Rows& rows, size_t group, FoundLists& found);
+
+// Does what `take_records` and `find_lists` do, as fits the processor.
+void take_records_and_find_lists(const Rows& rows, RecordTarget target, size_t group, FoundLists& found);
+
+// Copies lists side by side, exactly. `offsets` in values.
+void copy_lists(const uint8_t* const* sources, int64_t value_bytes, std::span<const int64_t> offsets, uint8_t* out);
+
+struct Fields {
+  std::span<const int64_t> value_bytes, begins;
+  const uint8_t* const* sources;  // [F, B]
+  const int64_t* offsets;         // [F, B + 1]
+  size_t num_rows;
+};
+
+// Copies the lists of several fields to where each begins; behind each there is room for a line that is written over.
+void copy_fields(const Fields& fields, uint8_t* out, size_t out_bytes);
+
+// Numbers different rows of each batch in the order in which they come first; returns how many there are.
+//
+//   row     (slot, row) of each sample [B]      sizes     samples of each batch [N]
+//   found   the different ones, batch by batch  number    which of its batch's each sample has [B]
+//   counts  different ones of each batch [N]
+size_t distinct(std::span<const int64_t> slot, std::span<const int64_t> row, std::span<const int64_t> sizes,
+                int64_t* found_slot, int64_t* found_row, int32_t* number, int64_t* counts);
+
+// Writes slot and row of each of some consecutive rows, for every unit.
+void expand(std::span<const int64_t> slot, std::span<const int64_t> first, std::span<const int64_t> offsets,
+            int64_t* found_slot, int64_t* found_row);
+
+}  // namespace stoker
