@@ -5,6 +5,7 @@
 
 namespace stoker {
 
+void bind_columns(nb::module_& module);
 void bind_draws(nb::module_& module);
 void bind_parquet(nb::module_& module);
 void bind_cache(nb::module_& module);

@@ -2,6 +2,7 @@
 
 NB_MODULE(_native, module) {
   module.doc() = "Stoker's native core: plain data in, plain data out.";
+  stoker::bind_columns(module);
   stoker::bind_draws(module);
   stoker::bind_parquet(module);
   stoker::bind_cache(module);

@@ -4,7 +4,16 @@ from collections.abc import Iterator, Sequence
 
 import numpy
 import numpy.typing
+from typing_extensions import CapsuleType
 
+
+def hash_strings(data: numpy.typing.NDArray[numpy.uint8], offsets: numpy.typing.NDArray[numpy.int64], num_buckets: int, out: numpy.typing.NDArray[numpy.int64]) -> None:
+    """Write the bucket of each string: its XXH3 modulo `num_buckets`."""
+
+def read_columns(exported: CapsuleType, nulls: numpy.typing.NDArray[numpy.int64], offsets: numpy.typing.NDArray[numpy.int64], addresses: numpy.typing.NDArray[numpy.int64]) -> bool:
+    """
+    Write nulls, offset and address of the values of every column of an exported batch; False where they are not as many as there is room for.
+    """
 
 class Draws:
     """The draws of one epoch by integer weights, chunk by chunk."""

@@ -38,8 +38,6 @@ _LOADED = (
 # What only some use, when they come to it.
 _OTHERS = (
     "stoker.feed.units.kernels",
-    "stoker.source.columns.batch_kernels",
-    "stoker.source.columns.hash_kernels",
     "stoker.source.units.fit_kernels",
 )
 

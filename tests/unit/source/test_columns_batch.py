@@ -7,13 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.cache.test_pack import packed
 
-from stoker import loops
 from stoker.errors import FieldError
 from stoker.source.columns import BatchColumns, Converter, plan_spec
-from stoker.source.columns.batch import LOOPS, Outline
+from stoker.source.columns.batch import Outline
 from stoker.spec import Field
 
-pytestmark = pytest.mark.skipif(loops.find(LOOPS) is None, reason="loops are not compiled here")
 VALUES = {
     pa.int8(): [1, None, 3, 4],
     pa.float64(): [1.0, 2.0, 3.0, 4.0],
@@ -31,7 +29,7 @@ VALUES = {
 def test_an_outline_says_what_each_column_says(kinds, first, num):
     columns = [pa.array(VALUES[kind], kind) for kind in kinds]
     batch = pa.RecordBatch.from_arrays(columns, names=[f"c{i}" for i in range(len(kinds))]).slice(first, num)
-    outline = Outline.of(batch, loops.find(LOOPS))
+    outline = Outline.of(batch)
     for i, kind in enumerate(kinds):
         array = batch.column(i)
         assert outline.nulls[i] in (-1, array.null_count), kind

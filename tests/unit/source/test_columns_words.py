@@ -9,15 +9,10 @@ import xxhash
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stoker import loops
+from stoker._native import hash_strings
 from stoker.source.columns.words import Buckets, number_words
 
 WORDS = st.lists(st.one_of(st.none(), st.binary(max_size=40), st.binary(max_size=300)), max_size=30)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def loaded() -> None:
-    assert loops.find("stoker.source.columns.hash_kernels") is not None
 
 
 def expected(word: bytes, num_buckets: int) -> int:
@@ -42,13 +37,17 @@ def test_bucket_of_each_word_is_its_hash(words: list[bytes | None], num_buckets:
             assert bucket == expected(word, num_buckets)
 
 
-@given(words=WORDS, num_buckets=st.integers(1, 1 << 40))
-def test_loops_and_the_package_say_the_same(words: list[bytes | None], num_buckets: int):
-    array = pa.array(words, pa.binary())
-    way = Buckets(num_buckets=num_buckets)
-    there = np.array([word is not None for word in words], bool)
-    by_loops = number_words(array, way)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loops, "find", lambda name: None)
-        without = number_words(array, way)
-    assert by_loops[there].tolist() == without[there].tolist()
+@given(sizes=st.lists(st.integers(200, 5_000), min_size=1, max_size=5), seed=st.integers(0, 99))
+@example(sizes=[240, 241, 1023, 1024, 1025, 2047, 2048, 2049, 3072], seed=0)
+def test_buckets_of_long_words_are_their_hashes(sizes: list[int], seed: int):
+    rng = np.random.default_rng(seed)
+    words = [rng.bytes(size) for size in sizes]
+    found = number_words(pa.array(words, pa.binary()), Buckets(num_buckets=10**15))
+    assert found.tolist() == [expected(word, 10**15) for word in words]
+
+
+def test_words_that_lie_outside_of_their_data_are_an_error():
+    data, out = np.zeros(8, np.uint8), np.empty(2, np.int64)
+    for offsets in ([0, 4, 9], [0, 5, 4], [-1, 0, 4]):
+        with pytest.raises(IndexError, match="outside of its data"):
+            hash_strings(data, np.array(offsets), 7, out)

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import ModuleType
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from stoker._native import read_columns
 from stoker.source.columns.kinds import DType
 from stoker.source.columns.numeric import buffer_of
 from stoker.spec import Array
-
-LOOPS = "stoker.source.columns.batch_kernels"
-"""The compiled loop."""
-
-_pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
-_pointer_of.restype = ctypes.c_void_p
-_pointer_of.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -40,12 +32,11 @@ class Outline:
     addresses: npt.NDArray[np.int64]
 
     @classmethod
-    def of(cls, batch: pa.RecordBatch, kernels: ModuleType) -> Outline | None:
+    def of(cls, batch: pa.RecordBatch) -> Outline | None:
         """Return the outline of a batch; None where Arrow exports something else than one struct for each column."""
         nulls, offsets, addresses = np.empty((3, batch.num_columns), np.int64)
-        _, array = batch.__arrow_c_array__()  # the capsule lets go of it when it is dropped
-        num_read = kernels.read_columns(_pointer_of(array, b"arrow_array"), nulls, offsets, addresses)
-        if num_read != batch.num_columns:
+        _, exported = batch.__arrow_c_array__()  # the capsule lets go of it when it is dropped
+        if not read_columns(exported, nulls, offsets, addresses):
             return None
         return cls(batch=batch, nulls=nulls, offsets=offsets, addresses=addresses)
 

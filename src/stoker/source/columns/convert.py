@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from stoker import loops
-from stoker.source.columns.batch import LOOPS, BatchColumns, Outline
+from stoker.source.columns.batch import BatchColumns, Outline
 from stoker.source.columns.column import ColumnPlan
 from stoker.source.columns.nulls import null_error
 from stoker.source.columns.numeric import Place, buffer_of
@@ -46,8 +45,7 @@ def convert_table(table: pa.Table, plans: Sequence[FieldPlan], *, where: str) ->
 def _outlines(batches: Sequence[pa.RecordBatch], plans: Sequence[FieldPlan]) -> list[Outline | None]:
     """Return the outline of each batch, where many columns are to be had by it."""
     is_worth_it = sum(len(plan.alike) for plan in plans if plan.alike is not None) >= _MANY_COLUMNS
-    kernels = loops.find(LOOPS) if is_worth_it else None
-    return [None if kernels is None else Outline.of(batch, kernels) for batch in batches]
+    return [Outline.of(batch) if is_worth_it else None for batch in batches]
 
 
 def _refuse_nulls(table: pa.Table, plans: Sequence[FieldPlan], outlines: Sequence[Outline | None], where: str) -> None:

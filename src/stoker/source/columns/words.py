@@ -1,6 +1,6 @@
 """Words to numbers: vocabularies, hash buckets and bytes of one length.
 
-Work is done once per distinct value where that is cheaper, and in Python per row only without compiled loops.
+Work is done once per distinct value where that is cheaper.
 """
 
 from __future__ import annotations
@@ -8,34 +8,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import xxhash
 
-from stoker import loops
+from stoker._native import hash_strings
 from stoker.source.columns.borders import split_lists
 from stoker.source.columns.kinds import dtype_of, is_bytes_view
 from stoker.source.columns.numeric import buffer_of
 from stoker.spec import Array
 
 MISSING = -1  # no code and no bucket is negative
-
-_KERNELS = "stoker.source.columns.hash_kernels"
-# For fewer, loops that are not loaded yet would cost more than they save.
-_MANY_WORDS = 10_000
-# XXH3's default secret, as far as words of at most 240 bytes need it (xxHash, doc/xxhash_spec.md).
-_SECRET = np.frombuffer(
-    bytes.fromhex(
-        "b8fe6c3923a44bbe7c01812cf721ad1cded46de9839097db7240a4a4b7b3671fcb79e64eccc0e578825ad07dccff7221b8084674f743248e"
-        "e03590e6813a264c3c2852bb91c300cb88d0658b1b532ea371644897a20df94e3819ef46a9deacd8a8fa763fe39c343ff9dcbbc7c70b4f1d"
-        "8a51e04bcdb45931c89f7ec9d9787364eac5ac8334d3ebc3"
-    ),
-    np.uint8,
-)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -61,11 +46,6 @@ class FixedBytes:
 
 
 Way = Codes | Buckets | FixedBytes
-
-
-def bytes_hash(value: bytes) -> int:
-    """Return the 64-bit hash of a string's UTF-8 bytes: XXH3 with seed 0, the same on every machine for ever."""
-    return xxhash.xxh3_64_intdigest(value)
 
 
 def integer_hash(values: Array) -> Array:
@@ -94,27 +74,10 @@ def number_words(words: pa.Array, way: Codes | Buckets) -> Array:
         return np.zeros(0, np.int64)
     if isinstance(way, Codes):
         return _LOOKUPS.get(way.words, words.type).codes(words)
-    if len(words) >= _MANY_WORDS or loops.is_at_hand(_KERNELS):
-        kernels = loops.find(_KERNELS)
-        if kernels is not None:
-            return _buckets(kernels, words, way)
-    encoded = words.dictionary_encode()
-    return take_words(_buckets_one_by_one(encoded.dictionary, way), encoded.indices)
-
-
-def _buckets(kernels: ModuleType, words: pa.Array, way: Buckets) -> Array:
-    """Return the bucket of each word, int64 [n], by a compiled loop, and of long words one by one."""
     offsets, data = split_lists(words, None)
     found = np.empty(len(words), np.int64)
-    if kernels.buckets(buffer_of(data, np.dtype(np.uint8)), offsets, _SECRET, np.uint64(way.num_buckets), found):
-        left = np.flatnonzero(found < 0)
-        found[left] = _buckets_one_by_one(words.take(pa.array(left)).fill_null(b""), way)
+    hash_strings(buffer_of(data, np.dtype(np.uint8)), offsets, way.num_buckets, found)
     return found
-
-
-def _buckets_one_by_one(words: pa.Array, way: Buckets) -> Array:
-    hashes = np.fromiter((bytes_hash(word) for word in words.to_pylist()), np.uint64, len(words))
-    return (hashes % np.uint64(way.num_buckets)).astype(np.int64)
 
 
 def take_words(numbers: Array, indices: pa.Array) -> Array:
