@@ -9,7 +9,10 @@ from collections.abc import Collection, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from stoker.errors import SourceError
@@ -103,6 +106,7 @@ def decode_row_groups(
                 rest = _theirs(opened(ranges, footer.metadata), row_groups, paths)
                 rest.validate()
                 check_num_rows(rest.num_rows, num_rows)
+                check_num_entries(num_entries(rest), footer, row_groups=row_groups, paths=paths)
             columns |= zip(rest.column_names, rest.columns, strict=True)
             table = pa.table({name: columns[name] for name in layout.schema.names if name in columns})
         check_num_rows(table.num_rows, num_rows)
@@ -139,6 +143,53 @@ def check_num_rows(decoded: int, promised: int) -> None:
         raise ValueError(f"it holds {decoded:,} rows, its footer promises {promised:,}")
 
 
+def check_num_entries(
+    decoded: npt.NDArray[np.int64], footer: Footer, *, row_groups: Sequence[int], paths: Sequence[str]
+) -> None:
+    """Raise where lists hold more rows than their footer says: pyarrow stops behind those, and says nothing.
+
+    Args:
+        decoded: What `num_entries` says of all rows.
+        footer: Of the file.
+        row_groups: Numbers of the row groups.
+        paths: Of the leaf columns that were decoded, as they were asked for: pyarrow keeps the order.
+    """
+    layout, numbers = footer.checked.layout, footer.checked.numbers
+    places = {path: leaf for leaf, path in enumerate(layout.paths)}
+    leaves = [places[path] for path in paths]
+    promised = numbers.chunks[row_groups][:, leaves, thrift.NUM_VALUES].sum(axis=0)
+    for i in np.flatnonzero(decoded != promised).tolist():
+        raise ValueError(
+            f"its rows hold {decoded[i]:,} values and empty lists of column {layout.paths[leaves[i]]}, "
+            f"its footer promises {promised[i]:,}"
+        )
+
+
+def num_entries(rows: pa.Table | pa.RecordBatch) -> npt.NDArray[np.int64]:
+    """Return how many entries the pages of each leaf column have: values, nulls and empty lists."""
+    return np.array([n for column in rows.columns for n in _num_entries(column)], np.int64)
+
+
+def _num_entries(array: pa.Array | pa.ChunkedArray) -> list[int]:
+    kind = array.type
+    if not pa.types.is_nested(kind) and not isinstance(kind, pa.BaseExtensionType):
+        return [len(array)]
+    if isinstance(array, pa.ChunkedArray):
+        chunks = array.chunks or [pa.array([], kind)]
+        return [sum(some) for some in zip(*(_num_entries(chunk) for chunk in chunks), strict=True)]
+    if isinstance(kind, pa.BaseExtensionType):
+        return _num_entries(array.storage)
+    if pa.types.is_struct(kind):
+        return [n for i in range(kind.num_fields) for n in _num_entries(array.field(i))]
+    if isinstance(array, pa.ListArray | pa.LargeListArray):  # maps among them
+        borders = array.offsets.to_numpy()
+        values, num_empty = array.values[borders[0] : borders[-1]], np.count_nonzero(borders[1:] == borders[:-1])
+    else:
+        lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
+        values, num_empty = array.flatten(), np.count_nonzero(lengths == 0)
+    return [n + int(num_empty) for n in _num_entries(values)]
+
+
 def first_failure(
     ranges: Ranges, footer: Footer, *, row_groups: Sequence[int], paths: Sequence[str], url: str, buffer_size: int = 0
 ) -> SourceError | None:
@@ -160,12 +211,14 @@ def first_failure(
         for path in paths:
             try:
                 with decoding(url, where=f"{where}: column {path}"):
-                    num_rows = 0
+                    num_rows, entries = 0, np.zeros(1, np.int64)
                     file = opened(ranges, footer.metadata, buffer_size=buffer_size)
                     for batch in file.iter_batches(row_groups=list(groups), columns=[path], use_threads=False):
                         batch.validate()
                         num_rows += batch.num_rows
+                        entries += num_entries(batch)
                     check_num_rows(num_rows, promised)
+                    check_num_entries(entries, footer, row_groups=groups, paths=[path])
             except SourceError as error:
                 return error
     return None

@@ -19,7 +19,7 @@ from typing import Protocol, TypeAlias, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from stoker.source.decode import check_num_rows, first_failure, opened
+from stoker.source.decode import check_num_entries, check_num_rows, first_failure, num_entries, opened
 from stoker.source.decoded import decoded_bytes
 from stoker.source.failures import decoding
 from stoker.source.fetch import Ranges, Span
@@ -115,9 +115,6 @@ def decode_parts(
             check_instants(table, next(in_seconds), where=where)
         yield table
         del table
-    for reader in (in_seconds, *(reader.theirs for reader in readers)):
-        for _ in reader or ():  # runs the check for surplus rows
-            pass
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,10 +252,6 @@ def _dealt(items: Sequence[_T], size_of: Callable[[_T], int], share_size: int) -
 class _Reader(Protocol):
     """Some columns of a row group, whose rows come part by part."""
 
-    @property
-    def theirs(self) -> Iterator[pa.Table] | None:
-        """The reader of pyarrow, where it was needed."""
-
     def next(self, num_rows: int, /) -> _Columns | None:
         """Return the next part; None where the file ends before it."""
 
@@ -271,11 +264,11 @@ class _Theirs:
     """
 
     def __init__(self, theirs: Iterator[pa.Table]) -> None:
-        self.theirs = theirs
+        self._theirs = theirs
 
     def next(self, _: int, /) -> _Columns | None:
         """Return the next part; None where the file ends before it."""
-        table = next(self.theirs, None)
+        table = next(self._theirs, None)
         return None if table is None else (table.column_names, table.columns)
 
 
@@ -296,7 +289,7 @@ class _Small:
         paths: Sequence[str],
         layout: Layout,
     ) -> None:
-        self.theirs: Iterator[pa.Table] | None = None
+        self._theirs: Iterator[pa.Table] | None = None
         self._read = read
         self._parts = parts
         self._paths = paths
@@ -311,12 +304,12 @@ class _Small:
             self._batch = pa.RecordBatch.from_arrays(arrays, names=[leaf.name for leaf in known])
             here = {self._layout.paths[leaf.number] for leaf in known}
             if missing := [path for path in self._paths if path not in here]:
-                self.theirs = self._parts(missing)
+                self._theirs = self._parts(missing)
         part = self._batch.slice(self._at, num_rows)
         self._at += num_rows
         names, columns = part.schema.names, part.columns
-        if self.theirs is not None:
-            table = next(self.theirs, None)
+        if self._theirs is not None:
+            table = next(self._theirs, None)
             if table is None:
                 return None
             names, columns = names + table.column_names, columns + table.columns
@@ -330,13 +323,10 @@ class _OursAsLongAsKnown:
         stream: Ours.
         parts: Makes pyarrow's of some paths.
         path: Of the column.
-
-    Attributes:
-        theirs: pyarrow's, once it was needed.
     """
 
     def __init__(self, stream: LeafStream, parts: _Parts, path: str) -> None:
-        self.theirs: Iterator[pa.Table] | None = None
+        self._theirs: Iterator[pa.Table] | None = None
         self._stream = stream
         self._parts = parts
         self._path = path
@@ -345,15 +335,15 @@ class _OursAsLongAsKnown:
     def next(self, num_rows: int, /) -> _Columns | None:
         """Return the next part; None where the file ends before it."""
         name = self._stream.leaf.name
-        if self.theirs is None:
+        if self._theirs is None:
             array = self._stream.take(num_rows)
             if array is not None:
                 self._num_parts += 1
                 return [name], [array]
-            self.theirs = self._parts([self._path])
+            self._theirs = self._parts([self._path])
             for _ in range(self._num_parts):
-                next(self.theirs, None)
-        table = next(self.theirs, None)
+                next(self._theirs, None)
+        table = next(self._theirs, None)
         return None if table is None else ([name], [table.column(0)])
 
 
@@ -390,7 +380,8 @@ def _parts(
     have: list[pa.RecordBatch] = []
     num_have = 0
     num_total = 0
-    for num_rows in part_rows:
+    entries = np.zeros(len(paths), np.int64)
+    for p, num_rows in enumerate(part_rows):
         while num_have < num_rows:
             with checked():
                 batch = next(batches, None)
@@ -400,6 +391,7 @@ def _parts(
             have.append(batch)
             num_have += batch.num_rows
             num_total += batch.num_rows
+            entries += num_entries(batch)
         with checked():
             table = pa.Table.from_batches(have)
             table.validate()
@@ -408,8 +400,9 @@ def _parts(
         num_have = rest.num_rows
         part = table.slice(0, num_rows)
         del table, rest
+        if p == len(part_rows) - 1:  # before the last part is handed out: nobody asks for more
+            with checked():
+                check_num_rows(num_total, sum(part_rows))
+                check_num_entries(entries, footer, row_groups=[row_group], paths=paths)
         yield part
         del part
-    with checked():
-        surplus = next(batches, None)
-        check_num_rows(num_total + (0 if surplus is None else surplus.num_rows), sum(part_rows))

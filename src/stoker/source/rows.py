@@ -267,8 +267,6 @@ class RowReader:
                 check_unchanged(file.info, self._storage)
                 yield j, table
                 del table
-            for _ in parts:  # runs the check for surplus rows
-                pass
         finally:
             stream.close()
 
