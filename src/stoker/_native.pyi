@@ -396,3 +396,43 @@ def read_pieces(pieces: numpy.typing.NDArray[numpy.int64], target: numpy.typing.
     Read pieces `first`, `first + step`, ... of files: descriptor, offset, bytes and place in the target [N, 4].
     Returns which could not be read whole, or how many there are.
     """
+
+class TraceScanner:
+    """Reads trace events, a row of integers each."""
+
+    def __init__(self) -> None: ...
+
+    def scan(self, data: numpy.typing.NDArray[numpy.uint8], at: int, stop: int, rows: numpy.typing.NDArray[numpy.int64]) -> tuple[int, int, int]:
+        """
+        Read events from data[at:stop], inside a JSON array; return how many rows were written, up to where all is read, and why it stopped: MORE, ENDED or ROWS_FULL.
+        """
+
+    def texts_from(self, first: int) -> list[bytes]:
+        """Return the texts from number `first` on, in UTF-8."""
+
+    @property
+    def num_damaged(self) -> int:
+        """Events that made no sense."""
+
+    MORE: int = 0
+
+    ENDED: int = 1
+
+    ROWS_FULL: int = 2
+
+    NUM_COLUMNS: int = 13
+
+    MISSING: int = -9223372036854775808
+
+    TEXT: int = 4611686018427387904
+
+def skip_json_value(data: numpy.typing.NDArray[numpy.uint8], at: int, stop: int) -> int:
+    """
+    Return the place behind the JSON value at `at`; -1 where it does not end before `stop`, -2 where none begins.
+    """
+
+def find_trace_event(data: numpy.typing.NDArray[numpy.uint8], at: int, stop: int) -> int:
+    """Return where the next event begins behind damage, or -1."""
+
+def parse_microseconds(text: numpy.typing.NDArray[numpy.uint8]) -> int:
+    """Return a number of microseconds, as JSON has it, as nanoseconds."""

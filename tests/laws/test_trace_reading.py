@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stoker._native import parse_microseconds
 from stoker.errors import StokerError
 from stoker.trace.profile import analyse, as_json, read_trace
-from stoker.trace.profile import scan as scanner
 from stoker.trace.profile import window as windows
 
 TEXT = st.text(max_size=12)
@@ -77,7 +77,7 @@ def test_events_are_those_that_json_reads(tmp_path_factory, events, indent, is_b
 def test_times_are_exact_to_the_nanosecond(value, decimals, quoted):
     text = f"{value}.{decimals}" if decimals else str(value)
     data = np.frombuffer((f'"{text}"' if quoted else text).encode(), np.uint8)
-    assert scanner.parse_ns(data, 0, data.size) == nanoseconds(text) or text.startswith("-0")
+    assert parse_microseconds(data) == nanoseconds(text) or text.startswith("-0")
 
 
 @given(events=st.lists(EVENT, min_size=1, max_size=6), size=st.integers(1, 60))

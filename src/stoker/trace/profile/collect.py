@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from stoker._native import TraceScanner, find_trace_event
 from stoker.trace.profile.columns import GrowingColumns
 from stoker.trace.profile.events import Columns, Events, Int64, Trace, Track
 from stoker.trace.profile.links import flows_to_correlations
@@ -27,6 +28,10 @@ from stoker.trace.profile.pairs import close_pairs
 if TYPE_CHECKING:
     from stoker.trace.profile.window import Window
 
+# Columns of a row, as the scanner writes them; see native/trace_events.h.
+(_PHASE, _CATEGORY, _NAME, _PID, _TID, _START, _LENGTH, _CORRELATION, _BYTES, _SEQUENCE, _GROUP, _LABEL, _FLOW) = range(
+    13
+)
 _ROWS = 1 << 16
 # A broken event is given up on when its end is not found within so many bytes.
 _MAX_EVENT_BYTES = 32 << 20
@@ -59,15 +64,9 @@ class Collector:
     """
 
     def __init__(self) -> None:
-        from stoker.trace.profile import scan
-
-        self._scan = scan
-        self._rows: Int64 = np.empty((_ROWS, scan.NUM_COLUMNS), np.int64)
-        self._slots = np.full(1 << 14, -1, np.int32)
-        self._offsets: Int64 = np.zeros(1 << 13, np.int64)
-        self._lengths: Int64 = np.zeros(1 << 13, np.int64)
-        self._counts: Int64 = np.zeros(3, np.int64)
-        self._pool: npt.NDArray[np.uint8] = np.zeros(1 << 20, np.uint8)
+        self._scanner = TraceScanner()
+        self._rows: Int64 = np.empty((_ROWS, TraceScanner.NUM_COLUMNS), np.int64)
+        self._num_damaged = 0  # events that did not end; others the scanner counts
         self._names: list[str] = []
         self._kinds: list[int] = []
         self._flows: list[bool] = []
@@ -82,28 +81,14 @@ class Collector:
 
     def read_array(self, window: Window) -> None:
         """Read events up to the end of their array, or of the file."""
-        scan = self._scan
         self.has_ended = False
         while True:
-            num, at, why = scan.scan(
-                window.data,
-                window.at,
-                window.stop,
-                self._rows,
-                self._slots,
-                self._offsets,
-                self._lengths,
-                self._counts,
-                self._pool,
-            )
-            window.at = int(at)
+            num, window.at, why = self._scanner.scan(window.data, window.at, window.stop, self._rows)
             self._take(self._rows[:num])
-            if why == scan.ENDED:
+            if why == TraceScanner.ENDED:
                 self.has_ended = True
                 return
-            if why == scan.TEXTS_FULL:
-                self._grow()
-            elif why == scan.MORE:
+            if why == TraceScanner.MORE:
                 is_stuck = window.stop - window.at > _MAX_EVENT_BYTES
                 has_more = not is_stuck and window.more()
                 if not has_more and (window.is_empty or not self._skip_damage(window)):
@@ -111,38 +96,17 @@ class Collector:
 
     def _skip_damage(self, window: Window) -> bool:
         """Go to the next event behind one that does not end, or is none; False where there is no other."""
-        self._counts[self._scan.DAMAGED] += 1
-        found = self._scan.find_event(window.data, window.at + 1, window.stop)
+        self._num_damaged += 1
+        found = find_trace_event(window.data, window.at + 1, window.stop)
         if found < 0:
             return False
-        window.at = int(found)
+        window.at = found
         return True
-
-    def _grow(self) -> None:
-        self._offsets = np.concatenate([self._offsets, np.zeros_like(self._offsets)])
-        self._lengths = np.concatenate([self._lengths, np.zeros_like(self._lengths)])
-        self._pool = np.concatenate([self._pool, np.zeros_like(self._pool)])
-        # The hash of each text is the scanner's secret: it fills a fresh table by interning all of them again.
-        used = int(self._counts[self._scan.POOL_USED])
-        texts, counts = self._pool[:used].copy(), self._counts.copy()
-        self._slots = np.full(2 * self._slots.size, -1, np.int32)
-        self._counts[:2] = 0
-        self._scan.intern_all(
-            texts,
-            self._offsets[: counts[0]].copy(),
-            self._lengths[: counts[0]].copy(),
-            self._slots,
-            self._offsets,
-            self._lengths,
-            self._counts,
-            self._pool,
-        )
 
     def _learn_names(self) -> None:
         """Decode texts that are new, and decide what they mean as a category and as a Python function."""
-        for index in range(len(self._names), int(self._counts[self._scan.NUM_TEXTS])):
-            offset, length = int(self._offsets[index]), int(self._lengths[index])
-            text = self._pool[offset : offset + length].tobytes().decode("utf-8", errors="replace")
+        for content in self._scanner.texts_from(len(self._names)):
+            text = content.decode("utf-8", errors="replace")
             if "\\" in text:
                 try:
                     text = str(json.loads(f'"{text}"', strict=False))
@@ -154,52 +118,50 @@ class Collector:
             self._keeps_python.append(bool(what_is(text, Kind.PYTHON) & _KEEP_PYTHON))
 
     def _take(self, rows: Int64) -> None:
-        scan = self._scan
         self._learn_names()
         self._num_events += len(rows)
-        phase = rows[:, scan.PHASE]
+        phase = rows[:, _PHASE]
         self._take_metadata(rows[phase == _META])
         # A number of -1 stands for no text: the last entry of each table.
-        kind = np.array([*self._kinds, int(Kind.UNKNOWN)], np.uint8)[rows[:, scan.CATEGORY]]
-        keeps_python = np.array([*self._keeps_python, False], bool)[rows[:, scan.NAME]]
-        is_flow = _IS_ARROW[phase] & np.array([*self._flows, False], bool)[rows[:, scan.CATEGORY]]
+        kind = np.array([*self._kinds, int(Kind.UNKNOWN)], np.uint8)[rows[:, _CATEGORY]]
+        keeps_python = np.array([*self._keeps_python, False], bool)[rows[:, _NAME]]
+        is_flow = _IS_ARROW[phase] & np.array([*self._flows, False], bool)[rows[:, _CATEGORY]]
         is_span = _IS_SPAN[phase]
         wanted = is_span & ((kind != Kind.IGNORED) & ((kind != Kind.PYTHON) | keeps_python) | (phase == _END))
         if not self._has_correlations:
-            self._has_correlations = bool(np.any(_IS_DEVICE[kind] & (rows[:, scan.CORRELATION] > 0)))
+            self._has_correlations = bool(np.any(_IS_DEVICE[kind] & (rows[:, _CORRELATION] > 0)))
         if not self._has_correlations:  # then only arrows tell which call launched what
             wanted |= is_flow
-        has_time = rows[:, scan.START] != scan.MISSING
+        has_time = rows[:, _START] != TraceScanner.MISSING
         self._num_without_time += int(np.count_nonzero(wanted & ~has_time))
         chosen = np.flatnonzero(wanted & has_time)
         if not chosen.size:
             return
         rows, phase, kind = rows[chosen], phase[chosen], kind[chosen]
         kind[is_flow[chosen]] = Kind.IGNORED
-        extra = np.where(kind == Kind.MEMCPY, rows[:, scan.BYTES], rows[:, scan.SEQUENCE])
-        link = np.where(is_flow[chosen], rows[:, scan.FLOW], rows[:, scan.CORRELATION])
+        extra = np.where(kind == Kind.MEMCPY, rows[:, _BYTES], rows[:, _SEQUENCE])
+        link = np.where(is_flow[chosen], rows[:, _FLOW], rows[:, _CORRELATION])
         self._columns.append(
             {
                 "phase": phase,
                 "kind": kind,
-                "name": rows[:, scan.NAME],
-                "track": self._track_numbers(rows[:, scan.PID], rows[:, scan.TID]),
-                "start": rows[:, scan.START],
+                "name": rows[:, _NAME],
+                "track": self._track_numbers(rows[:, _PID], rows[:, _TID]),
+                "start": rows[:, _START],
                 # MISSING is negative too: an event without a length has none.
-                "length": np.maximum(rows[:, scan.LENGTH], 0),
+                "length": np.maximum(rows[:, _LENGTH], 0),
                 "correlation": np.maximum(link, -1),
                 "extra": np.maximum(extra, -1),
-                "group": rows[:, scan.GROUP],
-                "label": rows[:, scan.LABEL],
+                "group": rows[:, _GROUP],
+                "label": rows[:, _LABEL],
             }
         )
 
     def _take_metadata(self, rows: Int64) -> None:
-        scan = self._scan
         for row in rows:
-            name = self._names[row[scan.NAME]] if row[scan.NAME] >= 0 else ""
-            if row[scan.LABEL] >= 0 and name == "process_name":
-                self._processes[int(row[scan.PID])] = self._names[row[scan.LABEL]]
+            name = self._names[row[_NAME]] if row[_NAME] >= 0 else ""
+            if row[_LABEL] >= 0 and name == "process_name":
+                self._processes[int(row[_PID])] = self._names[row[_LABEL]]
 
     def _track_numbers(self, pids: Int64, tids: Int64) -> Int64:
         """Return the number of each event's track. [N]."""
@@ -235,7 +197,9 @@ class Collector:
         for name in columns:  # one after the other, so that no more than one is held twice
             columns[name] = columns[name][order]
         events, num_host = Events(**columns), int(on_host.sum())
-        num_damaged = int(self._counts[self._scan.DAMAGED]) - (1 if is_cut and self._counts[2] else 0)
+        num_damaged = self._scanner.num_damaged + self._num_damaged
+        if is_cut and num_damaged:  # the event that the end cuts is no damage
+            num_damaged -= 1
         return Trace(
             path=path,
             host=events.where(slice(0, num_host)),
@@ -250,7 +214,7 @@ class Collector:
         )
 
     def _text(self, number: int) -> int | str:
-        return self._names[number - self._scan.TEXT] if number >= self._scan.TEXT else number
+        return self._names[number - TraceScanner.TEXT] if number >= TraceScanner.TEXT else number
 
     def _final_kinds(self, columns: Columns, tracks: tuple[Track, ...]) -> npt.NDArray[np.uint8]:
         """Tell events without a category by their process, and communication from computation by its name."""

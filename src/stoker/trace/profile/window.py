@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import numpy.typing as npt
 
+from stoker._native import skip_json_value
 from stoker.trace.profile.inflate import TraceBytes
 
 # Two blocks of the source: what is left of one, and the next.
@@ -95,13 +96,11 @@ class Window:
 
         A value of more than `limit` bytes is skipped and comes back empty.
         """
-        from stoker.trace.profile import scan
-
         while True:
-            stop = scan.skip_value(self.data, self.at, self.stop)
+            stop = skip_json_value(self.data, self.at, self.stop)
             if stop >= 0:
                 text = self.data[self.at : stop].tobytes() if stop - self.at <= limit else b""
-                self.at = int(stop)
+                self.at = stop
                 return text
             if stop == -2 or not self.more():
                 return None
