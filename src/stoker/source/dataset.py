@@ -75,13 +75,12 @@ _LOCAL_THREADS_A_CORE = 2
 class Dataset:
     """Rows of Parquet files, as the user wants them: which files, columns and rows, and what becomes of them.
 
-    A description: making one reads nothing. What is wrong with it by itself is said at once; what only the files can
-    tell, when it is opened.
+    Making one reads no file. Wrong arguments raise at once; what only the files can show raises when it is opened.
 
     Args:
         source: A path or URL of a file, a folder (every *.parquet, *.parq, *.pq or *.pqt below; `key=value` folders
             become columns), a glob with `*`, `**`, `?` and `[]`, or a list of these. A `pathlib.Path`, and text that
-            names something that exists, is no glob. Files are taken in the order of their URLs, each once. Or a table:
+            names something that exists, is never a pattern. Files are taken in the order of their URLs, each once. Or a table:
             "delta://" or "iceberg://" before the place of its folder, or "iceberg://catalogue/namespace.table".
         version: Of a delta:// table: the number of a version, or a time that it was the newest one at (a datetime, or a
             text in ISO 8601); None reads the newest one.
@@ -96,11 +95,11 @@ class Dataset:
         transform_version: Identity of what `transform` does: change it whenever the result changes.
         deduplicate: Key -> names and patterns of fields that are the same on neighbouring samples of one key, as in
             `{"query_id": ["q_*", "hist_*"]}`: they, and the key, are kept once a run of such samples. A key is a field.
-            Values never change by it: a run ends where the key or any of the fields does.
-        chunk_size: Bytes of decoded columns that one chunk is made of, about.
-        storage: Where the objects are; None finds it by the URL.
+            No value changes by it: a run ends where the key or any of the fields changes.
+        chunk_size: Decoded bytes of the columns in one chunk, approximately.
+        storage: What reads the objects; None chooses by the URL.
         storage_options: Options for the store's client: credentials, endpoint.
-        refresh: Whether to look at every file again, though a remote data set has been opened before.
+        refresh: Look at every file again, even if a remote data set has been opened with this cache before.
 
     Raises:
         TypeError: An argument has the wrong type.

@@ -31,7 +31,7 @@ class Mixture:
 
         batch of 10    w w c w w w c w c w      7 of web, 3 of code, on average, and nearly so in every batch
 
-    A description, like a `Dataset`: making one reads nothing. The samples of all data sets must have the same fields,
+    Like a `Dataset`, it reads no file when it is made. The samples of all data sets must have the same fields,
     with the same dtypes and shapes.
 
     Each data set is a stream of its own epochs, each shuffled anew, and is read to its end before any of its samples
