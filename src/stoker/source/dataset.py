@@ -80,8 +80,8 @@ class Dataset:
     Args:
         source: A path or URL of a file, a folder (every *.parquet, *.parq, *.pq or *.pqt below; `key=value` folders
             become columns), a glob with `*`, `**`, `?` and `[]`, or a list of these. A `pathlib.Path`, and text that
-            names something that exists, is never a pattern. Files are taken in the order of their URLs, each once. Or a table:
-            "delta://" or "iceberg://" before the place of its folder, or "iceberg://catalogue/namespace.table".
+            names something that exists, is never a pattern. Files are taken in the order of their URLs, each once. Or a
+            table: "delta://" or "iceberg://" before the place of its folder, or "iceberg://catalogue/namespace.table".
         version: Of a delta:// table: the number of a version, or a time that it was the newest one at (a datetime, or a
             text in ISO 8601); None reads the newest one.
         snapshot: Of an iceberg:// table: the id of a snapshot, the name of a branch or tag, or a datetime; None reads
