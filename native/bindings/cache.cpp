@@ -6,6 +6,7 @@
 #include "../float16.h"
 #include "../pack.h"
 #include "bindings.h"
+#include "exported_batch.h"
 
 namespace stoker {
 namespace {
@@ -60,15 +61,15 @@ struct HeldRecordPacker {
     packer.add_piece(num_rows, added);
   }
 
-  void add_addresses(size_t num_rows, const Array<const int64_t>& addresses, size_t row_bytes, bool is_signed) {
+  void add_batch(const ExportedBatch& batch, const Array<const int64_t>& columns, size_t row_bytes, bool is_signed) {
     std::vector<Column> added;
     size_t offset = field_offset;
     const Move move = move_of(row_bytes, field_item_bytes, is_signed);
-    for (int64_t address : addresses.span()) {
-      added.push_back({reinterpret_cast<const std::byte*>(address), row_bytes, offset, move});
+    for (int64_t i : columns.span()) {
+      added.push_back({batch.numbers(static_cast<size_t>(i), row_bytes), row_bytes, offset, move});
       offset += field_item_bytes;
     }
-    packer.add_piece(num_rows, added);
+    packer.add_piece(batch.num_rows(), added);
   }
 
   void pack(const Array<uint8_t>& block, size_t start, size_t stop) const {
@@ -132,9 +133,9 @@ void bind_cache(nb::module_& module) {
            "Begin a field: where it lies in the record, and the bytes of one number of it.")
       .def("add_arrays", &HeldRecordPacker::add_arrays, nb::arg("columns"),
            "Add the next rows of the field: contiguous arrays [n, ...], which lie side by side in the record.")
-      .def("add_addresses", &HeldRecordPacker::add_addresses, nb::arg("num_rows"), nb::arg("addresses"),
-           nb::arg("row_bytes"), nb::arg("is_signed"),
-           "Add the next rows of the field: columns of numbers, by the address of the first one. Shape [C].")
+      .def("add_batch", &HeldRecordPacker::add_batch, nb::arg("batch"), nb::arg("columns"), nb::arg("row_bytes"),
+           nb::arg("is_signed"), nb::keep_alive<1, 2>(),
+           "Add the next rows of the field: some columns of a batch, by their numbers. Shape [C].")
       .def("pack", &HeldRecordPacker::pack, nb::arg("block"), nb::arg("start"), nb::arg("stop"), WithoutLock{},
            "Lay the records of rows [start, stop) at the beginning of a block of bytes.");
   nb::class_<HeldListPacker>(module, "ListPacker", "Packs the lists of samples, of several fields, side by side.")

@@ -2,35 +2,13 @@
 
 #include "../hash.h"
 #include "bindings.h"
+#include "exported_batch.h"
 
 namespace stoker {
 namespace {
 
 // Of fewer bytes it takes longer to get the interpreter's lock back than to hash them.
 constexpr size_t kFewBytes = 64 << 10;
-
-// Source: the Arrow C data interface, https://arrow.apache.org/docs/format/CDataInterface.html.
-struct ArrowArray {
-  int64_t length, null_count, offset, num_buffers, num_children;
-  const void** buffers;
-  ArrowArray** children;
-};
-
-// Writes nulls, offset and address of the second buffer (0: there is none) of every column of an exported batch.
-bool read_columns(const nb::capsule& exported, const Array<int64_t>& nulls, const Array<int64_t>& offsets,
-                  const Array<int64_t>& addresses) {
-  const auto* batch = static_cast<const ArrowArray*>(exported.data("arrow_array"));
-  const size_t num = nulls.size();
-  if (offsets.size() != num || addresses.size() != num) throw std::invalid_argument("arrays must be of one size");
-  if (batch->num_children != static_cast<int64_t>(num)) return false;
-  for (size_t i = 0; i < num; ++i) {
-    const ArrowArray& column = *batch->children[i];
-    nulls.data()[i] = column.null_count;
-    offsets.data()[i] = column.offset;
-    addresses.data()[i] = column.num_buffers > 1 ? reinterpret_cast<int64_t>(column.buffers[1]) : 0;
-  }
-  return true;
-}
 
 }  // namespace
 
@@ -52,10 +30,14 @@ void bind_columns(nb::module_& module) {
       },
       nb::arg("data"), nb::arg("offsets"), nb::arg("num_buckets"), nb::arg("out"),
       "Write the bucket of each string: its XXH3 modulo `num_buckets`.");
-  module.def("read_columns", &read_columns, nb::arg("exported"), nb::arg("nulls"), nb::arg("offsets"),
-             nb::arg("addresses"),
-             "Write nulls, offset and address of the values of every column of an exported batch; False where they are "
-             "not as many as there is room for.");
+  nb::class_<ExportedBatch>(module, "ExportedBatch", "A batch that Arrow exported by the C data interface.")
+      .def(nb::init<nb::capsule>(), nb::arg("array"))
+      .def("count_nulls",
+           [](const ExportedBatch& self, const Array<int64_t>& nulls) {
+             if (nulls.size() != self.num_columns()) throw std::invalid_argument("there must be a number a column");
+             for (size_t i = 0; i < nulls.size(); ++i) nulls.data()[i] = self.column(i).null_count;
+           },
+           nb::arg("nulls"), "Write the nulls of each column, -1 where nobody has counted them. Shape [C].");
 }
 
 }  // namespace stoker

@@ -14,6 +14,8 @@
 namespace stoker {
 namespace {
 
+using namespace parquet;
+
 // Pages of fewer bytes, and column chunks of fewer bytes whose headers are read, are done with in some 20 microseconds.
 constexpr int64_t kFewPlainBytes = 32 << 10, kFewBytes = 1 << 20;
 

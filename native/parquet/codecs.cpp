@@ -6,7 +6,7 @@
 
 #include "snappy.h"
 
-namespace stoker {
+namespace stoker::parquet {
 namespace {
 
 // Opened once, and never closed: threads that end later free their contexts by it.
@@ -104,4 +104,4 @@ bool decompress(Codec codec, std::span<const uint8_t> packed, std::span<uint8_t>
   return false;
 }
 
-}  // namespace stoker
+}  // namespace stoker::parquet

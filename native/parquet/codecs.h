@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-namespace stoker {
+namespace stoker::parquet {
 
 // Numbers of the format. The LZ4 of old (5) is written in three ways that nothing tells apart.
 enum class Codec : int64_t { kUncompressed = 0, kSnappy = 1, kZstd = 6, kLz4Raw = 7 };
@@ -15,4 +15,4 @@ bool can_decompress(Codec codec);
 // Fills `out` with what was compressed; false where that is not exactly as long, or the codec is not known.
 bool decompress(Codec codec, std::span<const uint8_t> packed, std::span<uint8_t> out);
 
-}  // namespace stoker
+}  // namespace stoker::parquet

@@ -8,7 +8,7 @@
 #include "levels.h"
 #include "values.h"
 
-namespace stoker {
+namespace stoker::parquet {
 namespace {
 
 // Behind a page that was decompressed there is room to read eight bytes at once.
@@ -283,4 +283,4 @@ std::vector<ColumnChunks::Outcome> ColumnChunks::decode(Codec codec, const Targe
   return outcomes;
 }
 
-}  // namespace stoker
+}  // namespace stoker::parquet

@@ -13,7 +13,7 @@
 #include "codecs.h"
 #include "headers.h"
 
-namespace stoker {
+namespace stoker::parquet {
 
 // What there is to know of a column. Of strings, values are int32: places in a dictionary, or lengths.
 struct Column {
@@ -95,4 +95,4 @@ class ColumnChunks {
   int64_t num_rows_ = 0;
 };
 
-}  // namespace stoker
+}  // namespace stoker::parquet

@@ -2,7 +2,7 @@
 
 #include "thrift.h"
 
-namespace stoker {
+namespace stoker::parquet {
 namespace {
 
 using Field = ThriftReader::Field;
@@ -124,4 +124,4 @@ bool read_footer(std::span<const uint8_t> bytes, std::span<GroupNumbers> groups,
   return !in.failed();
 }
 
-}  // namespace stoker
+}  // namespace stoker::parquet

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <span>
 
-namespace stoker {
+namespace stoker::parquet {
 
 struct GroupNumbers {
   int64_t total_bytes, num_rows;
@@ -25,4 +25,4 @@ struct ChunkNumbers {
 // Reads a FileMetaData; false where it is corrupt, or has not so many row groups, or columns in each.
 bool read_footer(std::span<const uint8_t> bytes, std::span<GroupNumbers> groups, std::span<ChunkNumbers> chunks);
 
-}  // namespace stoker
+}  // namespace stoker::parquet

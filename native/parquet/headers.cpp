@@ -4,7 +4,7 @@
 
 #include "thrift.h"
 
-namespace stoker {
+namespace stoker::parquet {
 namespace {
 
 using Field = ThriftReader::Field;
@@ -125,4 +125,4 @@ PageTotals totals_of(std::span<const Page> pages) {
   return totals;
 }
 
-}  // namespace stoker
+}  // namespace stoker::parquet

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-namespace stoker {
+namespace stoker::parquet {
 
 // Numbers of the format.
 enum PageKind : int64_t { kData = 0, kDictionary = 2, kDataV2 = 3, kUnknownPage = -2 };
@@ -50,4 +50,4 @@ int64_t scan_pages(std::span<const uint8_t> content, std::vector<Page>& pages);
 // Reads the header of the page at the beginning of `content`; false where it is none, or cut short.
 bool read_page_header(std::span<const uint8_t> content, Page& page);
 
-}  // namespace stoker
+}  // namespace stoker::parquet

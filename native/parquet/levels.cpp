@@ -1,6 +1,6 @@
 #include "levels.h"
 
-namespace stoker {
+namespace stoker::parquet {
 namespace {
 
 // Eight bytes: a one in each, 127 in each, and in byte k bit k.
@@ -114,4 +114,4 @@ bool read_list_levels(Runs& repetition, Runs& definition, int64_t num, ListLevel
   return true;
 }
 
-}  // namespace stoker
+}  // namespace stoker::parquet

@@ -9,7 +9,7 @@
 
 #include "../bytes.h"
 
-namespace stoker {
+namespace stoker::parquet {
 
 // Numbers of `width` bits, at most 32, in runs: of one value that is repeated, or of packed ones.
 struct Runs {
@@ -75,4 +75,4 @@ struct ListLevels {
 bool read_list_levels(Runs& repetition, Runs& definition, int64_t num, ListLevels levels, std::span<int64_t> offsets,
                       int64_t& row, int64_t& value);
 
-}  // namespace stoker
+}  // namespace stoker::parquet

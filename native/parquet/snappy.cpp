@@ -2,7 +2,7 @@
 
 #include "../bytes.h"
 
-namespace stoker {
+namespace stoker::parquet {
 namespace {
 
 // What is copied at once where there is room for more than is asked for.
@@ -69,4 +69,4 @@ bool unsnap(std::span<const uint8_t> packed, std::span<uint8_t> out) {
   return to == end;
 }
 
-}  // namespace stoker
+}  // namespace stoker::parquet

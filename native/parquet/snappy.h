@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <span>
 
-namespace stoker {
+namespace stoker::parquet {
 
 // Fills `out` with what was compressed; false where that is not exactly as long, or something is wrong.
 bool unsnap(std::span<const uint8_t> packed, std::span<uint8_t> out);
 
-}  // namespace stoker
+}  // namespace stoker::parquet

@@ -1,6 +1,6 @@
 #include "thrift.h"
 
-namespace stoker {
+namespace stoker::parquet {
 namespace {
 
 // Structs in lists in structs: Parquet's own go down six levels.
@@ -84,4 +84,4 @@ void ThriftReader::skip_nested(uint8_t type) {
   }
 }
 
-}  // namespace stoker
+}  // namespace stoker::parquet

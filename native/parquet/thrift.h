@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <span>
 
-namespace stoker {
+namespace stoker::parquet {
 
 enum ThriftType : uint8_t {
   kStop = 0,
@@ -129,4 +129,4 @@ class ThriftReader {
   bool failed_ = false;
 };
 
-}  // namespace stoker
+}  // namespace stoker::parquet

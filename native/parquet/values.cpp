@@ -1,6 +1,6 @@
 #include "values.h"
 
-namespace stoker {
+namespace stoker::parquet {
 namespace {
 
 constexpr uint64_t kOnes = 0x0101010101010101;
@@ -170,4 +170,4 @@ int64_t take_words_apart(Body body, int64_t num, uint8_t* lengths, std::span<uin
   return to - words.data();
 }
 
-}  // namespace stoker
+}  // namespace stoker::parquet

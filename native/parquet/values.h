@@ -8,7 +8,7 @@
 
 #include "levels.h"
 
-namespace stoker {
+namespace stoker::parquet {
 
 // Bytes of a page, of which some more may be read than are its own.
 struct Body {
@@ -37,4 +37,4 @@ void spread(uint8_t* values, int64_t num, int64_t num_there, const uint8_t* vali
 // int32, to `lengths`. Returns how many bytes they have; -1 where they are cut short, or have not enough room.
 int64_t take_words_apart(Body body, int64_t num, uint8_t* lengths, std::span<uint8_t> words);
 
-}  // namespace stoker
+}  // namespace stoker::parquet

@@ -10,10 +10,15 @@ from typing_extensions import CapsuleType
 def hash_strings(data: numpy.typing.NDArray[numpy.uint8], offsets: numpy.typing.NDArray[numpy.int64], num_buckets: int, out: numpy.typing.NDArray[numpy.int64]) -> None:
     """Write the bucket of each string: its XXH3 modulo `num_buckets`."""
 
-def read_columns(exported: CapsuleType, nulls: numpy.typing.NDArray[numpy.int64], offsets: numpy.typing.NDArray[numpy.int64], addresses: numpy.typing.NDArray[numpy.int64]) -> bool:
-    """
-    Write nulls, offset and address of the values of every column of an exported batch; False where they are not as many as there is room for.
-    """
+class ExportedBatch:
+    """A batch that Arrow exported by the C data interface."""
+
+    def __init__(self, array: CapsuleType) -> None: ...
+
+    def count_nulls(self, nulls: numpy.typing.NDArray[numpy.int64]) -> None:
+        """
+        Write the nulls of each column, -1 where nobody has counted them. Shape [C].
+        """
 
 class Draws:
     """The draws of one epoch by integer weights, chunk by chunk."""
@@ -216,9 +221,9 @@ class RecordPacker:
         Add the next rows of the field: contiguous arrays [n, ...], which lie side by side in the record.
         """
 
-    def add_addresses(self, num_rows: int, addresses: numpy.typing.NDArray[numpy.int64], row_bytes: int, is_signed: bool) -> None:
+    def add_batch(self, batch: ExportedBatch, columns: numpy.typing.NDArray[numpy.int64], row_bytes: int, is_signed: bool) -> None:
         """
-        Add the next rows of the field: columns of numbers, by the address of the first one. Shape [C].
+        Add the next rows of the field: some columns of a batch, by their numbers. Shape [C].
         """
 
     def pack(self, block: numpy.typing.NDArray[numpy.uint8], start: int, stop: int) -> None:

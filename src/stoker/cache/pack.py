@@ -34,7 +34,7 @@ def record_packer(fields: Packable, spec: Spec) -> RecordPacker:
             columns = piece.columns
             if isinstance(columns, BatchColumns):
                 kind = columns.dtype
-                packer.add_addresses(len(columns[0]), columns.addresses, kind.itemsize, kind.kind == "i")
+                packer.add_batch(columns.outline.exported, columns.numbers, kind.itemsize, kind.kind == "i")
             else:
                 packer.add_arrays(columns)
     return packer

@@ -33,10 +33,6 @@ def test_an_outline_says_what_each_column_says(kinds, first, num):
     for i, kind in enumerate(kinds):
         array = batch.column(i)
         assert outline.nulls[i] in (-1, array.null_count), kind
-        assert outline.offsets[i] == array.offset
-        second = array.buffers()[1] if len(array.buffers()) > 1 and not pa.types.is_struct(kind) else None
-        if not pa.types.is_null(kind) and not pa.types.is_struct(kind):
-            assert outline.addresses[i] == (0 if second is None else second.address)
 
 
 @given(
@@ -47,9 +43,8 @@ def test_an_outline_says_what_each_column_says(kinds, first, num):
     begin=st.integers(0, 5),
     with_null=st.sampled_from([None, 0, 7]),
     step=st.integers(1, 150),
-    compiled=st.booleans(),
 )
-def test_many_columns_are_packed_as_they_stand(kind, dtype, num_columns, sizes, begin, with_null, step, compiled):
+def test_many_columns_are_packed_as_they_stand(kind, dtype, num_columns, sizes, begin, with_null, step):
     num_rows = sum(sizes)
     if dtype == "int64" and kind[0] == "f":
         dtype = "float64"
@@ -72,7 +67,7 @@ def test_many_columns_are_packed_as_they_stand(kind, dtype, num_columns, sizes, 
     fields = {"x": Field(dtype, columns="c*", fill=None if with_null is None else 55)}
     spec = plan_spec(table.schema, fields)
     found = Converter(fields).convert(table, where="")
-    records = packed(found, spec, num_rows, step=step, compiled=compiled).view(spec.record_dtype)
+    records = packed(found, spec, num_rows, step=step).view(spec.record_dtype)
     np.testing.assert_array_equal(records["x"].reshape(num_rows, -1), expected)
     for i, piece in enumerate(found["x"].pieces):
         is_whole = with_null is None or with_null >= num_columns or i > 0

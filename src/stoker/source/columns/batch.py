@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from stoker._native import read_columns
+from stoker._native import ExportedBatch
 from stoker.source.columns.kinds import DType
 from stoker.source.columns.numeric import buffer_of
 from stoker.spec import Array
@@ -20,25 +20,21 @@ class Outline:
     """What there is to know of all columns of a batch without looking into them. C is their number.
 
     Attributes:
-        batch: The batch, which holds their memory.
-        nulls: Of each; -1 where nobody has counted them. Shape [C].
-        offsets: The value with which each begins in its buffer. Shape [C].
-        addresses: Of the second buffer of each, which has the values where they are numbers; 0 for none. Shape [C].
+        batch: The batch.
+        exported: The same by Arrow's C data interface; holds its memory.
+        nulls: Of each column; -1 where nobody has counted them. Shape [C].
     """
 
     batch: pa.RecordBatch
+    exported: ExportedBatch
     nulls: npt.NDArray[np.int64]
-    offsets: npt.NDArray[np.int64]
-    addresses: npt.NDArray[np.int64]
 
     @classmethod
-    def of(cls, batch: pa.RecordBatch) -> Outline | None:
-        """Return the outline of a batch; None where Arrow exports something else than one struct for each column."""
-        nulls, offsets, addresses = np.empty((3, batch.num_columns), np.int64)
-        _, exported = batch.__arrow_c_array__()  # the capsule lets go of it when it is dropped
-        if not read_columns(exported, nulls, offsets, addresses):
-            return None
-        return cls(batch=batch, nulls=nulls, offsets=offsets, addresses=addresses)
+    def of(cls, batch: pa.RecordBatch) -> Outline:
+        """Return the outline of a batch."""
+        exported, nulls = ExportedBatch(batch.__arrow_c_array__()[1]), np.empty(batch.num_columns, np.int64)
+        exported.count_nulls(nulls)
+        return cls(batch=batch, exported=exported, nulls=nulls)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,15 +50,6 @@ class BatchColumns:
     outline: Outline
     numbers: npt.NDArray[np.int64]
     dtype: DType
-
-    @property
-    def addresses(self) -> npt.NDArray[np.int64]:
-        """Where the first value of each column is. Shape [C]."""
-        outline = self.outline
-        found: npt.NDArray[np.int64] = (
-            outline.addresses[self.numbers] + outline.offsets[self.numbers] * self.dtype.itemsize
-        )
-        return found
 
     def __len__(self) -> int:
         return len(self.numbers)
