@@ -10,6 +10,7 @@ void bind_draws(nb::module_& module);
 void bind_parquet(nb::module_& module);
 void bind_cache(nb::module_& module);
 void bind_gather(nb::module_& module);
+void bind_packing(nb::module_& module);
 void bind_permutation(nb::module_& module);
 void bind_read(nb::module_& module);
 void bind_trace_events(nb::module_& module);

@@ -350,6 +350,21 @@ def expand(slot: numpy.typing.NDArray[numpy.int64], first: numpy.typing.NDArray[
     Write slot and row of each of the consecutive rows that units [B] are made of.
     """
 
+def best_fit(lengths: numpy.typing.NDArray[numpy.int64], length: int, document: numpy.typing.NDArray[numpy.int64], first: numpy.typing.NDArray[numpy.int64], starts: numpy.typing.NDArray[numpy.int64]) -> int:
+    """
+    Write document and first token of each piece, row by row, and each row's first piece; return how many rows.
+    """
+
+def fill_places(num: numpy.typing.NDArray[numpy.int64], offsets: numpy.typing.NDArray[numpy.int64], ids: numpy.typing.NDArray[numpy.int32], positions: numpy.typing.NDArray[numpy.int32]) -> None:
+    """
+    Write each token's segment, counted from 1 in its packed row, and its place in that segment; 0 is padding.
+    """
+
+def pack_values(num: numpy.typing.NDArray[numpy.int64], offsets: numpy.typing.NDArray[numpy.int64], length: int, memory: numpy.typing.NDArray[numpy.uint8], sources: numpy.typing.NDArray[numpy.int64], num_values: numpy.typing.NDArray[numpy.int64], end: numpy.typing.NDArray[numpy.uint8], pad: numpy.typing.NDArray[numpy.uint8], out: numpy.typing.NDArray[numpy.uint8]) -> None:
+    """
+    Copy a field's values to their tokens, from each segment's first byte in `memory`; then `end`s, then `pad`s.
+    """
+
 def permute(index: numpy.typing.NDArray[numpy.int64], start: int, size: int, key: int, out: numpy.typing.NDArray[numpy.int64]) -> None:
     """
     Write where each index goes among `size` values; both count from `start`.

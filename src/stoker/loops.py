@@ -35,13 +35,7 @@ _LOADED = (
     "stoker.gather.join_kernels",
     "stoker.windows.read_kernels",
 )
-# What only some use, when they come to it.
-_OTHERS = (
-    "stoker.feed.units.kernels",
-    "stoker.source.units.fit_kernels",
-)
-
-NAMES = (*_LOADED, *_OTHERS)
+NAMES = _LOADED
 
 # What a batch that is made meanwhile leaves to the loading thread: half as long as the last one took, at most 20 ms.
 # Two threads make batches of 4,096 rows with lists, on two cores, beside a compiler that alone takes 9 s: all loops are

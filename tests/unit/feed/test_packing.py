@@ -1,4 +1,4 @@
-"""Packing in compiled loops and in plain NumPy."""
+"""Packed rows: every token at its place, whatever way it is copied."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stoker._native import fill_places, pack_values
 from stoker.feed.units.expand import Packed
-from stoker.feed.units.packing import copy_ranges, fill_places
 from stoker.gather.buffers import plain_buffer
 from stoker.source.units.asked import Pack
 from stoker.source.units.count import pack_lengths
-
-pytest.importorskip("numba")
 
 chunk_lengths = st.lists(st.lists(st.integers(0, 30), max_size=12), min_size=1, max_size=4)
 
@@ -27,13 +25,9 @@ def test_every_token_stands_at_one_place_and_ids_and_positions_say_which(chunks,
     seen = []
     for c, num in enumerate(packed.num_units.tolist()):
         segments = packed.segments(np.full(num, c), np.arange(num))
-        filled = {}
-        for compiled in (True, False):
-            ids, positions = np.full((2, num, length), -1, dtype=np.int32)
-            fill_places(segments, length, ids, positions, compiled=compiled)
-            filled[compiled] = ids.tolist(), positions.tolist()
-        assert filled[True] == filled[False]
-        for unit, (ids, positions) in enumerate(zip(*filled[True], strict=True)):
+        all_ids, all_positions = np.full((2, num, length), -1, dtype=np.int32)
+        fill_places(segments.num, segments.offsets, all_ids, all_positions)
+        for unit, (ids, positions) in enumerate(zip(all_ids.tolist(), all_positions.tolist(), strict=True)):
             assert ids == sorted(ids, key=lambda i: (i == 0, i)), "padding comes last"
             first = int(segments.offsets[unit])
             assert [at for i, at in zip(ids, positions, strict=True) if i] == [
@@ -53,22 +47,29 @@ def test_every_token_stands_at_one_place_and_ids_and_positions_say_which(chunks,
         assert packed.num_units.tolist() == [-(-sum(n + num_ends for n in chunk) // length) for chunk in chunks]
 
 
-@given(data=st.data(), value_bytes=st.sampled_from([1, 2, 3, 4, 8, 12]))
-def test_compiled_and_plain_copies_agree(data, value_bytes):
-    memory = np.random.default_rng(0).integers(0, 256, 960, dtype=np.uint8)
-    num = np.array(data.draw(st.lists(st.integers(0, 5), max_size=8)), dtype=np.int64)
-    starts = np.array(data.draw(st.lists(st.integers(0, 20), min_size=len(num), max_size=len(num))), dtype=np.int64)
-    slot = np.arange(len(num)) % 2
-    target = np.cumsum(num + 1) - num - 1
-    outs = [np.zeros((60, value_bytes), dtype=np.uint8) for _ in range(2)]
-    for out, compiled in zip(outs, (True, False), strict=True):
-        sources = 480 * slot + starts * value_bytes
-        copy_ranges(memory, sources, value_bytes, num, target, out, compiled=compiled)
-    np.testing.assert_array_equal(*outs)
-    for s in range(len(num)):
-        begin = 480 * slot[s] + starts[s] * value_bytes
-        expected = memory[begin : begin + num[s] * value_bytes].reshape(-1, value_bytes)
-        np.testing.assert_array_equal(outs[0][target[s] : target[s] + num[s]], expected)
+@given(
+    rows=st.lists(st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=4), max_size=5),
+    value_bytes=st.sampled_from([0, 1, 2, 3, 4, 8, 12, 70]),
+    room=st.integers(0, 9),
+)
+def test_values_come_first_then_each_segments_end_then_padding(rows, value_bytes, room):
+    rng = np.random.default_rng(0)
+    memory = rng.integers(0, 256, 2000, dtype=np.uint8)
+    num_values = [num for row in rows for num, _ in row]
+    num = [num + is_ended for row in rows for num, is_ended in row]
+    sources = rng.integers(0, 2000 - 5 * value_bytes, len(num))
+    end, pad = np.full((2, value_bytes), [[7], [9]], np.uint8)
+    length = 6 * 4 + room
+    out = np.zeros(len(rows) * length * value_bytes, np.uint8)
+    offsets = np.cumsum([0, *map(len, rows)])
+    places = (memory, sources, np.array(num_values, np.int64))
+    pack_values(np.array(num, np.int64), offsets, length, *places, end, pad, out)
+    values = iter(zip(sources.tolist(), num_values, num, strict=True))
+    for row, found in zip(rows, out.reshape(len(rows), length * value_bytes), strict=True):
+        expected = b""
+        for source, n, tokens in [next(values) for _ in row]:
+            expected += memory[source : source + n * value_bytes].tobytes() + end.tobytes() * (tokens - n)
+        assert found.tobytes() == expected.ljust(length * value_bytes, b"\x09")
 
 
 @pytest.mark.parametrize("length", [64, 1000, 2047])
@@ -81,20 +82,19 @@ def test_large_batches_which_go_past_the_caches_have_every_token_at_its_place(le
     num = min(int(packed.num_units[0]), (3 << 20) // (4 * length))
     assert num * length * 4 > 1 << 20
     segments = packed.segments(np.zeros(num, dtype=np.int64), rng.permutation(num))
-    filled = []
-    for compiled in (True, False):
-        ids, positions = (plain_buffer(num * length * 4).view(np.int32).reshape(num, length) for _ in range(2))
-        fill_places(segments, length, ids, positions, compiled=compiled)
-        filled.append((ids, positions))
-    for fast, plain in zip(*filled, strict=True):
-        np.testing.assert_array_equal(fast, plain)
-    tokens = rng.integers(0, 256, 4 * int(counts.sum()) + 8, dtype=np.uint8)
-    starts = np.concatenate([[0], np.cumsum(counts)])[segments.row]
-    target = np.repeat(np.arange(num), np.diff(segments.offsets)) * length + segments.at
-    copied = []
-    for compiled in (True, False):
-        out = plain_buffer(num * length * 4).view(np.int32)
-        out[:] = -1
-        copy_ranges(tokens, (starts + segments.first) * 4, 4, segments.num, target, out, compiled=compiled)
-        copied.append(out)
-    np.testing.assert_array_equal(*copied)
+    ids, positions, copied = (plain_buffer(num * length * 4).view(np.int32).reshape(num, length) for _ in range(3))
+    fill_places(segments.num, segments.offsets, ids, positions)
+    tokens = np.arange(counts.sum(), dtype=np.int32)
+    sources = 4 * (np.concatenate([[0], np.cumsum(counts)])[segments.row] + segments.first)
+    places = (tokens.view(np.uint8), sources, segments.num)
+    pad = np.full(4, 255, np.uint8)
+    pack_values(segments.num, segments.offsets, length, *places, pad, pad, copied.reshape(-1).view(np.uint8))
+    for row in range(num):
+        of_row = slice(segments.offsets[row], segments.offsets[row + 1])
+        begins, nums = sources[of_row] // 4, segments.num[of_row]
+        padding = np.zeros(length - nums.sum(), np.int32)
+        expected = np.concatenate([np.arange(n) for n in nums] + [padding])
+        assert np.array_equal(positions[row], expected)
+        assert np.array_equal(ids[row], np.concatenate([np.repeat(np.arange(len(nums)) + 1, nums), padding]))
+        values = [np.arange(begin, begin + n) for begin, n in zip(begins, nums, strict=True)]
+        assert np.array_equal(copied[row], np.concatenate([*values, padding - 1]))

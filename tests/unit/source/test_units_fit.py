@@ -1,14 +1,11 @@
-"""Best-fit packing: against a slow search, compiled against plain."""
+"""Best-fit packing, against a slow search."""
 
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker import loops
-from stoker.source.units import fit
 from stoker.source.units.fit import best_fit
 
 
@@ -35,21 +32,6 @@ def test_pieces_go_where_they_leave_the_least_room(lengths, length):
         for a, b in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)
     ]
     assert rows == slow_rows(lengths, length)
-
-
-@given(seed=st.integers(0, 1 << 32), num=st.integers(0, 500), length=st.integers(1, 130))
-def test_compiled_and_plain_packing_agree(seed, num, length):
-    kernels = loops.find("stoker.source.units.fit_kernels")
-    if kernels is None:
-        pytest.skip("there are no compiled loops")
-    sizes = -np.sort(-np.random.default_rng(seed).integers(1, length + 1, num))
-    found = []
-    for place in (fit.place_pieces, kernels.place_pieces):
-        tables, rows = fit._tables(len(sizes), length), np.empty(len(sizes), np.int64)
-        place(sizes, length, *tables, rows)
-        found.append((*tables, rows))
-    for plain, compiled in zip(*found, strict=True):
-        np.testing.assert_array_equal(plain, compiled)
 
 
 def test_hardly_any_room_is_left_where_documents_are_short():

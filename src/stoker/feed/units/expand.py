@@ -47,7 +47,6 @@ class Segments(NamedTuple):
         first: Its first token here, within the document. Shape [S].
         num: How many tokens of it stand here, its end included. Shape [S].
         lengths: How many tokens the whole document has, its end included. Shape [S].
-        at: Where in the packed row it begins. Shape [S].
         offsets: Where each packed row's segments begin, and the end. Shape [B + 1].
     """
 
@@ -55,7 +54,6 @@ class Segments(NamedTuple):
     first: Int64
     num: Int64
     lengths: Int64
-    at: Int64
     offsets: Int64
 
 
@@ -207,21 +205,18 @@ class Packed:
         end = np.minimum(begin + self.length, tokens[row_starts[chunk + 1]])
         low = np.searchsorted(tokens, begin, side="right") - 1
         offsets = offsets_of(np.searchsorted(tokens, end, side="left") - low)
-        document, num_units = ranges(low, offsets), np.diff(offsets)
+        document, counts = ranges(low, offsets), np.diff(offsets)
         start, stop = tokens[document], tokens[document + 1]
-        begins = np.repeat(begin, num_units)
-        first, last = np.maximum(start, begins), np.minimum(stop, np.repeat(end, num_units))
+        first, last = np.maximum(start, np.repeat(begin, counts)), np.minimum(stop, np.repeat(end, counts))
         filled = np.flatnonzero(last > first)
         if filled.size < document.size:  # documents without tokens are no segments
             offsets = np.searchsorted(filled, offsets).astype(np.int64)
-            document, start, stop, begins = document[filled], start[filled], stop[filled], begins[filled]
-            first, last = first[filled], last[filled]
+            document, start, stop, first, last = (of[filled] for of in (document, start, stop, first, last))
         return Segments(
             row=document - np.repeat(row_starts[chunk], np.diff(offsets)),
             first=first - start,
             num=last - first,
             lengths=stop - start,
-            at=first - begins,
             offsets=offsets,
         )
 
@@ -234,14 +229,11 @@ class Packed:
         row, first = arrays["piece_rows"][piece], arrays["piece_firsts"][piece]
         document = row + np.repeat(row_starts[chunk], counts)
         lengths = arrays["token_starts"][document + 1] - arrays["token_starts"][document]
-        num = np.minimum(lengths - first, self.length)
-        ends = offsets_of(num)
         return Segments(
             row=row,
             first=first,
-            num=num,
+            num=np.minimum(lengths - first, self.length),
             lengths=lengths,
-            at=ends[:-1] - np.repeat(ends[offsets[:-1]], counts),
             offsets=offsets,
         )
 

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from stoker._native import fill_places
 from stoker.errors import FieldError
 from stoker.feed.units.expand import Packed, SideBySide, Units
-from stoker.feed.units.packing import PackedPart, fill_places, pack_field
+from stoker.feed.units.packing import PackedPart, pack_field
 from stoker.gather.assemble import Assembled, Once, Part, assemble, lists_between
 from stoker.gather.borders import borders_of
 from stoker.gather.buffers import BufferPool
@@ -319,7 +320,7 @@ class Maker:
         row = 0
         for part in found:
             at = slice(row, row + part.num_rows)
-            fill_places(part.segments, asked.length, ids[at], positions[at])
+            fill_places(part.segments.num, part.segments.offsets, ids[at], positions[at])
             row += part.num_rows
         arrays: Arrays = {name: pack_field(asked, self._spec[name], found, pool) for name in asked.packed}
         arrays |= {"segment_ids": ids, "positions": positions}

@@ -8,20 +8,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from stoker import loops
+from stoker._native import pack_values
 from stoker.errors import FieldMismatchError
 from stoker.feed.units.expand import Segments
 from stoker.gather.borders import Borders
 from stoker.gather.buffers import BufferPool
-from stoker.offsets import ranges
 from stoker.order.plain import Int64
 from stoker.source.units.asked import Pack
-from stoker.spec import Array, Entry, unit_dtype
+from stoker.spec import Array, Entry
 from stoker.windows.window import Window
 
 Int32 = npt.NDArray[np.int32]
-
-_LOOPS = "stoker.feed.units.kernels"
 
 
 class PackedPart(NamedTuple):
@@ -47,32 +44,6 @@ class PackedPart(NamedTuple):
     def num_rows(self) -> int:
         """Packed rows."""
         return len(self.segments.offsets) - 1
-
-
-def fill_places(segments: Segments, length: int, ids: Int32, positions: Int32, *, compiled: bool = True) -> None:
-    """Write each token's segment, counted from 1 in its packed row, and its place in that segment; 0 is padding.
-
-    Args:
-        segments: What B packed rows are made of.
-        length: Tokens of a row.
-        ids: Shape [B, length].
-        positions: Shape [B, length].
-        compiled: False keeps to NumPy.
-    """
-    kernels = loops.find(_LOOPS) if compiled else None
-    if kernels is not None:
-        outs = (out.reshape(-1).view(np.uint8) for out in (ids, positions))
-        first = np.zeros_like(segments.first)  # a document that goes on from another row begins anew
-        kernels.fill_places(first, segments.num, segments.at, segments.offsets, length, *outs)
-        return
-    ids[...] = positions[...] = 0
-    counts = np.diff(segments.offsets)
-    unit = np.repeat(np.arange(len(counts)), counts)
-    ends = np.concatenate([[0], np.cumsum(segments.num)])
-    target = ranges(unit * length + segments.at, ends)
-    rank = np.arange(len(unit)) - np.repeat(segments.offsets[:-1], counts) + 1
-    ids.reshape(-1)[target] = np.repeat(rank, segments.num)
-    positions.reshape(-1)[target] = ranges(np.zeros_like(segments.first), ends)
 
 
 def sequences_of(ids: Int32) -> dict[str, Any]:
@@ -107,19 +78,29 @@ def pack_field(asked: Pack, entry: Entry, parts: Sequence[PackedPart], pool: Buf
     size = num_rows * asked.length
     memory = pool.take(size * entry.value_bytes)[: size * entry.value_bytes]
     out = memory.view(entry.dtype).reshape(size, *entry.shape)
+    end, pad = (_one(entry, values[entry.name]) for values in (asked.end or asked.pad, asked.pad))
     row = 0
     for part in parts:
-        rows = out[row * asked.length : (row + part.num_rows) * asked.length]
-        _pack_part(asked, entry, part, rows)
+        segments = part.segments
+        sources, tokens = part.borders[entry.name].sources, _checked_tokens(asked, entry, part)
+        num_values = np.minimum(segments.num, tokens - segments.first)
+        rows = out[row * asked.length : (row + part.num_rows) * asked.length].reshape(-1).view(np.uint8)
+        places = (part.window.bytes, sources + segments.first * entry.value_bytes, num_values)
+        pack_values(segments.num, segments.offsets, asked.length, *places, end, pad, rows)
         row += part.num_rows
     return out.reshape(num_rows, asked.length, *entry.shape)
 
 
-def _pack_part(asked: Pack, entry: Entry, part: PackedPart, out: Array) -> None:
-    window, segments = part.window, part.segments
-    sources, offsets = part.borders[entry.name]
+def _one(entry: Entry, value: float) -> npt.NDArray[np.uint8]:
+    """Return the bytes of one value of a field."""
+    return np.full(entry.shape, value, entry.dtype).reshape(-1).view(np.uint8)
+
+
+def _checked_tokens(asked: Pack, entry: Entry, part: PackedPart) -> Int64:
+    """Return how many tokens each segment's document has, without its end: as many as values. Shape [S]."""
+    segments = part.segments
     tokens = segments.lengths - asked.num_ends
-    found = np.diff(offsets)
+    found = np.diff(part.borders[entry.name].offsets)
     if not np.array_equal(found, tokens):
         wrong = int(np.flatnonzero(found != tokens)[0])
         raise FieldMismatchError(
@@ -128,51 +109,4 @@ def _pack_part(asked: Pack, entry: Entry, part: PackedPart, out: Array) -> None:
             "every row has as many of both",
             fragment=part.chunks[int(part.slot[wrong])],
         )
-    unit = np.repeat(np.arange(part.num_rows), np.diff(segments.offsets))
-    target = unit * asked.length + segments.at
-    num = np.minimum(segments.num, tokens - segments.first)
-    copy_ranges(window.bytes, sources + segments.first * entry.value_bytes, entry.value_bytes, num, target, out)
-    if asked.end is not None:
-        out[(target + num)[num < segments.num]] = asked.end[entry.name]
-    # Only what lies behind the last document of each row is written twice by nobody and once here.
-    used = np.zeros(part.num_rows, dtype=np.int64)
-    filled = np.flatnonzero(np.diff(segments.offsets))
-    last = segments.offsets[filled + 1] - 1
-    used[filled] = segments.at[last] + segments.num[last]
-    room = np.concatenate([[0], np.cumsum(asked.length - used)])
-    if room[-1]:
-        out[ranges(np.arange(part.num_rows) * asked.length + used, room)] = asked.pad[entry.name]
-
-
-def copy_ranges(
-    memory: Array,
-    sources: Int64,
-    value_bytes: int,
-    num: Int64,
-    target: Int64,
-    out: Array,
-    *,
-    compiled: bool = True,
-) -> None:
-    """Copy ranges of values to their places.
-
-    Args:
-        memory: A region as uint8.
-        sources: First byte of each in `memory`. Shape [S].
-        value_bytes: Bytes of a value.
-        num: Its values. Shape [S].
-        target: Where it goes, as a place in `out`. Shape [S].
-        out: One item, or row of items, a value.
-        compiled: False keeps to NumPy.
-    """
-    if not len(sources) or not value_bytes:
-        return
-    kernels = loops.find(_LOOPS) if compiled else None
-    if kernels is not None:
-        kernels.copy_ranges(memory, sources, num * value_bytes, target * value_bytes, out.reshape(-1).view(np.uint8))
-        return
-    unit = unit_dtype(value_bytes)
-    per_value = value_bytes // unit.itemsize
-    ends = np.concatenate([[0], np.cumsum(num * per_value)])
-    flat = out.reshape(-1).view(unit)
-    flat[ranges(target * per_value, ends)] = memory.view(unit)[ranges(sources // unit.itemsize, ends)]
+    return tokens

@@ -1,0 +1,34 @@
+#include "../packing.h"
+
+#include "bindings.h"
+
+namespace stoker {
+
+void bind_packing(nb::module_& module) {
+  using Input = Array<const int64_t>;
+  module.def(
+      "best_fit",
+      [](const Input& lengths, int64_t length, const Array<int64_t>& document, const Array<int64_t>& first,
+         const Array<int64_t>& starts) { return best_fit(lengths, length, document, first, starts); },
+      nb::arg("lengths"), nb::arg("length"), nb::arg("document"), nb::arg("first"), nb::arg("starts"), WithoutLock{},
+      "Write document and first token of each piece, row by row, and each row's first piece; return how many rows.");
+  module.def(
+      "fill_places",
+      [](const Input& num, const Input& offsets, const Matrix<int32_t>& ids, const Matrix<int32_t>& positions) {
+        fill_places({num, offsets, ids.shape(1)}, ids, positions);
+      },
+      nb::arg("num"), nb::arg("offsets"), nb::arg("ids"), nb::arg("positions"), WithoutLock{},
+      "Write each token's segment, counted from 1 in its packed row, and its place in that segment; 0 is padding.");
+  module.def(
+      "pack_values",
+      [](const Input& num, const Input& offsets, size_t length, const Array<const uint8_t>& memory,
+         const Input& sources, const Input& num_values, const Array<const uint8_t>& end,
+         const Array<const uint8_t>& pad, const Array<uint8_t>& out) {
+        pack_values({num, offsets, length}, memory.data(), sources, num_values, end, pad, out);
+      },
+      nb::arg("num"), nb::arg("offsets"), nb::arg("length"), nb::arg("memory"), nb::arg("sources"),
+      nb::arg("num_values"), nb::arg("end"), nb::arg("pad"), nb::arg("out"), WithoutLock{},
+      "Copy a field's values to their tokens, from each segment's first byte in `memory`; then `end`s, then `pad`s.");
+}
+
+}  // namespace stoker
