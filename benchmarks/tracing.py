@@ -135,12 +135,12 @@ def _cost_of_a_look(loader: Loader) -> float:
     """Return what the status file costs once a second: its processor time."""
     from tempfile import TemporaryDirectory
 
-    from stoker.trace.status import About, Entry, Publisher
+    from stoker.trace.status import About, ShownLoader, StatusWriter
 
     stages = Stages()
     about = About(dataset="data", rank=0, world_size=1, global_batch_size=BATCH_SIZE)
     with TemporaryDirectory() as folder:
-        entry = Entry(Publisher([Path(folder) / "status"]), stages, lambda: (about, loader.stats()))
+        entry = ShownLoader(StatusWriter([Path(folder) / "status"]), stages, lambda: (about, loader.stats()))
         entry.show()
         costs = []
         for second in range(1, 30):

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from stoker import _native
 from stoker.source import thrift
-from stoker.source.fetch import Span
+from stoker.source.fetch import ByteRange
 from stoker.source.footer_numbers import Numbers
 from stoker.source.pages import decoded_leaves
 from stoker.source.pages.column import LeafStream, read_leaf
@@ -187,7 +187,7 @@ def test_words_of_row_groups_with_and_without_a_dictionary_are_of_one_type(kind,
     groups = range(metadata.num_row_groups)
     starts = [start_of(metadata, group, 0) for group in groups]
     spans = [
-        Span(start, start + metadata.row_group(group).column(0).total_compressed_size)
+        ByteRange(start, start + metadata.row_group(group).column(0).total_compressed_size)
         for group, start in zip(groups, starts, strict=True)
     ]
 
@@ -269,7 +269,7 @@ def stream_of(content: bytes, metadata: pq.FileMetaData, **options) -> LeafStrea
     return LeafStream(
         leaf,
         InMemory(content),
-        Span(start, start + column.total_compressed_size),
+        ByteRange(start, start + column.total_compressed_size),
         num_rows=metadata.row_group(0).num_rows,
         num_values=column.num_values,
         codec=CODECS[compression_of(column)],

@@ -97,7 +97,7 @@ def test_the_size_of_blocks_changes_nothing(tmp_path_factory, events, size):
 
     content = json.dumps(events).encode()
     collector = Collector()
-    window = windows.Window(Pieces(content))
+    window = windows.ByteWindow(Pieces(content))
     assert window.next_char() == b"["
     window.skip(1)
     collector.read_array(window)

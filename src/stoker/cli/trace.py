@@ -15,7 +15,7 @@ from stoker.cli.paint import cells, make_console, print_facts, print_json, print
 from stoker.words import bytes_text, count_text
 
 if TYPE_CHECKING:
-    from stoker.trace.profile import Schedule, Trace, TraceResult
+    from stoker.trace.profile import ProfilerTrace, Schedule, TraceResult
     from stoker.trace.profile.result import RankResult
 
 _ENDINGS = (".json", ".json.gz")
@@ -112,7 +112,7 @@ def _files(names: list[str]) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def _read(paths: list[Path]) -> Iterator[Trace]:
+def _read(paths: list[Path]) -> Iterator[ProfilerTrace]:
     """Read one file after the other; one that is no trace is left out, if others are."""
     from stoker.errors import StokerError
     from stoker.trace.profile import read_trace

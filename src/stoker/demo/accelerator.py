@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from stoker.demo.timeline import Stretch
+from stoker.demo.timeline import TimeRange
 from stoker.spec import Arrays
 
 
@@ -31,7 +31,7 @@ class Accelerator(Protocol):
         """
         ...
 
-    def finish(self) -> Sequence[Stretch]:
+    def finish(self) -> Sequence[TimeRange]:
         """Return when each step since the last call ran, by `time.perf_counter`.
 
         Blocks: until the last one is done.
@@ -62,7 +62,7 @@ class SimulatedAccelerator:
         self._clock = clock
         self._wait = wait
         self._free_at = 0.0
-        self._steps: list[Stretch] = []
+        self._steps: list[TimeRange] = []
 
     @property
     def description(self) -> str:
@@ -75,9 +75,9 @@ class SimulatedAccelerator:
         # Who comes before the last step has ended begins right behind it, however late a wait returns: the step was
         # in the accelerator's queue. Who comes later begins now.
         self._free_at = max(self._free_at, self._arrived) + self.step_s
-        self._steps.append(Stretch(self._free_at - self.step_s, self._free_at))
+        self._steps.append(TimeRange(self._free_at - self.step_s, self._free_at))
 
-    def finish(self) -> Sequence[Stretch]:
+    def finish(self) -> Sequence[TimeRange]:
         """Return when the steps ran."""
         self._wait_until_free()
         steps, self._steps = self._steps, []

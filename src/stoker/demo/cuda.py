@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from stoker.demo.timeline import Stretch
+from stoker.demo.timeline import TimeRange
 from stoker.demo.ways.way import BATCH_SIZE
 from stoker.spec import Array, Arrays, Ragged
 
@@ -64,11 +64,11 @@ class CudaAccelerator:
             self._steps[-1][1].synchronize()
         self._steps.append((start, stop))
 
-    def finish(self) -> Sequence[Stretch]:
+    def finish(self) -> Sequence[TimeRange]:
         """Return when the steps ran, by the GPU's own clock set to the host's."""
         torch.cuda.synchronize()
         steps = [
-            Stretch(
+            TimeRange(
                 self._began_at + self._began.elapsed_time(start) / 1e3,
                 self._began_at + self._began.elapsed_time(stop) / 1e3,
             )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from stoker.demo.accelerator import Accelerator
 from stoker.demo.data import CHECKED_COLUMN, checksum_of
 from stoker.demo.link import MeteredLink
-from stoker.demo.timeline import Stretch, busy_over_time, busy_s, waited_s
+from stoker.demo.timeline import TimeRange, busy_over_time, busy_s, waited_s
 from stoker.demo.ways.arrays import STACKED, num_rows_of
 from stoker.demo.ways.way import Way
 from stoker.spec import Arrays, Ragged
@@ -64,14 +64,14 @@ def measure_epoch(
         link: What the way reads through, for its meter.
         on_batch: Told of each batch, in the time that counts.
     """
-    fetches: list[Stretch] = []
+    fetches: list[TimeRange] = []
     num_rows = checksum = 0
     remote_before = link.bytes_read
     cpu_before = time.process_time()
     start = asked = time.perf_counter()
     with closing(way.epoch(epoch)) as batches:
         for batch in batches:
-            fetches.append(Stretch(asked, time.perf_counter()))
+            fetches.append(TimeRange(asked, time.perf_counter()))
             accelerator.step(batch)
             num_rows += num_rows_of(batch)
             checksum += _checksum(batch)

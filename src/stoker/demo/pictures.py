@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from stoker.demo.measure import BIN_S
-from stoker.demo.results import ARROW, RAM, STOKER, DemoResult, Share, WayResult
+from stoker.demo.results import ARROW, RAM, STOKER, DemoResult, TimeShares, WayResult
 
 # Ways whose first epoch differs from the later ones, for it fills a cache.
 _CACHING = (ARROW, STOKER)
@@ -39,7 +39,7 @@ def _bar_row(way: WayResult) -> str:
     )
 
 
-def _bar(share: Share, kind: str, label: str) -> str:
+def _bar(share: TimeShares, kind: str, label: str) -> str:
     parts = (("busy", share.busy), ("other", share.other), ("waited", share.waited))
     return (
         f'<div class="bar {kind}" role="img" aria-label="{escape(label)}">'

@@ -17,7 +17,7 @@ GOAL = 0.95
 
 
 @dataclass(frozen=True, kw_only=True)
-class Share:
+class TimeShares:
     """Several epochs taken together, as shares of their time.
 
     Attributes:
@@ -56,12 +56,12 @@ class WayResult:
     has_all_rows: bool = True
 
     @property
-    def first(self) -> Share:
+    def first(self) -> TimeShares:
         """The first epoch."""
         return share_of(self.epochs[:1])
 
     @property
-    def later(self) -> Share:
+    def later(self) -> TimeShares:
         """The epochs behind the first; the first itself where there is no other."""
         return share_of(self.epochs[1:] or self.epochs)
 
@@ -158,12 +158,12 @@ class DemoResult:
         }
 
 
-def share_of(epochs: Sequence[EpochResult]) -> Share:
+def share_of(epochs: Sequence[EpochResult]) -> TimeShares:
     """Return epochs as shares of the time they took together."""
     wall_s = sum(epoch.wall_s for epoch in epochs)
     busy = sum(epoch.busy_s for epoch in epochs) / wall_s
     waited = sum(epoch.waited_s for epoch in epochs) / wall_s
-    return Share(
+    return TimeShares(
         busy=busy,
         waited=waited,
         other=max(0.0, 1 - busy - waited),

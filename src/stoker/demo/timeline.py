@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 
-class Stretch(NamedTuple):
+class TimeRange(NamedTuple):
     """A stretch of time in seconds."""
 
     start: float
     stop: float
 
 
-def busy_s(steps: Sequence[Stretch]) -> float:
+def busy_s(steps: Sequence[TimeRange]) -> float:
     """Return how long the accelerator computed. Steps do not overlap."""
     return sum(step.stop - step.start for step in steps)
 
 
-def waited_s(fetches: Sequence[Stretch], steps: Sequence[Stretch], *, start: float) -> float:
+def waited_s(fetches: Sequence[TimeRange], steps: Sequence[TimeRange], *, start: float) -> float:
     """Return how long the accelerator had nothing to do because the loop was waiting for a batch.
 
         fetches  ──█████──────██──────────    the loop waits for batch 0, batch 1
@@ -38,7 +38,7 @@ def waited_s(fetches: Sequence[Stretch], steps: Sequence[Stretch], *, start: flo
     return total
 
 
-def busy_over_time(steps: Sequence[Stretch], *, start: float, stop: float, bin_s: float) -> list[float]:
+def busy_over_time(steps: Sequence[TimeRange], *, start: float, stop: float, bin_s: float) -> list[float]:
     """Return the share of each `bin_s` between `start` and `stop` that steps take; the last may be shorter."""
     num_bins = max(1, -int(-(stop - start) // bin_s))
     busy = [0.0] * num_bins

@@ -28,7 +28,7 @@ from stoker.doctor.results import (
     DoctorResult,
     GpuFacts,
     Rate,
-    Span,
+    RunSpan,
     StageResult,
     StepFacts,
 )
@@ -92,7 +92,7 @@ class Examined:
     memory_bytes_s: float
     gpus: tuple[GpuFacts, ...]
     gpu_note: str
-    timeline: tuple[Span, ...]
+    timeline: tuple[RunSpan, ...]
     opened_s: float
     speeds: tuple[float, ...]
     notes: tuple[str, ...]

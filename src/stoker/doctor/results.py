@@ -373,7 +373,7 @@ class Verified:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Span:
+class RunSpan:
     """A piece of work in the run of today's path.
 
     Attributes:
@@ -491,7 +491,7 @@ class DoctorResult:
     gpus: tuple[GpuFacts, ...]
     gpu_note: str
     verified: Verified | None
-    timeline: tuple[Span, ...]
+    timeline: tuple[RunSpan, ...]
     machine: dict[str, str]
     versions: dict[str, str]
     command: str

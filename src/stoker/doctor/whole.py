@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from stoker.doctor.meter import Contention
-from stoker.doctor.results import Rate, Span
+from stoker.doctor.results import Rate, RunSpan
 from stoker.doctor.sampled import BUILD_CPU, BUILT
 from stoker.doctor.step import Step
 from stoker.machine import cores
@@ -269,7 +269,7 @@ def build_cpu_s(listener: Listener) -> float | None:
     return sum(cpu_s for cpu_s, _ in counted) / num_samples if len(counted) >= _MIN_BUILT // 2 and num_samples else None
 
 
-def spans_of(whole: Whole, listener: Listener, *, step_s: float, from_s: float, length_s: float) -> tuple[Span, ...]:
+def spans_of(whole: Whole, listener: Listener, *, step_s: float, from_s: float, length_s: float) -> tuple[RunSpan, ...]:
     """Return a stretch of a run as tracks: who built, when the loop waited, when the step ran.
 
     Args:
@@ -279,12 +279,12 @@ def spans_of(whole: Whole, listener: Listener, *, step_s: float, from_s: float, 
         from_s: When to begin, by `time.perf_counter`.
         length_s: How long.
     """
-    spans: list[Span] = []
+    spans: list[RunSpan] = []
 
     def add(track: str, stage: str, start: float, stop: float) -> None:
         start, stop = max(start, from_s), min(stop, from_s + length_s)
         if stop > start:
-            spans.append(Span(track=track, stage=stage, start_s=start - from_s, stop_s=stop - from_s))
+            spans.append(RunSpan(track=track, stage=stage, start_s=start - from_s, stop_s=stop - from_s))
 
     names: dict[int, str] = {}
     ended: dict[int, float] = {}

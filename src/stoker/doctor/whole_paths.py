@@ -13,7 +13,7 @@ from stoker.doctor.causes import KEEPS_UP
 from stoker.doctor.clock import Clock
 from stoker.doctor.costs import Plan
 from stoker.doctor.flow import rate_of
-from stoker.doctor.results import ARROW, SOURCE, TENSORS, Rate, Span
+from stoker.doctor.results import ARROW, SOURCE, TENSORS, Rate, RunSpan
 from stoker.doctor.runs import Sample, run_arrow, run_source, run_tensors, warm_up
 from stoker.doctor.settings import DoctorSettings
 from stoker.doctor.together import computes, settled
@@ -58,7 +58,7 @@ class WholePaths:
         step_s: float,
     ) -> None:
         self.measured: dict[str, Rate] = {}
-        self.timeline: tuple[Span, ...] = ()
+        self.timeline: tuple[RunSpan, ...] = ()
         self.notes: list[str] = []
         self._sample = sample
         self._settings = settings

@@ -32,7 +32,7 @@ def closing(
     runs: weakref.WeakSet[Run],
     beginning: threading.Lock,
     opened: Opened,
-    shown: status.Entry,
+    shown: status.ShownLoader,
     pools: Sequence[BufferPool],
 ) -> Callable[[], None]:
     """Return what ends everything a loader has begun, without referring to the loader.

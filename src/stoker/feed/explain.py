@@ -49,7 +49,7 @@ class SourceRow(NamedTuple):
     dataset: str | None = None
 
 
-class Places(NamedTuple):
+class SourceRows(NamedTuple):
     """Where samples lie. Shape [B] each.
 
     Attributes:
@@ -90,7 +90,7 @@ class Explanation(Sequence[SourceRow]):
     step: int
     shard: Shard
     urls: Sequence[str]
-    places: Places
+    places: SourceRows
     chunk: Int64
     chunk_row: Int64
     is_padding: npt.NDArray[np.bool_]
@@ -241,7 +241,7 @@ def chunk_of_row(catalogue: Catalogue, url: str, row_group: int, row: int) -> tu
     return _chunk_of(catalogue, _file_of(catalogue, url), row_group, row)
 
 
-def locate_rows(catalogue: Catalogue, chunk: Int64, row: Int64) -> Places:
+def locate_rows(catalogue: Catalogue, chunk: Int64, row: Int64) -> SourceRows:
     """Return file, row group and row of samples.
 
     Args:
@@ -252,7 +252,7 @@ def locate_rows(catalogue: Catalogue, chunk: Int64, row: Int64) -> Places:
     Raises:
         SourceError: A footer cannot be read.
     """
-    places = Places(*(np.full(chunk.size, -1, dtype=np.int64) for _ in range(3)))
+    places = SourceRows(*(np.full(chunk.size, -1, dtype=np.int64) for _ in range(3)))
     by_chunk = np.argsort(chunk, kind="stable")
     numbers, begins = np.unique(chunk[by_chunk], return_index=True)
     for number, members in zip(numbers.tolist(), np.split(by_chunk, begins[1:]), strict=False):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stoker.feed.explain import Explanation, Places, Use, chunk_of_row, explain, locate_rows
+from stoker.feed.explain import Explanation, SourceRows, Use, chunk_of_row, explain, locate_rows
 from stoker.feed.orders import Orders
 from stoker.feed.sets import Sets
 from stoker.offsets import offsets_of, ranges
@@ -31,7 +31,7 @@ def explain_all(opened: Sets, orders: Orders, steps: Steps, step: int, *, epoch:
     row, unit = _rows(samples, orders)
     whose, chunk = samples.component[unit], samples.chunk[unit]
     firsts = np.cumsum([0, *(len(one.catalogue.files) for one in opened.chunks)])
-    places = Places(*(np.full(whose.size, -1, dtype=np.int64) for _ in range(3)))
+    places = SourceRows(*(np.full(whose.size, -1, dtype=np.int64) for _ in range(3)))
     for which in np.unique(whose).tolist():
         members = np.flatnonzero(whose == which)
         inside = locate_rows(opened.chunks[which].catalogue, chunk[members], row[members])

@@ -226,7 +226,7 @@ class Loader:
         )
         self._runs: weakref.WeakSet[Run] = weakref.WeakSet()
         self._beginning = threading.Lock()
-        shown = status.Entry(status.publisher(), self._stages, _look(weakref.ref(self), name))
+        shown = status.ShownLoader(status.publisher(), self._stages, _look(weakref.ref(self), name))
         pools: list[BufferPool] = []
         self._close_all = weakref.finalize(
             self, close_from_any_thread, closing(self._runs, self._beginning, self._opened, shown, pools)

@@ -35,11 +35,11 @@ from stoker.source.storage import UNKNOWN, Storage
 from stoker.source.stores import store_of
 from stoker.source.survey import Cut, Survey, keep_survey, kept_survey, read_layouts, survey
 from stoker.source.tables import open_table
-from stoker.source.tables.table import Table, table_source
+from stoker.source.tables.table import LakeTable, table_source
 from stoker.source.units.cutting import cut_between_runs
 from stoker.source.units.reading import OnCount
 from stoker.source.units.runs import find_runs
-from stoker.source.urls import Place, Source, check_name, common_scheme, name_bytes, place_of, scheme_of
+from stoker.source.urls import Location, Source, check_name, common_scheme, name_bytes, place_of, scheme_of
 from stoker.spec import Field, parse_size
 from stoker.trace.stages import OnStage, ignore_stage, timed
 
@@ -290,7 +290,7 @@ class Dataset:
 
     def _list(
         self, found: _Lazy, storage: Storage, *, is_local: bool, num_threads: int
-    ) -> tuple[Table | None, list[Listed]]:
+    ) -> tuple[LakeTable | None, list[Listed]]:
         """Return the files, and the table that they belong to, if it is one."""
         if self.table is None:
             return None, list_sources(self._places(), storage, is_local=is_local)
@@ -300,7 +300,7 @@ class Dataset:
     def _look_through(
         self,
         listed: list[Listed],
-        table: Table | None,
+        table: LakeTable | None,
         make: Callable[[Survey, Footers], Catalogue],
         storage: Storage,
         footers: Footers,
@@ -376,7 +376,7 @@ class Dataset:
         )
         return cut, columns, needed
 
-    def _pinned(self, table: Table | None) -> Dataset:
+    def _pinned(self, table: LakeTable | None) -> Dataset:
         """Return the same data set at the version that was found: whoever opens it later opens that one."""
         if self.table is None or table is None:
             return self
@@ -434,11 +434,11 @@ class Dataset:
     def _named(self) -> Sequence[Source]:
         return self.sources if self.table is None else (self.table.place,)
 
-    def _places(self) -> list[Place]:
+    def _places(self) -> list[Location]:
         """Return the sources as the storage knows them: local ones as absolute paths."""
         is_local = self.is_local and (self.table is None or not self.table.may_be_in_catalog)
         places = [place_of(source, is_local=is_local) for source in self._named()]
-        return places if self.table is None else [Place(place.name) for place in places]
+        return places if self.table is None else [Location(place.name) for place in places]
 
     def _kept_paths(
         self, folder: Path | str | None, runs: RunRule | None, store: Mapping[str, object]
@@ -488,7 +488,7 @@ class _Lazy:
         return self.storage.read(url, offset, num_bytes)
 
 
-def _footers(storage: Storage, path: Path | None, table: Table | None, *, refresh: bool) -> Footers:
+def _footers(storage: Storage, path: Path | None, table: LakeTable | None, *, refresh: bool) -> Footers:
     return Footers(storage, path=path, table=None if table is None else (table.schema, table.by_id), refresh=refresh)
 
 

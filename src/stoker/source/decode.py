@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from stoker.errors import SourceError
 from stoker.source import thrift
 from stoker.source.failures import decoding
-from stoker.source.fetch import Ranges, RangesFile, Span
+from stoker.source.fetch import ByteRange, Ranges, RangesFile
 from stoker.source.instants import check_instants, int96_paths
 from stoker.source.pages import Leaf, decoded_leaves
 
@@ -54,7 +54,7 @@ def decode_row_groups(
     *,
     row_groups: Sequence[int],
     leaves: Sequence[int],
-    spans: Sequence[Span],
+    spans: Sequence[ByteRange],
     num_rows: int,
     coded: Collection[str] = (),
     where: str,

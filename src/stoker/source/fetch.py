@@ -43,7 +43,7 @@ def ignore_stage(name: str, start_ns: int, stop_ns: int, num_bytes: int) -> None
     """Do nothing: the stage of somebody who does not ask."""
 
 
-class Span(NamedTuple):
+class ByteRange(NamedTuple):
     """Bytes [start, stop) of a file."""
 
     start: int
@@ -52,7 +52,7 @@ class Span(NamedTuple):
 
 def column_chunks(
     chunks: npt.NDArray[np.int64], *, size_bytes: int, name: Callable[[int], str], url: str
-) -> list[Span]:
+) -> list[ByteRange]:
     """Return where the column chunks of a row group lie.
 
     Args:
@@ -78,32 +78,36 @@ def column_chunks(
             "the footer is corrupt",
             url=url,
         )
-    return list(map(Span, start.tolist(), (start + length).tolist()))
+    return list(map(ByteRange, start.tolist(), (start + length).tolist()))
 
 
 def plan_ranges(
-    chunks: Iterable[Span], *, size_bytes: int, max_hole_bytes: int = MAX_HOLE_BYTES, slack_bytes: int = _SLACK_BYTES
-) -> list[Span]:
+    chunks: Iterable[ByteRange],
+    *,
+    size_bytes: int,
+    max_hole_bytes: int = MAX_HOLE_BYTES,
+    slack_bytes: int = _SLACK_BYTES,
+) -> list[ByteRange]:
     """Return the ranges to fetch, ascending and apart: every chunk lies in one of them."""
-    spans: list[Span] = []
+    spans: list[ByteRange] = []
     for start, stop in sorted(chunks):
         stop = min(stop + slack_bytes, size_bytes)
         if stop <= start:
             continue
         start = 0 if start <= _MAGIC_BYTES else start
         if spans and start - spans[-1].stop <= max_hole_bytes:
-            spans[-1] = Span(spans[-1].start, max(spans[-1].stop, stop))
+            spans[-1] = ByteRange(spans[-1].start, max(spans[-1].stop, stop))
         else:
-            spans.append(Span(start, stop))
+            spans.append(ByteRange(start, stop))
     return spans
 
 
-def plan_requests(span: Span, *, max_request_bytes: int = MAX_REQUEST_BYTES) -> list[Span]:
+def plan_requests(span: ByteRange, *, max_request_bytes: int = MAX_REQUEST_BYTES) -> list[ByteRange]:
     """Return `span` cut into requests of about one size, none larger than `max_request_bytes`."""
     size = span.stop - span.start
     num_requests = max(1, -(-size // max_request_bytes))
     each = -(-size // num_requests)
-    return [Span(start, min(start + each, span.stop)) for start in range(span.start, span.stop, each)]
+    return [ByteRange(start, min(start + each, span.stop)) for start in range(span.start, span.stop, each)]
 
 
 def requests_at_once(num_bytes: float) -> int:
@@ -131,7 +135,7 @@ def check_unchanged(info: ObjectInfo, storage: Storage) -> None:
         )
 
 
-def fetch_local(info: ObjectInfo, storage: Storage, spans: Sequence[Span]) -> Ranges:
+def fetch_local(info: ObjectInfo, storage: Storage, spans: Sequence[ByteRange]) -> Ranges:
     """Read `spans` of one local file, in the calling thread; look the file up afterwards, with `check_unchanged`.
 
     Raises:
@@ -140,7 +144,7 @@ def fetch_local(info: ObjectInfo, storage: Storage, spans: Sequence[Span]) -> Ra
     return Ranges(info, storage, [(span, _read(info, storage, span)) for span in spans])
 
 
-def fetch(info: ObjectInfo, storage: Storage, spans: Sequence[Span]) -> Ranges:
+def fetch(info: ObjectInfo, storage: Storage, spans: Sequence[ByteRange]) -> Ranges:
     """Read `spans` of one remote object, several requests at once, then check that it is still the same.
 
     The check comes after the reads: an object overwritten between a check and a read would be kept as the old one.
@@ -159,7 +163,7 @@ def fetch(info: ObjectInfo, storage: Storage, spans: Sequence[Span]) -> Ranges:
     return Ranges(info, storage, list(zip(requests, parts, strict=True)))
 
 
-def _read_all(info: ObjectInfo, storage: Storage, requests: Sequence[Span]) -> list[memoryview]:
+def _read_all(info: ObjectInfo, storage: Storage, requests: Sequence[ByteRange]) -> list[memoryview]:
     if len(requests) <= 1:  # most chunks are: a thread for it would cost as much as the rest of asking
         return [_read(info, storage, request) for request in requests]
     # Threads for this one fetch: starting them takes microseconds, a remote read milliseconds.
@@ -174,7 +178,7 @@ def _read_all(info: ObjectInfo, storage: Storage, requests: Sequence[Span]) -> l
             raise
 
 
-def _read(info: ObjectInfo, storage: Storage, span: Span) -> memoryview:
+def _read(info: ObjectInfo, storage: Storage, span: ByteRange) -> memoryview:
     return memoryview(storage.read(info.url, span.start, span.stop - span.start)).cast("B")
 
 
@@ -198,7 +202,7 @@ class Ranges:
         self,
         info: ObjectInfo,
         storage: Storage,
-        buffers: Sequence[tuple[Span, memoryview]],
+        buffers: Sequence[tuple[ByteRange, memoryview]],
         *,
         on_wait: Callable[[int, int], None] | None = None,
     ) -> None:
@@ -286,7 +290,7 @@ class RangesFile:
         """Do nothing: the ranges are their owner's."""
 
 
-class Stream(Ranges):
+class StreamedRanges(Ranges):
     """A file whose wanted column chunks are fetched window by window, ahead of a reader that goes through all of them.
 
         column A   |window 0|window 1|window 2|         being read: 0   being fetched: 1
@@ -307,7 +311,7 @@ class Stream(Ranges):
         self,
         info: ObjectInfo,
         storage: Storage,
-        spans: Sequence[Span],
+        spans: Sequence[ByteRange],
         *,
         window_bytes: int,
         num_threads: int,
@@ -370,7 +374,7 @@ class Stream(Ranges):
 class _Column:
     """One column chunk of a stream, and its windows in memory or on their way."""
 
-    def __init__(self, span: Span, window_bytes: int) -> None:
+    def __init__(self, span: ByteRange, window_bytes: int) -> None:
         self.span = span
         self.window_bytes = window_bytes
         self.parts: dict[int, Any] = {}

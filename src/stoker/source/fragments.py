@@ -40,7 +40,7 @@ class RowGroup(NamedTuple):
     is_needed: bool = True
 
 
-class Piece(NamedTuple):
+class FragmentRange(NamedTuple):
     """A fragment of a file: row groups [start, stop), and rows [row_start, row_stop) or (-1, -1) for all."""
 
     start: int
@@ -50,7 +50,7 @@ class Piece(NamedTuple):
     num_rows: int
 
 
-def plan_fragments(row_groups: Sequence[RowGroup], *, chunk_bytes: int) -> list[Piece]:
+def plan_fragments(row_groups: Sequence[RowGroup], *, chunk_bytes: int) -> list[FragmentRange]:
     """Cut one file into fragments of about `chunk_bytes`, in the order of its rows.
 
         row groups   2 3 2 2 | 9 | 40                     bytes, chunk size 10
@@ -61,13 +61,13 @@ def plan_fragments(row_groups: Sequence[RowGroup], *, chunk_bytes: int) -> list[
     Raises:
         ValueError: A row group claims an absurd number of rows.
     """
-    pieces: list[Piece] = []
+    pieces: list[FragmentRange] = []
     start = stop = num_rows = size_bytes = 0  # the fragment that is growing; start == stop: none
 
     def finish() -> None:
         nonlocal start, stop
         if stop > start:
-            pieces.append(Piece(start, stop, -1, -1, num_rows))
+            pieces.append(FragmentRange(start, stop, -1, -1, num_rows))
         start = stop
 
     for i, group in enumerate(row_groups):
@@ -91,13 +91,13 @@ def plan_fragments(row_groups: Sequence[RowGroup], *, chunk_bytes: int) -> list[
     return pieces
 
 
-def _parts(i: int, group: RowGroup, chunk_bytes: int) -> list[Piece]:
+def _parts(i: int, group: RowGroup, chunk_bytes: int) -> list[FragmentRange]:
     """Split a row group into parts of one length, the last one at most that long."""
     num_parts = min(-(-group.size_bytes // chunk_bytes), group.num_rows)
     if num_parts > _MAX_PARTS:
         raise ValueError(f"row group {i} claims {group.num_rows:,} rows and {group.size_bytes:,} bytes")
     part = -(-group.num_rows // num_parts)
     return [
-        Piece(i, i + 1, first, min(first + part, group.num_rows), min(part, group.num_rows - first))
+        FragmentRange(i, i + 1, first, min(first + part, group.num_rows), min(part, group.num_rows - first))
         for first in range(0, group.num_rows, part)
     ]

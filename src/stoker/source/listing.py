@@ -21,7 +21,7 @@ from stoker.errors import SourceError, SourceMissingError
 from stoker.source.logs import check_no_log
 from stoker.source.other_formats import way_out
 from stoker.source.storage import DANGLING, ObjectInfo, Storage
-from stoker.source.urls import GLOB, Place, name_bytes, scheme_of
+from stoker.source.urls import GLOB, Location, name_bytes, scheme_of
 from stoker.words import count_text
 
 # In a folder, what else lies there (CSV, logs, checksums) is left alone; a file that is named is read as it is.
@@ -48,7 +48,7 @@ class Listed:
     deleted: bytes = b""
 
 
-def list_sources(places: Sequence[Place], storage: Storage, *, is_local: bool = False) -> list[Listed]:
+def list_sources(places: Sequence[Location], storage: Storage, *, is_local: bool = False) -> list[Listed]:
     """Return every file that `places` name, by the bytes of their URLs, each once however often it is named.
 
     Args:
@@ -93,7 +93,7 @@ def names_below(files: Sequence[Listed]) -> tuple[str, tuple[str, ...]]:
     return root, tuple(file.info.url[len(root) :] for file in files)
 
 
-def _find(place: Place, storage: Storage, *, is_local: bool) -> list[Listed]:
+def _find(place: Location, storage: Storage, *, is_local: bool) -> list[Listed]:
     if not place.pattern:
         return _find_literal(place.name, storage, is_local=is_local)
     folder, pattern = place.folder, place.pattern

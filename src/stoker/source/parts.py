@@ -22,7 +22,7 @@ import pyarrow as pa
 from stoker.source.decode import check_num_entries, check_num_rows, first_failure, num_entries, opened
 from stoker.source.decoded import decoded_bytes
 from stoker.source.failures import decoding
-from stoker.source.fetch import Ranges, Span
+from stoker.source.fetch import ByteRange, Ranges
 from stoker.source.footer_numbers import Numbers
 from stoker.source.footers import Footer
 from stoker.source.instants import check_instants, int96_paths
@@ -57,7 +57,7 @@ def decode_parts(
     *,
     row_group: int,
     leaves: Sequence[int],
-    spans: Sequence[Span],
+    spans: Sequence[ByteRange],
     part_rows: Sequence[int],
     coded: Collection[str] = (),
     share_out: ShareOut = one_by_one,
@@ -129,7 +129,7 @@ class _RowGroup:
     where: str
     url: str
 
-    def readers(self, spans: Mapping[int, Span]) -> tuple[list[_Reader], list[list[int]], list[str]]:
+    def readers(self, spans: Mapping[int, ByteRange]) -> tuple[list[_Reader], list[list[int]], list[str]]:
         """Return what reads all columns, shares of it by number, and the paths of INT96 columns.
 
         Args:
@@ -178,7 +178,7 @@ class _RowGroup:
         int96 = list(int96_paths(self.footer.metadata, paths_of(rest))) if rest else []
         return [reader for reader, _ in made], shares, int96
 
-    def whole(self, spans: Mapping[int, Span]) -> tuple[list[Leaf], list[pa.Array]]:
+    def whole(self, spans: Mapping[int, ByteRange]) -> tuple[list[Leaf], list[pa.Array]]:
         """Return those of some columns that our own loops know, and all rows of each."""
         known, (arrays,) = decoded_leaves(
             self.ranges,

@@ -12,10 +12,10 @@ import pyarrow as pa
 from stoker.errors import SourceError
 from stoker.source.decode import decode_row_groups
 from stoker.source.fetch import (
+    ByteRange,
     OnStage,
     Ranges,
-    Span,
-    Stream,
+    StreamedRanges,
     check_unchanged,
     column_chunks,
     fetch,
@@ -207,7 +207,7 @@ class RowReader:
         watch.stop(on_stage, fetched_bytes=ranges.num_bytes, decoded_bytes=want.sizes.of(table))
         return table
 
-    def _ranges(self, info: ObjectInfo, chunks: Sequence[Span], watch: Stopwatch) -> Ranges:
+    def _ranges(self, info: ObjectInfo, chunks: Sequence[ByteRange], watch: Stopwatch) -> Ranges:
         """Return the file with what is needed of it: fetched, or to be read by and by where it is local."""
         num_bytes = sum(stop - start for start, stop in chunks)
         if self._is_local and num_bytes >= min(_BY_AND_BY_BYTES * len(chunks), _MANY_BYTES):
@@ -233,7 +233,7 @@ class RowReader:
         chunks = self._chunks(footer, [group], leaves, file.info)
         check_unchanged(file.info, self._storage)
         watch = Stopwatch()
-        stream = Stream(
+        stream = StreamedRanges(
             file.info,
             self._storage,
             chunks,
@@ -271,8 +271,8 @@ class RowReader:
             stream.close()
 
     @staticmethod
-    def _chunks(footer: Footer, groups: Sequence[int], leaves: Sequence[int], info: ObjectInfo) -> list[Span]:
-        spans: list[Span] = []
+    def _chunks(footer: Footer, groups: Sequence[int], leaves: Sequence[int], info: ObjectInfo) -> list[ByteRange]:
+        spans: list[ByteRange] = []
         for g in groups:
 
             def name(i: int, g: int = g) -> str:

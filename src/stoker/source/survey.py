@@ -27,11 +27,11 @@ from stoker.source.each import for_each
 from stoker.source.files import write_aside
 from stoker.source.filters import surviving_row_groups
 from stoker.source.footers import Checked, Footers
-from stoker.source.fragments import Piece, RowGroup, plan_fragments
+from stoker.source.fragments import FragmentRange, RowGroup, plan_fragments
 from stoker.source.listing import Listed, partition_fields, partition_value
 from stoker.source.schema import Layout
 from stoker.source.storage import NOT_LISTED, ObjectInfo, Storage
-from stoker.source.tables.table import Table, check_layout, check_values
+from stoker.source.tables.table import LakeTable, check_layout, check_values
 from stoker.source.unify import unify
 from stoker.source.urls import name_bytes, name_of
 
@@ -76,14 +76,14 @@ class Survey:
     num_rows: Counts
     num_samples: Counts
     null_counts: Mapping[str, Counts]
-    table: Table | None = None
+    table: LakeTable | None = None
 
 
 _ARRAYS = ("file", "start", "stop", "row_start", "row_stop", "num_rows", "num_samples")
 
 
 def read_layouts(
-    listed: Sequence[Listed], footers: Footers, storage: Storage, table: Table | None, *, num_threads: int
+    listed: Sequence[Listed], footers: Footers, storage: Storage, table: LakeTable | None, *, num_threads: int
 ) -> tuple[list[Listed], pa.Schema, pa.Schema]:
     """Read every footer; return the files, the schema that all share or that of their table, and partition columns.
 
@@ -180,9 +180,9 @@ def cut_file(
     file: Listed,
     cut: Cut,
     needed: frozenset[int],
-    plan: Callable[[Sequence[RowGroup]], list[Piece]],
+    plan: Callable[[Sequence[RowGroup]], list[FragmentRange]],
     read: ReadStart,
-) -> tuple[list[Piece], Counts]:
+) -> tuple[list[FragmentRange], Counts]:
     """Return the fragments of one file, and the nulls of each column in each of them: a row a column.
 
     Args:
@@ -216,7 +216,7 @@ def cut_file(
 
 
 def _nulls(
-    layout: Layout, pieces: Sequence[Piece], counts: Counts, needed: Sequence[int], cut: Cut, *, is_picked: bool
+    layout: Layout, pieces: Sequence[FragmentRange], counts: Counts, needed: Sequence[int], cut: Cut, *, is_picked: bool
 ) -> Counts:
     """Return the nulls of each column in each fragment, as far as the footer's statistics say: a row a column.
 
@@ -247,7 +247,7 @@ def _nulls(
 
 
 def _nulls_of_leaves(
-    layout: Layout, pieces: Sequence[Piece], counts: Counts, needed: Sequence[int], *, is_picked: bool
+    layout: Layout, pieces: Sequence[FragmentRange], counts: Counts, needed: Sequence[int], *, is_picked: bool
 ) -> Counts:
     """Return the same of each leaf."""
     num_groups, num_leaves = counts.shape
@@ -276,7 +276,7 @@ def survey(
     footers: Footers,
     *,
     num_threads: int,
-    plan: Callable[[int, Sequence[RowGroup]], list[Piece]] | None = None,
+    plan: Callable[[int, Sequence[RowGroup]], list[FragmentRange]] | None = None,
 ) -> Survey:
     """Cut every file into fragments; `num_samples` is `num_rows` still.
 
@@ -291,7 +291,7 @@ def survey(
     Raises:
         SourceError: A footer contradicts itself.
     """
-    found: list[tuple[list[Piece], Counts] | None] = [None] * len(files)
+    found: list[tuple[list[FragmentRange], Counts] | None] = [None] * len(files)
     by_size = partial(plan_fragments, chunk_bytes=cut.chunk_bytes)
 
     def work(i: int) -> None:
@@ -301,7 +301,7 @@ def survey(
         found[i] = cut_file(checked, files[i], cut, needed, by_size if plan is None else partial(plan, i), read)
 
     for_each(len(files), work, num_threads=num_threads)
-    pieces: list[tuple[int, Piece]] = []
+    pieces: list[tuple[int, FragmentRange]] = []
     nulls: list[Counts] = []
     for i, result in enumerate(found):
         assert result is not None
@@ -390,7 +390,7 @@ def kept_survey(path: Path) -> Survey | None:
         footers=tuple(files["footer"].to_pylist()),
         schema=schema.schema,
         partitions=partitions.schema,
-        table=Table.from_schema(table.schema) if table.schema.metadata else None,
+        table=LakeTable.from_schema(table.schema) if table.schema.metadata else None,
         null_counts=dict(zip(nulls["column"].to_pylist(), _rows_of(nulls["nulls"]), strict=True)),
         **{name: fragments[name].to_numpy() for name in _ARRAYS},
     )

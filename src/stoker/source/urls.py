@@ -33,7 +33,7 @@ _LIKE_URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:/")
 _ESCAPED_GLOB = re.compile("%(2A|3F|5B)", re.IGNORECASE)
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """What a source names, in the words of its storage.
 
     Attributes:
@@ -103,33 +103,33 @@ def without_chain(url: str) -> str:
     return first if "://" in first else url
 
 
-def place_of(source: Source, *, is_local: bool) -> Place:
+def place_of(source: Source, *, is_local: bool) -> Location:
     """Return what a source names, and whether it may be a pattern."""
     if is_local:
         return _local_place(source)
     if isinstance(source, Path):  # a storage of the user's
-        return Place(source.as_posix())
+        return Location(source.as_posix())
     name = without_chain(split_query(source)[0])
     scheme = scheme_of(name)
     # The host of a URL may be [::1], and what stands behind the "?" of a web address is no name of a file.
     start = name.find("/", len(scheme) + 3) + 1 if has_scheme(name) else 0
     if scheme in ("http", "https"):
-        return Place(name) if "?" in name else _split(name, name, start)
+        return Location(name) if "?" in name else _split(name, name, start)
     return _split(name, name, start)
 
 
-def _split(name: str, text: str, start: int) -> Place:
+def _split(name: str, text: str, start: int) -> Location:
     """Return `text` as a place, cut before the first part with a character of globs."""
     glob = GLOB.search(text, max(start, 0))
     if glob is None:
-        return Place(name)
+        return Location(name)
     cut = text.rfind("/", 0, glob.start()) + 1
-    return Place(name, text[:cut], text[cut:])
+    return Location(name, text[:cut], text[cut:])
 
 
-def _local_place(source: Source) -> Place:
+def _local_place(source: Source) -> Location:
     if isinstance(source, Path):
-        return Place(local_path(source))
+        return Location(local_path(source))
     text = source
     if has_scheme(source):
         raw = _FILE_HOST.sub("", source, count=1)
@@ -144,14 +144,14 @@ def _local_place(source: Source) -> Place:
         return place
     folder, pattern = local_path(place.folder or "./"), place.pattern
     if os.path.lexists(path_bytes(place.name)):
-        return Place(place.name)
+        return Location(place.name)
     # A folder on the way that exists is that folder, whatever its name.
     while "/" in pattern:
         first, _, rest = pattern.partition("/")
         if not rest or not os.path.lexists(path_bytes(folder + first)):
             break
         folder, pattern = f"{folder}{first}/", rest
-    return Place(place.name, folder, pattern)
+    return Location(place.name, folder, pattern)
 
 
 def local_path(path: Source, *, ends: str | None = None) -> str:

@@ -155,7 +155,7 @@ def cut_each(fields: Mapping[str, torch.Tensor], sizes: Sequence[int]) -> list[T
     return [dict(zip(fields, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-class _Run(NamedTuple):
+class _FieldRun(NamedTuple):
     """Fields of one dtype and shape that lie side by side in a record.
 
     Attributes:
@@ -181,14 +181,14 @@ class _Run(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def _runs(spec: Spec) -> tuple[_Run, ...]:
+def _runs(spec: Spec) -> tuple[_FieldRun, ...]:
     """Return the fixed-width fields of a spec in the order of the record, those alike together."""
     in_record = sorted(spec.fixed, key=lambda entry: spec.record_offsets[entry.name])
     runs = []
     for (dtype, shape), entries in groupby(in_record, key=lambda entry: (entry.dtype, entry.shape)):
         alike = list(entries)
         runs.append(
-            _Run(
+            _FieldRun(
                 names=tuple(entry.name for entry in alike),
                 dtype=torch_dtype(dtype),
                 shape=shape,

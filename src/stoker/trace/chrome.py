@@ -24,7 +24,7 @@ import socket
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from stoker.trace.stages import Sample, Span
+from stoker.trace.stages import GaugeSample, Span
 
 # The order of tracks in a viewer: whom the others serve comes first.
 _ROLES = (
@@ -49,7 +49,7 @@ class Recording:
 
     name: str
     tracks: Sequence[tuple[str, Sequence[Span], int]]
-    samples: Sequence[Sample]
+    samples: Sequence[GaugeSample]
 
 
 def lines(recordings: Sequence[Recording], *, began_ns: int, began_unix_ns: int) -> Iterator[bytes]:

@@ -160,7 +160,7 @@ METRICS = (
 )
 
 
-class Watched:
+class LoadersByName:
     """Loaders by name, none of them kept alive.
 
     Args:

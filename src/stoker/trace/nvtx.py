@@ -6,7 +6,7 @@ import importlib
 import sys
 from collections.abc import Callable
 
-from stoker.trace.stages import Ranges, Subject
+from stoker.trace.stages import ProfilerRanges, Subject
 
 
 class NvtxRanges:
@@ -36,7 +36,7 @@ class NvtxRanges:
         self._pop()
 
 
-def nvtx_ranges(load: Callable[[str], object] = importlib.import_module) -> Ranges:
+def nvtx_ranges(load: Callable[[str], object] = importlib.import_module) -> ProfilerRanges:
     """Return NVTX's ranges: torch's where it has CUDA, else those of the package `nvtx`.
 
     Args:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from stoker.trace.metrics import METRICS, HasStats, Metric, Watched
+from stoker.trace.metrics import METRICS, HasStats, LoadersByName, Metric
 
 try:
     from opentelemetry import metrics
@@ -36,7 +36,7 @@ def observe(loaders: HasStats | Mapping[str, HasStats], *, provider: MeterProvid
         loaders: A loader, or several by name: the attribute `loader`; a lone one is called "loader".
         provider: Where the instruments are made; the global one unless told.
     """
-    watched = Watched(loaders)
+    watched = LoadersByName(loaders)
     meter = metrics.get_meter("stoker") if provider is None else provider.get_meter("stoker")
     for metric in METRICS:
         make = meter.create_observable_counter if metric.kind == "counter" else meter.create_observable_gauge
@@ -44,7 +44,7 @@ def observe(loaders: HasStats | Mapping[str, HasStats], *, provider: MeterProvid
         make(name, [_callback(metric, watched)], unit=_UNITS[metric.unit], description=metric.text)
 
 
-def _callback(metric: Metric, watched: Watched) -> Callable[[CallbackOptions], Iterable[Observation]]:
+def _callback(metric: Metric, watched: LoadersByName) -> Callable[[CallbackOptions], Iterable[Observation]]:
     def read(options: CallbackOptions) -> Iterable[Observation]:  # noqa: ARG001  the SDK's to give
         for loader, stats in watched.stats().items():
             for labels, value in metric.read(stats).items():

@@ -18,7 +18,7 @@ import errno
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Self
 
-from stoker.trace.metrics import METRICS, HasStats, Metric, Watched
+from stoker.trace.metrics import METRICS, HasStats, LoadersByName, Metric
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric as Family
@@ -41,7 +41,7 @@ class LoaderCollector(Collector):
     """
 
     def __init__(self, loaders: HasStats | Mapping[str, HasStats]) -> None:
-        self._watched = Watched(loaders)
+        self._watched = LoadersByName(loaders)
 
     def collect(self) -> Iterable[Family]:
         """Yield every metric of every loader."""

@@ -12,7 +12,7 @@ from typing import NoReturn
 from stoker.arguments import explain_arguments, flag, integer
 from stoker.trace import chrome
 from stoker.trace.nvtx import nvtx_ranges
-from stoker.trace.stages import Ranges, Span, Stages
+from stoker.trace.stages import ProfilerRanges, Span, Stages
 
 
 @explain_arguments({})
@@ -39,7 +39,7 @@ class Trace:
 
     def __init__(self, *, max_spans: int = 65_536, nvtx: bool = False) -> None:
         self._max_spans = integer(max_spans, "max_spans")
-        self._ranges: Ranges | None = nvtx_ranges() if flag(nvtx, "nvtx") else None
+        self._ranges: ProfilerRanges | None = nvtx_ranges() if flag(nvtx, "nvtx") else None
         self._began_ns = time.perf_counter_ns()
         self._began_unix_ns = time.time_ns()
         self._recorded: list[tuple[str, Stages]] = []

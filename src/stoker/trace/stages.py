@@ -166,7 +166,7 @@ class StageTotal:
         )
 
 
-class Ranges(Protocol):
+class ProfilerRanges(Protocol):
     """Where spans are shown while they last, such as a GPU profiler's own timeline."""
 
     def push(self, stage: str, subject: Subject) -> None:
@@ -177,7 +177,7 @@ class Ranges(Protocol):
 
 
 @dataclass(frozen=True)
-class Sample:
+class GaugeSample:
     """Values of gauges at one time.
 
     Attributes:
@@ -205,7 +205,7 @@ class Stages:
         shows_each: Whether each piece of work is shown, in a trace or a profiler; else only what all of them came to.
     """
 
-    def __init__(self, *, max_spans: int = 0, ranges: Ranges | None = None) -> None:
+    def __init__(self, *, max_spans: int = 0, ranges: ProfilerRanges | None = None) -> None:
         self.max_spans = max_spans
         self.ranges = ranges
         self.shows_each = bool(max_spans) or ranges is not None
@@ -215,7 +215,7 @@ class Stages:
         self._lock = threading.Lock()
         self._local = threading.local()
         self._tracks: list[Track] = []
-        self._samples: deque[Sample] = deque(maxlen=_MAX_SAMPLES if max_spans else 0)
+        self._samples: deque[GaugeSample] = deque(maxlen=_MAX_SAMPLES if max_spans else 0)
 
     def __call__(
         self,
@@ -249,7 +249,7 @@ class Stages:
     def sample(self, name: str, **values: float) -> None:
         """Note the values of gauges, where there is a trace."""
         if self.max_spans:
-            self._samples.append(Sample(time.perf_counter_ns(), name, values))
+            self._samples.append(GaugeSample(time.perf_counter_ns(), name, values))
 
     def totals(self) -> dict[str, StageTotal]:
         """Return the totals so far, added over threads, in the order in which stages first ran on each."""
@@ -281,7 +281,7 @@ class Stages:
         with self._lock:
             return list(self._tracks)
 
-    def samples(self) -> list[Sample]:
+    def samples(self) -> list[GaugeSample]:
         """Return the noted gauges, oldest first."""
         return list(self._samples.copy())
 

@@ -136,7 +136,7 @@ def sweep(place: Path) -> None:
                 path.unlink()
 
 
-class Publisher:
+class StatusWriter:
     """Writes the file of one process.
 
     Args:
@@ -150,7 +150,7 @@ class Publisher:
         self._pid = os.getpid()
         # Again by the same thread: a loader may be collected, and so closed, while the file is being written.
         self._lock = threading.RLock()
-        self._entries: dict[int, Entry] = {}
+        self._entries: dict[int, ShownLoader] = {}
         self._num_entries = 0
         self._path: Path | None = None
         self._head = {
@@ -165,7 +165,7 @@ class Publisher:
         """Whether this process made it; a fork inherits one that is its parent's."""
         return self._pid == os.getpid()
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: ShownLoader) -> None:
         """Begin to tell of a loader, the next time that one of its threads has done something."""
         with self._lock:
             self._num_entries += 1
@@ -175,7 +175,7 @@ class Publisher:
             entry.stages.on_due = self._on_due
             entry.stages.due_ns = 0
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: ShownLoader) -> None:
         """Tell no more of a loader; without any, the file goes."""
         entry.stages.due_ns, entry.stages.on_due = NEVER_NS, None
         if not self.is_of_this_process:
@@ -230,7 +230,7 @@ class Publisher:
         return None
 
 
-class Entry:
+class ShownLoader:
     """One loader of a process.
 
     Args:
@@ -239,7 +239,7 @@ class Entry:
         look: Asked for its figures, once it is shown. Must not keep the loader alive.
     """
 
-    def __init__(self, publisher: Publisher, stages: Stages, look: Look) -> None:
+    def __init__(self, publisher: StatusWriter, stages: Stages, look: Look) -> None:
         self.number = 0  # until it is shown
         self.stages = stages
         self._publisher = publisher
@@ -280,14 +280,14 @@ def figures(stats: LoaderStats) -> dict[str, object]:
     }
 
 
-_of_this_process: Publisher | None = None
+_of_this_process: StatusWriter | None = None
 _making = open_in_forks(threading.Lock())
 
 
-def publisher() -> Publisher:
+def publisher() -> StatusWriter:
     """Return this process's publisher; a fork gets its own."""
     global _of_this_process
     with _making:
         if _of_this_process is None or not _of_this_process.is_of_this_process:
-            _of_this_process = Publisher(folders())
+            _of_this_process = StatusWriter(folders())
         return _of_this_process

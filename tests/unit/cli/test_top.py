@@ -12,7 +12,7 @@ from stoker.cli.top_screen import screen
 from stoker.trace.running import RunningLoader
 from stoker.trace.stages import Stages, StageTotal
 from stoker.trace.stats import LoaderStats
-from stoker.trace.status import About, Entry, Publisher, figures
+from stoker.trace.status import About, ShownLoader, StatusWriter, figures
 
 STAGES = {
     "wait": StageTotal(num_calls=1400, busy_s=0.9),
@@ -132,10 +132,10 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_the_command_shows_what_runs_once(folder, capsys):
-    publisher = Publisher([folder])
+    publisher = StatusWriter([folder])
     stages = Stages()
     about = About(dataset="data/", rank=0, world_size=1, global_batch_size=64)
-    entry = Entry(publisher, stages, lambda: (about, stats(epoch=7)))
+    entry = ShownLoader(publisher, stages, lambda: (about, stats(epoch=7)))
     entry.show()
     stages("gather", 0, 10**9, 0)
     assert main(["top", "--once"]) == 0

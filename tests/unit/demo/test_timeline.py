@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.demo.accelerator import SimulatedAccelerator
-from stoker.demo.timeline import Stretch, busy_over_time, busy_s, waited_s
+from stoker.demo.timeline import TimeRange, busy_over_time, busy_s, waited_s
 
 
 class Clock:
@@ -23,7 +23,7 @@ def test_steps_follow_each_other_without_a_gap_when_the_loop_is_fast():
     accelerator = SimulatedAccelerator(1.0, clock=clock, wait=clock.wait)
     for _ in range(3):
         accelerator.step({})
-    assert accelerator.finish() == [Stretch(0, 1), Stretch(1, 2), Stretch(2, 3)]
+    assert accelerator.finish() == [TimeRange(0, 1), TimeRange(1, 2), TimeRange(2, 3)]
     assert clock.now == 3
 
 
@@ -33,7 +33,7 @@ def test_a_wait_that_returns_late_does_not_delay_a_step_that_was_queued():
     accelerator = SimulatedAccelerator(1.0, clock=clock, wait=clock.wait)
     accelerator.step({})
     accelerator.step({})
-    assert accelerator.finish() == [Stretch(0, 1), Stretch(1, 2)]
+    assert accelerator.finish() == [TimeRange(0, 1), TimeRange(1, 2)]
 
 
 def test_a_step_begins_when_its_batch_comes_if_that_is_later():
@@ -42,7 +42,7 @@ def test_a_step_begins_when_its_batch_comes_if_that_is_later():
     accelerator.step({})
     clock.now = 5.0
     accelerator.step({})
-    assert accelerator.finish() == [Stretch(0, 1), Stretch(5, 6)]
+    assert accelerator.finish() == [TimeRange(0, 1), TimeRange(5, 6)]
 
 
 def test_the_loop_may_fetch_while_a_step_runs():
@@ -51,7 +51,7 @@ def test_the_loop_may_fetch_while_a_step_runs():
     for _ in range(3):
         clock.now += 0.75
         accelerator.step({})
-    assert accelerator.finish() == [Stretch(0.75, 1.75), Stretch(1.75, 2.75), Stretch(2.75, 3.75)]
+    assert accelerator.finish() == [TimeRange(0.75, 1.75), TimeRange(1.75, 2.75), TimeRange(2.75, 3.75)]
 
 
 def test_finish_forgets_the_steps_it_returned():
@@ -63,14 +63,14 @@ def test_finish_forgets_the_steps_it_returned():
 
 
 def test_only_fetching_while_no_step_runs_is_waiting():
-    steps = [Stretch(2, 5), Stretch(7, 8)]
-    assert waited_s([Stretch(0, 2), Stretch(2, 4)], steps, start=0) == 2
-    assert waited_s([Stretch(0, 2), Stretch(2, 6)], steps, start=0) == 3
-    assert waited_s([Stretch(0, 1), Stretch(6, 7)], steps, start=0) == 2
+    steps = [TimeRange(2, 5), TimeRange(7, 8)]
+    assert waited_s([TimeRange(0, 2), TimeRange(2, 4)], steps, start=0) == 2
+    assert waited_s([TimeRange(0, 2), TimeRange(2, 6)], steps, start=0) == 3
+    assert waited_s([TimeRange(0, 1), TimeRange(6, 7)], steps, start=0) == 2
 
 
 def test_busy_over_time_gives_the_share_of_each_bin():
-    steps = [Stretch(10.0, 10.5), Stretch(11.0, 12.5)]
+    steps = [TimeRange(10.0, 10.5), TimeRange(11.0, 12.5)]
     assert busy_over_time(steps, start=10, stop=12.5, bin_s=1) == [0.5, 1.0, 1.0]
     assert busy_over_time([], start=0, stop=2, bin_s=1) == [0, 0]
 
@@ -82,7 +82,7 @@ def test_busy_over_time_gives_the_share_of_each_bin():
 def test_bins_add_up_to_the_time_that_was_busy(gaps, bin_ms):
     steps, now = [], 0.0
     for gap_ms, step_ms in gaps:
-        steps.append(Stretch(now + gap_ms / 1e3, now + (gap_ms + step_ms) / 1e3))
+        steps.append(TimeRange(now + gap_ms / 1e3, now + (gap_ms + step_ms) / 1e3))
         now = steps[-1].stop
     bin_s = bin_ms / 1e3
     bins = busy_over_time(steps, start=0, stop=now, bin_s=bin_s)

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from stoker.errors import SourceChangedError, SourceError
 from stoker.source.dataset import Dataset
 from stoker.source.fetch import (
+    ByteRange,
     RangesFile,
-    Span,
-    Stream,
+    StreamedRanges,
     check_unchanged,
     fetch,
     fetch_local,
@@ -32,7 +32,7 @@ CONTENT = bytes(range(256)) * 64
 def spans():
     limit = len(CONTENT)
     return st.lists(
-        st.tuples(st.integers(0, limit), st.integers(0, limit)).map(sorted).map(lambda p: Span(*p)), max_size=8
+        st.tuples(st.integers(0, limit), st.integers(0, limit)).map(sorted).map(lambda p: ByteRange(*p)), max_size=8
     )
 
 
@@ -49,7 +49,7 @@ def test_ranges_cover_every_chunk_and_lie_apart(chunks, hole, slack):
 
 @given(st.integers(0, 10**9), st.integers(1, 10**8), st.integers(10**6, 10**7))
 def test_requests_cut_a_range_evenly(start, length, limit):
-    requests = plan_requests(Span(start, start + length), max_request_bytes=limit)
+    requests = plan_requests(ByteRange(start, start + length), max_request_bytes=limit)
     assert requests[0].start == start
     assert requests[-1].stop == start + length
     assert all(a.stop == b.start for a, b in itertools.pairwise(requests))
@@ -83,7 +83,7 @@ def test_what_was_fetched_reads_like_the_file(how, wanted, asked):
 def test_a_large_range_comes_in_several_requests_at_once():
     content = bytes(40 << 20)
     storage = MemoryStorage({"a": content})
-    ranges = fetch(storage.stat("a"), storage, [Span(0, len(content))])
+    ranges = fetch(storage.stat("a"), storage, [ByteRange(0, len(content))])
     assert storage.num_reads == 3
     assert ranges.num_bytes == len(content)
     assert len(ranges.get(0, len(content))) == len(content)
@@ -94,7 +94,7 @@ def test_an_object_that_changed_is_not_read():
     storage, info = memory()
     storage.put("a", bytes(len(CONTENT)))
     with pytest.raises(SourceChangedError, match=r"a has changed.*refresh=True"):
-        fetch(info, storage, [Span(0, 10)])
+        fetch(info, storage, [ByteRange(0, 10)])
     storage.put("a", b"shorter")
     with pytest.raises(SourceChangedError, match="16,384 bytes then, 7 now"):
         check_unchanged(info, storage)
@@ -104,7 +104,7 @@ def test_a_fetch_survives_reads_that_fail_now_and_then():
     storage, info = memory()
     retrying = RetryingStorage(FlakyStorage(storage, every=2), wait=lambda s: None)
     for _ in range(4):
-        ranges = fetch(info, retrying, [Span(100, 200), Span(5000, 6000)])
+        ranges = fetch(info, retrying, [ByteRange(100, 200), ByteRange(5000, 6000)])
         assert bytes(memoryview(ranges.get(5000, 6000))) == CONTENT[5000:6000]
 
 
@@ -112,16 +112,16 @@ def test_a_fetch_that_fails_leaves_no_thread_and_names_the_object():
     storage, info = memory()
     dead = RetryingStorage(FlakyStorage(storage, every=1), wait=lambda s: None)
     with pytest.raises(SourceError, match="a failed"):
-        fetch(info, dead, [Span(100, 200), Span(5000, 6000)])
+        fetch(info, dead, [ByteRange(100, 200), ByteRange(5000, 6000)])
 
 
 @pytest.mark.parametrize("num_threads", [0, 3])
 def test_a_stream_reads_like_the_file(num_threads):
     content = bytes(i * 7 % 256 for i in range(3_000_000))
     storage = MemoryStorage({"a": content})
-    columns = [Span(100, 1_400_000), Span(1_400_000, 2_900_000)]
+    columns = [ByteRange(100, 1_400_000), ByteRange(1_400_000, 2_900_000)]
     waits = []
-    stream = Stream(
+    stream = StreamedRanges(
         storage.stat("a"),
         storage,
         columns,
@@ -143,8 +143,13 @@ def test_a_stream_reads_like_the_file(num_threads):
 
 def test_a_stream_left_early_leaves_no_thread():
     storage = MemoryStorage({"a": bytes(3_000_000)})
-    stream = Stream(
-        storage.stat("a"), storage, [Span(0, 3_000_000)], window_bytes=300_000, num_threads=4, on_wait=lambda a, b: None
+    stream = StreamedRanges(
+        storage.stat("a"),
+        storage,
+        [ByteRange(0, 3_000_000)],
+        window_bytes=300_000,
+        num_threads=4,
+        on_wait=lambda a, b: None,
     )
     stream.get(0, 10)
     stream.close()

@@ -11,7 +11,7 @@ from tests.unit.trace.importer import read
 from stoker import Trace
 from stoker.trace import chrome
 from stoker.trace.chrome import Recording, building, fetched, nest, queue
-from stoker.trace.stages import Sample, Span
+from stoker.trace.stages import GaugeSample, Span
 
 
 def span(stage, start, stop, *, step=-1, num_bytes=0, window=-1, chunk=-1, epoch=0):
@@ -127,7 +127,9 @@ def test_dropped_spans_are_said_on_their_track_and_in_the_head():
 
 
 def test_gauges_become_counters():
-    found = written(recording(samples=[Sample(5, "cache", {"hits": 1, "misses": 0}), Sample(9, "cache", {"hits": 2})]))
+    found = written(
+        recording(samples=[GaugeSample(5, "cache", {"hits": 1, "misses": 0}), GaugeSample(9, "cache", {"hits": 2})])
+    )
     assert found.counters == {"cache hits": [(5, 1), (9, 2)], "cache misses": [(5, 0)]}
 
 

@@ -250,7 +250,7 @@ class KeptTrace(Trace):
 
 
 def test_the_first_file_has_the_loader_though_chunks_are_built_while_it_is_made(data, tmp_path, monkeypatch):
-    monkeypatch.setattr(status, "_of_this_process", status.Publisher([tmp_path / "status"]))
+    monkeypatch.setattr(status, "_of_this_process", status.StatusWriter([tmp_path / "status"]))
     trace = KeptTrace()
 
     def pool_of_a_slow_machine(*args, **settings):

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from stoker.trace.metrics import METRICS, Watched
+from stoker.trace.metrics import METRICS, LoadersByName
 from stoker.trace.nvtx import NvtxRanges, nvtx_ranges
 from stoker.trace.stages import StageTotal
 from stoker.trace.stats import LoaderStats
@@ -48,18 +48,18 @@ def test_metrics_have_names_that_say_what_they_are():
 
 def test_loaders_are_watched_by_name_and_not_kept_alive():
     train, test = Loader(), Loader()
-    watched = Watched({"train": train, "test": test})
+    watched = LoadersByName({"train": train, "test": test})
     assert list(watched.stats()) == ["train", "test"]
     del test
     gc.collect()
     assert list(watched.stats()) == ["train"]
-    assert list(Watched(train).stats()) == ["loader"]
+    assert list(LoadersByName(train).stats()) == ["loader"]
 
 
 @pytest.mark.parametrize("wrong", [3, {"train": 3}, {3: Loader()}, [Loader()]])
 def test_what_is_no_loader_is_refused(wrong):
     with pytest.raises(TypeError, match="loader"):
-        Watched(wrong)
+        LoadersByName(wrong)
 
 
 def test_the_text_parses_with_the_official_client_and_has_every_value():

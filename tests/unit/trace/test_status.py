@@ -10,7 +10,7 @@ import pytest
 from stoker.trace.running import running
 from stoker.trace.stages import Stages
 from stoker.trace.stats import LoaderStats
-from stoker.trace.status import About, Entry, Publisher, folders, is_ours, name_of, namespace, started_ticks
+from stoker.trace.status import About, ShownLoader, StatusWriter, folders, is_ours, name_of, namespace, started_ticks
 
 SECOND = 1_000_000_000
 ABOUT = About(dataset="data/", rank=1, world_size=4, global_batch_size=64)
@@ -22,7 +22,7 @@ def stats(num_steps=0, **changes):
 
 
 def show(publisher, stages, look):
-    entry = Entry(publisher, stages, lambda: None if (seen := look()) is None else (ABOUT, seen))
+    entry = ShownLoader(publisher, stages, lambda: None if (seen := look()) is None else (ABOUT, seen))
     entry.show()
     return entry
 
@@ -38,7 +38,7 @@ def only_file(folder):
 
 
 def test_the_file_says_what_runs_and_goes_with_the_last_loader(tmp_path):
-    publisher = Publisher([tmp_path / "status"])
+    publisher = StatusWriter([tmp_path / "status"])
     stages, others = Stages(), Stages()
     entry = show(publisher, stages, lambda: stats(3, elapsed_s=2.0))
     other = show(publisher, others, lambda: stats(5))
@@ -60,21 +60,21 @@ def test_the_file_says_what_runs_and_goes_with_the_last_loader(tmp_path):
 
 
 def test_a_loader_in_the_making_is_not_told_of_and_costs_the_next_nothing(tmp_path):
-    publisher = Publisher([tmp_path / "status"])
+    publisher = StatusWriter([tmp_path / "status"])
     stages = Stages()
-    entry = Entry(publisher, stages, lambda: (ABOUT, stats(3)))
+    entry = ShownLoader(publisher, stages, lambda: (ABOUT, stats(3)))
     at(stages, 1)
     assert not (tmp_path / "status").exists()
     entry.show()
     at(stages, 1.001)
     assert [loader["number"] for loader in only_file(tmp_path / "status")["loaders"]] == [1]
-    Entry(publisher, Stages(), lambda: 1 / 0).close()  # one that failed to open
+    ShownLoader(publisher, Stages(), lambda: 1 / 0).close()  # one that failed to open
     assert len(only_file(tmp_path / "status")["loaders"]) == 1
 
 
 def test_it_is_written_once_a_second_whatever_happens(tmp_path):
     looks = []
-    publisher = Publisher([tmp_path])
+    publisher = StatusWriter([tmp_path])
     stages, others = Stages(), Stages()
     show(publisher, stages, lambda: looks.append(1) or stats())
     show(publisher, others, lambda: stats())
@@ -85,7 +85,7 @@ def test_it_is_written_once_a_second_whatever_happens(tmp_path):
 
 
 def test_the_training_loop_writes_only_where_nobody_else_does(tmp_path):
-    publisher = Publisher([tmp_path])
+    publisher = StatusWriter([tmp_path])
     stages = Stages()
     show(publisher, stages, lambda: stats())
     at(stages, 0.5, "wait")
@@ -96,7 +96,7 @@ def test_the_training_loop_writes_only_where_nobody_else_does(tmp_path):
 
 def test_rates_are_those_of_the_last_seconds(tmp_path):
     steps = [0]
-    publisher = Publisher([tmp_path])
+    publisher = StatusWriter([tmp_path])
     stages = Stages()
     show(publisher, stages, lambda: stats(steps[0], step_s=steps[0] / 10, elapsed_s=float(now)))
     for now in range(1, 21):
@@ -109,7 +109,7 @@ def test_rates_are_those_of_the_last_seconds(tmp_path):
 
 
 def test_a_loader_that_is_gone_or_fails_to_look_stops_nothing(tmp_path):
-    publisher = Publisher([tmp_path])
+    publisher = StatusWriter([tmp_path])
     stages, others = Stages(), Stages()
     show(publisher, stages, lambda: None)
     at(stages, 1)
@@ -127,7 +127,7 @@ def test_a_folder_that_others_may_write_to_is_not_used(tmp_path):
     (tmp_path / "link").symlink_to(shared)
     assert not is_ours(shared)
     assert not is_ours(tmp_path / "link")
-    publisher = Publisher([tmp_path / "file" / "none", shared, tmp_path / "link", good])
+    publisher = StatusWriter([tmp_path / "file" / "none", shared, tmp_path / "link", good])
     stages = Stages()
     show(publisher, stages, lambda: stats())
     at(stages, 1)
@@ -138,13 +138,13 @@ def test_a_folder_that_others_may_write_to_is_not_used(tmp_path):
 
 def test_without_any_folder_nothing_is_written_and_nobody_is_bothered(tmp_path):
     stages = Stages()
-    show(Publisher([]), stages, lambda: 1 / 0)
+    show(StatusWriter([]), stages, lambda: 1 / 0)
     at(stages, 1)
     assert stages.on_due is None
 
 
 def test_a_loader_closed_while_the_file_is_being_written_does_not_hang(tmp_path):
-    publisher = Publisher([tmp_path])
+    publisher = StatusWriter([tmp_path])
     stages = Stages()
     entries = []
 
@@ -210,7 +210,7 @@ def test_files_of_processes_that_have_ended_are_removed(tmp_path, changes):
 def test_whoever_writes_first_removes_what_killed_processes_left(tmp_path):
     write(tmp_path, pid=ended_pid(), ticks=7)
     foreign = write(tmp_path, pid=ended_pid(), ticks=7, where=1)
-    publisher = Publisher([tmp_path])
+    publisher = StatusWriter([tmp_path])
     stages = Stages()
     show(publisher, stages, lambda: stats())
     at(stages, 1)

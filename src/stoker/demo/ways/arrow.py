@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from stoker.demo.ways.arrays import arrays_of
 from stoker.demo.ways.channel import Channel
-from stoker.demo.ways.remote import RowGroup, RowGroups
+from stoker.demo.ways.remote import RemoteRowGroup, RowGroups
 from stoker.demo.ways.way import BATCH_SIZE, SHUFFLE_ROW_GROUPS, Batches, Source
 
 _PREFETCH = 16
@@ -70,7 +70,7 @@ class ArrowCache:
     def close(self) -> None:
         """Do nothing: no thread outlives its epoch."""
 
-    def _table(self, group: RowGroup) -> pa.Table:
+    def _table(self, group: RemoteRowGroup) -> pa.Table:
         path = self._folder / f"{Path(group.url).stem}-{group.number:03}.arrow"
         if not path.exists():
             table = group.read(self._source.storage)

@@ -22,7 +22,7 @@ _MAX_FOOTERS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowGroup:
+class RemoteRowGroup:
     """One row group: where its bytes lie.
 
     Attributes:
@@ -53,9 +53,9 @@ class RowGroups:
         self._urls = urls
         self._storage = storage
         self._lock = threading.Lock()
-        self._found: list[RowGroup] | None = None
+        self._found: list[RemoteRowGroup] | None = None
 
-    def shuffled(self, *, seed: int, epoch: int) -> list[RowGroup]:
+    def shuffled(self, *, seed: int, epoch: int) -> list[RemoteRowGroup]:
         """Return the row groups in an order of the epoch's own."""
         with self._lock:
             if self._found is None:
@@ -67,7 +67,7 @@ class RowGroups:
         return [self._found[i] for i in order]
 
 
-def _row_groups(url: str, *, storage: Storage) -> list[RowGroup]:
+def _row_groups(url: str, *, storage: Storage) -> list[RemoteRowGroup]:
     size_bytes = storage.stat(url).size_bytes
     tail_bytes = min(size_bytes, _TAIL_BYTES)
     tail = memoryview(storage.read(url, size_bytes - tail_bytes, tail_bytes))
@@ -79,11 +79,11 @@ def _row_groups(url: str, *, storage: Storage) -> list[RowGroup]:
     return [_row_group(url, footer, number) for number in range(footer.num_row_groups)]
 
 
-def _row_group(url: str, footer: pq.FileMetaData, number: int) -> RowGroup:
+def _row_group(url: str, footer: pq.FileMetaData, number: int) -> RemoteRowGroup:
     columns = [footer.row_group(number).column(i) for i in range(footer.num_columns)]
     starts = [column.dictionary_page_offset or column.data_page_offset for column in columns]
     stops = [start + column.total_compressed_size for start, column in zip(starts, columns, strict=True)]
-    return RowGroup(url=url, footer=footer, number=number, start=min(starts), stop=max(stops))
+    return RemoteRowGroup(url=url, footer=footer, number=number, start=min(starts), stop=max(stops))
 
 
 class _Part(io.RawIOBase):

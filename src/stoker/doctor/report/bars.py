@@ -13,7 +13,7 @@ _HATCHES = ("////", "\\\\\\\\", "xxxx", "....", "----", "||||")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class BarPart:
     """A part of a bar.
 
     Attributes:
@@ -43,7 +43,7 @@ class SplitBar:
 
     title: str
     total: str
-    parts: tuple[Part, ...]
+    parts: tuple[BarPart, ...]
     is_ours: bool = False
     note: str = ""
 
@@ -118,7 +118,7 @@ def _draw_bar(sheet: Sheet, bar: SplitBar, *, y: float, longest: float) -> float
     return y + 2
 
 
-def _name_part(sheet: Sheet, part: Part, *, x: float, y: float, width: float) -> None:
+def _name_part(sheet: Sheet, part: BarPart, *, x: float, y: float, width: float) -> None:
     """Write a part's name into it where there is room."""
     wide = text_width(part.name, size=LABEL)
     if wide + 20 > width:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from stoker.doctor.report.bars import Part, SplitBar, split_bars
+from stoker.doctor.report.bars import BarPart, SplitBar, split_bars
 from stoker.doctor.report.figures import cost, rate, seconds, share, stage_words
 from stoker.doctor.results import MODEL, DoctorResult, Fix, StepPart
 
@@ -30,14 +30,14 @@ def money_chart(result: DoctorResult) -> str:
             title="An epoch today",
             total=cost(money.epoch),
             parts=tuple(
-                Part(name=part.name, value=part.cost, text=cost(part.cost), is_lost=part.key != MODEL)
+                BarPart(name=part.name, value=part.cost, text=cost(part.cost), is_lost=part.key != MODEL)
                 for part in money.parts
                 if part.cost > _SEEN * money.epoch
             ),
         )
     ]
     if result.fixes and money.best_fix < money.epoch:
-        whole = Part(name="an epoch", value=money.best_fix, text=cost(money.best_fix), is_lost=False)
+        whole = BarPart(name="an epoch", value=money.best_fix, text=cost(money.best_fix), is_lost=False)
         title = f"With the best fix: {result.fixes[0].text}"
         bars.append(SplitBar(title=title, total=cost(money.best_fix), parts=(whole,), is_ours=True))
     return split_bars(bars, key="money", label="What an epoch costs")
@@ -66,7 +66,7 @@ def _bar(title: str, parts: tuple[StepPart, ...], *, note: str, is_ours: bool = 
         title=title,
         total=f"{seconds(total)} a step",
         parts=tuple(
-            Part(name=part.name, value=part.seconds, text=seconds(part.seconds), is_lost=part.key != MODEL)
+            BarPart(name=part.name, value=part.seconds, text=seconds(part.seconds), is_lost=part.key != MODEL)
             for part in parts
             if part.seconds > _SEEN * total
         ),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from stoker.doctor.report.draw import COLOURS, LABEL, SMALL, Sheet, chart, fitted, text_width
 from stoker.doctor.report.figures import seconds, stage_words
-from stoker.doctor.results import MODEL, DoctorResult, Span
+from stoker.doctor.results import MODEL, DoctorResult, RunSpan
 
 _ROW, _BAR = 27, 17
 _BOTTOM = 26
@@ -61,11 +61,11 @@ def hidden_tracks(result: DoctorResult) -> int:
     return len(tracks) - len(_tracks([span for span in result.timeline if _is_drawable(span)]))
 
 
-def _is_drawable(span: Span) -> bool:
+def _is_drawable(span: RunSpan) -> bool:
     return math.isfinite(span.start_s) and math.isfinite(span.stop_s) and span.stop_s >= span.start_s >= 0
 
 
-def _tracks(spans: Iterable[Span]) -> list[str]:
+def _tracks(spans: Iterable[RunSpan]) -> list[str]:
     """Return the tracks from producer to consumer, a few of each kind."""
     rank = {"build": 0, "assemble": 1, "copy": 2, "loop": 3, "step": 4}
     kinds: dict[str, list[str]] = {}
@@ -80,7 +80,7 @@ def _natural(track: str) -> tuple[int, str]:
     return int(digits[:9] or 0), track
 
 
-def _stages(spans: Iterable[Span]) -> list[str]:
+def _stages(spans: Iterable[RunSpan]) -> list[str]:
     order = list(_LOOKS)
     found = dict.fromkeys(span.stage for span in spans)
     return sorted(found, key=lambda stage: order.index(stage) if stage in order else len(order))
@@ -92,12 +92,12 @@ def _name(result: DoctorResult, stage: str) -> str:
     return "training step" if stage == MODEL else stage_words(result, stage)
 
 
-def _total(spans: Iterable[Span], stage: str) -> float:
+def _total(spans: Iterable[RunSpan], stage: str) -> float:
     return sum(span.stop_s - span.start_s for span in spans if span.stage == stage)
 
 
 def _draw(
-    sheet: Sheet, spans: Sequence[Span], tracks: list[str], names: list[tuple[str, str]], *, stop_s: float
+    sheet: Sheet, spans: Sequence[RunSpan], tracks: list[str], names: list[tuple[str, str]], *, stop_s: float
 ) -> None:
     left = 104 if sheet.is_wide else 76
     top = _LEGEND_LINE * _num_lines(names, is_wide=sheet.is_wide) + 6
@@ -126,7 +126,7 @@ def _draw(
             )
 
 
-def merged(spans: Iterable[Span], *, gap_s: float) -> list[tuple[float, float]]:
+def merged(spans: Iterable[RunSpan], *, gap_s: float) -> list[tuple[float, float]]:
     """Return pieces of a track, those that no eye can tell apart as one.
 
     Args:

@@ -11,15 +11,15 @@ Callbacks for frameworks that own the loop: `stoker.doctor.watch.lightning`, `st
 from stoker.doctor.watch.findings import Finding
 from stoker.doctor.watch.ranks import RankFigures, find_straggler, read_ranks
 from stoker.doctor.watch.report import WatchReport
-from stoker.doctor.watch.verdict import Replay, Verdict
+from stoker.doctor.watch.verdict import Replay, WatchVerdict
 from stoker.doctor.watch.watched import Watched, watch
 
 __all__ = [
     "Finding",
     "RankFigures",
     "Replay",
-    "Verdict",
     "WatchReport",
+    "WatchVerdict",
     "Watched",
     "find_straggler",
     "read_ranks",

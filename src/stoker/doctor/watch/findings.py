@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from stoker.doctor.watch.patterns import Turns, find_blocked, find_turns, is_trend, trend_of
-from stoker.doctor.watch.tally import Floats, Ints, Kind, Tallied
+from stoker.doctor.watch.tally import Floats, Ints, StepKind, Tallied
 from stoker.doctor.watch.words import share_text, time_text
 
 Name: TypeAlias = Literal[
@@ -249,8 +249,13 @@ def _in_time(parts: Ints) -> list[Finding]:
 
 
 def _at_epochs(seen: Tallied) -> list[Finding]:
-    num, stall_s = seen.num_of[Kind.EPOCH_START], seen.stall_s_of[Kind.EPOCH_START]
-    total = stall_s + seen.stall_s_of[Kind.STEADY] + seen.step_s_of[Kind.STEADY] + seen.step_s_of[Kind.EPOCH_START]
+    num, stall_s = seen.num_of[StepKind.EPOCH_START], seen.stall_s_of[StepKind.EPOCH_START]
+    total = (
+        stall_s
+        + seen.stall_s_of[StepKind.STEADY]
+        + seen.step_s_of[StepKind.STEADY]
+        + seen.step_s_of[StepKind.EPOCH_START]
+    )
     if not num or not total or stall_s < _WORTH_TELLING * total:
         return []
     return [

@@ -8,7 +8,7 @@ from typing import TypedDict
 
 from stoker.doctor.watch.report import WatchReport
 from stoker.doctor.watch.session import Session
-from stoker.doctor.watch.tally import Kind
+from stoker.doctor.watch.tally import StepKind
 
 
 class WatchOptions(TypedDict, total=False):
@@ -48,7 +48,7 @@ class Hooks:
 
     def step_begins(self) -> None:
         """The batch is there."""
-        self._session.meter.got(Kind.LEFT_OUT if self._is_disturbed else None)
+        self._session.meter.got(StepKind.LEFT_OUT if self._is_disturbed else None)
         self._is_in_step, self._is_disturbed = True, False
 
     def step_ends(self) -> None:

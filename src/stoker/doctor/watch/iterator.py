@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 from stoker.doctor.watch.meter import Meter
 from stoker.doctor.watch.readiness import ready_probe
 from stoker.doctor.watch.replay import Replayer
-from stoker.doctor.watch.tally import Kind
+from stoker.doctor.watch.tally import StepKind
 
 Batch = TypeVar("Batch")
 
@@ -96,7 +96,7 @@ class ReplayingIterator(WatchedIterator[Batch]):
             meter.ask()  # the wait for the end of the epoch is no replayed batch's stall
         if replayer.is_due(at_end=self._is_exhausted):
             batch = replayer.next()
-            meter.got(Kind.REPLAY)
+            meter.got(StepKind.REPLAY)
             return batch
         self._end(is_whole=True)
         raise StopIteration

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from stoker.doctor.watch.device import DeviceSampler, DeviceTimes
-from stoker.doctor.watch.tally import Kind, Tallied, Tally
+from stoker.doctor.watch.tally import StepKind, Tallied, Tally
 
 # Steps that are collected before they are counted: about 1 ms of work every so many steps.
 _BLOCK = 2048
@@ -50,7 +50,7 @@ class Meter:
         self._ready = -1
         self._begin_ns = 0  # what beginning the epoch took, part of its first batch's stall
         self._in_epoch = 0
-        self._kind = Kind.WARMUP
+        self._kind = StepKind.WARMUP
         self.num_epochs = 0
         self.num_steps = 0
         self.stall_ns = 0  # of the step under way
@@ -87,7 +87,7 @@ class Meter:
         else:
             self._asked_ns = self._clock()
 
-    def got(self, kind: Kind | None = None) -> None:
+    def got(self, kind: StepKind | None = None) -> None:
         """Note that the batch is there.
 
         Args:
@@ -104,11 +104,11 @@ class Meter:
         if kind is not None:
             self._kind = kind
         elif self._in_epoch and self.num_steps > self._warmup:
-            self._kind = Kind.STEADY
+            self._kind = StepKind.STEADY
         else:
-            self._kind = Kind.WARMUP if self.num_steps <= self._warmup else Kind.EPOCH_START
+            self._kind = StepKind.WARMUP if self.num_steps <= self._warmup else StepKind.EPOCH_START
         if self._device is not None:
-            if self._kind is Kind.STEADY:
+            if self._kind is StepKind.STEADY:
                 self._device.got()
             else:
                 self._device.drop()

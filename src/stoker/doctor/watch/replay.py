@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from stoker.doctor.watch.tally import Kind
+from stoker.doctor.watch.tally import StepKind
 
 _log = logging.getLogger("stoker")
 
@@ -41,11 +41,11 @@ class Replayer:
         self.num_batches = 0
         self.num_bytes = 0
 
-    def take(self, batch: object) -> Kind | None:
+    def take(self, batch: object) -> StepKind | None:
         """Look at a real batch before it is handed over, and return what its step is where it is no ordinary one."""
         self._num_real += 1
         if self._is_over:
-            return Kind.LEFT_OUT if self._num_real <= self._settles_at else None
+            return StepKind.LEFT_OUT if self._num_real <= self._settles_at else None
         if self._num_real >= min(self._first, self._num_steps) and self.num_batches < _MAX_BATCHES:
             size = size_of(batch)
             if not self._kept or self.num_bytes + size <= self._limit_bytes:

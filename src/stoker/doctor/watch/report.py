@@ -12,8 +12,8 @@ import numpy as np
 from stoker.doctor.watch.device import DeviceTimes
 from stoker.doctor.watch.findings import Finding, find_all
 from stoker.doctor.watch.ranks import RankFigures, find_straggler
-from stoker.doctor.watch.tally import Kind, Spread, Tallied
-from stoker.doctor.watch.verdict import Measured, Replay, Verdict, judge
+from stoker.doctor.watch.tally import StepKind, Tallied, TimeSpread
+from stoker.doctor.watch.verdict import Measured, Replay, WatchVerdict, judge
 from stoker.doctor.watch.words import bar_text, factor_text, share_text, time_text
 from stoker.words import count_text
 
@@ -51,12 +51,12 @@ class WatchReport:
         world_size: Ranks that train together.
     """
 
-    verdict: Verdict
+    verdict: WatchVerdict
     findings: tuple[Finding, ...]
     stall_share: float
     step_share: float
-    stall: Spread
-    step: Spread
+    stall: TimeSpread
+    step: TimeSpread
     seconds: Mapping[str, float]
     num_epochs: int
     num_steps: int
@@ -121,10 +121,10 @@ class Circumstances:
 
 def make_report(seen: Tallied, around: Circumstances) -> WatchReport:
     """Return the report on what was seen. Pure."""
-    steady_s = seen.stall_s_of[Kind.STEADY] + seen.step_s_of[Kind.STEADY]
-    stall_share = seen.stall_s_of[Kind.STEADY] / steady_s if steady_s > 0 else 0.0
-    start_s = seen.stall_s_of[Kind.EPOCH_START]
-    counted_s = steady_s + start_s + seen.step_s_of[Kind.EPOCH_START]
+    steady_s = seen.stall_s_of[StepKind.STEADY] + seen.step_s_of[StepKind.STEADY]
+    stall_share = seen.stall_s_of[StepKind.STEADY] / steady_s if steady_s > 0 else 0.0
+    start_s = seen.stall_s_of[StepKind.EPOCH_START]
+    counted_s = steady_s + start_s + seen.step_s_of[StepKind.EPOCH_START]
     replay = _replay(seen, *around.replayed)
     findings = find_all(seen, num_workers=around.num_workers)
     straggler = find_straggler(around.ranks)
@@ -133,7 +133,7 @@ def make_report(seen: Tallied, around: Circumstances) -> WatchReport:
     has_device = around.device is not None and around.device.num > 0
     verdict = judge(
         Measured(
-            num_steady=seen.num_of[Kind.STEADY],
+            num_steady=seen.num_of[StepKind.STEADY],
             stall_share=around.device.idle_share if has_device and around.device is not None else stall_share,
             epoch_start_share=start_s / counted_s if counted_s > 0 else 0.0,
             replay=replay,
@@ -151,10 +151,10 @@ def make_report(seen: Tallied, around: Circumstances) -> WatchReport:
         seconds=_seconds(seen),
         num_epochs=around.num_epochs,
         num_steps=around.num_steps,
-        num_steady=seen.num_of[Kind.STEADY],
-        num_warmup=seen.num_of[Kind.WARMUP],
-        num_left_out=seen.num_of[Kind.LEFT_OUT],
-        num_epoch_starts=seen.num_of[Kind.EPOCH_START],
+        num_steady=seen.num_of[StepKind.STEADY],
+        num_warmup=seen.num_of[StepKind.WARMUP],
+        num_left_out=seen.num_of[StepKind.LEFT_OUT],
+        num_epoch_starts=seen.num_of[StepKind.EPOCH_START],
         first_batch_s=around.first_batch_s,
         parts=_parts(seen),
         replay=replay,
@@ -170,12 +170,12 @@ def _seconds(seen: Tallied) -> dict[str, float]:
     """Return all time by what it was; each stall and each step is in exactly one."""
     stall, step = seen.stall_s_of, seen.step_s_of
     return {
-        "stall": stall[Kind.STEADY],
-        "step": step[Kind.STEADY] + step[Kind.EPOCH_START],
-        "epoch_start": stall[Kind.EPOCH_START],
-        "warmup": stall[Kind.WARMUP] + step[Kind.WARMUP],
-        "replay": stall[Kind.REPLAY] + step[Kind.REPLAY],
-        "left_out": stall[Kind.LEFT_OUT] + step[Kind.LEFT_OUT],
+        "stall": stall[StepKind.STEADY],
+        "step": step[StepKind.STEADY] + step[StepKind.EPOCH_START],
+        "epoch_start": stall[StepKind.EPOCH_START],
+        "warmup": stall[StepKind.WARMUP] + step[StepKind.WARMUP],
+        "replay": stall[StepKind.REPLAY] + step[StepKind.REPLAY],
+        "left_out": stall[StepKind.LEFT_OUT] + step[StepKind.LEFT_OUT],
     }
 
 
@@ -188,7 +188,7 @@ def _parts(seen: Tallied) -> tuple[float, ...]:
 
 
 def _replay(seen: Tallied, num_batches: int, num_bytes: int) -> Replay | None:
-    num_steady = seen.num_of[Kind.STEADY]
+    num_steady = seen.num_of[StepKind.STEADY]
     if len(seen.replayed) < 2 or not num_steady:
         return None
     counted = seen.replayed[len(seen.replayed) // 2 :]  # while the first half runs, the loader fills its queues
@@ -197,8 +197,8 @@ def _replay(seen: Tallied, num_batches: int, num_bytes: int) -> Replay | None:
         num_batches=num_batches,
         num_bytes=num_bytes,
         step_s=float(counted.sum()) / len(counted) / 1e9,
-        real_s=(seen.stall_s_of[Kind.STEADY] + seen.step_s_of[Kind.STEADY]) / num_steady,
-        real_step_s=seen.step_s_of[Kind.STEADY] / num_steady,
+        real_s=(seen.stall_s_of[StepKind.STEADY] + seen.step_s_of[StepKind.STEADY]) / num_steady,
+        real_step_s=seen.step_s_of[StepKind.STEADY] / num_steady,
     )
 
 

@@ -21,7 +21,7 @@ NUM_LATEST = 4096
 _NUM_PARTS = 128
 
 
-class Kind(IntEnum):
+class StepKind(IntEnum):
     """What a step was, and so what its times are counted as."""
 
     STEADY = 0
@@ -32,7 +32,7 @@ class Kind(IntEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spread:
+class TimeSpread:
     """How times of one kind are spread.
 
     Attributes:
@@ -75,11 +75,11 @@ class Tallied:
         longest_start_s: The longest wait for an epoch's first batch, the first epoch left out.
     """
 
-    num_of: dict[Kind, int]
-    stall_s_of: dict[Kind, float]
-    step_s_of: dict[Kind, float]
-    stall: Spread
-    step: Spread
+    num_of: dict[StepKind, int]
+    stall_s_of: dict[StepKind, float]
+    step_s_of: dict[StepKind, float]
+    stall: TimeSpread
+    step: TimeSpread
     latest: Ints
     parts: Ints
     replayed: Ints
@@ -90,9 +90,9 @@ class Tally:
     """Takes blocks of steps and keeps what a report needs."""
 
     def __init__(self) -> None:
-        self._num = [0] * len(Kind)
-        self._stall_ns = [0] * len(Kind)
-        self._step_ns = [0] * len(Kind)
+        self._num = [0] * len(StepKind)
+        self._stall_ns = [0] * len(StepKind)
+        self._step_ns = [0] * len(StepKind)
         self._stalls = Histogram()
         self._steps = Histogram()
         self._timeline = Timeline()
@@ -108,30 +108,30 @@ class Tally:
                 batches that were ready behind this one when it came, -1 where nobody knows.
         """
         kinds = block[:, 0]
-        for kind in Kind:
+        for kind in StepKind:
             rows = block[kinds == kind]
             if not len(rows):
                 continue
             self._num[kind] += len(rows)
             self._stall_ns[kind] += int(rows[:, 2].sum())
             self._step_ns[kind] += int(rows[:, 3].sum())
-            if kind in (Kind.STEADY, Kind.EPOCH_START):
+            if kind in (StepKind.STEADY, StepKind.EPOCH_START):
                 self._steps.add(rows[:, 3])
-            if kind is Kind.STEADY:
+            if kind is StepKind.STEADY:
                 self._stalls.add(rows[:, 2])
                 self._timeline.add(rows[:, 2:4])
                 self._latest = np.concatenate([self._latest, rows[:, 1:]])[-NUM_LATEST:]
-            elif kind is Kind.REPLAY:
+            elif kind is StepKind.REPLAY:
                 self._replayed.append(rows[:, 2:4].copy())
-            elif kind is Kind.EPOCH_START:
+            elif kind is StepKind.EPOCH_START:
                 self._longest_start_ns = max(self._longest_start_ns, int(rows[:, 2].max()))
 
     def look(self) -> Tallied:
         """Return what is known so far; later steps do not change it."""
         return Tallied(
-            num_of={kind: self._num[kind] for kind in Kind},
-            stall_s_of={kind: self._stall_ns[kind] / 1e9 for kind in Kind},
-            step_s_of={kind: self._step_ns[kind] / 1e9 for kind in Kind},
+            num_of={kind: self._num[kind] for kind in StepKind},
+            stall_s_of={kind: self._stall_ns[kind] / 1e9 for kind in StepKind},
+            step_s_of={kind: self._step_ns[kind] / 1e9 for kind in StepKind},
             stall=self._stalls.spread(),
             step=self._steps.spread(),
             latest=self._latest.copy(),
@@ -161,12 +161,12 @@ class Histogram:
         if self._few is not None:
             self._few = np.concatenate([self._few, times_ns]) if self._num <= NUM_LATEST else None
 
-    def spread(self) -> Spread:
+    def spread(self) -> TimeSpread:
         """Return how they are spread."""
         if not self._num:
-            return Spread()
+            return TimeSpread()
         p50, p95, p99 = (self._percentile(share) for share in (0.5, 0.95, 0.99))
-        return Spread(
+        return TimeSpread(
             num=self._num,
             total_s=self._total_ns / 1e9,
             p50_s=p50,

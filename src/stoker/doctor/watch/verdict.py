@@ -66,7 +66,7 @@ class Measured:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class WatchVerdict:
     """Whether the loader is the limit.
 
     Attributes:
@@ -85,10 +85,10 @@ class Verdict:
     because: str
 
 
-def judge(measured: Measured) -> Verdict:
+def judge(measured: Measured) -> WatchVerdict:
     """Return the verdict on what was measured."""
     if measured.num_steady == 0:
-        return Verdict(
+        return WatchVerdict(
             limit="unknown",
             sentence="too short to say: no step was over after the warm-up",
             gain=1.0,
@@ -97,7 +97,7 @@ def judge(measured: Measured) -> Verdict:
         )
     confidence, because = _confidence(measured)
     limit, sentence, gain = _limit(measured)
-    return Verdict(limit=limit, sentence=sentence, gain=gain, confidence=confidence, because=because)
+    return WatchVerdict(limit=limit, sentence=sentence, gain=gain, confidence=confidence, because=because)
 
 
 def _limit(measured: Measured) -> tuple[Limit, str, float]:

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from stoker._native import can_decompress
 from stoker.source import thrift
-from stoker.source.fetch import Ranges, Span
+from stoker.source.fetch import ByteRange, Ranges
 from stoker.source.footer_numbers import Numbers
 from stoker.source.pages.codecs import Bytes
 from stoker.source.pages.column import LeafStream, read_leaf
@@ -49,7 +49,7 @@ def decoded_leaves(
     *,
     row_groups: Sequence[int],
     leaves: Sequence[int],
-    spans: Sequence[Span],
+    spans: Sequence[ByteRange],
     coded: Collection[str] = (),
 ) -> tuple[list[Leaf], list[list[pa.Array]]]:
     """Return which columns of some row groups are decoded here, and for each row group an array of each of them.
@@ -135,7 +135,7 @@ class _Chunks:
     """The column chunks of a row group that are wanted."""
 
     ranges: Ranges
-    spans: Sequence[Span]
+    spans: Sequence[ByteRange]
     codecs: Sequence[int]
 
     def read(self, k: int) -> BytesLike:
@@ -190,7 +190,7 @@ def leaf_streams(
     *,
     row_group: int,
     leaves: Sequence[int],
-    spans: Sequence[Span],
+    spans: Sequence[ByteRange],
     coded: Collection[str] = (),
 ) -> list[LeafStream]:
     """Return those columns of a row group that are decoded here, each to be read some rows at a time.

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from stoker._native import Pages
-from stoker.source.fetch import Ranges, Span
+from stoker.source.fetch import ByteRange, Ranges
 from stoker.source.pages.codecs import Bytes
 from stoker.source.pages.decoder import Decoder
 from stoker.source.pages.leaf import Leaf
@@ -97,7 +97,7 @@ class LeafStream:
         self,
         leaf: Leaf,
         ranges: Ranges,
-        span: Span,
+        span: ByteRange,
         *,
         num_rows: int,
         num_values: int,

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from stoker.source.listing import Listed
 from stoker.source.storage import Storage
-from stoker.source.tables.table import Table, TableSource
+from stoker.source.tables.table import LakeTable, TableSource
 
 
 def open_table(
     source: TableSource, place: str, storage: Storage, *, is_local: bool, num_threads: int
-) -> tuple[Table, list[Listed]]:
+) -> tuple[LakeTable, list[Listed]]:
     """Return a table at the version that is asked for, and its files, by URL.
 
     Args:

@@ -29,7 +29,7 @@ from stoker.source.each import for_each
 from stoker.source.listing import Listed
 from stoker.source.naming import ID, NAMES
 from stoker.source.storage import Storage
-from stoker.source.tables.table import Table, TableSource, looked_up, pack_rows, tagged, text_of
+from stoker.source.tables.table import LakeTable, TableSource, looked_up, pack_rows, tagged, text_of
 from stoker.source.urls import has_scheme
 
 _PHYSICAL = b"delta.columnMapping.physicalName"
@@ -55,7 +55,7 @@ _Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*
 
 def open_delta(
     source: TableSource, place: str, storage: Storage, *, is_local: bool, num_threads: int
-) -> tuple[Table, list[Listed]]:
+) -> tuple[LakeTable, list[Listed]]:
     """Return a Delta table at a version, and its files. Arguments and errors as for `open_table`."""
     deltalake = _library()
     root = place.rstrip("/") + "/"
@@ -87,7 +87,7 @@ def open_delta(
     is_mapped = protocol.min_reader_version == 2 or "columnMapping" in (protocol.reader_features or ())
     # Without the feature, a mode means nothing.
     mode = configuration.get("delta.columnMapping.mode", "none") if is_mapped else "none"
-    table = Table(
+    table = LakeTable(
         version=version,
         schema=_schema(schema, mode),
         schema_id=None,
@@ -98,7 +98,7 @@ def open_delta(
 
 
 def _files(
-    table: Table,
+    table: LakeTable,
     actions: Sequence[dict[str, Any]],
     deleted: dict[str, bytes],
     root: str,

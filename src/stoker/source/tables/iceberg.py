@@ -24,7 +24,7 @@ from stoker.source.each import for_each
 from stoker.source.listing import Listed
 from stoker.source.naming import DEFAULT, ID, NAMES
 from stoker.source.storage import Storage
-from stoker.source.tables.table import Table, TableSource, looked_up, pack_rows, tagged, text_of
+from stoker.source.tables.table import LakeTable, TableSource, looked_up, pack_rows, tagged, text_of
 
 # What table properties of the catalogue are called among the options of Stoker's client for S3.
 _S3_OPTIONS = {
@@ -38,7 +38,9 @@ _METADATA = re.compile(r"(?:v(\d+)|(\d+)-[^/]*)(?:\.gz)?\.metadata\.json(?:\.gz)
 _FILE = re.compile(r"file:(?://)?(?=/)")
 
 
-def open_iceberg(source: TableSource, place: str, storage: Storage, *, num_threads: int) -> tuple[Table, list[Listed]]:
+def open_iceberg(
+    source: TableSource, place: str, storage: Storage, *, num_threads: int
+) -> tuple[LakeTable, list[Listed]]:
     """Return an Iceberg table at a snapshot, and its files. Arguments and errors as for `open_table`."""
     _library()
     from pyiceberg.catalog.noop import NoopCatalog
@@ -61,7 +63,7 @@ def open_iceberg(source: TableSource, place: str, storage: Storage, *, num_threa
         tasks = sorted(table.scan(snapshot_id=snapshot.snapshot_id).plan_files(), key=lambda task: task.file.file_path)
         specs = table.specs()
         identities = [_identities(task, specs[task.file.spec_id], schema) for task in tasks]
-        found = Table(
+        found = LakeTable(
             version=snapshot.snapshot_id,
             schema=_arrow_schema(schema, table.name_mapping()),
             schema_id=schema.schema_id,

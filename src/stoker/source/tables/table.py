@@ -108,7 +108,7 @@ def _check_pin(name: str, pin: Pin) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class LakeTable:
     """A table at one version.
 
     Attributes:
@@ -152,13 +152,13 @@ class Table:
         return self.schema.with_metadata({"stoker:table": json.dumps(numbers)})
 
     @classmethod
-    def from_schema(cls, schema: pa.Schema) -> Table:
+    def from_schema(cls, schema: pa.Schema) -> LakeTable:
         """Return what `to_schema` returned."""
         numbers = json.loads(schema.metadata[b"stoker:table"])
         return cls(schema=schema.remove_metadata(), **{**numbers, "partitions": tuple(numbers["partitions"])})
 
 
-def check_layout(table: Table, layout: Layout, file: Listed) -> list[str]:
+def check_layout(table: LakeTable, layout: Layout, file: Listed) -> list[str]:
     """Return columns of a table that the log may have values for, and a file that is laid out so lacks.
 
     Raises:

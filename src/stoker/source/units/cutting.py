@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stoker.source.footers import Footers
-from stoker.source.fragments import Piece, RowGroup
+from stoker.source.fragments import FragmentRange, RowGroup
 from stoker.source.runs import FragmentRuns, Runs
 from stoker.source.survey import Cut, Survey, survey
 from stoker.source.units.reading import Int64
@@ -27,7 +27,7 @@ def plan_between_runs(
     chunk_bytes: int,
     is_cutting: Callable[[int], bool],
     begins_in: Callable[[int], Int64],
-) -> list[Piece]:
+) -> list[FragmentRange]:
     """Cut one file into fragments of about `chunk_bytes`, at the beginning of a run wherever there is one near.
 
         row groups   │ 4 │ 4 ┆ 4 │ 4 ┆ 4 ┆ 30                bytes, chunk size 10; ┆ cuts a run
@@ -42,7 +42,7 @@ def plan_between_runs(
     Raises:
         ValueError: A row group claims an absurd number of rows.
     """
-    pieces: list[Piece] = []
+    pieces: list[FragmentRange] = []
     growing: list[int] = []  # row groups of the fragment that is growing
     size_bytes = 0  # of these
     border = 0  # how many of them come before the last place that cuts no run
@@ -52,7 +52,7 @@ def plan_between_runs(
         taken = growing[:num]
         if taken:
             rows = sum(row_groups[g].num_rows for g in taken)
-            pieces.append(Piece(taken[0], taken[-1] + 1, -1, -1, rows))
+            pieces.append(FragmentRange(taken[0], taken[-1] + 1, -1, -1, rows))
             size_bytes -= sum(row_groups[g].size_bytes for g in taken)
             border = 0
         del growing[:num]
@@ -81,7 +81,7 @@ def plan_between_runs(
     return pieces
 
 
-def _parts(g: int, group: RowGroup, chunk_bytes: int, begins: Int64) -> list[Piece]:
+def _parts(g: int, group: RowGroup, chunk_bytes: int, begins: Int64) -> list[FragmentRange]:
     """Split a row group at the runs that begin nearest to equal parts; at equal parts where none is near.
 
     Near is what leaves a fragment of half a part to two parts: a run is cut only where it is longer than that.
@@ -101,7 +101,7 @@ def _parts(g: int, group: RowGroup, chunk_bytes: int, begins: Int64) -> list[Pie
             break
         borders.append(min(near, key=lambda row: abs(row - ideal)) if near else ideal)
     return [
-        Piece(g, g + 1, start, stop, stop - start)
+        FragmentRange(g, g + 1, start, stop, stop - start)
         for start, stop in zip(borders, [*borders[1:], group.num_rows], strict=True)
     ]
 
@@ -145,7 +145,7 @@ class _Places:
             found.append(first + (begins if held.kept is None else held.kept[begins]))
         return np.concatenate(found)
 
-    def num_samples(self, file: int, piece: Piece) -> int:
+    def num_samples(self, file: int, piece: FragmentRange) -> int:
         """Return how many rows of a fragment pass."""
         if piece.row_start < 0:
             return sum(self._samples.get((file, g), 0) for g in range(piece.start, piece.stop))
@@ -175,7 +175,7 @@ def cut_between_runs(
     """
     places = _Places(catalogue, runs, known)
 
-    def plan(file: int, groups: Sequence[RowGroup]) -> list[Piece]:
+    def plan(file: int, groups: Sequence[RowGroup]) -> list[FragmentRange]:
         return plan_between_runs(
             groups,
             chunk_bytes=cut.chunk_bytes,
@@ -188,5 +188,5 @@ def cut_between_runs(
         *(getattr(found, name).tolist() for name in ("file", "start", "stop", "row_start", "row_stop", "num_rows")),
         strict=True,
     )
-    num_samples = [places.num_samples(file, Piece(*rest)) for file, *rest in pieces]
+    num_samples = [places.num_samples(file, FragmentRange(*rest)) for file, *rest in pieces]
     return dataclasses.replace(found, num_samples=np.array(num_samples, dtype=np.int64))

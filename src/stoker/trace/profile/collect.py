@@ -10,14 +10,14 @@ import numpy.typing as npt
 
 from stoker._native import TraceScanner, find_trace_event
 from stoker.trace.profile.columns import GrowingColumns
-from stoker.trace.profile.events import Columns, Events, Int64, Trace, Track
+from stoker.trace.profile.events import Columns, Events, Int64, ProfilerTrace, ProfilerTrack
 from stoker.trace.profile.links import flows_to_correlations
 from stoker.trace.profile.names import (
     DEVICE_KINDS,
     FLOW_CATEGORIES,
     HOST_KINDS,
+    EventKind,
     Is,
-    Kind,
     device_kind,
     kind_of,
     kind_of_process,
@@ -26,7 +26,7 @@ from stoker.trace.profile.names import (
 from stoker.trace.profile.pairs import close_pairs
 
 if TYPE_CHECKING:
-    from stoker.trace.profile.window import Window
+    from stoker.trace.profile.window import ByteWindow
 
 # Columns of a row, as the scanner writes them; see native/trace_events.h.
 (_PHASE, _CATEGORY, _NAME, _PID, _TID, _START, _LENGTH, _CORRELATION, _BYTES, _SEQUENCE, _GROUP, _LABEL, _FLOW) = range(
@@ -50,14 +50,14 @@ _TYPES: dict[str, type[np.generic]] = {
     "label": np.int32,
 }
 
-_IS_HOST = np.array([kind in HOST_KINDS for kind in Kind])
-_IS_DEVICE = np.array([kind in DEVICE_KINDS for kind in Kind])
+_IS_HOST = np.array([kind in HOST_KINDS for kind in EventKind])
+_IS_DEVICE = np.array([kind in DEVICE_KINDS for kind in EventKind])
 _IS_SPAN = np.array([code in (_COMPLETE, _BEGIN, _END) for code in range(256)])
 _IS_ARROW = np.array([code in (_FLOW_FROM, _FLOW_TO) for code in range(256)])
 
 
 class Collector:
-    """Takes rows from the scanner, keeps those that matter, and makes a `Trace` of them.
+    """Takes rows from the scanner, keeps those that matter, and makes a `ProfilerTrace` of them.
 
     Attributes:
         has_ended: Whether the array of events had its closing bracket.
@@ -79,7 +79,7 @@ class Collector:
         self._has_correlations = False
         self.has_ended = False
 
-    def read_array(self, window: Window) -> None:
+    def read_array(self, window: ByteWindow) -> None:
         """Read events up to the end of their array, or of the file."""
         self.has_ended = False
         while True:
@@ -94,7 +94,7 @@ class Collector:
                 if not has_more and (window.is_empty or not self._skip_damage(window)):
                     return
 
-    def _skip_damage(self, window: Window) -> bool:
+    def _skip_damage(self, window: ByteWindow) -> bool:
         """Go to the next event behind one that does not end, or is none; False where there is no other."""
         self._num_damaged += 1
         found = find_trace_event(window.data, window.at + 1, window.stop)
@@ -115,7 +115,7 @@ class Collector:
             self._names.append(text)
             self._kinds.append(int(kind_of(text)))
             self._flows.append(text.strip().lower() in FLOW_CATEGORIES)
-            self._keeps_python.append(bool(what_is(text, Kind.PYTHON) & _KEEP_PYTHON))
+            self._keeps_python.append(bool(what_is(text, EventKind.PYTHON) & _KEEP_PYTHON))
 
     def _take(self, rows: Int64) -> None:
         self._learn_names()
@@ -123,11 +123,11 @@ class Collector:
         phase = rows[:, _PHASE]
         self._take_metadata(rows[phase == _META])
         # A number of -1 stands for no text: the last entry of each table.
-        kind = np.array([*self._kinds, int(Kind.UNKNOWN)], np.uint8)[rows[:, _CATEGORY]]
+        kind = np.array([*self._kinds, int(EventKind.UNKNOWN)], np.uint8)[rows[:, _CATEGORY]]
         keeps_python = np.array([*self._keeps_python, False], bool)[rows[:, _NAME]]
         is_flow = _IS_ARROW[phase] & np.array([*self._flows, False], bool)[rows[:, _CATEGORY]]
         is_span = _IS_SPAN[phase]
-        wanted = is_span & ((kind != Kind.IGNORED) & ((kind != Kind.PYTHON) | keeps_python) | (phase == _END))
+        wanted = is_span & ((kind != EventKind.IGNORED) & ((kind != EventKind.PYTHON) | keeps_python) | (phase == _END))
         if not self._has_correlations:
             self._has_correlations = bool(np.any(_IS_DEVICE[kind] & (rows[:, _CORRELATION] > 0)))
         if not self._has_correlations:  # then only arrows tell which call launched what
@@ -138,8 +138,8 @@ class Collector:
         if not chosen.size:
             return
         rows, phase, kind = rows[chosen], phase[chosen], kind[chosen]
-        kind[is_flow[chosen]] = Kind.IGNORED
-        extra = np.where(kind == Kind.MEMCPY, rows[:, _BYTES], rows[:, _SEQUENCE])
+        kind[is_flow[chosen]] = EventKind.IGNORED
+        extra = np.where(kind == EventKind.MEMCPY, rows[:, _BYTES], rows[:, _SEQUENCE])
         link = np.where(is_flow[chosen], rows[:, _FLOW], rows[:, _CORRELATION])
         self._columns.append(
             {
@@ -174,12 +174,12 @@ class Collector:
         lengths = np.diff(np.append(borders, pids.size))
         return np.repeat(np.array(numbers, np.int64), lengths)
 
-    def finish(self, *, path: str, header: dict[str, object], is_cut: bool, notes: tuple[str, ...]) -> Trace:
+    def finish(self, *, path: str, header: dict[str, object], is_cut: bool, notes: tuple[str, ...]) -> ProfilerTrace:
         """Return what was read, beginnings and ends paired, each event with its final kind."""
         self._learn_names()
         columns: Columns = self._columns.take()
         tracks = tuple(
-            Track(pid=self._text(pid), tid=self._text(tid), process=self._processes.get(pid, ""))
+            ProfilerTrack(pid=self._text(pid), tid=self._text(tid), process=self._processes.get(pid, ""))
             for pid, tid in self._tracks
         )
         columns, num_open = close_pairs(columns)
@@ -200,7 +200,7 @@ class Collector:
         num_damaged = self._scanner.num_damaged + self._num_damaged
         if is_cut and num_damaged:  # the event that the end cuts is no damage
             num_damaged -= 1
-        return Trace(
+        return ProfilerTrace(
             path=path,
             host=events.where(slice(0, num_host)),
             device=events.where(slice(num_host, None)),
@@ -216,14 +216,14 @@ class Collector:
     def _text(self, number: int) -> int | str:
         return self._names[number - TraceScanner.TEXT] if number >= TraceScanner.TEXT else number
 
-    def _final_kinds(self, columns: Columns, tracks: tuple[Track, ...]) -> npt.NDArray[np.uint8]:
+    def _final_kinds(self, columns: Columns, tracks: tuple[ProfilerTrack, ...]) -> npt.NDArray[np.uint8]:
         """Tell events without a category by their process, and communication from computation by its name."""
         kind, names = columns["kind"].copy(), columns["name"]
-        unknown = kind == Kind.UNKNOWN
+        unknown = kind == EventKind.UNKNOWN
         if unknown.any():
             of_track = [int(kind_of_process(track.process or str(track.pid))) for track in tracks]
             kind[unknown] = np.array(of_track, np.uint8)[columns["track"][unknown]]
-        for device in (Kind.KERNEL, Kind.COLLECTIVE):
+        for device in (EventKind.KERNEL, EventKind.COLLECTIVE):
             here = kind == device
             used = np.unique(names[here])
             final = np.full(len(self._names) + 1, int(device), np.uint8)

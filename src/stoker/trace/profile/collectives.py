@@ -7,9 +7,9 @@ from collections import Counter
 
 import numpy as np
 
-from stoker.trace.profile.events import Trace
+from stoker.trace.profile.events import ProfilerTrace
 from stoker.trace.profile.host import HostWork
-from stoker.trace.profile.names import Kind
+from stoker.trace.profile.names import EventKind
 
 # Between two ranks, not among all: who waits for whom is the program's order, not somebody's slowness. The kernel of an
 # all-to-all has the same name: only what newer profilers say beside it tells the two apart.
@@ -24,9 +24,9 @@ Key = tuple[str, str, str, int]
 Collectives = dict[Key, tuple[int, int]]
 
 
-def collectives_of(trace: Trace, host: HostWork) -> Collectives:
+def collectives_of(trace: ProfilerTrace, host: HostWork) -> Collectives:
     """Return when each collective began and ended, in nanoseconds of the time of day."""
-    chosen = np.flatnonzero(trace.device.kind == Kind.COLLECTIVE)
+    chosen = np.flatnonzero(trace.device.kind == EventKind.COLLECTIVE)
     mine = trace.device.where(chosen)
     borders = np.array([step.start for step in host.steps], np.int64)
     # By the launch, not by the work: a device runs behind its host, and not on every rank equally far.

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stoker.trace.profile.events import Trace
-from stoker.trace.profile.names import Kind
-from stoker.trace.profile.spans import Spans, union
+from stoker.trace.profile.events import ProfilerTrace
+from stoker.trace.profile.names import EventKind
+from stoker.trace.profile.spans import Intervals, union
 
 # Profilers that give computation and communication of one device as two processes.
 _ONE_DEVICE = {"ascend hardware", "communication", "hccl", "cuda functions"}
@@ -27,13 +27,13 @@ class DeviceWork:
     """
 
     name: str
-    compute: Spans
-    communication: Spans
-    copies: Spans
-    busy: Spans
+    compute: Intervals
+    communication: Intervals
+    copies: Intervals
+    busy: Intervals
 
 
-def devices_of(trace: Trace) -> tuple[DeviceWork, ...]:
+def devices_of(trace: ProfilerTrace) -> tuple[DeviceWork, ...]:
     """Return the devices that did anything, in the order in which the file has them."""
     events = trace.device
     of_track = np.array([_device_name(trace, index) for index in range(len(trace.tracks))], object)
@@ -46,9 +46,9 @@ def devices_of(trace: Trace) -> tuple[DeviceWork, ...]:
         compute, communication, copies = (
             union(mine.start[chosen], mine.stop[chosen])
             for chosen in (
-                mine.kind == Kind.KERNEL,
-                mine.kind == Kind.COLLECTIVE,
-                (mine.kind == Kind.MEMCPY) | (mine.kind == Kind.MEMSET),
+                mine.kind == EventKind.KERNEL,
+                mine.kind == EventKind.COLLECTIVE,
+                (mine.kind == EventKind.MEMCPY) | (mine.kind == EventKind.MEMSET),
             )
         )
         found.append(
@@ -63,6 +63,6 @@ def devices_of(trace: Trace) -> tuple[DeviceWork, ...]:
     return tuple(found)
 
 
-def _device_name(trace: Trace, index: int) -> str:
+def _device_name(trace: ProfilerTrace, index: int) -> str:
     track = trace.tracks[index]
     return "" if track.process.strip().lower() in _ONE_DEVICE else str(track.pid)

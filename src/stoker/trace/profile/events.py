@@ -57,7 +57,7 @@ class Events:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Track:
+class ProfilerTrack:
     """A thread of a process, or a stream of a device.
 
     Attributes:
@@ -72,7 +72,7 @@ class Track:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trace:
+class ProfilerTrace:
     """One file.
 
     Attributes:
@@ -92,14 +92,14 @@ class Trace:
     host: Events
     device: Events
     names: tuple[str, ...]
-    tracks: tuple[Track, ...]
+    tracks: tuple[ProfilerTrack, ...]
     header: dict[str, object] = field(default_factory=dict)
     num_events: int = 0
     num_damaged: int = 0
     is_cut: bool = False
     notes: tuple[str, ...] = ()
 
-    def without_events(self) -> Trace:
+    def without_events(self) -> ProfilerTrace:
         """Return all but the events, which are what takes memory."""
         none = np.empty(0, np.int64)
         return replace(self, host=self.host.where(none), device=self.device.where(none), names=())

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from stoker.trace.profile.events import Events, Trace
-from stoker.trace.profile.names import Is, Kind, step_number, what_is
-from stoker.trace.profile.spans import EMPTY, Spans, union
+from stoker.trace.profile.events import Events, ProfilerTrace
+from stoker.trace.profile.names import EventKind, Is, step_number, what_is
+from stoker.trace.profile.spans import EMPTY, Intervals, union
 
 Mask = npt.NDArray[np.bool_]
 
@@ -26,7 +26,7 @@ WHYS = ("collating", "copying_pageable", "waiting_for_data", "synchronising", "l
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class ProfiledStep:
     """A step that was profiled.
 
     Attributes:
@@ -54,15 +54,15 @@ class HostWork:
         pageable: Which device events are copies from pageable memory. bool [D].
     """
 
-    doing: dict[str, Spans]
-    wants_data: Spans
-    steps: tuple[Step, ...]
+    doing: dict[str, Intervals]
+    wants_data: Intervals
+    steps: tuple[ProfiledStep, ...]
     main_track: int
     launched_at: npt.NDArray[np.int64]
     pageable: Mask
 
 
-def host_of(trace: Trace) -> HostWork:
+def host_of(trace: ProfilerTrace) -> HostWork:
     """Find the launching threads, and what they did."""
     on_host, on_device = trace.host, trace.device
     host_says, device_says = _flags(trace, on_host), _flags(trace, on_device)
@@ -76,7 +76,7 @@ def host_of(trace: Trace) -> HostWork:
     others = np.isin(on_host.track, threads[threads != main])
     left = {why: _spans(on_host, masks[why] & mine) for why in WHYS}
     explained = EMPTY
-    doing: dict[str, Spans] = {}
+    doing: dict[str, Intervals] = {}
     for why in WHYS:
         doing[why] = left[why] - explained
         explained |= left[why]
@@ -94,7 +94,7 @@ def host_of(trace: Trace) -> HostWork:
     )
 
 
-def _flags(trace: Trace, events: Events) -> npt.NDArray[np.uint8]:
+def _flags(trace: ProfilerTrace, events: Events) -> npt.NDArray[np.uint8]:
     """Return what each event's name says about it. [N]."""
     found = np.zeros(len(events), np.uint8)
     for kind in np.flatnonzero(np.bincount(events.kind)).tolist():
@@ -102,14 +102,14 @@ def _flags(trace: Trace, events: Events) -> npt.NDArray[np.uint8]:
         names = events.name[here]  # -1 stands for none: the last entry of the table
         table = np.zeros(len(trace.names) + 1, np.uint8)
         used = np.flatnonzero(np.bincount(names[names >= 0], minlength=1)) if len(trace.names) else np.empty(0, int)
-        table[used] = [int(what_is(trace.names[name], Kind(kind))) for name in used.tolist()]
+        table[used] = [int(what_is(trace.names[name], EventKind(kind))) for name in used.tolist()]
         found[here] = table[names]
     return found
 
 
 def _links(on_host: Events, on_device: Events) -> tuple[Mask, npt.NDArray[np.int64]]:
     """Return which host events launched something, and when each device event was launched."""
-    calls = np.flatnonzero((on_host.kind == Kind.RUNTIME) & (on_host.correlation > 0))
+    calls = np.flatnonzero((on_host.kind == EventKind.RUNTIME) & (on_host.correlation > 0))
     launched_at = on_device.start.copy()
     launches = np.zeros(len(on_host), bool)
     if not calls.size or not len(on_device):
@@ -123,7 +123,7 @@ def _links(on_host: Events, on_device: Events) -> tuple[Mask, npt.NDArray[np.int
     return launches, launched_at
 
 
-def _main_track(trace: Trace, on_host: Events, says: npt.NDArray[np.uint8], launches: Mask) -> int:
+def _main_track(trace: ProfilerTrace, on_host: Events, says: npt.NDArray[np.uint8], launches: Mask) -> int:
     """Return the training loop's track: where the steps are; else the data; else the main thread; else the work."""
     if not len(on_host):
         return -1
@@ -152,7 +152,7 @@ def _masks(
     on_host: Events, on_device: Events, says: npt.NDArray[np.uint8], pageable: Mask, to_host: Mask
 ) -> dict[str, Mask]:
     """Return which host events are which of `WHYS`."""
-    is_runtime = on_host.kind == Kind.RUNTIME
+    is_runtime = on_host.kind == EventKind.RUNTIME
     is_copy = is_runtime & ((says & Is.COPY_CALL) != 0)
     linked = is_runtime & (on_host.correlation > 0)
     copies = linked & np.isin(on_host.correlation, on_device.correlation[pageable])
@@ -168,18 +168,20 @@ def _masks(
         "copying_pageable": copies,
         "waiting_for_data": (says & Is.DATA_WAIT) != 0,
         "synchronising": ((says & Is.SYNC) != 0) | fetches,
-        "launching": is_runtime | (on_host.kind == Kind.HOST_OP) & ((says & Is.STEP) == 0),
+        "launching": is_runtime | (on_host.kind == EventKind.HOST_OP) & ((says & Is.STEP) == 0),
     }
 
 
-def _spans(events: Events, chosen: Mask) -> Spans:
+def _spans(events: Events, chosen: Mask) -> Intervals:
     return union(events.start[chosen], events.stop[chosen])
 
 
-def _steps(trace: Trace, events: Events) -> tuple[Step, ...]:
-    found: dict[int, Step] = {}
+def _steps(trace: ProfilerTrace, events: Events) -> tuple[ProfiledStep, ...]:
+    found: dict[int, ProfiledStep] = {}
     for index in np.argsort(events.start, kind="stable").tolist():
         number = step_number(trace.names[events.name[index]])
         if number is not None and events.stop[index] > events.start[index]:
-            found.setdefault(number, Step(number=number, start=int(events.start[index]), stop=int(events.stop[index])))
+            found.setdefault(
+                number, ProfiledStep(number=number, start=int(events.start[index]), stop=int(events.stop[index]))
+            )
     return tuple(found.values())

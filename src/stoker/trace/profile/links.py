@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from stoker.trace.profile.events import Columns
-from stoker.trace.profile.names import Kind
+from stoker.trace.profile.names import EventKind
 
 _FROM, _TO, _COMPLETE = ord("s"), ord("f"), ord("X")
 
@@ -26,8 +26,8 @@ def flows_to_correlations(columns: Columns) -> Columns:
     stop = start + columns["length"].astype(np.int64)
     track = columns["track"].astype(np.int64)
     correlation = columns["correlation"].astype(np.int64).copy()
-    is_device = (kind == Kind.KERNEL) | (kind == Kind.MEMCPY) | (kind == Kind.MEMSET)
-    for letter, ends in ((_FROM, kind == Kind.RUNTIME), (_TO, is_device)):
+    is_device = (kind == EventKind.KERNEL) | (kind == EventKind.MEMCPY) | (kind == EventKind.MEMSET)
+    for letter, ends in ((_FROM, kind == EventKind.RUNTIME), (_TO, is_device)):
         arrows = np.flatnonzero(phase == letter)
         targets = np.flatnonzero(ends & (phase == _COMPLETE))
         for number in np.unique(track[arrows]).tolist():

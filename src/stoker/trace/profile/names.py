@@ -12,7 +12,7 @@ import re
 from enum import IntEnum, IntFlag
 
 
-class Kind(IntEnum):
+class EventKind(IntEnum):
     """What an event is."""
 
     IGNORED = 0
@@ -42,27 +42,27 @@ class Is(IntFlag):
     LAUNCH_CALL = 128
 
 
-HOST_KINDS = (Kind.HOST_OP, Kind.ANNOTATION, Kind.RUNTIME, Kind.PYTHON, Kind.LOOP)
-DEVICE_KINDS = (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET, Kind.COLLECTIVE)
+HOST_KINDS = (EventKind.HOST_OP, EventKind.ANNOTATION, EventKind.RUNTIME, EventKind.PYTHON, EventKind.LOOP)
+DEVICE_KINDS = (EventKind.KERNEL, EventKind.MEMCPY, EventKind.MEMSET, EventKind.COLLECTIVE)
 
 _CATEGORIES = {
-    "cpu_op": Kind.HOST_OP,
-    "operator": Kind.HOST_OP,
-    "hpu_op": Kind.HOST_OP,
-    "user_annotation": Kind.ANNOTATION,
-    "python_function": Kind.PYTHON,
-    "pythonfunction": Kind.PYTHON,
-    "runtime": Kind.RUNTIME,
-    "driver": Kind.RUNTIME,
-    "hip_api": Kind.RUNTIME,
-    "loop": Kind.LOOP,  # of a trace that Stoker wrote
-    "kernel": Kind.KERNEL,
-    "concurrent_kernel": Kind.KERNEL,
-    "mtia_ccp_events": Kind.KERNEL,
-    "memcpy": Kind.MEMCPY,
-    "gpu_memcpy": Kind.MEMCPY,
-    "memset": Kind.MEMSET,
-    "gpu_memset": Kind.MEMSET,
+    "cpu_op": EventKind.HOST_OP,
+    "operator": EventKind.HOST_OP,
+    "hpu_op": EventKind.HOST_OP,
+    "user_annotation": EventKind.ANNOTATION,
+    "python_function": EventKind.PYTHON,
+    "pythonfunction": EventKind.PYTHON,
+    "runtime": EventKind.RUNTIME,
+    "driver": EventKind.RUNTIME,
+    "hip_api": EventKind.RUNTIME,
+    "loop": EventKind.LOOP,  # of a trace that Stoker wrote
+    "kernel": EventKind.KERNEL,
+    "concurrent_kernel": EventKind.KERNEL,
+    "mtia_ccp_events": EventKind.KERNEL,
+    "memcpy": EventKind.MEMCPY,
+    "gpu_memcpy": EventKind.MEMCPY,
+    "memset": EventKind.MEMSET,
+    "gpu_memset": EventKind.MEMSET,
 }
 # cuda_runtime, xpu_driver, mtia_runtime, privateuse1_runtime, and those of back ends to come.
 _RUNTIME = re.compile(r"\w+_(runtime|driver)")
@@ -72,13 +72,13 @@ FLOW_CATEGORIES = {"ac2g", "async", "async_gpu", "async_cpu_to_gpu", "cpu_to_cud
 
 # What a process is where events have no category: torch's profiler of before Kineto, and Ascend's.
 _PROCESSES = {
-    "cuda functions": Kind.KERNEL,
-    "cpu functions": Kind.HOST_OP,
-    "ascend hardware": Kind.KERNEL,
-    "communication": Kind.COLLECTIVE,
-    "hccl": Kind.COLLECTIVE,
-    "cann": Kind.RUNTIME,
-    "python": Kind.HOST_OP,
+    "cuda functions": EventKind.KERNEL,
+    "cpu functions": EventKind.HOST_OP,
+    "ascend hardware": EventKind.KERNEL,
+    "communication": EventKind.COLLECTIVE,
+    "hccl": EventKind.COLLECTIVE,
+    "cann": EventKind.RUNTIME,
+    "python": EventKind.HOST_OP,
 }
 
 _STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
@@ -136,30 +136,30 @@ _NO_WORK = re.compile(r"event_?(wait|record)|notify_?(wait|record)|^Context Sync
 _COPY_KERNEL = re.compile(r"^dma_request$|^memcpy|^copy(Host|Device|Buffer)", re.IGNORECASE)
 
 
-def kind_of(category: str) -> Kind:
+def kind_of(category: str) -> EventKind:
     """Return what events of a category are; without a category it has to be told later, by their process."""
     text = category.strip().lower()
     if not text:
-        return Kind.UNKNOWN
+        return EventKind.UNKNOWN
     if text in _CATEGORIES:
         return _CATEGORIES[text]
-    return Kind.RUNTIME if _RUNTIME.fullmatch(text) else Kind.IGNORED
+    return EventKind.RUNTIME if _RUNTIME.fullmatch(text) else EventKind.IGNORED
 
 
-def kind_of_process(name: str) -> Kind:
+def kind_of_process(name: str) -> EventKind:
     """Return what the events without a category of a process are, by the process's name."""
-    return _PROCESSES.get(name.strip().lower(), Kind.IGNORED)
+    return _PROCESSES.get(name.strip().lower(), EventKind.IGNORED)
 
 
-def device_kind(name: str, kind: Kind) -> Kind:
+def device_kind(name: str, kind: EventKind) -> EventKind:
     """Return what a device's event is, seen its name: kernels that communicate are set apart."""
-    if kind not in (Kind.KERNEL, Kind.COLLECTIVE):
+    if kind not in (EventKind.KERNEL, EventKind.COLLECTIVE):
         return kind
     if _NO_WORK.search(name):
-        return Kind.IGNORED
-    if kind is Kind.KERNEL and _COPY_KERNEL.search(name):
-        return Kind.MEMCPY
-    return Kind.COLLECTIVE if kind is Kind.COLLECTIVE or _COLLECTIVE.search(name) else kind
+        return EventKind.IGNORED
+    if kind is EventKind.KERNEL and _COPY_KERNEL.search(name):
+        return EventKind.MEMCPY
+    return EventKind.COLLECTIVE if kind is EventKind.COLLECTIVE or _COLLECTIVE.search(name) else kind
 
 
 def step_number(name: str) -> int | None:
@@ -168,31 +168,31 @@ def step_number(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def what_is(name: str, kind: Kind) -> Is:
+def what_is(name: str, kind: EventKind) -> Is:
     """Return what a name says about an event of a kind."""
-    if kind is Kind.MEMCPY:
+    if kind is EventKind.MEMCPY:
         return (Is.PAGEABLE if _PAGEABLE.search(name) else Is.NOTHING) | (
             Is.TO_HOST if _TO_HOST.search(name) else Is.NOTHING
         )
-    if kind is Kind.RUNTIME:
+    if kind is EventKind.RUNTIME:
         return (
             (Is.SYNC if _SYNC_CALL.search(name) else Is.NOTHING)
             | (Is.COPY_CALL if _COPY_CALL.search(name) else Is.NOTHING)
             | (Is.LAUNCH_CALL if _LAUNCH_CALL.search(name) else Is.NOTHING)
         )
-    if kind is Kind.LOOP:
+    if kind is EventKind.LOOP:
         return Is.DATA_WAIT if name == "wait" else Is.NOTHING
     if kind not in HOST_KINDS:
         return Is.NOTHING
     found = Is.NOTHING
-    if step_number(name) is not None and kind is not Kind.PYTHON:
+    if step_number(name) is not None and kind is not EventKind.PYTHON:
         return Is.STEP
     if _DATA_WAIT.search(name) or (
-        kind is Kind.ANNOTATION and _DATA_ANNOTATION.search(name) and not _NOT_DATA.search(name)
+        kind is EventKind.ANNOTATION and _DATA_ANNOTATION.search(name) and not _NOT_DATA.search(name)
     ):
         found |= Is.DATA_WAIT
     if _COLLATE.search(name):
         found |= Is.COLLATE
-    if (_SYNC_OP if kind is Kind.HOST_OP else _SYNC_PYTHON).search(name):
+    if (_SYNC_OP if kind is EventKind.HOST_OP else _SYNC_PYTHON).search(name):
         found |= Is.SYNC
     return found

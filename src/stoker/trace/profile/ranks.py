@@ -24,7 +24,7 @@ _ABSENT = np.iinfo(np.int64).min
 
 
 @dataclass(frozen=True, kw_only=True)
-class Waits:
+class CollectiveWaits:
     """Who waited for whom in collectives that the ranks have in common.
 
     A collective can only begin when its last rank is there; the others wait inside their kernels until then.
@@ -46,7 +46,7 @@ class Waits:
     is_aligned: bool
 
 
-def compare(ranks: Sequence[RankTimes]) -> Waits:
+def compare(ranks: Sequence[RankTimes]) -> CollectiveWaits:
     """Find the rank whose collectives start last.
 
     Collectives are the same on two ranks that have the same name, process group and place among those launched in the
@@ -56,7 +56,9 @@ def compare(ranks: Sequence[RankTimes]) -> Waits:
     start, stop = _matched([rank.collectives for rank in ranks])
     zeros = (0,) * num
     if not len(start):
-        return Waits(num_matched=0, waited=zeros, imposed=zeros, num_last=zeros, straggler=None, is_aligned=False)
+        return CollectiveWaits(
+            num_matched=0, waited=zeros, imposed=zeros, num_last=zeros, straggler=None, is_aligned=False
+        )
     start, stop, is_aligned = _on_one_clock(start, stop)
     # What ended on one rank before it began on another is not the same collective: some are missing in a file.
     there = start != _ABSENT
@@ -68,7 +70,7 @@ def compare(ranks: Sequence[RankTimes]) -> Waits:
     totals = waits.sum(axis=1)
     imposed = np.bincount(last, weights=totals, minlength=num).astype(np.int64)
     wall = float(np.median([rank.stop - rank.start for rank in ranks]))
-    return Waits(
+    return CollectiveWaits(
         num_matched=len(start),
         waited=tuple(waits.sum(axis=0).tolist()),
         imposed=tuple(imposed.tolist()),

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from stoker.errors import StokerError
 from stoker.trace.profile.collect import Collector
-from stoker.trace.profile.events import Trace
+from stoker.trace.profile.events import ProfilerTrace
 from stoker.trace.profile.inflate import TraceBytes
-from stoker.trace.profile.window import Window
+from stoker.trace.profile.window import ByteWindow
 
 # Values of the header that are worth keeping; others can be large ("stackFrames") and are skipped.
 _HEADER = {
@@ -36,7 +36,7 @@ OnBytes = Callable[[int, int], None]
 """Told how many bytes of how many are read."""
 
 
-def read_trace(path: Path, *, on_bytes: OnBytes | None = None) -> Trace:
+def read_trace(path: Path, *, on_bytes: OnBytes | None = None) -> ProfilerTrace:
     """Read a Chrome trace, as far as it goes.
 
     An object with "traceEvents", or a bare array; gzip or plain; events in any order. A file that ends too early gives
@@ -54,9 +54,9 @@ def read_trace(path: Path, *, on_bytes: OnBytes | None = None) -> Trace:
         return _read(source, on_bytes)
 
 
-def _read(source: TraceBytes, on_bytes: OnBytes | None) -> Trace:
+def _read(source: TraceBytes, on_bytes: OnBytes | None) -> ProfilerTrace:
     path = source.path
-    window = Window(source, on_bytes=on_bytes)
+    window = ByteWindow(source, on_bytes=on_bytes)
     collector = Collector()
     header: dict[str, object] = {}
     if window.peek(len(_BOM)) == _BOM:
@@ -85,7 +85,7 @@ def _read(source: TraceBytes, on_bytes: OnBytes | None) -> Trace:
     return collector.finish(path=str(path), header=header, is_cut=is_cut, notes=())
 
 
-def _read_members(window: Window, header: dict[str, object], collector: Collector) -> tuple[bool, bool]:
+def _read_members(window: ByteWindow, header: dict[str, object], collector: Collector) -> tuple[bool, bool]:
     """Read the members of the outermost object; return whether there were events, and whether it had its end."""
     has_events = False
     while True:

@@ -9,9 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from statistics import median
 
-from stoker.trace.profile.events import Trace
+from stoker.trace.profile.events import ProfilerTrace
 from stoker.trace.profile.pipeline import Bubble, Schedule, take_bubble
-from stoker.trace.profile.ranks import Waits, compare
+from stoker.trace.profile.ranks import CollectiveWaits, compare
 from stoker.trace.profile.times import RankTimes, StepTimes, Times, measure
 
 OK, CPU_ONLY, NO_EVENTS = "ok", "cpu_only", "no_events"
@@ -115,7 +115,7 @@ class TraceResult:
     """
 
     ranks: tuple[RankResult, ...]
-    waits: Waits
+    waits: CollectiveWaits
     schedule: Schedule | None = None
 
     @cached_property
@@ -151,7 +151,7 @@ class TraceResult:
         return None if self.waits.straggler is None else self.with_device[self.waits.straggler]
 
 
-def analyse(traces: Iterable[Trace], *, schedule: Schedule | None = None) -> TraceResult:
+def analyse(traces: Iterable[ProfilerTrace], *, schedule: Schedule | None = None) -> TraceResult:
     """Return what some traces of one run say: one a rank.
 
     Args:
@@ -176,7 +176,7 @@ def analyse(traces: Iterable[Trace], *, schedule: Schedule | None = None) -> Tra
     return TraceResult(ranks=tuple(ranks), waits=compare(working), schedule=schedule)
 
 
-def _rank_numbers(traces: Sequence[Trace]) -> list[int]:
+def _rank_numbers(traces: Sequence[ProfilerTrace]) -> list[int]:
     """Return each file's rank; where two have the same, their places."""
     found: list[int | None] = []
     for trace in traces:

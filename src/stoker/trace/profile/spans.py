@@ -11,7 +11,7 @@ Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spans:
+class Intervals:
     """Disjoint half-open intervals [start, stop), none empty, sorted, with gaps between them.
 
     Attributes:
@@ -44,20 +44,20 @@ class Spans:
         found: Int64 = before[place] - beyond
         return found
 
-    def __or__(self, other: Spans) -> Spans:
+    def __or__(self, other: Intervals) -> Intervals:
         return union(np.concatenate([self.start, other.start]), np.concatenate([self.stop, other.stop]))
 
-    def __and__(self, other: Spans) -> Spans:
+    def __and__(self, other: Intervals) -> Intervals:
         return _where_both(self, other, want_other=True)
 
-    def __sub__(self, other: Spans) -> Spans:
+    def __sub__(self, other: Intervals) -> Intervals:
         return _where_both(self, other, want_other=False)
 
 
-EMPTY = Spans(start=np.empty(0, np.int64), stop=np.empty(0, np.int64))
+EMPTY = Intervals(start=np.empty(0, np.int64), stop=np.empty(0, np.int64))
 
 
-def union(start: Int64, stop: Int64) -> Spans:
+def union(start: Int64, stop: Int64) -> Intervals:
     """Return the instants that at least one of some intervals covers; empty and inverted intervals cover none.
 
     Args:
@@ -74,15 +74,15 @@ def union(start: Int64, stop: Int64) -> Spans:
     begins = np.concatenate([[True], start[1:] > reach[:-1]])
     first = np.flatnonzero(begins)
     last = np.append(first[1:], start.size) - 1
-    return Spans(start=start[first], stop=reach[last])
+    return Intervals(start=start[first], stop=reach[last])
 
 
-def between(start: int, stop: int) -> Spans:
+def between(start: int, stop: int) -> Intervals:
     """Return one interval, or none where it is empty."""
     return union(np.array([start], np.int64), np.array([stop], np.int64))
 
 
-def _where_both(one: Spans, other: Spans, *, want_other: bool) -> Spans:
+def _where_both(one: Intervals, other: Intervals, *, want_other: bool) -> Intervals:
     """Return where `one` is and `other` is (or is not)."""
     if not len(one):
         return EMPTY

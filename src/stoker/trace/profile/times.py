@@ -8,9 +8,9 @@ import numpy as np
 
 from stoker.trace.profile.collectives import Collectives, collectives_of
 from stoker.trace.profile.device import DeviceWork, devices_of
-from stoker.trace.profile.events import Trace
+from stoker.trace.profile.events import ProfilerTrace
 from stoker.trace.profile.host import WHYS, HostWork, host_of
-from stoker.trace.profile.spans import Int64, Spans, between
+from stoker.trace.profile.spans import Int64, Intervals, between
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ class RankTimes:
         pageable_bytes: Their bytes, as far as the file has them.
     """
 
-    trace: Trace
+    trace: ProfilerTrace
     has_events: bool
     devices: tuple[DeviceWork, ...]
     collectives: Collectives
@@ -123,7 +123,7 @@ class RankTimes:
         return self.steps[1:-1] if len(self.steps) > 2 else self.steps
 
 
-def measure(trace: Trace) -> RankTimes:
+def measure(trace: ProfilerTrace) -> RankTimes:
     """Add up one file.
 
     The time looked at begins with the first profiled step and ends with the last one, or with the work that it left on
@@ -181,7 +181,7 @@ def measure(trace: Trace) -> RankTimes:
     )
 
 
-def _window(trace: Trace, host: HostWork, devices: tuple[DeviceWork, ...]) -> tuple[int, int]:
+def _window(trace: ProfilerTrace, host: HostWork, devices: tuple[DeviceWork, ...]) -> tuple[int, int]:
     if host.steps:
         ends = [int(device.busy.stop[-1]) for device in devices if len(device.busy)]
         return host.steps[0].start, max([*(step.stop for step in host.steps), *ends])
@@ -205,7 +205,7 @@ def _device_times(device: DeviceWork, host: HostWork, borders: Int64) -> dict[st
     }
 
 
-def _idle_parts(idle: Spans, host: HostWork, borders: Int64) -> dict[str, Int64]:
+def _idle_parts(idle: Intervals, host: HostWork, borders: Int64) -> dict[str, Int64]:
     """Split some time by what the host was doing, into parts that add up to it."""
     parts = {"idle": idle.until(borders)}
     rest = parts["idle"].copy()
@@ -219,7 +219,7 @@ def _between(parts: dict[str, Int64], first: int, second: int, length: int) -> T
     return Times(wall=length, **{name: int(part[second] - part[first]) for name, part in parts.items()})
 
 
-def _pageable(trace: Trace, host: HostWork, start: int, stop: int) -> tuple[int, int]:
+def _pageable(trace: ProfilerTrace, host: HostWork, start: int, stop: int) -> tuple[int, int]:
     on_device = trace.device
     chosen = host.pageable & (on_device.stop >= start) & (on_device.start < max(stop, start + 1))
     return int(chosen.sum()), int(np.maximum(on_device.extra[chosen], 0).sum())

@@ -14,7 +14,7 @@ from stoker.trace.profile.inflate import TraceBytes
 _ROOM_BYTES = 8 << 20
 
 
-class Window:
+class ByteWindow:
     """Bytes `[at, stop)` of `data`, and more on demand.
 
     Args:

@@ -63,16 +63,16 @@ def path(key: str, samples_s: float, limit: str, *, step_parts: tuple[r.StepPart
     )
 
 
-def spans() -> tuple[r.Span, ...]:
+def spans() -> tuple[r.RunSpan, ...]:
     """One window: two threads fetch and decode, then its batches are eaten."""
     found = []
     for i in range(2):
         found += [
-            r.Span(track=f"build {i + 1}", stage="fetch", start_s=0.1 * i, stop_s=0.5 + 0.1 * i),
-            r.Span(track=f"build {i + 1}", stage="decode", start_s=0.5 + 0.1 * i, stop_s=0.6 + 0.1 * i),
+            r.RunSpan(track=f"build {i + 1}", stage="fetch", start_s=0.1 * i, stop_s=0.5 + 0.1 * i),
+            r.RunSpan(track=f"build {i + 1}", stage="decode", start_s=0.5 + 0.1 * i, stop_s=0.6 + 0.1 * i),
         ]
-    found.append(r.Span(track="loop", stage="wait", start_s=0.0, stop_s=0.7))
-    found += [r.Span(track="step", stage="step", start_s=0.7 + 0.01 * i, stop_s=0.705 + 0.01 * i) for i in range(30)]
+    found.append(r.RunSpan(track="loop", stage="wait", start_s=0.0, stop_s=0.7))
+    found += [r.RunSpan(track="step", stage="step", start_s=0.7 + 0.01 * i, stop_s=0.705 + 0.01 * i) for i in range(30)]
     return tuple(found)
 
 
@@ -393,7 +393,7 @@ _points = st.builds(
 )  # fmt: skip
 _verified = st.builds(r.Verified, fix=st.just("tensors"), text=_words, predicted_s=_amounts, measured=_rates)
 _spans = st.builds(
-    lambda track, stage, start, length: r.Span(track=track, stage=stage, start_s=start, stop_s=start + length),
+    lambda track, stage, start, length: r.RunSpan(track=track, stage=stage, start_s=start, stop_s=start + length),
     st.one_of(st.sampled_from(["build 1", "build 2", "loop", "step"]), _words),
     _keys | st.just("wait"),
     st.floats(0, 1e3),

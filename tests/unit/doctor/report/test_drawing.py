@@ -11,7 +11,7 @@ from stoker.doctor.report.draw import fitted, text_width, wrapped
 from stoker.doctor.report.figures import cost, rate, seconds, share, size, times
 from stoker.doctor.report.markup import clean, definitions, sentence, words
 from stoker.doctor.report.svg import inline
-from stoker.doctor.results import Span
+from stoker.doctor.results import RunSpan
 
 DRAWN = """<?xml version="1.0"?>
 <svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" width="9pt" viewBox="0 0 9 9">
@@ -52,7 +52,7 @@ def test_wrapping_keeps_every_word_and_every_line_fits(parts, width):
 
 @given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, 3))), st.floats(0, 1))
 def test_merging_pieces_of_a_track_covers_the_same_time_and_leaves_gaps_apart(times_, gap_s):
-    spans = [Span(track="t", stage="s", start_s=start, stop_s=start + length) for start, length in times_]
+    spans = [RunSpan(track="t", stage="s", start_s=start, stop_s=start + length) for start, length in times_]
     pieces = merged(spans, gap_s=gap_s)
     assert all(right[0] - left[1] >= gap_s for left, right in pairwise(pieces))
     for span in spans:

@@ -10,7 +10,7 @@ from tests.unit.trace.profile.made import Made
 
 from stoker.errors import StokerError
 from stoker.trace.profile import analyse, read_trace
-from stoker.trace.profile.names import Is, Kind, device_kind, kind_of, what_is
+from stoker.trace.profile.names import EventKind, Is, device_kind, kind_of, what_is
 
 ANSWER = {
     "wall": 1000,
@@ -259,7 +259,7 @@ def test_what_is_no_trace_is_refused_by_name(tmp_path, content, words):
     ],
 )
 def test_kernels_that_communicate(name):
-    assert device_kind(name, Kind.KERNEL) is Kind.COLLECTIVE
+    assert device_kind(name, EventKind.KERNEL) is EventKind.COLLECTIVE
 
 
 @pytest.mark.parametrize(
@@ -274,20 +274,20 @@ def test_kernels_that_communicate(name):
     ],
 )
 def test_kernels_that_compute(name):
-    assert device_kind(name, Kind.KERNEL) is Kind.KERNEL
+    assert device_kind(name, EventKind.KERNEL) is EventKind.KERNEL
 
 
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", Kind.HOST_OP),
-        ("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", Kind.ANNOTATION),
-        ("torch/utils/data/dataloader.py(701): __next__", Kind.PYTHON),
-        ("[pl][profile][_TrainingEpochLoop].train_dataloader_next", Kind.ANNOTATION),
-        ("## data_load ##", Kind.ANNOTATION),
-        ("next_batch", Kind.ANNOTATION),
-        ("stoker.wait", Kind.ANNOTATION),
-        ("stoker: wait", Kind.ANNOTATION),
+        ("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", EventKind.HOST_OP),
+        ("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", EventKind.ANNOTATION),
+        ("torch/utils/data/dataloader.py(701): __next__", EventKind.PYTHON),
+        ("[pl][profile][_TrainingEpochLoop].train_dataloader_next", EventKind.ANNOTATION),
+        ("## data_load ##", EventKind.ANNOTATION),
+        ("next_batch", EventKind.ANNOTATION),
+        ("stoker.wait", EventKind.ANNOTATION),
+        ("stoker: wait", EventKind.ANNOTATION),
     ],
 )
 def test_names_of_waits_for_data(name, kind):
@@ -298,11 +298,11 @@ def test_names_of_waits_for_data(name, kind):
     "name", ["## wait_for_batch ##", "## wait_sparse_data_dist ##", "forward", "copy_batch_to_gpu"]
 )
 def test_names_of_other_things(name):
-    assert not what_is(name, Kind.ANNOTATION) & Is.DATA_WAIT
+    assert not what_is(name, EventKind.ANNOTATION) & Is.DATA_WAIT
 
 
 @pytest.mark.parametrize(
     "category", ["gpu_user_annotation", "Trace", "overhead", "cuda_sync", "fwdbwd", "mtia_counters"]
 )
 def test_categories_that_are_neither_host_nor_device_work(category):
-    assert kind_of(category) is Kind.IGNORED
+    assert kind_of(category) is EventKind.IGNORED
