@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -26,7 +27,7 @@ NUM_SMALL = 3_000
 def run(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
     """One thread against a bare `np.take` of the same records."""
     with Loader(
-        _fixed(data, STACKED), batch_size=BATCH_SIZE, shuffle=True, cache=folder / "cache", num_threads=1, prefetch=0
+        fixed_width(data), batch_size=BATCH_SIZE, shuffle=True, cache=folder / "cache", num_threads=1, prefetch=0
     ) as loader:
         records = np.random.default_rng(0).integers(0, 256, (data.num_rows, loader.spec.record_bytes), dtype=np.uint8)
         out = np.empty((BATCH_SIZE, loader.spec.record_bytes), dtype=np.uint8)
@@ -60,14 +61,14 @@ def run(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
 def run_stacked(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
     """Two threads, fixed-width fields as stacked tensors, against two threads that copy."""
     return against_copy(
-        "stacked tensors", _fixed(data, STACKED), folder, batch_size=BATCH_SIZE, num_rounds=num_rounds, promise=0.80
+        "stacked tensors", fixed_width(data), folder, batch_size=BATCH_SIZE, num_rounds=num_rounds, promise=0.80
     )
 
 
 def run_named(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
     """Two threads, each column a tensor of its own, against two threads that copy."""
     return against_copy(
-        "one tensor a column", _fixed(data, {}), folder, batch_size=BATCH_SIZE, num_rounds=num_rounds, promise=0.65
+        "one tensor a column", fixed_width(data, {}), folder, batch_size=BATCH_SIZE, num_rounds=num_rounds, promise=0.65
     )
 
 
@@ -81,17 +82,18 @@ def run_everything(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
 
 def run_batch_cost(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
     """Batches of one row: what a batch costs beyond its bytes."""
-    return _cost("stacked tensors", _fixed(data, STACKED), folder, num_rounds=num_rounds, budget_us=BATCH_US)
+    return _cost("stacked tensors", fixed_width(data), folder, num_rounds=num_rounds, budget_us=BATCH_US)
 
 
 def run_batch_cost_named(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
     """Batches of one row, each column a tensor of its own."""
-    dataset = _fixed(data, {})
+    dataset = fixed_width(data, {})
     budget_us = BATCH_US + FIELD_US * (len(column_names()) - len(RAGGED))
     return _cost("one tensor a column", dataset, folder, num_rounds=num_rounds, budget_us=budget_us)
 
 
-def _fixed(data: DemoData, fields: dict[str, Field]) -> Dataset:
+def fixed_width(data: DemoData, fields: Mapping[str, Field] = STACKED) -> Dataset:
+    """Return the demo's rows without lists and strings, as stacked tensors unless told."""
     columns = [name for name in column_names() if name not in RAGGED]
     return Dataset([str(path) for path in data.paths], columns=columns, fields=fields)
 

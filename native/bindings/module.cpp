@@ -1,6 +1,8 @@
 #include "bindings.h"
 
 NB_MODULE(_native, module) {
+  // Objects in Python's caches live as long as the process: nothing to warn of at its end.
+  nb::set_leak_warnings(false);
   module.doc() = "Stoker's native core: plain data in, plain data out.";
   stoker::bind_columns(module);
   stoker::bind_draws(module);
