@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 CMAKE := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cmake
 
 .DEFAULT_GOAL := help
-.PHONY: help loops demo test test-native test-slow test-integrations lint docs bench bench-rivals bench-gpu clean
+.PHONY: help loops demo test test-native fuzz test-slow test-integrations lint docs bench bench-rivals bench-gpu clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -19,10 +19,25 @@ demo: loops ## Five ways to feed an accelerator, side by side, on this machine (
 test: .venv/dev loops test-native ## The tests (a few minutes)
 	$(BIN)/python -m pytest -m "not slow" -n 2
 
-test-native: .venv/dev ## The tests of the native code, under AddressSanitizer and UndefinedBehaviorSanitizer
-	@$(CMAKE) -S native -B build/native-tests -G Ninja -DSTOKER_TESTS=ON --log-level=WARNING
+FUZZ_TARGETS := $(filter-out main,$(basename $(notdir $(wildcard native/fuzz/*.cpp))))
+FUZZ_S ?= 60
+
+test-native: .venv/dev ## The tests of the native code, and its fuzz targets over their seeds, under ASan and UBSan
+	@$(CMAKE) -S native -B build/native-tests -G Ninja -DSTOKER_TESTS=ON > /dev/null
 	@$(CMAKE) --build build/native-tests -- --quiet
+	@$(BIN)/python native/fuzz/seeds.py build/fuzz/seeds
+	@set -e; for t in $(FUZZ_TARGETS); do build/native-tests/fuzz_$$t build/fuzz/seeds/$$t native/fuzz/finds/$$t; done
 	build/native-tests/native_tests
+
+fuzz: .venv/dev ## Fuzz the native code with clang's libFuzzer, FUZZ_S seconds (60) for each target
+	@$(CMAKE) -S native -B build/fuzz/built -G Ninja -DSTOKER_TESTS=ON -DSTOKER_FUZZ=ON -DCMAKE_CXX_COMPILER=clang++ > /dev/null
+	@$(CMAKE) --build build/fuzz/built -- --quiet
+	@$(BIN)/python native/fuzz/seeds.py build/fuzz/seeds
+	@for t in $(FUZZ_TARGETS); do mkdir -p build/fuzz/corpus/$$t; \
+		build/fuzz/built/fuzz_$$t -max_total_time=$(FUZZ_S) -max_len=4096 -print_final_stats=1 -artifact_prefix=build/fuzz/$$t- \
+			build/fuzz/corpus/$$t build/fuzz/seeds/$$t $$(ls -d native/fuzz/finds/$$t 2> /dev/null) > build/fuzz/$$t.log 2>&1 \
+			|| { tail -40 build/fuzz/$$t.log; exit 1; }; \
+		echo "$$t: $$(sed -n 's/stat::number_of_executed_units: *//p' build/fuzz/$$t.log) runs in $(FUZZ_S) s, nothing found"; done
 
 test-slow: .venv/dev loops ## The long and costly tests
 	$(BIN)/python -m pytest -m slow
@@ -73,7 +88,7 @@ loops: .venv/core
 
 # torch is pinned to a version by constraints.txt: the newest one brings gigabytes of CUDA libraries along.
 .venv/dev: .venv/core
-	$(PIP) -e '.[dev,docs,fsspec,torch]'
+	$(PIP) --no-build-isolation -e '.[dev,docs,fsspec,torch]'
 	@touch $@
 
 # Frameworks in an environment of their own: they hold back versions of much else.
