@@ -16,20 +16,29 @@ _known: dict[str, tuple[str, ...]] = {}
 """Public class -> names of its arguments."""
 
 
-def explain_arguments(hints: Mapping[str, str], *, options: Iterable[str] = ()) -> Callable[[_Class], _Class]:
+def explain_arguments(
+    hints: Mapping[str, str], *, options: Mapping[str, object] | None = None, types: type | None = None
+) -> Callable[[_Class], _Class]:
     """Return a class decorator: an argument that `__init__` does not have is a TypeError with the way out.
 
-    The signature stays what it is, for readers, editors and type checkers.
+    The signature stays what it is, for readers, editors and type checkers; `help` shows options one by one.
 
     Args:
         hints: Name that other libraries use -> what to do here.
-        options: Names that `__init__` takes as `**options`.
+        options: What `__init__` takes as `**options`, and the default of each.
+        types: The TypedDict of these.
     """
 
     def decorate(cls: _Class) -> _Class:
         init: Callable[..., None] = cls.__init__  # type: ignore[misc]
-        parameters = [*inspect.signature(init).parameters.values()][1:]
-        names = (*(one.name for one in parameters if one.kind is not one.VAR_KEYWORD), *options)
+        parameters = [one for one in inspect.signature(init).parameters.values() if one.kind is not one.VAR_KEYWORD][1:]
+        if options is not None and types is not None:
+            parameters += [
+                inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=one.__forward_arg__)
+                for (name, one), default in zip(types.__annotations__.items(), options.values(), strict=True)
+            ]
+            cls.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        names = tuple(one.name for one in parameters)
         positional = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
         named = cls.__name__
         _known[named] = names

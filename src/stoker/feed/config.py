@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypedDict, Unpack
+from typing import Literal, TypedDict
 
 from stoker.arguments import check_function, flag, integer
 from stoker.feed.augmenting import Augment
@@ -59,7 +59,7 @@ HINTS = {
 
 
 class LoaderOptions(TypedDict, total=False):
-    """The keyword arguments of `Loader`, for loaders that pass them on."""
+    """The keyword arguments of every loader; `Loader` says what they mean."""
 
     batch_size: int | None
     shuffle: bool
@@ -83,6 +83,32 @@ class LoaderOptions(TypedDict, total=False):
     sequence: NGram | Pack | None
     sequence_shard: SequenceShard | None
     deduplicated: Literal["expand", "unique"]
+
+
+DEFAULTS: LoaderOptions = {
+    "batch_size": None,
+    "shuffle": False,
+    "seed": 0,
+    "window": None,
+    "lanes": 1,
+    "remainder": "keep",
+    "rank": None,
+    "world_size": None,
+    "shard": None,
+    "global_batch_size": None,
+    "cache": None,
+    "cache_limit": None,
+    "num_threads": None,
+    "prefetch": None,
+    "transform_in": "threads",
+    "augment": None,
+    "trace": None,
+    "group_by": None,
+    "weights": None,
+    "sequence": None,
+    "sequence_shard": None,
+    "deduplicated": "expand",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,13 +193,14 @@ class LoaderConfig:
         return size
 
 
-def make_config(**options: Unpack[LoaderOptions]) -> LoaderConfig:
+def make_config(given: LoaderOptions) -> LoaderConfig:
     """Return what the arguments of a loader say.
 
     Raises:
         TypeError: One has the wrong type.
         ValueError: One is out of range, or two contradict each other.
     """
+    options: LoaderOptions = {**DEFAULTS, **given}
     sequence_shard, sequence = options["sequence_shard"], options["sequence"]
     if sequence_shard is not None and not isinstance(sequence_shard, SequenceShard):
         raise TypeError(f"sequence_shard must be a stoker.SequenceShard, not {sequence_shard!r}")

@@ -7,17 +7,16 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, NoReturn, Self
+from typing import Any, NamedTuple, NoReturn, Self, Unpack
 
 from stoker import loops
 from stoker.arguments import explain_arguments, integer
 from stoker.errors import ResumeError
-from stoker.feed.augmenting import Augment
 from stoker.feed.closing import close_from_any_thread, closing
-from stoker.feed.config import HINTS, default_prefetch, make_config
+from stoker.feed.config import DEFAULTS, HINTS, LoaderOptions, default_prefetch, make_config
 from stoker.feed.delivery import Delivery, NumpyDelivery
 from stoker.feed.explain import Explanation, Use
 from stoker.feed.explain_all import explain_all, find_all
@@ -30,7 +29,6 @@ from stoker.feed.orders import Orders
 from stoker.feed.resume import Allowed, Resume
 from stoker.feed.run import Progress, Run, Turn
 from stoker.feed.run_settings import RunSettings
-from stoker.feed.sequence import SequenceShard
 from stoker.feed.sets import contents_of, files_of, mixing_of
 from stoker.feed.shard import Shard
 from stoker.feed.units.report import UnitsReport
@@ -38,14 +36,13 @@ from stoker.forks import Home
 from stoker.gather.buffers import BufferPool
 from stoker.order import shard as order
 from stoker.order.position import ROWS, Position
-from stoker.order.steps import Remainder, Steps
+from stoker.order.steps import Steps
 from stoker.ragged import register_pytrees
 from stoker.source.dataset import Dataset
 from stoker.source.mixture import Mixture
-from stoker.source.units.asked import Grouped, NGram, Pack
+from stoker.source.units.asked import Grouped, NGram
 from stoker.spec import Spec
 from stoker.trace import status
-from stoker.trace.record import Trace
 from stoker.trace.stages import Stages, StageTotal
 from stoker.trace.stats import LoaderStats
 
@@ -68,7 +65,7 @@ class Settled(NamedTuple):
     next_epoch: NextEpoch
 
 
-@explain_arguments(HINTS)
+@explain_arguments(HINTS, options=DEFAULTS, types=LoaderOptions)
 class Loader:
     """Batches of a data set as dicts of NumPy arrays, in an order that nothing but its arguments decides.
 
@@ -152,62 +149,13 @@ class Loader:
         CacheError: The cache folder cannot be used.
     """
 
-    def __init__(
-        self,
-        dataset: Dataset | Mixture,
-        *,
-        batch_size: int | None = None,
-        shuffle: bool = False,
-        seed: int = 0,
-        window: int | Literal["all"] | None = None,
-        lanes: int = 1,
-        remainder: Remainder = "keep",
-        rank: int | None = None,
-        world_size: int | None = None,
-        shard: Shard | None = None,
-        global_batch_size: int | None = None,
-        cache: str | Path | None = None,
-        cache_limit: int | str | None = None,
-        num_threads: int | None = None,
-        prefetch: int | None = None,
-        transform_in: Literal["threads", "processes"] = "threads",
-        augment: Augment | None = None,
-        trace: Trace | None = None,
-        group_by: str | Sequence[str] | None = None,
-        weights: str | None = None,
-        sequence: NGram | Pack | None = None,
-        sequence_shard: SequenceShard | None = None,
-        deduplicated: Literal["expand", "unique"] = "expand",
-    ) -> None:
+    def __init__(self, dataset: Dataset | Mixture, **options: Unpack[LoaderOptions]) -> None:
         if not isinstance(dataset, Dataset | Mixture):
             raise TypeError(
                 f"dataset must be a stoker.Dataset or a stoker.Mixture of some, not {type(dataset).__name__}; wrap it: "
                 "Dataset(...)"
             )
-        config = make_config(
-            batch_size=batch_size,
-            shuffle=shuffle,
-            seed=seed,
-            window=window,
-            lanes=lanes,
-            remainder=remainder,
-            rank=rank,
-            world_size=world_size,
-            shard=shard,
-            global_batch_size=global_batch_size,
-            cache=cache,
-            cache_limit=cache_limit,
-            num_threads=num_threads,
-            prefetch=prefetch,
-            transform_in=transform_in,
-            augment=augment,
-            trace=trace,
-            group_by=group_by,
-            weights=weights,
-            sequence=sequence,
-            sequence_shard=sequence_shard,
-            deduplicated=deduplicated,
-        )
+        config = make_config(options)
         self._config = config
         self._home = Home()
         self._made_s = time.monotonic()

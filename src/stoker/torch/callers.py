@@ -26,7 +26,7 @@ _CUT_LISTS = (
     "too: prepare it with stoker.hf.prepare(accelerator, loader) instead of accelerator.prepare(loader)"
 )
 OTHER_EPOCH = (
-    "transformers.Trainer is in epoch {config}, but this pass would be epoch {epoch}: Trainer tells it only to what "
+    "transformers.Trainer is in epoch {theirs}, but this pass would be epoch {epoch}: Trainer tells it only to what "
     "Accelerate prepared. Let get_train_dataloader return stoker.hf.prepare(self.accelerator, loader)"
 )
 _NO_POSITION = (

@@ -22,7 +22,7 @@ class Copies:
     """Copies to a device. Used inside a block of the stream's.
 
     Args:
-        copier: Copies; or shows what is config where it lies.
+        copier: Copies; or shows what is wanted where it lies.
         resident: Records that stay on the device; None keeps none there.
         compact: Fields that are widened there, and how.
 
@@ -59,7 +59,7 @@ class Copies:
         return self.own(self._resident.gather(assembled.residence, assembled.records, self.array))
 
     def shared(self, shared: SharedRows, *, is_expanded: bool) -> Tensors:
-        """Begin to copy what samples share, each value once; expanded there, behind the copy, where that is config."""
+        """Begin to copy what samples share, each value once; expanded there, behind the copy, where that is wanted."""
         index = self.array(shared.index)
         fields: Tensors = {}
         rows = shared.rows

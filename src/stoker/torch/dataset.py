@@ -15,7 +15,7 @@ from torch.utils.data._utils.worker import WorkerInfo
 
 from stoker.arguments import explain_arguments, integer
 from stoker.errors import ResumeError
-from stoker.feed.config import HINTS, LoaderConfig, LoaderOptions
+from stoker.feed.config import DEFAULTS, HINTS, LoaderConfig, LoaderOptions
 from stoker.feed.loader import BatchIterator, Loader
 from stoker.feed.ranks import Ranks
 from stoker.feed.resume import Allowed, Resume, check_allowed
@@ -63,7 +63,7 @@ class Begin(NamedTuple):
     is_known: bool = True
 
 
-@explain_arguments(_HINTS, options=LoaderOptions.__annotations__)
+@explain_arguments(_HINTS, options=DEFAULTS, types=LoaderOptions)
 class TorchDataset(IterableDataset[Tensors]):
     """The batches of a `stoker.TorchLoader`, as a data set for `torch.utils.data.DataLoader`.
 
@@ -243,7 +243,7 @@ class TorchDataset(IterableDataset[Tensors]):
             which = self._passes.join(worker.id, key)
         epoch = self.begin_of(which).start.epoch
         if seen.epoch not in (None, epoch):
-            raise TypeError(OTHER_EPOCH.format(config=seen.epoch, epoch=epoch))
+            raise TypeError(OTHER_EPOCH.format(theirs=seen.epoch, epoch=epoch))
         return TorchIterator(self, which, seen, worker)
 
     def begin_of(self, which: Pass) -> Begin:

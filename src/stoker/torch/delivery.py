@@ -80,7 +80,7 @@ class Crossing:
     """Batches whose copy is under way: one, or several that are copied as one.
 
     Args:
-        cut: Returns the fields of each batch, valid once `copied` is done; called once, for the first that is config.
+        cut: Returns the fields of each batch, valid once `copied` is done; called once, for the first that is wanted.
         memory: Every tensor that owns device memory among them or behind them.
         copied: Behind the copy.
         source: The host memory that is being read until then.

@@ -8,7 +8,7 @@ import torch
 
 from stoker.arguments import explain_arguments
 from stoker.errors import ResumeError
-from stoker.feed.config import HINTS, LoaderOptions
+from stoker.feed.config import DEFAULTS, HINTS, LoaderOptions
 from stoker.feed.loader import Loader
 from stoker.feed.run import Run, Turn
 from stoker.order.position import Position
@@ -29,7 +29,7 @@ _NO_DATA_LOADER = (
 )
 
 
-@explain_arguments(HINTS, options=LoaderOptions.__annotations__)
+@explain_arguments(HINTS, options=DEFAULTS, types=LoaderOptions)
 class TorchLoader(Loader):
     """A `stoker.Loader` whose batches are dicts of torch tensors.
 
@@ -44,7 +44,7 @@ class TorchLoader(Loader):
 
     Args:
         dataset: What to load.
-        device: Where the tensors are config: "cpu", "cuda" (the current one), "cuda:1", ...
+        device: Where the tensors are wanted: "cpu", "cuda" (the current one), "cuda:1", ...
         resident: Memory of the GPU, "40GB" or bytes, for chunks that stay there: their fixed-width fields are gathered
             there from the second epoch on and cross no more. The first chunks that come are kept, as many as fit.
         options: Those of `stoker.Loader`.

@@ -19,7 +19,7 @@ class Mark(Protocol):
 
 
 class Copier(Protocol):
-    """Brings arrays to where they are config as tensors."""
+    """Brings arrays to where they are wanted as tensors."""
 
     def copy(self, array: Array) -> torch.Tensor:
         """Begin to copy a contiguous array and return where it will be; the array must stay until that is done."""

@@ -110,7 +110,7 @@ def test_what_the_first_batch_needs_is_known_before_anything_is_built(
         pq.write_table(pa.table({"id": np.zeros(0, dtype=np.int64)}), tmp_path / "none.parquet")
     dataset = Dataset(tmp_path)
     options = {"lanes": lanes, "rank": rank, "world_size": world_size, "window": window, "shuffle": shuffle}
-    wanted = make_config(**every_option(batch_size=6 * lanes, **options))
+    wanted = make_config(every_option(batch_size=6 * lanes, **options))
     with Loader(dataset, batch_size=6 * lanes, **options) as loader:
         sizes = loader._opened.num_samples
         first = first_chunks(wanted, sizes, loader.spec)
