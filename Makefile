@@ -8,15 +8,15 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 CMAKE := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cmake
 
 .DEFAULT_GOAL := help
-.PHONY: help loops demo test test-native fuzz test-slow test-integrations lint docs bench bench-rivals bench-gpu clean
+.PHONY: help demo test test-native fuzz test-slow test-integrations lint docs bench bench-rivals bench-gpu clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
-demo: loops ## Five ways to feed an accelerator, side by side, on this machine (under 4 minutes)
+demo: .venv/core ## Five ways to feed an accelerator, side by side, on this machine (under 4 minutes)
 	$(BIN)/stoker demo
 
-test: .venv/dev loops test-native ## The tests (a few minutes)
+test: .venv/dev test-native ## The tests (a few minutes)
 	$(BIN)/python -m pytest -m "not slow" -n 2
 
 FUZZ_TARGETS := $(filter-out main,$(basename $(notdir $(wildcard native/fuzz/*.cpp))))
@@ -39,10 +39,10 @@ fuzz: .venv/dev ## Fuzz the native code with clang's libFuzzer, FUZZ_S seconds (
 			|| { tail -40 build/fuzz/$$t.log; exit 1; }; \
 		echo "$$t: $$(sed -n 's/stat::number_of_executed_units: *//p' build/fuzz/$$t.log) runs in $(FUZZ_S) s, nothing found"; done
 
-test-slow: .venv/dev loops ## The long and costly tests
+test-slow: .venv/dev ## The long and costly tests
 	$(BIN)/python -m pytest -m slow
 
-test-integrations: .venv-integrations/made loops ## The loops of Lightning, transformers, Accelerate and Ray Train (10 minutes, 2 GB)
+test-integrations: .venv-integrations/made ## The loops of Lightning, transformers, Accelerate and Ray Train (10 minutes, 2 GB)
 	.venv-integrations/bin/python -m pytest -m "" tests/integrations tests/integration/test_starting_ranks.py
 
 lint: .venv/dev ## Linter, formatter, types, layers
@@ -54,18 +54,17 @@ lint: .venv/dev ## Linter, formatter, types, layers
 docs: .venv/dev ## The documentation site, in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 
-bench: loops ## Ours against the machine's ceilings, as ratios
+bench: .venv/core ## Ours against the machine's ceilings, as ratios
 	$(BIN)/python -m benchmarks
 
-bench-rivals: loops ## The same rows through every other loader, each in its own environment (an hour, a few GB)
+bench-rivals: .venv/core ## The same rows through every other loader, each in its own environment (an hour, a few GB)
 	$(BIN)/python -m benchmarks.rivals
 
-bench-gpu: .venv/dev loops ## What needs a GPU: copies, chunks that stay there, steps of real models
+bench-gpu: .venv/dev ## What needs a GPU: copies, chunks that stay there, steps of real models
 	$(BIN)/python -m benchmarks.gpu
 
 clean: ## Remove what make made
-	rm -rf .venv .venv-integrations benchmarks/.environments benchmarks/rivals/.environments build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis \
-		src/stoker/machine_code/images
+	rm -rf .venv .venv-integrations benchmarks/.environments benchmarks/rivals/.environments build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 .venv/bin/python:
 	@test -n "$(PYTHON)" || { echo "Stoker needs Python 3.11 or newer with venv; name it with: make PYTHON=/path/to/python"; exit 1; }
@@ -82,9 +81,6 @@ endif
 	$(PIP) --no-build-isolation -e .
 	@touch $@
 
-# Machine code of the compiled loops: half a minute once a machine, and nothing where it is there and they are as they were.
-loops: .venv/core
-	@$(BIN)/python -m stoker.compiling
 
 # torch is pinned to a version by constraints.txt: the newest one brings gigabytes of CUDA libraries along.
 .venv/dev: .venv/core

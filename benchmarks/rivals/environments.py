@@ -26,14 +26,11 @@ def python_of(contestant: Contestant, folder: Path) -> Path:
     if marker.exists() and marker.read_text() == wanted:
         return python
     if "-e ." in contestant.requirements and _is_here():
-        _compile_loops(Path(sys.executable))
         return Path(sys.executable)
     venv.create(place, with_pip=True, clear=True)
     _pip(python, [part for requirement in contestant.requirements for part in requirement.split(" ")])
     if contestant.without_dependencies:
         _pip(python, ["--no-deps", *contestant.without_dependencies])
-    if name == "stoker":
-        _compile_loops(python)
     marker.write_text(wanted)  # last: an interrupted installation is begun anew
     return python
 
@@ -41,11 +38,6 @@ def python_of(contestant: Contestant, folder: Path) -> Path:
 def _is_here() -> bool:
     """Whether the interpreter that runs the benchmark has Stoker itself, as `make bench-rivals` makes it have."""
     return subprocess.run([sys.executable, "-c", "import stoker"], capture_output=True, check=False).returncode == 0
-
-
-def _compile_loops(python: Path) -> None:
-    """Have Stoker's loops compiled, as the extensions of the others are: once a machine, in no epoch."""
-    subprocess.run([str(python), "-m", "stoker.compiling"], capture_output=True, check=True, cwd=_ROOT)
 
 
 def _pip(python: Path, arguments: list[str]) -> None:

@@ -676,16 +676,3 @@ def test_ranks_that_would_get_nothing_are_told_by_a_warning(folder, world_size, 
     with stoker.Loader(dataset_of(folder), global_batch_size=4, rank=0, world_size=world_size) as loader:
         assert len(loader) > 0
         assert any("without any" in message for message in caplog.messages) == is_told
-
-
-# ---------------------------------------------------------------------- beside the loading of compiled loops
-
-
-@pytest.mark.parametrize("prefetch", [0, 1])
-def test_who_makes_batches_gives_way_to_the_loading_behind_each_but_the_first(folder, monkeypatch, prefetch):
-    given = []
-    monkeypatch.setattr("stoker.loops.give_way", given.append)
-    with stoker.Loader(dataset_of(folder), batch_size=150, prefetch=prefetch) as loader:
-        assert sorted(ids_of(loader)) == list(range(NUM_ROWS))
-    assert len(given) == 3
-    assert all(busy_s > 0 for busy_s in given)

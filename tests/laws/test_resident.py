@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import stoker.windows.standing
-from stoker import Dataset, Loader, loops
+from stoker import Dataset, Loader
 from stoker.windows.page_cache_trial import PageCacheTrial
 from stoker.windows.resident import cached_bytes
 
@@ -70,7 +70,6 @@ def test_seventy_epochs_take_no_more_memory_than_ten(way, tmp_path, monkeypatch)
             epochs(60)
             return private_bytes() - before
 
-        loops.wait()  # which take memory, too, when they are loaded
         epochs(10)
         # What the system rounds up to huge pages, of all that this process ran before, comes once; what epochs keep
         # comes again.

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
-from stoker import loops
 from stoker.cli.arguments import Commands, add_cache, add_command, add_json, add_order, at_least_0
 from stoker.cli.counting import counting
 from stoker.cli.paint import cells, print_json, print_line, table
@@ -78,28 +77,27 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
     shard = Shard(options.rank, options.world_size)
     target, asked = target_of(options), asked_of(options)
-    with loops.left_out():  # for one step, loading them takes longer than all the rest
-        with counting("reading footers …") as (_, show):
-            cache = Path(options.cache).expanduser() if options.cache else None
-            known = open_known(target, cache=cache, asked=asked, on_count=show)
-            orders = plan_orders(
-                known, shuffle=options.shuffle, seed=options.seed, window=options.window, lanes=options.lanes
-            )
-        steps = Steps(
-            lane_sizes=orders.first.lane_sizes,
-            global_batch_size=options.batch_size * options.world_size,
-            remainder=options.remainder,
+    with counting("reading footers …") as (_, show):
+        cache = Path(options.cache).expanduser() if options.cache else None
+        known = open_known(target, cache=cache, asked=asked, on_count=show)
+        orders = plan_orders(
+            known, shuffle=options.shuffle, seed=options.seed, window=options.window, lanes=options.lanes
         )
-        if options.find:
-            return _find(options, known, orders, steps, console)
-        if options.step >= steps.num_steps:
-            raise ValueError(
-                f"an epoch has {count_text(steps.num_steps, 'step')} of this size, 0 to {steps.num_steps - 1}; "
-                f"there is no step {options.step}"
-                if steps.num_steps
-                else "an epoch of this data set has no step of this size"
-            )
-        found = explain_all(known, orders, steps, options.step, epoch=options.epoch, shard=shard)
+    steps = Steps(
+        lane_sizes=orders.first.lane_sizes,
+        global_batch_size=options.batch_size * options.world_size,
+        remainder=options.remainder,
+    )
+    if options.find:
+        return _find(options, known, orders, steps, console)
+    if options.step >= steps.num_steps:
+        raise ValueError(
+            f"an epoch has {count_text(steps.num_steps, 'step')} of this size, 0 to {steps.num_steps - 1}; "
+            f"there is no step {options.step}"
+            if steps.num_steps
+            else "an epoch of this data set has no step of this size"
+        )
+    found = explain_all(known, orders, steps, options.step, epoch=options.epoch, shard=shard)
     if options.json:
         print_json(_as_json(found, known, steps))
     else:

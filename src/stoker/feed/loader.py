@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, Self, Unpack
 
-from stoker import loops
 from stoker.arguments import explain_arguments, integer
 from stoker.errors import ResumeError
 from stoker.feed.closing import close_from_any_thread, closing
@@ -160,7 +159,6 @@ class Loader:
         self._home = Home()
         self._made_s = time.monotonic()
         name = title_of(dataset)
-        loops.load()
         self._stages = Stages() if config.trace is None else config.trace.stages(name)
         self._opened: Opened = open_all(
             dataset,

@@ -32,13 +32,12 @@ from stoker.feed.fill import Filling
 from stoker.feed.held import Held, HeldAhead
 from stoker.machine import available_bytes
 from stoker.spec import Spec
-from stoker.windows.list_places import Index
 from stoker.windows.memory import Memories
 from stoker.windows.page_cache_trial import PageCacheTrial
 from stoker.windows.reading import DIRECT, pass_by_page_cache
 from stoker.windows.resident import cached_bytes
 from stoker.windows.standing import NoPlaceError, Standing
-from stoker.windows.window import Window
+from stoker.windows.window import Index, Window
 
 # A chunk that was found corrupt, or was evicted between being built and being opened, is built again this often before
 # it counts as a fault of the disk.
@@ -151,7 +150,7 @@ class Opener:
                 if not self._is_tight and len(following) <= _MAX_HELD:
                     self._ahead.fill(following)
 
-            return self._filled(numbers, sizes, is_mapped, lambda window: _place(window, 0, held, hold_following))
+            return self._filled(sizes, is_mapped, lambda window: _place(window, 0, held, hold_following))
 
     def with_chunk(self, chunk: int, filler: Filling, use: Callable[[Chunk], T]) -> T:
         """Return what `use` makes of a chunk, once it is there and found sound; closed afterwards.
@@ -228,24 +227,20 @@ class Opener:
                             )
                     _place(window, begin, held)
 
-        return self._filled(numbers, sizes, is_mapped, place)
+        return self._filled(sizes, is_mapped, place)
 
-    def _window(self, numbers: Sequence[int], sizes: Sequence[int], *, is_mapped: bool | None) -> Window:
-        num_samples = [self._num_samples[chunk] for chunk in numbers]
-        return Window(
-            self._spec, num_samples=num_samples, size_bytes=sizes, is_mapped=is_mapped, memories=self._memories
-        )
+    def _window(self, sizes: Sequence[int], *, is_mapped: bool | None) -> Window:
+        return Window(self._spec, size_bytes=sizes, is_mapped=is_mapped, memories=self._memories)
 
     def _filled(
         self,
-        numbers: Sequence[int],
         sizes: Sequence[int],
         is_mapped: bool | None,
         place: Callable[[Window], None],
     ) -> Window:
         """Return a window with all its chunks in their places, in memory of its own where no more can be mapped."""
         try:
-            return _with_all_placed(self._window(numbers, sizes, is_mapped=is_mapped), place)
+            return _with_all_placed(self._window(sizes, is_mapped=is_mapped), place)
         except OSError as error:
             if error.errno != errno.ENOMEM or is_mapped is False:
                 raise
@@ -256,7 +251,7 @@ class Opener:
                     "a larger vm.max_map_count, larger chunks or fewer loaders at a time spare that",
                     error,
                 )
-        return _with_all_placed(self._window(numbers, sizes, is_mapped=False), place)
+        return _with_all_placed(self._window(sizes, is_mapped=False), place)
 
     @contextlib.contextmanager
     def _all_held(self, numbers: Sequence[int], filler: Filling) -> Iterator[list[Held]]:

@@ -14,8 +14,7 @@ import numpy as np
 from stoker.feed.units.make import Made, Shaping
 from stoker.gather.assemble import Assembled
 from stoker.gather.buffers import BufferPool
-from stoker.gather.lists import reordered_lists
-from stoker.gather.take import take_records
+from stoker.gather.lists import reordered_lists, reordered_records
 from stoker.offsets import offsets_of, ranges
 from stoker.order.plain import Int64
 from stoker.spec import Array, Arrays, Ragged
@@ -56,13 +55,9 @@ def reordered(made: Made, order: Int64, pool: BufferPool, *, is_grouped: bool = 
 
 
 def _assembled(assembled: Assembled, rows: Int64, pool: BufferPool) -> Assembled:
-    width = assembled.spec.record_bytes
-    records = pool.take(len(rows) * width)[: len(rows) * width].reshape(len(rows), width)
-    if width:
-        take_records(assembled.records, rows, records)
     return assembled._replace(
         num_samples=len(rows),
-        records=records,
+        records=reordered_records(assembled.records, rows, pool),
         ragged={name: reordered_lists(lists, rows, pool) for name, lists in assembled.ragged.items()},
         shared=tuple(
             # What samples share stays as it is, but leaves the memory that the next batch is gathered into.

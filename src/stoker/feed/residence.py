@@ -61,8 +61,8 @@ def offer_window(resident: Resident, window: Window, chunks: Int64, num_samples:
         num_samples: Of each chunk. Shape [N].
     """
     for slot in np.flatnonzero((resident.first_row[chunks] < 0) & (num_samples[chunks] > 0)).tolist():
-        chunk, begin = int(chunks[slot]), int(window.first_row[slot])
-        resident.offer(chunk, window.records[begin : begin + int(num_samples[chunk])])
+        chunk = int(chunks[slot])
+        resident.offer(chunk, window.tables[0].records(slot, int(num_samples[chunk])))
 
 
 def assemble_resident(spec: Spec, parts: Sequence[UnitPart], first_row: Int64, pool: BufferPool) -> Assembled:
@@ -85,7 +85,7 @@ def assemble_resident(spec: Spec, parts: Sequence[UnitPart], first_row: Int64, p
         lies = first >= 0
         places = np.arange(begin, begin + len(lies))
         there.append(places[lies])
-        rows.append((first + part.unit - part.window.first_row[part.slot])[lies])
+        rows.append((first + part.unit)[lies])
         if not lies.all():
             here.append(places[~lies])
             others.append(Part.at(part.window, part.slot[~lies], part.unit[~lies]))
@@ -106,8 +106,8 @@ def _all_there(parts: Sequence[UnitPart], first_row: Int64, pool: BufferPool) ->
     rows = pool.take(8 * num)[: 8 * num].view(np.int64)  # they cross to the device
     begin = 0
     for part, first in zip(parts, firsts, strict=True):
-        out, by = rows[begin : begin + part.where.num], first - part.window.first_row[: len(first)]
-        np.add(part.unit, by[part.slot], out=out)
+        out = rows[begin : begin + part.where.num]
+        np.add(part.unit, first[part.slot], out=out)
         begin += len(out)
     return rows
 

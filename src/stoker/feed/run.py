@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from stoker import loops
 from stoker.feed.fill import Filler
 from stoker.feed.finish import Finisher, Prepared
 from stoker.feed.gathering import Gatherer
@@ -127,7 +126,6 @@ class Run:
         self._numbers = range(turn.first, steps.num_steps, turn.every)
         self._num_handed = 0
         self._handed_ns = 0
-        self._busy_s = 0.0  # how long it took to gather batches, the last time
         self._passing_from = 0  # the step from which on windows may be left behind
         self._subject: Subject | None = None  # of the step that the loop is at, where it is shown
         self._subjects = Subjects(epoch=self._epoch, steps=steps, num_lanes=len(orders))
@@ -200,8 +198,7 @@ class Run:
                     window.settle(goes_on=lambda: not self._is_closed)
                 if (resident := self._settings.delivery.resident) is not None:
                     offer_window(resident, window, order.window_chunks(number), self._opened.num_samples)
-                tables = order.tables(number, window.first_row if units is None else None)
-                return Mapped(window, tables, order.window_chunks(number))
+                return Mapped(window, order.tables(number), order.window_chunks(number))
 
         def request(number: int) -> None:
             asking(number)
@@ -328,8 +325,6 @@ class Run:
 
     def _make(self, number: int, num_wanted: int) -> Iterator[list[Prepared]]:
         """Yield the batches of some of the run's steps, the first of them at least; see `Prefetch`."""
-        if number:  # the first of all comes as soon as it can
-            loops.give_way(self._busy_s)
         numbers = self._numbers[number : number + num_wanted]
         stages, finisher = self._stages, self._finisher
         ready: list[Prepared] = []
@@ -346,7 +341,6 @@ class Run:
                 span.num_calls = num_now
                 for _ in range(num_now):
                     ready.append(next(finished))  # noqa: PERF401  kept where a later one fails
-            self._busy_s = (span.stop_ns - span.start_ns) / 1e9
             for i in range(num_now, len(slices)):
                 if not is_quick:
                     yield ready

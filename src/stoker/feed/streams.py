@@ -32,8 +32,7 @@ class Mapped:
 
     Attributes:
         window: Where they lie.
-        tables: Which of them stand at which positions; rows are counted through the window, other units in their
-            chunk.
+        tables: Which of them stand at which positions.
         chunks: Chunk of each slot, in fixed order. Shape [K].
     """
 

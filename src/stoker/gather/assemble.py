@@ -1,4 +1,4 @@
-"""From places in mapped windows to a batch: one gather into one buffer, and views of it as fields."""
+"""From places in open windows to a batch: gathered into buffers by native code, and views of these as fields."""
 
 from __future__ import annotations
 
@@ -10,27 +10,13 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from stoker.gather.borders import Borders, borders_apart, join_strips, nested_borders, strip_borders
+from stoker._native import Rows
+from stoker._native import distinct as find_distinct
 from stoker.gather.buffers import BufferPool
-from stoker.gather.lists import reordered_lists
-from stoker.gather.several import take_several
-from stoker.gather.take import (
-    Distinct,
-    Places,
-    Taken,
-    Where,
-    copy_fields,
-    copy_lists,
-    distinct,
-    run_rows,
-    take_located,
-    take_records,
-    take_rows,
-    take_runs,
-)
 from stoker.offsets import offsets_of
+from stoker.order.epoch import Located
 from stoker.spec import Array, Arrays, Entry, Ragged, Shared, Spec, run_name
-from stoker.windows.window import Rows, Window
+from stoker.windows.window import Window, WindowTable
 
 Index = npt.NDArray[np.int64]
 
@@ -43,6 +29,23 @@ Once: TypeAlias = Literal["never", "always", "where it pays"]
 """Whether what samples of a batch share is gathered once for all of them, rather than for each."""
 
 
+class Places(NamedTuple):
+    """Places of samples in a window that have been found.
+
+    Attributes:
+        slot: Chunk of each, as its place in the window. Shape [b].
+        row: Row of each, counted in its chunk, known to be in range. Shape [b].
+    """
+
+    slot: Index
+    row: Index
+
+    @property
+    def num(self) -> int:
+        """B."""
+        return len(self.row)
+
+
 class Part(NamedTuple):
     """Samples of a batch that lie in one window.
 
@@ -51,13 +54,18 @@ class Part(NamedTuple):
         where: Their places in it, which need not have been found: b of them.
     """
 
-    window: Window | Rows
-    where: Where
+    window: Window | WindowTable
+    where: Places | Located
 
     @classmethod
-    def at(cls, window: Window | Rows, slot: Index, row: Index) -> Part:
+    def at(cls, window: Window | WindowTable, slot: Index, row: Index) -> Part:
         """Return samples at places that have been found; see `slot` and `row`."""
         return cls(window, Places(slot, row))
+
+    @property
+    def table(self) -> WindowTable:
+        """Rows of the window: those of the samples themselves, unless it is a table."""
+        return self.window.tables[0] if isinstance(self.window, Window) else self.window
 
     @property
     def slot(self) -> Index:
@@ -66,7 +74,7 @@ class Part(NamedTuple):
 
     @property
     def row(self) -> Index:
-        """Row of each, counted through the window: `window.first_row[slot]` and its row in the chunk. Shape [b]."""
+        """Row of each, counted in its chunk. Shape [b]."""
         return self.where.row
 
 
@@ -236,11 +244,11 @@ def assemble(
     batches = np.array([sum(part.where.num for part in parts)] if sizes is None else sizes, dtype=np.int64)
     if once == "always" and places is None and len(parts) == len(spec.keys) == 1 and _is_only_records(spec.unshared):
         return _assembled_once(spec, parts[0], pool, batches)
-    tables = [[Part(part.window.tables[0], part.where) for part in parts if isinstance(part.window, Window)]]
+    tables = [[Part(part.table, part.where) for part in parts]]
     tables += [_shared_parts(key, i, parts) for i, key in enumerate(spec.keys, start=1)]
     if once != "never":
         cut = _by_batch(parts, batches)
-        found = [[distinct(part.row, own) for part, own in zip(table, cut, strict=True)] for table in tables[1:]]
+        found = [[distinct(part, own) for part, own in zip(table, cut, strict=True)] for table in tables[1:]]
         if once == "always" or _pays(found, num_samples=int(batches.sum())):
             shared = (
                 _gathered_once(table_spec, table, rows, cut, pool)
@@ -273,90 +281,113 @@ def _assembled_once(spec: Spec, part: Part, pool: BufferPool, sizes: Index) -> A
     """Gather what each sample has for itself, and once what they share by the only key: all in one window."""
     assert isinstance(part.window, Window)
     (own, shared), (key,) = part.window.tables, spec.keys
-    num, width = part.where.num, own.spec.record_bytes
-    records = pool.take(num * width)[: num * width].reshape(num, width)
-    runs = take_runs(
-        own.records,
-        part.slot,
-        part.row,
-        records,
-        offset=own.spec.record_offsets[run_name(key)],
-        first=shared.first_row,
-        sizes=sizes,
-    )
-    rows = _assembled(spec.tables[1], [[Part.at(shared, runs.slot, runs.row)]], pool)
-    once = SharedRows(rows, runs.number, runs.counts)
-    return Assembled(spec.unshared, num, records, {}, (once,), spec.names)
+    num, runs = part.where.num, np.empty(part.where.num, dtype=np.int64)
+    records = _memory(pool, num, own.spec.record_bytes)
+    rows = Rows([(own.native, part.slot, part.row)])
+    rows.take_with_runs(records, own.spec.record_offsets[run_name(key)], runs)
+    found = distinct(Part.at(shared, part.slot, runs), sizes)
+    once = _assembled(spec.tables[1], [[Part.at(shared, found.slot, found.row)]], pool)
+    return Assembled(spec.unshared, num, records, {}, (SharedRows(once, found.number, found.counts),), spec.names)
 
 
 def _assembled(
     spec: Spec, tables: Sequence[Sequence[Part]], pool: BufferPool, places: Index | None = None
 ) -> Assembled:
     """Gather some of the tables of a spec, side by side: from the first on, each with as many rows."""
-    if len(tables) == 1 and (taken := _taken(spec, tables[0], pool, places)) is not None:
-        return taken
-    num_samples = sum(part.where.num for part in tables[0])
-    width = spec.record_bytes
-    records = pool.take(num_samples * width)[: num_samples * width].reshape(num_samples, width)
+    num = sum(part.where.num for part in tables[0])
+    records = _memory(pool, num, spec.record_bytes)
     ragged: dict[str, Ragged] = {}
-    for table, parts, offset in zip(spec.tables, tables, spec.table_offsets, strict=False):
-        at = 0
-        for part in parts if width and table.record_bytes else ():
-            begin, at = at, at + part.where.num
-            if places is None:
-                take_records(part.window.records, part.row, records[begin:at], at=offset)
-            else:
-                take_records(part.window.records, part.row, records, at=offset, places=places[begin:at])
-        ragged |= _assemble_lists(table.ragged, parts, pool, places)
-    return Assembled(spec=spec, num_samples=num_samples, records=records, ragged=ragged)
+    for table, parts, at in zip(spec.tables, tables, spec.table_offsets, strict=False):
+        ragged |= _take(table, parts, pool, places, records if table.record_bytes else None, at)
+    return Assembled(spec=spec, num_samples=num, records=records, ragged=ragged)
 
 
-def _taken(spec: Spec, parts: Sequence[Part], pool: BufferPool, places: Index | None) -> Assembled | None:
-    """Gather samples in as few calls as there are windows; None where that cannot be."""
-    if not parts or not all(_is_whole(spec, _rows(part.window)) for part in parts):
-        return None
-    num, width = sum(part.where.num for part in parts), spec.record_bytes
-    records = pool.take(num * width)[: num * width].reshape(num, width)
-    if len(parts) > 1 or places is not None:
-        several = [(_rows(part.window), part.where) for part in parts]
-        taken = take_several(several, records, pool.take, places=places, has_lists=bool(spec.ragged))
-    elif spec.ragged:
-        taken = _taken_of_one(_rows(parts[0].window), parts[0].where, records, pool)
-    else:
-        if width:
-            take_located(parts[0].window.records, parts[0].where, records)
-        return Assembled(spec, num, records, {})
-    if taken is None:
-        return None
-    return Assembled(spec=spec, num_samples=num, records=records, ragged=_named(spec.strip or spec.apart, taken))
+def _memory(pool: BufferPool, num: int, width: int) -> Array:
+    return pool.take(num * width)[: num * width].reshape(num, width)
 
 
-def _is_whole(spec: Spec, rows: Rows) -> bool:
-    """Return whether all of a row is asked for, and all of it can be gathered in one call."""
-    if not spec.ragged:
-        return spec.record_bytes == rows.spec.record_bytes
-    return spec.record_bytes == rows.spec.record_bytes and spec.ragged == rows.spec.ragged and rows.lists is not None
+def _take(
+    spec: Spec,
+    parts: Sequence[Part],
+    pool: BufferPool,
+    places: Index | None,
+    records: Array | None = None,
+    at: int = 0,
+) -> dict[str, Ragged]:
+    """Gather rows of one table, and return their lists.
+
+    In one call, unless lists hold lists, or some of the fields are not asked for.
+
+    Args:
+        spec: The fields that are asked for.
+        parts: Where the rows lie.
+        pool: Gives the memory for lists.
+        places: Where in the batch each goes, unless that is one after the other.
+        records: Gets their records, uint8, shape [B, ...]; None where these are not asked for.
+        at: Byte of each of its rows where a record goes.
+    """
+    if not parts:
+        return {entry.name: _no_lists(entry) for entry in spec.ragged}
+    rows, num, table = (
+        Rows([_native(part) for part in parts], places),
+        sum(part.where.num for part in parts),
+        parts[0].table,
+    )
+    wanted, found = {entry.name for entry in spec.ragged}, {}
+    for number, group in enumerate(table.groups):
+        chosen = [f for f, entry in enumerate(group) if entry.name in wanted]
+        if not chosen:
+            continue
+        offsets, inner = np.empty((len(group), num + 1), dtype=np.int64), None
+        if records is not None and len(chosen) == len(group) and group[0].num_levels == 1:
+            values = pool.take(int(sum(part.table.expected_bytes * part.where.num for part in parts)))
+            lists, records = rows.take_with_lists(records, at, number, offsets, values), None
+            is_copied = lists.num_bytes <= len(values)
+            if not is_copied:
+                for part in parts:
+                    part.table.expect(lists.num_bytes, num)
+        else:
+            lists, is_copied = rows.find(number, offsets), False
+            if group[0].num_levels > 1:
+                inner = np.empty(int(offsets[0, -1]) + 1, dtype=np.int64)
+                lists.descend(inner)
+            elif len(chosen) < len(group):
+                lists.choose(chosen)
+        if not is_copied:
+            values = pool.take(lists.num_bytes)
+            lists.copy(values)
+        begins = lists.begins
+        for f in chosen:
+            found[group[f].name] = _as_field(group[f], values[begins[f] :], offsets[f], inner)
+    if records is not None:
+        rows.take(records, at)
+    return found
 
 
-def _taken_of_one(rows: Rows, where: Where, records: Array, pool: BufferPool) -> Taken | None:
-    """Gather records and lists of rows of one window."""
-    assert rows.lists is not None
-    source = rows.records if records.shape[1] else rows.bytes[:0].reshape(1, 0)
-    expected_bytes = int(where.num * rows.expected_bytes)
-    taken = take_rows(source, rows.lists, where, records, pool.take, expected_bytes=expected_bytes)
-    if taken is not None:
-        rows.expect(taken.num_bytes, where.num)
-    return taken
+def _native(part: Part) -> Any:
+    """Return rows as native code takes them; it finds where consecutive positions lie itself."""
+    where = part.where
+    if isinstance(where, Located) and (stretch := where.unfound) is not None:
+        start, stop = stretch
+        return part.table.native, where.tables, start, stop - start
+    return part.table.native, where.slot, where.row
 
 
-def _named(entries: Sequence[Entry], taken: Taken) -> dict[str, Ragged]:
-    """Return the lists of several fields by name."""
-    ragged = {}
-    for entry, offsets, begin in zip(entries, taken.offsets, taken.begins.tolist(), strict=True):
-        end = begin + int(offsets[-1]) * entry.value_bytes
-        values = taken.values[begin:end].view(entry.dtype)
-        ragged[entry.name] = Ragged(values.reshape(-1, *entry.shape) if entry.shape else values, offsets)
-    return ragged
+def _as_field(entry: Entry, values: Array, offsets: Index, inner: Index | None) -> Ragged:
+    """Return a ragged field whose values lie at the beginning of some memory."""
+    total = int((offsets if inner is None else inner)[-1])
+    values = values[: total * entry.value_bytes].view(entry.dtype)
+    if entry.shape:
+        values = values.reshape(total, *entry.shape)
+    return Ragged(values if inner is None else Ragged(values, inner), offsets)
+
+
+def _no_lists(entry: Entry) -> Ragged:
+    values: Any = np.empty((0, *entry.shape), dtype=entry.dtype)
+    for _ in range(entry.num_levels):
+        values = Ragged(values, np.zeros(1, dtype=np.int64))
+    assert isinstance(values, Ragged)
+    return values
 
 
 def assemble_beside(
@@ -371,13 +402,10 @@ def assemble_beside(
         pool: Gives the memory.
         residence: Which samples these are.
     """
-    num, width = len(residence.here), spec.record_bytes
-    records = pool.take(num * width)[: num * width].reshape(num, width)
-    at = 0
-    for part in others:
-        begin, at = at, at + part.where.num
-        take_records(part.window.records, part.row, records[begin:at])
-    ragged = _assemble_lists(spec.ragged, parts, pool)
+    records = _memory(pool, len(residence.here), spec.record_bytes)
+    if others:
+        Rows([_native(part) for part in others]).take(records, 0)
+    ragged = _take(spec, parts, pool, None) if spec.ragged else {}
     return Assembled(spec, residence.num_samples, records, ragged, residence=residence)
 
 
@@ -396,11 +424,40 @@ def _shared_parts(key: str, i: int, parts: Sequence[Part]) -> list[Part]:
     found = []
     for part in parts:
         assert isinstance(part.window, Window)
-        slot, row = part.slot, part.row
         own, shared = part.window.tables[0], part.window.tables[i]
-        offset = own.spec.record_offsets[run_name(key)]
-        found.append(Part.at(shared, slot, run_rows(own.records, offset, shared.first_row, slot, row)))
+        runs = np.empty(part.where.num, dtype=np.int64)
+        Rows([(own.native, part.slot, part.row)]).runs(own.spec.record_offsets[run_name(key)], runs)
+        found.append(Part.at(shared, part.slot, runs))
     return found
+
+
+class Distinct(NamedTuple):
+    """Rows of some batches, of each batch each once, in the order in which they come first.
+
+    Attributes:
+        slot: Chunk of each, as its place in the window. Shape [U].
+        row: Row of each; those of one batch behind those of the one before it. Shape [U].
+        number: Which of its batch's each one is, int32. Shape [B].
+        counts: How many each batch has. Shape [N].
+    """
+
+    slot: Index
+    row: Index
+    number: Array
+    counts: Index
+
+
+def distinct(part: Part, sizes: Index) -> Distinct:
+    """Return the different rows of each batch, in the order in which they come first, and which of them each one is.
+
+    Args:
+        part: All rows, those of each batch behind those of the one before it: B of them.
+        sizes: Rows of each batch, shape [N].
+    """
+    slot, row = np.empty((2, part.where.num), dtype=np.int64)
+    number, counts = np.empty(part.where.num, dtype=np.int32), np.empty(len(sizes), dtype=np.int64)
+    num = find_distinct(part.slot, part.row, sizes, slot, row, number, counts)
+    return Distinct(slot[:num], row[:num], number, counts)
 
 
 def _pays(found: Sequence[Sequence[Distinct]], *, num_samples: int) -> bool:
@@ -422,86 +479,9 @@ def _gathered_once(
     """
     rows, index, counts = [], [np.empty(0, np.int32)], np.zeros(len(cut[0]) if cut else 1, dtype=np.int64)
     for part, own, sizes in zip(parts, found, cut, strict=True):
-        slot = np.searchsorted(part.window.first_row, own.row, side="right") - 1
-        rows.append(Part.at(part.window, slot, own.row))
+        rows.append(Part.at(part.window, own.slot, own.row))
         # A batch that a part before this one begins has rows already.
         before = np.where(sizes > 0, counts, 0)
         index.append(own.number + np.repeat(before, sizes).astype(np.int32) if before.any() else own.number)
         counts += own.counts
     return SharedRows(_assembled(spec, [rows], pool), index[1] if len(index) == 2 else np.concatenate(index), counts)
-
-
-def _assemble_lists(
-    entries: Sequence[Entry], parts: Sequence[Part], pool: BufferPool, places: Index | None = None
-) -> dict[str, Ragged]:
-    """Gather the lists of some fields of a table, those of each side by side; as `assemble` otherwise."""
-    if not entries:
-        return {}
-    strip = _rows(parts[0].window).spec.strip if parts else ()
-    names = {entry.name for entry in entries}
-    chosen = [f for f, entry in enumerate(strip) if entry.name in names]
-    found = _assemble_strips(chosen, parts, pool, places) if chosen else {}
-    apart = [entry for entry in entries if entry.name not in found]
-    if not apart:
-        return found
-    borders = [borders_apart(_rows(part.window), part.slot, part.row) for part in parts]
-    order = None if places is None else _placed(np.arange(len(places), dtype=np.int64), places)
-    for entry in apart:
-        if entry.num_levels == 1:
-            lists = _assemble_values(entry, parts, [fields[entry.name] for fields in borders], pool)
-        else:
-            lists = _assemble_levels(entry, parts, pool)
-        found[entry.name] = lists if order is None else reordered_lists(lists, order, pool)
-    return found
-
-
-def _assemble_strips(
-    chosen: Sequence[int], parts: Sequence[Part], pool: BufferPool, places: Index | None
-) -> dict[str, Ragged]:
-    """Gather the lists that lie side by side, those of a row at a time: of some fields of the strip."""
-    found = [strip_borders(_rows(part.window), part.slot, part.row) for part in parts]
-    strips = found[0] if len(found) == 1 and places is None else join_strips(found, places)
-    entries = _rows(parts[0].window).spec.strip
-    if len(chosen) < len(entries):
-        strips = strips.only(chosen)
-    taken = copy_fields(strips.memory, strips.sources, strips.value_bytes, strips.offsets, pool.take)
-    return _named([entries[f] for f in chosen], taken)
-
-
-def _rows(window: Window | Rows) -> Rows:
-    """Return the rows that parts are of: of a window, those of the samples themselves."""
-    return window.tables[0] if isinstance(window, Window) else window
-
-
-def _assemble_levels(entry: Entry, parts: Sequence[Part], pool: BufferPool) -> Ragged:
-    """Gather lists of lists."""
-    borders = [nested_borders(_rows(part.window), entry.name, part.slot, part.row) for part in parts]
-    # The lists of a row lie side by side, so its values are copied as one.
-    values = _assemble_values(entry, parts, [found.values for found in borders], pool).values
-    inner = Ragged(values, _join([found.inner for found in borders]))
-    return Ragged(inner, _join([found.outer for found in borders]))
-
-
-def _assemble_values(entry: Entry, parts: Sequence[Part], borders: Sequence[Borders], pool: BufferPool) -> Ragged:
-    """Gather lists whose places are known."""
-    value_bytes = entry.value_bytes
-    total = sum(int(offsets[-1]) for _, offsets in borders)
-    memory = pool.take(total * value_bytes)
-    at = 0
-    for part, (sources, offsets) in zip(parts, borders, strict=True):
-        copy_lists(_rows(part.window).bytes, sources, value_bytes, offsets, memory[at:])
-        at += int(offsets[-1]) * value_bytes
-    values = memory[: total * value_bytes].view(entry.dtype).reshape(total, *entry.shape)
-    return Ragged(values, _join([offsets for _, offsets in borders]))
-
-
-def _join(offsets: Sequence[Index]) -> Index:
-    """Return the offsets of several runs of lists, one run behind the other."""
-    if len(offsets) == 1:
-        return offsets[0]
-    joined = [np.zeros(1, dtype=np.int64)]
-    end = 0
-    for run in offsets:
-        joined.append(run[1:] + end)
-        end += int(run[-1])
-    return np.concatenate(joined)

@@ -1,14 +1,29 @@
-"""Lists in another order."""
+"""What was gathered already, in another order."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from stoker._native import Rows, Table, copy_lists
 from stoker.gather.buffers import BufferPool
-from stoker.gather.take import copy_lists
-from stoker.offsets import offsets_of, ranges
-from stoker.order.plain import Int64
+from stoker.offsets import Int64, offsets_of, ranges
 from stoker.spec import Array, Ragged
+
+
+def reordered_records(records: Array, order: Int64, pool: BufferPool) -> Array:
+    """Return records of which record i is `records[order[i]]`, in memory of their own.
+
+    Args:
+        records: uint8, contiguous, shape [N, record_bytes].
+        order: Which of them. Shape [B].
+        pool: Gives the memory.
+    """
+    num, width = len(order), records.shape[1]
+    out = pool.take(num * width)[: num * width].reshape(num, width)
+    if width:
+        table = Table(records.reshape(-1), np.zeros((1, 1), dtype=np.int64), width)
+        Rows([(table, np.zeros(num, dtype=np.int64), order)]).take(out, 0)
+    return out
 
 
 def reordered_lists(lists: Ragged, order: Int64, pool: BufferPool) -> Ragged:
@@ -29,5 +44,5 @@ def reordered_lists(lists: Ragged, order: Int64, pool: BufferPool) -> Ragged:
         return Ragged(values[ranges(starts, offsets)], offsets)
     total = int(offsets[-1])
     memory = pool.take(total * value_bytes)
-    copy_lists(values.reshape(-1).view(np.uint8), starts * value_bytes, value_bytes, offsets, memory)
+    copy_lists(values.reshape(-1).view(np.uint8), starts, value_bytes, offsets, memory)
     return Ragged(memory[: total * value_bytes].view(values.dtype).reshape(values.shape), offsets)

@@ -312,26 +312,23 @@ class EpochOrder:
         positions = as_index(positions, start=tables.start, stop=tables.stop, name=f"position in window {window}")
         return _located(tables, positions)
 
-    def tables(self, window: int, first_rows: Int64 | None = None) -> WindowOrder:
+    def tables(self, window: int) -> WindowOrder:
         """Return what finds the samples of a window: made once for many batches.
 
         Args:
             window: Which window.
-            first_rows: Number of each slot's row 0 where rows are counted through the whole window, shape [K]; None
-                counts from 0 in each slot.
 
         Raises:
             ValueError: There is no such window.
         """
         slots = self._slots(window)
-        shifts = self._row_shifts[slots]
         return WindowOrder(
             start=int(self.window_starts[window]),
             stop=int(self.window_starts[window + 1]),
             key=self._key(f"window:{window}") if self._shuffle else 0,
             shuffle=self._shuffle,
             slot_starts=self._slot_starts,
-            shifts=shifts if first_rows is None else shifts + first_rows,
+            shifts=self._row_shifts[slots],
             guide=self._guide,
             guide_shift=self._guide_shift,
             first_slot=slots.start,
@@ -449,8 +446,13 @@ class Located:
 
     @property
     def row(self) -> Int64:
-        """Row of each position, as `EpochOrder.tables` was told. Shape [B]."""
+        """Row of each position, counted in its chunk. Shape [B]."""
         return self._find()[1]
+
+    @property
+    def unfound(self) -> tuple[int, int] | None:
+        """First and past-the-last position, where nobody has asked for slot and row yet, and there is one range."""
+        return self.stretch if self._found is None else None
 
     def _find(self) -> tuple[Int64, Int64]:
         if self._found is None:

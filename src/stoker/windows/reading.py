@@ -2,7 +2,7 @@
 
     parts      chunk 7, 40 MB            chunk 2, 13 MB         …
     pieces     ┆ 0 ┆ 1 ┆ 2 ┆ 3 ┆ 4 ┆ …                          512 KiB each, in the order of the files
-    thread 0     0               4                              each reads its own in one compiled call
+    thread 0     0               4                              each reads its own in one native call
     thread 1         1               5
 
 A disk wants several pieces at a time. A thread that is awake for each of them needs a turn of the interpreter to ask
@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from stoker import loops
+from stoker._native import read_pieces
 from stoker.huge import PAGE_BYTES
 from stoker.spec import Array
 
@@ -57,9 +57,7 @@ def pass_by_page_cache(fd: int) -> None:
             fcntl.fcntl(fd, fcntl.F_SETFL, DIRECT)
 
 
-def read(
-    parts: Sequence[Part], memory: Array, meanwhile: Callable[[], None] = lambda: None, *, compiled: bool = True
-) -> None:
+def read(parts: Sequence[Part], memory: Array, meanwhile: Callable[[], None] = lambda: None) -> None:
     """Read parts of files into memory.
 
     Args:
@@ -67,21 +65,18 @@ def read(
             but whole pages can be read.
         memory: The target, uint8.
         meanwhile: Called once by this thread, which has nothing else to do.
-        compiled: False does without the compiled loop.
 
     Raises:
         OSError: The disk failed, or a file is shorter than it was.
     """
     pieces = _pieces(parts)
-    kernels = loops.find("stoker.windows.read_kernels") if compiled else None
     num_threads = min(_NUM_THREADS, len(pieces))
     failed: list[BaseException] = []
 
     def work(first: int) -> None:
         try:
             while first < len(pieces) and not failed:
-                if kernels is not None:
-                    first = kernels.read_pieces(pieces, memory.ctypes.data, first, num_threads, PAGE_BYTES)
+                first = read_pieces(pieces, memory, first, num_threads, PAGE_BYTES)
                 if first < len(pieces):
                     _read(Part(*pieces[first].tolist()), memory)
                     first += num_threads

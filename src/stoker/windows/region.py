@@ -27,6 +27,15 @@ _MAX_GAP_BYTES = 64 << 10
 CAN_MAP_SIDE_BY_SIDE = sys.platform in ("linux", "darwin")
 
 
+def next_place(behind: int, size_bytes: int, *, is_mapped: bool = True) -> int:
+    """Return where a file goes: the first place not before `behind` at which its huge pages stay huge, if it has any.
+
+    Places are counted from a huge page's border.
+    """
+    step = HUGE_BYTES if is_mapped and size_bytes >= HUGE_BYTES else PAGE_BYTES
+    return -(-behind // step) * step
+
+
 @cache
 def _mincore() -> Any:
     """Return the call that looks at a page, which keeps the interpreter's lock: to get it back takes longer.

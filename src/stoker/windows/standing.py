@@ -17,16 +17,13 @@ from collections.abc import Callable
 import numpy as np
 
 from stoker.cache.chunk import ChunkHeader
-from stoker.cache.layout import RECORDS
 from stoker.cache.look import NO_VERSION, Version, find_changed
 from stoker.huge import PAGE_BYTES
 from stoker.machine import available_bytes
 from stoker.spec import Spec
-from stoker.windows.list_places import Index, ListPlaces
-from stoker.windows.places import next_place
 from stoker.windows.reading import Part
-from stoker.windows.region import CAN_MAP_SIDE_BY_SIDE, NUM_SAMPLED, Region
-from stoker.windows.window import Rows, Window
+from stoker.windows.region import CAN_MAP_SIDE_BY_SIDE, NUM_SAMPLED, Region, next_place
+from stoker.windows.window import Index, Window, WindowTable, table_array_names
 
 # What stays mapped cannot leave the page cache for others as easily. So much of it does no harm: what a window has by
 # default, or what two windows have, which are mapped in any case where one is used and the next one is opened.
@@ -72,9 +69,8 @@ class Standing:
         self._end = 0
         self._num_bytes = 0
         self._num_users = 1  # whoever made it
-        starts = np.cumsum([0, *num_samples.tolist()], dtype=np.int64)[:-1]
-        self._first_row = np.zeros(len(num_samples), dtype=np.int64) if spec.record_bytes else starts
-        self._lists = ListPlaces.empty(spec, len(num_samples))
+        (self._array_names,) = table_array_names(spec)
+        self._begins = np.zeros((len(num_samples), len(self._array_names)), dtype=np.int64)
         self._names = np.zeros(len(num_samples), dtype="S1")
         self._extents = np.zeros((len(num_samples), 2), dtype=np.int64)
         self._fresh: set[int] = set()
@@ -84,7 +80,6 @@ class Standing:
         """Return whether memory may hold a data set, as far as its records tell; lists show when they come."""
         num_bytes = int(num_samples.sum()) * spec.record_bytes
         max_bytes = _ROOM_ANYWAY_BYTES // _ROOM if _is_mapped_anyway(num_samples, window) else _most_bytes()
-        # Rows that samples share are looked for by where their chunk begins, in the order of a window's slots.
         return CAN_MAP_SIDE_BY_SIDE and not spec.keys and len(num_samples) <= MAX_CHUNKS and num_bytes <= max_bytes
 
     def place(self, chunk: int, fd: int, header: ChunkHeader, version: Version, *, name: bytes) -> None:
@@ -102,20 +97,13 @@ class Standing:
             OSError: The system could not map it.
         """
         with self._lock:
-            width = self.spec.record_bytes
-            records_at = header.arrays[RECORDS].offset_bytes if width else 0
-            first = next_place(
-                self._end + records_at, offset=records_at, record_bytes=width or 1, size_bytes=header.size_bytes
-            )
-            at = first - records_at
+            at = next_place(self._end, header.size_bytes)
             end = at + -(-header.size_bytes // PAGE_BYTES) * PAGE_BYTES
             num_bytes = self._num_bytes + header.size_bytes
             if end > self.region.size_bytes or num_bytes > self._max_bytes:
                 raise NoPlaceError
             self.region.place([Part(fd, 0, header.size_bytes, at)])
-            if width:
-                self._first_row[chunk] = first // width
-            self._lists.note(self.spec, RECORDS, chunk, header, first_row=self._first_row, shift=at)
+            self._begins[chunk] = [at + header.arrays[name].offset_bytes for name in self._array_names]
             self._end = end
             self._num_bytes = num_bytes
             self.is_large = self.is_large or self._does_harm(num_bytes)
@@ -130,7 +118,7 @@ class Standing:
         """Return a window of chunks that have a place. Shape [K]."""
         with self._lock:
             self._num_users += 1
-            return StandingWindow(self, chunks, self._first_row[chunks], self._lists.of(chunks))
+            return StandingWindow(self, chunks, self._begins[chunks])
 
     def find_changed(self, chunks: Index) -> Index:
         """Return which chunks have no place, or are not the files any more that were given one."""
@@ -170,14 +158,14 @@ class Standing:
 class StandingWindow(Window):
     """A window whose chunks lie where they always do: they were placed before."""
 
-    def __init__(self, standing: Standing, chunks: Index, first_row: Index, places: ListPlaces) -> None:
+    def __init__(self, standing: Standing, chunks: Index, begins: Index) -> None:
         self.spec = standing.spec
         self.num_slots = len(chunks)
         self._standing: Standing | None = standing
         self._region = standing.region
         self._chunks = chunks
         self._is_in_memory = True
-        self.tables = (Rows(self._region, self.spec, first_row=first_row, places=places),)
+        self.tables = (WindowTable(self._region, self.spec, begins),)
 
     @property
     def is_in_memory(self) -> bool:
@@ -200,8 +188,8 @@ class StandingWindow(Window):
 
     def close(self) -> None:
         """Let go of the chunks, which stay where they are."""
-        for rows in self.tables:
-            rows.forget()
+        for table in self.tables:
+            table.forget()
         standing, self._standing = self._standing, None
         if standing is not None:
             standing.leave()

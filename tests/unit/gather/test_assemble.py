@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 from tests.strategies import check_samples, sample_table
 from tests.unit.cache.chunk_files import write_chunk
 
-from stoker import loops
 from stoker.cache.chunk import opened, read_header
 from stoker.gather.assemble import Part, assemble
 from stoker.gather.buffers import BufferPool
@@ -37,7 +36,7 @@ def window_of(folder, sizes, *, first, columns=None, is_mapped=None):
         paths.append(folder / f"{first}-{i}.safetensors")
         paths[-1].unlink(missing_ok=True)
         write_chunk(paths[-1], to_arrays(table, {}, where=""), spec, num_samples=size)
-    window = Window(spec, num_samples=sizes, size_bytes=[path.stat().st_size for path in paths], is_mapped=is_mapped)
+    window = Window(spec, size_bytes=[path.stat().st_size for path in paths], is_mapped=is_mapped)
     for slot, path in enumerate(paths):
         with opened(path) as fd:
             window.place({slot: (fd, read_header(fd))})
@@ -58,7 +57,7 @@ def test_a_batch_is_the_rows_asked_for_from_all_windows_in_their_order(tmp_path_
         first = int(starts[-1])
         slot = rng.integers(0, len(window_sizes), 20)
         row = np.array([rng.integers(0, window_sizes[s]) for s in slot], dtype=np.int64)
-        parts.append(Part.at(window, slot, window.first_row[slot] + row))
+        parts.append(Part.at(window, slot, row))
         expected += (starts[slot] + row).tolist()
     spec = parts[0].window.spec
     batch = assemble(spec, parts, BufferPool()).views()
@@ -82,7 +81,7 @@ def test_a_batch_is_the_rows_asked_for_from_all_windows_in_their_order(tmp_path_
 def test_any_set_of_fields_is_assembled(tmp_path, columns, is_mapped):
     window = window_of(tmp_path, [10, 3], first=0, columns=columns, is_mapped=is_mapped)
     slot = np.array([1, 0, 1])
-    part = Part.at(window, slot, window.first_row[slot] + np.array([2, 9, 0]))
+    part = Part.at(window, slot, np.array([2, 9, 0]))
     whole = assemble(window.spec, [part], BufferPool())
     assert whole.num_samples == 3
     assert list(whole.views()) == columns
@@ -112,7 +111,7 @@ def test_batches_cut_from_one_are_those_assembled_one_by_one(tmp_path_factory, s
             slot = slots[begin:end]
             return assemble(
                 window.spec,
-                [Part.at(window, slot, window.first_row[slot] + rows[begin:end])],
+                [Part.at(window, slot, rows[begin:end])],
                 BufferPool(),
             )
 
@@ -132,7 +131,7 @@ def test_lists_of_batches_that_leave_as_one_are_counted_from_each_batchs_first(t
     window = window_of(tmp_path_factory.mktemp("cut"), [30, 20], first=0, columns=columns)
     slot = np.random.default_rng(seed).integers(0, 2, sum(sizes))
     row = np.random.default_rng(seed + 1).integers(0, 20, sum(sizes))
-    whole = assemble(window.spec, [Part.at(window, slot, window.first_row[slot] + row)], BufferPool())
+    whole = assemble(window.spec, [Part.at(window, slot, row)], BufferPool())
     together = side_by_side(whole, sizes, BufferPool())
     ends = np.cumsum([size + 1 for size in sizes])[:-1]
     offsets = [np.split(of_field, ends) for of_field in together.offsets]
@@ -157,8 +156,7 @@ def test_lists_of_lists_do_not_leave_as_one(tmp_path):
 def test_places_found_in_the_call_that_gathers_are_those_found_before(tmp_path, columns, sizes, shuffle):
     order = Order(sizes, shuffle=shuffle, seed=3, window=None).epoch(1)
     window = window_of(tmp_path, [sizes[chunk] for chunk in order.window_chunks(0)], first=0, columns=columns)
-    assert NESTED in columns or "id" in columns or window.spec.record_bytes % 64 == 0  # else nothing is compiled
-    tables, num = order.tables(0, window.first_row), sum(sizes)
+    tables, num = order.tables(0), sum(sizes)
     for ranges in ([(0, num)], [(3, 4)], [(2, num - 1)], [(4, 4)], [(1, 3), (5, 9)]):
         located = assemble(window.spec, [Part(window, Located(ranges, tables))], BufferPool())
         found = Located(ranges, tables)
@@ -182,13 +180,12 @@ def test_rows_of_several_windows_are_those_gathered_one_window_at_a_time(tmp_pat
         folder = tmp_path / str(number)
         folder.mkdir()
         windows.append(window_of(folder, sizes, first=1000 * number, columns=columns, is_mapped=is_mapped))
-        tables = order.tables(0, windows[-1].first_row)
+        tables = order.tables(0)
         ranges = ([(0, 320)], [(5, 90), (100, 101)], [(7, 7)], [(300, 320)])
         parts += [Part(windows[-1], Located(one, tables)) for one in ranges]
     parts = [parts[i] for i in rng.permutation(len(parts))]
     num = sum(part.where.num for part in parts)
     places = rng.permutation(num) if is_placed else None
-    assert loops.find("stoker.gather.part_kernels") is not None
     several = assemble(parts[0].window.spec, parts, BufferPool(), places=places).views()
     pool, alone = BufferPool(), {name: [] for name in columns}
     for part in parts:

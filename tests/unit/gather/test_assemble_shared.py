@@ -28,11 +28,10 @@ def shared_specs(draw):
 
 
 def window_of(folder, spec, contents, *, is_mapped):
-    sizes = [num for num, _ in contents]
     paths = [folder / f"{i}" for i in range(len(contents))]
     for path, (num, arrays) in zip(paths, contents, strict=True):
         write_chunk(path, arrays, spec, num_samples=num)
-    window = Window(spec, num_samples=sizes, size_bytes=[path.stat().st_size for path in paths], is_mapped=is_mapped)
+    window = Window(spec, size_bytes=[path.stat().st_size for path in paths], is_mapped=is_mapped)
     for slot, path in enumerate(paths):
         with opened(path) as fd:
             window.place({slot: (fd, read_header(fd))})
@@ -67,7 +66,7 @@ def test_shared_batches_are_the_unshared_ones(tmp_path_factory, spec, windows, s
         slot, row = (np.array([rows[i][k] for i in order], dtype=np.int64) for k in (0, 1))
         for one, parts in ((spec, shared_parts), (plain, plain_parts)):
             window = window_of(tmp_path_factory.mktemp("window"), one, contents, is_mapped=is_mapped)
-            parts.append(Part.at(window, slot, window.first_row[slot] + row))
+            parts.append(Part.at(window, slot, row))
     expected = assemble(plain, plain_parts, BufferPool()).views()
     assert same_fields(assemble(spec, shared_parts, BufferPool()).views(), expected)
     for once in ("always", "where it pays"):
@@ -108,7 +107,7 @@ def test_shared_batches_cut_from_one_are_those_assembled_one_by_one(
         window = window_of(tmp_path_factory.mktemp("window"), spec, contents, is_mapped=False)
         sizes = [num for num, _ in contents]
         slot = np.repeat(np.arange(len(sizes)), sizes)
-        row = np.concatenate([first + np.arange(num) for first, num in zip(window.first_row, sizes, strict=True)])
+        row = np.concatenate([np.arange(num) for num in sizes])
         if not is_grouped:
             order = rng.integers(0, max(sum(sizes), 1), sum(sizes) and 30)
             slot, row = slot[order], row[order]

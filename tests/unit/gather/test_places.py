@@ -3,27 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from tests.strategies import check_samples
 from tests.unit.gather.test_assemble import NESTED, window_of
 
-from stoker.gather import take
 from stoker.gather.assemble import Part, assemble
 from stoker.gather.buffers import BufferPool
-
-
-@pytest.mark.parametrize("compiled", [True, False])
-@pytest.mark.parametrize(("num_bytes", "width", "at"), [(64, 64, 0), (128, 256, 64), (8, 8, 0), (24, 40, 16)])
-def test_records_go_to_the_rows_they_are_told(compiled, num_bytes, width, at):
-    rng = np.random.default_rng(0)
-    records = rng.integers(0, 256, (50, num_bytes), dtype=np.uint8)
-    for num in (0, 1, 37):
-        index, places = rng.integers(0, 50, num), rng.permutation(60)[:num]
-        out = np.full((60, width), 7, dtype=np.uint8)
-        take.take_records(records, index, out, at=at, places=places, compiled=compiled)
-        expected = np.full((60, width), 7, dtype=np.uint8)
-        expected[places, at : at + num_bytes] = records[index]
-        np.testing.assert_array_equal(out, expected)
 
 
 def test_a_batch_whose_samples_have_places_is_the_one_without_put_in_order(tmp_path):
@@ -35,7 +19,7 @@ def test_a_batch_whose_samples_have_places_is_the_one_without_put_in_order(tmp_p
         first += sum(sizes)
         slot = rng.integers(0, len(sizes), 20)
         row = np.array([rng.integers(0, sizes[s]) for s in slot])
-        parts.append(Part.at(window, slot, window.first_row[slot] + row))
+        parts.append(Part.at(window, slot, row))
     spec, places = parts[0].window.spec, rng.permutation(60)
     plain = assemble(spec, parts, BufferPool()).views()
     placed = assemble(spec, parts, BufferPool(), places=places).views()

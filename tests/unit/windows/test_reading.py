@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker import loops
 from stoker.huge import PAGE_BYTES
 from stoker.windows import reading
 from stoker.windows.reading import Part, read
@@ -29,20 +28,13 @@ def files(tmp_path_factory):
         os.close(fd)
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["compiled", "plain"])
-def compiled(request):
-    if request.param and loops.find("stoker.windows.read_kernels") is None:
-        pytest.skip("no compiled loops here")
-    return request.param
-
-
 extents = st.lists(
     st.tuples(st.integers(0, 1), st.integers(0, NUM_PAGES - 1), st.integers(1, NUM_PAGES * PAGE_BYTES)), max_size=6
 )
 
 
 @given(wanted=extents, piece_pages=st.integers(1, 9), num_threads=st.integers(1, 4))
-def test_every_part_arrives_where_it_belongs(files, compiled, wanted, piece_pages, num_threads):
+def test_every_part_arrives_where_it_belongs(files, wanted, piece_pages, num_threads):
     fds, content = files
     parts, expected, at = [], [], 0
     for number, page, length in wanted:
@@ -55,19 +47,19 @@ def test_every_part_arrives_where_it_belongs(files, compiled, wanted, piece_page
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reading, "_PIECE_BYTES", piece_pages * PAGE_BYTES)
         patch.setattr(reading, "_NUM_THREADS", num_threads)
-        read(parts, memory, compiled=compiled)
+        read(parts, memory)
     for begin, data in expected:
         assert memory[begin : begin + len(data)].tobytes() == data
 
 
-def test_a_file_that_became_shorter_is_an_error(files, compiled):
+def test_a_file_that_became_shorter_is_an_error(files):
     fds, content = files
     memory = np.zeros((NUM_PAGES + 4) * PAGE_BYTES, dtype=np.uint8)
     with pytest.raises(OSError, match=r"the file ends \d+ bytes too early"):
-        read([Part(fds[1], 0, len(content[1]) + PAGE_BYTES, 0)], memory, compiled=compiled)
+        read([Part(fds[1], 0, len(content[1]) + PAGE_BYTES, 0)], memory)
 
 
-def test_a_disk_that_fails_in_any_piece_is_an_error(files, compiled, monkeypatch):
+def test_a_disk_that_fails_in_any_piece_is_an_error(files, monkeypatch):
     monkeypatch.setattr(reading, "_PIECE_BYTES", PAGE_BYTES)
     fds, content = files
     memory = np.zeros(2 * NUM_PAGES * PAGE_BYTES, dtype=np.uint8)
@@ -77,10 +69,10 @@ def test_a_disk_that_fails_in_any_piece_is_an_error(files, compiled, monkeypatch
         parts = [Part(fds[0], 0, len(content[0]), 0)]
         parts.insert(failing, Part(closed, 0, PAGE_BYTES, NUM_PAGES * PAGE_BYTES))
         with pytest.raises(OSError, match="Bad file descriptor"):
-            read(parts, memory, compiled=compiled)
+            read(parts, memory)
 
 
-def test_a_file_system_that_wants_the_page_cache_after_all_is_read_by_way_of_it(files, compiled):
+def test_a_file_system_that_wants_the_page_cache_after_all_is_read_by_way_of_it(files):
     """It takes the flag when a file is opened, and refuses each read."""
     fds, content = files
     path = f"/proc/self/fd/{fds[0]}"
@@ -92,7 +84,7 @@ def test_a_file_system_that_wants_the_page_cache_after_all_is_read_by_way_of_it(
     # A target that begins within a block is refused past the page cache as a file system refuses everything.
     target = memory[1 : 1 + NUM_PAGES * PAGE_BYTES]
     try:
-        read([Part(fd, 0, len(content[0]), 0)], target, compiled=compiled)
+        read([Part(fd, 0, len(content[0]), 0)], target)
     finally:
         os.close(fd)
     assert target.tobytes() == content[0]

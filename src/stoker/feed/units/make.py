@@ -9,14 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stoker._native import fill_places
+from stoker._native import expand, fill_places
 from stoker.errors import FieldError
 from stoker.feed.units.expand import Packed, SideBySide, Units
 from stoker.feed.units.packing import PackedPart, pack_field
 from stoker.gather.assemble import Assembled, Once, Part, assemble, lists_between
 from stoker.gather.borders import borders_of
 from stoker.gather.buffers import BufferPool
-from stoker.gather.take import expand
 from stoker.gather.together import Groups, Together, side_by_side
 from stoker.offsets import offsets_of
 from stoker.order.epoch import Located
@@ -57,7 +56,7 @@ class UnitPart(NamedTuple):
 
     @property
     def unit(self) -> Int64:
-        """Each unit in its chunk; a row, where rows are counted, through the window. Shape [b]."""
+        """Each unit, counted in its chunk. Shape [b]."""
         return self.where.row
 
 
@@ -214,7 +213,9 @@ class Maker:
             window, slot = part.window, part.slot
             assert isinstance(part.units, SideBySide)
             spans = part.units.spans(part.chunks[slot], part.unit)
-            found.append(Part.at(window, *expand(slot, window.first_row[slot] + spans.first, spans.offsets)))
+            slots, rows = np.empty((2, int(spans.offsets[-1])), dtype=np.int64)
+            expand(slot, spans.first, spans.offsets, slots, rows)
+            found.append(Part.at(window, slots, rows))
             offsets.append(spans.offsets)
         if isinstance(self.asked, NGram):
             return self._windows(found, pool)
@@ -307,9 +308,8 @@ class Maker:
             segments = units.segments(chunks[slot], where.row)
             slots = np.repeat(slot, np.diff(segments.offsets))
             names = _Names(fragments, chunks)
-            documents = window.first_row[slots] + segments.row
-            borders = borders_of(window.tables[0], slots, documents)
-            found.append(PackedPart(window, slots, documents, segments, borders, names))
+            borders = borders_of(window, slots, segments.row)
+            found.append(PackedPart(window, slots, segments.row, segments, borders, names))
         num_rows = sum(part.num_rows for part in found)
         ids, positions = (
             pool.take(num_rows * asked.length * 4)[: num_rows * asked.length * 4].view(np.int32).reshape(num_rows, -1)

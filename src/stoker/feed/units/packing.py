@@ -27,7 +27,7 @@ class PackedPart(NamedTuple):
     Attributes:
         window: Where they lie.
         slot: Chunk of each segment, as its place in the window. Shape [S].
-        row: Row of each segment's document, counted through the window. Shape [S].
+        row: Row of each segment's document. Shape [S].
         segments: What the rows are made of.
         borders: Where the lists of these documents lie, by field.
         chunks: Texts that name the chunk of a slot, for errors.

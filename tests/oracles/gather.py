@@ -1,0 +1,73 @@
+"""What gathering gives, row by row in plain Python: what the native code is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stoker._native import Table
+from stoker.cache.strips import make_strips
+from stoker.offsets import offsets_of
+from stoker.spec import Entry, Ragged, Spec
+
+
+@dataclass
+class Chunk:
+    """Rows as arrays: records, uint8 [N, record_bytes], and lists, by field."""
+
+    records: Any
+    lists: dict[str, Ragged]
+
+
+def spec_of(kinds: Sequence[tuple[str, tuple[int, ...]]]) -> Spec:
+    """Return the spec of some ragged fields f0, f1, ... of these dtypes and shapes."""
+    fields = (
+        Entry(name=f"f{i}", dtype=np.dtype(dtype), shape=shape, num_levels=1) for i, (dtype, shape) in enumerate(kinds)
+    )
+    return Spec(tuple(fields))
+
+
+def lists_of(entry: Entry, lengths: Any, rng: np.random.Generator) -> Ragged:
+    """Return lists of these lengths with any content."""
+    offsets = offsets_of(np.asarray(lengths, dtype=np.int64))
+    content = rng.integers(0, 256, int(offsets[-1]) * entry.value_bytes, dtype=np.uint8)
+    return Ragged(content.view(entry.dtype).reshape(-1, *entry.shape), offsets)
+
+
+def laid_out(spec: Spec, chunks: Sequence[Chunk]) -> tuple[Table, list[tuple[Entry, ...]]]:
+    """Return chunks as a table of a window, as chunk files have them, and its groups of fields."""
+    groups = [spec.strip] if spec.strip else [(entry,) for entry in spec]
+    parts, begins, end = [], [], 0
+    for chunk in chunks:
+        arrays = [chunk.records] if chunk.records.shape[1] else []
+        if (strips := make_strips(spec, chunk.lists)) is not None:
+            content = np.empty(strips.size_bytes, np.uint8)
+            strips.lay(content, 0, len(strips.places))
+            arrays += [strips.places, content]
+        else:
+            arrays += [array for lists in chunk.lists.values() for array in (lists.offsets, lists.values)]
+        begins.append([])
+        for array in arrays:
+            content = np.frombuffer(array.tobytes(), dtype=np.uint8)
+            begins[-1].append(end)
+            parts += [content, np.zeros(-len(content) % 64 + 64, dtype=np.uint8)]
+            end += sum(map(len, parts[-2:]))
+    table = Table(np.concatenate(parts), np.array(begins, dtype=np.int64), chunks[0].records.shape[1])
+    for group in groups:
+        if group is spec.strip:
+            table.add_strips([entry.value_bytes for entry in group])
+        else:
+            table.add_field(group[0].value_bytes, is_nested=False)
+    return table, groups
+
+
+def taken(chunks: Sequence[Chunk], slot: Any, row: Any) -> list[tuple[bytes, dict[str, bytes]]]:
+    """Return record and lists of each row, as bytes."""
+    found = []
+    for s, r in zip(slot.tolist(), row.tolist(), strict=True):
+        lists = {name: field.values[field.offsets[r] : field.offsets[r + 1]] for name, field in chunks[s].lists.items()}
+        found.append((chunks[s].records[r].tobytes(), {name: one.tobytes() for name, one in lists.items()}))
+    return found
