@@ -18,9 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker import _native
-from stoker.source import thrift
 from stoker.source.fetch import ByteRange
-from stoker.source.footer_numbers import Numbers
+from stoker.source.footer_numbers import Numbers, read_numbers
 from stoker.source.pages import decoded_leaves
 from stoker.source.pages.column import LeafStream, read_leaf
 from stoker.source.pages.leaf import known_leaves
@@ -107,11 +106,8 @@ def read(content: bytes, metadata: pq.FileMetaData, group: int, number: int) -> 
 
 
 def numbers_of(content: bytes, metadata: pq.FileMetaData) -> Numbers:
-    groups = np.full((metadata.num_row_groups, thrift.NUM_GROUP_NUMBERS), -1, np.int64)
-    chunks = np.full((metadata.num_row_groups, metadata.num_columns, thrift.NUM_CHUNK_NUMBERS), -1, np.int64)
-    length = int.from_bytes(content[-8:-4], "little")
-    assert _native.read_footer(np.frombuffer(content[-8 - length : -8], np.uint8), groups, chunks)
-    return Numbers(groups=groups, chunks=chunks)
+    buffer = pa.py_buffer(b"PAR1" + content[-8 - int.from_bytes(content[-8:-4], "little") :])
+    return read_numbers(buffer, metadata, Layout.of(metadata), url="x")
 
 
 def start_of(metadata: pq.FileMetaData, group: int, number: int) -> int:
@@ -506,5 +502,5 @@ def test_columns_of_real_files_are_what_pyarrow_makes_of_them(shared_data):
 def test_the_numbers_of_a_footer_that_loops_are_asked_for_are_those_of_its_columns():
     content, metadata = written(pa.table({"x": pa.array(np.arange(1_000))}), compression="zstd")
     chunks = numbers_of(content, metadata).chunks
-    assert chunks[0, 0, thrift.CODEC] == CODECS["ZSTD"]
-    assert chunks[0, 0, thrift.UNCOMPRESSED] == metadata.row_group(0).column(0).total_uncompressed_size
+    assert chunks["codec"][0, 0] == CODECS["ZSTD"]
+    assert chunks["uncompressed_bytes"][0, 0] == metadata.row_group(0).column(0).total_uncompressed_size

@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 
 from stoker.errors import SourceError
 from stoker.identity import fingerprint
-from stoker.source import thrift
 from stoker.source.doubts import check_doubts
 from stoker.source.each import for_each
 from stoker.source.failures import decoding
@@ -357,7 +356,7 @@ class Catalogue:
         checked = self._footers.check(file.info)
         needed = survivors(checked, file, self._cut, self._footers)
         groups = np.array([g for g in range(int(known.start[i]), int(known.stop[i])) if g in needed], np.int64)
-        return groups, checked.numbers.groups[groups, thrift.NUM_ROWS]
+        return groups, checked.numbers.groups["num_rows"][groups]
 
     def place(self, i: int, row: int) -> str:
         """Return file, row group and row of a row of fragment i, counted before the filter, for messages."""
@@ -373,7 +372,7 @@ class Catalogue:
         if not file.deleted:
             return np.zeros(0, np.int64)
         rows = np.frombuffer(file.deleted, "<i8")
-        sizes = self._footers.check(file.info).numbers.groups[:, thrift.NUM_ROWS]
+        sizes = self._footers.check(file.info).numbers.groups["num_rows"]
         starts = np.cumsum(sizes) - sizes + max(int(self._known.row_start[i]), 0)
         found, at = [], 0
         for group, num_rows in zip(*self.group_rows(i), strict=True):

@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from stoker.errors import SourceError
-from stoker.source import thrift
 from stoker.source.failures import decoding
 from stoker.source.fetch import ByteRange, Ranges, RangesFile
 from stoker.source.instants import check_instants, int96_paths
@@ -157,7 +156,7 @@ def check_num_entries(
     layout, numbers = footer.checked.layout, footer.checked.numbers
     places = {path: leaf for leaf, path in enumerate(layout.paths)}
     leaves = [places[path] for path in paths]
-    promised = numbers.chunks[row_groups][:, leaves, thrift.NUM_VALUES].sum(axis=0)
+    promised = numbers.chunks[row_groups]["num_values"][:, leaves].sum(axis=0)
     for i in np.flatnonzero(decoded != promised).tolist():
         raise ValueError(
             f"its rows hold {decoded[i]:,} values and empty lists of column {layout.paths[leaves[i]]}, "
@@ -207,7 +206,7 @@ def first_failure(
     tries = [*([group] for group in row_groups), *([row_groups] if len(row_groups) > 1 else [])]
     for groups in tries:
         where = f"{url} row groups {groups[0]}-{groups[-1]}" if len(groups) > 1 else f"{url} row group {groups[0]}"
-        promised = int(footer.checked.numbers.groups[groups, thrift.NUM_ROWS].sum())
+        promised = int(footer.checked.numbers.groups["num_rows"][groups].sum())
         for path in paths:
             try:
                 with decoding(url, where=f"{where}: column {path}"):

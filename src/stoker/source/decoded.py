@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker._native import read_page_header
-from stoker.source import thrift
 from stoker.source.footer_numbers import Numbers
 from stoker.source.schema import Layout
 
@@ -46,18 +45,18 @@ def decoded_bytes(layout: Layout, numbers: Numbers) -> tuple[Counts, npt.NDArray
     Returns:
         Bytes, and where they are only what is stored. Shape [G, L] each.
     """
-    rows = numbers.groups[:, thrift.NUM_ROWS, None]
-    chunks = np.minimum(numbers.chunks, _MOST_BYTES)
-    values = np.maximum(rows, np.where(layout.max_repetition_levels > 0, chunks[..., thrift.NUM_VALUES], 0))
+    rows, chunks = numbers.groups["num_rows"][:, None], numbers.chunks
+    values = np.maximum(rows, np.where(layout.max_repetition_levels > 0, chunks["num_values"], 0))
     values = np.minimum(values, _MOST_BYTES)
-    stored, noted = np.maximum(chunks[..., thrift.UNCOMPRESSED], 0), chunks[..., thrift.WORD_BYTES]
+    stored = np.clip(chunks["uncompressed_bytes"], 0, _MOST_BYTES)
+    noted = np.minimum(chunks["words_bytes"], _MOST_BYTES)
     is_words = (layout.physical_types == _BYTE_ARRAY) & (layout.decoded_widths == 0)
     words = np.where(noted >= 0, noted + np.minimum(_BORDER_BYTES * values, _MOST_BYTES), stored)
     numbers_of = np.minimum(values.astype(np.float64) * layout.decoded_widths, _MOST_BYTES).astype(np.int64)
     sizes = np.where(is_words, words, np.where(layout.decoded_widths > 0, numbers_of, stored))
     sizes = sizes + np.where(layout.max_repetition_levels > 0, _BORDER_BYTES * np.minimum(rows, _MOST_BYTES), 0)
-    encodings = chunks[..., thrift.ENCODINGS]
-    may_grow = (encodings < 0) | ((encodings & _MAY_GROW) != 0) | (chunks[..., thrift.DICTIONARY_OFFSET] >= 0)
+    encodings = chunks["encodings"]
+    may_grow = (encodings < 0) | ((encodings & _MAY_GROW) != 0) | (chunks["dictionary_offset"] >= 0)
     return sizes, is_words & (noted < 0) & may_grow & (stored > 0)
 
 
@@ -91,13 +90,13 @@ def row_group_bytes(
     vague = [g for g in needed if is_vague[g].any()]
     if vague:
         chunks = numbers.chunks[:, leaves]
-        values = np.maximum(numbers.groups[:, thrift.NUM_ROWS, None], chunks[..., thrift.NUM_VALUES])
-        values = np.minimum(values - np.maximum(chunks[..., thrift.NULL_COUNT], 0), _MOST_BYTES)
+        values = np.maximum(numbers.groups["num_rows"][:, None], chunks["num_values"])
+        values = np.minimum(values - np.maximum(chunks["null_count"], 0), _MOST_BYTES)
         # No word is longer than all that is stored.
         most = np.where(is_vague, np.maximum(values, 0).astype(np.float64) * sizes, sizes).sum(axis=1)
         seen: list[tuple[int, float]] = [(-1, 0.0)] * len(leaves)
         # The largest first: what its dictionary says holds for smaller ones.
-        for g in sorted(vague, key=lambda g: -int(numbers.groups[g, thrift.NUM_ROWS])):
+        for g in sorted(vague, key=lambda g: -int(numbers.groups["num_rows"][g])):
             if most[g] <= most_bytes:
                 continue
             for i in np.flatnonzero(is_vague[g]).tolist():
@@ -110,19 +109,19 @@ def row_group_bytes(
     return totals
 
 
-def _dictionary_bytes(chunk: Counts) -> int:
+def _dictionary_bytes(chunk: np.void) -> int:
     """Return what a dictionary takes in the file: the footer says where it begins and where the first page does."""
-    first, second = int(chunk[thrift.DICTIONARY_OFFSET]), int(chunk[thrift.DATA_OFFSET])
-    return max(second - first, 1) if first >= 0 else int(chunk[thrift.COMPRESSED])
+    first, second = int(chunk["dictionary_offset"]), int(chunk["data_offset"])
+    return max(second - first, 1) if first >= 0 else int(chunk["compressed_bytes"])
 
 
-def _mean_word(chunk: Counts, read: ReadStart) -> float:
+def _mean_word(chunk: np.void, read: ReadStart) -> float:
     """Return the bytes of a word of a column chunk, about: the mean of its dictionary, or of the least and greatest."""
-    first = int(chunk[thrift.DICTIONARY_OFFSET])
-    content = read(first if first > 0 else int(chunk[thrift.DATA_OFFSET]), _HEADER_BYTES)
+    first = int(chunk["dictionary_offset"])
+    content = read(first if first > 0 else int(chunk["data_offset"]), _HEADER_BYTES)
     page = read_page_header(np.frombuffer(content, np.uint8))
     if page is not None and page.is_dictionary:
         num_bytes, num_words = page.plain_bytes, page.num_entries
-        if 0 < num_words <= num_bytes <= chunk[thrift.UNCOMPRESSED]:
+        if 0 < num_words <= num_bytes <= chunk["uncompressed_bytes"]:
             return num_bytes / num_words - _BORDER_BYTES
-    return float(max(chunk[thrift.MIN_BYTES], chunk[thrift.MAX_BYTES], 0))
+    return float(max(chunk["min_bytes"], chunk["max_bytes"], 0))

@@ -22,7 +22,6 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker.errors import SourceChangedError, SourceError
-from stoker.source import thrift
 from stoker.source.storage import BytesLike, ObjectInfo, Storage
 
 # A remote read waits 10 to 50 ms before its first byte, in which 1 MiB would have come: a smaller hole is read over.
@@ -51,12 +50,12 @@ class ByteRange(NamedTuple):
 
 
 def column_chunks(
-    chunks: npt.NDArray[np.int64], *, size_bytes: int, name: Callable[[int], str], url: str
+    chunks: npt.NDArray[np.void], *, size_bytes: int, name: Callable[[int], str], url: str
 ) -> list[ByteRange]:
     """Return where the column chunks of a row group lie.
 
     Args:
-        chunks: What the footer says of each, in columns of `thrift`.
+        chunks: What the footer says of each, of dtype `CHUNK`.
         size_bytes: Size of the file.
         name: What the i-th one is called in an error.
         url: The file, for errors.
@@ -64,10 +63,10 @@ def column_chunks(
     Raises:
         SourceError: One would lie outside of the file.
     """
-    start, dictionary = chunks[:, thrift.DATA_OFFSET], chunks[:, thrift.DICTIONARY_OFFSET]
+    start, dictionary = chunks["data_offset"], chunks["dictionary_offset"]
     # An offset of 0 is what some writers put where there is no dictionary page.
     start = np.where((dictionary > 0) & (dictionary < start), dictionary, start)
-    length = chunks[:, thrift.COMPRESSED]
+    length = chunks["compressed_bytes"]
     # Not by their sum, which may be more than a 64-bit number.
     is_within = (start >= 0) & (length >= 0) & (start <= size_bytes) & (length <= size_bytes - start)
     if not is_within.all():

@@ -12,21 +12,42 @@ import pyarrow.parquet as pq
 
 from stoker._native import read_footer
 from stoker.errors import SourceError
-from stoker.source import thrift
 from stoker.source.schema import Layout
+
+GROUP = np.dtype([(name, np.int64) for name in ("total_bytes", "num_rows")])
+CHUNK = np.dtype(
+    [
+        (name, np.int64)
+        for name in (
+            *("type", "data_offset", "dictionary_offset", "compressed_bytes", "uncompressed_bytes", "null_count"),
+            *(
+                "is_encrypted",
+                "num_repetition_levels",
+                "num_definition_levels",
+                "has_metadata",
+                "min_bytes",
+                "max_bytes",
+            ),
+            *("codec", "num_values"),
+            "encodings",  # a bit for each
+            "words_bytes",  # of all strings or binary, decoded
+        )
+    ]
+)
+"""As `read_footer` of the native module fills them in."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Numbers:
-    """What a footer says of its row groups (G) and their column chunks (L leaf columns each), in columns of `thrift`.
+    """What a footer says of its row groups (G) and their column chunks (L leaf columns each).
 
     Attributes:
-        groups: int64, shape [G, thrift.NUM_GROUP_NUMBERS].
-        chunks: int64, shape [G, L, thrift.NUM_CHUNK_NUMBERS]; -1 stands for what a footer leaves out.
+        groups: Of dtype `GROUP`, shape [G].
+        chunks: Of dtype `CHUNK`, shape [G, L]; -1 stands for what a footer leaves out.
     """
 
-    groups: npt.NDArray[np.int64]
-    chunks: npt.NDArray[np.int64]
+    groups: npt.NDArray[np.void]
+    chunks: npt.NDArray[np.void]
 
 
 def read_numbers(buffer: pa.Buffer, metadata: pq.FileMetaData, layout: Layout, *, url: str) -> Numbers:
@@ -42,19 +63,19 @@ def read_numbers(buffer: pa.Buffer, metadata: pq.FileMetaData, layout: Layout, *
         SourceError: The footer contradicts itself, or the file is encrypted.
     """
     num_groups, num_leaves = metadata.num_row_groups, len(layout.paths)
-    groups = np.full((num_groups, thrift.NUM_GROUP_NUMBERS), -1, np.int64)
-    chunks = np.full((num_groups, num_leaves, thrift.NUM_CHUNK_NUMBERS), -1, np.int64)
-    if not read_footer(np.frombuffer(buffer[4:-8], np.uint8), groups, chunks):
+    found = numbers_of(np.frombuffer(buffer[4:-8], np.uint8), num_groups, num_leaves)
+    if found is None:
         raise SourceError(f"the footer of {url} is corrupt: its row groups do not fit its schema", url=url)
-    if chunks[..., thrift.IS_ENCRYPTED].any():
+    groups, chunks = found.groups, found.chunks
+    if chunks["is_encrypted"].any():
         raise SourceError(f"{url} is encrypted, in its columns: Stoker has no keys; decrypt it first", url=url)
     wrong = (
-        (chunks[..., thrift.HAS_METADATA] != 1)
-        | (chunks[..., thrift.TYPE] != layout.physical_types)
-        | _is_wrong_length(chunks[..., thrift.NUM_REPETITION_LEVELS], layout.max_repetition_levels)
-        | _is_wrong_length(chunks[..., thrift.NUM_DEFINITION_LEVELS], layout.max_definition_levels)
-        | _is_wrong_width(chunks[..., thrift.MIN_BYTES], layout.widths)
-        | _is_wrong_width(chunks[..., thrift.MAX_BYTES], layout.widths)
+        (chunks["has_metadata"] != 1)
+        | (chunks["type"] != layout.physical_types)
+        | _is_wrong_length(chunks["num_repetition_levels"], layout.max_repetition_levels)
+        | _is_wrong_length(chunks["num_definition_levels"], layout.max_definition_levels)
+        | _is_wrong_width(chunks["min_bytes"], layout.widths)
+        | _is_wrong_width(chunks["max_bytes"], layout.widths)
     )
     if wrong.any():
         group, leaf = np.argwhere(wrong)[0]
@@ -63,7 +84,7 @@ def read_numbers(buffer: pa.Buffer, metadata: pq.FileMetaData, layout: Layout, *
             "the schema does",
             url=url,
         )
-    num_rows, num_values = groups[:, thrift.NUM_ROWS, None], chunks[..., thrift.NUM_VALUES]
+    num_rows, num_values = groups["num_rows"][:, None], chunks["num_values"]
     if (num_rows < 0).any():
         raise SourceError(f"the footer of {url} is corrupt: a row group claims fewer than no rows", url=url)
     # A list has an entry a value, and one where it is empty or null.
@@ -83,7 +104,16 @@ def read_numbers(buffer: pa.Buffer, metadata: pq.FileMetaData, layout: Layout, *
             f"{sum(num_rows[:, 0].tolist()):,}",
             url=url,
         )
-    return Numbers(groups=groups, chunks=chunks)
+    return found
+
+
+def numbers_of(content: npt.NDArray[np.uint8], num_groups: int, num_leaves: int) -> Numbers | None:
+    """Return the numbers of a footer, unchecked; None where it has not so many row groups, or leaf columns in each."""
+    groups = np.full((num_groups, GROUP.itemsize // 8), -1, np.int64)
+    chunks = np.full((num_groups, num_leaves, CHUNK.itemsize // 8), -1, np.int64)
+    if not read_footer(content, groups, chunks):
+        return None
+    return Numbers(groups=groups.view(GROUP)[:, 0], chunks=chunks.view(CHUNK)[..., 0])
 
 
 def _is_wrong_length(found: npt.NDArray[np.int64], max_level: npt.NDArray[np.int64]) -> Any:

@@ -21,7 +21,6 @@ import pyarrow.compute as pc
 import pyarrow.ipc as ipc
 
 from stoker.errors import SourceError
-from stoker.source import thrift
 from stoker.source.decoded import ReadStart, row_group_bytes
 from stoker.source.each import for_each
 from stoker.source.files import write_aside
@@ -200,7 +199,7 @@ def cut_file(
     sizes = row_group_bytes(
         layout, numbers, layout.leaves(cut.names), sorted(needed), most_bytes=cut.chunk_bytes, read=read
     )
-    rows = numbers.groups[:, thrift.NUM_ROWS].tolist()
+    rows = numbers.groups["num_rows"].tolist()
     groups = [
         RowGroup(num_rows, size, g in needed)
         for g, (num_rows, size) in enumerate(zip(rows, sizes.tolist(), strict=True))
@@ -210,9 +209,7 @@ def cut_file(
     except ValueError as error:
         raise SourceError(f"the footer of {url} is corrupt: {error}", url=url) from error
     is_picked = cut.expression is not None or bool(file.deleted)
-    return pieces, _nulls(
-        layout, pieces, numbers.chunks[:, :, thrift.NULL_COUNT], sorted(needed), cut, is_picked=is_picked
-    )
+    return pieces, _nulls(layout, pieces, numbers.chunks["null_count"], sorted(needed), cut, is_picked=is_picked)
 
 
 def _nulls(

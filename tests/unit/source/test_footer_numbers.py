@@ -13,7 +13,6 @@ import pytest
 
 from stoker import _native
 from stoker.errors import SourceError
-from stoker.source import thrift
 from stoker.source.footer_numbers import read_numbers
 from stoker.source.footers import parse_footer, read_footer
 from stoker.source.schema import Layout
@@ -54,18 +53,18 @@ def test_numbers_are_those_that_pyarrow_reads(options):
     found, metadata = numbers_of(written(**options))
     for g in range(metadata.num_row_groups):
         group = metadata.row_group(g)
-        assert found.groups[g].tolist() == [group.total_byte_size, group.num_rows]
+        assert found.groups[g].tolist() == (group.total_byte_size, group.num_rows)
         for leaf in range(metadata.num_columns):
             chunk = group.column(leaf)
             row = found.chunks[g, leaf]
             statistics = chunk.statistics
-            assert row[thrift.DATA_OFFSET] == chunk.data_page_offset
+            assert row["data_offset"] == chunk.data_page_offset
             dictionary = chunk.dictionary_page_offset
-            assert row[thrift.DICTIONARY_OFFSET] == (-1 if dictionary is None else dictionary)
-            assert row[thrift.COMPRESSED] == chunk.total_compressed_size
-            assert row[thrift.UNCOMPRESSED] == chunk.total_uncompressed_size
+            assert row["dictionary_offset"] == (-1 if dictionary is None else dictionary)
+            assert row["compressed_bytes"] == chunk.total_compressed_size
+            assert row["uncompressed_bytes"] == chunk.total_uncompressed_size
             known = statistics is not None and statistics.has_null_count
-            assert row[thrift.NULL_COUNT] == (statistics.null_count if known else -1)
+            assert row["null_count"] == (statistics.null_count if known else -1)
 
 
 def test_a_footer_larger_than_the_tail_is_read_in_two():

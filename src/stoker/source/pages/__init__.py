@@ -21,7 +21,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from stoker._native import can_decompress
-from stoker.source import thrift
 from stoker.source.fetch import ByteRange, Ranges
 from stoker.source.footer_numbers import Numbers
 from stoker.source.pages.codecs import Bytes
@@ -72,17 +71,17 @@ def decoded_leaves(
     if not wanted:
         return [], [[] for _ in row_groups]
     about = numbers.chunks[row_groups][:, [leaf.number for leaf in wanted]]
-    most = about[:, :, thrift.UNCOMPRESSED]
+    most = about["uncompressed_bytes"]
     num_bytes = int(most.sum())
     is_small = num_bytes < TOGETHER_BYTES * len(row_groups)
-    if is_small and not can_decompress(int(about[0, 0, thrift.CODEC])):
+    if is_small and not can_decompress(int(about["codec"][0, 0])):
         return [], [[] for _ in row_groups]
     groups: list[list[pa.Array | None]] = []
     is_known = [True] * len(wanted)
     for g, group in enumerate(row_groups):
         here = [spans[g * len(leaves) + i] for i in places]
-        chunks = _Chunks(ranges, here, about[g, :, thrift.CODEC].tolist())
-        num_rows, num_values = int(numbers.groups[group, thrift.NUM_ROWS]), about[g, :, thrift.NUM_VALUES]
+        chunks = _Chunks(ranges, here, about["codec"][g].tolist())
+        num_rows, num_values = int(numbers.groups["num_rows"][group]), about["num_values"][g]
         arrays: list[pa.Array | None] = [None] * len(wanted)
         left = set(range(len(wanted)))
         for some in [list(range(len(wanted)))] if is_small else _small(most[g]):
@@ -210,10 +209,10 @@ def leaf_streams(
             known[leaf],
             ranges,
             span,
-            num_rows=int(numbers.groups[row_group, thrift.NUM_ROWS]),
-            num_values=int(numbers.chunks[row_group, leaf, thrift.NUM_VALUES]),
-            codec=int(numbers.chunks[row_group, leaf, thrift.CODEC]),
-            most_bytes=int(numbers.chunks[row_group, leaf, thrift.UNCOMPRESSED]),
+            num_rows=int(numbers.groups["num_rows"][row_group]),
+            num_values=int(numbers.chunks["num_values"][row_group, leaf]),
+            codec=int(numbers.chunks["codec"][row_group, leaf]),
+            most_bytes=int(numbers.chunks["uncompressed_bytes"][row_group, leaf]),
             keeps_words=known[leaf].name in coded,
         )
         for leaf, span in zip(leaves, spans, strict=True)
