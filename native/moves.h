@@ -1,6 +1,6 @@
 // What gathering and packing are made of: asking ahead, copies by vector registers, and writing past the caches.
 //
-// docs/decisions/0007 and 0011 have the measurements. Everything here is compiled into its caller, and so for the
+// docs/decisions/0007 and 0011 say why. Everything here is compiled into its caller, and so for the
 // level of the processor that the caller is compiled for.
 #pragma once
 
