@@ -10,7 +10,7 @@ import numpy as np
 from tests.unit.cache.chunk_files import read_arrays
 
 import stoker
-from stoker.cache.build import Builder
+from stoker.cache.builder import Builder
 from stoker.cache.store import Store
 from stoker.spec import Ragged
 
@@ -69,4 +69,4 @@ def fill_for_ever(data, cache, marks):
             for i in range(len(catalogue)):
                 builder.build(i)
             for i in range(0, len(catalogue), 2):
-                store.care.discard(catalogue.key(i))
+                store.discard(catalogue.key(i))

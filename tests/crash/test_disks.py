@@ -9,6 +9,7 @@ import pytest
 from tests.unit.cache.chunk_files import read_arrays
 from tests.unit.cache.samples import SPEC, arrays_of, key, same_fields
 
+from stoker.cache import admin
 from stoker.cache.store import Store
 from stoker.errors import CacheError, CacheFullError
 
@@ -57,7 +58,7 @@ def test_a_full_disk_names_path_need_and_rest_and_keeps_every_chunk(disk):
         with pytest.raises(CacheFullError, match=rf"disk of {store.path} is full.*needs.*bytes.*are free.*cache_limit"):
             put(store, 19)
         assert list((disk / "cache" / "tmp").iterdir()) == []
-        assert store.care.verify().corrupt == ()
+        assert admin.verify(store).corrupt == ()
         for i in range(done):
             assert same_fields(read_arrays(store.path_of(key(i))), arrays_of(SPEC, N, i))
 
@@ -83,9 +84,9 @@ def test_on_a_full_disk_training_goes_on_in_the_reserve(disk):
                     put(store, i)
                 with store.open(key(i)) as chunk:
                     assert chunk.header.num_samples == N
-        kept = [chunk for entry in store.care.entries() for chunk in entry.chunks if chunk.is_kept]
+        kept = [chunk for entry in admin.entries(store) for chunk in entry.chunks if chunk.is_kept]
         assert len(kept) == 2  # of the four that the disk holds
-        assert store.care.verify().corrupt == ()
+        assert admin.verify(store).corrupt == ()
 
 
 def test_a_cache_on_a_disk_that_became_read_only_is_still_read(disk):
@@ -104,6 +105,6 @@ def test_a_cache_on_a_disk_that_became_read_only_is_still_read(disk):
             store.try_lock(key(2))
         with pytest.raises(CacheError, match="not writable"):
             put(store, 2)
-        assert store.care.verify().num_chunks == 2
+        assert admin.verify(store).num_chunks == 2
     with pytest.raises(CacheError, match="this user may write to"):
         Store(disk / "another")

@@ -9,7 +9,7 @@ from tests.unit.cache import samples
 from tests.unit.cache.chunk_files import read_arrays, write_chunk
 from tests.unit.cache.samples import arrays_of, entry, key, same_fields
 
-from stoker.cache.chunk import read_header
+from stoker.cache.format import read_header
 from stoker.cache.store import Store
 from stoker.errors import ChunkCorruptError
 from stoker.spec import Spec

@@ -10,6 +10,7 @@ import pytest
 from tests.crash.builders import fill, fill_and_report, fill_for_ever
 from tests.strategies import write_files
 
+from stoker.cache import admin
 from stoker.cache.store import Store
 
 # Processes of a server that has imported everything start in a tenth of the time.
@@ -79,10 +80,10 @@ def test_twenty_kills_at_any_moment_leave_a_cache_that_the_next_run_uses_without
         seen = len(marks.read_bytes().splitlines())
         with Store(cache) as store:
             assert list((cache / "tmp").iterdir()) == []
-            assert store.care.verify().corrupt == ()
-            assert all(not entry.is_in_use for entry in store.care.entries())
-            with store._parts.ledger.open() as account:
-                assert account.kept_bytes == store.care.usage_bytes
+            assert admin.verify(store).corrupt == ()
+            assert all(not entry.is_in_use for entry in admin.entries(store))
+            with store.ledger.open() as account:
+                assert account.kept_bytes == admin.usage_bytes(store)
     (tmp_path / "after").touch()
     assert fill(data, cache, tmp_path / "after", digest=True) == digest
     assert max(first_ids(tmp_path / "after").values(), default=1) == 1

@@ -18,8 +18,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.unit.cache.chunk_files import read_arrays
 from tests.unit.cache.samples import SPEC, arrays_of, key, same_fields
 
-from stoker.cache import blocks, write
-from stoker.cache.files import Files
+from stoker.cache import admin, write
+from stoker.cache.folder import Files
 from stoker.cache.store import Store
 from stoker.errors import CacheFullError, ChunkCorruptError
 
@@ -126,7 +126,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 1), i=KEYS)
     def discard(self, which, i):
-        self.stores[which].care.discard(key(i))
+        self.stores[which].discard(key(i))
         assert not any(store.has(key(i)) for store in self.stores)
         self.kept.discard(i)
 
@@ -181,26 +181,26 @@ class StoreMachine(RuleBasedStateMachine):
         if not hasattr(self, "stores"):
             return
         store = self.stores[0]
-        report = store.care.verify()
+        report = admin.verify(store)
         assert report.corrupt == report.strays == ()
         assert self.kept <= {i for i in range(NUM_KEYS) if store.has(key(i))}
         if self.limit is not None:
-            assert store.care.usage_bytes <= self.limit
-        kept = {chunk.key for chunk in store._parts.folder.kept_chunks()}
-        assert not kept & {chunk.key for chunk in store._parts.folder.overflow_chunks()}
+            assert admin.usage_bytes(store) <= self.limit
+        kept = {chunk.key for chunk in store.folder.kept_chunks()}
+        assert not kept & {chunk.key for chunk in store.folder.overflow_chunks()}
         self._check_ledger()
 
     def _check_ledger(self):
         for store in self.stores:
-            with store._parts.ledger.open() as account:
-                assert account.kept_bytes == sum(chunk.size_bytes for chunk in store._parts.folder.kept_chunks())
-                beside = (*store._parts.folder.temporary(), *store._parts.folder.overflow_chunks())
+            with store.ledger.open() as account:
+                assert account.kept_bytes == sum(chunk.size_bytes for chunk in store.folder.kept_chunks())
+                beside = (*store.folder.temporary(), *store.folder.overflow_chunks())
                 assert account.loose_bytes >= sum(chunk.size_bytes for chunk in beside)
-                assert account.reserve_bytes >= sum(manifest.reserve_bytes for manifest in store._parts.manifests)
+                assert account.reserve_bytes >= sum(manifest.reserve_bytes for manifest in store.manifests)
 
     def _note_kept(self):
         """What is kept once stays, until it is discarded."""
-        kept = {i for i in range(NUM_KEYS) if self.stores[0]._parts.folder.kept_path(key(i)).exists()}
+        kept = {i for i in range(NUM_KEYS) if self.stores[0].folder.kept_path(key(i)).exists()}
         assert kept >= self.kept
         self.kept = kept
 
@@ -220,8 +220,8 @@ test_stores_on_one_folder_are_a_dict_that_forgets_only_what_it_may = StoreMachin
 @pytest.mark.parametrize("lives", range(NUM_CHANGES_LARGE + 1))
 def test_a_crash_between_any_two_changes_leaves_a_cache_that_works(lives, tmp_path, monkeypatch):
     # As a chunk of many huge pages is written: a crash may fall between any two of them.
-    monkeypatch.setattr(blocks, "HUGE_BYTES", 1_024)
-    monkeypatch.setattr(blocks, "_kept", threading.local())
+    monkeypatch.setattr(write, "HUGE_BYTES", 1_024)
+    monkeypatch.setattr(write, "_kept", threading.local())
     monkeypatch.setattr(write, "_RESERVED_BYTES", 1_024)
     with Store(tmp_path / "cache") as store:
         put(store, 0, 0)
@@ -235,12 +235,12 @@ def test_a_crash_between_any_two_changes_leaves_a_cache_that_works(lives, tmp_pa
         assert was_killed == (lives < NUM_CHANGES_LARGE), "NUM_CHANGES_LARGE must be the changes that publishing takes"
     with Store(tmp_path / "cache") as store:
         assert list((tmp_path / "cache" / "tmp").iterdir()) == []
-        assert store.care.verify().corrupt == ()
+        assert admin.verify(store).corrupt == ()
         assert same_fields(read_arrays(store.path_of(key(0))), arrays_of(SPEC, N, 0))
         put(store, 1, 2)
         assert same_fields(read_arrays(store.path_of(key(1))), arrays_of(SPEC, N, 2))
-        with store._parts.ledger.open() as account:
-            assert account.kept_bytes == store.care.usage_bytes
+        with store.ledger.open() as account:
+            assert account.kept_bytes == admin.usage_bytes(store)
 
 
 @pytest.mark.parametrize("lives", range(8))
@@ -249,4 +249,4 @@ def test_a_crash_while_the_folder_is_made_leaves_a_folder_that_can_be_made(lives
         Store(tmp_path / "cache", files=KilledFiles(lives)).close()
     with Store(tmp_path / "cache") as store:
         put(store, 1, 1)
-        assert store.care.verify().num_chunks == 1
+        assert admin.verify(store).num_chunks == 1

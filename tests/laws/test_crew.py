@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker import Dataset, Loader, Mixture
-from stoker.cache.crew import AT_WORK, WORTH, Crew, Place, Places
+from stoker.cache.threads import AT_WORK, WORTH, Crew, Place, Places
 from stoker.feed.chunks import open_chunks
 from stoker.feed.opened import open_all
 from stoker.testing import MemoryStorage

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from tests.laws.test_pages import columns, same_bits
 
 from stoker import Dataset
-from stoker.cache.crew import Places
-from stoker.cache.helpers import Helpers
+from stoker.cache.threads import Helpers, Places
 from stoker.errors import SourceError
 from stoker.source import parts
 from stoker.testing import MemoryStorage

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stoker
-from stoker.cache.runs import take_rows
+from stoker.cache.tables import take_rows
 from stoker.spec import Ragged, Shared
 
 # A file: its runs (key, length), rows of a row group.

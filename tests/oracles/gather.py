@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from stoker._native import Table
-from stoker.cache.strips import make_strips
+from stoker.cache.tables import make_strips
 from stoker.offsets import offsets_of
 from stoker.spec import Entry, Ragged, Spec
 

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader
 
 import stoker
-from stoker.cache.runs import take_rows
+from stoker.cache.tables import take_rows
 from stoker.spec import Ragged, Shared
 from stoker.torch import TorchDataset, TorchLoader
 from stoker.torch.delivery import DeviceDelivery

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from stoker.cache.files import NO_ROOM
+from stoker.cache.eviction import Ledger, Quota
+from stoker.cache.folder import NO_ROOM
 from stoker.cache.locks import Kind, Lock
-from stoker.cache.manifest import Manifest
-from stoker.cache.parts import Parts
+from stoker.cache.manifests import Manifest
 from stoker.errors import CacheFullError
 from stoker.spec import Spec
 
@@ -19,11 +19,13 @@ class Registry:
     """Says for a store which data sets it uses, and keeps what was learnt of them.
 
     Args:
-        parts: Of the folder.
+        ledger: What is there, in bytes.
+        quota: Who gets room.
     """
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, ledger: Ledger, quota: Quota) -> None:
+        self._ledger = ledger
+        self._quota = quota
         self._mutex = threading.Lock()
         self._in_use: dict[str, Lock] = {}
 
@@ -56,27 +58,27 @@ class Registry:
             CacheFullError: The manifest does not fit on the disk, or the reserve is more than the limit.
             CacheError: The manifest cannot be written.
         """
-        parts = self._parts
-        limit = parts.room.limit_bytes
+        folder, locks, manifests = self._quota.folder, self._quota.locks, self._quota.manifests
+        limit = self._quota.limit_bytes
         if limit is not None and reserve_bytes > limit:
             raise CacheFullError(
-                f"{parts.path} is limited to {limit:,} bytes, but {reserve_bytes:,} are needed for the chunks that are "
-                f"in use at one time; raise cache_limit, or use a smaller window",
-                path=parts.path,
+                f"{folder.path} is limited to {limit:,} bytes, but {reserve_bytes:,} are needed for the chunks that "
+                f"are in use at one time; raise cache_limit, or use a smaller window",
+                path=folder.path,
             )
-        lock = parts.locks.try_lock(Kind.DATASET, fingerprint, is_shared=True)
+        lock = locks.try_lock(Kind.DATASET, fingerprint, is_shared=True)
         assert lock is not None, "nobody locks a data set exclusively"
         with self._mutex:
             is_mine = fingerprint in self._in_use
             held = self._in_use.setdefault(fingerprint, lock)
         if held is not lock:
             lock.release()
-        if not parts.locks.is_writable:
+        if not locks.is_writable:
             return
-        with self._writing(), parts.ledger.open() as account:
-            known = parts.manifests.get(fingerprint)
-            has_keys = known is not None and len(parts.manifests.keys(fingerprint)) == num_chunks
-            others = known is not None and parts.locks.is_held_elsewhere(Kind.DATASET, fingerprint)
+        with self._writing(), self._ledger.open() as account:
+            known = manifests.get(fingerprint)
+            has_keys = known is not None and len(manifests.keys(fingerprint)) == num_chunks
+            others = known is not None and locks.is_held_elsewhere(Kind.DATASET, fingerprint)
             if known is not None and others and not is_mine:
                 reserve_bytes = max(reserve_bytes, known.reserve_bytes)
             manifest = Manifest(
@@ -87,32 +89,32 @@ class Registry:
                 reserve_bytes=reserve_bytes,
                 spec=spec if spec is not None or known is None else known.spec,
             )
-            others_bytes = sum(one.reserve_bytes for one in parts.manifests if one.fingerprint != fingerprint)
+            others_bytes = sum(one.reserve_bytes for one in manifests if one.fingerprint != fingerprint)
             account.set_reserve(others_bytes + reserve_bytes)
-            parts.manifests.write(manifest, None if has_keys else keys())
-            parts.room.trim(account, last=fingerprint)
+            manifests.write(manifest, None if has_keys else keys())
+            self._quota.trim(account, last=fingerprint)
 
     def keep_spec(self, fingerprint: str, spec: Spec) -> None:
         """Keep what a sample of a registered data set is, for `spec_of` of later runs."""
-        parts = self._parts
-        if parts.locks.is_writable:
-            with self._writing(), parts.ledger.open():
-                known = parts.manifests.get(fingerprint)
+        manifests = self._quota.manifests
+        if self._quota.locks.is_writable:
+            with self._writing(), self._ledger.open():
+                known = manifests.get(fingerprint)
                 if known is not None and known.spec != spec:
-                    parts.manifests.write(replace(known, spec=spec), None)
+                    manifests.write(replace(known, spec=spec), None)
 
     def spec_of(self, fingerprint: str) -> Spec | None:
         """Return what a sample of a registered data set is, None where that is not known."""
-        manifest = self._parts.manifests.get(fingerprint)
+        manifest = self._quota.manifests.get(fingerprint)
         return None if manifest is None else manifest.spec
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
         """Translate what the disk refuses."""
-        parts = self._parts
+        folder = self._quota.folder
         try:
             yield
         except OSError as error:
             if error.errno in NO_ROOM:
-                raise CacheFullError(f"the disk of {parts.path} is full; free it", path=parts.path) from error
-            raise parts.unwritable(error) from error
+                raise CacheFullError(f"the disk of {folder.path} is full; free it", path=folder.path) from error
+            raise folder.unwritable(error) from error

@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from stoker.cache.build import Builder, ChunkBuilder
-from stoker.cache.crew import Crew
+from stoker.cache.builder import Builder, ChunkBuilder
 from stoker.cache.store import Store
+from stoker.cache.threads import Crew
 from stoker.errors import CacheFullError
 from stoker.source.catalogue import Catalogue
 

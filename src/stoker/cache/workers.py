@@ -10,6 +10,7 @@ the worker, so that none outlives its parent, however that ended.
 from __future__ import annotations
 
 import contextlib
+import json
 import multiprocessing
 import multiprocessing.connection
 import multiprocessing.process
@@ -17,15 +18,28 @@ import os
 import queue
 import signal
 import threading
+import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
+from typing import Any
 
-from stoker.cache.build import Builder
-from stoker.cache.failures import failure_path, take_failure, write_failure
-from stoker.cache.files import Files
+from stoker.cache.builder import Builder
+from stoker.cache.folder import Files
 from stoker.cache.store import Store
-from stoker.errors import SourceChangedError, TransformError
+from stoker.errors import (
+    CacheError,
+    CacheFullError,
+    ChunkCorruptError,
+    FieldError,
+    FieldMismatchError,
+    SourceChangedError,
+    SourceError,
+    SourceMissingError,
+    StokerError,
+    TransformError,
+)
 from stoker.source.catalogue import Catalogue
 from stoker.source.dataset import Dataset
 from stoker.source.runs import RunRule
@@ -38,6 +52,19 @@ _POLL_S = 0.005
 _WATCH_S = 1.0
 # How long a worker may go on with a chunk after close; then it is ended, which leaves nothing behind either.
 _PATIENCE_S = 10.0
+
+# The attribute that each of our errors has beside its message, and how it is read back.
+_KINDS: dict[type[StokerError], tuple[str, Callable[[Any], Any]]] = {
+    SourceError: ("url", str),
+    SourceMissingError: ("url", str),
+    SourceChangedError: ("url", str),
+    FieldError: ("columns", tuple),
+    TransformError: ("fragment", str),
+    FieldMismatchError: ("fragment", str),
+    CacheError: ("path", Path),
+    CacheFullError: ("path", Path),
+    ChunkCorruptError: ("path", Path),
+}
 
 
 @dataclass(frozen=True)
@@ -204,10 +231,10 @@ class ProcessBuilder:
             return worker
 
     def _wait(self, worker: _Worker, i: int, key: str) -> None:
-        failure = failure_path(self._store.failed, key, worker.pid)
+        failure = _failure_path(self._store.folder.failed, key, worker.pid)
         while not self._store.has(key):
             is_dead = bool(multiprocessing.connection.wait([worker.process.sentinel], timeout=_POLL_S))
-            error = take_failure(failure, fragment=str(self._catalogue.fragments[i]))
+            error = _take_failure(failure, fragment=str(self._catalogue.fragments[i]))
             if error is not None:
                 raise error
             if self._is_closed:
@@ -279,7 +306,7 @@ def _work(task: _Task, numbers: _Connection, parent: int) -> None:
                     builder = _builder(task, store)
                 _build(builder, int(number), may_overflow=may_overflow == "1")
             except Exception as error:  # whatever it is, the parent's step gets it
-                write_failure(failure_path(store.failed, key, os.getpid()), error, Files())
+                _write_failure(_failure_path(store.folder.failed, key, os.getpid()), error, Files())
 
 
 def _builder(task: _Task, store: Store) -> Builder:
@@ -303,3 +330,44 @@ def _watch(parent: int) -> None:
         if multiprocessing.connection.wait([process.sentinel], timeout=_WATCH_S):
             break
     os._exit(1)  # at any moment: what a chunk in the making leaves is swept by the next store
+
+
+def _failure_path(folder: Path, key: str, pid: int) -> Path:
+    """Return where the process `pid` says why it could not build a chunk."""
+    return folder / f"{key}.{pid}.json"
+
+
+def _write_failure(path: Path, error: BaseException, files: Files) -> None:
+    """Write down an error with its traceback, whole or not at all."""
+    kind = type(error) if type(error) in _KINDS else None
+    name = _KINDS[kind][0] if kind is not None and issubclass(kind, StokerError) else None
+    value = getattr(error, name) if name is not None else None
+    content = {
+        "kind": None if kind is None else kind.__name__,
+        "message": str(error) if kind is not None else f"{type(error).__name__}: {error}",
+        "value": list(value) if isinstance(value, tuple) else str(value),
+        "notes": getattr(error, "__notes__", []),
+        "traceback": "".join(traceback.format_exception(error)),
+    }
+    files.write_small(path, json.dumps(content).encode(), aside=path.with_suffix(".new"))
+
+
+def _take_failure(path: Path, *, fragment: str) -> StokerError | None:
+    """Return the error that a build process wrote down, and remove the file; None where there is none."""
+    try:
+        content = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    path.unlink(missing_ok=True)
+    kind = next((kind for kind in _KINDS if kind.__name__ == content["kind"]), None)
+    error: StokerError
+    if kind is None:
+        error = TransformError(f"a build process failed on {fragment}: {content['message']}", fragment=fragment)
+    else:
+        name, parse = _KINDS[kind]
+        make: Callable[..., StokerError] = kind
+        error = make(content["message"], **{name: parse(content["value"])})
+    for note in content["notes"]:
+        error.add_note(note)
+    error.add_note(f"in a build process:\n{content['traceback']}")
+    return error

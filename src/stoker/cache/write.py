@@ -1,36 +1,38 @@
-"""Writing a chunk file: fields packed into records, a block of rows at a time, each byte checked and written once."""
+"""Writing a chunk file: fields packed into records, a block of rows at a time, each byte checked and written once.
+
+pieces   ┆▒▒▒┆▒▒▒┆▒▒▒┆▒▒▒┆▒▒▒┆      as they are made, while they lie in the processor's cache
+calls    ┆     2 MiB     ┆ 2 MiB     one each: for less, the page cache takes small pages
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 import xxhash
 
-from stoker.cache.blocks import Blocks
-from stoker.cache.chunk import ArrayPlace, ChunkHeader
-from stoker.cache.files import Files
-from stoker.cache.layout import (
+from stoker.cache.folder import Files
+from stoker.cache.format import (
     PAGE_BYTES,
+    ArrayPlace,
+    ChunkHeader,
     Layout,
-    Table,
     array_names,
-    check_names,
     format_version,
     json_text,
-    plan_layout,
-    ragged_arrays,
+    round_up,
     sealed,
     strip_names,
 )
-from stoker.cache.pack import record_packer
-from stoker.cache.runs import split
-from stoker.cache.strips import Strips
+from stoker.cache.tables import ChunkTable, Strips, record_packer, split
+from stoker.errors import FieldError
 from stoker.huge import HUGE_BYTES
 from stoker.source.columns import Packable, Pieces, Stack, in_pieces
-from stoker.spec import Array, Entry, Ragged, Spec, run_name
+from stoker.spec import CACHE_LINE_BYTES, Array, Entry, Ragged, Spec, run_name
 
 # Packed, checked and written while it is in the processor's own cache. Packing records of 640 bytes: 640 KiB 13 GB/s,
 # 1.25 MiB 9, 2.5 MiB 8.5 (2 MiB of second-level cache).
@@ -69,9 +71,11 @@ def prepare_chunk(
     reason = _find_mismatch(arrays, spec, num_samples=num_samples)
     if reason is not None:
         raise MismatchError(reason)
-    check_names(spec)
+    _check_names(spec)
     tables = split(arrays, spec, num_samples=num_samples)
-    layout = plan_layout(tables, page_bytes=page_bytes)
+    items = list(_items(tables, page_bytes))
+    layout = _plan(items, page_bytes)
+    about_json = json_text(dict(about or {}))
     metadata = {
         "format": "stoker-chunk",
         "format_version": str(format_version(spec)),
@@ -80,12 +84,115 @@ def prepare_chunk(
         "record": _described(tables[0].spec),
         **({"shared": json_text(_describe_shared(spec, tables))} if spec.keys else {}),
         **({"strips": json_text(strips)} if (strips := _describe_strips(tables)) else {}),
-        "about": json_text(dict(about or {})),
+        "about": about_json,
     }
-    return PreparedChunk(spec, num_samples, tuple(tables), layout, metadata["about"], layout.header(metadata))
+    header = layout.header(metadata)
+    places = {name: replace(it, offset_bytes=len(header) + it.offset_bytes) for name, it in layout.arrays.items()}
+    planned = ChunkHeader(num_samples, spec, places, len(header) + layout.data_bytes, about_json)
+    return PreparedChunk(planned, header, tuple(items))
 
 
-def _describe_shared(spec: Spec, tables: Sequence[Table]) -> dict[str, object]:
+@dataclass(frozen=True, eq=False)
+class PreparedChunk:
+    """A chunk that is about to be written.
+
+    Attributes:
+        planned: What its header will say, but for the checksums.
+        header: The header's bytes, without them.
+        items: Its arrays, in the order of the file.
+    """
+
+    planned: ChunkHeader
+    header: bytes
+    items: Sequence[_Item]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the whole file."""
+        return self.planned.size_bytes
+
+    def write(self, fd: int, files: Files) -> ChunkHeader:
+        """Write the file, and return what its header says.
+
+        That is written last, in one call with what shares its huge page: a file that was cut off while being written
+        has none, or fewer bytes than that says.
+        """
+        if self.size_bytes >= _RESERVED_BYTES:
+            files.reserve(fd, self.size_bytes)
+        blocks = Blocks(fd, files, begin=len(self.header))
+        places: dict[str, ArrayPlace] = {}
+        for item in self.items:
+            place = self.planned.arrays[item.name]
+            blocks.skip_to(place.offset_bytes)
+            places[item.name] = replace(place, checksum=item.write(blocks))
+        blocks.skip_to(self.size_bytes)
+        blocks.close(sealed(self.header, {name: place.checksum for name, place in places.items()}))
+        return replace(self.planned, arrays=places)
+
+
+@dataclass(frozen=True, eq=False)
+class _Item:
+    """One array of a chunk file.
+
+    Attributes:
+        name: Its name there.
+        dtype: Of its items.
+        shape: Of the whole array.
+        write: Writes it, and returns its checksum.
+        align_bytes: What follows begins at a multiple of it.
+        behind_bytes: Zeros behind it at least.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    write: Callable[[Blocks], str]
+    align_bytes: int = CACHE_LINE_BYTES
+    behind_bytes: int = 0
+
+
+def _items(tables: Sequence[ChunkTable], page_bytes: int) -> Iterator[_Item]:
+    """Yield the arrays of a chunk, in the order of the file: the records of all tables, then their lists."""
+    numbers = np.dtype(np.uint8)
+    for table in tables:
+        shape = table.num_rows, table.spec.record_bytes
+        if table.spec.record_bytes:
+            yield _Item(table.name, numbers, shape, partial(_write_records, table=table), page_bytes)
+    for table in tables:
+        if table.strips is not None:
+            places, content = strip_names(table.name)
+            yield _array_item(places, table.strips.places)
+            # Whole lines are read of them, the last one from anywhere inside of them.
+            write = partial(_write_strips, strips=table.strips)
+            yield _Item(content, numbers, (table.strips.size_bytes,), write, behind_bytes=CACHE_LINE_BYTES)
+        for entry in table.spec.apart:
+            values: Any = table.arrays[entry.name]
+            *offsets, content = array_names(entry)
+            for name in offsets:
+                yield _array_item(name, values.offsets)
+                values = values.values
+            yield _array_item(content, values)
+
+
+def _array_item(name: str, array: Array | Pieces) -> _Item:
+    return _Item(name, array.dtype, array.shape, partial(_write_array, array=array))
+
+
+def _plan(items: Sequence[_Item], page_bytes: int) -> Layout:
+    """Return where everything of a chunk lies."""
+    arrays: dict[str, ArrayPlace] = {}
+    padding: list[tuple[str, int, int]] = []
+    end = 0
+    for item in items:
+        place = arrays[item.name] = ArrayPlace(end, item.dtype, tuple(int(k) for k in item.shape), "")
+        stop = end + place.size_bytes
+        end = round_up(stop + item.behind_bytes, item.align_bytes)
+        if end > stop:
+            padding.append((f"padding.{len(padding)}", stop, end))
+    return Layout(arrays=arrays, padding=tuple(padding), data_bytes=end, page_bytes=page_bytes)
+
+
+def _describe_shared(spec: Spec, tables: Sequence[ChunkTable]) -> dict[str, object]:
     """Return what is kept once a run, by key."""
     return {
         key: {"run": run_name(key), "num_runs": table.num_rows, "record": describe_record(table.spec)}
@@ -93,7 +200,7 @@ def _describe_shared(spec: Spec, tables: Sequence[Table]) -> dict[str, object]:
     }
 
 
-def _describe_strips(tables: Sequence[Table]) -> dict[str, list[str]]:
+def _describe_strips(tables: Sequence[ChunkTable]) -> dict[str, list[str]]:
     """Return which fields lie in the strips of each table, by the name of the array, in their order."""
     return {
         strip_names(table.name)[1]: [entry.name for entry in table.spec.strip] for table in tables if table.spec.strip
@@ -123,70 +230,24 @@ def _format(entry: Entry) -> str:
     return shape + entry.dtype.newbyteorder("<").str
 
 
-@dataclass(frozen=True, eq=False)
-class PreparedChunk:
-    """A chunk that is about to be written."""
+def _check_names(spec: Spec) -> None:
+    """Raise where two fields would share the name of an array.
 
-    spec: Spec
-    num_samples: int
-    tables: tuple[Table, ...]
-    layout: Layout
-    about_json: str
-    header: bytes
-
-    @property
-    def header_bytes(self) -> int:
-        """Bytes before the data."""
-        return len(self.header)
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the whole file."""
-        return self.header_bytes + self.layout.data_bytes
-
-    def write(self, fd: int, files: Files) -> ChunkHeader:
-        """Write the file, the header last, and return what that says."""
-        content: dict[str, Array | Pieces] = {
-            name: array
-            for table in self.tables
-            for entry in table.spec.apart
-            for name, array in zip(array_names(entry), ragged_arrays(entry, _ragged(table.arrays, entry)), strict=True)
-        }
-        records = {table.name: table for table in self.tables}
-        strips: dict[str, Strips] = {}
-        for table in self.tables:
-            if table.strips is not None:
-                places, name = strip_names(table.name)
-                content[places], strips[name] = table.strips.places, table.strips
-        checksums: dict[str, str] = {}
-        if self.size_bytes >= _RESERVED_BYTES:
-            files.reserve(fd, self.size_bytes)
-        blocks = Blocks(fd, files, begin=self.header_bytes)
-        for planned in self.layout.arrays:
-            blocks.skip_to(self.header_bytes + planned.offset_bytes)
-            if planned.name in records:
-                checksums[planned.name] = _write_records(blocks, records[planned.name])
-            elif planned.name in strips:
-                checksums[planned.name] = _write_strips(blocks, strips[planned.name])
-            else:
-                checksums[planned.name] = _write_array(blocks, content[planned.name])
-        blocks.skip_to(self.size_bytes)
-        blocks.close(sealed(self.header, checksums))
-        return ChunkHeader(
-            num_samples=self.num_samples,
-            spec=self.spec,
-            arrays={
-                planned.name: ArrayPlace(
-                    self.header_bytes + planned.offset_bytes, planned.dtype, planned.shape, checksums[planned.name]
+    Raises:
+        FieldError: As "a", a list of lists, and "a.values", a list, do.
+    """
+    owners: dict[str, str] = {}
+    for entry in spec.ragged:
+        for name in array_names(entry):
+            if name in owners:
+                raise FieldError(
+                    f"the fields {owners[name]!r} and {entry.name!r} would both be kept as {name!r}; rename one",
+                    columns=[owners[name], entry.name],
                 )
-                for planned in self.layout.arrays
-            },
-            size_bytes=self.size_bytes,
-            about_json=self.about_json,
-        )
+            owners[name] = entry.name
 
 
-def _write_records(blocks: Blocks, table: Table) -> str:
+def _write_records(blocks: Blocks, *, table: ChunkTable) -> str:
     """Write all records, packed where they are written from: only one that spans two huge pages is copied once more."""
     width, num_rows = table.spec.record_bytes, table.num_rows
     packer = record_packer(table.arrays, table.spec)
@@ -222,7 +283,7 @@ def _gaps(spec: Spec) -> list[tuple[int, int]]:
     return [*gaps, (end, spec.record_bytes)] if end < spec.record_bytes else gaps
 
 
-def _write_strips(blocks: Blocks, strips: Strips) -> str:
+def _write_strips(blocks: Blocks, *, strips: Strips) -> str:
     """Write all strips, laid where they are written from, but for one that spans two huge pages."""
     digest = xxhash.xxh3_64()
     start, num_rows = 0, len(strips.places)
@@ -243,7 +304,7 @@ def _write_strips(blocks: Blocks, strips: Strips) -> str:
     return digest.hexdigest()
 
 
-def _write_array(blocks: Blocks, array: Array | Pieces) -> str:
+def _write_array(blocks: Blocks, *, array: Array | Pieces) -> str:
     digest = xxhash.xxh3_64()
     for part in in_pieces(array).arrays:
         data = part.reshape(-1).view(np.uint8).data if part.nbytes else b""
@@ -257,10 +318,89 @@ def _write_array(blocks: Blocks, array: Array | Pieces) -> str:
     return digest.hexdigest()
 
 
-def _ragged(arrays: Packable, entry: Entry) -> Ragged:
-    ragged = arrays[entry.name]
-    assert isinstance(ragged, Ragged)
-    return ragged
+_kept = threading.local()
+
+
+class Blocks:
+    """Collects what is written until it fills a huge page.
+
+    Args:
+        fd: Open for writing.
+        files: Writes.
+        begin: Where the first byte goes. What lies before it is written as zeros, up to a huge page's border, until
+            `close` is told what it is.
+
+    Attributes:
+        end: Where the next byte goes.
+    """
+
+    def __init__(self, fd: int, files: Files, *, begin: int) -> None:
+        self._fd = fd
+        self._files = files
+        self._block = _block()
+        self._written = begin // HUGE_BYTES * HUGE_BYTES
+        self._block[: begin - self._written] = 0
+        self.end = begin
+
+    def add(self, data: bytes | memoryview) -> None:
+        """Write bytes behind what there is."""
+        rest = memoryview(data)
+        while rest:
+            at = self.end - self._written
+            piece = rest[: HUGE_BYTES - at]
+            self.end += len(piece)
+            if at == 0 and len(piece) == HUGE_BYTES:
+                self._files.write(self._fd, piece, offset=self._written)
+                self._written = self.end
+            else:
+                self._block[at : at + len(piece)] = np.frombuffer(piece, dtype=np.uint8)
+                if at + len(piece) == HUGE_BYTES:
+                    self.flush()
+            rest = rest[len(piece) :]
+
+    def room(self) -> Array:
+        """Return what is left of the huge page, to be filled in place: it is written once `fill` has said so.
+
+        A view, good until the next call: bytes of earlier pages lie in it.
+        """
+        return self._block[self.end - self._written :]
+
+    def fill(self, num_bytes: int) -> None:
+        """Write so many bytes of `room` behind what there is."""
+        self.end += num_bytes
+        if self.end - self._written == HUGE_BYTES:
+            self.flush()
+
+    def skip_to(self, end: int) -> None:
+        """Write zeros up to there."""
+        self.add(bytes(end - self.end))
+
+    def close(self, beginning: bytes) -> None:
+        """Write what was collected, and last what lies before it all: in one call, where it shares a huge page.
+
+        Args:
+            beginning: The first bytes of the file, as many as `begin` left room for.
+        """
+        if self._written == 0:
+            self._block[: len(beginning)] = np.frombuffer(beginning, dtype=np.uint8)
+            self.flush()
+        else:
+            self.flush()
+            self._files.write(self._fd, beginning, offset=0)
+
+    def flush(self) -> None:
+        """Write what was collected: what comes behind it in the same huge page gets small ones."""
+        if self.end > self._written:
+            self._files.write(self._fd, self._block.data[: self.end - self._written], offset=self._written)
+            self._written = self.end
+
+
+def _block() -> Array:
+    """Return this thread's block: fresh memory costs more than filling it."""
+    kept: Array | None = getattr(_kept, "block", None)
+    if kept is None:
+        kept = _kept.block = np.empty(HUGE_BYTES, dtype=np.uint8)
+    return kept
 
 
 def _find_mismatch(arrays: Packable, spec: Spec, *, num_samples: int) -> str | None:

@@ -21,7 +21,7 @@ from stoker.cli.paint import cells, make_console, print_json, print_line, table
 from stoker.words import age_text, bytes_text, count_text
 
 if TYPE_CHECKING:
-    from stoker.cache.care import DatasetEntry
+    from stoker.cache.admin import DatasetEntry
     from stoker.cache.folder import ChunkFile
     from stoker.cache.store import Store
 
@@ -113,8 +113,10 @@ stoker cache rm /nvme/stoker --all""",
 
 def run_ls(options: argparse.Namespace, console: Console) -> int:
     """List the data sets."""
+    from stoker.cache import admin
+
     with _existing_store(options.folder) as store:
-        entries, usage_bytes, path = store.care.entries(), store.care.usage_bytes, store.path
+        entries, usage_bytes, path = admin.entries(store), admin.usage_bytes(store), store.path
     if options.json:
         print_json(
             {
@@ -199,10 +201,12 @@ def _as_json(entry: DatasetEntry) -> dict[str, object]:
 
 def run_verify(options: argparse.Namespace, console: Console) -> int:
     """Check every chunk."""
+    from stoker.cache import admin
+
     with _existing_store(options.folder) as store:
-        chunks = {chunk.path: chunk.size_bytes for entry in store.care.entries() for chunk in entry.chunks}
+        chunks = {chunk.path: chunk.size_bytes for entry in admin.entries(store) for chunk in entry.chunks}
         with _checking(sum(chunks.values())) as on_chunk:
-            report = store.care.verify(fix=options.fix, on_chunk=on_chunk)
+            report = admin.verify(store, fix=options.fix, on_chunk=on_chunk)
     if options.json:
         print_json(
             {
@@ -260,18 +264,18 @@ def _checking(num_bytes: int) -> Iterator[Callable[[ChunkFile], object]]:
 
 def run_rm(options: argparse.Namespace, console: Console) -> int:
     """Remove data sets, after asking."""
-    from stoker.cache.choose import choose
+    from stoker.cache import admin
 
     if bool(options.names) == options.all:
         raise ValueError("name the data sets to remove, or give --all; `stoker cache ls` shows what there is")
     with _existing_store(options.folder) as store:
-        entries = store.care.entries()
-        chosen = entries if options.all else choose(entries, options.names)
+        entries = admin.entries(store)
+        chosen = entries if options.all else admin.choose(entries, options.names)
         if chosen and not options.yes and not _may_remove(chosen, make_console(stderr=True)):
             print_line(console, "nothing was removed")
             return 1
         fingerprints = None if options.all else [e.manifest.fingerprint for e in chosen if e.manifest is not None]
-        freed = store.care.remove(fingerprints)
+        freed = admin.remove(store, fingerprints)
     names = [entry.manifest.fingerprint for entry in chosen if entry.manifest is not None]
     if options.json:
         print_json({"cache": str(store.path), "removed": names, "freed_bytes": freed})

@@ -1,10 +1,10 @@
-"""How many threads a loader will come to build with: as `stoker.cache.crew` finds out, by arithmetic. Pure."""
+"""How many threads a loader will come to build with: as `stoker.cache.threads` finds out, by arithmetic. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from stoker.cache.crew import AT_WORK, WORTH
+from stoker.cache.threads import AT_WORK, WORTH
 from stoker.doctor.bounds import demand_of, residence_s, takes_a_place
 from stoker.doctor.causes import KEEPS_UP
 from stoker.doctor.costs import Plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from stoker.cache.crew import Crew
+from stoker.cache.threads import Crew
 from stoker.feed.chunks import open_chunks
 from stoker.source.dataset import Dataset
 from stoker.trace.stages import ignore_stage

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from stoker.cache.build import Builder
+from stoker.cache.builder import Builder
 from stoker.cache.store import Store
 from stoker.doctor.gilwatch import NOISE, GilWatch
 from stoker.doctor.meter import CpuMeter, in_threads

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from stoker.cache.crew import WORTH
+from stoker.cache.threads import WORTH
 from stoker.cache.workers import can_be_sent
 from stoker.doctor.builders import with_fewer
 from stoker.doctor.clock import PLANNED, Clock

@@ -16,12 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from stoker.cache.build import Builder, ChunkBuilder
-from stoker.cache.chunk import read_lengths
-from stoker.cache.crew import Crew, Places
+from stoker.cache.builder import Builder, ChunkBuilder
+from stoker.cache.format import read_lengths
 from stoker.cache.locks import Lock
-from stoker.cache.opened import Chunk
-from stoker.cache.store import Store
+from stoker.cache.store import Chunk, Store
+from stoker.cache.threads import Crew, Places
 from stoker.cache.warm import OnProgress, WarmProgress, warm
 from stoker.cache.workers import ProcessBuilder
 from stoker.errors import FieldError

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from stoker.cache.chunk import ChunkHeader
+from stoker.cache.format import ChunkHeader
 from stoker.errors import StokerError
 
 

@@ -17,7 +17,7 @@ from typing import Literal
 
 import numpy as np
 
-from stoker.cache.crew import Crew
+from stoker.cache.threads import Crew
 from stoker.feed.chunks import ChunkCounts, Chunks, FirstChunks, open_chunks
 from stoker.feed.fill import Filling
 from stoker.feed.temporary import TemporaryFolder

@@ -24,9 +24,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from stoker.cache.look import NO_VERSION
-from stoker.cache.opened import Chunk
-from stoker.cache.store import Store
+from stoker.cache.store import Chunk, Store
+from stoker.cache.verified import NO_VERSION
 from stoker.errors import CacheError, ChunkCorruptError
 from stoker.feed.fill import Filling
 from stoker.feed.held import Held, HeldAhead

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from stoker.cache.build import ChunkBuilder
+from stoker.cache.builder import ChunkBuilder
 from stoker.cache.store import Store
 from stoker.source.catalogue import Catalogue
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from stoker.cache.build import empty_arrays
-from stoker.cache.layout import PAGE_BYTES
+from stoker.cache.builder import empty_arrays
+from stoker.cache.format import PAGE_BYTES
 from stoker.cache.write import prepare_chunk
 from stoker.errors import FieldError
 from stoker.feed.chunks import check_known_nulls
@@ -222,7 +222,7 @@ def _size_bytes(catalogue: Catalogue, spec: Spec, sample_bytes: float) -> int:
 def _header_bytes(catalogue: Catalogue, spec: Spec) -> int:
     """Return the header of a chunk: whole pages, so that what differs between chunks seldom counts."""
     about = {"url": catalogue.fragments[0].url, "row_groups": [0, 0], "rows": None, "key": catalogue.key(0)}
-    return prepare_chunk(empty_arrays(spec), spec, num_samples=0, about=about).header_bytes
+    return len(prepare_chunk(empty_arrays(spec), spec, num_samples=0, about=about).header)
 
 
 def _window(catalogue: Catalogue, spec: Spec) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from stoker.cache.runs import find_begins
+from stoker.cache.tables import find_begins
 from stoker.feed.mixing import window_chunks
 from stoker.source.catalogue import Catalogue
 from stoker.source.columns import Columns, Converter, Packable, spec_of

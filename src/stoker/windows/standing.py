@@ -16,8 +16,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from stoker.cache.chunk import ChunkHeader
-from stoker.cache.look import NO_VERSION, Version, find_changed
+from stoker.cache.format import ChunkHeader
+from stoker.cache.verified import NO_VERSION, FileVersion, find_changed
 from stoker.huge import PAGE_BYTES
 from stoker.machine import available_bytes
 from stoker.spec import Spec
@@ -82,7 +82,7 @@ class Standing:
         max_bytes = _ROOM_ANYWAY_BYTES // _ROOM if _is_mapped_anyway(num_samples, window) else _most_bytes()
         return CAN_MAP_SIDE_BY_SIDE and not spec.keys and len(num_samples) <= MAX_CHUNKS and num_bytes <= max_bytes
 
-    def place(self, chunk: int, fd: int, header: ChunkHeader, version: Version, *, name: bytes) -> None:
+    def place(self, chunk: int, fd: int, header: ChunkHeader, version: FileVersion, *, name: bytes) -> None:
         """Give a chunk a place, or another one.
 
         Args:

@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker._native import Table
-from stoker.cache.chunk import ChunkHeader
-from stoker.cache.layout import array_names, strip_names, table_names
+from stoker.cache.format import ChunkHeader, array_names, strip_names, table_names
 from stoker.spec import Array, Entry, Spec
 from stoker.windows.memory import Memories
 from stoker.windows.reading import Part

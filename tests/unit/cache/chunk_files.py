@@ -7,11 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from stoker.cache.chunk import ChunkHeader, check_arrays, opened, read_header
-from stoker.cache.files import Files
-from stoker.cache.layout import array_names, strip_names, table_names
-from stoker.cache.runs import take_rows
-from stoker.cache.strips import STRIP_UNIT_BYTES
+from stoker.cache.folder import Files
+from stoker.cache.format import ChunkHeader, array_names, check_arrays, opened, read_header, strip_names, table_names
+from stoker.cache.tables import STRIP_UNIT_BYTES, take_rows
 from stoker.cache.write import prepare_chunk
 from stoker.offsets import offsets_of, ranges
 from stoker.spec import Array, Arrays, Ragged, Spec, run_name

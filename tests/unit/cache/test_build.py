@@ -10,10 +10,11 @@ from tests.unit.cache.chunk_files import read_arrays
 from tests.unit.cache.samples import SPEC
 
 import stoker
-from stoker.cache.build import Builder, empty_arrays
-from stoker.cache.crew import Crew
-from stoker.cache.files import Files
+from stoker.cache import admin
+from stoker.cache.builder import Builder, empty_arrays
+from stoker.cache.folder import Files
 from stoker.cache.store import Store
+from stoker.cache.threads import Crew
 from stoker.cache.warm import warm
 from stoker.errors import (
     CacheError,
@@ -105,7 +106,7 @@ def test_the_parts_of_one_huge_row_group_are_read_once(store):
     assert all(store.has(catalogue.key(i)) for i in range(len(catalogue)))
     assert len(transform.seen) == len(catalogue)
     gone = catalogue.key(1)
-    store.care.discard(gone)
+    store.discard(gone)
     assert builder.build(1)
     assert store.has(gone)
     assert len(transform.seen) == len(catalogue) + 1
@@ -285,7 +286,7 @@ def test_stages_are_told_with_their_bytes(store):
     assert set(names) == {"fetch", "decode", "transform", "convert", "publish"}
     assert names[-3:] == ["transform", "convert", "publish"]
     assert all(start <= stop for _, start, stop, _ in told)
-    assert {stage: size for stage, _, _, size in told}["publish"] == store.care.usage_bytes
+    assert {stage: size for stage, _, _, size in told}["publish"] == admin.usage_bytes(store)
 
 
 # ---------------------------------------------------------------------- warm
@@ -297,7 +298,7 @@ def test_warming_builds_everything_and_a_second_time_nothing(store):
     told = []
     progress = warm(catalogue, store, crew=Crew(3), on_progress=told.append)
     assert (progress.num_done, progress.num_found, progress.num_samples) == (len(catalogue), 0, 194)
-    assert progress.size_bytes == store.care.usage_bytes
+    assert progress.size_bytes == admin.usage_bytes(store)
     assert [step.num_done for step in told] == list(range(len(catalogue) + 1))
     storage.reset_counts()
     assert warm(catalogue, store, crew=Crew(3)).num_found == len(catalogue)
@@ -322,7 +323,7 @@ def test_warming_a_cache_that_is_too_small_keeps_what_fits_and_says_so(tmp_path)
     catalogue = opened(lake(sizes=(50,) * 8))
     with Store(tmp_path / "other") as store:
         Builder(catalogue, store).build(0)
-        size = store.care.usage_bytes
+        size = admin.usage_bytes(store)
     with Store(tmp_path / "cache", limit_bytes=int(3.5 * size)) as store:
         progress = warm(catalogue, store, crew=Crew(2))
         assert progress.is_full

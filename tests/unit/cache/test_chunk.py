@@ -11,10 +11,9 @@ from safetensors.numpy import load_file
 from tests.unit.cache.chunk_files import read_arrays, write_chunk
 from tests.unit.cache.samples import SPEC, arrays_of, entry, same_fields, specs
 
-from stoker.cache import strips as strips_module
-from stoker.cache.chunk import check_arrays, opened, read_header, read_lengths
-from stoker.cache.layout import PAGE_BYTES, list_names
-from stoker.cache.strips import make_strips
+from stoker.cache import tables
+from stoker.cache.format import PAGE_BYTES, check_arrays, list_names, opened, read_header, read_lengths
+from stoker.cache.tables import make_strips
 from stoker.cache.write import describe_record
 from stoker.errors import ChunkCorruptError, FieldError
 from stoker.spec import Ragged, Spec
@@ -181,7 +180,7 @@ def test_strips_laid_in_any_pieces_are_the_same(spec, num_samples, piece_bytes):
 
 
 def test_lists_that_cannot_be_counted_are_refused(monkeypatch):
-    monkeypatch.setattr(strips_module, "_MOST_NUMBER", 30)
+    monkeypatch.setattr(tables, "_MOST_NUMBER", 30)
     spec = Spec((entry("a", "int8", num_levels=1), entry("b", "int64", num_levels=1)))
     with pytest.raises(FieldError, match="chunk_size="):
         make_strips(spec, arrays_of(spec, 50))

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.cache.crew import Places
-from stoker.cache.helpers import Behind, Helpers
+from stoker.cache.threads import Behind, Helpers, Places
 
 PATIENCE_S = 30
 

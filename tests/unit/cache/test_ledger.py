@@ -5,11 +5,10 @@ import threading
 
 import pytest
 
-from stoker.cache.files import Files
-from stoker.cache.folder import Folder
-from stoker.cache.ledger import Ledger
+from stoker.cache.eviction import Ledger
+from stoker.cache.folder import Files, Folder
 from stoker.cache.locks import Locks
-from stoker.cache.manifest import Manifests
+from stoker.cache.manifests import Manifests
 
 
 class CountingFiles(Files):
@@ -29,8 +28,8 @@ def files():
 @pytest.fixture
 def ledger(tmp_path, files):
     folder = Folder(tmp_path / "cache", files)
-    locks = Locks(folder.locks)
-    yield Ledger(folder, files, locks, Manifests(folder.datasets, files))
+    locks = Locks(folder.lock_file)
+    yield Ledger(folder, locks, Manifests(folder.datasets, files))
     locks.close()
 
 

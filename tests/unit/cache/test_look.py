@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from stoker.cache.look import NO_VERSION, find_changed, version_of
+from stoker.cache.verified import NO_VERSION, find_changed, version_of
 
 
 def versions_of(names):

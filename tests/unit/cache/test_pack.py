@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.cache.samples import arrays_of, entry, specs
 
-from stoker.cache.pack import record_packer
+from stoker.cache.tables import record_packer
 from stoker.source.columns import Converter, Stack, plan_spec, to_arrays
 from stoker.source.columns.stack import StackPiece
 from stoker.spec import Field, Spec

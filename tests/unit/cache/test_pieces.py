@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.unit.cache.chunk_files import write_chunk
 from tests.unit.cache.samples import arrays_of, same_fields, specs
 
-from stoker.cache.runs import find_begins
+from stoker.cache.tables import find_begins
 from stoker.errors import FieldError
 from stoker.source.columns import Converter, Pieces, in_pieces, joined, plan_spec, to_arrays
 from stoker.spec import Field, Ragged, Spec

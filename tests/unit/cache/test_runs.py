@@ -11,9 +11,8 @@ from safetensors.numpy import load_file
 from tests.unit.cache.chunk_files import read_arrays, write_chunk
 from tests.unit.cache.samples import arrays_of, entry, same_fields, specs
 
-from stoker.cache.chunk import read_header
-from stoker.cache.layout import PAGE_BYTES
-from stoker.cache.runs import find_begins, take_rows
+from stoker.cache.format import PAGE_BYTES, read_header
+from stoker.cache.tables import find_begins, take_rows
 from stoker.source.columns import Stack, StackPiece
 from stoker.spec import Ragged, Spec
 

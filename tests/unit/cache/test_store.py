@@ -9,11 +9,11 @@ import pytest
 from tests.unit.cache.chunk_files import read_arrays
 from tests.unit.cache.samples import SPEC, arrays_of, key, same_fields
 
-import stoker.cache.marks
-import stoker.cache.opened
-from stoker.cache import write
-from stoker.cache.files import Files, _fallocate
-from stoker.cache.folder import Folder
+import stoker.cache.store
+import stoker.cache.verified
+from stoker.cache import admin, write
+from stoker.cache.folder import Files, Folder, _fallocate
+from stoker.cache.locks import Kind
 from stoker.cache.store import Store
 from stoker.errors import CacheError, CacheFullError, ChunkCorruptError
 
@@ -37,7 +37,7 @@ def there(store):
 
 
 def kept(store):
-    return {chunk.key for entry in store.care.entries() for chunk in entry.chunks if chunk.is_kept}
+    return {chunk.key for entry in admin.entries(store) for chunk in entry.chunks if chunk.is_kept}
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_a_published_chunk_is_found_and_opened(store):
     with store.open(key(1)) as chunk:
         assert chunk.header.num_samples == N
         assert chunk.header.about == {"row": 1, "key": key(1)}
-        assert chunk.header.size_bytes == size_bytes == store.care.usage_bytes
+        assert chunk.header.size_bytes == size_bytes == admin.usage_bytes(store)
         assert chunk.is_kept
         assert os.fstat(chunk.fd).st_size == size_bytes
     assert same_fields(read_arrays(store.path_of(key(1))), arrays_of(SPEC, N))
@@ -83,11 +83,11 @@ def test_opening_what_is_not_there_is_a_key_error(store):
 def test_a_discarded_chunk_is_gone_but_readable_where_it_is_open(store):
     put(store, 1)
     with store.open(key(1)) as chunk:
-        assert store.care.discard(key(1))
+        assert store.discard(key(1))
         assert not store.has(key(1))
         assert len(os.pread(chunk.fd, 10, 0)) == 10
-    assert not store.care.discard(key(1))
-    assert store.care.usage_bytes == 0
+    assert not store.discard(key(1))
+    assert admin.usage_bytes(store) == 0
 
 
 def test_a_second_store_of_the_same_folder_sees_everything(store, folder):
@@ -126,19 +126,19 @@ def test_checksums_are_compared_once_a_process_and_again_for_another_file(store,
 
 
 def test_another_process_trusts_a_mark_until_the_file_is_touched(folder, monkeypatch):
-    monkeypatch.setattr(stoker.cache.marks, "_SETTLED_NS", 0)
+    monkeypatch.setattr(stoker.cache.verified, "_SETTLED_NS", 0)
     with Store(folder) as store:
         put(store, 1)
-    monkeypatch.setattr(stoker.cache.opened, "_checked", {})  # as a new process has it
+    monkeypatch.setattr(stoker.cache.store, "_verified", {})  # as a new process has it
     with monkeypatch.context() as patched, Store(folder) as store:
-        patched.setattr(stoker.cache.opened, "check_arrays", None)  # a call would fail
+        patched.setattr(stoker.cache.store, "check_arrays", None)  # a call would fail
         store.open(key(1)).close()
     path = folder / "chunks" / key(1)[:2] / f"{key(1)}.safetensors"
     before = path.stat()
     damage(path)
     while path.stat().st_ctime_ns == before.st_ctime_ns or path.stat().st_mtime_ns != before.st_mtime_ns:
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    monkeypatch.setattr(stoker.cache.opened, "_checked", {})
+    monkeypatch.setattr(stoker.cache.store, "_verified", {})
     with Store(folder) as store, pytest.raises(ChunkCorruptError):
         store.open(key(1))
     assert list((folder / "checked").iterdir()) == []
@@ -150,9 +150,9 @@ def test_a_corrupt_chunk_that_another_process_has_mended_is_not_discarded(store,
     damage(path)
     fd = os.open(path, os.O_RDONLY)
     with Store(folder) as other:
-        other.care.discard(key(1))
+        other.discard(key(1))
         put(other, 1)
-    store._opener.discard_corrupt(key(1), fd, path)
+    store._discard_corrupt(key(1), fd, path)
     os.close(fd)
     assert store.has(key(1))
 
@@ -173,8 +173,8 @@ def test_publishing_again_replaces_the_file_and_counts_it_once(store):
     put(store, 1)
     put(store, 1, seed=1)
     assert same_fields(read_arrays(store.path_of(key(1))), arrays_of(SPEC, N, 1))
-    with store._parts.ledger.open() as account:
-        assert account.kept_bytes == store.care.usage_bytes
+    with store.ledger.open() as account:
+        assert account.kept_bytes == admin.usage_bytes(store)
 
 
 def test_threads_that_publish_at_once_lose_nothing(store):
@@ -184,9 +184,9 @@ def test_threads_that_publish_at_once_lose_nothing(store):
     for thread in threads:
         thread.join()
     assert there(store) == set(range(16))
-    assert store.care.verify().corrupt == ()
-    with store._parts.ledger.open() as account:
-        assert account.kept_bytes == store.care.usage_bytes
+    assert admin.verify(store).corrupt == ()
+    with store.ledger.open() as account:
+        assert account.kept_bytes == admin.usage_bytes(store)
 
 
 def test_where_there_is_plenty_nobody_lists_the_folder(store, monkeypatch):
@@ -209,31 +209,31 @@ def test_chunks_are_counted_when_a_cache_is_opened_only_where_they_are_limited(f
         for i in range(3):
             put(store, i)
         store.path_of(key(1)).unlink()  # by hand: nobody accounts for it
-        left = store.care.usage_bytes
+        left = admin.usage_bytes(store)
     (folder / "tmp" / "left").write_bytes(b"x" * 1000)
     monkeypatch.setattr(Folder, "kept_bytes", pytest.fail)
-    with Store(folder) as store, store._parts.ledger.open() as account:
+    with Store(folder) as store, store.ledger.open() as account:
         assert account.loose_bytes == 0
         assert account.kept_bytes > left
     monkeypatch.undo()
-    with Store(folder, limit_bytes=1 << 30) as store, store._parts.ledger.open() as account:
+    with Store(folder, limit_bytes=1 << 30) as store, store.ledger.open() as account:
         assert account.kept_bytes == left
 
 
 def test_bounds_that_a_crash_left_too_high_keep_nothing_out(folder):
     with Store(folder) as store:
         size = put(store, 0)
-        with store._parts.ledger.open() as account, account.changing(loose_bytes=100 * size):
+        with store.ledger.open() as account, account.changing(loose_bytes=100 * size):
             pass
     with Store(folder, limit_bytes=2 * size) as store:
-        with store._parts.ledger.open() as account:
+        with store.ledger.open() as account:
             account.set_reserve(50 * size)
             with account.changing(loose_bytes=100 * size):
                 pass
         use(store, "a", range(20))
         put(store, 1)
         assert there(store) == {0, 1}
-        with store._parts.ledger.open() as account:
+        with store.ledger.open() as account:
             assert account.loose_bytes == account.reserve_bytes == 0
         with pytest.raises(CacheFullError):
             put(store, 2)
@@ -242,12 +242,12 @@ def test_bounds_that_a_crash_left_too_high_keep_nothing_out(folder):
 def test_what_fits_is_kept_and_stays_whatever_comes(folder):
     with Store(folder) as store:
         size = put(store, 63)
-        store.care.discard(key(63))
+        store.discard(key(63))
     with Store(folder, limit_bytes=6 * size) as store:
         use(store, "a", range(20), reserve_bytes=2 * size)
         for i in range(20):
             put(store, i)
-            assert store.care.usage_bytes <= store.limit_bytes
+            assert admin.usage_bytes(store) <= store.limit_bytes
         assert kept(store) >= {key(i) for i in range(4)}
         assert there(store) == {0, 1, 2, 3, 18, 19}
         for i in (5, 6, 7, 8):  # a second epoch in another order
@@ -369,7 +369,7 @@ def test_a_lower_limit_takes_effect_when_the_data_set_is_opened(folder, size):
     with Store(folder, limit_bytes=4 * size) as store:
         use(store, "a", range(6), reserve_bytes=size)
         assert len(there(store)) == 3
-        assert store.care.usage_bytes == 3 * size
+        assert admin.usage_bytes(store) == 3 * size
 
 
 # ---------------------------------------------------------------------- the disk
@@ -451,7 +451,7 @@ def test_only_a_full_disk_is_a_reason_not_to_write(number, is_told, tmp_path, mo
         ctypes.set_errno(number)
         return -1
 
-    monkeypatch.setattr("stoker.cache.files._fallocate", lambda: fail)
+    monkeypatch.setattr("stoker.cache.folder._fallocate", lambda: fail)
     told = pytest.raises(OSError, match=os.strerror(number)) if is_told else contextlib.nullcontext()
     with (tmp_path / "file").open("wb") as file, told:
         Files().reserve(file.fileno(), 1)
@@ -513,7 +513,8 @@ def test_many_threads_may_open_a_new_folder_at_once(folder):
 def test_what_a_killed_writer_left_is_swept_and_what_a_living_one_writes_is_not(store, folder):
     dead = folder / "tmp" / f"{key(1)}.99-0.kept"
     dead.write_bytes(b"half")
-    living = folder / "tmp" / f"{key(2)}.{store._publisher.writer()}-0.kept"
+    assert store.locks.try_lock(Kind.TEMPORARY, "8") is not None  # as a writer of that name has it
+    living = folder / "tmp" / f"{key(2)}.8-0.kept"
     living.write_bytes(b"half")
     Store(folder).close()
     assert not dead.exists()
@@ -525,11 +526,11 @@ def test_what_a_killed_writer_left_is_swept_and_what_a_living_one_writes_is_not(
 
 def test_a_ledger_that_a_crash_left_wrong_is_counted_anew(store, folder):
     put(store, 1)
-    with pytest.raises(ZeroDivisionError), store._parts.ledger.open() as account, account.changing(1):
+    with pytest.raises(ZeroDivisionError), store.ledger.open() as account, account.changing(1):
         raise ZeroDivisionError
     put(store, 2)
-    with store._parts.ledger.open() as account:
-        assert account.kept_bytes == store.care.usage_bytes
+    with store.ledger.open() as account:
+        assert account.kept_bytes == admin.usage_bytes(store)
 
 
 # ---------------------------------------------------------------------- looking after it
@@ -542,7 +543,7 @@ def test_entries_show_data_sets_and_chunks_of_none(store, folder):
     put(store, 9)
     with Store(folder) as other:
         use(other, "b", (2, 3))
-    entries = {entry.manifest.fingerprint if entry.manifest else None: entry for entry in store.care.entries()}
+    entries = {entry.manifest.fingerprint if entry.manifest else None: entry for entry in admin.entries(store)}
     assert [chunk.key for chunk in entries["a"].chunks] == [key(0), key(2)]
     assert entries["a"].is_in_use
     assert entries["a"].manifest.urls == ("lake/a",)
@@ -572,9 +573,9 @@ def test_keys_are_asked_for_once(store, folder):
 def test_an_unreadable_manifest_is_written_anew(store, folder):
     use(store, "a", (0, 1))
     (folder / "datasets" / "a.json").write_text("{")
-    assert store.care.entries() == []
+    assert admin.entries(store) == []
     use(store, "a", (0, 1))
-    assert [entry.manifest.fingerprint for entry in store.care.entries()] == ["a"]
+    assert [entry.manifest.fingerprint for entry in admin.entries(store)] == ["a"]
 
 
 def test_verify_names_what_is_wrong_and_removes_it_when_asked(store):
@@ -584,15 +585,15 @@ def test_verify_names_what_is_wrong_and_removes_it_when_asked(store):
     stray = store.path / "chunks" / key(1)[:2] / "notes.txt"
     stray.touch()
     seen = []
-    report = store.care.verify(on_chunk=seen.append)
+    report = admin.verify(store, on_chunk=seen.append)
     assert (report.num_chunks, len(seen)) == (3, 3)
     assert [path for path, _ in report.corrupt] == [store.path_of(key(1))]
     assert "history" in report.corrupt[0][1] or "words" in report.corrupt[0][1]
     assert report.strays == (stray,)
     assert store.has(key(1))
-    store.care.verify(fix=True)
+    admin.verify(store, fix=True)
     assert there(store) == {0, 2}
-    report = store.care.verify()
+    report = admin.verify(store)
     assert (report.corrupt, report.strays) == ((), ())
 
 
@@ -603,14 +604,14 @@ def test_remove_takes_a_data_set_but_not_what_others_share(store, folder):
         for i in (0, 1, 2, 3):
             put(other, i)
         with pytest.raises(CacheError, match="in use"):
-            store.care.remove(["a"])
-    freed = store.care.remove(["a"])
+            admin.remove(store, ["a"])
+    freed = admin.remove(store, ["a"])
     assert there(store) == {1, 2, 3}
     assert freed > 0
-    store.care.remove()
+    admin.remove(store)
     assert there(store) == set()
-    assert store.care.entries() == []
-    assert store.care.usage_bytes == 0
+    assert admin.entries(store) == []
+    assert admin.usage_bytes(store) == 0
 
 
 def test_closing_twice_is_harmless_and_using_after_it_is_an_error(folder):
@@ -623,8 +624,8 @@ def test_closing_twice_is_harmless_and_using_after_it_is_an_error(folder):
 
 
 def test_checked_files_are_remembered_by_key_not_by_file(store):
-    before = len(stoker.cache.opened._checked)
+    before = len(stoker.cache.store._verified)
     for seed in range(5):
         put(store, 1, seed=seed)
         store.open(key(1)).close()
-    assert len(stoker.cache.opened._checked) == before + 1
+    assert len(stoker.cache.store._verified) == before + 1

@@ -7,9 +7,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from stoker import Dataset
-from stoker.cache.build import Builder
-from stoker.cache.crew import Crew
+from stoker.cache import admin
+from stoker.cache.builder import Builder
 from stoker.cache.store import Store
+from stoker.cache.threads import Crew
 from stoker.cache.warm import warm
 
 
@@ -31,7 +32,7 @@ def test_every_chunk_is_counted_once_parts_of_a_row_group_too(opened, num_thread
     found = warm(catalogue, store, crew=Crew(num_threads), on_progress=told.append)
     assert [progress.num_done for progress in told] == list(range(len(catalogue) + 1))
     assert (found.num_found, found.is_complete, found.num_samples) == (0, True, 20_020)
-    assert found.size_bytes == store.care.usage_bytes
+    assert found.size_bytes == admin.usage_bytes(store)
     again = warm(catalogue, store, crew=Crew(num_threads))
     assert (again.num_found, again.num_samples, again.found_bytes) == (len(catalogue), 0, found.size_bytes)
 

@@ -9,9 +9,9 @@ from tests.strategies import write_files
 from tests.unit.cache.chunk_files import read_arrays
 
 import stoker
-from stoker.cache.build import Builder
-from stoker.cache.crew import Crew
+from stoker.cache.builder import Builder
 from stoker.cache.store import Store
+from stoker.cache.threads import Crew
 from stoker.cache.warm import warm
 from stoker.cache.workers import ProcessBuilder
 from stoker.errors import FieldMismatchError, TransformError
@@ -68,7 +68,7 @@ def made(tmp_path, store):
         builder.close()
         builder.close()
     assert multiprocessing.active_children() == []
-    assert list(store.failed.iterdir()) == []
+    assert list(store.folder.failed.iterdir()) == []
 
 
 def test_processes_build_what_threads_would(made, store, tmp_path):
@@ -167,8 +167,8 @@ def test_no_process_is_started_where_nothing_is_missing(made, store):
 
 
 def test_what_a_killed_parents_worker_left_is_swept(store):
-    (store.failed / "abc.999999999.json").write_text("{}")
-    (store.failed / f"abc.{os.getpid()}.json").write_text("{}")
+    (store.folder.failed / "abc.999999999.json").write_text("{}")
+    (store.folder.failed / f"abc.{os.getpid()}.json").write_text("{}")
     Store(store.path).close()
-    assert [path.name for path in store.failed.iterdir()] == [f"abc.{os.getpid()}.json"]
-    (store.failed / f"abc.{os.getpid()}.json").unlink()
+    assert [path.name for path in store.folder.failed.iterdir()] == [f"abc.{os.getpid()}.json"]
+    (store.folder.failed / f"abc.{os.getpid()}.json").unlink()

@@ -2,9 +2,8 @@
 
 import pytest
 
-from stoker.cache.care import DatasetEntry
-from stoker.cache.choose import choose
-from stoker.cache.manifest import Manifest
+from stoker.cache.admin import DatasetEntry, choose
+from stoker.cache.manifests import Manifest
 
 
 def entry(fingerprint, *urls):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import stoker.cache.build
+import stoker.cache.builder
 from stoker import Dataset, FieldError, Loader
 from stoker.feed.config import make_config
 from stoker.feed.mixing import first_chunks
@@ -37,13 +37,13 @@ def dataset_in(tmp_path, **options):
 def asked(monkeypatch):
     """Every chunk that was asked to be built."""
     numbers = []
-    whole = stoker.cache.build.Builder.build
+    whole = stoker.cache.builder.Builder.build
 
     def noted(self, i, **options):
         numbers.append(i)
         return whole(self, i, **options)
 
-    monkeypatch.setattr(stoker.cache.build.Builder, "build", noted)
+    monkeypatch.setattr(stoker.cache.builder.Builder, "build", noted)
     return numbers
 
 

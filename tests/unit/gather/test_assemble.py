@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.strategies import check_samples, sample_table
 from tests.unit.cache.chunk_files import write_chunk
 
-from stoker.cache.chunk import opened, read_header
+from stoker.cache.format import opened, read_header
 from stoker.gather.assemble import Part, assemble
 from stoker.gather.buffers import BufferPool
 from stoker.gather.together import side_by_side

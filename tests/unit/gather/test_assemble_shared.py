@@ -10,8 +10,8 @@ from tests.unit.cache.chunk_files import write_chunk
 from tests.unit.cache.samples import arrays_of, entry, same_fields, specs
 from tests.unit.cache.test_runs import repeated
 
-from stoker.cache.chunk import opened, read_header
-from stoker.cache.runs import take_rows
+from stoker.cache.format import opened, read_header
+from stoker.cache.tables import take_rows
 from stoker.gather.assemble import Part, assemble
 from stoker.gather.buffers import BufferPool
 from stoker.spec import Shared, Spec

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import stoker
-from stoker.cache import ahead, opened
+from stoker.cache import store, verified
 from stoker.huge import HUGE_BYTES, bring_in
 from stoker.windows import standing
 from stoker.windows.reading import Part
@@ -58,14 +58,14 @@ def test_chunks_are_mapped_as_far_from_a_huge_page_as_they_lie_in_their_file(dat
 
 
 def test_a_cache_that_is_used_after_a_start_of_the_machine_has_its_huge_pages(data, tmp_path, monkeypatch):
-    monkeypatch.setattr(ahead, "_LEAST_BYTES_S", 0.0)  # whatever pages cost here
-    monkeypatch.setattr(ahead, "_costs_much", threading.Event())
+    monkeypatch.setattr(verified, "_LEAST_BYTES_S", 0.0)  # whatever pages cost here
+    monkeypatch.setattr(verified, "_costs_much", threading.Event())
     dataset, cache = stoker.Dataset(data), tmp_path / "c"
     with stoker.Loader(dataset, batch_size=1_000, cache=cache) as loader:
         for _ in loader:
             pass
     # As after a start: nothing is in the page cache, and no chunk has been checked.
-    opened._checked.clear()
+    store._verified.clear()
     for mark in (cache / "checked").iterdir():
         mark.unlink()
     for path in cache.rglob("*.safetensors"):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.cache.crew import Crew
+from stoker.cache.threads import Crew
 from stoker.errors import CacheFullError
 from stoker.feed import fill
 from stoker.feed.fill import Filler

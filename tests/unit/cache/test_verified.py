@@ -1,10 +1,10 @@
-"""Marks of checked files: what makes one wrong."""
+"""Notes of verified files: what makes one wrong."""
 
 import os
 
 import pytest
 
-from stoker.cache.marks import _SETTLED_NS, Marks
+from stoker.cache.verified import _SETTLED_NS, VerifiedFiles
 
 KEY = "ab" * 16
 
@@ -24,20 +24,20 @@ def _about(path, *, age_ns=2 * _SETTLED_NS):
 
 
 @pytest.fixture
-def marks(tmp_path):
+def verified(tmp_path):
     folder = tmp_path / "checked"
     folder.mkdir()
-    return Marks(folder)
+    return VerifiedFiles(folder)
 
 
-def test_a_mark_holds_for_the_file_as_it_was(marks, file):
-    assert not marks.holds(KEY, _about(file))
-    marks.set(KEY, _about(file))
-    assert marks.holds(KEY, _about(file))
-    assert not marks.holds("cd" * 16, _about(file))
-    marks.drop(KEY)
-    marks.drop(KEY)
-    assert not marks.holds(KEY, _about(file))
+def test_a_mark_holds_for_the_file_as_it_was(verified, file):
+    assert not verified.holds(KEY, _about(file))
+    verified.set(KEY, _about(file))
+    assert verified.holds(KEY, _about(file))
+    assert not verified.holds("cd" * 16, _about(file))
+    verified.drop(KEY)
+    verified.drop(KEY)
+    assert not verified.holds(KEY, _about(file))
 
 
 def _rewrite(file):
@@ -63,38 +63,38 @@ def _set_back(file):
 
 
 @pytest.mark.parametrize("touch", [_rewrite, _lengthen, _replace, _set_back])
-def test_whatever_touches_the_file_makes_its_mark_wrong(marks, file, touch):
-    marks.set(KEY, _about(file))
+def test_whatever_touches_the_file_makes_its_mark_wrong(verified, file, touch):
+    verified.set(KEY, _about(file))
     before = file.stat()
     while file.stat().st_ctime_ns == before.st_ctime_ns:  # until the file system's clock has ticked
         touch(file)
-    assert not marks.holds(KEY, _about(file))
+    assert not verified.holds(KEY, _about(file))
 
 
-def test_a_mark_of_another_boot_is_wrong(marks, file, tmp_path):
-    marks.set(KEY, _about(file))
+def test_a_mark_of_another_boot_is_wrong(verified, file, tmp_path):
+    verified.set(KEY, _about(file))
     link = tmp_path / "checked" / KEY
     _, rest = str(link.readlink()).split(" ", 1)
     link.unlink()
     link.symlink_to(f"another-boot {rest}")
-    assert not marks.holds(KEY, _about(file))
+    assert not verified.holds(KEY, _about(file))
 
 
-def test_a_file_that_changed_a_moment_ago_is_not_marked(marks, file):
+def test_a_file_that_changed_a_moment_ago_is_not_marked(verified, file):
     about = file.stat()
-    marks.set(KEY, _about(file, age_ns=-_SETTLED_NS * 1000))
-    assert not marks.holds(KEY, about)
-    assert not marks.holds(KEY, _about(file, age_ns=-_SETTLED_NS * 1000))
+    verified.set(KEY, _about(file, age_ns=-_SETTLED_NS * 1000))
+    assert not verified.holds(KEY, about)
+    assert not verified.holds(KEY, _about(file, age_ns=-_SETTLED_NS * 1000))
 
 
 def test_a_folder_that_cannot_be_written_to_marks_nothing(tmp_path, file):
-    marks = Marks(tmp_path / "missing")
-    marks.set(KEY, _about(file))
-    marks.drop(KEY)
-    assert not marks.holds(KEY, _about(file))
+    verified = VerifiedFiles(tmp_path / "missing")
+    verified.set(KEY, _about(file))
+    verified.drop(KEY)
+    assert not verified.holds(KEY, _about(file))
 
 
-def test_no_name_stays_aside(marks, file, tmp_path):
+def test_no_name_stays_aside(verified, file, tmp_path):
     for _ in range(3):
-        marks.set(KEY, _about(file))
+        verified.set(KEY, _about(file))
     assert [path.name for path in (tmp_path / "checked").iterdir()] == [KEY]

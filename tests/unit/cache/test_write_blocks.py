@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.cache import blocks
-from stoker.cache.blocks import Blocks
-from stoker.cache.files import Files
+from stoker.cache import write
+from stoker.cache.folder import Files
+from stoker.cache.write import Blocks
 
 HUGE = 64
 
@@ -42,8 +42,8 @@ def test_pieces_come_out_as_they_went_in_and_whole_pages_in_one_call(begin, piec
     files = Calls()
     with tempfile.TemporaryFile() as file:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(blocks, "HUGE_BYTES", HUGE)
-            patch.setattr(blocks, "_kept", threading.local())
+            patch.setattr(write, "HUGE_BYTES", HUGE)
+            patch.setattr(write, "_kept", threading.local())
             written = Blocks(file.fileno(), files, begin=begin)
             expected = bytes(begin)
             for piece in pieces:

@@ -12,9 +12,8 @@ from typing import Protocol, cast
 import numpy as np
 import pyarrow as pa
 
-from stoker.cache.crew import Place, Places
-from stoker.cache.helpers import Behind, Helpers
 from stoker.cache.store import Store
+from stoker.cache.threads import Behind, Helpers, Place, Places
 from stoker.cache.write import MismatchError
 from stoker.errors import (
     CacheFullError,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.cache import ahead
-from stoker.cache.ahead import Ahead
+from stoker.cache import verified
+from stoker.cache.verified import Readahead
 from stoker.huge import HUGE_BYTES
 
 BLOCK = 8 << 20
@@ -20,9 +20,9 @@ BLOCK = 8 << 20
 def brought(monkeypatch):
     """The parts that were brought in; the processor's clock stands still unless told."""
     parts = []
-    monkeypatch.setattr(ahead, "bring_in", lambda fd, *, begin, num_bytes: parts.append((fd, begin, num_bytes)))
-    monkeypatch.setattr(ahead, "_costs_much", threading.Event())
-    monkeypatch.setattr(ahead.time, "thread_time", lambda: 0.0)
+    monkeypatch.setattr(verified, "bring_in", lambda fd, *, begin, num_bytes: parts.append((fd, begin, num_bytes)))
+    monkeypatch.setattr(verified, "_costs_much", threading.Event())
+    monkeypatch.setattr(verified.time, "thread_time", lambda: 0.0)
     return parts
 
 
@@ -30,10 +30,10 @@ def brought(monkeypatch):
 def test_what_is_reached_has_been_brought_in_once(size, ends):
     with pytest.MonkeyPatch.context() as patched:
         parts = []
-        patched.setattr(ahead, "bring_in", lambda _fd, *, begin, num_bytes: parts.append((begin, begin + num_bytes)))
-        patched.setattr(ahead, "_costs_much", threading.Event())
-        patched.setattr(ahead.time, "thread_time", lambda: 0.0)
-        one = Ahead(7, size)
+        patched.setattr(verified, "bring_in", lambda _fd, *, begin, num_bytes: parts.append((begin, begin + num_bytes)))
+        patched.setattr(verified, "_costs_much", threading.Event())
+        patched.setattr(verified.time, "thread_time", lambda: 0.0)
+        one = Readahead(7, size)
         for end in ends:
             one.reach(end)
             assert parts[-1][1] >= min(end, size)
@@ -43,16 +43,16 @@ def test_what_is_reached_has_been_brought_in_once(size, ends):
 
 
 def test_small_files_are_left_to_the_system(brought):
-    Ahead(7, HUGE_BYTES - 1).reach(HUGE_BYTES - 1)
+    Readahead(7, HUGE_BYTES - 1).reach(HUGE_BYTES - 1)
     assert brought == []
 
 
 def test_where_pages_cost_much_nobody_asks_for_more(brought, monkeypatch):
     clock = iter([0.0, 0.016])  # after the first block, and when all of it has been read
-    monkeypatch.setattr(ahead.time, "thread_time", lambda: next(clock))
-    one = Ahead(7, 3 * BLOCK)
+    monkeypatch.setattr(verified.time, "thread_time", lambda: next(clock))
+    one = Readahead(7, 3 * BLOCK)
     one.reach(BLOCK)
     one.reach(BLOCK + 1)
     one.reach(2 * BLOCK + 1)
-    Ahead(8, 3 * BLOCK).reach(1)  # what one file has shown holds for all
+    Readahead(8, 3 * BLOCK).reach(1)  # what one file has shown holds for all
     assert brought == [(7, 0, BLOCK)]

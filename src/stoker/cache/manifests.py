@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stoker.cache.files import Files
+from stoker.cache.folder import Files
+from stoker.cache.verified import FileVersion, version_of
 from stoker.spec import Spec
 
 
@@ -42,7 +43,7 @@ class Manifests:
         self._folder = folder
         self._files = files
         # Read anew only when the file is another one: the reserves are asked for at every chunk.
-        self._read: dict[str, tuple[tuple[int, int, int], Manifest | None]] = {}
+        self._read: dict[str, tuple[FileVersion, Manifest | None]] = {}
 
     def fingerprints(self) -> list[str]:
         """Return the data sets that have a manifest."""
@@ -62,7 +63,7 @@ class Manifests:
             about = path.stat()
         except FileNotFoundError:
             return None
-        version = (about.st_ino, about.st_mtime_ns, about.st_size)
+        version = version_of(about)
         known = self._read.get(fingerprint)
         if known is None or known[0] != version:
             known = self._read[fingerprint] = (version, self._parse(fingerprint, about.st_mtime_ns))

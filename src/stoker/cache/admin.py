@@ -1,0 +1,187 @@
+"""What people do with a cache, by `stoker cache`: list what is in it, verify it, remove data sets."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from stoker.cache.folder import ChunkFile
+from stoker.cache.format import check_arrays, read_header
+from stoker.cache.manifests import Manifest
+from stoker.cache.store import Store
+from stoker.errors import CacheError, ChunkCorruptError
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetEntry:
+    """A data set in the cache.
+
+    Attributes:
+        manifest: What is known of it; None for chunks that no data set claims.
+        chunks: Its chunks that are there. One that several data sets share is in each.
+        is_in_use: Whether a living process uses it.
+    """
+
+    manifest: Manifest | None
+    chunks: tuple[ChunkFile, ...]
+    is_in_use: bool
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its chunks."""
+        return sum(chunk.size_bytes for chunk in self.chunks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyReport:
+    """What a check of a whole cache found.
+
+    Attributes:
+        num_chunks: Chunks checked.
+        num_bytes: Their bytes.
+        corrupt: Paths and reasons.
+        strays: Files among the chunks that are none.
+        is_fixed: Whether what was found was also removed.
+    """
+
+    num_chunks: int
+    num_bytes: int
+    corrupt: tuple[tuple[Path, str], ...]
+    strays: tuple[Path, ...]
+    is_fixed: bool
+
+
+def usage_bytes(store: Store) -> int:
+    """Bytes of all chunks, those being written included."""
+    return sum(chunk.size_bytes for chunk in (*_chunks(store), *store.folder.temporary()))
+
+
+def entries(store: Store) -> list[DatasetEntry]:
+    """Return the data sets and their chunks, the most recently opened first; chunks of none come last."""
+    manifests = store.manifests
+    folder = store.folder
+    chunks = {chunk.key: chunk for chunk in (*folder.overflow_chunks(), *folder.kept_chunks())}
+    in_use = store.quota.in_use()
+    unclaimed = dict(chunks)
+    found = []
+    for manifest in sorted(manifests, key=lambda manifest: -manifest.opened_ns):
+        keys = manifests.keys(manifest.fingerprint)
+        mine = tuple(chunks[key] for key in keys if key in chunks)
+        for key in keys:
+            unclaimed.pop(key, None)
+        found.append(DatasetEntry(manifest=manifest, chunks=mine, is_in_use=manifest.fingerprint in in_use))
+    if unclaimed:
+        found.append(DatasetEntry(manifest=None, chunks=tuple(unclaimed.values()), is_in_use=False))
+    return found
+
+
+def verify(store: Store, *, fix: bool = False, on_chunk: Callable[[ChunkFile], object] | None = None) -> VerifyReport:
+    """Compare the checksums of every chunk.
+
+    Args:
+        store: Of the cache.
+        fix: Whether to remove what is corrupt or stray, so that it is built again.
+        on_chunk: Told of each chunk checked.
+    """
+    corrupt: list[tuple[Path, str]] = []
+    num_chunks = num_bytes = 0
+    for chunk in _chunks(store):
+        reason = _find_damage(chunk.path)
+        num_chunks, num_bytes = num_chunks + 1, num_bytes + chunk.size_bytes
+        if reason is not None:
+            corrupt.append((chunk.path, reason))
+            if fix:
+                with store.ledger.open() as account:
+                    store.quota.discard(account, chunk.path)
+        if on_chunk is not None:
+            on_chunk(chunk)
+    strays = store.folder.strays()
+    if fix:
+        for path in strays:
+            store.folder.files.remove(path)
+    return VerifyReport(
+        num_chunks=num_chunks,
+        num_bytes=num_bytes,
+        corrupt=tuple(corrupt),
+        strays=tuple(strays),
+        is_fixed=fix,
+    )
+
+
+def remove(store: Store, fingerprints: Collection[str] | None = None) -> int:
+    """Remove data sets with their chunks, and return how many bytes that freed.
+
+    A chunk that another data set in the cache has too stays.
+
+    Args:
+        store: Of the cache.
+        fingerprints: Which; None removes everything, chunks of no data set included.
+
+    Raises:
+        CacheError: One of them is in use by a process, this one included; nothing was removed.
+    """
+    with store.ledger.open() as account:
+        known = store.manifests.fingerprints()
+        chosen = set(known if fingerprints is None else fingerprints)
+        busy = sorted(chosen & store.quota.in_use())
+        if busy:
+            raise CacheError(
+                f"the data set {busy[0]} in {store.path} is in use; end the processes that load from it first",
+                path=store.path,
+            )
+        stays = {key for name in known if name not in chosen for key in store.manifests.keys(name)}
+        goes = {key for name in chosen for key in store.manifests.keys(name)}
+        freed = 0
+        for chunk in _chunks(store):
+            if chunk.key not in stays and (fingerprints is None or chunk.key in goes):
+                store.verified.drop(chunk.key)
+                freed += chunk.size_bytes * store.quota.discard(account, chunk.path)
+        for name in chosen:
+            store.manifests.remove(name)
+    return freed
+
+
+def _chunks(store: Store) -> tuple[ChunkFile, ...]:
+    folder = store.folder
+    return (*folder.kept_chunks(), *folder.overflow_chunks())
+
+
+def choose(entries: Sequence[DatasetEntry], names: Sequence[str]) -> list[DatasetEntry]:
+    """Return the data sets that names stand for, each once, in the order of `entries`.
+
+    A name is the beginning of a fingerprint, or a source as it was given to `Dataset`: several data sets may be made
+    of one source, and all of them are meant then.
+
+    Raises:
+        ValueError: A name stands for nothing, or is the beginning of several fingerprints.
+    """
+    chosen: set[str] = set()
+    for name in names:
+        known = [entry.manifest for entry in entries if entry.manifest is not None]
+        found = [m.fingerprint for m in known if name.rstrip("/") in {url.rstrip("/") for url in m.urls}]
+        if not found:
+            found = [m.fingerprint for m in known if name and m.fingerprint.startswith(name.lower())]
+            if len(found) > 1:
+                raise ValueError(f"{len(found)} fingerprints begin with {name!r}: {', '.join(found)}; give more of it")
+        if not found:
+            there = ", ".join(f"{m.fingerprint[:8]} ({m.urls[0]})" for m in known[:5]) or "none at all"
+            more = f" and {len(known) - 5} more" if len(known) > 5 else ""
+            raise ValueError(f"there is no data set {name!r} in the cache; there is {there}{more}")
+        chosen.update(found)
+    return [entry for entry in entries if entry.manifest is not None and entry.manifest.fingerprint in chosen]
+
+
+def _find_damage(path: Path) -> str | None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:  # evicted since it was listed
+        return None
+    try:
+        check_arrays(fd, read_header(fd), path=path)
+    except (ChunkCorruptError, OSError) as error:
+        return str(error)
+    finally:
+        os.close(fd)
+    return None

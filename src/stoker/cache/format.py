@@ -1,0 +1,386 @@
+"""The chunk file: names and places of its arrays, its header written and read, its checksums compared.
+
+    0        8                    P               P·m                    64·n
+    ┆ length ┆ JSON header, blanks ┆ records, zeros ┆ places, zeros ┆ strips ┆ offsets, zeros ┆ values ┆
+               a whole number of pages P; so are the records, and those of runs behind them
+
+A safetensors file with more order in it. docs/reference/chunk-format.md is the description for readers of other
+programs; a change here is another FORMAT_VERSION. `write` decides the places and writes the file.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from stoker.cache.verified import Readahead
+from stoker.errors import ChunkCorruptError
+from stoker.spec import Array, Entry, Spec
+
+# Chunks are of the first version that knows what they hold: those that share nothing, and have no lists side by side,
+# are what they were before there were such things.
+FORMAT_VERSION = 1
+SHARED_FORMAT_VERSION = 2
+STRIPS_FORMAT_VERSION = 3
+RECORDS = "records"
+STRIPS = "strips"
+# Records are mapped at page borders. Larger pages (16 KiB on Apple's processors, 64 KiB on some ARM servers) are
+# taken where the file is written, which is where it is read.
+PAGE_BYTES = max(4096, mmap.PAGESIZE)
+
+DTYPES = {
+    "bool": "BOOL",
+    "int8": "I8",
+    "int16": "I16",
+    "int32": "I32",
+    "int64": "I64",
+    "uint8": "U8",
+    "uint16": "U16",
+    "uint32": "U32",
+    "uint64": "U64",
+    "float16": "F16",
+    "float32": "F32",
+    "float64": "F64",
+}
+"""NumPy's names and those of safetensors."""
+
+_NUMPY_DTYPES = {theirs: np.dtype(ours) for ours, theirs in DTYPES.items()}
+_VERSIONS = (str(FORMAT_VERSION), str(SHARED_FORMAT_VERSION), str(STRIPS_FORMAT_VERSION))
+# Most headers fit, and one read of this size costs hardly more than a read of 8 bytes.
+_FIRST_READ_BYTES = 16384
+# As safetensors: a length beyond it is garbage.
+_MAX_HEADER_BYTES = 100_000_000
+# Read and checked while it is in the processor's own cache: 14 GB/s, 256 KiB to 1 MiB alike, 9.7 at 4 MiB.
+_CHECK_BYTES = 1 << 20
+
+NO_CHECKSUM = "0" * 16
+# The header's own checksum stands first, at a place that is known before the JSON is read.
+_HEAD = b'{"__metadata__":{"checksum":"'
+_CHECKSUMS_KEY = b'"checksums":'
+_CHECKSUM_AT = 8 + len(_HEAD)
+
+
+@dataclass(frozen=True)
+class ArrayPlace:
+    """Where an array lies in a chunk file.
+
+    Attributes:
+        offset_bytes: From the beginning of the file.
+        dtype: Of its items.
+        shape: Of the whole array.
+        checksum: XXH3 (64 bit) of its bytes, 16 hex digits.
+    """
+
+    offset_bytes: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    checksum: str
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its items."""
+        return self.dtype.itemsize * math.prod(self.shape)
+
+
+def table_names(spec: Spec) -> list[str]:
+    """Return the names of the records of `spec.tables`, as they are in a chunk file."""
+    return [RECORDS, *(f"{key}.{RECORDS}" for key in spec.keys)]
+
+
+def strip_names(table: str) -> tuple[str, str]:
+    """Return the names of the arrays that say where a table's strips lie, and that hold them."""
+    strips = table.removesuffix(RECORDS) + STRIPS
+    return f"{strips}.places", strips
+
+
+def list_names(spec: Spec) -> list[str]:
+    """Return the names of all arrays of a chunk that hold lists, in the order of the file."""
+    names: list[str] = []
+    for name, table in zip(table_names(spec), spec.tables, strict=True):
+        names += strip_names(name) if table.strip else ()
+        names += (array for entry in table.apart for array in array_names(entry))
+    return names
+
+
+def record_names(spec: Spec) -> list[str]:
+    """Return the names of all arrays of a chunk that hold records, in the order of the file."""
+    return [name for name, table in zip(table_names(spec), spec.tables, strict=True) if table.record_bytes]
+
+
+def format_version(spec: Spec) -> int:
+    """Return the version of chunks with such samples."""
+    if any(table.strip for table in spec.tables):
+        return STRIPS_FORMAT_VERSION
+    return SHARED_FORMAT_VERSION if spec.keys else FORMAT_VERSION
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Where everything lies.
+
+    Attributes:
+        arrays: By name, in the order of the file; offsets count from the end of the header.
+        padding: The gaps between them: names and borders, counted from the end of the header.
+        data_bytes: From the end of the header to the end of the file.
+        page_bytes: What the header is rounded up to.
+    """
+
+    arrays: Mapping[str, ArrayPlace]
+    padding: tuple[tuple[str, int, int], ...]
+    data_bytes: int
+    page_bytes: int
+
+    def header(self, metadata: Mapping[str, str]) -> bytes:
+        """Return the bytes before the data: length, JSON and blanks; without checksums, which `sealed` writes in.
+
+        Args:
+            metadata: What else to keep, as texts.
+        """
+        blank = json_text(dict.fromkeys(self.arrays, NO_CHECKSUM))
+        content: dict[str, object] = {
+            "__metadata__": {"checksum": NO_CHECKSUM, **metadata, "checksums": blank},
+        }
+        for name, array in self.arrays.items():
+            content[name] = {
+                "dtype": DTYPES[array.dtype.name],
+                "shape": array.shape,
+                "data_offsets": [array.offset_bytes, array.offset_bytes + array.size_bytes],
+            }
+        for name, begin, end in self.padding:
+            content[name] = {"dtype": "U8", "shape": [end - begin], "data_offsets": [begin, end]}
+        text = json_text(content).encode()
+        assert text.startswith(_HEAD)
+        size = round_up(8 + len(text), self.page_bytes)
+        return (size - 8).to_bytes(8, "little") + text.ljust(size - 8)
+
+
+def sealed(header: bytes, checksums: Mapping[str, str]) -> bytes:
+    """Return a header with the checksums of the arrays, and its own.
+
+    Args:
+        header: As `Layout.header` gives it.
+        checksums: Of each array by name, in the order of the file.
+    """
+    # Quotes within texts are escaped, so this stands nowhere else.
+    before, after = (
+        _CHECKSUMS_KEY + json_text(json_text(texts)).encode()
+        for texts in (dict.fromkeys(checksums, NO_CHECKSUM), dict(checksums))
+    )
+    begin = header.index(before)
+    whole = header[:begin] + after + header[begin + len(before) :]
+    return whole[:_CHECKSUM_AT] + xxhash.xxh3_64_hexdigest(whole).encode() + whole[_CHECKSUM_AT + 16 :]
+
+
+def _header_checksum(header: bytes) -> bytes:
+    """Return the checksum that a header, from its length to its last blank, should carry at _CHECKSUM_AT."""
+    digest = xxhash.xxh3_64(header[:_CHECKSUM_AT])
+    digest.update(NO_CHECKSUM.encode())
+    digest.update(memoryview(header)[_CHECKSUM_AT + 16 :])
+    return digest.hexdigest().encode()
+
+
+def json_text(content: object) -> str:
+    """Return content as JSON without blanks, as chunks keep it."""
+    return _encoder.encode(content)
+
+
+# `json.dumps` makes one for each call that does not want blanks.
+_encoder = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True)
+
+
+def round_up(size: int, step: int) -> int:
+    """Return the first multiple of `step` that is not below `size`."""
+    return -(-size // step) * step
+
+
+def array_names(entry: Entry) -> list[str]:
+    """Return the names of the arrays of a ragged field that lies apart: offsets from the outermost on, then values."""
+    prefixes = [entry.name + ".values" * level for level in range(entry.num_levels)]
+    return [f"{prefix}.offsets" for prefix in prefixes] + [f"{prefixes[-1]}.values"]
+
+
+@dataclass(frozen=True)
+class ChunkHeader:
+    """What a chunk file says about itself.
+
+    Attributes:
+        num_samples: Samples in it.
+        spec: What a sample is.
+        arrays: Where each array lies, without padding.
+        size_bytes: Of the whole file.
+        about_json: What made it, for people: see `about`.
+    """
+
+    num_samples: int
+    spec: Spec
+    arrays: Mapping[str, ArrayPlace]
+    size_bytes: int
+    about_json: str
+
+    @property
+    def about(self) -> Mapping[str, Any]:
+        """What made it: url, row groups, rows, key."""
+        about: Mapping[str, Any] = json.loads(self.about_json)
+        return about
+
+
+def read_header(file: Path | str | int, *, file_bytes: int | None = None) -> ChunkHeader:
+    """Return the header of a chunk file, after checking its own checksum and the length of the file.
+
+    Bytes of arrays are not looked at: `check_arrays` does that.
+
+    Args:
+        file: Path, or a descriptor open for reading.
+        file_bytes: How long the file is, for who has just asked.
+
+    Raises:
+        ChunkCorruptError: It is no chunk file, one of another format version, cut short, or damaged in the header.
+        OSError: It cannot be read.
+    """
+    if isinstance(file, int):
+        num_bytes = os.fstat(file).st_size if file_bytes is None else file_bytes
+        return _read_header(file, num_bytes, Path(f"/dev/fd/{file}"))
+    with opened(Path(file)) as fd:
+        return _read_header(fd, os.fstat(fd).st_size, Path(file))
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[int]:
+    """Give a descriptor of the file at `path`, open for reading, for the length of a with block."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _read_header(fd: int, file_bytes: int, path: Path) -> ChunkHeader:
+    def damaged(what: str) -> ChunkCorruptError:
+        return ChunkCorruptError(f"{path} {what}", path=path)
+
+    head = os.pread(fd, _FIRST_READ_BYTES, 0)
+    num_bytes = 8 + int.from_bytes(head[:8], "little")
+    if len(head) < 8 or num_bytes > min(file_bytes, _MAX_HEADER_BYTES):
+        raise damaged(f"is no chunk file or is cut short: {file_bytes} bytes")
+    if num_bytes > len(head):
+        head += os.pread(fd, num_bytes - len(head), len(head))
+    head = head[:num_bytes]
+    if head[_CHECKSUM_AT : _CHECKSUM_AT + 16] != _header_checksum(head):
+        raise damaged("is no chunk file or is damaged: the header's checksum differs")
+    try:
+        content = json.loads(head[8:])
+        metadata = content["__metadata__"]
+        version = metadata["format_version"]
+        if version not in _VERSIONS:
+            raise damaged(f"has chunk format {version}, this version of Stoker reads {', '.join(_VERSIONS)}")
+        checksums = json.loads(metadata["checksums"])
+        arrays = {name: _place(num_bytes, content[name], checksum) for name, checksum in checksums.items()}
+        ends = [item["data_offsets"][1] for name, item in content.items() if name != "__metadata__"]
+        spec, names = _parse_spec(metadata["spec"])
+        if arrays.keys() != names:
+            raise damaged(f"keeps lists as chunk format {version} did, which this version of Stoker does not read")
+        header = ChunkHeader(
+            num_samples=int(metadata["num_samples"]),
+            spec=spec,
+            arrays=arrays,
+            size_bytes=num_bytes + max(ends, default=0),
+            about_json=str(metadata["about"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise damaged(f"cannot be read as a chunk: {error!r}") from error
+    if header.size_bytes != file_bytes:
+        raise damaged(f"has {file_bytes} bytes, its header says {header.size_bytes}")
+    return header
+
+
+def _place(data_start: int, item: Mapping[str, Any], checksum: str) -> ArrayPlace:
+    begin, end = item["data_offsets"]
+    place = ArrayPlace(data_start + begin, _NUMPY_DTYPES[item["dtype"]], tuple(item["shape"]), checksum)
+    if place.size_bytes != end - begin:
+        raise ValueError(f"an array of {place.size_bytes} bytes in {end - begin}")
+    return place
+
+
+@lru_cache(maxsize=256)
+def _parse_spec(text: str) -> tuple[Spec, frozenset[str]]:
+    """Return the spec of a header and which arrays it takes; the chunks of a data set share them."""
+    spec = Spec.from_json(json.loads(text))
+    return spec, frozenset([*record_names(spec), *list_names(spec)])
+
+
+_buffers = threading.local()
+
+
+def check_arrays(fd: int, header: ChunkHeader, *, path: Path, ahead: Readahead | None = None) -> None:
+    """Read all arrays and compare their checksums. One buffer a thread is kept for it.
+
+    Read, not mapped: a disk that fails is then an error here, where a map would end the process.
+
+    Args:
+        fd: Open for reading.
+        header: Of the file.
+        path: Of the file, for errors.
+        ahead: Brings in what is read; None leaves that to the system.
+
+    Raises:
+        ChunkCorruptError: An array is not what was published; it names the array.
+    """
+    buffer: bytearray | None = getattr(_buffers, "check", None)
+    if buffer is None:
+        buffer = _buffers.check = bytearray(_CHECK_BYTES)
+    view = memoryview(buffer)
+    for name, place in header.arrays.items():
+        digest = xxhash.xxh3_64()
+        at, end = place.offset_bytes, place.offset_bytes + place.size_bytes
+        while at < end:
+            piece = view[: min(end - at, _CHECK_BYTES)]
+            if ahead is not None:
+                ahead.reach(at + len(piece))
+            try:
+                num_bytes = os.preadv(fd, [piece], at)
+            except OSError as error:
+                raise ChunkCorruptError(f"{path} cannot be read: {error}", path=path) from error
+            if num_bytes == 0:
+                raise ChunkCorruptError(f"{path} ends inside of {name!r}", path=path)
+            digest.update(piece[:num_bytes])
+            at += num_bytes
+        if digest.hexdigest() != place.checksum:
+            raise ChunkCorruptError(f"{path} is damaged: the checksum of {name!r} differs", path=path)
+
+
+def read_lengths(fd: int, header: ChunkHeader, entry: Entry) -> npt.NDArray[np.int64]:
+    """Return how many values, or inner lists, a ragged field has in each row of its table; values are not read.
+
+    Args:
+        fd: Open for reading.
+        header: Of the file.
+        entry: The field, as the header has it.
+    """
+    for name, table in zip(table_names(header.spec), header.spec.tables, strict=True):
+        for i, one in enumerate(table.strip, start=1):
+            if one.name == entry.name:
+                places = _read_array(fd, header.arrays[strip_names(name)[0]])
+                return places[:, i].astype(np.int64)
+    return np.diff(_read_array(fd, header.arrays[array_names(entry)[0]]))
+
+
+def _read_array(fd: int, place: ArrayPlace) -> Array:
+    array = np.empty(place.shape, dtype=place.dtype)
+    rest, at = array.data.cast("B") if array.nbytes else memoryview(b""), place.offset_bytes
+    while rest:
+        num_bytes = os.preadv(fd, [rest], at)
+        rest, at = rest[num_bytes:], at + num_bytes
+    return array

@@ -1,0 +1,289 @@
+"""The tables of a chunk: its fields, those that neighbours share once a run, and packed as they are read.
+
+    samples   query_id  ┆ 7 7 7 │ 9 9 │ 4 ┆        run   ┆ 0 0 0 1 1 2 ┆        query_id  ┆ 7 9 4 ┆
+              q_price   ┆ a a a │ b b │ b ┆   ─►   label ┆ 1 0 0 0 1 0 ┆        q_price   ┆ a b b ┆
+              label     ┆ 1 0 0 │ 0 1 │ 0 ┆        one row a sample             one row a run
+
+    columns   dense     ┆ a a a … │ b b b … ┆      records  ┆ 7 a b ┆ 8 a b ┆ 9 a b ┆
+              id        ┆ 7 8 9 … ┆           ─►   the fixed-width fields of a row side by side
+
+    lists     a         ┆ 1 1 1 │ 2 │ 3 3 ┆        strips   ┆ 1 1 1 x │ 2 y y │ 3 3 ┆
+              b         ┆ x │ y y │ ┆         ─►   places   ┆ 0 3 1 │ 4 1 2 │ 7 2 0 ┆
+                                                   where those of a row lie, and how many values of each field
+
+A run ends where any bit of any field that is shared changes, so every sample gets back exactly what it had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stoker._native import ListPacker, RecordPacker, mark_changes
+from stoker.cache.format import RECORDS, table_names
+from stoker.errors import FieldError
+from stoker.offsets import offsets_of, ranges
+from stoker.source.columns import BatchColumns, Packable, Pieces, Stack, in_pieces, joined
+from stoker.spec import Array, Entry, Ragged, Spec, run_name
+
+# The lists of a row begin at a multiple of it, and are counted in it: the widest number there is.
+STRIP_UNIT_BYTES = 8
+_MOST_NUMBER = 2**32 - 1
+
+Places = npt.NDArray[np.uint32]
+Bools = npt.NDArray[np.bool_]
+Index = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class ChunkTable:
+    """Some fields of a chunk, with rows of their own.
+
+    Attributes:
+        name: Of the array of its records.
+        spec: What a row is.
+        num_rows: Samples of the chunk, or runs of them that share values.
+        arrays: The fields, which fit the spec.
+    """
+
+    name: str
+    spec: Spec
+    num_rows: int
+    arrays: Packable
+
+    @cached_property
+    def strips(self) -> Strips | None:
+        """Its lists that lie side by side; None without any.
+
+        Raises:
+            FieldError: They are more than a chunk can hold.
+        """
+        return make_strips(self.spec, self.arrays)
+
+
+def split(arrays: Packable, spec: Spec, *, num_samples: int) -> list[ChunkTable]:
+    """Return the tables that keep the fields of a chunk, in the order of `spec.tables`.
+
+    Args:
+        arrays: All fields, each with N rows.
+        spec: What a sample is; the arrays fit it.
+        num_samples: N.
+    """
+    own, *shared = spec.tables
+    if not shared:
+        return [ChunkTable(RECORDS, spec, num_samples, arrays)]
+    names = table_names(spec)
+    kept: dict[str, Array | Ragged | Stack | Pieces] = {
+        entry.name: arrays[entry.name] for entry in spec if not entry.shared_by
+    }
+    tables = []
+    for key, name, table in zip(spec.keys, names[1:], shared, strict=True):
+        whole = {entry.name: joined(arrays[entry.name]) for entry in table}  # looked at, and then taken from
+        begins = find_begins(list(whole.values()), num_rows=num_samples)
+        kept[run_name(key)] = (np.cumsum(begins) - 1).astype(np.uint32)
+        rows = np.flatnonzero(begins)
+        taken = {name: take_rows(field, rows) for name, field in whole.items()}
+        tables.append(ChunkTable(name, table, len(rows), taken))
+    return [ChunkTable(RECORDS, own, num_samples, kept), *tables]
+
+
+def find_begins(fields: Sequence[Array | Ragged | Stack | Pieces], *, num_rows: int) -> Bools:
+    """Return which rows begin a run: the first one, and each of which a bit differs from the row before. Shape [N].
+
+    Args:
+        fields: Each with N rows.
+        num_rows: N.
+    """
+    begins = np.zeros(num_rows, dtype=np.bool_)
+    begins[:1] = True
+    for field in map(joined, fields):
+        if isinstance(field, Ragged):
+            _mark_lists(field, begins)
+        elif isinstance(field, Stack):
+            _mark_stack(field, begins)
+        else:
+            _mark_array(field, begins)
+    return begins
+
+
+def _mark_array(array: Array, begins: Bools) -> None:
+    width = array.dtype.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
+    if not width or not len(array):
+        return
+    rows = np.ascontiguousarray(array).reshape(-1)
+    if width <= 8 and width & (width - 1) == 0:  # a number or as wide: NumPy compares them at the speed of memory
+        numbers = rows.view(f"u{width}")
+        begins[1:] |= numbers[1:] != numbers[:-1]
+        return
+    starts = np.arange(len(array) + 1, dtype=np.int64) * width
+    mark_changes(rows.view(np.uint8), starts, begins)
+
+
+def _mark_stack(stack: Stack, begins: Bools) -> None:
+    before: list[Array] = []
+    for piece in stack.pieces:
+        for column in piece.columns:
+            _mark_array(column, begins[piece.start : piece.stop])
+        if len(piece.columns[0]) == 0:
+            continue
+        # Pieces may differ in how wide their integers still are: what is compared is what they become.
+        first = [column[:1].astype(stack.dtype) for column in piece.columns]
+        if any(a.tobytes() != b.tobytes() for a, b in zip(before, first, strict=False)):
+            begins[piece.start] = True
+        before = [column[-1:].astype(stack.dtype) for column in piece.columns]
+
+
+def _mark_lists(ragged: Ragged, begins: Bools) -> None:
+    starts: Index = np.ascontiguousarray(ragged.offsets)
+    values: Any = ragged.values
+    while isinstance(values, Ragged):
+        # Lists of lists are the same where the inner lists are as long, and all their values the same.
+        mark_changes(np.diff(values.offsets).view(np.uint8), starts * 8, begins)
+        starts, values = values.offsets[starts], values.values
+    width = values.dtype.itemsize * int(np.prod(values.shape[1:], dtype=np.int64))
+    data = np.ascontiguousarray(values).reshape(-1).view(np.uint8) if width and len(values) else np.empty(0, np.uint8)
+    if width:
+        mark_changes(data, starts * width, begins)
+    else:
+        begins[1:] |= np.diff(starts)[1:] != np.diff(starts)[:-1]
+
+
+def take_rows(field: Array | Ragged | Stack, rows: Index) -> Array | Ragged:
+    """Return some rows of a field as new arrays.
+
+    Args:
+        field: With N rows.
+        rows: Rising. Shape [G].
+    """
+    if isinstance(field, Ragged):
+        starts = field.offsets[rows]
+        offsets = offsets_of(field.offsets[rows + 1] - starts)
+        return Ragged(take_rows(field.values, ranges(starts, offsets)), offsets)
+    if isinstance(field, Stack):
+        taken = np.empty((len(rows), int(np.prod(field.shape[1:], dtype=np.int64))), field.dtype)
+        for piece in field.pieces:
+            low, high = np.searchsorted(rows, [piece.start, piece.stop])
+            for j, column in enumerate(piece.columns):
+                taken[low:high, j] = column[rows[low:high] - piece.start]
+        return taken.reshape(len(rows), *field.shape[1:])
+    return np.take(field, rows, axis=0)
+
+
+def record_packer(fields: Packable, spec: Spec) -> RecordPacker:
+    """Return what packs the records of a chunk, some rows at a time.
+
+    Args:
+        fields: Those of the spec at least, which they fit. They must outlive the packer.
+        spec: What a sample is.
+    """
+    packer = RecordPacker(spec.record_bytes)
+    for entry in spec.fixed:
+        if not entry.value_bytes:
+            continue
+        packer.add_field(spec.record_offsets[entry.name], entry.dtype.itemsize)
+        field = fields[entry.name]
+        assert not isinstance(field, Ragged)
+        if not isinstance(field, Stack):
+            for array in in_pieces(field).arrays:
+                packer.add_arrays([array])
+            continue
+        for piece in field.pieces:
+            columns = piece.columns
+            if isinstance(columns, BatchColumns):
+                kind = columns.dtype
+                packer.add_batch(columns.outline.exported, columns.numbers, kind.itemsize, kind.kind == "i")
+            else:
+                packer.add_arrays(columns)
+    return packer
+
+
+@dataclass(frozen=True, eq=False)
+class Strips:
+    """The lists of N rows, of several fields, about to be laid side by side.
+
+    Attributes:
+        entries: The fields, in the order in which they lie in a strip.
+        lists: Of each field; the values as `Pieces`.
+        places: Of each row: where its strip begins, in units of 8 bytes, and how many values of each field it has.
+            Shape [N, 1 + F].
+        size_bytes: Of all strips.
+    """
+
+    entries: tuple[Entry, ...]
+    lists: tuple[Ragged, ...]
+    places: Places
+    size_bytes: int
+
+    @cached_property
+    def _packer(self) -> ListPacker:
+        packer = ListPacker()
+        for entry, lists in zip(self.entries, self.lists, strict=True):
+            packer.add_field(np.ascontiguousarray(lists.offsets), entry.value_bytes, lists.values.arrays)
+        return packer
+
+    @cached_property
+    def _begins(self) -> npt.NDArray[np.int64]:
+        """Where the strip of each row begins, and the last one ends, in units. Shape [N + 1]."""
+        return np.append(self.places[:, 0], self.size_bytes // STRIP_UNIT_BYTES).astype(np.int64)
+
+    def fitting(self, start: int, num_bytes: int) -> int:
+        """Return the row up to which strips fit into so many bytes, from `start` on."""
+        most = int(self._begins[start]) + num_bytes // STRIP_UNIT_BYTES
+        return int(np.searchsorted(self._begins, most, side="right")) - 1
+
+    def num_bytes(self, start: int, stop: int) -> int:
+        """Return how many bytes the strips of rows [start, stop) take."""
+        return int(self._begins[stop] - self._begins[start]) * STRIP_UNIT_BYTES
+
+    def pieces(self, row: int, piece_bytes: int) -> Iterator[memoryview]:
+        """Yield the strip of a row, its lists as they are, at most so many bytes at a time."""
+        num_bytes = self.num_bytes(row, row + 1)
+        for lists in self.lists:
+            content = _bytes_of(lists.values[lists.offsets[row] : lists.offsets[row + 1]])
+            num_bytes -= len(content)
+            for begin in range(0, len(content), piece_bytes):
+                yield content[begin : begin + piece_bytes].data
+        yield memoryview(bytes(num_bytes))
+
+    def lay(self, block: Array, start: int, stop: int) -> None:
+        """Lay the strips of rows [start, stop) at the beginning of `block`, uint8."""
+        self._packer.pack(block, self.places, start, stop)
+
+
+def make_strips(spec: Spec, arrays: Packable) -> Strips | None:
+    """Return the strips of a table; None where its lists do not lie side by side.
+
+    Raises:
+        FieldError: They are more than can be counted.
+    """
+    if not spec.strip:
+        return None
+    lists = []
+    for entry in spec.strip:
+        field = arrays[entry.name]
+        assert isinstance(field, Ragged)
+        lists.append(Ragged(in_pieces(field.values), field.offsets))
+    counts = [np.diff(one.offsets) for one in lists]
+    num_bytes = sum(count * entry.value_bytes for entry, count in zip(spec.strip, counts, strict=True))
+    ends = offsets_of(-(-num_bytes // STRIP_UNIT_BYTES))
+    if max(int(ends[-1]), *(int(count.max(initial=0)) for count in counts)) > _MOST_NUMBER:
+        names = ", ".join(entry.name for entry in spec.strip)
+        raise FieldError(
+            f"the lists of one chunk take {int(ends[-1]) * STRIP_UNIT_BYTES:,} bytes in the fields {names}; 32 GiB are "
+            "the most: make chunks smaller by chunk_size=",
+            columns=[entry.name for entry in spec.strip],
+        )
+    places = np.stack([ends[:-1], *counts], axis=1).astype(np.uint32)
+    return Strips(spec.strip, tuple(lists), places, int(ends[-1]) * STRIP_UNIT_BYTES)
+
+
+def _bytes_of(values: Array) -> Array:
+    """Return contiguous values as uint8."""
+    if not values.nbytes:
+        return np.empty(0, dtype=np.uint8)
+    return values.reshape(-1).view(np.uint8)
