@@ -28,10 +28,10 @@ auto without_lock(bool is_long, Work work) {
 }
 
 struct Room {
-  Array<uint8_t> words, values, valid;
+  Array<uint8_t> bytes, values, valid;
   Array<int64_t> offsets;
 
-  Target target() const { return {words, values, valid, offsets}; }
+  Target target() const { return {bytes, values, valid, offsets}; }
 };
 
 // Pages of one column chunk, or of what is there of it.
@@ -101,27 +101,27 @@ class Pages {
   int64_t end_ = 0;
 };
 
-int64_t words_of(const Array<const uint8_t>& plain, const Array<int32_t>& lengths, const Array<uint8_t>& words) {
+int64_t split_byte_arrays(const Array<const uint8_t>& plain, const Array<int32_t>& lengths, const Array<uint8_t>& bytes) {
   Page page;
   page.plain_bytes = static_cast<int64_t>(plain.size());
   return without_lock(page.plain_bytes > kFewPlainBytes,
-                      [&] { return decode_words(page, plain, Codec::kUncompressed, lengths, words); });
+                      [&] { return split_page(page, plain, Codec::kUncompressed, lengths, bytes); });
 }
 
 void bind_pages(nb::module_& module) {
   nb::class_<Column>(module, "Column", "What the decoder of pages is to know of a column.")
       .def("__init__",
-           [](Column* self, int64_t width, int full, int empty, bool is_list, bool is_bit, bool is_words) {
-             if (width < 1 || (is_words && width != 4) || (is_bit && width != 1) || (is_list && (full < 1 || full > 3)))
+           [](Column* self, int64_t width, int full, int empty, bool is_list, bool is_bit, bool is_binary) {
+             if (width < 1 || (is_binary && width != 4) || (is_bit && width != 1) || (is_list && (full < 1 || full > 3)))
                throw std::invalid_argument("there is no such column");
-             new (self) Column{width, full, empty, is_list, is_bit, is_words};
+             new (self) Column{width, full, empty, is_list, is_bit, is_binary};
            },
            nb::arg("width"), nb::arg("full"), nb::arg("empty"), nb::arg("is_list"), nb::arg("is_bit"),
-           nb::arg("is_words"))
+           nb::arg("is_binary"))
       .def_ro("width", &Column::width)
       .def_ro("is_list", &Column::is_list)
       .def_ro("is_bit", &Column::is_bit)
-      .def_ro("is_words", &Column::is_words)
+      .def_ro("is_binary", &Column::is_binary)
       .def_prop_ro("may_be_null", [](const Column& self) { return self.full > 0; });
   nb::class_<Page>(module, "Page", "What the header of a page says.")
       .def_ro("at", &Page::at)
@@ -135,7 +135,7 @@ void bind_pages(nb::module_& module) {
       .def_prop_ro("is_dictionary", [](const Page& self) { return self.kind == kDictionary; });
   nb::class_<PageTotals>(module, "PageTotals", "What is to be known of some pages before they are decoded.")
       .def_ro("num_entries", &PageTotals::num_entries)
-      .def_ro("num_words", &PageTotals::num_words)
+      .def_ro("num_dictionary_values", &PageTotals::num_dictionary_values)
       .def_ro("most_bytes", &PageTotals::most_bytes)
       .def_ro("plain_bytes", &PageTotals::plain_bytes)
       .def_ro("has_checksums", &PageTotals::has_checksums)
@@ -145,13 +145,14 @@ void bind_pages(nb::module_& module) {
       .def_rw("rows", &Progress::rows)
       .def_rw("values", &Progress::values)
       .def_rw("nulls", &Progress::nulls)
-      .def_rw("words", &Progress::words);
+      .def_rw("dictionary_values", &Progress::dictionary_values)
+      .def_rw("string_bytes", &Progress::string_bytes);
   nb::class_<Room>(module, "Room", "Arrays that values go to: uint8, uint8, uint8 and int64.")
       .def("__init__",
-           [](Room* self, Array<uint8_t> words, Array<uint8_t> values, Array<uint8_t> valid, Array<int64_t> offsets) {
-             new (self) Room{std::move(words), std::move(values), std::move(valid), std::move(offsets)};
+           [](Room* self, Array<uint8_t> bytes, Array<uint8_t> values, Array<uint8_t> valid, Array<int64_t> offsets) {
+             new (self) Room{std::move(bytes), std::move(values), std::move(valid), std::move(offsets)};
            },
-           nb::arg("words"), nb::arg("values"), nb::arg("valid"), nb::arg("offsets"));
+           nb::arg("bytes"), nb::arg("values"), nb::arg("valid"), nb::arg("offsets"));
   nb::class_<Pages>(module, "Pages", "The pages that lie one behind the other in `content` as a whole.")
       .def("__init__", [](Pages* self, Array<const uint8_t> content) { new (self) Pages(std::move(content)); },
            nb::arg("content"))
@@ -170,7 +171,7 @@ void bind_pages(nb::module_& module) {
            "Decode pages behind what is decoded; False where one is not as it should be, or not known.")
       .def("decode_plain", &Pages::decode_plain, nb::arg("i"), nb::arg("content"), nb::arg("column"), nb::arg("room"),
            nb::arg("progress"), "Decode a page that was decompressed before.");
-  module.def("words_of", &words_of, nb::arg("plain"), nb::arg("lengths"), nb::arg("words"),
+  module.def("split_byte_arrays", &split_byte_arrays, nb::arg("plain"), nb::arg("lengths"), nb::arg("bytes"),
              "Take a page of byte arrays apart; return how many bytes they have, -1 where they are cut short.");
   module.def("can_decompress", [](int64_t codec) { return can_decompress(static_cast<Codec>(codec)); },
              nb::arg("codec"), "Whether pages of a codec, a number of the format, are decompressed here.");
@@ -203,8 +204,8 @@ class Chunks {
   std::optional<Size> lay_out(std::vector<Column> columns, int64_t num_rows, const Array<const int64_t>& num_values,
                               const Array<const int64_t>& most_bytes) {
     if (!chunks_.lay_out(std::move(columns), num_rows, num_values, most_bytes)) return {};
-    const auto [words, values, valid, offsets] = chunks_.size();
-    return Size{words, values, valid, offsets};
+    const auto [bytes, values, valid, offsets] = chunks_.size();
+    return Size{bytes, values, valid, offsets};
   }
 
   std::vector<Outcome> decode(int64_t codec, const Room& room) const {
@@ -234,7 +235,7 @@ void bind_parquet(nb::module_& module) {
            nb::arg("content"), nb::arg("borders"))
       .def("lay_out", &Chunks::lay_out, nb::arg("columns"), nb::arg("num_rows"), nb::arg("num_values"),
            nb::arg("most_bytes"),
-           "Return how much room words, values, validity and offsets take; None where each must be tried by itself.")
+           "Return how much room bytes, values, validity and offsets take; None where each must be tried by itself.")
       .def("decode", &Chunks::decode, nb::arg("codec"), nb::arg("room"),
            "Return of each column: is it decoded, its values and nulls, where values, validity and offsets begin.");
   module.def(

@@ -4,18 +4,18 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::vector<uint8_t> content = fuzz::Input(data, size).rest();
-  std::vector<stoker::Page> pages;
-  const int64_t end = stoker::scan_pages(content, pages);
+  std::vector<stoker::parquet::Page> pages;
+  const int64_t end = stoker::parquet::scan_pages(content, pages);
   int64_t at = 0;
-  for (const stoker::Page& page : pages) {
+  for (const stoker::parquet::Page& page : pages) {
     MUST(page.at > at && page.stored_bytes >= 0 && page.plain_bytes >= 0 && page.num_entries >= 0);
     MUST(page.definition_bytes >= 0 && page.repetition_bytes >= 0 && page.level_bytes() <= page.stored_bytes);
     at = page.at + page.stored_bytes;
   }
   MUST(at == end && end <= static_cast<int64_t>(content.size()));
-  const stoker::PageTotals totals = stoker::totals_of(pages);
+  const stoker::parquet::PageTotals totals = stoker::parquet::totals_of(pages);
   MUST(totals.most_bytes <= totals.plain_bytes && totals.num_entries >= 0);
-  stoker::Page first;
-  if (stoker::read_page_header(content, first)) MUST(first.at <= static_cast<int64_t>(content.size()));
+  stoker::parquet::Page first;
+  if (stoker::parquet::read_page_header(content, first)) MUST(first.at <= static_cast<int64_t>(content.size()));
   return 0;
 }

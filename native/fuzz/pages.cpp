@@ -7,8 +7,8 @@
 
 namespace {
 
-using stoker::Codec;
-using stoker::Column;
+using stoker::parquet::Codec;
+using stoker::parquet::Column;
 
 constexpr int64_t kMost = 1 << 16;  // callers compare what pages promise with what the footer does
 
@@ -20,17 +20,17 @@ Column choose_column(fuzz::Input& input) {
   column.full = static_cast<int>(column.is_list ? 1 + input.below(3) : input.below(2));
   column.empty = static_cast<int>(input.below(4)) - 1;
   column.is_bit = kind == 1;
-  column.is_words = kind == 2;
+  column.is_binary = kind == 2;
   if (column.is_bit) column.width = 1;
-  if (column.is_words) column.width = 4;
+  if (column.is_binary) column.width = 4;
   return column;
 }
 
 struct Room {
-  std::vector<uint8_t> words, values, valid;
+  std::vector<uint8_t> bytes, values, valid;
   std::vector<int64_t> offsets;
 
-  stoker::Target target() { return {words, values, valid, offsets}; }
+  stoker::parquet::Target target() { return {bytes, values, valid, offsets}; }
 };
 
 }  // namespace
@@ -43,24 +43,24 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const int64_t num_rows = input.below(256);
   const std::vector<uint8_t> content = input.rest();
 
-  std::vector<stoker::Page> pages;
-  stoker::scan_pages(content, pages);
-  const stoker::PageTotals totals = stoker::totals_of(pages);
-  if (totals.plain_bytes > kMost || totals.num_entries > kMost || totals.num_words > kMost) return 0;
+  std::vector<stoker::parquet::Page> pages;
+  stoker::parquet::scan_pages(content, pages);
+  const stoker::parquet::PageTotals totals = stoker::parquet::totals_of(pages);
+  if (totals.plain_bytes > kMost || totals.num_entries > kMost || totals.num_dictionary_values > kMost) return 0;
 
   const auto make_room = [&] {
     const size_t num = static_cast<size_t>(totals.num_entries * column.width);
-    const size_t num_words = static_cast<size_t>(column.is_words ? totals.plain_bytes : totals.num_words * column.width);
-    return Room{std::vector<uint8_t>(num_words), std::vector<uint8_t>(num),
+    const size_t num_dictionary_values = static_cast<size_t>(column.is_binary ? totals.plain_bytes : totals.num_dictionary_values * column.width);
+    return Room{std::vector<uint8_t>(num_dictionary_values), std::vector<uint8_t>(num),
                 std::vector<uint8_t>(column.has_nulls() ? static_cast<size_t>(num_rows) : 0),
                 std::vector<int64_t>(column.is_list ? static_cast<size_t>(num_rows) + 1 : 0)};
   };
   Room together = make_room(), single = make_room();
-  stoker::Progress progress, step;
-  const bool is_done = stoker::decode_pages(pages, content, codec, column, together.target(), progress);
+  stoker::parquet::Progress progress, step;
+  const bool is_done = stoker::parquet::decode_pages(pages, content, codec, column, together.target(), progress);
   bool is_done_singly = true;
-  for (const stoker::Page& page : pages) {
-    is_done_singly = stoker::decode_pages({&page, 1}, content, codec, column, single.target(), step);
+  for (const stoker::parquet::Page& page : pages) {
+    is_done_singly = stoker::parquet::decode_pages({&page, 1}, content, codec, column, single.target(), step);
     if (!is_done_singly) break;
   }
   MUST(is_done == is_done_singly);
@@ -68,10 +68,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 
   const int64_t borders[] = {0, static_cast<int64_t>(content.size())}, num_values[] = {totals.num_entries};
   const int64_t most_bytes[] = {totals.most_bytes};
-  stoker::ColumnChunks chunks(content, borders);
+  stoker::parquet::ColumnChunks chunks(content, borders);
   if (!chunks.lay_out({column}, num_rows, num_values, most_bytes)) return 0;
-  const auto [words, values, valid, offsets] = chunks.size();
-  Room all{std::vector<uint8_t>(static_cast<size_t>(words)), std::vector<uint8_t>(static_cast<size_t>(values)),
+  const auto [bytes, values, valid, offsets] = chunks.size();
+  Room all{std::vector<uint8_t>(static_cast<size_t>(bytes)), std::vector<uint8_t>(static_cast<size_t>(values)),
            std::vector<uint8_t>(static_cast<size_t>(valid)), std::vector<int64_t>(static_cast<size_t>(offsets))};
   const auto outcome = chunks.decode(codec, all.target()).front();
   if (outcome.is_done && is_done)

@@ -2,7 +2,7 @@
 
 #include "input.h"
 
-using stoker::ThriftReader;
+using stoker::parquet::ThriftReader;
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   fuzz::Input input(data, size);
@@ -13,7 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   MUST(whole.at() <= bytes.size());
   if (whole.failed()) return 0;
   // What was passed as a whole is as long when its fields are passed one by one.
-  if (type != stoker::kStruct) return 0;
+  if (type != stoker::parquet::kStruct) return 0;
   ThriftReader single(bytes);
   for (ThriftReader::Field field; single.next(field);) single.skip(field.type);
   MUST(!single.failed() && single.at() == whole.at());

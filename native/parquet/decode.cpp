@@ -88,11 +88,11 @@ bool decode_bits(int64_t encoding, int64_t num, Body body, uint8_t* out) {
 }
 
 bool decode_dictionary(const Page& page, Body body, const Column& column, const Target& target, Progress& progress) {
-  if ((page.encoding != kPlain && page.encoding != kPlainDictionary) || progress.words) return false;
+  if ((page.encoding != kPlain && page.encoding != kPlainDictionary) || progress.dictionary_values) return false;
   const int64_t num_bytes = page.num_entries * column.width;
-  if (num_bytes > body.size() || num_bytes > static_cast<int64_t>(target.words.size())) return false;
-  if (num_bytes) std::memcpy(target.words.data(), body.at, static_cast<size_t>(num_bytes));
-  progress.words = page.num_entries;
+  if (num_bytes > body.size() || num_bytes > static_cast<int64_t>(target.bytes.size())) return false;
+  if (num_bytes) std::memcpy(target.bytes.data(), body.at, static_cast<size_t>(num_bytes));
+  progress.dictionary_values = page.num_entries;
   return true;
 }
 
@@ -106,10 +106,10 @@ bool decode_values(const Page& page, int64_t num, Body body, const Column& colum
     if (body.size() < 1) return false;
     const int bits = *body.at;
     if (bits > 32) return false;
-    const Runs places(body.at + 1, body.end);
-    if (column.is_words) return take_places(places, num, bits, progress.words, body.limit, out);
-    const int64_t num_words = std::min(progress.words, static_cast<int64_t>(target.words.size()) / width);
-    return look_up(places, num, bits, target.words.data(), num_words, width, body.limit, out);
+    const Runs indices(body.at + 1, body.end);
+    if (column.is_binary) return read_indices(indices, num, bits, progress.dictionary_values, body.limit, out);
+    const int64_t most = std::min(progress.dictionary_values, static_cast<int64_t>(target.bytes.size()) / width);
+    return look_up(indices, num, bits, target.bytes.data(), most, width, body.limit, out);
   }
   if (page.encoding == kByteStreamSplit) {
     if (num * width != body.size()) return false;
@@ -117,10 +117,10 @@ bool decode_values(const Page& page, int64_t num, Body body, const Column& colum
     return true;
   }
   if (page.encoding != kPlain) return false;
-  if (column.is_words) {
-    const auto room = target.words.subspan(std::min(static_cast<size_t>(progress.words), target.words.size()));
-    const int64_t num_bytes = take_words_apart(body, num, out, room);
-    progress.words += std::max<int64_t>(0, num_bytes);
+  if (column.is_binary) {
+    const auto room = target.bytes.subspan(std::min(static_cast<size_t>(progress.string_bytes), target.bytes.size()));
+    const int64_t num_bytes = split_byte_arrays(body, num, out, room);
+    progress.string_bytes += std::max<int64_t>(0, num_bytes);
     return num_bytes >= 0;
   }
   if (num * width > body.size()) return false;
@@ -211,13 +211,13 @@ bool decode_plain_page(const Page& page, std::span<const uint8_t> content, const
   return decode_page(page, content, Codec::kUncompressed, Scratch(0), column, target, progress);
 }
 
-int64_t decode_words(const Page& page, std::span<const uint8_t> stored, Codec codec, std::span<int32_t> lengths,
-                     std::span<uint8_t> words) {
+int64_t split_page(const Page& page, std::span<const uint8_t> stored, Codec codec, std::span<int32_t> lengths,
+                   std::span<uint8_t> bytes) {
   Content content;
   const Scratch scratch = scratch_for(totals_of({&page, 1}), codec);
   if (!open_page(page, stored, codec, scratch, content)) return -1;
   auto* out = reinterpret_cast<uint8_t*>(lengths.data());
-  return take_words_apart(content.body, static_cast<int64_t>(lengths.size()), out, words);
+  return split_byte_arrays(content.body, static_cast<int64_t>(lengths.size()), out, bytes);
 }
 
 ColumnChunks::ColumnChunks(std::span<const uint8_t> content, std::span<const int64_t> borders) : content_(content) {
@@ -251,8 +251,8 @@ bool ColumnChunks::lay_out(std::vector<Column> columns, int64_t num_rows, std::s
     const PageTotals& totals = chunk.totals;
     if (chunk.first_page == chunk.last_page || chunk.end != chunk.bytes || totals.has_checksums) return false;
     if (totals.num_entries != num_values[i] || totals.most_bytes > most_bytes[i]) return false;
-    if (std::max({totals.num_entries, totals.num_words, column.width}) >= kMost) return false;
-    at.words += totals.num_words * column.width;
+    if (std::max({totals.num_entries, totals.num_dictionary_values, column.width}) >= kMost) return false;
+    at.bytes += totals.num_dictionary_values * column.width;
     at.values += aligned(totals.num_entries * column.width);
     if (column.has_nulls()) at.valid += num_rows;
     if (column.is_list) at.offsets += num_rows + 1;
@@ -263,7 +263,7 @@ bool ColumnChunks::lay_out(std::vector<Column> columns, int64_t num_rows, std::s
 
 std::vector<ColumnChunks::Outcome> ColumnChunks::decode(Codec codec, const Target& target) const {
   const Part all = size();
-  if (static_cast<int64_t>(target.words.size()) < all.words || static_cast<int64_t>(target.values.size()) < all.values ||
+  if (static_cast<int64_t>(target.bytes.size()) < all.bytes || static_cast<int64_t>(target.values.size()) < all.values ||
       static_cast<int64_t>(target.valid.size()) < all.valid ||
       static_cast<int64_t>(target.offsets.size()) < all.offsets || parts_.size() != chunks_.size() + 1)
     throw std::invalid_argument("the target must have room for all columns");
@@ -272,7 +272,7 @@ std::vector<ColumnChunks::Outcome> ColumnChunks::decode(Codec codec, const Targe
   for (size_t i = 0; i < chunks_.size(); ++i) {
     const auto [first, last, bytes, end, totals] = chunks_[i];
     const Part &from = parts_[i], &to = parts_[i + 1];
-    const Target here{part_of(target.words, from.words, to.words), part_of(target.values, from.values, to.values),
+    const Target here{part_of(target.bytes, from.bytes, to.bytes), part_of(target.values, from.values, to.values),
                       part_of(target.valid, from.valid, to.valid), part_of(target.offsets, from.offsets, to.offsets)};
     Outcome outcome{false, {}, from};
     outcome.is_done =

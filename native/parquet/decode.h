@@ -15,22 +15,22 @@
 
 namespace stoker::parquet {
 
-// What there is to know of a column. Of strings, values are int32: places in a dictionary, or lengths.
+// What there is to know of a column. Values of a binary one are int32: indices in a dictionary, or lengths of strings.
 struct Column {
   int64_t width;  // bytes of one value; one where it is a bit
   int full;       // definition level of a value: 0 where none may be null
   int empty;      // definition level of an empty list; -1 where there is none
-  bool is_list, is_bit, is_words;
+  bool is_list, is_bit, is_binary;
 
   bool has_nulls() const { return full && !is_list; }
 };
 
 // Where values go.
 struct Target {
-  std::span<uint8_t> words;     // the dictionary, or strings that come without one
-  std::span<uint8_t> values;    // one behind the other, of each row of a flat column
-  std::span<uint8_t> valid;     // of each row, whether it has a value: filled once one has none
-  std::span<int64_t> offsets;   // of lists
+  std::span<uint8_t> bytes;    // of the dictionary; of a binary column, of strings that come without one
+  std::span<uint8_t> values;   // one behind the other, of each row of a flat column
+  std::span<uint8_t> valid;    // of each row, whether it has a value: filled once one has none
+  std::span<int64_t> offsets;  // of lists
 };
 
 // How far a column chunk is decoded.
@@ -38,7 +38,8 @@ struct Progress {
   int64_t rows = 0;
   int64_t values = 0;  // nulls of a flat column among them
   int64_t nulls = 0;
-  int64_t words = 0;   // values of the dictionary, or bytes of strings that came without one
+  int64_t dictionary_values = 0;
+  int64_t string_bytes = 0;  // of strings that came without a dictionary
 };
 
 // Decodes pages, in their order, behind what is decoded already; false where one is not as it should be, or not known.
@@ -49,17 +50,17 @@ bool decode_pages(std::span<const Page> pages, std::span<const uint8_t> content,
 bool decode_plain_page(const Page& page, std::span<const uint8_t> content, const Column& column, const Target& target,
                        Progress& progress);
 
-// Takes a page of byte arrays apart: the dictionary of a column of strings, of as many words as `lengths` has places.
+// Splits a page of byte arrays, the dictionary of a binary column: into as many strings as `lengths` has room for.
 // Returns how many bytes they have; -1 where that is not what the page has.
-int64_t decode_words(const Page& page, std::span<const uint8_t> content, Codec codec, std::span<int32_t> lengths,
-                     std::span<uint8_t> words);
+int64_t split_page(const Page& page, std::span<const uint8_t> content, Codec codec, std::span<int32_t> lengths,
+                   std::span<uint8_t> bytes);
 
 // Small column chunks of a row group, which lie one behind the other: all are decoded at once.
 class ColumnChunks {
  public:
   // Where a column's part begins in each span of the target of all.
   struct Part {
-    int64_t words, values, valid, offsets;
+    int64_t bytes, values, valid, offsets;
   };
   struct Chunk {
     size_t first_page, last_page;

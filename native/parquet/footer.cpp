@@ -25,7 +25,7 @@ void read_statistics(ThriftReader& in, ChunkNumbers& chunk) {
 void read_size_statistics(ThriftReader& in, ChunkNumbers& chunk) {
   for (Field field; in.next(field);) {
     if (field.number == 1 && is_varint(field.type)) {
-      chunk.words_bytes = in.zigzag();
+      chunk.unencoded_bytes = in.zigzag();
       continue;
     }
     if (field.type == kList && (field.number == 2 || field.number == 3)) {

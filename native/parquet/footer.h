@@ -19,7 +19,7 @@ struct ChunkNumbers {
   int64_t type, data_offset, dictionary_offset, compressed_bytes, uncompressed_bytes, null_count, is_encrypted,
       num_repetition_levels, num_definition_levels, has_metadata, min_bytes, max_bytes, codec, num_values,
       encodings,    // a bit for each
-      words_bytes;  // of all strings or binary, decoded
+      unencoded_bytes;  // of all strings or binary, decoded
 };
 
 // Reads a FileMetaData; false where it is corrupt, or has not so many row groups, or columns in each.

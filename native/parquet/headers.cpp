@@ -114,7 +114,7 @@ PageTotals totals_of(std::span<const Page> pages) {
   PageTotals totals;
   for (const Page& page : pages) {
     if (page.kind == kDictionary)
-      totals.num_words = std::max(totals.num_words, page.num_entries);
+      totals.num_dictionary_values = std::max(totals.num_dictionary_values, page.num_entries);
     else
       totals.num_entries += page.num_entries;
     totals.most_bytes = std::max(totals.most_bytes, page.plain_bytes);

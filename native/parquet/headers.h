@@ -34,7 +34,7 @@ struct Page {
 // What is to be known of some pages before they are decoded.
 struct PageTotals {
   int64_t num_entries = 0;       // of pages of values
-  int64_t num_words = 0;         // of a dictionary, the larger one if there are two
+  int64_t num_dictionary_values = 0;         // of a dictionary, the larger one if there are two
   int64_t most_bytes = 0;        // of one page before it was compressed
   int64_t plain_bytes = 0;       // of all of them
   bool has_checksums = false;

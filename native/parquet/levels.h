@@ -1,4 +1,4 @@
-// Runs of small numbers: places in a dictionary, and levels, which say what is null and where lists begin.
+// Runs of small numbers: indices in a dictionary, and levels, which say what is null and where lists begin.
 //
 // Source: Apache Parquet format 2.11: Encodings.md (RLE and bit-packing hybrid); Dremel's levels as in its README.
 #pragma once

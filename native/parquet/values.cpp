@@ -5,63 +5,63 @@ namespace {
 
 constexpr uint64_t kOnes = 0x0101010101010101;
 
-// What a place in a dictionary of values of N bytes becomes: the value.
+// What an index in a dictionary of values of N bytes becomes: the value.
 template <size_t N>
-struct Words {
+struct Values {
   static constexpr int64_t kWidth = N;
   const uint8_t* dictionary;
 
-  STOKER_INLINE void copy(uint64_t place, uint8_t* out) const { move<N>(out, dictionary + place * N); }
+  STOKER_INLINE void copy(uint64_t index, uint8_t* out) const { move<N>(out, dictionary + index * N); }
 };
 
-struct WideWords {
+struct WideValues {
   const uint8_t* dictionary;
   int64_t kWidth;
 
-  STOKER_INLINE void copy(uint64_t place, uint8_t* out) const {
-    std::memcpy(out, dictionary + static_cast<int64_t>(place) * kWidth, static_cast<size_t>(kWidth));
+  STOKER_INLINE void copy(uint64_t index, uint8_t* out) const {
+    std::memcpy(out, dictionary + static_cast<int64_t>(index) * kWidth, static_cast<size_t>(kWidth));
   }
 };
 
-// The place itself.
-struct Places {
+// The index itself.
+struct Indices {
   static constexpr int64_t kWidth = 4;
 
-  STOKER_INLINE void copy(uint64_t place, uint8_t* out) const { store(out, static_cast<uint32_t>(place)); }
+  STOKER_INLINE void copy(uint64_t index, uint8_t* out) const { store(out, static_cast<uint32_t>(index)); }
 };
 
-template <typename W>
-STOKER_INLINE bool look_up_all(Runs& places, int64_t num, int bits, const W words, uint64_t num_words,
+template <typename V>
+STOKER_INLINE bool look_up_all(Runs& indices, int64_t num, int bits, const V values, uint64_t num_values,
                                const uint8_t* limit, uint8_t* out) {
   const uint64_t mask = (uint64_t{1} << bits) - 1;
   while (num > 0) {
-    if (!places.begin_next(bits)) return false;
-    const int64_t n = std::min(num, places.left);
-    if (places.repeats) {
-      const uint64_t place = static_cast<uint64_t>(places.value);
-      if (place >= num_words) return false;
-      for (int64_t i = 0; i < n; ++i) words.copy(place, out + i * words.kWidth);
+    if (!indices.begin_next(bits)) return false;
+    const int64_t n = std::min(num, indices.left);
+    if (indices.repeats) {
+      const uint64_t index = static_cast<uint64_t>(indices.value);
+      if (index >= num_values) return false;
+      for (int64_t i = 0; i < n; ++i) values.copy(index, out + i * values.kWidth);
     } else {
-      const uint8_t* packed = places.packed;
+      const uint8_t* packed = indices.packed;
       // So many of them can be read eight bytes at a time.
       const int64_t room = limit - packed - 8;
       const int64_t safe = room < 0 ? 0 : bits == 0 ? n : std::min(n, (room * 8 + 7) / bits + 1);
       for (int64_t i = 0; i < safe; ++i) {
         const int64_t bit = i * bits;
-        const uint64_t place = (load<uint64_t>(packed + (bit >> 3)) >> (bit & 7)) & mask;
-        if (place >= num_words) return false;
-        words.copy(place, out + i * words.kWidth);
+        const uint64_t index = (load<uint64_t>(packed + (bit >> 3)) >> (bit & 7)) & mask;
+        if (index >= num_values) return false;
+        values.copy(index, out + i * values.kWidth);
       }
       for (int64_t i = safe; i < n; ++i) {
         const int64_t bit = i * bits;
         const uint8_t* at = packed + (bit >> 3);
         const size_t num_left = static_cast<size_t>(std::min<int64_t>(8, limit - at));
-        const uint64_t place = (load_few(at, num_left) >> (bit & 7)) & mask;
-        if (place >= num_words) return false;
-        words.copy(place, out + i * words.kWidth);
+        const uint64_t index = (load_few(at, num_left) >> (bit & 7)) & mask;
+        if (index >= num_values) return false;
+        values.copy(index, out + i * values.kWidth);
       }
     }
-    out += n * words.kWidth;
+    out += n * values.kWidth;
     num -= n;
   }
   return true;
@@ -114,17 +114,17 @@ STOKER_INLINE void spread_numbers(uint8_t* values, int64_t left, int64_t there, 
 }  // namespace
 
 STOKER_VERSIONS
-bool look_up(Runs places, int64_t num, int bits, const uint8_t* dictionary, int64_t num_words, int64_t width,
+bool look_up(Runs indices, int64_t num, int bits, const uint8_t* dictionary, int64_t num_values, int64_t width,
              const uint8_t* limit, uint8_t* out) {
-  const uint64_t most = static_cast<uint64_t>(num_words);
-  if (width == 4) return look_up_all(places, num, bits, Words<4>{dictionary}, most, limit, out);
-  if (width == 8) return look_up_all(places, num, bits, Words<8>{dictionary}, most, limit, out);
-  return look_up_all(places, num, bits, WideWords{dictionary, width}, most, limit, out);
+  const uint64_t most = static_cast<uint64_t>(num_values);
+  if (width == 4) return look_up_all(indices, num, bits, Values<4>{dictionary}, most, limit, out);
+  if (width == 8) return look_up_all(indices, num, bits, Values<8>{dictionary}, most, limit, out);
+  return look_up_all(indices, num, bits, WideValues{dictionary, width}, most, limit, out);
 }
 
 STOKER_VERSIONS
-bool take_places(Runs places, int64_t num, int bits, int64_t num_words, const uint8_t* limit, uint8_t* out) {
-  return look_up_all(places, num, bits, Places{}, static_cast<uint64_t>(num_words), limit, out);
+bool read_indices(Runs indices, int64_t num, int bits, int64_t num_values, const uint8_t* limit, uint8_t* out) {
+  return look_up_all(indices, num, bits, Indices{}, static_cast<uint64_t>(num_values), limit, out);
 }
 
 STOKER_VERSIONS
@@ -150,8 +150,8 @@ void spread(uint8_t* values, int64_t num, int64_t num_there, const uint8_t* vali
   }
 }
 
-int64_t take_words_apart(Body body, int64_t num, uint8_t* lengths, std::span<uint8_t> words) {
-  uint8_t *to = words.data(), *const end = to + words.size();
+int64_t split_byte_arrays(Body body, int64_t num, uint8_t* lengths, std::span<uint8_t> bytes) {
+  uint8_t *to = bytes.data(), *const end = to + bytes.size();
   const uint8_t* at = body.at;
   for (int64_t i = 0; i < num; ++i) {
     if (body.end - at < 4) return -1;
@@ -159,7 +159,7 @@ int64_t take_words_apart(Body body, int64_t num, uint8_t* lengths, std::span<uin
     at += 4;
     if (num_bytes > body.end - at || num_bytes > end - to) return -1;
     store(lengths + i * 4, num_bytes);
-    // Short words by one move: a call costs more than they do. What lies behind them is written over.
+    // Short strings by one move: a call costs more than they do. What lies behind them is written over.
     if (num_bytes <= 16 && body.limit - at >= 16 && end - to >= 16)
       move<16>(to, at);
     else if (num_bytes)
@@ -167,7 +167,7 @@ int64_t take_words_apart(Body body, int64_t num, uint8_t* lengths, std::span<uin
     at += num_bytes;
     to += num_bytes;
   }
-  return to - words.data();
+  return to - bytes.data();
 }
 
 }  // namespace stoker::parquet

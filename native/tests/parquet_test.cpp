@@ -72,7 +72,7 @@ Bytes repeated(uint32_t number, uint64_t count, int width) {
 Bytes behind_length(const Bytes& bytes) { return joined({bytes_of<uint32_t>({static_cast<uint32_t>(bytes.size())}), bytes}); }
 
 struct Decoded {
-  Bytes words, values, valid;
+  Bytes bytes, values, valid;
   std::vector<int64_t> offsets;
   Progress progress;
   bool is_done = false;
@@ -87,11 +87,11 @@ Decoded decoded(const Bytes& content, const Column& column, size_t num_rows, Cod
   Decoded out;
   if (end != static_cast<int64_t>(exact.size()) || totals.num_entries > 1 << 16 || totals.plain_bytes > 1 << 20) return out;
   const size_t width = static_cast<size_t>(column.width);
-  out.words.resize(column.is_words ? static_cast<size_t>(totals.plain_bytes) : static_cast<size_t>(totals.num_words) * width);
+  out.bytes.resize(column.is_binary ? static_cast<size_t>(totals.plain_bytes) : static_cast<size_t>(totals.num_dictionary_values) * width);
   out.values.resize(static_cast<size_t>(totals.num_entries) * width);
   out.valid.resize(column.has_nulls() ? num_rows : 0);
   out.offsets.resize(column.is_list ? num_rows + 1 : 0);
-  out.is_done = decode_pages(pages, exact, codec, column, {out.words, out.values, out.valid, out.offsets}, out.progress);
+  out.is_done = decode_pages(pages, exact, codec, column, {out.bytes, out.values, out.valid, out.offsets}, out.progress);
   return out;
 }
 
@@ -103,7 +103,7 @@ std::vector<T> values_of(const Decoded& found) {
 }
 
 constexpr Column kNumbers{4, 0, -1, false, false, false}, kNullable{4, 1, -1, false, false, false},
-    kLists{4, 3, 1, true, false, false}, kBits{1, 0, -1, false, true, false}, kWords{4, 1, -1, false, false, true},
+    kLists{4, 3, 1, true, false, false}, kBits{1, 0, -1, false, true, false}, kBinary{4, 1, -1, false, false, true},
     kWide{3, 1, -1, false, false, false};
 
 // Column chunks that are sound, each with its column and rows.
@@ -115,20 +115,20 @@ struct Sound {
 
 std::vector<Sound> sound() {
   const Bytes dictionary = page_of(kDictionary, 3, kPlain, bytes_of<int32_t>({7, 8, 9}));
-  const Bytes places = joined({{2}, packed({0, 1, 2, 0, 1, 2, 2, 2}, 2), repeated(1, 4, 2)});
+  const Bytes indices = joined({{2}, packed({0, 1, 2, 0, 1, 2, 2, 2}, 2), repeated(1, 4, 2)});
   const Bytes levels = behind_length(joined({repeated(1, 3, 1), packed({0, 1, 1, 0, 1}, 1)}));
-  const Bytes words = joined({behind_length({'a', 'b'}), behind_length({}), behind_length({'c'})});
+  const Bytes strings = joined({behind_length({'a', 'b'}), behind_length({}), behind_length({'c'})});
   const Bytes repetition = behind_length(packed({0, 1, 0, 0, 1, 1}, 1)), full = behind_length(packed({3, 3, 1, 3, 3, 3}, 2));
   return {
       {page_of(kData, 3, kPlain, bytes_of<int32_t>({1, 2, 3})), kNumbers, 3},
-      {joined({dictionary, page_of(kData, 12, kRleDictionary, places)}), kNumbers, 12},
+      {joined({dictionary, page_of(kData, 12, kRleDictionary, indices)}), kNumbers, 12},
       {page_of(kData, 8, kPlain, joined({levels, bytes_of<int32_t>({1, 2, 3, 4, 5, 6})})), kNullable, 8},
       {page_of(kData, 8, kPlain, joined({levels, Bytes(18, 'x')})), kWide, 8},
       {page_of(kData, 2, kByteStreamSplit, {1, 2, 0, 0, 0, 0, 0, 0}), kNumbers, 2},
       {page_of(kData, 10, kPlain, {0b10110001, 0b11}), kBits, 10},
       {page_of(kData, 10, kRle, behind_length(repeated(1, 10, 1))), kBits, 10},
       {page_of(kData, 6, kPlain, joined({repetition, full, bytes_of<int32_t>({1, 2, 3, 4, 5})})), kLists, 3},
-      {page_of(kData, 3, kPlain, joined({behind_length(repeated(1, 3, 1)), words})), kWords, 3},
+      {page_of(kData, 3, kPlain, joined({behind_length(repeated(1, 3, 1)), strings})), kBinary, 3},
   };
 }
 
@@ -146,7 +146,7 @@ TEST("values of plain pages, dictionaries, streams and bits are laid one behind 
   CHECK(values_of<int32_t>(found(2)) == std::vector<int32_t>({1, 2, 3, 0, 4, 5, 0, 6}));
   CHECK(found(2).valid == Bytes({1, 1, 1, 0, 1, 1, 0, 1}));
   CHECK_EQUAL(found(2).progress.nulls, 2);
-  const Decoded wide = found(3), words = found(8);
+  const Decoded wide = found(3), strings = found(8);
   CHECK_EQUAL(std::count(wide.values.begin(), wide.values.end(), 'x'), 18);
   CHECK(values_of<int32_t>(found(4)) == std::vector<int32_t>({1, 2}));
   CHECK(values_of<uint8_t>(found(5)) == Bytes({1, 0, 0, 0, 1, 1, 0, 1, 1, 1}));
@@ -155,8 +155,8 @@ TEST("values of plain pages, dictionaries, streams and bits are laid one behind 
   CHECK_EQUAL(found(7).offsets[0], 0);
   CHECK_EQUAL(found(7).offsets[1], 2);
   CHECK_EQUAL(found(7).offsets[2], 2);
-  CHECK(values_of<int32_t>(words) == std::vector<int32_t>({2, 0, 1}));
-  CHECK_EQUAL(std::string(words.words.begin(), words.words.begin() + 3), "abc");
+  CHECK(values_of<int32_t>(strings) == std::vector<int32_t>({2, 0, 1}));
+  CHECK_EQUAL(std::string(strings.bytes.begin(), strings.bytes.begin() + 3), "abc");
 }
 
 TEST("a damaged column chunk is decoded or given back, and nothing outside of its memory is touched") {
@@ -177,22 +177,22 @@ TEST("a damaged column chunk is decoded or given back, and nothing outside of it
   CHECK(num_refused > 1000);
 }
 
-TEST("places of every width are read, up to the last byte that there is") {
+TEST("indices of every width are read, up to the last byte that there is") {
   std::mt19937 random(2);
   for (int bits = 0; bits <= 32; ++bits)
     for (size_t num : {1, 7, 8, 9, 100}) {
       const uint64_t end = uint64_t{1} << std::min(bits, 20);
-      std::vector<uint32_t> places(num);
-      for (uint32_t& place : places) place = static_cast<uint32_t>(random() % end);
-      const Bytes run = packed(places, bits);
+      std::vector<uint32_t> indices(num);
+      for (uint32_t& index : indices) index = static_cast<uint32_t>(random() % end);
+      const Bytes run = packed(indices, bits);
       std::vector<uint32_t> found(num);
-      auto take = [&](int64_t num_words) {
-        return take_places(Runs(run.data(), run.data() + run.size()), static_cast<int64_t>(num), bits, num_words,
+      auto take = [&](int64_t num_dictionary_values) {
+        return read_indices(Runs(run.data(), run.data() + run.size()), static_cast<int64_t>(num), bits, num_dictionary_values,
                            run.data() + run.size(), reinterpret_cast<uint8_t*>(found.data()));
       };
       CHECK(take(static_cast<int64_t>(end)));
-      CHECK(found == places);
-      CHECK(!take(*std::ranges::max_element(places)));  // one place less than there must be
+      CHECK(found == indices);
+      CHECK(!take(*std::ranges::max_element(indices)));  // one index less than there must be
     }
 }
 

@@ -31,7 +31,7 @@ class Draws:
 class Column:
     """What the decoder of pages is to know of a column."""
 
-    def __init__(self, width: int, full: int, empty: int, is_list: bool, is_bit: bool, is_words: bool) -> None: ...
+    def __init__(self, width: int, full: int, empty: int, is_list: bool, is_bit: bool, is_binary: bool) -> None: ...
 
     @property
     def width(self) -> int: ...
@@ -43,7 +43,7 @@ class Column:
     def is_bit(self) -> bool: ...
 
     @property
-    def is_words(self) -> bool: ...
+    def is_binary(self) -> bool: ...
 
     @property
     def may_be_null(self) -> bool: ...
@@ -85,7 +85,7 @@ class PageTotals:
     def num_entries(self) -> int: ...
 
     @property
-    def num_words(self) -> int: ...
+    def num_dictionary_values(self) -> int: ...
 
     @property
     def most_bytes(self) -> int: ...
@@ -123,15 +123,21 @@ class Progress:
     def nulls(self, arg: int, /) -> None: ...
 
     @property
-    def words(self) -> int: ...
+    def dictionary_values(self) -> int: ...
 
-    @words.setter
-    def words(self, arg: int, /) -> None: ...
+    @dictionary_values.setter
+    def dictionary_values(self, arg: int, /) -> None: ...
+
+    @property
+    def string_bytes(self) -> int: ...
+
+    @string_bytes.setter
+    def string_bytes(self, arg: int, /) -> None: ...
 
 class Room:
     """Arrays that values go to: uint8, uint8, uint8 and int64."""
 
-    def __init__(self, words: numpy.typing.NDArray[numpy.uint8], values: numpy.typing.NDArray[numpy.uint8], valid: numpy.typing.NDArray[numpy.uint8], offsets: numpy.typing.NDArray[numpy.int64]) -> None: ...
+    def __init__(self, bytes: numpy.typing.NDArray[numpy.uint8], values: numpy.typing.NDArray[numpy.uint8], valid: numpy.typing.NDArray[numpy.uint8], offsets: numpy.typing.NDArray[numpy.int64]) -> None: ...
 
 class Pages:
     """The pages that lie one behind the other in `content` as a whole."""
@@ -162,7 +168,7 @@ class Pages:
     def decode_plain(self, i: int, content: numpy.typing.NDArray[numpy.uint8], column: Column, room: Room, progress: Progress) -> bool:
         """Decode a page that was decompressed before."""
 
-def words_of(plain: numpy.typing.NDArray[numpy.uint8], lengths: numpy.typing.NDArray[numpy.int32], words: numpy.typing.NDArray[numpy.uint8]) -> int:
+def split_byte_arrays(plain: numpy.typing.NDArray[numpy.uint8], lengths: numpy.typing.NDArray[numpy.int32], bytes: numpy.typing.NDArray[numpy.uint8]) -> int:
     """
     Take a page of byte arrays apart; return how many bytes they have, -1 where they are cut short.
     """
@@ -191,7 +197,7 @@ class ColumnChunks:
 
     def lay_out(self, columns: Sequence[Column], num_rows: int, num_values: numpy.typing.NDArray[numpy.int64], most_bytes: numpy.typing.NDArray[numpy.int64]) -> tuple[int, int, int, int] | None:
         """
-        Return how much room words, values, validity and offsets take; None where each must be tried by itself.
+        Return how much room bytes, values, validity and offsets take; None where each must be tried by itself.
         """
 
     def decode(self, codec: int, room: Room) -> list[tuple[bool, int, int, int, int, int]]:

@@ -21,10 +21,10 @@ from stoker import _native
 from stoker.source.fetch import ByteRange
 from stoker.source.footer_numbers import Numbers, read_numbers
 from stoker.source.pages import decoded_leaves
+from stoker.source.pages.codecs import scan
 from stoker.source.pages.column import LeafStream, read_leaf
 from stoker.source.pages.leaf import known_leaves
-from stoker.source.pages.scan import scan
-from stoker.source.pages.together import read_together
+from stoker.source.pages.row_group import read_together
 from stoker.source.schema import Layout
 
 CODECS = {"NONE": 0, "SNAPPY": 1, "GZIP": 2, "BROTLI": 4, "ZSTD": 6, "LZ4": 7}
@@ -222,7 +222,7 @@ def test_columns_that_are_decoded_all_at_once_are_the_same(data, num_rows, num_c
     options["compression"] = data.draw(st.sampled_from(["NONE", "SNAPPY", "ZSTD"]))
     content, metadata = written(pa.Table.from_arrays([array for array, _ in drawn], schema=schema), **options)
     known = known_leaves(Layout.of(metadata))
-    leaves = [known[i] for i in range(num_columns) if not known[i].column.is_words]
+    leaves = [known[i] for i in range(num_columns) if not known[i].column.is_binary]
     if not leaves:
         return
     damaged = bytearray(content)

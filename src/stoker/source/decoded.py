@@ -49,15 +49,15 @@ def decoded_bytes(layout: Layout, numbers: Numbers) -> tuple[Counts, npt.NDArray
     values = np.maximum(rows, np.where(layout.max_repetition_levels > 0, chunks["num_values"], 0))
     values = np.minimum(values, _MOST_BYTES)
     stored = np.clip(chunks["uncompressed_bytes"], 0, _MOST_BYTES)
-    noted = np.minimum(chunks["words_bytes"], _MOST_BYTES)
-    is_words = (layout.physical_types == _BYTE_ARRAY) & (layout.decoded_widths == 0)
+    noted = np.minimum(chunks["unencoded_bytes"], _MOST_BYTES)
+    is_binary = (layout.physical_types == _BYTE_ARRAY) & (layout.decoded_widths == 0)
     words = np.where(noted >= 0, noted + np.minimum(_BORDER_BYTES * values, _MOST_BYTES), stored)
     numbers_of = np.minimum(values.astype(np.float64) * layout.decoded_widths, _MOST_BYTES).astype(np.int64)
-    sizes = np.where(is_words, words, np.where(layout.decoded_widths > 0, numbers_of, stored))
+    sizes = np.where(is_binary, words, np.where(layout.decoded_widths > 0, numbers_of, stored))
     sizes = sizes + np.where(layout.max_repetition_levels > 0, _BORDER_BYTES * np.minimum(rows, _MOST_BYTES), 0)
     encodings = chunks["encodings"]
     may_grow = (encodings < 0) | ((encodings & _MAY_GROW) != 0) | (chunks["dictionary_offset"] >= 0)
-    return sizes, is_words & (noted < 0) & may_grow & (stored > 0)
+    return sizes, is_binary & (noted < 0) & may_grow & (stored > 0)
 
 
 def row_group_bytes(
@@ -121,7 +121,7 @@ def _mean_word(chunk: np.void, read: ReadStart) -> float:
     content = read(first if first > 0 else int(chunk["data_offset"]), _HEADER_BYTES)
     page = read_page_header(np.frombuffer(content, np.uint8))
     if page is not None and page.is_dictionary:
-        num_bytes, num_words = page.plain_bytes, page.num_entries
-        if 0 < num_words <= num_bytes <= chunk["uncompressed_bytes"]:
-            return num_bytes / num_words - _BORDER_BYTES
+        num_bytes, num_dictionary_values = page.plain_bytes, page.num_entries
+        if 0 < num_dictionary_values <= num_bytes <= chunk["uncompressed_bytes"]:
+            return num_bytes / num_dictionary_values - _BORDER_BYTES
     return float(max(chunk["min_bytes"], chunk["max_bytes"], 0))

@@ -30,7 +30,7 @@ CHUNK = np.dtype(
             ),
             *("codec", "num_values"),
             "encodings",  # a bit for each
-            "words_bytes",  # of all strings or binary, decoded
+            "unencoded_bytes",  # of all strings or binary, decoded
         )
     ]
 )

@@ -9,7 +9,7 @@ from tests.unit.cache.test_pack import packed
 
 from stoker.errors import FieldError
 from stoker.source.columns import BatchColumns, Converter, plan_spec
-from stoker.source.columns.batch import Outline
+from stoker.source.columns.stack import Outline
 from stoker.spec import Field
 
 VALUES = {

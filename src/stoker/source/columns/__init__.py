@@ -4,9 +4,8 @@
     match     which columns each field is made of
     plan      what each field becomes (pure)
     convert   Arrow arrays to NumPy arrays as planned; codes, words and numeric do the leaves
-    stack     a stacked field before its columns are brought together
+    stack     a stacked field before its columns are brought together, where all columns of a batch lie
     pieces    an array before its rows are brought together
-    batch     where all columns of a batch lie
     shared    which fields neighbours share
     narrow    fields in the narrower form that they are kept in
     results   what a transform may return
@@ -22,7 +21,6 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from stoker.source.columns.batch import BatchColumns
 from stoker.source.columns.codes import is_coded
 from stoker.source.columns.convert import convert_table
 from stoker.source.columns.narrow import narrowed
@@ -32,7 +30,7 @@ from stoker.source.columns.pieces import Pieces, in_pieces, joined
 from stoker.source.columns.plan import FieldPlan, plan_fields, spec_of_plans
 from stoker.source.columns.results import Columns, as_table, num_rows
 from stoker.source.columns.shared import Share, share_fields
-from stoker.source.columns.stack import Packable, Stack, StackPiece
+from stoker.source.columns.stack import BatchColumns, Packable, Stack, StackPiece
 from stoker.spec import Arrays, Field, Spec
 
 # Schemas whose plans are kept.

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from stoker.source.columns.batch import BatchColumns, Outline
 from stoker.source.columns.column import ColumnPlan
 from stoker.source.columns.nulls import null_error
 from stoker.source.columns.numeric import Place, buffer_of
 from stoker.source.columns.pieces import Pieces
 from stoker.source.columns.plan import FieldPlan
-from stoker.source.columns.stack import Packable, Stack, StackPiece
+from stoker.source.columns.stack import BatchColumns, Outline, Packable, Stack, StackPiece
 from stoker.source.columns.unfold import Piece, unfold
 from stoker.spec import Array, Ragged
 

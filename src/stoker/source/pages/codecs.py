@@ -1,4 +1,4 @@
-"""What decompresses pages, and proves that as many bytes came of one as its header promises.
+"""The pages of a column chunk, or of what is there of one: found, held against checksums, decompressed and decoded.
 
 The native decoder knows snappy, and zstd and lz4 by the system's libraries. All else is Arrow's, page by page. Never
 `pyarrow.Codec.decompress`: it returns memory of the size that it was asked for, however little of it was written.
@@ -6,13 +6,15 @@ The native decoder knows snappy, and zstd and lz4 by the system's libraries. All
 
 from __future__ import annotations
 
+import zlib
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from stoker._native import Pages, can_decompress, decompress
+from stoker._native import Pages, Progress, Room, can_decompress, decompress
+from stoker.source.pages.leaf import Leaf
 from stoker.source.storage import BytesLike
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
@@ -20,6 +22,49 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 # Numbers of the format, of codecs that Arrow reads as a stream, which ends where it ends: one that is cut short is an
 # error.
 _STREAMS = {2: "gzip", 4: "brotli", 6: "zstd"}
+
+
+def scan(content: Bytes) -> Pages | None:
+    """Return the pages that lie in `content` as a whole; None where one is not what its checksum says.
+
+    Behind them may lie the beginning of another one, or what is no page: `end` says where.
+    """
+    pages = Pages(content)
+    if pages.totals().has_checksums:
+        for page in (pages[i] for i in range(len(pages))):
+            if page.checksum >= 0 and zlib.crc32(content[page.at : page.at + page.stored_bytes].data) != page.checksum:
+                return None
+    return pages
+
+
+def decode_pages(
+    pages: Pages,
+    leaf: Leaf,
+    codec: int,
+    room: Room,
+    progress: Progress,
+    *,
+    first: int = 0,
+    stop: int | None = None,
+) -> bool:
+    """Decode some pages, for which there is room; False where one is not what it should be, or not known.
+
+    Args:
+        pages: Has them.
+        leaf: What the column is.
+        codec: What pages are compressed with, as a number of the format.
+        room: Where they go.
+        progress: How far the column chunk is decoded; goes on from there.
+        first: The first one.
+        stop: Behind the last one; None for all that are left.
+    """
+    if can_decompress(codec) or not pages.totals(first, stop).is_packed:
+        return pages.decode(leaf.column, codec, room, progress, first, stop)
+    for i in range(first, len(pages) if stop is None else stop):
+        plain = unpacked(pages, i, codec)
+        if plain is None or not pages.decode_plain(i, plain, leaf.column, room, progress):
+            return False
+    return True
 
 
 def unpacked(pages: Pages, i: int, codec: int) -> Bytes | None:

@@ -7,11 +7,10 @@ import pyarrow as pa
 
 from stoker._native import Pages
 from stoker.source.fetch import ByteRange, Ranges
-from stoker.source.pages.codecs import Bytes
+from stoker.source.pages.binary import BinaryDecoder
+from stoker.source.pages.codecs import Bytes, scan
 from stoker.source.pages.decoder import Decoder
 from stoker.source.pages.leaf import Leaf
-from stoker.source.pages.scan import scan
-from stoker.source.pages.words import WordsDecoder
 from stoker.source.storage import BytesLike
 
 # What a streamed column is read by; more where no page is as small.
@@ -29,7 +28,7 @@ def read_leaf(
     num_values: int,
     codec: int,
     most_bytes: int,
-    keeps_words: bool = False,
+    as_dictionary: bool = False,
 ) -> pa.Array | None:
     """Return a column of one row group.
 
@@ -40,7 +39,7 @@ def read_leaf(
         num_values: Entries of all pages: values, nulls and empty lists.
         codec: What pages are compressed with, as a number of the format.
         most_bytes: More than all pages have before they are compressed.
-        keeps_words: Whether strings come as Arrow's dictionary.
+        as_dictionary: Whether strings come as Arrow's dictionary.
 
     Returns:
         The column; None where pyarrow is to decode it, or to say what is wrong with it.
@@ -55,7 +54,7 @@ def read_leaf(
     num_entries = pages.totals().num_entries
     if num_entries != num_values:
         raise ValueError(_other_values(leaf, num_entries, num_values))
-    decoder = _decoder_of(leaf, codec, most_bytes, keeps_words=keeps_words)
+    decoder = _decoder_of(leaf, codec, most_bytes, as_dictionary=as_dictionary)
     decoder.make_room(num_rows, num_entries)
     if not decoder.decode(pages) or decoder.num_rows != num_rows:
         return None
@@ -66,9 +65,9 @@ def _other_values(leaf: Leaf, num_entries: int, num_values: int) -> str:
     return f"column {leaf.name}: its pages have {num_entries:,} values, its footer promises {num_values:,}"
 
 
-def _decoder_of(leaf: Leaf, codec: int, most_bytes: int, *, keeps_words: bool) -> Decoder | WordsDecoder:
-    if leaf.column.is_words:
-        return WordsDecoder(leaf, codec=codec, most_bytes=most_bytes, keeps_words=keeps_words)
+def _decoder_of(leaf: Leaf, codec: int, most_bytes: int, *, as_dictionary: bool) -> Decoder | BinaryDecoder:
+    if leaf.column.is_binary:
+        return BinaryDecoder(leaf, codec=codec, most_bytes=most_bytes, as_dictionary=as_dictionary)
     return Decoder(leaf, codec=codec, most_bytes=most_bytes)
 
 
@@ -86,7 +85,7 @@ class LeafStream:
         num_values: Entries of all pages: values, nulls and empty lists.
         codec: What pages are compressed with, as a number of the format.
         most_bytes: More than all pages have before they are compressed.
-        keeps_words: Whether strings come as Arrow's dictionary.
+        as_dictionary: Whether strings come as Arrow's dictionary.
         piece_bytes: What is read at a time, at least.
 
     Attributes:
@@ -103,7 +102,7 @@ class LeafStream:
         num_values: int,
         codec: int,
         most_bytes: int,
-        keeps_words: bool = False,
+        as_dictionary: bool = False,
         piece_bytes: int = _PIECE_BYTES,
     ) -> None:
         self.leaf = leaf
@@ -113,7 +112,7 @@ class LeafStream:
         self._rest: Bytes = np.zeros(0, np.uint8)  # read, behind the last page that is there as a whole
         self._pages: Pages | None = None  # read, and not all of them decoded
         self._num_decoded = 0  # of these
-        self._decoder = _decoder_of(leaf, codec, most_bytes, keeps_words=keeps_words)
+        self._decoder = _decoder_of(leaf, codec, most_bytes, as_dictionary=as_dictionary)
         self._num_left = num_rows
         self._num_values = num_values
         self._num_entries = 0  # of pages that were decoded

@@ -9,9 +9,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from stoker._native import Pages, Progress, Room
-from stoker.source.pages.codecs import Bytes
+from stoker.source.pages.codecs import Bytes, decode_pages
 from stoker.source.pages.leaf import Leaf
-from stoker.source.pages.scan import decode_pages
 
 Offsets: TypeAlias = npt.NDArray[np.int64]
 
@@ -34,7 +33,7 @@ class Decoder:
         self._leaf = leaf
         self._codec = codec
         self._most_bytes = most_bytes
-        self._words, self._values, self._valid, self._offsets = NO_BYTES, NO_BYTES, NO_BYTES, NO_OFFSETS
+        self._dictionary, self._values, self._valid, self._offsets = NO_BYTES, NO_BYTES, NO_BYTES, NO_OFFSETS
         self._progress = Progress()
         self._most = (0, 0)  # rows and values that were there when more were decoded
         self._num_taken = 0  # of the rows in memory, the first ones
@@ -66,11 +65,11 @@ class Decoder:
         totals = pages.totals(first, stop)
         if totals.most_bytes > self._most_bytes:
             return False
-        if totals.num_words:
-            if len(self._words):
+        if totals.num_dictionary_values:
+            if len(self._dictionary):
                 return False  # a second dictionary
-            self._words = np.empty(totals.num_words * self._leaf.column.width, np.uint8)
-        room = Room(self._words, self._values, self._valid, self._offsets)
+            self._dictionary = np.empty(totals.num_dictionary_values * self._leaf.column.width, np.uint8)
+        room = Room(self._dictionary, self._values, self._valid, self._offsets)
         return decode_pages(pages, self._leaf, self._codec, room, self._progress, first=first, stop=stop)
 
     # ------------------------------------------------------------------ rows

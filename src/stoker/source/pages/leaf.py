@@ -82,8 +82,8 @@ def _leaf_of(field: pa.Field, layout: Layout, by_path: Mapping[str, int]) -> Lea
         empty = -1
     value_type = field.type.value_type if is_list else field.type
     physical, width = int(layout.physical_types[number]), int(layout.widths[number])
-    is_words = physical == BYTES
-    if is_words:
+    is_binary = physical == BYTES
+    if is_binary:
         is_known = not is_list and value_type in _WORDS
         value_type, width = pa.int32(), 4  # places in a dictionary, or lengths
     elif physical == FIXED_BYTES:
@@ -101,6 +101,6 @@ def _leaf_of(field: pa.Field, layout: Layout, by_path: Mapping[str, int]) -> Lea
         value_type=value_type,
         value_bytes=-(-value_type.bit_width // 8),
         column=Column(
-            width=width, full=full, empty=empty, is_list=is_list, is_bit=physical == BOOLEAN, is_words=is_words
+            width=width, full=full, empty=empty, is_list=is_list, is_bit=physical == BOOLEAN, is_binary=is_binary
         ),
     )

@@ -1,7 +1,7 @@
 """A column chunk of strings or binary while it is decoded.
 
-pages     ┆ dictionary ┆ places ┆ places ┆ words ┆ words ┆      a writer gives a dictionary up that grows too large
-arrays                 ┆ places          ┆ strings       ┆      a call's rows each, in one
+pages     ┆ dictionary ┆ indices ┆ indices ┆ strings ┆ strings ┆    a writer gives a dictionary up that grows too large
+arrays                 ┆ indices           ┆ strings           ┆    a call's rows each, in one
 take              │···········│·················│               Arrow's dictionary, or strings
 """
 
@@ -14,33 +14,32 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stoker._native import Pages, Progress, Room, words_of
+from stoker._native import Pages, Progress, Room, split_byte_arrays
 from stoker.offsets import offsets_of
-from stoker.source.pages.codecs import Bytes, unpacked
+from stoker.source.pages.codecs import Bytes, decode_pages, unpacked
 from stoker.source.pages.decoder import NO_BYTES, NO_OFFSETS, array_of
 from stoker.source.pages.leaf import Leaf
-from stoker.source.pages.scan import decode_pages
 
 _MOST_BYTES = (1 << 31) - 1
 
 
-class WordsDecoder:
+class BinaryDecoder:
     """As `decoder.Decoder`, of strings or binary.
 
     Args:
         leaf: What the column is.
         codec: What pages are compressed with, as a number of the format.
         most_bytes: More than all pages have before they are compressed.
-        keeps_words: Whether rows are handed out as Arrow's dictionary, where they came by one.
+        as_dictionary: Whether rows are handed out as Arrow's dictionary, where they came by one.
     """
 
-    def __init__(self, leaf: Leaf, *, codec: int, most_bytes: int, keeps_words: bool = False) -> None:
+    def __init__(self, leaf: Leaf, *, codec: int, most_bytes: int, as_dictionary: bool = False) -> None:
         self._leaf = leaf
         self._codec = codec
         self._most_bytes = most_bytes
-        self._keeps_words = keeps_words
+        self._as_dictionary = as_dictionary
         self._dictionary: pa.Array | None = None
-        self._ready: deque[pa.Array] = deque()  # places in the dictionary, int32, or words
+        self._ready: deque[pa.Array] = deque()  # indices in the dictionary, int32, or strings
         self.num_rows = 0
 
     def make_room(self, num_rows: int, num_values: int) -> None:
@@ -62,10 +61,10 @@ class WordsDecoder:
         if num_by_dictionary is None or (num_by_dictionary and self._dictionary is None):
             return False
         middle = first + num_by_dictionary
-        places = self._read_places(pages, first, middle)
-        if places is None:
+        indices = self._read_indices(pages, first, middle)
+        if indices is None:
             return False
-        found = places if middle == stop else self._read_words(pages, middle, stop, self._words_at(places))
+        found = indices if middle == stop else self._read_plain(pages, middle, stop, self._look_up(indices))
         if found is None:
             return False
         self._ready.append(found)
@@ -86,38 +85,38 @@ class WordsDecoder:
             left -= len(taken[-1])
         self.num_rows -= num_rows
         if self._dictionary is not None and all(pa.types.is_int32(one.type) for one in taken):
-            places = pa.concat_arrays([pa.array([], pa.int32()), *taken])
-            if not self._keeps_words:
-                return self._words_at(places)
-            return pa.DictionaryArray.from_arrays(places, self._dictionary, safe=False)
-        words = [self._words_at(one) for one in taken]
-        if len(words) == 1:
-            return words[0]
-        if any(one is None for one in words) or sum(one.nbytes for one in words if one is not None) > _MOST_BYTES:
+            indices = pa.concat_arrays([pa.array([], pa.int32()), *taken])
+            if not self._as_dictionary:
+                return self._look_up(indices)
+            return pa.DictionaryArray.from_arrays(indices, self._dictionary, safe=False)
+        strings = [self._look_up(one) for one in taken]
+        if len(strings) == 1:
+            return strings[0]
+        if any(one is None for one in strings) or sum(one.nbytes for one in strings if one is not None) > _MOST_BYTES:
             return None
-        return pa.concat_arrays([pa.array([], self._leaf.type), *words])
+        return pa.concat_arrays([pa.array([], self._leaf.type), *strings])
 
-    def _words_at(self, places: pa.Array) -> pa.Array | None:
-        """Return the words at some places of the dictionary, and what are words already as they are.
+    def _look_up(self, indices: pa.Array) -> pa.Array | None:
+        """Return the strings at some indices of the dictionary, and what are strings already as they are.
 
         None where Arrow cannot hold them in one array.
         """
-        if not pa.types.is_int32(places.type):
-            return places
+        if not pa.types.is_int32(indices.type):
+            return indices
         if self._dictionary is None:
             return pa.array([], self._leaf.type)
-        if places.null_count == 0 and len(places):
-            # Of words that are all different, each stands in the dictionary where it comes.
-            numbers = places.to_numpy()
-            if numbers[-1] - numbers[0] == len(places) - 1 and (np.diff(numbers) == 1).all():
-                return self._dictionary.slice(int(numbers[0]), len(places))
-        # Few rows, or short words, need no closer look.
-        if len(places) * self._dictionary.nbytes > _MOST_BYTES:
+        if indices.null_count == 0 and len(indices):
+            # Of strings that are all different, each stands in the dictionary where it comes.
+            numbers = indices.to_numpy()
+            if numbers[-1] - numbers[0] == len(indices) - 1 and (np.diff(numbers) == 1).all():
+                return self._dictionary.slice(int(numbers[0]), len(indices))
+        # Few rows, or short strings, need no closer look.
+        if len(indices) * self._dictionary.nbytes > _MOST_BYTES:
             lengths = pc.binary_length(self._dictionary).cast(pa.int64())
-            is_long = len(places) * (pc.max(lengths).as_py() or 0) > _MOST_BYTES
-            if is_long and (pc.sum(lengths.take(places)).as_py() or 0) > _MOST_BYTES:
+            is_long = len(indices) * (pc.max(lengths).as_py() or 0) > _MOST_BYTES
+            if is_long and (pc.sum(lengths.take(indices)).as_py() or 0) > _MOST_BYTES:
                 return None
-        return pa.DictionaryArray.from_arrays(places, self._dictionary, safe=False).dictionary_decode()
+        return pa.DictionaryArray.from_arrays(indices, self._dictionary, safe=False).dictionary_decode()
 
     # ------------------------------------------------------------------ pages
 
@@ -128,32 +127,32 @@ class WordsDecoder:
         plain = unpacked(pages, i, self._codec)
         if plain is None:
             return None
-        lengths, words = np.empty(num, np.int32), np.empty(len(plain), np.uint8)
-        if words_of(plain, lengths, words) < 0:
+        lengths, strings = np.empty(num, np.int32), np.empty(len(plain), np.uint8)
+        if split_byte_arrays(plain, lengths, strings) < 0:
             return None
-        return _array_of_words(self._leaf.type, offsets_of(lengths.astype(np.int64)), words, None)
+        return _binary_array(self._leaf.type, offsets_of(lengths.astype(np.int64)), strings, None)
 
-    def _read_places(self, pages: Pages, first: int, stop: int) -> pa.Array | None:
-        """Return what pages of places in the dictionary say, int32."""
+    def _read_indices(self, pages: Pages, first: int, stop: int) -> pa.Array | None:
+        """Return what pages of indices in the dictionary say, int32."""
         progress = Progress()
-        progress.words = 0 if self._dictionary is None else len(self._dictionary)
+        progress.dictionary_values = 0 if self._dictionary is None else len(self._dictionary)
         values, valid = self._room(pages.totals(first, stop).num_entries)
         if not self._decode(pages, NO_BYTES, values, valid, progress, first, stop):
             return None
         return array_of(self._leaf, values, valid if progress.nulls else None)
 
-    def _read_words(self, pages: Pages, first: int, stop: int, before: pa.Array | None) -> pa.Array | None:
-        """Return the words of pages that have them as they are, behind others."""
+    def _read_plain(self, pages: Pages, first: int, stop: int, before: pa.Array | None) -> pa.Array | None:
+        """Return the strings of pages that have them as they are, behind others."""
         if before is None:
             return None
         totals, progress = pages.totals(first, stop), Progress()
         num = totals.num_entries
         offsets, content, valid = _parts_of(before)
-        words = np.frombuffer(pa.allocate_buffer(len(content) + totals.plain_bytes), np.uint8)
-        words[: len(content)] = content
-        progress.words = len(content)
+        strings = np.frombuffer(pa.allocate_buffer(len(content) + totals.plain_bytes), np.uint8)
+        strings[: len(content)] = content
+        progress.string_bytes = len(content)
         lengths, here = self._room(num)
-        if not self._decode(pages, words, lengths, here, progress, first, stop):
+        if not self._decode(pages, strings, lengths, here, progress, first, stop):
             return None
         borders = np.empty(len(before) + num + 1, np.int64)
         borders[: len(before) + 1] = offsets
@@ -163,7 +162,7 @@ class WordsDecoder:
             here = here if progress.nulls else np.ones(num, np.uint8)
             there = np.ones(len(before), np.uint8) if valid is None else valid
             valid = np.concatenate([there, here])
-        return _array_of_words(self._leaf.type, borders, words[: borders[-1]], valid)
+        return _binary_array(self._leaf.type, borders, strings[: borders[-1]], valid)
 
     def _room(self, num: int) -> tuple[Bytes, Bytes]:
         """Return room for the values of so many rows, and for which of them there are."""
@@ -174,34 +173,34 @@ class WordsDecoder:
     def _decode(
         self,
         pages: Pages,
-        words: Bytes,
+        strings: Bytes,
         values: Bytes,
         valid: Bytes,
         progress: Progress,
         first: int,
         stop: int,
     ) -> bool:
-        room = Room(words, values, valid, NO_OFFSETS)
+        room = Room(strings, values, valid, NO_OFFSETS)
         return decode_pages(pages, self._leaf, self._codec, room, progress, first=first, stop=stop)
 
 
-def _parts_of(words: pa.Array) -> tuple[np.ndarray[Any, np.dtype[np.int64]], Bytes, Bytes | None]:
-    """Return the borders of words from 0 on, their bytes, and which are not null; None where all are."""
-    if not len(words):
+def _parts_of(strings: pa.Array) -> tuple[np.ndarray[Any, np.dtype[np.int64]], Bytes, Bytes | None]:
+    """Return the borders of strings from 0 on, their bytes, and which are not null; None where all are."""
+    if not len(strings):
         return np.zeros(1, np.int64), NO_BYTES, None
-    _, borders, content = words.buffers()
-    kind = np.int64 if pa.types.is_large_string(words.type) or pa.types.is_large_binary(words.type) else np.int32
-    offsets = np.frombuffer(borders, kind, len(words) + 1, words.offset * np.dtype(kind).itemsize).astype(np.int64)
+    _, borders, content = strings.buffers()
+    kind = np.int64 if pa.types.is_large_string(strings.type) or pa.types.is_large_binary(strings.type) else np.int32
+    offsets = np.frombuffer(borders, kind, len(strings) + 1, strings.offset * np.dtype(kind).itemsize).astype(np.int64)
     begin, end = int(offsets[0]), int(offsets[-1])
     valid = None
-    if words.null_count:
-        valid = words.is_valid().to_numpy(zero_copy_only=False).view(np.uint8)
+    if strings.null_count:
+        valid = strings.is_valid().to_numpy(zero_copy_only=False).view(np.uint8)
     here = NO_BYTES if content is None else np.frombuffer(content, np.uint8)[begin:end]
     return offsets - begin, here, valid
 
 
-def _array_of_words(kind: pa.DataType, offsets: Any, words: Bytes, valid: Bytes | None) -> pa.Array | None:
-    """Return words as an Arrow array; None where it cannot hold them."""
+def _binary_array(kind: pa.DataType, offsets: Any, strings: Bytes, valid: Bytes | None) -> pa.Array | None:
+    """Return strings as an Arrow array; None where it cannot hold them."""
     num, borders = len(offsets) - 1, offsets
     if not (pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)):
         if offsets[-1] > _MOST_BYTES:
@@ -211,4 +210,4 @@ def _array_of_words(kind: pa.DataType, offsets: Any, words: Bytes, valid: Bytes 
     if valid is not None:
         nulls = pa.py_buffer(np.packbits(valid, bitorder="little"))
         num_nulls = num - int(np.count_nonzero(valid))
-    return pa.Array.from_buffers(kind, num, [nulls, pa.py_buffer(borders), pa.py_buffer(words)], num_nulls)
+    return pa.Array.from_buffers(kind, num, [nulls, pa.py_buffer(borders), pa.py_buffer(strings)], num_nulls)
