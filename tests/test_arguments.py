@@ -46,8 +46,8 @@ loaders = pytest.mark.parametrize("loader", [stoker.Loader, TorchLoader, TorchDa
         ("num_epochs", "for epoch in"),
         ("worker_init_fn", "leave it out"),
         ("columns", "an argument of .*Dataset"),
-        ("bach_size", "near: batch_size"),
-        ("shufle", "near: shuffle"),
+        ("bach_size", "did you mean 'batch_size'"),
+        ("shufle", "did you mean 'shuffle'"),
         ("zzz", "it has batch_size|it has dataset"),
     ],
 )
@@ -70,15 +70,15 @@ def test_what_a_data_loader_has_is_named_as_ours_or_left_to_it(loader, name):
         (stoker.Dataset, "filter", "filters="),
         (stoker.Dataset, "path", "first"),
         (stoker.Dataset, "batch_size", "an argument of Loader"),
-        (stoker.Dataset, "column", "near: columns"),
-        (stoker.Field, "vocab", "near: vocabulary"),
+        (stoker.Dataset, "column", "did you mean 'columns'"),
+        (stoker.Field, "vocab", "did you mean 'vocabulary'"),
         (stoker.Field, "fill_value", "fill="),
         (stoker.Mixture, "probabilities", "weights="),
-        (stoker.Mixture, "weight", "near: weights"),
-        (stoker.Pack, "lenght", "near: length"),
-        (stoker.NGram, "strides", "near: stride"),
-        (stoker.Shard, "worldsize", "near: world_size"),
-        (stoker.Trace, "max_span", "near: max_spans"),
+        (stoker.Mixture, "weight", "did you mean 'weights'"),
+        (stoker.Pack, "lenght", "did you mean 'length'"),
+        (stoker.NGram, "strides", "did you mean 'stride'"),
+        (stoker.Shard, "worldsize", "did you mean 'world_size'"),
+        (stoker.Trace, "max_span", "did you mean 'max_spans'"),
     ],
 )
 def test_misspelt_arguments_are_answered_with_near_ones(cls, name, words):
@@ -200,7 +200,7 @@ def test_methods_say_what_they_need(tmp_path):
         use = loader.find(tmp_path / "a.parquet", np.int64(0), np.int32(5))
         assert use == loader.find("a.parquet", 0, 5)
         assert [type(value) for value in use[:2]] == [int, int]
-        with pytest.raises(KeyError, match="near: words"):
+        with pytest.raises(KeyError, match="did you mean 'words'"):
             loader.spec["word"]
         with pytest.raises(TypeError, match=r"stoker\.Ragged of tensors"):
             to_nested(next(iter(loader))["words"])

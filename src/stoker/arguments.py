@@ -67,13 +67,14 @@ def _way_out(name: str, names: tuple[str, ...], hints: Mapping[str, str]) -> str
     owners = [owner for owner, theirs in _known.items() if name in theirs]
     if owners:
         return f": it is an argument of {' and of '.join(owners)}"
-    return f"; {near(name.lower(), names) or 'it has ' + ', '.join(names)}"
+    return f"; {near(name, names) or 'it has ' + ', '.join(names)}"
 
 
 def near(name: str, names: Iterable[str]) -> str:
     """Return which names are like one that is none of them, for messages; "" where none is."""
-    found = difflib.get_close_matches(name, list(names), n=2)
-    return f"near: {', '.join(found)}" if found else ""
+    folded = {one.casefold(): one for one in names}
+    found = difflib.get_close_matches(name.casefold(), folded, n=2)
+    return f"did you mean {' or '.join(repr(folded[one]) for one in found)}?" if found else ""
 
 
 def integer(value: object, name: str, *, at_least: int | None = 1, at_most: int = 2**63 - 1) -> int:

@@ -1,6 +1,8 @@
-"""Numbers as people read them."""
+"""Numbers and lists as people read them."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 
 def bytes_text(num_bytes: float) -> str:
@@ -17,6 +19,18 @@ def count_text(num: float, noun: str = "", *, plural: str = "") -> str:
     if not noun:
         return f"{num:,.0f}"
     return f"{num:,.0f} {noun if num == 1 else plural or noun + 's'}"
+
+
+def some_of(names: Sequence[object], most: int) -> str:
+    """Return the first names of a list and how many more there are: "a, b and 1,200 more"."""
+    rest = len(names) - most
+    return ", ".join(map(str, names[:most])) + (f" and {rest:,} more" if rest > 0 else "")
+
+
+def bar_text(share: float, width: int) -> str:
+    """Return a bar as long as `share` of `width` characters, to an eighth of one."""
+    eighths = round(min(max(share, 0.0), 1.0) * width * 8)
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
 
 
 def duration_text(seconds: float) -> str:

@@ -143,7 +143,7 @@ def test_a_literal_that_does_not_fit_names_column_type_and_value(tmp_path, kind,
 )
 def test_an_unknown_column_is_named_with_what_is_near(tmp_path, filters):
     pq.write_table(pa.table({"price": [1], "user": [{"age": 2}]}), tmp_path / "a.parquet")
-    with pytest.raises(FieldError, match=r"^filters: no file has the column .*near: (price|user\.age)"):
+    with pytest.raises(FieldError, match=r"^filters: no file has the column .*did you mean '(price|user\.age)"):
         Dataset(tmp_path, filters=filters).open()
 
 

@@ -122,7 +122,7 @@ def test_an_empty_folder_is_called_empty(tmp_path):
     ("arguments", "words"),
     [
         ("inspect data --foo", "no option --foo.*`stoker inspect --help`"),
-        ("inspect data --colums id", "no option --colums; near: --columns"),
+        ("inspect data --colums id", "no option --colums; did you mean '--columns'"),
         ("warm a b --cache c", "too much: 'b'.*`stoker warm --help`"),
         ("cache ls c --foo=3", "no option --foo=3.*`stoker cache ls --help`"),
         ("--foo", "no option --foo.*`stoker --help`|required"),

@@ -238,7 +238,7 @@ def test_files_that_contradict_each_other_are_an_error_at_open():
 def test_an_unknown_column_is_an_error_at_open():
     storage = MemoryStorage()
     write_parquet(storage, {"label": [1]}, url="a.parquet")
-    with pytest.raises(FieldError, match="near: label"):
+    with pytest.raises(FieldError, match="did you mean 'label'"):
         Dataset("a.parquet", storage=storage, columns=["lable"]).open()
     with pytest.raises(ValueError, match="nope"):
         Dataset("a.parquet", storage=storage, filters=[("nope", "=", 1)]).open()

@@ -18,7 +18,7 @@ from rich.text import Text
 from stoker.cli.arguments import Commands, add_command, add_json
 from stoker.cli.codes import DAMAGED, OK, WRONG_USAGE
 from stoker.cli.paint import cells, make_console, print_json, print_line, table
-from stoker.words import age_text, bytes_text, count_text
+from stoker.words import age_text, bytes_text, count_text, some_of
 
 if TYPE_CHECKING:
     from stoker.cache.admin import DatasetEntry
@@ -174,7 +174,7 @@ def _name(entry: DatasetEntry, *, with_details: bool) -> Text:
     """Return the sources, and beneath, dim, what else makes the data set what it is; in a pipe, one line."""
     assert entry.manifest is not None
     urls = entry.manifest.urls
-    name = Text(urls[0] if len(urls) == 1 else f"{urls[0]} and {len(urls) - 1} more")
+    name = Text(some_of(urls, 1))
     _, comma, rest = entry.manifest.name.removesuffix(")").partition(", " if len(urls) == 1 else "], ")
     if comma and with_details:
         name.append(f"\n{rest if len(rest) <= _DETAILS else rest[:_DETAILS] + ' …'}", style="dim")

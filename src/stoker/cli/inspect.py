@@ -19,7 +19,7 @@ from stoker.cli.deduplicate import print_sharing, sharing_json
 from stoker.cli.paint import cells, make_console, print_facts, print_json, print_line, table
 from stoker.cli.target import add_target, target_of
 from stoker.cli.units import add_units, asked_of
-from stoker.words import bytes_text, count_text, plain_number
+from stoker.words import bytes_text, count_text, plain_number, some_of
 
 if TYPE_CHECKING:
     from stoker.plan.inspection import Inspection, MixtureInspection
@@ -153,9 +153,7 @@ def _chunk_size(found: Inspection) -> str:
 
 
 def _title(found: Inspection) -> str:
-    dataset = found.catalogue.dataset
-    first = dataset.sources[0]
-    return str(first) if len(dataset.sources) == 1 else f"{first} and {len(dataset.sources) - 1} more"
+    return some_of(found.catalogue.dataset.sources, 1)
 
 
 def _group_text(num_groups: int, found: Inspection) -> str:

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from stoker.words import bytes_text, count_text, duration_text
+from stoker.words import bar_text, bytes_text, count_text, duration_text
 
 if TYPE_CHECKING:
     from stoker.trace.running import RunningLoader
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 _FRESH_S = 3.0
 # Lines that a block takes beside its stages.
 _BLOCK_LINES = 8
-_FULL, _EMPTY = "█", "░"
-_EIGHTHS = " ▏▎▍▌▋▊▉"
 # From the source to the step, as the data goes.
 _STAGES = {
     "list": "list files",
@@ -237,10 +235,7 @@ def _overview(loaders: Sequence[RunningLoader], width: int) -> Table:
 
 
 def _bar(share: float, width: int) -> str:
-    eighths = round(min(max(share, 0.0), 1.0) * width * 8)
-    full, rest = divmod(eighths, 8)
-    bar = _FULL * full + (_EIGHTHS[rest] if rest else "")
-    return bar + _EMPTY * (width - len(bar))
+    return bar_text(share, width).ljust(width, "░")
 
 
 def _style(stall_share: float) -> str:

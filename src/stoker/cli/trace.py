@@ -12,7 +12,7 @@ from rich.text import Text
 
 from stoker.cli.arguments import Commands, add_command, add_json, at_least_1
 from stoker.cli.paint import cells, make_console, print_facts, print_json, print_line, table
-from stoker.words import bytes_text, count_text
+from stoker.words import bar_text, bytes_text, count_text
 
 if TYPE_CHECKING:
     from stoker.trace.profile import ProfilerTrace, Schedule, TraceResult
@@ -179,17 +179,10 @@ def _print_parts(result: TraceResult, console: Console) -> None:
                     Text(f"  {words}", style="dim" if is_nothing else ""),
                     "",
                     Text(percent(share), style="dim" if is_nothing else ""),
-                    Text(_bar(share, cells_of_bar), style=colour),
+                    Text(bar_text(max(share, (share > 0) / 8 / cells_of_bar), cells_of_bar), style=colour),
                 )
             )
     console.print(made)
-
-
-def _bar(share: float, num_cells: int) -> str:
-    eighths = round(share * num_cells * 8)
-    if not eighths and share > 0:
-        eighths = 1
-    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
 
 
 def _facts(result: TraceResult) -> list[tuple[str, str | Text]]:

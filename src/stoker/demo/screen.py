@@ -15,10 +15,10 @@ from stoker.demo.data import DemoData
 from stoker.demo.measure import EpochResult
 from stoker.demo.results import ARROW, GOAL, RAM, STOKER, DemoResult, WayResult, share_of
 from stoker.spec import Arrays
+from stoker.words import bar_text
 
 _BAR_CELLS = 16
 _SHORT_BAR_CELLS = 10
-_EIGHTHS = " ▏▎▍▌▋▊▉"
 _LABEL_CELLS = 22
 # Waiting for data this much of the time is the case that the bar should make plain.
 _STARVED = 0.5
@@ -189,6 +189,5 @@ def _row(way: WayResult, *, plain: float, is_wide: bool) -> list[str | Text]:
 
 def _bar(busy: float, *, waited: float, num_cells: int = _BAR_CELLS) -> list[tuple[str, str]]:
     """Return a bar in styled parts: what was computed, and the rest."""
-    eighths = round(max(0.0, min(1.0, busy)) * num_cells * 8)
-    full = "█" * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
+    full = bar_text(busy, num_cells)
     return [(full, "green"), ("░" * (num_cells - len(full)), "red" if waited > _STARVED else "dim")]

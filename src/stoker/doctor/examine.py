@@ -45,6 +45,7 @@ from stoker.feed.temporary import OwnedFolder, TemporaryFolder
 from stoker.machine import cores, free_memory_bytes, num_cores
 from stoker.source.catalogue import Catalogue
 from stoker.source.dataset import Dataset
+from stoker.words import some_of
 
 # What the name of a folder that experiments write to begins with.
 _SCRATCH = "stoker-doctor-"
@@ -407,8 +408,7 @@ class _Examination:
 
 def _text(dataset: Dataset) -> str:
     """Return a data set as people read it, on one line."""
-    more = len(dataset.sources) - 1
-    return str(dataset.sources[0]) + (f" and {more:,} more" if more else "")
+    return some_of(dataset.sources, 1)
 
 
 def _first(fetched: Fetched, *, num_samples: float) -> Fetched:

@@ -11,9 +11,9 @@ from rich.text import Text
 
 from stoker.doctor.results import MODEL, DoctorResult, PathResult, StageResult
 from stoker.doctor.words import rate_text, share_text, size_text, time_text
+from stoker.words import bar_text
 
 _WIDE = 100
-_EIGHTHS = " ▏▎▍▌▋▊▉"
 # A bar is full at twice the demand: what matters is on which side of the mark it ends.
 _FULL = 2.0
 _NUM_FIXES = 6
@@ -264,6 +264,5 @@ def _table(*columns: tuple[str, str]) -> Table:
 
 def _bar(share: float, *, num_cells: int, style: str) -> list[tuple[str, str]]:
     """Return a bar in styled parts."""
-    eighths = round(max(0.0, min(1.0, share)) * num_cells * 8)
-    full = "█" * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
+    full = bar_text(share, num_cells)
     return [(full, style), ("░" * (num_cells - len(full)), "dim")]

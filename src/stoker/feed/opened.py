@@ -29,6 +29,7 @@ from stoker.source.units.reading import OnCount
 from stoker.spec import Spec
 from stoker.trace.stages import OnStage
 from stoker.windows.window import Window
+from stoker.words import some_of
 
 
 class _Shifted:
@@ -246,8 +247,7 @@ def title_of(dataset: Dataset | Mixture) -> str:
     if isinstance(dataset, Mixture):
         return f"a mixture of {', '.join(dataset.names)}"
     sources = list(map(str, dataset.sources))
-    first, num_sources = sources[0], len(sources)
-    if num_sources == 1:
-        return first
+    if len(sources) == 1:
+        return sources[0]
     shared = os.path.commonprefix(sources).rpartition("/")[0]  # noqa: RUF071  cut at a slash right after
-    return f"{shared}/ ({num_sources:,} sources)" if shared else f"{first} and {num_sources - 1:,} more"
+    return f"{shared}/ ({len(sources):,} sources)" if shared else some_of(sources, 1)

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from stoker.identity import fingerprint
 from stoker.order.plain import Int64
-from stoker.words import count_text
+from stoker.words import count_text, some_of
 
 _NAME_BYTES, _LAYOUT_BYTES = 5, 3
 _LAYOUT_BITS = 8 * _LAYOUT_BYTES
@@ -248,13 +248,13 @@ class Comparison:
         """Return what differs, in words."""
         found = []
         if self.added:
-            found.append(f"{count_text(len(self.added), 'file')} more: {_shown(self.added)}")
+            found.append(f"{count_text(len(self.added), 'file')} more: {some_of(self.added, _NUM_SHOWN)}")
         if self.num_gone:
             found.append(f"{count_text(self.num_gone, 'file')} fewer")
         if self.changed:
             found.append(
                 f"{count_text(len(self.changed), 'file')} cut into chunks of other numbers of samples, because of "
-                f"other rows, row groups, columns or chunk_size: {_shown(self.changed)}"
+                f"other rows, row groups, columns or chunk_size: {some_of(self.changed, _NUM_SHOWN)}"
             )
         if not self.is_in_order:
             found.append("the files stand in another order")
@@ -307,8 +307,3 @@ def _decoded(text: str) -> bytes:
 
 def _hashed(content: bytes, num_bytes: int) -> int:
     return int.from_bytes(hashlib.blake2b(content, digest_size=num_bytes).digest(), "little")
-
-
-def _shown(names: Sequence[str]) -> str:
-    more = len(names) - _NUM_SHOWN
-    return ", ".join(names[:_NUM_SHOWN]) + (f" and {more:,} more" if more > 0 else "")

@@ -20,11 +20,7 @@ from stoker.identity import fingerprint
 from stoker.source.doubts import check_doubts
 from stoker.source.each import for_each
 from stoker.source.failures import decoding
-from stoker.source.fetch import (
-    OnStage,
-    check_unchanged,
-    ignore_stage,
-)
+from stoker.source.fetch import check_unchanged
 from stoker.source.filters import passes
 from stoker.source.footers import Footers
 from stoker.source.fragments import Fragment
@@ -33,6 +29,7 @@ from stoker.source.rows import RowReader
 from stoker.source.schema import Sizes, choose, flat_fields, flatten, select_flat
 from stoker.source.storage import ObjectInfo, Storage
 from stoker.source.survey import Cut, Survey, survivors
+from stoker.trace.stages import OnStage, ignore_stage
 
 if TYPE_CHECKING:
     from stoker.source.dataset import Dataset

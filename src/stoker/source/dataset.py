@@ -42,6 +42,7 @@ from stoker.source.units.runs import find_runs
 from stoker.source.urls import Location, Source, check_name, common_scheme, name_bytes, place_of, scheme_of
 from stoker.spec import Field, parse_size
 from stoker.trace.stages import OnStage, ignore_stage, timed
+from stoker.words import some_of
 
 _log = logging.getLogger("stoker")
 
@@ -278,7 +279,7 @@ class Dataset:
                 "the store of %s tells neither version nor time of its files (%s): that one was replaced by another of "
                 "the same size shows only in its footer, when it is opened with refresh=True",
                 self._named()[0],
-                untold[0] if len(untold) == 1 else f"{untold[0]} and {len(untold) - 1:,} more",
+                some_of(untold, 1),
             )
         if kept_at is not None:
             footers.keep([file.info for file in known.files])

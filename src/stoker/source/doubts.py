@@ -19,13 +19,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stoker.source.each import for_each
-from stoker.source.fetch import ignore_stage
 from stoker.source.filters import steps, surviving_row_groups
 from stoker.source.footers import Footers
 from stoker.source.rows import RowReader
 from stoker.source.schema import Layout, flat_fields
 from stoker.source.survey import Cut, Survey
 from stoker.source.unify import limits, surely_fits
+from stoker.trace.stages import ignore_stage
 
 
 def check_doubts(reader: RowReader, known: Survey, cut: Cut, footers: Footers, *, num_threads: int) -> None:

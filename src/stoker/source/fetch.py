@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -34,14 +34,8 @@ _SLACK_BYTES = 128
 # What stands before the first column chunk of a file. With it, one range is the beginning of the file: see `Ranges`.
 _MAGIC_BYTES = 4
 
+
 # Called with a stage ("fetch", "decode"), when it began and ended in ns of time.perf_counter_ns, and its bytes.
-OnStage: TypeAlias = Callable[[str, int, int, int], None]
-
-
-def ignore_stage(name: str, start_ns: int, stop_ns: int, num_bytes: int) -> None:
-    """Do nothing: the stage of somebody who does not ask."""
-
-
 class ByteRange(NamedTuple):
     """Bytes [start, stop) of a file."""
 

@@ -29,7 +29,7 @@ SUFFIXES = (".parquet", ".parq", ".pq", ".pqt")
 _NAMES = ", ".join("*" + end for end in SUFFIXES)
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 # What becomes of a URL that is made a Path: s3:/lake.
-_LIKE_URL = re.compile(r"/[a-z][a-z0-9+.-]+:/")
+_URL_INSIDE = re.compile(r"/[a-z][a-z0-9+.-]+:/")
 _INT = re.compile(r"-?[0-9]{1,19}")
 
 
@@ -145,7 +145,7 @@ def _find_literal(name: str, storage: Storage, *, is_local: bool) -> list[Listed
         if not infos:
             hint = (
                 "; a Path is a file of this machine: give a URL as text"
-                if _LIKE_URL.search(name)
+                if _URL_INSIDE.search(name)
                 else "; a Path is no pattern: give a glob as text"
                 if GLOB.search(name)
                 else ""

@@ -13,7 +13,6 @@ from stoker.errors import SourceError
 from stoker.source.decode import decode_row_groups
 from stoker.source.fetch import (
     ByteRange,
-    OnStage,
     Ranges,
     StreamedRanges,
     check_unchanged,
@@ -30,6 +29,7 @@ from stoker.source.schema import Sizes, align, flat_fields, restrict
 from stoker.source.stopwatch import Stopwatch
 from stoker.source.storage import ObjectInfo, Storage
 from stoker.source.survey import Cut, Survey, survivors
+from stoker.trace.stages import OnStage
 
 # Threads that fetch the windows of one huge row group from a remote store.
 _STREAM_THREADS = 8

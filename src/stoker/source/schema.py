@@ -8,7 +8,6 @@ columns    user.age: int64, user.city: string, clicks          what the transfor
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -20,9 +19,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from stoker.arguments import near
 from stoker.errors import FieldError
 from stoker.source.naming import Member, by_table_names, renamed
 from stoker.source.plain import plain_array, plain_type
+from stoker.words import some_of
 
 _NUM_HINTS = 4
 # Numbers of the types in the format.
@@ -212,13 +213,8 @@ def choose(available: Sequence[tuple[str, pa.DataType]], columns: Sequence[str] 
 
 def unknown_columns(missing: Sequence[str], available: Sequence[str], *, what: str = "", where: str = "") -> FieldError:
     """Return the error for columns that no file has, with what it is about before and behind."""
-    lines = []
-    for name in missing:
-        folded = {other.casefold(): other for other in available}
-        near = difflib.get_close_matches(name.casefold(), list(folded), n=_NUM_HINTS, cutoff=0.6)
-        lines.append(f"{name!r}" + (f" (near: {', '.join(folded[other] for other in near)})" if near else ""))
-    few = ", ".join(available[:12]) + (f", ... ({len(available)} columns)" if len(available) > 12 else "")
-    text = f"{what}no file has the column {'; '.join(lines)}{where}. There are: {few}"
+    lines = [f"{name!r}" + (f" ({hint})" if (hint := near(name, available)) else "") for name in missing]
+    text = f"{what}no file has the column {'; '.join(lines)}{where}. There are: {some_of(available, 12)}"
     return FieldError(text, columns=missing)
 
 

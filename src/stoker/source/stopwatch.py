@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from stoker.source.fetch import OnStage
+from stoker.trace.stages import OnStage
 
 
 class Stopwatch(threading.local):

@@ -36,7 +36,7 @@ from stoker.source.urls import name_bytes, name_of
 
 _log = logging.getLogger("stoker")
 _MAGIC = b"STKCAT05"
-UNKNOWN = -1
+_NOT_TOLD = -1
 # Of one column chunk; what says more is believed as little as what says less than none.
 _MOST_NULLS = 1 << 40
 
@@ -229,14 +229,14 @@ def _nulls(
     names = cut.columns.names
     found = np.empty((len(names), len(pieces)), np.int64)
     # The file may have no such column: all null, though a filter may leave no row of it.
-    found[:] = [UNKNOWN if is_picked else piece.num_rows for piece in pieces]
+    found[:] = [_NOT_TOLD if is_picked else piece.num_rows for piece in pieces]
     single: list[tuple[int, int]] = []
     for i, name in enumerate(names):
         own = layout.leaves_of(name)
         if len(own) == 1:
             single.append((i, own[0]))
         elif own:
-            found[i] = np.where((by_leaf[own] == 0).all(axis=0), 0, UNKNOWN)
+            found[i] = np.where((by_leaf[own] == 0).all(axis=0), 0, _NOT_TOLD)
     if single:
         rows, leaves = np.array(single).T
         found[rows] = by_leaf[leaves]
@@ -263,7 +263,7 @@ def _nulls_of_leaves(
     nulls, odd = before[:, stop] - before[:, start]
     # In lists a null may be an empty list; of a part, or behind a filter, nobody knows which rows are null.
     is_vague = (layout.max_repetition_levels > 0) | is_part[:, None] | is_picked
-    return np.where((odd > 0) | ((nulls > 0) & is_vague), UNKNOWN, nulls).T
+    return np.where((odd > 0) | ((nulls > 0) & is_vague), _NOT_TOLD, nulls).T
 
 
 def survey(

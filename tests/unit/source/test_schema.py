@@ -73,7 +73,7 @@ def test_columns_come_in_the_order_they_are_named_and_structs_whole():
 
 def test_unknown_columns_are_all_named_with_what_is_near():
     with pytest.raises(
-        FieldError, match=r"'label' \(near: Label\); 'user\.ages' \(near: user\.age\); 'zzz'\."
+        FieldError, match=r"'label' \(did you mean 'Label'\?\); 'user\.ages' \(did you mean 'user\.age'\?\); 'zzz'\."
     ) as caught:
         choose(AVAILABLE, ["label", "a", "user.ages", "zzz"])
     assert caught.value.columns == ("label", "user.ages", "zzz")

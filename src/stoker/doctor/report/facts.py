@@ -5,7 +5,7 @@ from __future__ import annotations
 from stoker.doctor.report.figures import seconds, share, size
 from stoker.doctor.report.markup import clean, definitions, paragraphs, words
 from stoker.doctor.results import DoctorResult, GpuFacts
-from stoker.words import count_text
+from stoker.words import count_text, some_of
 
 _SHOWN_COLUMNS = 24
 
@@ -23,9 +23,7 @@ def gpus(result: DoctorResult) -> str:
 def data(result: DoctorResult) -> str:
     """Return what was looked at."""
     facts, step = result.data, result.step
-    columns = ", ".join(facts.repeated_columns[:_SHOWN_COLUMNS])
-    if len(facts.repeated_columns) > _SHOWN_COLUMNS:
-        columns += f" and {len(facts.repeated_columns) - _SHOWN_COLUMNS:,} more"
+    columns = some_of(facts.repeated_columns, _SHOWN_COLUMNS)
     pairs = {
         "data set": facts.text,
         "samples": f"{facts.num_samples:,} in {count_text(facts.num_files, 'file')}, "

@@ -14,8 +14,8 @@ from stoker.doctor.watch.findings import Finding, find_all
 from stoker.doctor.watch.ranks import RankFigures, find_straggler
 from stoker.doctor.watch.tally import StepKind, Tallied, TimeSpread
 from stoker.doctor.watch.verdict import Measured, Replay, WatchVerdict, judge
-from stoker.doctor.watch.words import bar_text, factor_text, share_text, time_text
-from stoker.words import count_text
+from stoker.doctor.watch.words import factor_text, share_text, time_text
+from stoker.words import bar_text, count_text
 
 _WIDTH = 100
 _BAR = 40
@@ -248,13 +248,13 @@ def _table(report: WatchReport) -> Iterator[str]:
     ):
         times = (spread.mean_s, spread.p50_s, spread.p95_s, spread.p99_s, spread.max_s)
         numbers = "".join(f"{time_text(value):>10}" for value in times)
-        yield f"  {name:<8}{share_text(share):>6}  {bar_text(share, _BAR)}  {numbers}"
+        yield f"  {name:<8}{share_text(share):>6}  {bar_text(share, _BAR):<{_BAR}}  {numbers}"
 
 
 def _ranks(report: WatchReport) -> Iterator[str]:
     longest = max(figures.stall_s + figures.step_s for figures in report.ranks)
     for figures in report.ranks:
-        stall = bar_text(figures.stall_s / longest, _BAR // 2).rstrip() if longest else ""
+        stall = bar_text(figures.stall_s / longest, _BAR // 2) if longest else ""
         step = "░" * round(figures.step_s / longest * _BAR / 2) if longest else ""
         yield (
             f"  rank {figures.rank:<4} {stall + step:<{_BAR // 2 + 2}} waits {time_text(figures.stall_s)}, "

@@ -25,10 +25,3 @@ def share_text(share: float) -> str:
 def factor_text(factor: float) -> str:
     """Return how many times: "2.7", "14"."""
     return f"{factor:.2f}" if factor < 1.195 else f"{factor:.1f}" if factor < 9.95 else f"{factor:.0f}"
-
-
-def bar_text(share: float, width: int) -> str:
-    """Return a bar of `width` characters of which `share` is filled, to an eighth of one."""
-    eighths = round(min(max(share, 0.0), 1.0) * width * 8)
-    bar = "█" * (eighths // 8) + ("" if eighths % 8 == 0 else " ▏▎▍▌▋▊▉"[eighths % 8])
-    return bar.ljust(width)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from stoker.arguments import near
 from stoker.errors import FieldError
 from stoker.spec import Spec, run_name
+from stoker.words import some_of
 
 Share = Mapping[str, Sequence[str]]
 """Field that is the key -> names and patterns of the fields that its equal neighbours share."""
@@ -55,8 +56,4 @@ def share_fields(spec: Spec, share: Share) -> Spec:
 
 
 def _near(name: str, names: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
-    if near:
-        return f", did you mean {' or '.join(map(repr, near))}?"
-    known = ", ".join(map(repr, names[:8])) + (f", ... ({len(names)} in all)" if len(names) > 8 else "")
-    return f" (there are {known})"
+    return f" ({near(name, names) or 'there are ' + some_of(names, 8)})"
