@@ -21,7 +21,7 @@ from stoker.demo.ranking import COUNTRIES
 from stoker.doctor.examine import examine
 from stoker.doctor.fill import fill_cache
 from stoker.doctor.probe_machine import Disk, Pace, pace
-from stoker.doctor.ranks import compare
+from stoker.doctor.ranks import compare_ranks
 from stoker.doctor.results import DoctorResult
 from stoker.doctor.settings import DoctorSettings
 from stoker.doctor.step import TimedStep
@@ -91,7 +91,7 @@ def run(
     remarks = [finding.remark for finding in findings]
     if not names:
         results = [examine_case(case, folder / "doctor", budget_s=_RANK_BUDGET_S, verify_all=False) for case in RANKS]
-        ranks = compare([result.to_json() for result in results])
+        ranks = compare_ranks([result.to_json() for result in results])
         found += (ranks.rank, ranks.stage) == (SLOW_RANK, "fetch")
         num_cases += 1
         remarks.append(f"one slow rank of {len(RANKS)}: {ranks.sentence}")

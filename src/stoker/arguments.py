@@ -143,9 +143,9 @@ def check_function(value: object, name: str, *parameters: str) -> None:
     try:
         signature.bind(*parameters)
     except TypeError as error:
-        raise TypeError(f"{wanted}, but {name_of(value)}{signature} cannot be called so: {error}") from None
+        raise TypeError(f"{wanted}, but {function_name(value)}{signature} cannot be called so: {error}") from None
 
 
-def name_of(function: object) -> str:
+def function_name(function: object) -> str:
     """Return what a function is called, for messages."""
     return getattr(function, "__qualname__", None) or type(function).__qualname__

@@ -14,7 +14,7 @@ from stoker.doctor import whole_paths
 from stoker.doctor.examine import examine
 from stoker.doctor.fill import fill_cache
 from stoker.doctor.probe_machine import Disk
-from stoker.doctor.ranks import compare
+from stoker.doctor.ranks import compare_ranks
 from stoker.doctor.results import SOURCE, TENSORS
 from stoker.doctor.settings import DoctorSettings
 from stoker.doctor.step import TimedStep
@@ -245,7 +245,7 @@ def test_the_rank_whose_link_is_narrow_is_named_with_its_stage(tmp_path):
         dataset = Dataset("lake", storage=planted.behind(bytes_s))
         return examine(dataset, settings(step=TimedStep(4e-3), batch_size=2_048, scratch=tmp_path)).to_json()
 
-    verdict = compare([rank(40e6), rank(5e6), rank(40e6)])
+    verdict = compare_ranks([rank(40e6), rank(5e6), rank(40e6)])
     assert (verdict.rank, verdict.stage) == (1, "fetch")
     assert verdict.lost_share > 0.5
 

@@ -59,7 +59,7 @@ stoker doctor --ranks rank0.json rank1.json rank2.json rank3.json""",
     target.nargs = "?"
     parser.add_argument("--demo", action="store_true", help="examine the demo's data behind its slow simulated link")
     step = parser.add_argument_group("the step")
-    step.add_argument("--step-time", metavar="S", type=seconds, help="seconds a step, such as 0.01 or 10ms")
+    step.add_argument("--step-time", metavar="S", type=seconds_of, help="seconds a step, such as 0.01 or 10ms")
     step.add_argument(
         "--step", metavar="MODULE:FUNCTION", help="a function of a batch, such as train.py:step: it is measured"
     )
@@ -76,7 +76,9 @@ stoker doctor --ranks rank0.json rank1.json rank2.json rank3.json""",
     parser.add_argument(
         "--ranks", metavar="FILE", nargs="+", help="compare the --json of several ranks, and name the one that is slow"
     )
-    parser.add_argument("--budget", metavar="S", type=seconds, default=60.0, help="seconds for all of it (default: 60)")
+    parser.add_argument(
+        "--budget", metavar="S", type=seconds_of, default=60.0, help="seconds for all of it (default: 60)"
+    )
     parser.add_argument(
         "--scratch", metavar="DIR", type=folder, help="where experiments write (default: beside the cache)"
     )
@@ -139,7 +141,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 def _compare(options: argparse.Namespace, console: Console) -> int:
     """Compare ranks and print."""
-    from stoker.doctor.ranks import compare
+    from stoker.doctor.ranks import compare_ranks
 
     results = []
     for name in options.ranks:
@@ -147,7 +149,7 @@ def _compare(options: argparse.Namespace, console: Console) -> int:
             results.append(json.loads(Path(name).read_text()))
         except ValueError as error:
             raise ValueError(f"{name} is no JSON of `stoker doctor --json`: {error}") from None
-    found = compare(results)
+    found = compare_ranks(results)
     if options.json:
         print_json(asdict(found))
     else:
@@ -155,7 +157,7 @@ def _compare(options: argparse.Namespace, console: Console) -> int:
     return OK
 
 
-def seconds(text: str) -> float:
+def seconds_of(text: str) -> float:
     """Return seconds: "0.01", "10ms", "60s"."""
     number, factor = text.strip(), 1.0
     for ending, value in (("ms", 1e-3), ("us", 1e-6), ("s", 1.0)):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from stoker.demo.timeline import TimeRange
+from stoker.doctor.probe_copy import has_cuda
 from stoker.spec import Arrays
 
 
@@ -93,9 +93,8 @@ class SimulatedAccelerator:
 
 def accelerator_for(step_s: float) -> Accelerator:
     """Return a CUDA device training a real model with steps of about `step_s` where there is one, else a simulation."""
-    if importlib.util.find_spec("torch") is not None:
-        from stoker.demo.cuda import CudaAccelerator, has_cuda
+    if has_cuda():
+        from stoker.demo.cuda import CudaAccelerator
 
-        if has_cuda():
-            return CudaAccelerator(step_s)
+        return CudaAccelerator(step_s)
     return SimulatedAccelerator(step_s)

@@ -18,11 +18,6 @@ _MAX_DEPTH = 4_096
 _INPUTS = ("dense", "context", "query_embedding")
 
 
-def has_cuda() -> bool:
-    """Whether torch sees a GPU here."""
-    return torch.cuda.is_available()
-
-
 class CudaAccelerator:
     """A deep MLP that trains on the batches; it is made as deep as a step of `step_s` seconds needs.
 

@@ -8,18 +8,19 @@ from pathlib import Path
 
 from stoker.demo.pictures import bars, lanes
 from stoker.demo.results import PLAIN, RAM, STOKER, DemoResult, WayResult
-from stoker.demo.screen import comparison, conclusion, size_text
+from stoker.demo.screen import comparison, conclusion
+from stoker.doctor.words import size_text
 
 
-def write_report(result: DemoResult, path: Path) -> None:
+def write_demo_report(result: DemoResult, path: Path) -> None:
     """Write the page, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.part")
-    aside.write_text(report_html(result), encoding="utf-8")
+    aside.write_text(demo_html(result), encoding="utf-8")
     aside.replace(path)
 
 
-def report_html(result: DemoResult) -> str:
+def demo_html(result: DemoResult) -> str:
     """Return the page."""
     style = (files("stoker.demo") / "report.css").read_text(encoding="utf-8")
     plain, stoker = result.way(PLAIN), result.way(STOKER)

@@ -14,7 +14,7 @@ from stoker.demo.accelerator import accelerator_for
 from stoker.demo.contest import PLAIN_BUSY, Contest, check_bytes, check_rows, plain_epochs, plain_rate, run_ways
 from stoker.demo.data import find_data, make_data
 from stoker.demo.link import MeteredLink
-from stoker.demo.report import write_report
+from stoker.demo.report import write_demo_report
 from stoker.demo.results import DemoResult
 from stoker.demo.screen import Screen
 from stoker.demo.settings import DemoSettings
@@ -110,7 +110,7 @@ def run_demo(settings: DemoSettings, *, console: Console | None = None) -> DemoR
             notes=tuple(contest.notes),
         )
     if settings.html is not None:
-        write_report(result, settings.html)
+        write_demo_report(result, settings.html)
     screen.show_result(result, html=settings.html)
     return result
 

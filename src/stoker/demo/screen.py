@@ -14,6 +14,7 @@ from rich.text import Text
 from stoker.demo.data import DemoData
 from stoker.demo.measure import EpochResult
 from stoker.demo.results import ARROW, GOAL, RAM, STOKER, DemoResult, WayResult, share_of
+from stoker.doctor.words import size_text
 from stoker.spec import Arrays
 from stoker.words import bar_text
 
@@ -143,15 +144,6 @@ def comparison(result: DemoResult) -> str:
         f"For that it used {stoker.cores:.1f} cores on average. The cache of Arrow tables used {arrow.cores:.1f} "
         f"for {arrow.busy:.0%} busy."
     )
-
-
-def size_text(num_bytes: float) -> str:
-    """Return a size as people read it: "354 MB"."""
-    for unit in ("B", "kB", "MB"):
-        if num_bytes < 1000:
-            return f"{num_bytes:.0f} {unit}"
-        num_bytes /= 1000
-    return f"{num_bytes:.1f} GB"
 
 
 def _table(result: DemoResult, *, is_wide: bool) -> Table:

@@ -42,7 +42,7 @@ class Cause:
     sureness: float
 
 
-def name_of(key: str) -> str:
+def cause_name(key: str) -> str:
     """Return a cause as people read it."""
     return "skewed chunk sizes" if key == SKEW else STAGE_NAMES[key]
 
@@ -91,7 +91,7 @@ def causes_of(plan: Plan) -> tuple[Cause, ...]:
         plan, rate = rest, after
 
 
-def named(plan: Plan, causes: tuple[Cause, ...]) -> tuple[str, ...]:
+def named_causes(plan: Plan, causes: tuple[Cause, ...]) -> tuple[str, ...]:
     """Return the causes that a verdict names: the first, and the second where it is near or starves the step too."""
     if not causes:
         return (MODEL,) if demand_of(plan) is not None else ()
@@ -111,7 +111,7 @@ def step_parts(plan: Plan) -> tuple[StepPart, ...]:
     parts = [
         StepPart(
             key=cause.key,
-            name=f"waits for {name_of(cause.key)}",
+            name=f"waits for {cause_name(cause.key)}",
             seconds=plan.batch_size * max(0.0, 1 / cause.rate - 1 / cause.mended),
         )
         for cause in causes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stoker.doctor.bounds import bounds_of, demand_of, supply_of
-from stoker.doctor.causes import SKEW, Cause, causes_of, limit_of, name_of, named, step_parts, sure_word
+from stoker.doctor.causes import SKEW, Cause, cause_name, causes_of, limit_of, named_causes, step_parts, sure_word
 from stoker.doctor.costs import PATH_NAMES, PATH_STAGES, Plan
 from stoker.doctor.flow import rate_of
 from stoker.doctor.results import MODEL, PathResult, Rate, Verdict
@@ -23,7 +23,7 @@ def diagnose(plans: Mapping[str, Plan], *, today: str, notes: tuple[str, ...] = 
     """
     plan = plans[today]
     causes = causes_of(plan)
-    stages = named(plan, causes)
+    stages = named_causes(plan, causes)
     demand = demand_of(plan)
     story = tuple(_line(plans[key], is_today=key == today) for key in PATH_STAGES if key in plans)
     if demand is None:
@@ -132,12 +132,12 @@ def _line(plan: Plan, *, is_today: bool) -> str:
 
 
 def _named(key: str) -> str:
-    return name_of(key)
+    return cause_name(key)
 
 
 def _why(plan: Plan, key: str) -> str:
     """Return a cause with what it lacks: "Fetch (the network is full)"."""
-    name = name_of(key)
+    name = cause_name(key)
     name = name[0].upper() + name[1:]
     if key == SKEW:
         return name

@@ -10,7 +10,7 @@ from typing import Any
 
 from stoker.doctor.gilwatch import GilWatch
 from stoker.doctor.results import Rate
-from stoker.doctor.step import Step, warm_up
+from stoker.doctor.step import Step, warm_up_step
 
 _NUM_ROUNDS = 5
 _MIN_STEPS = 3
@@ -50,7 +50,7 @@ def probe_step(step: Step, batch: Any, *, seconds: float) -> StepCost:
     if step.given_s is not None:
         given = step.given_s
         return StepCost(step_s=given, host_s=0.0, cpu_s=0.0, gil_s=0.0, low_s=given, high_s=given, num_rounds=1)
-    warm_up(step, batch)
+    warm_up_step(step, batch)
     times: list[float] = []
     hosts: list[float] = []
     cpus: list[float] = []

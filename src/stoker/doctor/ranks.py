@@ -40,7 +40,7 @@ class RanksVerdict:
     lost_share: float
 
 
-def compare(results: Sequence[Mapping[str, Any]]) -> RanksVerdict:
+def compare_ranks(results: Sequence[Mapping[str, Any]]) -> RanksVerdict:
     """Return which of several ranks is slow.
 
     Args:

@@ -15,7 +15,7 @@ from stoker.doctor.costs import Plan
 from stoker.doctor.flow import num_short_of, rate_of
 from stoker.doctor.sampled import SampledDataset, spread_units
 from stoker.doctor.settings import DoctorSettings
-from stoker.doctor.whole import Listener, Whole, built_rate, joined, run_whole, stall_share, steady_rate
+from stoker.doctor.whole import Listener, Whole, as_one, built_rate, run_whole, stall_share, steady_rate
 from stoker.errors import FieldError
 from stoker.feed.loader import Loader
 from stoker.machine import free_memory_bytes
@@ -177,7 +177,7 @@ def run_tensors(sample: Sample, settings: DoctorSettings, *, seconds: float) -> 
         while not runs or time.perf_counter() < end:
             with closing(_once(loader)) as batches:
                 runs.append(run_whole(batches, step=settings.step, seconds=end - time.perf_counter()))
-        return runs[0] if len(runs) == 1 else joined(runs)
+        return runs[0] if len(runs) == 1 else as_one(runs)
 
 
 def run_arrow(sample: Sample, settings: DoctorSettings, *, seconds: float) -> Whole:

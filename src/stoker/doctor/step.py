@@ -127,7 +127,7 @@ class FunctionStep:
             torch.cuda.synchronize()
 
 
-def warm_up(step: Step, batch: Any) -> None:
+def warm_up_step(step: Step, batch: Any) -> None:
     """Call a step until it has compiled and allocated what it does once."""
     if step.given_s is not None:
         return

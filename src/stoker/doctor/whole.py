@@ -171,7 +171,7 @@ def stall_share(whole: Whole) -> float:
     return waited / max(1e-9, whole.begun[-1] - whole.got[0])
 
 
-def joined(runs: Sequence[Whole]) -> Whole:
+def as_one(runs: Sequence[Whole]) -> Whole:
     """Return the runs of several epochs as one: the beginnings of epochs count in none, for real ones are long."""
     told: list[tuple[float, float, Rate]] = []
     for run in runs:

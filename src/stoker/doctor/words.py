@@ -38,3 +38,8 @@ def share_text(share: float) -> str:
     """Return a share: "76 %"; what is nearly nothing or nearly everything keeps a digit."""
     percent = 100 * share
     return f"{percent:.1f} %" if 0 < percent < 1 or 99 < percent < 100 else f"{percent:.0f} %"
+
+
+def factor_text(factor: float) -> str:
+    """Return how many times: "2.7", "14"."""
+    return f"{factor:.2f}" if factor < 1.195 else f"{factor:.1f}" if factor < 9.95 else f"{factor:.0f}"

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from stoker.arguments import name_of
+from stoker.arguments import function_name
 from stoker.identity import order_key, sample_seeds
 from stoker.order.steps import Slice
 from stoker.spec import Arrays
@@ -130,7 +130,7 @@ class Augmenter:
             )
 
     def _told(self, step: int) -> str:
-        return f"augment ({name_of(self._augment)}), on step {step} of this pass over epoch {self._epoch},"
+        return f"augment ({function_name(self._augment)}), on step {step} of this pass over epoch {self._epoch},"
 
 
 def _num_rows(field: Any) -> int | None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from stoker.source.footers import Footer
 
 
-def opened(
+def open_parquet(
     ranges: Ranges, metadata: pq.FileMetaData, *, buffer_size: int = 0, in_seconds: bool = False
 ) -> pq.ParquetFile:
     """Return a file as pyarrow reads it: a reader of its own, with a place of its own in the file.
@@ -102,7 +102,7 @@ def decode_row_groups(
             int96 = int96_paths(footer.metadata, paths)
             look_closer = partial(first_failure, ranges, footer, row_groups=row_groups, paths=paths, url=url)
             with decoding(url, where=where, look_closer=look_closer):
-                rest = _theirs(opened(ranges, footer.metadata), row_groups, paths)
+                rest = _theirs(open_parquet(ranges, footer.metadata), row_groups, paths)
                 rest.validate()
                 check_num_rows(rest.num_rows, num_rows)
                 check_num_entries(num_entries(rest), footer, row_groups=row_groups, paths=paths)
@@ -111,7 +111,7 @@ def decode_row_groups(
         check_num_rows(table.num_rows, num_rows)
     if int96:
         with decoding(url, where=where):
-            seconds = opened(ranges, footer.metadata, in_seconds=True).read_row_groups(
+            seconds = open_parquet(ranges, footer.metadata, in_seconds=True).read_row_groups(
                 list(row_groups), columns=int96, use_threads=False
             )
         check_instants(table, seconds, where=where)
@@ -200,7 +200,7 @@ def first_failure(
         row_groups: Numbers of the row groups.
         paths: Of the columns.
         url: The file, for errors.
-        buffer_size: As of `opened`.
+        buffer_size: As of `open_parquet`.
     """
     # A page with more values than it should have is seen where another row group follows.
     tries = [*([group] for group in row_groups), *([row_groups] if len(row_groups) > 1 else [])]
@@ -211,7 +211,7 @@ def first_failure(
             try:
                 with decoding(url, where=f"{where}: column {path}"):
                     num_rows, entries = 0, np.zeros(1, np.int64)
-                    file = opened(ranges, footer.metadata, buffer_size=buffer_size)
+                    file = open_parquet(ranges, footer.metadata, buffer_size=buffer_size)
                     for batch in file.iter_batches(row_groups=list(groups), columns=[path], use_threads=False):
                         batch.validate()
                         num_rows += batch.num_rows

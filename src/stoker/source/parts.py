@@ -19,7 +19,7 @@ from typing import Protocol, TypeAlias, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from stoker.source.decode import check_num_entries, check_num_rows, first_failure, num_entries, opened
+from stoker.source.decode import check_num_entries, check_num_rows, first_failure, num_entries, open_parquet
 from stoker.source.decoded import decoded_bytes
 from stoker.source.failures import decoding
 from stoker.source.fetch import ByteRange, Ranges
@@ -373,7 +373,7 @@ def _parts(
         ),
     )
     with checked():
-        file = opened(ranges, footer.metadata, buffer_size=STREAM_BUFFER_BYTES, in_seconds=in_seconds)
+        file = open_parquet(ranges, footer.metadata, buffer_size=STREAM_BUFFER_BYTES, in_seconds=in_seconds)
         batches = file.iter_batches(
             batch_size=max(part_rows), row_groups=[row_group], columns=list(paths), use_threads=False
         )

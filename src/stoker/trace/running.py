@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stoker.trace.status import FORMAT, folders, has_ended, is_ours, sweep
+from stoker.trace.status import FORMAT, folders, has_ended, is_ours, remove_ended
 
 # A file of another set of pids (a container that shares the folder): nobody here can tell whether its process lives.
 _FOREIGN_FRESH_S = 60
@@ -46,7 +46,7 @@ def running(places: Iterable[Path] | None = None, *, now: float | None = None) -
     found: list[RunningLoader] = []
     for place in folders() if places is None else places:
         if is_ours(place):
-            sweep(place)
+            remove_ended(place)
             for path in sorted(place.glob("*.json"), key=lambda path: (len(path.name), path.name)):
                 found += _read(path, now)
     return found

@@ -107,7 +107,7 @@ def namespace() -> int:
         return 0
 
 
-def name_of(pid: int) -> str:
+def status_name(pid: int) -> str:
     """Return what the file of a process of this set of pids is called."""
     return f"{namespace()}-{pid}-{started_ticks(pid)}.json"
 
@@ -128,7 +128,7 @@ def has_ended(name: str) -> bool | None:
     return False
 
 
-def sweep(place: Path) -> None:
+def remove_ended(place: Path) -> None:
     """Remove what processes that have ended left in a folder."""
     for path in place.iterdir():
         with contextlib.suppress(OSError, ValueError):  # gone meanwhile, or none of ours
@@ -225,8 +225,8 @@ class StatusWriter:
             except OSError:
                 continue
             if is_ours(place) and os.access(place, os.W_OK):
-                sweep(place)
-                return place / name_of(self._pid)
+                remove_ended(place)
+                return place / status_name(self._pid)
         return None
 
 

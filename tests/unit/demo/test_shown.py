@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from stoker.demo.measure import EpochResult
-from stoker.demo.report import report_html, write_report
+from stoker.demo.report import demo_html, write_demo_report
 from stoker.demo.results import ARROW, PLAIN, RAM, STOKER, THREADS, Check, DemoResult, WayResult
 from stoker.demo.screen import Screen, conclusion
 from stoker.demo.settings import DemoSettings
@@ -93,7 +93,7 @@ def test_a_failed_check_and_a_missed_goal_are_said(result):
     assert "✗ rows are whole" in text
     assert "below the 95%" in text
     assert not failed.checks_hold
-    assert "class=fails" in report_html(failed)
+    assert "class=fails" in demo_html(failed)
 
 
 def test_the_conclusion_speaks_of_later_epochs(result):
@@ -131,7 +131,7 @@ class Tags(HTMLParser):
 
 
 def test_the_page_is_whole_and_needs_nothing_from_elsewhere(result):
-    page = report_html(result)
+    page = demo_html(result)
     tags = Tags()
     tags.feed(page)
     assert tags.open == []
@@ -142,7 +142,7 @@ def test_the_page_is_whole_and_needs_nothing_from_elsewhere(result):
 
 
 def test_the_page_holds_the_figures_and_escapes_what_it_is_given(result):
-    page = report_html(result)
+    page = demo_html(result)
     assert "A &amp; B" in page
     assert "how &lt;Stoker&gt; works" in page
     for shown in result.ways:
@@ -152,7 +152,7 @@ def test_the_page_holds_the_figures_and_escapes_what_it_is_given(result):
 
 
 def test_the_page_is_written_in_one_piece_into_a_new_folder(result, tmp_path):
-    write_report(result, tmp_path / "new" / "demo.html")
+    write_demo_report(result, tmp_path / "new" / "demo.html")
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["demo.html"]
 
 

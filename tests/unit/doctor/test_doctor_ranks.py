@@ -12,7 +12,7 @@ from stoker.cli import main
 from stoker.doctor.bounds import supply_of
 from stoker.doctor.causes import limit_of
 from stoker.doctor.flow import rate_of
-from stoker.doctor.ranks import compare
+from stoker.doctor.ranks import compare_ranks
 
 
 def result(plan):
@@ -42,20 +42,20 @@ def test_the_slow_rank_and_its_stage_are_named(stage, world_size, rank, speeds):
     rank %= world_size
     ranks = [result(on(source_plan(), cores=8 * speed)) for speed in speeds[:world_size]]
     ranks[rank] = result(SLOW[stage])
-    found = compare(ranks)
+    found = compare_ranks(ranks)
     assert (found.rank, found.stage) == (rank, stage)
     assert found.lost_share == pytest.approx(1 - found.rates[rank] / 1_000_000, abs=0.05)
 
 
 def test_ranks_that_differ_by_chance_are_not_accused():
-    found = compare([result(source_plan()), result(on(source_plan(), cores=7.8)), result(source_plan())])
+    found = compare_ranks([result(source_plan()), result(on(source_plan(), cores=7.8)), result(source_plan())])
     assert found.rank is None
     assert "No rank" in found.sentence
 
 
 def test_one_rank_alone_cannot_be_compared():
     with pytest.raises(ValueError, match="two results"):
-        compare([result(source_plan())])
+        compare_ranks([result(source_plan())])
 
 
 def test_the_command_names_the_slow_rank(tmp_path, capsys):

@@ -10,7 +10,16 @@ import pytest
 from stoker.trace.running import running
 from stoker.trace.stages import Stages
 from stoker.trace.stats import LoaderStats
-from stoker.trace.status import About, ShownLoader, StatusWriter, folders, is_ours, name_of, namespace, started_ticks
+from stoker.trace.status import (
+    About,
+    ShownLoader,
+    StatusWriter,
+    folders,
+    is_ours,
+    namespace,
+    started_ticks,
+    status_name,
+)
 
 SECOND = 1_000_000_000
 ABOUT = About(dataset="data/", rank=1, world_size=4, global_batch_size=64)
@@ -214,7 +223,7 @@ def test_whoever_writes_first_removes_what_killed_processes_left(tmp_path):
     stages = Stages()
     show(publisher, stages, lambda: stats())
     at(stages, 1)
-    assert sorted(tmp_path.iterdir()) == sorted([foreign, tmp_path / name_of(os.getpid())])
+    assert sorted(tmp_path.iterdir()) == sorted([foreign, tmp_path / status_name(os.getpid())])
 
 
 def test_another_containers_files_are_shown_while_fresh_and_left_alone(tmp_path):

@@ -44,7 +44,7 @@ def definitions(pairs: Mapping[str, str]) -> str:
     return f"<dl>\n{rows}\n</dl>" if rows else ""
 
 
-def table(
+def html_table(
     head: Sequence[str],
     rows: Sequence[Sequence[str]],
     *,

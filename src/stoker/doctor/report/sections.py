@@ -10,11 +10,12 @@ from stoker.doctor.report.charts_timeline import hidden_tracks, timeline_chart
 from stoker.doctor.report.facts import again, data, environment, gpus
 from stoker.doctor.report.figures import NONE, PATH_WORDS, ceiling, cost, rate, seconds, share, size, stage_words, times
 from stoker.doctor.report.headline import head, headline
-from stoker.doctor.report.markup import paragraphs, sentence, table, words
+from stoker.doctor.report.markup import html_table, paragraphs, sentence, words
 from stoker.doctor.results import DoctorResult, Rate, StageResult
 
 __all__ = [
     "again",
+    "batch_sizes",
     "ceilings",
     "data",
     "environment",
@@ -22,14 +23,13 @@ __all__ = [
     "gpus",
     "head",
     "headline",
-    "materialise",
     "money",
     "paths",
     "stages",
     "step",
-    "sweep",
     "timeline",
     "verified",
+    "where_to_keep",
 ]
 
 
@@ -77,7 +77,7 @@ def stages(result: DoctorResult) -> str:
         "Supply against demand",
         lead,
         _figure(chart) if chart else "",
-        table(head, rows, about="Each stage alone", marked=marked),
+        html_table(head, rows, about="Each stage alone", marked=marked),
         '<p class="note">Rates in samples/s. CPU, GIL, waits and bytes are of each sample.</p>',
         notes,
     )
@@ -115,7 +115,7 @@ def fixes(result: DoctorResult) -> str:
         "Predicted from what every stage takes of cores, network, disk and lock: bounds of capacity, not waits taken "
         "away." + (" ◆ is what was measured." if is_measured else ""),
         _figure(fixes_chart(result)),
-        table(head, rows, about="What each fix would give", marked=(0,), worded=(5, 6)),
+        html_table(head, rows, about="What each fix would give", marked=(0,), worded=(5, 6)),
     )
 
 
@@ -134,11 +134,13 @@ def verified(result: DoctorResult) -> str:
     return _section(
         "Tried, beside what was predicted",
         "Each was applied for a short run on this machine.",
-        table(("fix", "predicted", "measured", "slowest to fastest", "error"), rows, about="Predicted and measured"),
+        html_table(
+            ("fix", "predicted", "measured", "slowest to fastest", "error"), rows, about="Predicted and measured"
+        ),
     )
 
 
-def materialise(result: DoctorResult) -> str:
+def where_to_keep(result: DoctorResult) -> str:
     """Return where in the path to keep what was made."""
     if not result.materialise:
         return ""
@@ -148,7 +150,9 @@ def materialise(result: DoctorResult) -> str:
         for place in result.materialise
     ]  # fmt: skip
     head = ("kept on SSD", "takes", "first epoch, longer by", "later epochs, shorter by", "pays")
-    return _section("What to keep on SSD", "For the whole data set.", table(head, rows, about="What to keep on SSD"))
+    return _section(
+        "What to keep on SSD", "For the whole data set.", html_table(head, rows, about="What to keep on SSD")
+    )
 
 
 def paths(result: DoctorResult) -> str:
@@ -168,7 +172,7 @@ def paths(result: DoctorResult) -> str:
         "The ways samples can come",
         "",
         f'<ol class="story">{story}</ol>' if story else "",
-        table(head, rows, about="The ways samples can come", marked=marked, worded=(5, 6)),
+        html_table(head, rows, about="The ways samples can come", marked=marked, worded=(5, 6)),
         _bounds(result),
     )
 
@@ -182,7 +186,7 @@ def _bounds(result: DoctorResult) -> str:
         return ""
     head = ("resource", "allows, samples/s", "taken by")
     about = "What each resource allows on today’s path, the tightest first"
-    return f'<p class="soft gap">{about}:</p>\n' + table(head, rows, about=about, worded=(2,))
+    return f'<p class="soft gap">{about}:</p>\n' + html_table(head, rows, about=about, worded=(2,))
 
 
 def ceilings(result: DoctorResult) -> str:
@@ -194,11 +198,13 @@ def ceilings(result: DoctorResult) -> str:
         "What this machine can do",
         "Ceilings measured in this run, and how much of them today’s path takes at its rate.",
         _figure(ceilings_chart(result)),
-        table(("ceiling", "measured", "how"), notes, about="How ceilings were measured", worded=(2,)) if notes else "",
+        html_table(("ceiling", "measured", "how"), notes, about="How ceilings were measured", worded=(2,))
+        if notes
+        else "",
     )
 
 
-def sweep(result: DoctorResult) -> str:
+def batch_sizes(result: DoctorResult) -> str:
     """Return where larger batches stop paying."""
     if result.sweep is None or not result.sweep.points:
         return ""
@@ -215,7 +221,9 @@ def sweep(result: DoctorResult) -> str:
         lead += "; the step was not measured at other sizes, for it is not a function that could be asked"
     chart = sweep_chart(result.sweep)
     head = ("samples a batch", "loader, samples/s", *(["step, samples/s"] if has_step else []))
-    return _section("Larger batches", lead + ".", _figure(chart) if chart else "", table(head, rows, about="Batches"))
+    return _section(
+        "Larger batches", lead + ".", _figure(chart) if chart else "", html_table(head, rows, about="Batches")
+    )
 
 
 def money(result: DoctorResult) -> str:
@@ -236,7 +244,9 @@ def money(result: DoctorResult) -> str:
         )
     chart = money_chart(result)
     head = ("", "cost", "share of an epoch")
-    return _section("What it costs", lead, _figure(chart) if chart else "", table(head, rows, about="What it costs"))
+    return _section(
+        "What it costs", lead, _figure(chart) if chart else "", html_table(head, rows, about="What it costs")
+    )
 
 
 def _stage_row(stage: StageResult, result: DoctorResult) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from stoker.doctor.watch.patterns import Turns, find_blocked, find_turns, is_trend, trend_of
 from stoker.doctor.watch.tally import Floats, Ints, StepKind, Tallied
-from stoker.doctor.watch.words import share_text, time_text
+from stoker.doctor.words import share_text, time_text
 
 Name: TypeAlias = Literal[
     "even-stall",
@@ -59,7 +59,7 @@ class Finding:
     rank: int | None = None
 
 
-def find_all(seen: Tallied, *, num_workers: int | None) -> tuple[Finding, ...]:
+def find_patterns(seen: Tallied, *, num_workers: int | None) -> tuple[Finding, ...]:
     """Return what costs time, dearest first.
 
     Args:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.doctor.watch.findings import Finding
-from stoker.doctor.watch.words import time_text
+from stoker.doctor.words import time_text
 from stoker.feed.ranks import Ranks
 
 # A rank lags where it is this share of a step behind the middle one.

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from stoker.doctor.watch.device import DeviceTimes
-from stoker.doctor.watch.findings import Finding, find_all
+from stoker.doctor.watch.findings import Finding, find_patterns
 from stoker.doctor.watch.ranks import RankFigures, find_straggler
 from stoker.doctor.watch.tally import StepKind, Tallied, TimeSpread
 from stoker.doctor.watch.verdict import Measured, Replay, WatchVerdict, judge
-from stoker.doctor.watch.words import factor_text, share_text, time_text
+from stoker.doctor.words import factor_text, share_text, time_text
 from stoker.words import bar_text, count_text
 
 _WIDTH = 100
@@ -126,7 +126,7 @@ def make_report(seen: Tallied, around: Circumstances) -> WatchReport:
     start_s = seen.stall_s_of[StepKind.EPOCH_START]
     counted_s = steady_s + start_s + seen.step_s_of[StepKind.EPOCH_START]
     replay = _replay(seen, *around.replayed)
-    findings = find_all(seen, num_workers=around.num_workers)
+    findings = find_patterns(seen, num_workers=around.num_workers)
     straggler = find_straggler(around.ranks)
     if straggler is not None:
         findings = (straggler, *findings)

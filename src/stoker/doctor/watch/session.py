@@ -5,17 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TypeVar
 
 from stoker.doctor.watch.device import CudaClock, DeviceSampler, may_be_async
-from stoker.doctor.watch.iterator import ReplayingIterator, WatchedIterator
+from stoker.doctor.watch.iterator import Batch, ReplayingIterator, WatchedIterator
 from stoker.doctor.watch.meter import Meter
 from stoker.doctor.watch.ranks import RankFigures, gather, rank_here, read_ranks, write_rank
 from stoker.doctor.watch.replay import Replayer
 from stoker.doctor.watch.report import Circumstances, WatchReport, make_report
 from stoker.spec import parse_size
-
-Batch = TypeVar("Batch")
 
 # Two CUDA events cost some microseconds: every 8th step keeps that far below 1 % at 1,000 steps/s.
 _DEVICE_EVERY = 8

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from stoker.doctor.watch.words import factor_text, share_text
+from stoker.doctor.words import factor_text, share_text
 
 Limit: TypeAlias = Literal["data", "epoch-start", "model", "contention", "unknown"]
 Confidence: TypeAlias = Literal["high", "medium", "low"]

@@ -6,13 +6,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self
 
-from stoker.doctor.watch.iterator import WatchedIterator
+from stoker.doctor.watch.iterator import Batch, WatchedIterator
 from stoker.doctor.watch.report import WatchReport
 from stoker.doctor.watch.session import Session, new_session
-
-Batch = TypeVar("Batch")
 
 # What a watched loader keeps to itself; every other attribute is the loader's.
 _OWN = frozenset(("loader", "_session", "_stream"))

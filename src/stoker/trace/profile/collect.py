@@ -19,7 +19,7 @@ from stoker.trace.profile.names import (
     EventKind,
     Is,
     device_kind,
-    kind_of,
+    event_kind,
     kind_of_process,
     what_is,
 )
@@ -113,7 +113,7 @@ class Collector:
                 except ValueError:
                     text = text.replace('\\"', '"')
             self._names.append(text)
-            self._kinds.append(int(kind_of(text)))
+            self._kinds.append(int(event_kind(text)))
             self._flows.append(text.strip().lower() in FLOW_CATEGORIES)
             self._keeps_python.append(bool(what_is(text, EventKind.PYTHON) & _KEEP_PYTHON))
 

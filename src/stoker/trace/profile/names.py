@@ -136,7 +136,7 @@ _NO_WORK = re.compile(r"event_?(wait|record)|notify_?(wait|record)|^Context Sync
 _COPY_KERNEL = re.compile(r"^dma_request$|^memcpy|^copy(Host|Device|Buffer)", re.IGNORECASE)
 
 
-def kind_of(category: str) -> EventKind:
+def event_kind(category: str) -> EventKind:
     """Return what events of a category are; without a category it has to be told later, by their process."""
     text = category.strip().lower()
     if not text:

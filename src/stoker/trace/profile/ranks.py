@@ -46,7 +46,7 @@ class CollectiveWaits:
     is_aligned: bool
 
 
-def compare(ranks: Sequence[RankTimes]) -> CollectiveWaits:
+def compare_traces(ranks: Sequence[RankTimes]) -> CollectiveWaits:
     """Find the rank whose collectives start last.
 
     Collectives are the same on two ranks that have the same name, process group and place among those launched in the

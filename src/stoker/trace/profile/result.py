@@ -11,7 +11,7 @@ from statistics import median
 
 from stoker.trace.profile.events import ProfilerTrace
 from stoker.trace.profile.pipeline import Bubble, Schedule, take_bubble
-from stoker.trace.profile.ranks import CollectiveWaits, compare
+from stoker.trace.profile.ranks import CollectiveWaits, compare_traces
 from stoker.trace.profile.times import RankTimes, StepTimes, Times, measure
 
 OK, CPU_ONLY, NO_EVENTS = "ok", "cpu_only", "no_events"
@@ -173,7 +173,7 @@ def analyse(traces: Iterable[ProfilerTrace], *, schedule: Schedule | None = None
             times, bubble = take_bubble(times, schedule)
         ranks.append(RankResult(rank=number, measured=one, times=times, bubble=bubble))
     working = [rank.measured for rank in ranks if rank.status == OK]
-    return TraceResult(ranks=tuple(ranks), waits=compare(working), schedule=schedule)
+    return TraceResult(ranks=tuple(ranks), waits=compare_traces(working), schedule=schedule)
 
 
 def _rank_numbers(traces: Sequence[ProfilerTrace]) -> list[int]:

@@ -10,7 +10,7 @@ from tests.unit.trace.profile.made import Made
 
 from stoker.errors import StokerError
 from stoker.trace.profile import analyse, read_trace
-from stoker.trace.profile.names import EventKind, Is, device_kind, kind_of, what_is
+from stoker.trace.profile.names import EventKind, Is, device_kind, event_kind, what_is
 
 ANSWER = {
     "wall": 1000,
@@ -305,4 +305,4 @@ def test_names_of_other_things(name):
     "category", ["gpu_user_annotation", "Trace", "overhead", "cuda_sync", "fwdbwd", "mtia_counters"]
 )
 def test_categories_that_are_neither_host_nor_device_work(category):
-    assert kind_of(category) is EventKind.IGNORED
+    assert event_kind(category) is EventKind.IGNORED
