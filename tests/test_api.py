@@ -15,8 +15,8 @@ def test_every_exported_name_exists_and_has_a_docstring():
         assert getattr(stoker, name).__doc__, name
 
 
-def test_importing_stoker_pulls_in_no_framework_and_no_compiler():
-    heavy = ("torch", "jax", "ray", "pyspark", "numba", "pandas")
+def test_importing_stoker_pulls_in_no_framework_no_compiler_and_neither_demo_nor_commands():
+    heavy = ("torch", "jax", "ray", "pyspark", "numba", "pandas", "stoker.demo", "stoker.cli")
     code = f"import stoker, sys; print([m for m in {heavy} if m in sys.modules])"
     printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert printed.strip() == "[]"
