@@ -20,9 +20,9 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from stoker.arguments import explain_arguments, flag, integer, names, near
+from stoker.compact import Array as Array
 from stoker.compact import Compact, StorageDtype, check_storage_dtype
 from stoker.ragged import Ragged as Ragged
 from stoker.ragged import Shared as Shared
@@ -32,7 +32,6 @@ CACHE_LINE_BYTES = 64
 _SHOWN_WORDS = 8
 
 
-Array: TypeAlias = npt.NDArray[Any]
 Arrays: TypeAlias = dict[str, "Array | Ragged"]
 """Fields by name. Only where a loader was asked for what samples share as it is kept, some are `Shared`."""
 

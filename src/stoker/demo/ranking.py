@@ -19,6 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from stoker.offsets import Int64
+
 NUM_DENSE = 40
 NUM_CONTEXT = 6
 EMBEDDING_SIZE = 64
@@ -44,7 +46,6 @@ COUNTRIES = (
 _SCRAMBLE = 2_654_435_761
 
 Floats = npt.NDArray[np.float32]
-Ints = npt.NDArray[np.int64]
 
 
 def column_names() -> list[str]:
@@ -101,18 +102,18 @@ def ranking_table(*, num_rows: int, seed: int, part: int) -> pa.Table:
     return pa.table(dict(zip(column_names(), columns, strict=True)))
 
 
-def _zipf(rng: np.random.Generator, size: int, cardinality: int) -> Ints:
+def _zipf(rng: np.random.Generator, size: int, cardinality: int) -> Int64:
     """Return ranks in [0, cardinality), rank r with a frequency of about 1 / (r + 1)."""
-    ranks: Ints = np.exp(rng.random(size) * np.log(cardinality + 1)).astype(np.int64) - 1
+    ranks: Int64 = np.exp(rng.random(size) * np.log(cardinality + 1)).astype(np.int64) - 1
     return ranks
 
 
-def _scrambled(ranks: Ints, cardinality: int) -> Ints:
+def _scrambled(ranks: Int64, cardinality: int) -> Int64:
     """Return the ranks as ids: frequent ones lie anywhere, as hashes or serial numbers of a real log do."""
     return (ranks * _SCRAMBLE) % cardinality
 
 
-def _ids(rng: np.random.Generator, i: int, num_rows: int, num_queries: int, query_of_row: Ints) -> npt.NDArray[Any]:
+def _ids(rng: np.random.Generator, i: int, num_rows: int, num_queries: int, query_of_row: Int64) -> npt.NDArray[Any]:
     cardinality = ID_CARDINALITIES[i]
     if i in _QUERY_IDS:
         ids = _scrambled(_zipf(rng, num_queries, cardinality), cardinality)[query_of_row]
@@ -141,7 +142,7 @@ def _dense(rng: np.random.Generator, i: int, num_rows: int) -> Floats:
 
 
 def _query_log_odds(
-    countries: Ints, context: Floats, embedding: Floats, categories: pa.ListArray, *, seed: int
+    countries: Int64, context: Floats, embedding: Floats, categories: pa.ListArray, *, seed: int
 ) -> npt.NDArray[np.float64]:
     """Return what the query alone says about its labels. Shape [num_queries]."""
     rng = np.random.default_rng([seed, 1 << 40])
@@ -157,7 +158,7 @@ def _query_log_odds(
     return odds
 
 
-def _log_odds(dense: list[Floats], ids: Ints, context: Floats, *, seed: int) -> npt.NDArray[np.float64]:
+def _log_odds(dense: list[Floats], ids: Int64, context: Floats, *, seed: int) -> npt.NDArray[np.float64]:
     """Return what a candidate adds to its query's. Shape [num_rows]."""
     rng = np.random.default_rng([seed, 1 << 41])
     by_id = rng.normal(0, 0.8, ID_CARDINALITIES[_LABEL_ID])

@@ -12,8 +12,9 @@ from stoker.feed.augmenting import Augmenter
 from stoker.feed.delivery import DeliveryForm
 from stoker.feed.run_settings import RunSettings
 from stoker.feed.units.make import Made
-from stoker.feed.units.packing import Int32, sequences_of
+from stoker.feed.units.packing import sequences_of
 from stoker.gather.together import Together
+from stoker.offsets import Int32
 from stoker.order.steps import Slice
 from stoker.spec import Arrays, Ragged, Shared
 from stoker.trace.stages import Stages, timed

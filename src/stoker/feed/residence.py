@@ -14,15 +14,13 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from stoker.feed.units.make import UnitPart
 from stoker.gather.assemble import Assembled, Part, Residence, assemble_beside
 from stoker.gather.buffers import BufferPool
+from stoker.offsets import Int64
 from stoker.spec import Array, Spec
 from stoker.windows.window import Window
-
-Int64 = npt.NDArray[np.int64]
 
 
 class Resident(Protocol):

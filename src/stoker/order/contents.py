@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker.identity import fingerprint
+from stoker.offsets import UInt64
 from stoker.order.plain import Int64
 from stoker.words import count_text, some_of
 
@@ -29,8 +30,6 @@ _LAYOUT_BITS = 8 * _LAYOUT_BYTES
 MAX_FILES = 100_000
 # Names of files that a message shows.
 _NUM_SHOWN = 3
-
-UInt64 = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,16 +11,14 @@ from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from stoker.cache.tables import find_begins
 from stoker.feed.mixing import window_chunks
+from stoker.offsets import Bools
 from stoker.source.catalogue import Catalogue
 from stoker.source.columns import Columns, Converter, Packable, spec_of
 from stoker.spec import Array, Entry, Ragged, Spec
-
-Bools = npt.NDArray[np.bool_]
 
 BATCH_SIZE = 4096
 # Looked at in all, evenly spread: enough for the number of rows a key to about a hundredth.

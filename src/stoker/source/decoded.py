@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker._native import read_page_header
+from stoker.offsets import Int64
 from stoker.source.footer_numbers import Numbers
 from stoker.source.schema import Layout
 
-Counts: TypeAlias = npt.NDArray[np.int64]
 ReadStart: TypeAlias = Callable[[int, int], bytes]
 """Returns some bytes of a file, from an offset on; fewer where it ends."""
 
@@ -35,7 +35,7 @@ _MAY_GROW = (1 << 2) | (1 << 8) | (1 << 7)
 _HEADER_BYTES = 128
 
 
-def decoded_bytes(layout: Layout, numbers: Numbers) -> tuple[Counts, npt.NDArray[np.bool_]]:
+def decoded_bytes(layout: Layout, numbers: Numbers) -> tuple[Int64, npt.NDArray[np.bool_]]:
     """Return what each column chunk takes in Arrow, as far as its footer tells, and where that may be far too little.
 
     Args:
@@ -68,7 +68,7 @@ def row_group_bytes(
     *,
     most_bytes: int,
     read: ReadStart,
-) -> Counts:
+) -> Int64:
     """Return what some columns of each row group take once decoded.
 
     Args:
@@ -105,7 +105,7 @@ def row_group_bytes(
                     seen[i] = stored, _mean_word(chunks[g, i], read)
                 about = min(float(values[g, i]) * seen[i][1] + _BORDER_BYTES * float(values[g, i]), _MOST_BYTES)
                 sizes[g, i] = max(int(about), int(sizes[g, i]))
-    totals: Counts = np.minimum(sizes.sum(axis=1), _MOST_BYTES)
+    totals: Int64 = np.minimum(sizes.sum(axis=1), _MOST_BYTES)
     return totals
 
 

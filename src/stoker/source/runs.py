@@ -12,9 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stoker.errors import FieldError
-
-Int64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
+from stoker.offsets import Bools, Int64
 
 _UNIT_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 

@@ -15,12 +15,12 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.ipc as ipc
 
 from stoker.errors import SourceError
+from stoker.offsets import Int64
 from stoker.source.decoded import ReadStart, row_group_bytes
 from stoker.source.each import for_each
 from stoker.source.files import write_aside
@@ -39,8 +39,6 @@ _MAGIC = b"STKCAT05"
 _NOT_TOLD = -1
 # Of one column chunk; what says more is believed as little as what says less than none.
 _MOST_NULLS = 1 << 40
-
-Counts = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,14 +65,14 @@ class Survey:
     footers: tuple[str, ...]
     schema: pa.Schema
     partitions: pa.Schema
-    file: Counts
-    start: Counts
-    stop: Counts
-    row_start: Counts
-    row_stop: Counts
-    num_rows: Counts
-    num_samples: Counts
-    null_counts: Mapping[str, Counts]
+    file: Int64
+    start: Int64
+    stop: Int64
+    row_start: Int64
+    row_stop: Int64
+    num_rows: Int64
+    num_samples: Int64
+    null_counts: Mapping[str, Int64]
     table: LakeTable | None = None
 
 
@@ -181,7 +179,7 @@ def cut_file(
     needed: frozenset[int],
     plan: Callable[[Sequence[RowGroup]], list[FragmentRange]],
     read: ReadStart,
-) -> tuple[list[FragmentRange], Counts]:
+) -> tuple[list[FragmentRange], Int64]:
     """Return the fragments of one file, and the nulls of each column in each of them: a row a column.
 
     Args:
@@ -213,8 +211,8 @@ def cut_file(
 
 
 def _nulls(
-    layout: Layout, pieces: Sequence[FragmentRange], counts: Counts, needed: Sequence[int], cut: Cut, *, is_picked: bool
-) -> Counts:
+    layout: Layout, pieces: Sequence[FragmentRange], counts: Int64, needed: Sequence[int], cut: Cut, *, is_picked: bool
+) -> Int64:
     """Return the nulls of each column in each fragment, as far as the footer's statistics say: a row a column.
 
     Args:
@@ -244,8 +242,8 @@ def _nulls(
 
 
 def _nulls_of_leaves(
-    layout: Layout, pieces: Sequence[FragmentRange], counts: Counts, needed: Sequence[int], *, is_picked: bool
-) -> Counts:
+    layout: Layout, pieces: Sequence[FragmentRange], counts: Int64, needed: Sequence[int], *, is_picked: bool
+) -> Int64:
     """Return the same of each leaf."""
     num_groups, num_leaves = counts.shape
     is_odd = np.zeros((num_groups, num_leaves), np.bool_)
@@ -288,7 +286,7 @@ def survey(
     Raises:
         SourceError: A footer contradicts itself.
     """
-    found: list[tuple[list[FragmentRange], Counts] | None] = [None] * len(files)
+    found: list[tuple[list[FragmentRange], Int64] | None] = [None] * len(files)
     by_size = partial(plan_fragments, chunk_bytes=cut.chunk_bytes)
 
     def work(i: int) -> None:
@@ -299,7 +297,7 @@ def survey(
 
     for_each(len(files), work, num_threads=num_threads)
     pieces: list[tuple[int, FragmentRange]] = []
-    nulls: list[Counts] = []
+    nulls: list[Int64] = []
     for i, result in enumerate(found):
         assert result is not None
         pieces += [(i, piece) for piece in result[0]]
@@ -393,7 +391,7 @@ def kept_survey(path: Path) -> Survey | None:
     )
 
 
-def _rows_of(lists: pa.ChunkedArray) -> list[Counts]:
+def _rows_of(lists: pa.ChunkedArray) -> list[Int64]:
     """Return lists of numbers as arrays."""
     return [
         values for chunk in lists.chunks for values in np.split(chunk.values.to_numpy(), chunk.offsets.to_numpy()[1:-1])

@@ -8,8 +8,9 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from stoker.doctor.watch.patterns import Turns, find_blocked, find_turns, is_trend, trend_of
-from stoker.doctor.watch.tally import Floats, Ints, StepKind, Tallied
+from stoker.doctor.watch.tally import Floats, StepKind, Tallied
 from stoker.doctor.words import share_text, time_text
+from stoker.offsets import Int64
 
 Name: TypeAlias = Literal[
     "even-stall",
@@ -76,7 +77,7 @@ def find_patterns(seen: Tallied, *, num_workers: int | None) -> tuple[Finding, .
     return tuple(sorted(found, key=lambda finding: -finding.share))
 
 
-def _in_stalls(latest: Ints, *, cycle: float, num_workers: int, has_trend: bool) -> list[Finding]:
+def _in_stalls(latest: Int64, *, cycle: float, num_workers: int, has_trend: bool) -> list[Finding]:
     index, stalls = latest[:, 0], latest[:, 1] / 1e9
     share = float(stalls.mean()) / cycle if cycle > 0 else 0.0
     if share < _WORTH_TELLING:
@@ -124,7 +125,7 @@ def _is_often(turns: Turns, num_workers: int) -> bool:
     return 1.5 * num_workers * len(turns.places) >= turns.period
 
 
-def _is_lone(stalls: Floats, ready: Ints, *, floor: float) -> bool | None:
+def _is_lone(stalls: Floats, ready: Int64, *, floor: float) -> bool | None:
     """Say whether what the loop waited for was late alone, the others' batches ready; None where nobody knows."""
     is_known = (ready >= 0) & (stalls > floor)
     if not is_known.any():
@@ -196,7 +197,7 @@ def _head_of_line(cost: float, late: str) -> Finding:
     )
 
 
-def _in_steps(index: Ints, steps: Floats, *, cycle: float) -> list[Finding]:
+def _in_steps(index: Int64, steps: Floats, *, cycle: float) -> list[Finding]:
     median = float(np.median(steps))
     is_slow = steps > _SLOW_STEP * median
     extra = float((steps[is_slow] - median).sum()) / (len(steps) * cycle) if cycle > 0 else 0.0
@@ -221,7 +222,7 @@ def _in_steps(index: Ints, steps: Floats, *, cycle: float) -> list[Finding]:
     ]
 
 
-def _in_time(parts: Ints) -> list[Finding]:
+def _in_time(parts: Int64) -> list[Finding]:
     trend = trend_of(parts)
     if trend is None or not is_trend(*trend):
         return []

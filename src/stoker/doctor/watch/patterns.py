@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from stoker.doctor.watch.tally import Floats, Ints
+from stoker.doctor.watch.tally import Floats
+from stoker.offsets import Int64
 
 # Three turns are the fewest that show a period rather than a coincidence; 64 is beyond any usual number of workers.
 _MIN_TURNS, _MAX_PERIOD = 3, 64
@@ -46,7 +47,7 @@ class Turns:
     others: float
 
 
-def find_turns(index: Ints, values: Floats, *, floor: float) -> Turns | None:
+def find_turns(index: Int64, values: Floats, *, floor: float) -> Turns | None:
     """Return the shortest period that explains how `values` vary, None where none does.
 
     Args:
@@ -77,7 +78,7 @@ def find_turns(index: Ints, values: Floats, *, floor: float) -> Turns | None:
     )
 
 
-def _frequent_period(index: Ints, logs: Floats) -> int | None:
+def _frequent_period(index: Int64, logs: Floats) -> int | None:
     """Return the shortest period, up to 64, whose places explain how values vary."""
     total = float(((logs - logs.mean()) ** 2).sum())
     if total <= 1e-9 * len(logs):
@@ -98,7 +99,7 @@ def _frequent_period(index: Ints, logs: Floats) -> int | None:
     return min(period for period, fit in fits.items() if fit >= 0.95 * best)  # its multiples fit as well
 
 
-def _rare_period(index: Ints, is_event: npt.NDArray[np.bool_]) -> int | None:
+def _rare_period(index: Int64, is_event: npt.NDArray[np.bool_]) -> int | None:
     """Return the number of steps between events that are rarer than every 64th, where it is always the same."""
     gaps = np.diff(index[is_event])
     gaps = gaps[gaps > 0]  # not from one epoch to the next
@@ -125,7 +126,7 @@ class Blocked:
     num_behind: int
 
 
-def find_blocked(index: Ints, stalls: Floats, *, floor: float) -> Blocked | None:
+def find_blocked(index: Int64, stalls: Floats, *, floor: float) -> Blocked | None:
     """Return the stalls in which one batch held ready ones back, None where there are none.
 
     Args:
@@ -152,7 +153,7 @@ def find_blocked(index: Ints, stalls: Floats, *, floor: float) -> Blocked | None
     )
 
 
-def trend_of(parts: Ints) -> tuple[float, Floats] | None:
+def trend_of(parts: Int64) -> tuple[float, Floats] | None:
     """Return how the stall share goes with time: a rank correlation in [-1, 1], and the share in each part.
 
     Args:

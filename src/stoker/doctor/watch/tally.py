@@ -9,7 +9,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-Ints: TypeAlias = npt.NDArray[np.int64]
+from stoker.offsets import Int64
+
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 # A histogram's bins grow by 2 %, so a percentile is off by 1 % at most; 1,512 of them reach from 1 ns to 2.8 hours.
@@ -80,9 +81,9 @@ class Tallied:
     step_s_of: dict[StepKind, float]
     stall: TimeSpread
     step: TimeSpread
-    latest: Ints
-    parts: Ints
-    replayed: Ints
+    latest: Int64
+    parts: Int64
+    replayed: Int64
     longest_start_s: float
 
 
@@ -96,11 +97,11 @@ class Tally:
         self._stalls = Histogram()
         self._steps = Histogram()
         self._timeline = Timeline()
-        self._latest: Ints = np.empty((0, 4), dtype=np.int64)
-        self._replayed: list[Ints] = []
+        self._latest: Int64 = np.empty((0, 4), dtype=np.int64)
+        self._replayed: list[Int64] = []
         self._longest_start_ns = 0
 
-    def add(self, block: Ints) -> None:
+    def add(self, block: Int64) -> None:
         """Take steps in order.
 
         Args:
@@ -145,13 +146,13 @@ class Histogram:
     """Percentiles of any number of times: exact while they are few, within 1 % after."""
 
     def __init__(self) -> None:
-        self._counts: Ints = np.zeros(_NUM_BINS, dtype=np.int64)
-        self._few: Ints | None = np.empty(0, dtype=np.int64)
+        self._counts: Int64 = np.zeros(_NUM_BINS, dtype=np.int64)
+        self._few: Int64 | None = np.empty(0, dtype=np.int64)
         self._num = 0
         self._total_ns = 0
         self._max_ns = 0
 
-    def add(self, times_ns: Ints) -> None:
+    def add(self, times_ns: Int64) -> None:
         """Take some times."""
         self._num += len(times_ns)
         self._total_ns += int(times_ns.sum())
@@ -189,10 +190,10 @@ class Timeline:
 
     def __init__(self) -> None:
         self._width = 1  # steps a part
-        self._parts: Ints = np.zeros((_NUM_PARTS, 3), dtype=np.int64)
+        self._parts: Int64 = np.zeros((_NUM_PARTS, 3), dtype=np.int64)
         self._num = 0  # steps taken
 
-    def add(self, times_ns: Ints) -> None:
+    def add(self, times_ns: Int64) -> None:
         """Take steps in order. Shape [N, 2]: stall, step."""
         while self._num + len(times_ns) > _NUM_PARTS * self._width:
             joined = self._parts.reshape(-1, 2, 3).sum(axis=1)
@@ -202,6 +203,6 @@ class Timeline:
         np.add.at(self._parts, at, np.column_stack([np.ones(len(times_ns), dtype=np.int64), times_ns]))
         self._num += len(times_ns)
 
-    def parts(self) -> Ints:
+    def parts(self) -> Int64:
         """Return the parts that hold steps. Shape [P, 3]: steps, stall, step. A copy."""
         return self._parts[: -(-self._num // self._width)].copy()

@@ -13,12 +13,11 @@ from stoker.errors import FieldMismatchError
 from stoker.feed.units.expand import Segments
 from stoker.gather.borders import Borders
 from stoker.gather.buffers import BufferPool
+from stoker.offsets import Int32
 from stoker.order.plain import Int64
 from stoker.source.units.asked import Pack
 from stoker.spec import Array, Entry
 from stoker.windows.window import Window
-
-Int32 = npt.NDArray[np.int32]
 
 
 class PackedPart(NamedTuple):

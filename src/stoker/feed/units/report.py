@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stoker.offsets import Int64
 from stoker.source.units.asked import Asked, Grouped, NGram, Pack, Weighted
-from stoker.source.units.index import Index, Int64
+from stoker.source.units.index import Index
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,12 +13,13 @@ import pyarrow.compute as pc
 
 from stoker.errors import FieldError, SourceError
 from stoker.identity import fingerprint
+from stoker.offsets import Int64
 from stoker.source.columns.kinds import Form
 from stoker.source.columns.plan import plan_fields
 from stoker.source.runs import Runs, comparable_type
 from stoker.source.units.asked import Asked, Grouped, NGram, Pack, Weighted
 from stoker.source.units.fit import best_fit
-from stoker.source.units.index import FORMAT_VERSION, Index, Int64, keep_index, kept_index
+from stoker.source.units.index import FORMAT_VERSION, Index, keep_index, kept_index
 from stoker.source.units.reading import OnCount, read_every
 from stoker.source.units.runs import find_runs, num_reappearing
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from stoker.offsets import Int64
 from stoker.source.footers import Footers
 from stoker.source.fragments import FragmentRange, RowGroup
 from stoker.source.runs import FragmentRuns, Runs
 from stoker.source.survey import Cut, Survey, survey
-from stoker.source.units.reading import Int64
 
 if TYPE_CHECKING:
     from stoker.source.catalogue import Catalogue

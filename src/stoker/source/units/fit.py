@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from stoker._native import best_fit as fit_into
-
-Int64 = npt.NDArray[np.int64]
+from stoker.offsets import Int64
 
 
 def best_fit(lengths: Int64, *, length: int) -> tuple[Int64, Int64, Int64]:

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from stoker.offsets import Int64
 from stoker.source.files import write_aside
 
 # Raise it when the same rows and the same question give other arrays.
@@ -27,8 +27,6 @@ _MAGIC = b"STKUNT01"
 _ALIGN = 64
 _PREFIX = len(_MAGIC) + 16 + 8
 _DTYPES = {"int64": np.dtype("<i8")}
-
-Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)

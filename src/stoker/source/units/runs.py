@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from stoker.errors import SourceError
+from stoker.offsets import Int64
 from stoker.source.runs import FragmentRuns, RunRule, Runs, num_distinct
-from stoker.source.units.reading import Int64, OnCount, read_every
+from stoker.source.units.reading import OnCount, read_every
 
 if TYPE_CHECKING:
     from stoker.source.catalogue import Catalogue

@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker._native import TraceScanner, find_trace_event
+from stoker.offsets import Int64
 from stoker.trace.profile.columns import GrowingColumns
-from stoker.trace.profile.events import Columns, Events, Int64, ProfilerTrace, ProfilerTrack
+from stoker.trace.profile.events import Columns, Events, ProfilerTrace, ProfilerTrack
 from stoker.trace.profile.links import flows_to_correlations
 from stoker.trace.profile.names import (
     DEVICE_KINDS,

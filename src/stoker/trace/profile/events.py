@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Int64 = npt.NDArray[np.int64]
+from stoker.offsets import Int64
+
 Columns = dict[str, npt.NDArray[Any]]  # of several types, by name, before they are `Events`
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stoker.offsets import Int64
 from stoker.trace.profile.collectives import UNTOLD, Collectives, Key
-from stoker.trace.profile.spans import Int64
 from stoker.trace.profile.times import RankTimes
 
 # Below this share of the time, the wait is jitter.

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-Int64 = npt.NDArray[np.int64]
+from stoker.offsets import Int64
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,11 +6,12 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
+from stoker.offsets import Int64
 from stoker.trace.profile.collectives import Collectives, collectives_of
 from stoker.trace.profile.device import DeviceWork, devices_of
 from stoker.trace.profile.events import ProfilerTrace
 from stoker.trace.profile.host import WHYS, HostWork, host_of
-from stoker.trace.profile.spans import Int64, Intervals, between
+from stoker.trace.profile.spans import Intervals, between
 
 
 @dataclass(frozen=True, kw_only=True)
