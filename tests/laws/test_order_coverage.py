@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.order import Order, Shard, Steps
+from stoker.order import Order, RankShare, Steps
 from stoker.order.explain import samples_of
 
 
@@ -51,7 +51,7 @@ def test_every_sample_comes_once_over_all_ranks_for_any_shape_of_data_set(
     seen = np.zeros(total, dtype=np.int64)
     for step in range(steps.num_steps):
         one = samples_of(order_of_lanes, steps, step)
-        ranks = [samples_of(order_of_lanes, steps, step, Shard(rank, world_size)) for rank in range(world_size)]
+        ranks = [samples_of(order_of_lanes, steps, step, RankShare(rank, world_size)) for rank in range(world_size)]
         for whole, parts in zip(one, zip(*ranks, strict=True), strict=True):
             assert np.array_equal(np.concatenate(parts), whole)
         np.add.at(seen, (order.chunk_starts[one.chunk] + one.row)[~one.is_padding], 1)
@@ -86,7 +86,7 @@ def test_ranks_share_a_batch_out_whole_and_evenly_at_any_size(total, lanes, part
         return  # a few samples over and over, a slice each time
     step = data.draw(st.sampled_from(sorted({0, steps.num_steps // 2, steps.num_steps - 1})))
     for world_size in world_sizes:
-        pieces = [steps.slices(step, Shard(rank, world_size)) for rank in range(world_size)]
+        pieces = [steps.slices(step, RankShare(rank, world_size)) for rank in range(world_size)]
         sizes = [sum(piece.num_samples for piece in rank) for rank in pieces]
         assert sum(sizes) == steps.batch_size(step)
         assert max(sizes) - min(sizes) <= (1 if steps.batch_size(step) == part * lanes else lanes)

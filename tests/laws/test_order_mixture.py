@@ -14,7 +14,7 @@ from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st
 from tests.strategies import NOTHING
 
-from stoker.order import Order, Position, Shard, Steps
+from stoker.order import Order, Position, RankShare, Steps
 from stoker.order.mixture import BLOCK_SIZE, MixtureOrder, mixture_counts
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -379,7 +379,7 @@ def test_a_chain_of_resumes_on_other_ranks_and_batches_gives_the_uncut_mixture(o
         lanes = order.lanes_of_epoch(position.epoch)
         for step in range(num_steps):
             for rank in range(world_size):
-                for piece in steps.slices(step, Shard(rank, world_size)):
+                for piece in steps.slices(step, RankShare(rank, world_size)):
                     if not piece.is_padding:
                         located = lanes[piece.lane].locate(np.arange(piece.start, piece.stop))
                         delivered[piece.lane] += zip(*(part.tolist() for part in located), strict=True)

@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.strategies import NOTHING
 
-from stoker.order import Order, Position, Shard, Steps
+from stoker.order import Order, Position, RankShare, Steps
 from stoker.order.explain import samples_of
 
 remainders = st.sampled_from(["keep", "drop", "pad"])
@@ -96,7 +96,7 @@ def test_an_epoch_is_a_function_of_its_arguments_alone(order):
 @given(plan=plans(), rank=st.integers(0, 63), begin=st.integers(0, 50), every=st.integers(1, 3))
 def test_several_steps_have_what_each_of_them_has(plan, rank, begin, every):
     steps, world_size = plan
-    shard = Shard(rank % world_size, world_size)
+    shard = RankShare(rank % world_size, world_size)
     for numbers in (range(begin, steps.num_steps, every), range(begin, min(begin + 8, steps.num_steps), every)):
         assert steps.slices_of(numbers, shard) == [steps.slices(step, shard) for step in numbers]
     with pytest.raises(ValueError, match="lies outside"):
@@ -110,7 +110,7 @@ def test_several_steps_have_what_each_of_them_has(plan, rank, begin, every):
 def test_the_ranks_batches_in_a_row_are_the_global_batch(plan):
     steps, world_size = plan
     for step in range(steps.num_steps):
-        ranks = [_flat(steps.slices(step, Shard(rank, world_size))) for rank in range(world_size)]
+        ranks = [_flat(steps.slices(step, RankShare(rank, world_size))) for rank in range(world_size)]
         assert [row for rank in ranks for row in rank] == _flat(steps.slices(step))
         assert len(_flat(steps.slices(step))) == steps.batch_size(step)
         if steps.batch_size(step) == steps.global_batch_size:
@@ -172,7 +172,7 @@ def test_a_node_never_needs_another_nodes_lanes(plan, data, ranks_per_node):
     lanes_per_node = steps.num_lanes // num_nodes
     for step in range(steps.num_steps):
         for rank in range(num_nodes * ranks_per_node):
-            lanes = {s.lane for s in steps.slices(step, Shard(rank, num_nodes * ranks_per_node))}
+            lanes = {s.lane for s in steps.slices(step, RankShare(rank, num_nodes * ranks_per_node))}
             assert {lane // lanes_per_node for lane in lanes} <= {rank // ranks_per_node}
 
 
@@ -200,7 +200,7 @@ def test_a_chain_of_resumes_on_other_ranks_and_batches_gives_the_uncut_order(ord
         lanes = order.lanes_of_epoch(position.epoch)
         for step in range(num_steps):
             for rank in range(world_size):
-                batch = samples_of(lanes, steps, step, Shard(rank, world_size))
+                batch = samples_of(lanes, steps, step, RankShare(rank, world_size))
                 for lane, chunk, row in zip(batch.lane, batch.chunk, batch.row, strict=True):
                     delivered[lane].append((int(chunk), int(row)))
             position = position.after(step, steps)

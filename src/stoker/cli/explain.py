@@ -72,10 +72,10 @@ stoker explain data/ --find part-00012.parquet 0 4711 --batch-size 4096""",
 def run(options: argparse.Namespace, console: Console) -> int:
     """Explain a step, or find a row."""
     from stoker.feed.explain_all import explain_all
-    from stoker.order import Shard, Steps
+    from stoker.order import RankShare, Steps
     from stoker.plan.known import open_known, plan_orders
 
-    shard = Shard(options.rank, options.world_size)
+    shard = RankShare(options.rank, options.world_size)
     target, asked = target_of(options), asked_of(options)
     with counting("reading footers …") as (_, show):
         cache = Path(options.cache).expanduser() if options.cache else None

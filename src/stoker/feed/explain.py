@@ -19,7 +19,7 @@ from stoker.feed.units.expand import Units
 from stoker.order.epoch import Order
 from stoker.order.explain import samples_of
 from stoker.order.plain import Int64
-from stoker.order.shard import Shard
+from stoker.order.shard import RankShare
 from stoker.order.steps import Steps
 from stoker.source.catalogue import Catalogue
 from stoker.words import count_text
@@ -88,7 +88,7 @@ class Explanation(Sequence[SourceRow]):
 
     epoch: int
     step: int
-    shard: Shard
+    shard: RankShare
     urls: Sequence[str]
     places: SourceRows
     chunk: Int64
@@ -193,7 +193,7 @@ def explain(
     step: int,
     *,
     epoch: int,
-    shard: Shard = Shard(),  # noqa: B008  frozen
+    shard: RankShare = RankShare(),  # noqa: B008  frozen
     units: Units | None = None,
 ) -> Explanation:
     """Return where every sample of a step on a rank comes from; nothing but footers is read.

@@ -12,11 +12,11 @@ from stoker.order.epoch import Order
 from stoker.order.mixed import MixedSamples, mixed_samples_of, use_at
 from stoker.order.mixture import MixtureOrder
 from stoker.order.plain import Int64
-from stoker.order.shard import Shard
+from stoker.order.shard import RankShare
 from stoker.order.steps import Steps
 
 
-def explain_all(opened: Sets, orders: Orders, steps: Steps, step: int, *, epoch: int, shard: Shard) -> Explanation:
+def explain_all(opened: Sets, orders: Orders, steps: Steps, step: int, *, epoch: int, shard: RankShare) -> Explanation:
     """Return where every sample of a step on a rank comes from; nothing but footers is read. See `explain`.
 
     Raises:

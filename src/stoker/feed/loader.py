@@ -444,7 +444,7 @@ class Loader:
             self._settled = self._settled_for(shard)
         return self._settled
 
-    def _known(self) -> tuple[order.Shard, int]:
+    def _known(self) -> tuple[order.RankShare, int]:
         """Return which share it takes of global batches of how many samples, as far as that is known now."""
         if self._settled is not None:
             return self._settled.settings.shard, self._settled.global_batch_size

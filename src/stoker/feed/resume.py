@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 
 from stoker.errors import ResumeError
-from stoker.order.contents import Comparison, Contents, Files, compare
+from stoker.order.contents import Comparison, Contents, OpenFiles, compare
 from stoker.order.mixture import Leg
 from stoker.order.position import Mixing, Position
 
@@ -29,7 +29,7 @@ class Resume:
     """
 
     beginning: Position
-    files: tuple[Files, ...]
+    files: tuple[OpenFiles, ...]
     takes_window: bool
 
     def load(self, state: object, allow: Collection[Allowed] = ()) -> Position:

@@ -9,7 +9,7 @@ from stoker.feed.delivery import Delivery
 from stoker.feed.sequence import SequenceShard
 from stoker.feed.units.make import Maker
 from stoker.gather.assemble import Once
-from stoker.order.shard import Shard
+from stoker.order.shard import RankShare
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class RunSettings:
     """
 
     seed: int
-    shard: Shard
+    shard: RankShare
     num_threads: int
     prefetch: int
     augment: Augment | None

@@ -13,7 +13,7 @@ import numpy as np
 from stoker.feed.units.expand import units_of
 from stoker.identity import fingerprint
 from stoker.order import position
-from stoker.order.contents import Contents, Files, describe, layouts_of
+from stoker.order.contents import Contents, OpenFiles, describe, layouts_of
 from stoker.order.plain import Int64
 from stoker.order.position import Mixing
 from stoker.source.catalogue import Catalogue
@@ -69,7 +69,7 @@ def as_opened(sets: Sets) -> Dataset | Mixture:
     return other
 
 
-def files_of(one: Set, asked: Asked | None) -> Files:
+def files_of(one: Set, asked: Asked | None) -> OpenFiles:
     """Return the files of a data set as the order knows them: by their names, and what each of its chunks has.
 
     Args:
@@ -90,10 +90,10 @@ def files_of(one: Set, asked: Asked | None) -> Files:
         for some, file in zip(samples, listed, strict=True)
     ]
     root, names = names_below(listed)
-    return Files(root, names, layouts_of(samples))
+    return OpenFiles(root, names, layouts_of(samples))
 
 
-def contents_of(one: Set, asked: Asked | None, files: Files) -> Contents:
+def contents_of(one: Set, asked: Asked | None, files: OpenFiles) -> Contents:
     """Return what the order of a data set is made of.
 
     Args:

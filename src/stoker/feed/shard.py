@@ -15,7 +15,7 @@ from stoker.order import shard as order
 
 @explain_arguments({})
 @dataclass(frozen=True)
-class Shard(order.Shard):
+class Shard(order.RankShare):
     """The rank's share of every global batch.
 
     A loader takes it by itself from whatever started the ranks. Give one where several ranks get the same batches

@@ -10,15 +10,15 @@ position   all that must be saved to go on
 from stoker.order.epoch import EpochOrder, Order
 from stoker.order.permute import permute, unpermute
 from stoker.order.position import Position
-from stoker.order.shard import Shard
+from stoker.order.shard import RankShare
 from stoker.order.steps import Remainder, Slice, Steps
 
 __all__ = [
     "EpochOrder",
     "Order",
     "Position",
+    "RankShare",
     "Remainder",
-    "Shard",
     "Slice",
     "Steps",
     "permute",

@@ -132,7 +132,7 @@ class Contents:
 
 
 @dataclass(frozen=True)
-class Files:
+class OpenFiles:
     """The files of a data set that is open, to be compared with those of a saved one. Picklable.
 
     Args:
@@ -177,7 +177,7 @@ class Files:
         return hashes << np.uint64(_LAYOUT_BITS) | layouts
 
 
-def describe(files: Files, *, filter: str | None, draws: str | None, num_samples: int) -> Contents:  # noqa: A002
+def describe(files: OpenFiles, *, filter: str | None, draws: str | None, num_samples: int) -> Contents:  # noqa: A002
     """Return what the order of a data set is made of; see `Contents`."""
     entries = files.entries.astype("<u8").tobytes()
     digest = hashlib.blake2b(entries, digest_size=16).hexdigest()
@@ -260,7 +260,7 @@ class Comparison:
         return found
 
 
-def compare(saved: Contents, files: Files) -> Comparison | None:
+def compare(saved: Contents, files: OpenFiles) -> Comparison | None:
     """Return how the files of a data set differ from those that a state knows; None where it does not name them."""
     if saved.files is None:
         return None

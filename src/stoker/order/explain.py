@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from stoker.order.epoch import EpochOrder
 from stoker.order.plain import Int64
-from stoker.order.shard import Shard
+from stoker.order.shard import RankShare
 from stoker.order.steps import Steps
 
 
@@ -32,7 +32,7 @@ class Samples(NamedTuple):
     is_padding: npt.NDArray[np.bool_]
 
 
-def samples_of(lanes: Sequence[EpochOrder], steps: Steps, step: int, shard: Shard = Shard()) -> Samples:  # noqa: B008
+def samples_of(lanes: Sequence[EpochOrder], steps: Steps, step: int, shard: RankShare = RankShare()) -> Samples:  # noqa: B008
     """Return every sample of a step on a rank; for one rank of one, of the global batch.
 
     Args:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from stoker.order.mixture import MixtureEpoch
 from stoker.order.plain import Int64
-from stoker.order.shard import Shard
+from stoker.order.shard import RankShare
 from stoker.order.steps import Steps
 
 
@@ -38,7 +38,7 @@ def mixed_samples_of(
     lanes: Sequence[MixtureEpoch],
     steps: Steps,
     step: int,
-    shard: Shard = Shard(),  # noqa: B008  frozen
+    shard: RankShare = RankShare(),  # noqa: B008  frozen
 ) -> MixedSamples:
     """Return every sample of a step on a rank; for one rank of one, of the global batch.
 

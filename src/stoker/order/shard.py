@@ -8,7 +8,7 @@ from stoker.arguments import integer
 
 
 @dataclass(frozen=True)
-class Shard:
+class RankShare:
     """The rank's share of every global batch.
 
     Args:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple, get_args
 
-from stoker.order.shard import Shard
+from stoker.order.shard import RankShare
 
 Remainder = Literal["keep", "drop", "pad"]
 
@@ -78,7 +78,7 @@ class Steps:
 
     Examples:
         >>> steps = Steps(lane_sizes=(22,), global_batch_size=8, remainder="pad")
-        >>> steps.num_steps, steps.slices(2, Shard(2, 3))
+        >>> steps.num_steps, steps.slices(2, RankShare(2, 3))
         (3, (Slice(lane=0, start=21, stop=22, is_padding=False), Slice(lane=0, start=0, stop=2, is_padding=True)))
     """
 
@@ -161,7 +161,7 @@ class Steps:
         """Return how many rows the global batch of a step has, padding included."""
         return sum(self.part(step, lane) for lane in range(self.num_lanes))
 
-    def slices(self, step: int, shard: Shard = Shard()) -> tuple[Slice, ...]:  # noqa: B008  frozen
+    def slices(self, step: int, shard: RankShare = RankShare()) -> tuple[Slice, ...]:  # noqa: B008  frozen
         """Return what a rank takes in a step: none of the slices is empty, together they may be none.
 
         The rank's batch is the slices one after the other, and the global batch is the ranks' batches one after the
@@ -190,7 +190,7 @@ class Steps:
                 taken += self._padding(lane, max(start, size) - size, stop - size)
         return tuple(taken)
 
-    def slices_of(self, steps: Sequence[int], shard: Shard = Shard()) -> list[tuple[Slice, ...]]:  # noqa: B008  frozen
+    def slices_of(self, steps: Sequence[int], shard: RankShare = RankShare()) -> list[tuple[Slice, ...]]:  # noqa: B008  frozen
         """Return `slices` of several steps.
 
         Args:

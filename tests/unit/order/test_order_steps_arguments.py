@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.order import Shard, Slice, Steps
+from stoker.order import RankShare, Slice, Steps
 
 
 def _taken(steps, step, world_size):
-    return [[tuple(s)[:3] for s in steps.slices(step, Shard(rank, world_size))] for rank in range(world_size)]
+    return [[tuple(s)[:3] for s in steps.slices(step, RankShare(rank, world_size))] for rank in range(world_size)]
 
 
 def test_ranks_cut_the_lanes_as_drawn():
@@ -24,7 +24,7 @@ def test_the_remainder_is_kept_dropped_or_padded_as_drawn():
     assert _taken(keep, 2, 3) == [[(0, 16, 18)], [(0, 18, 20)], [(0, 20, 22)]]
     assert (keep.num_dropped, drop.num_dropped, pad.num_dropped) == (0, 6, 0)
     assert pad.slices(2) == (Slice(0, 16, 22), Slice(0, 0, 2, is_padding=True))
-    padded = [any(piece.is_padding for piece in pad.slices(2, Shard(rank, 3))) for rank in range(3)]
+    padded = [any(piece.is_padding for piece in pad.slices(2, RankShare(rank, 3))) for rank in range(3)]
     assert padded == [False, False, True]
 
 
@@ -98,10 +98,10 @@ def test_a_step_that_does_not_exist_is_a_value_error():
 @pytest.mark.parametrize(("rank", "world_size"), [(-1, 2), (2, 2), (0, 0)])
 def test_a_rank_outside_its_world_is_a_value_error(rank, world_size):
     with pytest.raises(ValueError, match=r"outside|world_size must be at least 1, not 0"):
-        Shard(rank, world_size)
+        RankShare(rank, world_size)
 
 
 @pytest.mark.parametrize("rank", ["0", 0.0, True])
 def test_a_rank_that_is_no_integer_is_a_type_error(rank):
     with pytest.raises(TypeError, match="rank must be an integer"):
-        Shard(rank, 2)
+        RankShare(rank, 2)

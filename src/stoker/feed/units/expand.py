@@ -15,7 +15,7 @@ from stoker.source.units.asked import Asked, Grouped, NGram, Pack, Weighted
 from stoker.source.units.index import Index
 
 
-class Rows(NamedTuple):
+class UnitRows(NamedTuple):
     """The rows of units, one unit behind the other.
 
     Attributes:
@@ -64,7 +64,7 @@ class Units(Protocol):
     def num_units(self) -> Int64:
         """Units of each chunk. Shape [K]."""
 
-    def rows(self, chunk: Int64, unit: Int64) -> Rows:
+    def rows(self, chunk: Int64, unit: Int64) -> UnitRows:
         """Return the rows of units.
 
         Args:
@@ -83,14 +83,14 @@ class SideBySide(Units):
     def spans(self, chunk: Int64, unit: Int64) -> Spans:
         """Return where the rows of units lie; see `Units.rows`."""
 
-    def rows(self, chunk: Int64, unit: Int64) -> Rows:
+    def rows(self, chunk: Int64, unit: Int64) -> UnitRows:
         """Return the rows of units."""
         first, offsets = self.spans(chunk, unit)
-        return Rows(ranges(first, offsets), offsets)
+        return UnitRows(ranges(first, offsets), offsets)
 
 
 @dataclass(frozen=True)
-class Groups(SideBySide):
+class GroupUnits(SideBySide):
     """Runs of rows with equal keys."""
 
     index: Index
@@ -114,7 +114,7 @@ class Groups(SideBySide):
 
 
 @dataclass(frozen=True)
-class Windows(SideBySide):
+class WindowUnits(SideBySide):
     """Rows of one key side by side, so many each."""
 
     index: Index
@@ -173,10 +173,10 @@ class Packed:
         """Packed rows of each chunk. Shape [K]."""
         return np.diff(self.index.arrays["unit_starts"])
 
-    def rows(self, chunk: Int64, unit: Int64) -> Rows:
+    def rows(self, chunk: Int64, unit: Int64) -> UnitRows:
         """Return the documents of packed rows."""
         segments = self.segments(chunk, unit)
-        return Rows(segments.row, segments.offsets)
+        return UnitRows(segments.row, segments.offsets)
 
     def units_of(self, chunk: int, row: int) -> Int64:
         """Return the packed rows that a chunk's document stands in."""
@@ -241,9 +241,9 @@ class Packed:
 def units_of(asked: Asked, index: Index, *, seed: int, epoch: int) -> Units:
     """Return the units of an epoch; they are the same in every one, but for draws by weight."""
     if isinstance(asked, Grouped):
-        return Groups(index)
+        return GroupUnits(index)
     if isinstance(asked, NGram):
-        return Windows(index, asked.length)
+        return WindowUnits(index, asked.length)
     if isinstance(asked, Pack):
         return Packed(index, asked.length, asked.split)
     assert isinstance(asked, Weighted)

@@ -16,7 +16,7 @@ from stoker.errors import FieldError
 from stoker.source.columns.borders import decoded, without_encoding
 from stoker.source.columns.column import ColumnPlan
 from stoker.source.columns.kinds import WORDS, Form, dtype_of
-from stoker.source.columns.numeric import Place, buffer_of, numbers_of, validity
+from stoker.source.columns.numeric import ValuePlace, buffer_of, numbers_of, validity
 from stoker.source.columns.words import (
     MISSING,
     Buckets,
@@ -46,7 +46,7 @@ def is_coded(column: ColumnPlan) -> bool:
     return is_numbered and column.leaf.form is Form.BYTES and not column.levels
 
 
-def codes(array: pa.Array, column: ColumnPlan, place: Place) -> Coded:
+def codes(array: pa.Array, column: ColumnPlan, place: ValuePlace) -> Coded:
     """Return the code or bucket of each value.
 
     Raises:
@@ -65,7 +65,7 @@ def codes(array: pa.Array, column: ColumnPlan, place: Place) -> Coded:
     return Coded(values if valid is None else np.where(valid, values, _at_null(column)), valid)
 
 
-def _codes_by_dictionary(array: pa.DictionaryArray, column: ColumnPlan, place: Place) -> Coded | None:
+def _codes_by_dictionary(array: pa.DictionaryArray, column: ColumnPlan, place: ValuePlace) -> Coded | None:
     """Return the codes of rows that are places in a dictionary; None where one of its words, used or not, has none."""
     words = decoded(without_encoding(array.dictionary))
     numbers, there = _numbers(words, column, place)
@@ -82,7 +82,7 @@ def _codes_by_dictionary(array: pa.DictionaryArray, column: ColumnPlan, place: P
     return Coded(values.take(places), valid)
 
 
-def _numbers(array: pa.Array, column: ColumnPlan, place: Place) -> tuple[Array, Array | None]:
+def _numbers(array: pa.Array, column: ColumnPlan, place: ValuePlace) -> tuple[Array, Array | None]:
     """Return the code or bucket of each value, int64 [n], MISSING where it has none, and which values are there."""
     way = column.way
     if not isinstance(way, Codes | Buckets):
@@ -115,7 +115,7 @@ def _at_null(column: ColumnPlan) -> Any:
     return column.dtype.type(0 if column.fill is None or isinstance(column.fill, bytes) else column.fill)
 
 
-def _unknown_word(array: pa.Array, column: ColumnPlan, index: int, place: Place) -> FieldError:
+def _unknown_word(array: pa.Array, column: ColumnPlan, index: int, place: ValuePlace) -> FieldError:
     way = column.way
     assert isinstance(way, Codes)
     word = array[index].as_py()

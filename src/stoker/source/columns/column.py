@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from stoker.source.columns.fill import Fill, fill_of
-from stoker.source.columns.kinds import WORDS, DType, Form, Kind, Leaf, Level, Refusal, kind_of
+from stoker.source.columns.kinds import WORDS, ColumnKind, DType, Form, Level, Refusal, ValueKind, kind_of
 from stoker.source.columns.match import Match
 from stoker.source.columns.numeric import integer_fits
 from stoker.source.columns.words import Buckets, Codes, FixedBytes, Way
@@ -43,7 +43,7 @@ class ColumnPlan:
 
     name: str
     levels: tuple[Level, ...]
-    leaf: Leaf
+    leaf: ValueKind
     way: Way | None
     dtype: DType
     value_shape: tuple[int, ...]
@@ -134,7 +134,7 @@ def _way_of(field: Field) -> Way | None:
     return None
 
 
-def _way_problem(field: Field, kind: Kind) -> str | None:
+def _way_problem(field: Field, kind: ColumnKind) -> str | None:
     """Return why the options of a field do not fit the values of the column, None where they do."""
     form = kind.leaf.form
     dtype = None if field.dtype is None else np.dtype(field.dtype)
@@ -201,7 +201,7 @@ def _size_levels(
     return tuple(sized)
 
 
-def _dtype_of(field: Field, leaf: Leaf, way: Way | None) -> tuple[DType, str | None]:
+def _dtype_of(field: Field, leaf: ValueKind, way: Way | None) -> tuple[DType, str | None]:
     """Return what the values become and what one step of the number means."""
     if isinstance(way, Codes | Buckets):
         return (_CODES if field.dtype is None else np.dtype(field.dtype)), None

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from stoker.source.columns.column import ColumnPlan
 from stoker.source.columns.nulls import null_error
-from stoker.source.columns.numeric import Place, buffer_of
+from stoker.source.columns.numeric import ValuePlace, buffer_of
 from stoker.source.columns.pieces import Pieces
 from stoker.source.columns.plan import FieldPlan
 from stoker.source.columns.stack import BatchColumns, Outline, Packable, Stack, StackPiece
@@ -140,8 +140,8 @@ def _columns_of(
     return tuple(sources)
 
 
-def _place(column: ColumnPlan, where: str, start: int) -> Place:
-    return Place(column=column.name, where=where, row_of=lambda i: start + i)
+def _place(column: ColumnPlan, where: str, start: int) -> ValuePlace:
+    return ValuePlace(column=column.name, where=where, row_of=lambda i: start + i)
 
 
 def _no_rows(column: ColumnPlan) -> Piece:

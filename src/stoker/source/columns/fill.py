@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from stoker.source.columns.kinds import WORDS, DType, Form, Leaf, Level
+from stoker.source.columns.kinds import WORDS, DType, Form, Level, ValueKind
 from stoker.source.columns.numeric import integer_fits
 from stoker.source.columns.words import (
     MISSING,
@@ -24,7 +24,7 @@ from stoker.spec import Field
 Fill = bool | int | float | bytes
 
 
-def fill_of(field: Field, leaf: Leaf, way: Way | None, dtype: DType, levels: Sequence[Level]) -> Fill | str | None:
+def fill_of(field: Field, leaf: ValueKind, way: Way | None, dtype: DType, levels: Sequence[Level]) -> Fill | str | None:
     """Return what stands for null among the values delivered, or (as str) why that cannot be."""
     fill = field.fill
     if fill is None:
@@ -58,7 +58,7 @@ def _fill_number(fill: float | str, dtype: DType) -> Fill | str:
     return int(fill)
 
 
-def _fill_code(fill: float | str, leaf: Leaf, way: Codes | Buckets, dtype: DType) -> Fill | str:
+def _fill_code(fill: float | str, leaf: ValueKind, way: Codes | Buckets, dtype: DType) -> Fill | str:
     """Return the code of a fill: that of the word it is, or the number itself where the column holds words."""
     if leaf.form in WORDS:
         if not isinstance(fill, str):

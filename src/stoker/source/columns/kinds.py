@@ -35,7 +35,7 @@ WORDS = (Form.BYTES, Form.FIXED_BYTES)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Leaf:
+class ValueKind:
     """The innermost values of a column.
 
     Attributes:
@@ -78,11 +78,11 @@ class Level:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kind:
+class ColumnKind:
     """A column's type as Stoker sees it: `levels` of lists, outermost first, around a `leaf`."""
 
     levels: tuple[Level, ...]
-    leaf: Leaf
+    leaf: ValueKind
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Refusal:
 _WAY_OUT = "leave it out (columns= without it), or turn it into numbers in a transform"
 
 
-def kind_of(kind: pa.DataType) -> Kind | Refusal:
+def kind_of(kind: pa.DataType) -> ColumnKind | Refusal:
     """Return what an Arrow type is made of, or why it cannot become a tensor."""
     kind = plain_type(kind)
     types = pa.types
@@ -106,7 +106,7 @@ def kind_of(kind: pa.DataType) -> Kind | Refusal:
         if isinstance(inner, Refusal):
             return inner
         size = kind.list_size if types.is_fixed_size_list(kind) else None
-        return Kind(levels=(Level(size=size), *inner.levels), leaf=inner.leaf)
+        return ColumnKind(levels=(Level(size=size), *inner.levels), leaf=inner.leaf)
     if isinstance(kind, pa.FixedShapeTensorType):
         inner = kind_of(kind.value_type)
         if isinstance(inner, Refusal):
@@ -118,9 +118,9 @@ def kind_of(kind: pa.DataType) -> Kind | Refusal:
         if inner.levels or inner.leaf.form in (Form.BYTES, Form.FIXED_BYTES):
             return Refusal(f"tensors of {kind.value_type} are not numbers; {_WAY_OUT}")
         level = Level(size=int(np.prod(shape, dtype=np.int64)), physical=shape, permutation=order)
-        return Kind(levels=(level,), leaf=inner.leaf)
+        return ColumnKind(levels=(level,), leaf=inner.leaf)
     leaf = _leaf_of(kind)
-    return leaf if isinstance(leaf, Refusal) else Kind(levels=(), leaf=leaf)
+    return leaf if isinstance(leaf, Refusal) else ColumnKind(levels=(), leaf=leaf)
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
@@ -172,12 +172,12 @@ def dtype_of(kind: pa.DataType) -> DType:
     return np.dtype(f"{letter}{kind.bit_width // 8}")
 
 
-def _leaf_of(kind: pa.DataType) -> Leaf | Refusal:
+def _leaf_of(kind: pa.DataType) -> ValueKind | Refusal:
     types = pa.types
     if types.is_boolean(kind):
         return _number(Form.BOOL, np.bool_)
     if is_bool8(kind):
-        return Leaf(form=Form.BOOL8, dtype=np.dtype(np.bool_), storage=np.dtype(np.int8))
+        return ValueKind(form=Form.BOOL8, dtype=np.dtype(np.bool_), storage=np.dtype(np.int8))
     if types.is_integer(kind):
         return _number(Form.INTEGER, dtype_of(kind))
     if types.is_floating(kind):
@@ -197,17 +197,17 @@ def _leaf_of(kind: pa.DataType) -> Leaf | Refusal:
     if types.is_decimal(kind):
         width = kind.bit_width // 8
         storage = np.dtype(np.int32) if width == 4 else np.dtype(np.int64)
-        return Leaf(form=Form.DECIMAL, dtype=np.dtype(np.float64), storage=storage, width=width, scale=kind.scale)
+        return ValueKind(form=Form.DECIMAL, dtype=np.dtype(np.float64), storage=storage, width=width, scale=kind.scale)
     if types.is_fixed_size_binary(kind):
         octet = np.dtype(np.uint8)
-        return Leaf(form=Form.FIXED_BYTES, dtype=octet, storage=octet, width=kind.byte_width)
+        return ValueKind(form=Form.FIXED_BYTES, dtype=octet, storage=octet, width=kind.byte_width)
     if is_bytes(kind):
         return _number(Form.BYTES, np.uint8)
     return Refusal(_why_not(kind))
 
 
-def _number(form: Form, dtype: Any, unit: str | None = None) -> Leaf:
-    return Leaf(form=form, dtype=np.dtype(dtype), storage=np.dtype(dtype), unit=unit)
+def _number(form: Form, dtype: Any, unit: str | None = None) -> ValueKind:
+    return ValueKind(form=form, dtype=np.dtype(dtype), storage=np.dtype(dtype), unit=unit)
 
 
 def _why_not(kind: pa.DataType) -> str:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stoker.errors import FieldError
-from stoker.source.columns.kinds import DType, Form, Leaf
+from stoker.source.columns.kinds import DType, Form, ValueKind
 from stoker.spec import Array
 
 _EXACT_INTEGER = 1 << 53  # every integer up to here is a float64
@@ -19,7 +19,7 @@ _EXACT_POWER = 22  # and every power of ten up to this one
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class ValuePlace:
     """Where values come from, for messages.
 
     Attributes:
@@ -68,7 +68,9 @@ def buffer_of(array: pa.Array, dtype: DType, *, width: int = 1) -> Array:
     return values
 
 
-def numbers_of(array: pa.Array, leaf: Leaf, valid: Array | None, place: Place, *, at_null: float = 0) -> Array:
+def numbers_of(
+    array: pa.Array, leaf: ValueKind, valid: Array | None, place: ValuePlace, *, at_null: float = 0
+) -> Array:
     """Return the values of a column of numbers in the dtype Arrow stores them in.
 
     Decimals come as float64, each the nearest to its exact value.
@@ -95,7 +97,7 @@ def numbers_of(array: pa.Array, leaf: Leaf, valid: Array | None, place: Place, *
     return values
 
 
-def unscaled_of(array: pa.Array, leaf: Leaf, valid: Array | None, place: Place) -> Array:
+def unscaled_of(array: pa.Array, leaf: ValueKind, valid: Array | None, place: ValuePlace) -> Array:
     """Return the unscaled integers of decimals, int64 [n], zeros at nulls.
 
     Raises:
@@ -111,7 +113,7 @@ def unscaled_of(array: pa.Array, leaf: Leaf, valid: Array | None, place: Place) 
     return np.ascontiguousarray(limbs[:, 0]).astype(np.int64, copy=False)
 
 
-def decimals_as_float(limbs: Array, *, scale: int, place: Place) -> Array:
+def decimals_as_float(limbs: Array, *, scale: int, place: ValuePlace) -> Array:
     """Return the float64 nearest to each decimal, [n].
 
     An integer below 2**53 and a power of ten up to 10**22 are both exact floats, so that one division rounds
@@ -142,7 +144,7 @@ def decimals_as_float(limbs: Array, *, scale: int, place: Place) -> Array:
     return floats
 
 
-def _limbs(array: pa.Array, leaf: Leaf, valid: Array | None) -> Array:
+def _limbs(array: pa.Array, leaf: ValueKind, valid: Array | None) -> Array:
     """Return decimals as stored, [n, limbs], lowest limb first, zeros at nulls."""
     num_limbs = leaf.width // leaf.storage.itemsize
     limbs = buffer_of(array, leaf.storage, width=num_limbs).reshape(len(array), num_limbs)
@@ -186,7 +188,7 @@ def exact_bits(dtype: DType) -> int:
     return {"b": 1, "i": dtype.itemsize * 8 - 1, "u": dtype.itemsize * 8}[dtype.kind]
 
 
-def cast_numbers(values: Array, dtype: DType, place: Place) -> Array:
+def cast_numbers(values: Array, dtype: DType, place: ValuePlace) -> Array:
     """Return `values` as `dtype`, [n]; the same array where it already is.
 
     To a float any number goes, rounded to the nearest, as long as it stays finite. To an integer or a boolean only
@@ -241,11 +243,11 @@ def cast_numbers(values: Array, dtype: DType, place: Place) -> Array:
     return values.astype(dtype)
 
 
-def _refuse_first(bad: Array, values: Array, why: str, dtype: DType, place: Place, advice: str) -> None:
+def _refuse_first(bad: Array, values: Array, why: str, dtype: DType, place: ValuePlace, advice: str) -> None:
     if bad.any():
         i = int(np.argmax(bad))
         raise _changed(values[i], why, dtype, place, i, advice)
 
 
-def _changed(value: Any, why: str, dtype: DType, place: Place, index: int, advice: str) -> FieldError:
+def _changed(value: Any, why: str, dtype: DType, place: ValuePlace, index: int, advice: str) -> FieldError:
     return place.error(f"{value} {why}, so it cannot become {dtype.name}", index=index, advice=advice)

@@ -14,7 +14,7 @@ from stoker.source.columns.column import ColumnPlan
 from stoker.source.columns.kinds import WORDS, Form, Level, is_bytes
 from stoker.source.columns.nulls import null_error
 from stoker.source.columns.numeric import (
-    Place,
+    ValuePlace,
     buffer_of,
     cast_numbers,
     is_held,
@@ -44,7 +44,7 @@ class Piece:
     valid: Array | None = None
 
 
-def unfold(array: pa.Array, column: ColumnPlan, depth: int, place: Place) -> Piece:
+def unfold(array: pa.Array, column: ColumnPlan, depth: int, place: ValuePlace) -> Piece:
     """Return an array of the column's level `depth` as arrays."""
     array = without_encoding(array)
     if depth == len(column.levels):
@@ -67,7 +67,7 @@ def unfold(array: pa.Array, column: ColumnPlan, depth: int, place: Place) -> Pie
 
 
 def _unfold_sized(
-    array: pa.Array, column: ColumnPlan, depth: int, place: Place, *, valid: Array | None, there: Array | None
+    array: pa.Array, column: ColumnPlan, depth: int, place: ValuePlace, *, valid: Array | None, there: Array | None
 ) -> Piece:
     """Return lists that all have one length: as dimensions where nothing ragged is inside, else as lists.
 
@@ -112,7 +112,7 @@ def _shape_level(values: Array, level: Level, num_rows: int) -> Array:
     return np.ascontiguousarray(stored.transpose(0, *(axis + 1 for axis in level.permutation), *behind))
 
 
-def _unfold_leaf(array: pa.Array, column: ColumnPlan, depth: int, place: Place) -> Piece:
+def _unfold_leaf(array: pa.Array, column: ColumnPlan, depth: int, place: ValuePlace) -> Piece:
     """Return innermost values in the dtype planned, nulls filled, [n, *value_shape]."""
     if isinstance(column.way, Codes | Buckets):
         coded = codes(array, column, place)
@@ -135,7 +135,9 @@ def _unfold_leaf(array: pa.Array, column: ColumnPlan, depth: int, place: Place) 
     return Piece(values=values, valid=valid)
 
 
-def _plain_values(array: pa.Array, column: ColumnPlan, valid: Array | None, place: Place, *, at_null: float) -> Array:
+def _plain_values(
+    array: pa.Array, column: ColumnPlan, valid: Array | None, place: ValuePlace, *, at_null: float
+) -> Array:
     leaf = column.leaf
     if leaf.form in WORDS:
         if isinstance(column.way, FixedBytes) or leaf.form is Form.FIXED_BYTES:
@@ -146,7 +148,7 @@ def _plain_values(array: pa.Array, column: ColumnPlan, valid: Array | None, plac
     return numbers_of(array, leaf, valid, place, at_null=at_null)
 
 
-def _fixed_bytes(array: pa.Array, column: ColumnPlan, valid: Array | None, place: Place) -> Array:
+def _fixed_bytes(array: pa.Array, column: ColumnPlan, valid: Array | None, place: ValuePlace) -> Array:
     """Return each value's bytes with zeros behind, uint8 [n, num_bytes]."""
     (num_bytes,) = column.value_shape
     octet = np.dtype(np.uint8)
@@ -182,7 +184,7 @@ def _fixed_bytes(array: pa.Array, column: ColumnPlan, valid: Array | None, place
     return out
 
 
-def _check_fill(valid: Array, column: ColumnPlan, depth: int, place: Place) -> None:
+def _check_fill(valid: Array, column: ColumnPlan, depth: int, place: ValuePlace) -> None:
     """Raise where nulls have no answer: a fill anywhere, a mask only for whole samples."""
     if column.fill is None and (depth > 0 or not column.has_mask):
         raise null_error({column.name: int(np.count_nonzero(~valid))}, where=place.where, inside=depth > 0)
@@ -199,9 +201,9 @@ def _spread(values: Array, places: Array, num_rows: int, column: ColumnPlan) -> 
     return spread
 
 
-def _row_in_lists(place: Place, offsets: Array) -> Callable[[int], int]:
+def _row_in_lists(place: ValuePlace, offsets: Array) -> Callable[[int], int]:
     return lambda i: place.row_of(int(np.searchsorted(offsets, i, side="right")) - 1)
 
 
-def _row_in_sized(place: Place, size: int, alive: Array | None) -> Callable[[int], int]:
+def _row_in_sized(place: ValuePlace, size: int, alive: Array | None) -> Callable[[int], int]:
     return lambda i: place.row_of(i // size if alive is None else int(alive[i // size]))
