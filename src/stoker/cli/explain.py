@@ -162,10 +162,10 @@ def _common_folder(found: Explanation) -> str:
 
 
 def _as_json(found: Explanation, known: Known, steps: Steps) -> dict[str, object]:
-    from stoker.feed.sets import fingerprint_of
+    from stoker.feed.sets import order_fingerprint
 
     return {
-        "fingerprint": fingerprint_of(known, known.asked),
+        "fingerprint": order_fingerprint(known, known.asked),
         "epoch": found.epoch,
         "step": found.step,
         "num_steps": steps.num_steps,

@@ -148,7 +148,7 @@ def mixing_of(mixture: Mixture | None) -> Mixing | None:
     return Mixing(names=mixture.names, weights=weights, until=None if weights is None else mixture.until)
 
 
-def fingerprint_of(sets: Sets, asked: Asked | None) -> str:
+def order_fingerprint(sets: Sets, asked: Asked | None) -> str:
     """Return what tells the order of these data sets, mixed in this way, from all others."""
     contents = [contents_of(one, asked, files_of(one, asked)) for one in sets.chunks]
     return position.fingerprint_of(contents, mixing_of(sets.mixture))

@@ -14,7 +14,7 @@ from stoker.cache.write import prepare_chunk
 from stoker.errors import FieldError
 from stoker.feed.chunks import check_known_nulls
 from stoker.feed.mixing import window_chunks
-from stoker.feed.sets import fingerprint_of
+from stoker.feed.sets import order_fingerprint
 from stoker.feed.units.make import check_units
 from stoker.feed.units.report import UnitsReport, report_on
 from stoker.order.mixture import mixture_counts
@@ -146,7 +146,7 @@ def inspect_mixture(
             window = None if spec is None else default_window(known, spec)
     return MixtureInspection(
         mixture=mixture,
-        fingerprint=fingerprint_of(known, known.asked),
+        fingerprint=order_fingerprint(known, known.asked),
         parts=parts,
         counts=counts,
         num_samples=num_samples,

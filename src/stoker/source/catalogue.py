@@ -26,7 +26,7 @@ from stoker.source.footers import Footers
 from stoker.source.fragments import Fragment
 from stoker.source.parts import ShareOut, one_by_one
 from stoker.source.rows import RowReader
-from stoker.source.schema import Sizes, choose, flat_fields, flatten, select_flat
+from stoker.source.schema import Sizes, choose_columns, flat_fields, flatten, select_flat
 from stoker.source.storage import ObjectInfo, Storage
 from stoker.source.survey import Cut, Survey, survivors
 from stoker.trace.stages import OnStage, ignore_stage
@@ -323,7 +323,7 @@ class Catalogue:
         Raises:
             FieldError: There is no such column.
         """
-        return choose(flat_fields([*self._known.schema, *self._known.partitions]), list(columns))
+        return choose_columns(flat_fields([*self._known.schema, *self._known.partitions]), list(columns))
 
     def read_columns(self, i: int, columns: pa.Schema) -> Iterator[tuple[int, pa.Table, npt.NDArray[np.int64] | None]]:
         """Yield (j, rows that pass, which rows of the fragment these are) for every j of `unit(i)`, of a few columns.

@@ -30,7 +30,7 @@ from stoker.source.listing import Listed, list_sources
 from stoker.source.local import LocalStorage
 from stoker.source.retry import RetryingStorage, Wait
 from stoker.source.runs import RunRule
-from stoker.source.schema import choose, flat_fields
+from stoker.source.schema import choose_columns, flat_fields
 from stoker.source.storage import UNKNOWN, Storage
 from stoker.source.stores import store_of
 from stoker.source.survey import Cut, Survey, keep_survey, kept_survey, read_layouts, survey
@@ -355,7 +355,7 @@ class Dataset:
 
     def _cut(self, schema: pa.Schema, partitions: pa.Schema) -> tuple[Cut, pa.Schema, pa.Schema]:
         """Return how files are cut, the columns that come out, and what the filter needs."""
-        columns = choose(flat_fields([*schema, *partitions]), self.columns)
+        columns = choose_columns(flat_fields([*schema, *partitions]), self.columns)
         # Members of structs may be named by their dotted names in an expression too.
         tops = set(schema.names) | set(partitions.names)
         dotted = [pa.field(name, type_) for name, type_ in flat_fields(schema) if name not in tops]

@@ -187,7 +187,7 @@ def _is_open_struct(type_: pa.DataType) -> bool:
     return bool(pa.types.is_struct(type_)) and type_.num_fields > 0
 
 
-def choose(available: Sequence[tuple[str, pa.DataType]], columns: Sequence[str] | None) -> pa.Schema:
+def choose_columns(available: Sequence[tuple[str, pa.DataType]], columns: Sequence[str] | None) -> pa.Schema:
     """Return the columns that `columns` names, in its order; a struct's name means all its members.
 
     Raises:

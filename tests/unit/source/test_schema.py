@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from stoker.errors import FieldError
-from stoker.source.schema import Layout, align, choose, fixed_width_bytes, flat_fields, flatten, restrict
+from stoker.source.schema import Layout, align, choose_columns, fixed_width_bytes, flat_fields, flatten, restrict
 from stoker.source.unify import unify
 
 
@@ -66,16 +66,16 @@ AVAILABLE = [("a", pa.int8()), ("user.age", pa.int8()), ("user.city", pa.string(
 
 
 def test_columns_come_in_the_order_they_are_named_and_structs_whole():
-    assert choose(AVAILABLE, ["user", "a"]).names == ["user.age", "user.city", "a"]
-    assert choose(AVAILABLE, None).names == ["a", "user.age", "user.city", "Label"]
-    assert choose(AVAILABLE, ["user.city", "user"]).names == ["user.city", "user.age"]
+    assert choose_columns(AVAILABLE, ["user", "a"]).names == ["user.age", "user.city", "a"]
+    assert choose_columns(AVAILABLE, None).names == ["a", "user.age", "user.city", "Label"]
+    assert choose_columns(AVAILABLE, ["user.city", "user"]).names == ["user.city", "user.age"]
 
 
 def test_unknown_columns_are_all_named_with_what_is_near():
     with pytest.raises(
         FieldError, match=r"'label' \(did you mean 'Label'\?\); 'user\.ages' \(did you mean 'user\.age'\?\); 'zzz'\."
     ) as caught:
-        choose(AVAILABLE, ["label", "a", "user.ages", "zzz"])
+        choose_columns(AVAILABLE, ["label", "a", "user.ages", "zzz"])
     assert caught.value.columns == ("label", "user.ages", "zzz")
 
 

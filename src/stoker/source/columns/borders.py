@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stoker.offsets import offsets_of
 from stoker.source.columns.kinds import DType, is_any_list, is_list_view
 from stoker.spec import Array
 
@@ -69,10 +70,3 @@ def _binary_parts(array: pa.Array, width: DType) -> tuple[Array, pa.Array]:
     offsets = np.frombuffer(borders, width, count=len(array) + 1, offset=array.offset * width.itemsize)
     size = 0 if data is None else data.size
     return offsets, pa.Array.from_buffers(pa.uint8(), size, [None, data])
-
-
-def offsets_of(lengths: Array) -> Array:
-    """Return the borders of lists of these lengths, int64 [n + 1]."""
-    offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    return offsets

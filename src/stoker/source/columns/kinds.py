@@ -97,10 +97,10 @@ _WAY_OUT = "leave it out (columns= without it), or turn it into numbers in a tra
 
 def kind_of(kind: pa.DataType) -> ColumnKind | Refusal:
     """Return what an Arrow type is made of, or why it cannot become a tensor."""
-    kind = plain_type(kind)
+    kind = unencoded_type(kind)
     types = pa.types
     if is_any_list(kind) or types.is_fixed_size_list(kind):
-        if pa.types.is_struct(plain_type(kind.value_type)):
+        if pa.types.is_struct(unencoded_type(kind.value_type)):
             return Refusal(f"a list of structs is no array of numbers; {_WAY_OUT}, for example one list a field")
         inner = kind_of(kind.value_type)
         if isinstance(inner, Refusal):
@@ -123,7 +123,7 @@ def kind_of(kind: pa.DataType) -> ColumnKind | Refusal:
     return leaf if isinstance(leaf, Refusal) else ColumnKind(levels=(), leaf=leaf)
 
 
-def plain_type(kind: pa.DataType) -> pa.DataType:
+def unencoded_type(kind: pa.DataType) -> pa.DataType:
     """Return the type without what is only encoding: dictionaries, run ends and extensions we need not know."""
     while True:
         if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from stoker.source.columns.borders import decoded, offsets_of, split_lists, without_encoding
+from stoker.offsets import offsets_of
+from stoker.source.columns.borders import decoded, split_lists, without_encoding
 from stoker.source.columns.codes import codes
 from stoker.source.columns.column import ColumnPlan
 from stoker.source.columns.kinds import WORDS, Form, Level, is_bytes
