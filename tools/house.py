@@ -96,6 +96,16 @@ class File:
                     within.append((f"{prefix}{node.name}.", node))
         return found
 
+    @property
+    def constants(self) -> list[tuple[str, int]]:
+        """Name and line of what a module assigns to, but to names of two underscores."""
+        found = []
+        for node in self.tree.body:
+            if isinstance(node, ast.Assign | ast.AnnAssign):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                found += [(one.id, one.lineno) for one in targets if isinstance(one, ast.Name)]
+        return [(name, line) for name, line in found if not name.startswith("__")]
+
     @cached_property
     def used(self) -> Counter[str]:
         """How often each name is used: read, called, asked for by `.name` or by its text; not where it is imported."""
@@ -174,13 +184,8 @@ class House:
         kinds: dict[str, dict[str, list[str]]] = {}
         for file in self.source:
             found = [("classes", name) for name in file.classes]
-            for node in file.tree.body:
-                if isinstance(node, Function):
-                    found.append(("functions", node.name))
-                elif isinstance(node, ast.Assign | ast.AnnAssign):
-                    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                    names = [one.id for one in targets if isinstance(one, ast.Name)]
-                    found += [("constants", name) for name in names if not name.startswith("__")]
+            found += [("functions", node.name) for node in file.tree.body if isinstance(node, Function)]
+            found += [("constants", name) for name, _ in file.constants]
             for kind, name in found:
                 kind = f"private {kind}" if name.startswith("_") and kind != "classes" else kind
                 kinds.setdefault(kind, {}).setdefault(name, []).append(str(file))
@@ -191,7 +196,7 @@ class House:
 
     @property
     def only_for_tests(self) -> list[str]:
-        """Functions and classes that nothing but tests uses: no page, example or benchmark, and no user.
+        """Functions, classes and constants that nothing but tests uses: no page, example or benchmark, and no user.
 
         Users may call the methods of what is exported; those of a class of another library are called there.
         """
@@ -209,6 +214,7 @@ class House:
             foreign = {name for name, its in bases.items() if its - ours - {"NamedTuple", "Protocol", "Generic"}}
             defined = {name: node.lineno for name, node in file.functions}
             defined |= {node.name: node.lineno for node in ast.walk(file.tree) if isinstance(node, ast.ClassDef)}
+            defined |= dict(file.constants)
             for name, line in defined.items():
                 outer, _, last = name.rpartition(".")
                 is_users = outer in exported | foreign or last in exported or file.module in PUBLIC_MODULES
@@ -402,7 +408,7 @@ def main() -> None:
             f"{name}: {', '.join(file.removeprefix('src/stoker/') for file in files)}" for name, files in names.items()
         ]
         print(_listed(f"names of several {kind}", lines, most if kind[0] != "p" or most > 10 else 0))
-    print(_listed("functions and classes that nothing but tests uses", house.only_for_tests, most))
+    print(_listed("functions, classes and constants that nothing but tests uses", house.only_for_tests, most))
     print(_listed("imports that make a circle", house.circles, most))
     print(table(("on the way of", "files", "functions", "calls"), trips()))
 

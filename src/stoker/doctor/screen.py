@@ -19,7 +19,6 @@ _FULL = 2.0
 _NUM_FIXES = 6
 # A column of words that may take several lines, beside "<" and ">" for those that may not.
 _FOLDS = "~"
-_COLOURS = {MODEL: "green"}
 _SHORT = {
     "draw": "draw rows in Arrow",
     "dequeue": "Arrow to arrays",

@@ -25,7 +25,6 @@ from stoker.source.naming import Member, by_table_names, renamed
 from stoker.source.plain import plain_array, plain_type
 from stoker.words import some_of
 
-_NUM_HINTS = 4
 # Numbers of the types in the format.
 _PHYSICAL = {
     "BOOLEAN": 0,

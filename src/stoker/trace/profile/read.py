@@ -30,7 +30,6 @@ _HEADER = {
     "profile_memory",
 }
 _MAX_HEADER_BYTES = 16 << 20
-_SPACE = b" \t\r\n"
 _BOM = b"\xef\xbb\xbf"
 OnBytes = Callable[[int, int], None]
 """Told how many bytes of how many are read."""
