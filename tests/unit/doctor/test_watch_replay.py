@@ -101,7 +101,7 @@ def replay(gain):
 def test_nothing_to_gain_is_said_where_the_step_is_the_limit():
     found = verdict(stall_share=0.01)
     assert found.limit == "model"
-    assert found.sentence == "nothing to gain: the model is the limit, the step waits 1.0 % of the time"
+    assert found.sentence == "nothing to gain: the model is the limit, the step waits 1 % of the time"
     assert found.gain == 1
 
 
