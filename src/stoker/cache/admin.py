@@ -12,6 +12,7 @@ from stoker.cache.format import check_arrays, read_header
 from stoker.cache.manifests import Manifest
 from stoker.cache.store import Store
 from stoker.errors import CacheError, ChunkCorruptError
+from stoker.words import some_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,9 +167,8 @@ def choose(entries: Sequence[DatasetEntry], names: Sequence[str]) -> list[Datase
             if len(found) > 1:
                 raise ValueError(f"{len(found)} fingerprints begin with {name!r}: {', '.join(found)}; give more of it")
         if not found:
-            there = ", ".join(f"{m.fingerprint[:8]} ({m.urls[0]})" for m in known[:5]) or "none at all"
-            more = f" and {len(known) - 5} more" if len(known) > 5 else ""
-            raise ValueError(f"there is no data set {name!r} in the cache; there is {there}{more}")
+            there = some_of([f"{m.fingerprint[:8]} ({m.urls[0]})" for m in known], 5) or "none at all"
+            raise ValueError(f"there is no data set {name!r} in the cache; there is {there}")
         chosen.update(found)
     return [entry for entry in entries if entry.manifest is not None and entry.manifest.fingerprint in chosen]
 
