@@ -52,7 +52,7 @@ lint: .venv/dev ## Linter, formatter, types, layers
 	$(BIN)/lint-imports
 
 docs: .venv/dev ## The documentation site, in site/
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 bench: .venv/core ## Ours against the machine's ceilings, as ratios
 	$(BIN)/python -m benchmarks

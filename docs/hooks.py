@@ -98,7 +98,9 @@ def help_of(command: str) -> str:
     os.environ["COLUMNS"] = "90"
     text = io.StringIO()
     with contextlib.redirect_stdout(text):
-        main([*command.split()[1:], "--help"])
+        code = main([*command.split()[1:], "--help"])
+    if code:
+        raise ValueError(f"{command} --help failed: there is no such command")
     return text.getvalue()
 
 

@@ -82,13 +82,14 @@ class TorchDataset(IterableDataset[Tensors]):
     Each pass over the DataLoader (`iter` of it) is the next epoch, whether or not the pass before came to its end, as
     with a DataLoader that shuffles itself. `set_epoch` says which one is next; what comes anyway may be said too.
 
+    All arguments of `stoker.Loader` are taken, beside these. `cache` is needed: the workers share what is built through
+    that folder. `num_threads` is a worker's; default: the cores shared out among the workers. Batches are on the CPU;
+    `pin_memory=True` and `.to(device, non_blocking=True)` bring them over.
+
     Args:
         dataset: What to load. With workers that are spawned, a transform must be a module-level function.
         allow: What may differ from a state that is loaded here, or into a `StatefulDataLoader`: see
             `stoker.Loader.load_state_dict`.
-        options: Those of `stoker.TorchLoader` but the device: batches are on the CPU (`pin_memory=True` and
-            `.to(device, non_blocking=True)` bring them over). `cache` is needed: the workers share what is built
-            through that folder. `num_threads` is a worker's; default: the cores shared out among the workers.
 
     Raises:
         TypeError: There is no cache, or an argument has the wrong type. In the first pass: the DataLoader, or a

@@ -40,14 +40,14 @@ class TorchLoader(Loader):
     cross in one copy, while earlier steps compute, and the fields are views of it there; `prefetch` batches lie on the
     GPU ahead of their step.
 
-    Ragged fields are `Ragged(values, offsets)` of tensors; `to_nested` makes torch's own nested tensors of them.
+    Ragged fields are `Ragged(values, offsets)` of tensors; `to_nested` makes torch's own nested tensors of them. All
+    arguments of `stoker.Loader` are taken, beside these:
 
     Args:
         dataset: What to load.
         device: Where the tensors are wanted: "cpu", "cuda" (the current one), "cuda:1", ...
         resident: Memory of the GPU, "40GB" or bytes, for chunks that stay there: their fixed-width fields are gathered
             there from the second epoch on and cross no more. The first chunks that come are kept, as many as fit.
-        options: Those of `stoker.Loader`.
 
     Raises:
         ValueError: The device does not exist here; or `resident` on the CPU, or with what changes rows: a Mixture,
