@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 CMAKE := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cmake
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-native fuzz test-slow test-integrations lint docs bench bench-rivals bench-gpu clean
+.PHONY: help demo test test-native fuzz test-slow test-integrations lint docs wheels bench bench-rivals bench-gpu clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -54,6 +54,9 @@ lint: .venv/dev ## Linter, formatter, types, layers
 docs: .venv/dev ## The documentation site, in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
+wheels: .venv/bin/python ## Wheels for Linux on x86-64 and aarch64 and macOS on arm64, in dist/, compiled by ziglang
+	$(BIN)/python -m tools.wheels
+
 bench: .venv/core ## Ours against the machine's ceilings, as ratios
 	$(BIN)/python -m benchmarks
 
@@ -72,7 +75,7 @@ clean: ## Remove what make made
 
 # What pip builds with stays in .venv, so that after a change only that is compiled; a machine without a C++ compiler
 # gets PyPI's.
-NATIVE := $(wildcard native/*.* native/bindings/*)
+NATIVE := $(wildcard native/*.* native/*/*.h native/*/*.cpp)
 ifeq ($(shell command -v $(CXX) || command -v c++ || command -v clang++),)
 export STOKER_ZIG ?= native
 endif

@@ -85,6 +85,13 @@ def write_seeds(folder: Path) -> None:
     plain = b"".join(len(word).to_bytes(4, "little") + word for word in words)
     save("strings", "words", bytes([len(words), 190, 0]), plain)
 
+    event = (
+        b'{"ph": "X", "cat": "kernel", "name": "a \\"name\\"", "pid": 0, "tid": "7", "ts": 12.345678, "dur": 3e2,'
+        b' "args": {"correlation": 4, "bytes": "1,024", "shapes": [[2, 3], []]}}'
+    )
+    save("traces", "events", event, b", ", event, b",\n", event, b"]")
+    save("traces", "damage", event[:-9], b'NaN, "ph": "i"}, {"ts": , "name": "x" y"}, ', event)
+
 
 if __name__ == "__main__":
     write_seeds(Path(sys.argv[1]))
