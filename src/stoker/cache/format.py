@@ -128,7 +128,7 @@ def format_version(spec: Spec) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class ChunkLayout:
     """Where everything lies.
 
     Attributes:
@@ -171,7 +171,7 @@ def sealed(header: bytes, checksums: Mapping[str, str]) -> bytes:
     """Return a header with the checksums of the arrays, and its own.
 
     Args:
-        header: As `Layout.header` gives it.
+        header: As `ChunkLayout.header` gives it.
         checksums: Of each array by name, in the order of the file.
     """
     # Quotes within texts are escaped, so this stands nowhere else.

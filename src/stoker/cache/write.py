@@ -20,7 +20,7 @@ from stoker.cache.format import (
     PAGE_BYTES,
     ArrayPlace,
     ChunkHeader,
-    Layout,
+    ChunkLayout,
     array_names,
     format_version,
     json_text,
@@ -178,7 +178,7 @@ def _array_item(name: str, array: Array | Pieces) -> _Item:
     return _Item(name, array.dtype, array.shape, partial(_write_array, array=array))
 
 
-def _plan(items: Sequence[_Item], page_bytes: int) -> Layout:
+def _plan(items: Sequence[_Item], page_bytes: int) -> ChunkLayout:
     """Return where everything of a chunk lies."""
     arrays: dict[str, ArrayPlace] = {}
     padding: list[tuple[str, int, int]] = []
@@ -189,7 +189,7 @@ def _plan(items: Sequence[_Item], page_bytes: int) -> Layout:
         end = round_up(stop + item.behind_bytes, item.align_bytes)
         if end > stop:
             padding.append((f"padding.{len(padding)}", stop, end))
-    return Layout(arrays=arrays, padding=tuple(padding), data_bytes=end, page_bytes=page_bytes)
+    return ChunkLayout(arrays=arrays, padding=tuple(padding), data_bytes=end, page_bytes=page_bytes)
 
 
 def _describe_shared(spec: Spec, tables: Sequence[ChunkTable]) -> dict[str, object]:

@@ -29,7 +29,7 @@ Once: TypeAlias = Literal["never", "always", "where it pays"]
 """Whether what samples of a batch share is gathered once for all of them, rather than for each."""
 
 
-class Places(NamedTuple):
+class FoundSamples(NamedTuple):
     """Places of samples in a window that have been found.
 
     Attributes:
@@ -55,12 +55,12 @@ class Part(NamedTuple):
     """
 
     window: Window | WindowTable
-    where: Places | Located
+    where: FoundSamples | Located
 
     @classmethod
     def at(cls, window: Window | WindowTable, slot: Index, row: Index) -> Part:
         """Return samples at places that have been found; see `slot` and `row`."""
-        return cls(window, Places(slot, row))
+        return cls(window, FoundSamples(slot, row))
 
     @property
     def table(self) -> WindowTable:

@@ -34,7 +34,7 @@ DIRECT: int = getattr(os, "O_DIRECT", 0)
 """The flag of a file that is read past the page cache; 0 where the system, as all but Linux, has no such."""
 
 
-class Part(NamedTuple):
+class FilePart(NamedTuple):
     """A part of an open file, and where it belongs.
 
     Attributes:
@@ -57,7 +57,7 @@ def pass_by_page_cache(fd: int) -> None:
             fcntl.fcntl(fd, fcntl.F_SETFL, DIRECT)
 
 
-def read(parts: Sequence[Part], memory: Array, meanwhile: Callable[[], None] = lambda: None) -> None:
+def read(parts: Sequence[FilePart], memory: Array, meanwhile: Callable[[], None] = lambda: None) -> None:
     """Read parts of files into memory.
 
     Args:
@@ -78,7 +78,7 @@ def read(parts: Sequence[Part], memory: Array, meanwhile: Callable[[], None] = l
             while first < len(pieces) and not failed:
                 first = read_pieces(pieces, memory, first, num_threads, PAGE_BYTES)
                 if first < len(pieces):
-                    _read(Part(*pieces[first].tolist()), memory)
+                    _read(FilePart(*pieces[first].tolist()), memory)
                     first += num_threads
         except BaseException as error:  # raised by whoever asked for all of it
             failed.append(error)
@@ -98,7 +98,7 @@ def read(parts: Sequence[Part], memory: Array, meanwhile: Callable[[], None] = l
         raise failed[0]
 
 
-def _pieces(parts: Sequence[Part]) -> npt.NDArray[np.int64]:
+def _pieces(parts: Sequence[FilePart]) -> npt.NDArray[np.int64]:
     """Return parts of one piece each, int64, shape [N, 4]."""
     pieces = [
         (fd, offset + begin, min(_PIECE_BYTES, num_bytes - begin), at + begin)
@@ -108,7 +108,7 @@ def _pieces(parts: Sequence[Part]) -> npt.NDArray[np.int64]:
     return np.array(pieces, dtype=np.int64).reshape(-1, 4)
 
 
-def _read(part: Part, memory: Array) -> None:
+def _read(part: FilePart, memory: Array) -> None:
     """Read one part, however many calls it takes."""
     fd, offset, num_bytes, at = part
     target = memory.data[at : at + -(-num_bytes // PAGE_BYTES) * PAGE_BYTES]

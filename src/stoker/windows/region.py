@@ -15,7 +15,7 @@ from stoker.huge import ADVICE, HUGE_BYTES, PAGE_BYTES
 from stoker.maps import MADV_POPULATE_READ, MAP_FIXED, libc, map_at, memory_at
 from stoker.spec import Array
 from stoker.windows.memory import Memories
-from stoker.windows.reading import Part, read
+from stoker.windows.reading import FilePart, read
 
 # Entered in one call: some 2 milliseconds where it lies in memory, which is how long whoever stops it may wait.
 _PIECE_BYTES = 64 << 20
@@ -91,7 +91,7 @@ class Region:
             self._memory = self._memories.take(with_room)
             self.bytes = self._memory[: self.size_bytes]
 
-    def place(self, parts: Sequence[Part], meanwhile: Callable[[], None] = lambda: None) -> None:
+    def place(self, parts: Sequence[FilePart], meanwhile: Callable[[], None] = lambda: None) -> None:
         """Put parts of open files where they belong in the range.
 
         The file descriptors may be closed afterwards, and the files removed: what is mapped stays readable. What

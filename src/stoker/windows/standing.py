@@ -21,7 +21,7 @@ from stoker.cache.verified import NO_VERSION, FileVersion, find_changed
 from stoker.huge import PAGE_BYTES
 from stoker.machine import available_bytes
 from stoker.spec import Spec
-from stoker.windows.reading import Part
+from stoker.windows.reading import FilePart
 from stoker.windows.region import CAN_MAP_SIDE_BY_SIDE, NUM_SAMPLED, Region, next_place
 from stoker.windows.window import Index, Window, WindowTable, table_array_names
 
@@ -102,7 +102,7 @@ class Standing:
             num_bytes = self._num_bytes + header.size_bytes
             if end > self.region.size_bytes or num_bytes > self._max_bytes:
                 raise NoPlaceError
-            self.region.place([Part(fd, 0, header.size_bytes, at)])
+            self.region.place([FilePart(fd, 0, header.size_bytes, at)])
             self._begins[chunk] = [at + header.arrays[name].offset_bytes for name in self._array_names]
             self._end = end
             self._num_bytes = num_bytes

@@ -12,7 +12,7 @@ from stoker._native import Table
 from stoker.cache.format import ChunkHeader, array_names, strip_names, table_names
 from stoker.spec import Array, Entry, Spec
 from stoker.windows.memory import Memories
-from stoker.windows.reading import Part
+from stoker.windows.reading import FilePart
 from stoker.windows.region import CAN_MAP_SIDE_BY_SIDE, Region, next_place
 
 Index = npt.NDArray[np.int64]
@@ -139,7 +139,7 @@ class Window:
         for slot, (_, header) in files.items():
             for table, names in zip(self.tables, self._names, strict=True):
                 table.begins[slot] = [self._at[slot] + header.arrays[name].offset_bytes for name in names]
-        parts = [Part(fd, 0, header.size_bytes, self._at[slot]) for slot, (fd, header) in files.items()]
+        parts = [FilePart(fd, 0, header.size_bytes, self._at[slot]) for slot, (fd, header) in files.items()]
         self._region.place(parts, meanwhile)
 
     @property

@@ -16,7 +16,7 @@ import stoker.windows.standing
 from stoker import Dataset, Loader
 from stoker.feed.held import HeldAhead
 from stoker.windows.memory import Memories
-from stoker.windows.reading import Part
+from stoker.windows.reading import FilePart
 from stoker.windows.region import PAGE_BYTES, Region
 from stoker.windows.resident import cached_bytes
 from stoker.windows.standing import Standing, StandingWindow
@@ -404,7 +404,7 @@ def test_what_is_read_past_the_page_cache_lies_where_what_is_mapped_lies(tmp_pat
             fd = os.open(path, os.O_RDONLY | flags)
         except OSError:
             pytest.skip("the file system cannot do without the page cache")
-        region.place([Part(fd, 2 * PAGE_BYTES, 8 * PAGE_BYTES + 100, at=PAGE_BYTES)])
+        region.place([FilePart(fd, 2 * PAGE_BYTES, 8 * PAGE_BYTES + 100, at=PAGE_BYTES)])
         os.close(fd)
     mapped, read = (region.bytes[PAGE_BYTES : 9 * PAGE_BYTES + 100].tobytes() for region in regions)
     assert mapped == read == path.read_bytes()[2 * PAGE_BYTES :]

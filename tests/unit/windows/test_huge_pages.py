@@ -17,7 +17,7 @@ import stoker
 from stoker.cache import store, verified
 from stoker.huge import HUGE_BYTES, bring_in
 from stoker.windows import standing
-from stoker.windows.reading import Part
+from stoker.windows.reading import FilePart
 from stoker.windows.region import Region
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="maps are looked at in /proc")
@@ -94,7 +94,7 @@ def _reads_huge_pages(folder):
     with path.open("rb") as file:
         bring_in(file.fileno(), begin=0, num_bytes=2 * HUGE_BYTES)
         region = Region(2 * HUGE_BYTES)
-        region.place([Part(file.fileno(), 0, 2 * HUGE_BYTES, at=0)])
+        region.place([FilePart(file.fileno(), 0, 2 * HUGE_BYTES, at=0)])
     try:
         assert not region.bytes[:: mmap.PAGESIZE].any()
         return sum(_huge_bytes(path)) == 2 * HUGE_BYTES
@@ -134,7 +134,7 @@ def _keeps_huge_pages(folder):
     with path.open("w+b") as file:
         os.pwrite(file.fileno(), bytes(2 * HUGE_BYTES), 0)
         region = Region(2 * HUGE_BYTES)
-        region.place([Part(file.fileno(), 0, 2 * HUGE_BYTES, at=0)])
+        region.place([FilePart(file.fileno(), 0, 2 * HUGE_BYTES, at=0)])
     try:
         assert not region.bytes[:: mmap.PAGESIZE].any()
         return sum(_huge_bytes(path)) > 0

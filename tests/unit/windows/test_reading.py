@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stoker.huge import PAGE_BYTES
 from stoker.windows import reading
-from stoker.windows.reading import Part, read
+from stoker.windows.reading import FilePart, read
 
 NUM_PAGES = 40
 
@@ -40,7 +40,7 @@ def test_every_part_arrives_where_it_belongs(files, wanted, piece_pages, num_thr
     for number, page, length in wanted:
         offset = page * PAGE_BYTES
         data = content[number][offset : offset + length]
-        parts.append(Part(fds[number], offset, len(data), at))
+        parts.append(FilePart(fds[number], offset, len(data), at))
         expected.append((at, data))
         at += -(-len(data) // PAGE_BYTES) * PAGE_BYTES
     memory = np.zeros(at, dtype=np.uint8)
@@ -56,7 +56,7 @@ def test_a_file_that_became_shorter_is_an_error(files):
     fds, content = files
     memory = np.zeros((NUM_PAGES + 4) * PAGE_BYTES, dtype=np.uint8)
     with pytest.raises(OSError, match=r"the file ends \d+ bytes too early"):
-        read([Part(fds[1], 0, len(content[1]) + PAGE_BYTES, 0)], memory)
+        read([FilePart(fds[1], 0, len(content[1]) + PAGE_BYTES, 0)], memory)
 
 
 def test_a_disk_that_fails_in_any_piece_is_an_error(files, monkeypatch):
@@ -66,8 +66,8 @@ def test_a_disk_that_fails_in_any_piece_is_an_error(files, monkeypatch):
     closed = os.dup(fds[0])
     os.close(closed)
     for failing in range(2):
-        parts = [Part(fds[0], 0, len(content[0]), 0)]
-        parts.insert(failing, Part(closed, 0, PAGE_BYTES, NUM_PAGES * PAGE_BYTES))
+        parts = [FilePart(fds[0], 0, len(content[0]), 0)]
+        parts.insert(failing, FilePart(closed, 0, PAGE_BYTES, NUM_PAGES * PAGE_BYTES))
         with pytest.raises(OSError, match="Bad file descriptor"):
             read(parts, memory)
 
@@ -84,7 +84,7 @@ def test_a_file_system_that_wants_the_page_cache_after_all_is_read_by_way_of_it(
     # A target that begins within a block is refused past the page cache as a file system refuses everything.
     target = memory[1 : 1 + NUM_PAGES * PAGE_BYTES]
     try:
-        read([Part(fd, 0, len(content[0]), 0)], target)
+        read([FilePart(fd, 0, len(content[0]), 0)], target)
     finally:
         os.close(fd)
     assert target.tobytes() == content[0]

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stoker.windows.reading import Part
+from stoker.windows.reading import FilePart
 from stoker.windows.region import PAGE_BYTES, Region
 
 
@@ -18,7 +18,7 @@ def test_files_placed_side_by_side_read_as_one_array_even_when_removed(tmp_path,
         path = tmp_path / str(i)
         data.tofile(path)
         with path.open("rb") as file:
-            region.place([Part(file.fileno(), PAGE_BYTES, len(data) - PAGE_BYTES, at=2 * i * PAGE_BYTES)])
+            region.place([FilePart(file.fileno(), PAGE_BYTES, len(data) - PAGE_BYTES, at=2 * i * PAGE_BYTES)])
         path.unlink()
     np.testing.assert_array_equal(region.bytes[:PAGE_BYTES], content[0][PAGE_BYTES:])
     np.testing.assert_array_equal(region.bytes[2 * PAGE_BYTES :][: PAGE_BYTES + 100], content[1][PAGE_BYTES:])
@@ -52,7 +52,7 @@ def test_a_misplaced_file_is_refused_before_it_overwrites_others(tmp_path):
             {"offset": 0, "num_bytes": 3 * PAGE_BYTES, "at": 0},
         ]:
             with pytest.raises(ValueError, match="cannot place"):
-                region.place([Part(file.fileno(), **bad)])
+                region.place([FilePart(file.fileno(), **bad)])
     region.close()
 
 
@@ -63,7 +63,7 @@ def test_settling_a_region_changes_nothing_and_can_be_ended(tmp_path, is_mapped)
     content.tofile(path)
     region = Region(3 * PAGE_BYTES, is_mapped=is_mapped)
     with path.open("rb") as file:
-        region.place([Part(file.fileno(), 0, content.nbytes, at=0)])
+        region.place([FilePart(file.fileno(), 0, content.nbytes, at=0)])
     region.settle(goes_on=lambda: False)
     region.settle()
     assert region.is_in_memory()
