@@ -1,7 +1,7 @@
-"""Pages decoded by our own loops: whatever they give is what pyarrow gives, and a damaged file is never more than that.
+"""Pages decoded natively: whatever comes of them is what pyarrow gives, and a damaged file is never more than that.
 
-The promise has two halves. Of columns that the loops know, in files as writers write them, they give all (else a fast
-path that never runs would pass). Of anything else they give the same as pyarrow, or nothing.
+The promise has two halves. Of columns that the decoder knows, in files as writers write them, it gives all (else a fast
+path that never runs would pass). Of anything else it gives the same as pyarrow, or nothing.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def values_of(rng: np.random.Generator, kind: pa.DataType, num: int, num_distinc
 
 @st.composite
 def columns(draw, num_rows: int, rng: np.random.Generator, *, with_nulls: bool = True):
-    """One column of a type that the loops know."""
+    """One column of a type that the decoder knows."""
     kind = draw(st.sampled_from(NUMBERS + WORDS))
     shape = draw(st.sampled_from(["flat", "list", "large_list", "fixed"])) if kind not in WORDS else "flat"
     num_distinct = draw(st.sampled_from([1, 2, 3, 7, 200, 5_000]))
@@ -83,7 +83,7 @@ def written(table: pa.Table, **options) -> tuple[bytes, pq.FileMetaData]:
 
 
 def read(content: bytes, metadata: pq.FileMetaData, group: int, number: int) -> pa.Array | None:
-    """Return a column of a row group as the loops give it."""
+    """Return a column of a row group as the native decoder gives it."""
     layout = Layout.of(metadata)
     leaf = known_leaves(layout).get(number)
     if leaf is None:
@@ -174,7 +174,7 @@ def test_columns_are_what_pyarrow_makes_of_them(data, num_rows, seed):
 
 @pytest.mark.parametrize("is_coded", [False, True])
 @pytest.mark.parametrize("kind", WORDS, ids=str)
-def test_words_of_row_groups_with_and_without_a_dictionary_are_of_one_type(kind, is_coded):
+def test_strings_of_row_groups_with_and_without_a_dictionary_are_of_one_type(kind, is_coded):
     words = [f"word {i % 3}" for i in range(3_000)] + [f"another word {i}" for i in range(3_000)]
     content, metadata = written(
         pa.table({"x": pa.array(words).cast(kind)}), row_group_size=1_500, dictionary_pagesize_limit=2_000
@@ -298,7 +298,7 @@ def test_a_column_that_is_read_some_rows_at_a_time_is_the_same(data, num_rows, s
     assert same_bits(pa.concat_arrays(parts), expected)
 
 
-def test_words_that_do_not_stand_in_the_dictionary_as_they_come_are_looked_up():
+def test_strings_that_do_not_stand_in_the_dictionary_as_they_come_are_looked_up():
     words = ["a", "b", "c", "d", "e", "f", "g", "h", "f", "d", "h", "b", "c", "d"]
     content, metadata = written(pa.table({"x": words}))
     stream = stream_of(content, metadata)
@@ -387,7 +387,7 @@ def test_what_is_not_known_is_left_to_pyarrow(array):
     assert read(content, metadata, 0, 0) is None
 
 
-def test_an_encoding_that_the_loops_do_not_know_is_left_to_pyarrow():
+def test_an_encoding_that_is_not_known_is_left_to_pyarrow():
     array = pa.array(np.arange(1_000, dtype=np.int32))
     content, metadata = written(pa.table({"x": array}), use_dictionary=False, column_encoding="DELTA_BINARY_PACKED")
     assert read(content, metadata, 0, 0) is None
@@ -499,7 +499,7 @@ def test_columns_of_real_files_are_what_pyarrow_makes_of_them(shared_data):
     assert num_found > 100
 
 
-def test_the_numbers_of_a_footer_that_loops_are_asked_for_are_those_of_its_columns():
+def test_the_numbers_of_a_footer_are_those_of_its_columns():
     content, metadata = written(pa.table({"x": pa.array(np.arange(1_000))}), compression="zstd")
     chunks = numbers_of(content, metadata).chunks
     assert chunks["codec"][0, 0] == CODECS["ZSTD"]

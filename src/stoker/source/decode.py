@@ -1,4 +1,4 @@
-"""From bytes to Arrow: what our own loops know is decoded by them, all else by pyarrow, whose errors name the file.
+"""From bytes to Arrow: by the native decoder what it knows, all else by pyarrow, whose errors name the file.
 
 Checksums of pages are verified where a writer left them: without, pyarrow gives wrong values without a word.
 """
@@ -102,7 +102,7 @@ def decode_row_groups(
             int96 = int96_paths(footer.metadata, paths)
             look_closer = partial(first_failure, ranges, footer, row_groups=row_groups, paths=paths, url=url)
             with decoding(url, where=where, look_closer=look_closer):
-                rest = _theirs(open_parquet(ranges, footer.metadata), row_groups, paths)
+                rest = _read_by_arrow(open_parquet(ranges, footer.metadata), row_groups, paths)
                 rest.validate()
                 check_num_rows(rest.num_rows, num_rows)
                 check_num_entries(num_entries(rest), footer, row_groups=row_groups, paths=paths)
@@ -118,7 +118,7 @@ def decode_row_groups(
     return table
 
 
-def _theirs(file: pq.ParquetFile, row_groups: Sequence[int], paths: Sequence[str]) -> pa.Table:
+def _read_by_arrow(file: pq.ParquetFile, row_groups: Sequence[int], paths: Sequence[str]) -> pa.Table:
     """Return columns of some row groups as pyarrow decodes them."""
     try:
         return file.read_row_groups(list(row_groups), columns=paths, use_threads=False)

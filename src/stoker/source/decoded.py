@@ -1,8 +1,8 @@
 """How large rows are once decoded: what a footer says of it, and what the first page of a column chunk adds.
 
     numbers, and lists of them    values × bytes of one                          the footer says it
-    words as they are             their bytes                                    the footer says it
-    words by a dictionary,        what newer writers note beside them, else      the footer says it
+    strings as they are           their bytes                                    the footer says it
+    strings by a dictionary,      what newer writers note beside them, else      the footer says it
     or by what they share         values × a mean word: of the dictionary        a page header, 1 read
 
 A file of 500 bytes may hold 100 million rows of one word. What it takes in memory decides how it is cut.

@@ -96,7 +96,7 @@ class Footer:
 
     @property
     def metadata(self) -> pq.FileMetaData:
-        """What pyarrow reads from it: read when it is asked for, since our own loops do without.
+        """What pyarrow reads from it: read when it is asked for, since the native decoder does without.
 
         Raises:
             SourceError: It is corrupt, or cannot be had any more.

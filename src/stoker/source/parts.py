@@ -34,7 +34,7 @@ STREAM_BUFFER_BYTES = 1 << 18
 # Columns are dealt to threads by so many shares of about one size at most: few enough to cost nothing, and enough that
 # threads which come and go end together.
 _MOST_SHARES = 16
-# A column chunk that is so small once decoded is a page, as most writers make them: see `_Small`.
+# A column chunk that is so small once decoded is a page, as most writers make them: see `_WholeReader`.
 _SMALL_BYTES = 1 << 20
 
 ShareOut: TypeAlias = Callable[[int, Callable[[int], None]], None]
@@ -90,7 +90,7 @@ def decode_parts(
     with decoding(url, where=where):
         readers, shares, int96 = group.readers(dict(zip(leaves, spans, strict=True)))
     # This reader follows a part behind the first: what it needs was fetched a moment ago.
-    in_seconds = group.theirs(int96, in_seconds=True) if int96 else None
+    in_seconds = group.arrow_parts(int96, in_seconds=True) if int96 else None
     for num_rows in part_rows:
         found: list[_Columns | None] = [None] * len(readers)
         _read_part(readers, shares, num_rows, found, share_out, where=where, url=url)
@@ -143,7 +143,7 @@ class _RowGroup:
         known = known_leaves(layout)
         small = [leaf for leaf in leaves if leaf in known and plain_bytes[leaf] <= _SMALL_BYTES]
         large = {leaf: span for leaf, span in spans.items() if plain_bytes[leaf] > _SMALL_BYTES}
-        ours = leaf_streams(
+        streams = leaf_streams(
             self.ranges,
             layout,
             numbers,
@@ -152,8 +152,8 @@ class _RowGroup:
             spans=list(large.values()),
             coded=self.coded,
         )
-        ours_or_small = {*small, *(stream.leaf.number for stream in ours)}
-        rest = [leaf for leaf in leaves if leaf not in ours_or_small]
+        native = {*small, *(stream.leaf.number for stream in streams)}
+        rest = [leaf for leaf in leaves if leaf not in native]
 
         def size_of(some: Iterable[int]) -> int:
             return sum(spans[leaf].stop - spans[leaf].start for leaf in some)
@@ -165,21 +165,21 @@ class _RowGroup:
         made: list[tuple[_Reader, int]] = []
         for columns in _dealt(_by_column(rest, layout.paths), size_of, share_bytes):
             some = [leaf for column in columns for leaf in column]
-            made.append((_Theirs(self.theirs(paths_of(some))), size_of(some)))
+            made.append((_ArrowReader(self.arrow_parts(paths_of(some))), size_of(some)))
         for some in _dealt(small, plain_bytes.__getitem__, TOGETHER_BYTES // 2):
             whole = partial(self.whole, {leaf: spans[leaf] for leaf in some})
-            made.append((_Small(whole, self.theirs, paths_of(some), layout), size_of(some)))
-        for stream in ours:
+            made.append((_WholeReader(whole, self.arrow_parts, paths_of(some), layout), size_of(some)))
+        for stream in streams:
             leaf = stream.leaf.number
-            made.append((_OursAsLongAsKnown(stream, self.theirs, layout.paths[leaf]), size_of([leaf])))
+            made.append((_NativeReader(stream, self.arrow_parts, layout.paths[leaf]), size_of([leaf])))
         if not made:
-            made.append((_Theirs(self.theirs([])), 0))
+            made.append((_ArrowReader(self.arrow_parts([])), 0))
         shares = _dealt(range(len(made)), lambda i: made[i][1], share_bytes)
         int96 = list(int96_paths(self.footer.metadata, paths_of(rest))) if rest else []
         return [reader for reader, _ in made], shares, int96
 
     def whole(self, spans: Mapping[int, ByteRange]) -> tuple[list[Leaf], list[pa.Array]]:
-        """Return those of some columns that our own loops know, and all rows of each."""
+        """Return those of some columns that the native decoder knows, and all rows of each."""
         known, (arrays,) = decoded_leaves(
             self.ranges,
             self.footer.checked.layout,
@@ -191,7 +191,7 @@ class _RowGroup:
         )
         return known, arrays
 
-    def theirs(self, paths: Sequence[str], *, in_seconds: bool = False) -> Iterator[pa.Table]:
+    def arrow_parts(self, paths: Sequence[str], *, in_seconds: bool = False) -> Iterator[pa.Table]:
         """Yield the parts of some columns as pyarrow decodes them."""
         return _parts(
             self.ranges,
@@ -256,27 +256,27 @@ class _Reader(Protocol):
         """Return the next part; None where the file ends before it."""
 
 
-class _Theirs:
+class _ArrowReader:
     """Columns that pyarrow decodes.
 
     Args:
-        theirs: Its tables.
+        tables: Its tables.
     """
 
-    def __init__(self, theirs: Iterator[pa.Table]) -> None:
-        self._theirs = theirs
+    def __init__(self, tables: Iterator[pa.Table]) -> None:
+        self._arrow = tables
 
     def next(self, _: int, /) -> _Columns | None:
         """Return the next part; None where the file ends before it."""
-        table = next(self._theirs, None)
+        table = next(self._arrow, None)
         return None if table is None else (table.column_names, table.columns)
 
 
-class _Small:
+class _WholeReader:
     """Columns of a page or so, each of which is decoded as a whole in any case: all of them at once.
 
     Args:
-        read: Reads those that our own loops know.
+        read: Reads those that the native decoder knows.
         parts: Makes pyarrow's of some paths.
         paths: Of the columns.
         layout: How the file lays out its columns.
@@ -289,7 +289,7 @@ class _Small:
         paths: Sequence[str],
         layout: Layout,
     ) -> None:
-        self._theirs: Iterator[pa.Table] | None = None
+        self._arrow: Iterator[pa.Table] | None = None
         self._read = read
         self._parts = parts
         self._paths = paths
@@ -304,20 +304,20 @@ class _Small:
             self._batch = pa.RecordBatch.from_arrays(arrays, names=[leaf.name for leaf in known])
             here = {self._layout.paths[leaf.number] for leaf in known}
             if missing := [path for path in self._paths if path not in here]:
-                self._theirs = self._parts(missing)
+                self._arrow = self._parts(missing)
         part = self._batch.slice(self._at, num_rows)
         self._at += num_rows
         names, columns = part.schema.names, part.columns
-        if self._theirs is not None:
-            table = next(self._theirs, None)
+        if self._arrow is not None:
+            table = next(self._arrow, None)
             if table is None:
                 return None
             names, columns = names + table.column_names, columns + table.columns
         return names, columns
 
 
-class _OursAsLongAsKnown:
-    """A column decoded by our own loops, and from the part on that they do not know by pyarrow, from its beginning.
+class _NativeReader:
+    """A column by the native decoder; from the first part that it does not know on, by pyarrow from the beginning.
 
     Args:
         stream: Ours.
@@ -326,7 +326,7 @@ class _OursAsLongAsKnown:
     """
 
     def __init__(self, stream: LeafStream, parts: _Parts, path: str) -> None:
-        self._theirs: Iterator[pa.Table] | None = None
+        self._arrow: Iterator[pa.Table] | None = None
         self._stream = stream
         self._parts = parts
         self._path = path
@@ -335,15 +335,15 @@ class _OursAsLongAsKnown:
     def next(self, num_rows: int, /) -> _Columns | None:
         """Return the next part; None where the file ends before it."""
         name = self._stream.leaf.name
-        if self._theirs is None:
+        if self._arrow is None:
             array = self._stream.take(num_rows)
             if array is not None:
                 self._num_parts += 1
                 return [name], [array]
-            self._theirs = self._parts([self._path])
+            self._arrow = self._parts([self._path])
             for _ in range(self._num_parts):
-                next(self._theirs, None)
-        table = next(self._theirs, None)
+                next(self._arrow, None)
+        table = next(self._arrow, None)
         return None if table is None else ([name], [table.column(0)])
 
 

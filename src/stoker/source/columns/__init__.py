@@ -9,7 +9,7 @@
     shared    which fields neighbours share
     narrow    fields in the narrower form that they are kept in
     results   what a transform may return
-    nulls     the one wording of a null without an answer
+    nulls     what stands for nulls, and the error where nothing does
     overview  what each column becomes, as rows to print
 
 The answers are in docs/reference/types.md.

@@ -10,9 +10,9 @@ from numbers import Integral
 import numpy as np
 import pyarrow as pa
 
-from stoker.source.columns.fill import Fill, fill_of
 from stoker.source.columns.kinds import WORDS, ColumnKind, DType, Form, Level, Refusal, ValueKind, kind_of
 from stoker.source.columns.match import Match
+from stoker.source.columns.nulls import Fill, fill_of
 from stoker.source.columns.numeric import integer_fits
 from stoker.source.columns.words import Buckets, Codes, FixedBytes, Way
 from stoker.spec import Field
