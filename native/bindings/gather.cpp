@@ -169,7 +169,14 @@ class BoundRows : public Rows {
     if (parts_.empty()) throw std::invalid_argument("there are no rows");
     return parts_[0].table->groups.at(group);
   }
-  static RecordTarget target(const Matrix<uint8_t>& out, size_t at) { return {out.data() + at, out.shape(1)}; }
+  // Where records go, once it is sure that they have room there: memory is Python's, and nothing else proves it.
+  RecordTarget target(const Matrix<uint8_t>& out, size_t at) const {
+    for (const Part& part : parts_) {
+      if (at + part.table->record_bytes > out.shape(1)) throw std::invalid_argument("records are wider than their room");
+    }
+    if (num > out.shape(0)) throw std::invalid_argument("there is no room for all records");
+    return {out.data() + at, out.shape(1)};
+  }
 
   std::vector<nb::object> kept_;
   std::list<Positions> positions_, positions_found_;

@@ -298,7 +298,8 @@ def _assembled(
     records = _memory(pool, num, spec.record_bytes)
     ragged: dict[str, Ragged] = {}
     for table, parts, at in zip(spec.tables, tables, spec.table_offsets, strict=False):
-        ragged |= _take(table, parts, pool, places, records if table.record_bytes else None, at)
+        is_wanted = spec.record_bytes and table.record_bytes  # runs alone are no records of a batch of lists
+        ragged |= _take(table, parts, pool, places, records if is_wanted else None, at)
     return Assembled(spec=spec, num_samples=num, records=records, ragged=ragged)
 
 
