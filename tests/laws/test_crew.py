@@ -1,4 +1,4 @@
-"""However a store behaves, the crew comes to a size that gives nearly all there is, and never to more than it may."""
+"""However a store behaves, the pool comes to a size that gives nearly all there is, and never to more than it may."""
 
 import threading
 import time
@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker import Dataset, Loader, Mixture
-from stoker.cache.threads import AT_WORK, WORTH, Crew, Place, Places
-from stoker.feed.chunks import open_chunks
-from stoker.feed.opened import open_all
+from stoker.cache.threads import AT_WORK, WORTH, AdaptivePool, Permit, Permits
+from stoker.feed.open_dataset import open_dataset
+from stoker.feed.open_datasets import open_datasets
 from stoker.testing import MemoryStorage
 from stoker.trace.stages import ignore_stage
 
@@ -23,23 +23,23 @@ LEAST, MOST = 8, 64
 class Store:
     """A store, a link and a few that compute, by arithmetic: `rate(n)` chunks a second come where n are fetched."""
 
-    def __init__(self, *, latency_s, link_s, compute_s, num_places):
-        self.latency_s, self.link_s, self.compute_s, self.num_places = latency_s, link_s, compute_s, num_places
+    def __init__(self, *, latency_s, link_s, compute_s, num_permits):
+        self.latency_s, self.link_s, self.compute_s, self.num_permits = latency_s, link_s, compute_s, num_permits
         self.now = 0.0
-        self.places = Places(num_places, clock=lambda: self.now)
+        self.permits = Permits(num_permits, clock=lambda: self.now)
 
     def rate(self, size):
         fetching = size / (self.latency_s + self.link_s + self.compute_s)
-        return min(fetching, 1 / self.link_s, self.num_places / self.compute_s)
+        return min(fetching, 1 / self.link_s, self.num_permits / self.compute_s)
 
-    def build(self, crew, *, is_hungry=True, num_samples=100):
-        """Pass the time until one more chunk is built, and tell the crew."""
-        place = Place(self.places)
-        with place:
-            place.take()
+    def build(self, pool, *, is_hungry=True, num_samples=100):
+        """Pass the time until one more chunk is built, and tell the pool."""
+        permit = Permit(self.permits)
+        with permit:
+            permit.take()
             self.now += self.compute_s
-        self.now += 1 / self.rate(crew.size) - self.compute_s
-        return crew.built(num_samples, is_hungry=is_hungry)
+        self.now += 1 / self.rate(pool.size) - self.compute_s
+        return pool.built(num_samples, is_hungry=is_hungry)
 
 
 stores = st.builds(
@@ -47,92 +47,92 @@ stores = st.builds(
     latency_s=st.floats(0.001, 10.0),
     link_s=st.floats(1e-4, 1.0),
     compute_s=st.floats(1e-4, 0.5),
-    num_places=st.integers(1, 16),
+    num_permits=st.integers(1, 16),
 )
 
 
-def crew_of(store, **changed):
-    return Crew(LEAST, **{"most": MOST, "places": [store.places], "clock": lambda: store.now, **changed})
+def pool_of(store, **changed):
+    return AdaptivePool(LEAST, **{"most": MOST, "permits": [store.permits], "clock": lambda: store.now, **changed})
 
 
 @given(stores)
 def test_it_ends_with_nearly_all_that_any_size_gives(store):
-    crew = crew_of(store)
+    pool = pool_of(store)
     for _ in range(1_500):
-        store.build(crew)
-        assert LEAST <= crew.size <= MOST
+        store.build(pool)
+        assert LEAST <= pool.size <= MOST
     best = max(store.rate(size) for size in range(LEAST, MOST + 1))
     # It stops where those that compute are at work nearly all the time, or where twice as many bring hardly more.
-    assert store.rate(crew.size) >= min(AT_WORK, 1 / WORTH) * best * 0.99
+    assert store.rate(pool.size) >= min(AT_WORK, 1 / WORTH) * best * 0.99
 
 
 @given(stores)
 def test_it_is_no_larger_than_what_brought_more(store):
-    crew = crew_of(store)
+    pool = pool_of(store)
     for _ in range(1_500):
-        store.build(crew)
-    while crew._before is not None:  # one that is being tried
-        store.build(crew)
-    if crew.size > LEAST:
-        assert store.rate(crew.size) >= WORTH * 0.99 * store.rate(crew.size // 2)
+        store.build(pool)
+    while pool._before is not None:  # one that is being tried
+        store.build(pool)
+    if pool.size > LEAST:
+        assert store.rate(pool.size) >= WORTH * 0.99 * store.rate(pool.size // 2)
 
 
 @given(stores)
 def test_where_chunks_are_not_waited_for_it_stays_as_it_is(store):
-    crew = crew_of(store)
+    pool = pool_of(store)
     for _ in range(300):
-        assert not store.build(crew, is_hungry=False)
-    assert crew.size == LEAST
+        assert not store.build(pool, is_hungry=False)
+    assert pool.size == LEAST
 
 
 @given(stores, st.integers(1, 200))
 def test_a_crew_without_places_or_room_never_grows(store, num_chunks):
-    for crew in (crew_of(store, places=()), crew_of(store, most=LEAST), crew_of(store, most=None)):
+    for pool in (pool_of(store, permits=()), pool_of(store, most=LEAST), pool_of(store, most=None)):
         for _ in range(num_chunks):
-            store.build(crew)
-        assert crew.size == LEAST
+            store.build(pool)
+        assert pool.size == LEAST
 
 
 @given(stores)
 def test_nothing_is_tried_while_those_that_compute_are_at_work(store):
-    if store.rate(LEAST) * store.compute_s / store.num_places > AT_WORK + 0.01:
-        crew = crew_of(store)
+    if store.rate(LEAST) * store.compute_s / store.num_permits > AT_WORK + 0.01:
+        pool = pool_of(store)
         for _ in range(300):
-            store.build(crew)
-            assert crew.size == LEAST
+            store.build(pool)
+            assert pool.size == LEAST
 
 
 def test_it_tries_again_behind_a_while_for_the_link_may_be_another_one():
-    store = Store(latency_s=0.01, link_s=0.1, compute_s=0.001, num_places=2)
-    crew = crew_of(store)
+    store = Store(latency_s=0.01, link_s=0.1, compute_s=0.001, num_permits=2)
+    pool = pool_of(store)
     for _ in range(200):
-        store.build(crew)
-    assert crew.size == LEAST
+        store.build(pool)
+    assert pool.size == LEAST
     store.link_s, store.latency_s = 1e-4, 2.0
     for _ in range(3_000):
-        store.build(crew)
-    assert crew.size == MOST
+        store.build(pool)
+    assert pool.size == MOST
 
 
 def test_it_goes_to_the_larger_size_again_once_its_own_gives_less_than_that_gave():
     # In the beginning nobody takes batches yet: what eight give then, they do not give for long.
-    store = Store(latency_s=0.1, link_s=1e-4, compute_s=0.001, num_places=16)
+    store = Store(latency_s=0.1, link_s=1e-4, compute_s=0.001, num_permits=16)
     store.link_s = (store.latency_s + store.compute_s) / (1.1 * LEAST - 1)  # twice as many bring a tenth more
-    crew = crew_of(store, most=2 * LEAST)
-    while crew.size == LEAST:
-        store.build(crew)
-    while crew.size > LEAST:
-        store.build(crew)
+    pool = pool_of(store, most=2 * LEAST)
+    while pool.size == LEAST:
+        store.build(pool)
+    while pool.size > LEAST:
+        store.build(pool)
     store.link_s, store.latency_s = 1e-4, 0.2
     for _ in range(200):
-        store.build(crew)
-    assert crew.size == 2 * LEAST
+        store.build(pool)
+    assert pool.size == 2 * LEAST
 
 
 def test_places_count_the_time_for_which_they_were_taken():
     now = [0.0]
-    places = Places(2, clock=lambda: now[0])
-    one, two = Place(places), Place(places)
+    permits = Permits(2, clock=lambda: now[0])
+    one, two = Permit(permits), Permit(permits)
     with one:
         one.take()
         one.take()
@@ -140,12 +140,12 @@ def test_places_count_the_time_for_which_they_were_taken():
         with two:
             two.take()
             now[0] = 3.0
-    assert places.busy_s == pytest.approx(3.0 + 2.0)
+    assert permits.busy_s == pytest.approx(3.0 + 2.0)
 
 
 def test_no_crew_is_without_threads():
     with pytest.raises(ValueError, match="one thread at least"):
-        Crew(0)
+        AdaptivePool(0)
 
 
 class Late:
@@ -189,7 +189,7 @@ def test_a_loader_fetches_more_at_once_from_a_store_that_answers_late_and_gives_
     found = epoch(late)
     assert late.most_waiting > 7  # of one that computes, and the six beside it
     fixed = Late(inner, 0.001)
-    monkeypatch.setattr(Crew, "built", lambda *_, **__: False)
+    monkeypatch.setattr(AdaptivePool, "built", lambda *_, **__: False)
     expected = epoch(fixed)
     assert fixed.most_waiting <= 7
     assert len(found) == len(expected)
@@ -198,7 +198,7 @@ def test_a_loader_fetches_more_at_once_from_a_store_that_answers_late_and_gives_
 
 def test_warming_fetches_more_at_once_too(tmp_path):
     late = Late(lake(200), 0.03)
-    chunks = open_chunks(
+    chunks = open_dataset(
         Dataset("lake", storage=late),
         cache=tmp_path,
         limit_bytes=None,
@@ -217,7 +217,7 @@ def test_warming_fetches_more_at_once_too(tmp_path):
 @pytest.mark.parametrize("is_tight", [False, True])
 def test_where_one_cache_of_a_mixture_is_tight_the_crew_stays_small(is_tight, tmp_path):
     small, large = (Dataset(name, storage=lake(num, name)) for name, num in (("small", 2), ("large", 200)))
-    opened = open_all(
+    opened = open_datasets(
         Mixture({"small": small, "large": large}),
         cache=tmp_path,
         # Twice as much as the small one has, and not as the large one has.
@@ -227,8 +227,8 @@ def test_where_one_cache_of_a_mixture_is_tight_the_crew_stays_small(is_tight, tm
         on_stage=ignore_stage,
     )
     try:
-        assert [one.is_tight for one in opened.chunks] == [False, is_tight]
-        crew = opened.crew(1)
-        assert crew.most == (crew.size if is_tight else MOST)
+        assert [one.is_tight for one in opened.datasets] == [False, is_tight]
+        pool = opened.pool(1)
+        assert pool.most == (pool.size if is_tight else MOST)
     finally:
         opened.close()

@@ -146,7 +146,7 @@ def test_find_is_the_inverse_of_explain_for_mixed_units(kind, lanes, place, data
 
 def rows_of(loader):
     """Return file, row group and row of every row of the data sets."""
-    for dataset in loader._opened.chunks:
+    for dataset in loader._opened.datasets:
         for info in dataset.catalogue.files:
             file = pq.ParquetFile(info.url)
             for group in range(file.num_row_groups):

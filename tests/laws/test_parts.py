@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from tests.laws.test_pages import columns, same_bits
 
 from stoker import Dataset
-from stoker.cache.threads import Helpers, Places
+from stoker.cache.threads import Helpers, Permits
 from stoker.errors import SourceError
 from stoker.source import parts
 from stoker.testing import MemoryStorage
 
 
 @contextmanager
-def helped(num_places=3):
-    """Give what shares work out among so many threads but one, as if this one had a place already."""
-    helpers = Helpers(Places(num_places - 1))
+def helped(num_permits=3):
+    """Give what shares work out among so many threads but one, as if this one had a permit already."""
+    helpers = Helpers(Permits(num_permits - 1))
     try:
         yield helpers.share_out
     finally:
@@ -124,10 +124,10 @@ def test_a_damaged_column_is_an_error_whoever_reads_it(tmp_path, is_small, monke
     content[column.data_page_offset + column.total_compressed_size // 3] ^= 1
     path.write_bytes(content)
     catalogue = Dataset(path, chunk_size="1MB").open()
-    places = Places(3)
-    helpers = Helpers(places)
+    permits = Permits(3)
+    helpers = Helpers(permits)
     with pytest.raises(SourceError, match=r"row group 0.*cannot be decoded"):
         for _ in catalogue.read(0, share_out=helpers.share_out):
             pass
     helpers.close()
-    assert places.num_free == 3
+    assert permits.num_free == 3

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from stoker.cache.store import Store
-from stoker.cache.threads import Behind, Helpers, Place, Places
+from stoker.cache.threads import Helpers, Overlapped, Permit, Permits
 from stoker.cache.write import MismatchError
 from stoker.errors import (
     CacheFullError,
@@ -40,8 +40,8 @@ class ChunkBuilder(Protocol):
     """What builds chunks: here, or in other processes."""
 
     @property
-    def places(self) -> Places | None:
-        """Those of the threads that compute here; None where others do, or any number may."""
+    def permits(self) -> Permits | None:
+        """Permits to compute here; None where others do, or any number of threads may."""
 
     def build(self, i: int, *, may_overflow: bool = True) -> bool:
         """Have chunk i built; False where another process is at it."""
@@ -95,8 +95,8 @@ class Builder:
         if self._dataset.transform is None:
             self._spec = plan_spec(catalogue.schema, self._dataset.fields, self._dataset.deduplicate)
         self._finding = threading.Lock()
-        self._places = None if num_computing is None else Places(num_computing)
-        self._helpers = None if self._places is None or not catalogue.may_be_helped else Helpers(self._places)
+        self._permits = None if num_computing is None else Permits(num_computing)
+        self._helpers = None if self._permits is None or not catalogue.may_be_helped else Helpers(self._permits)
         store.registry.register(
             catalogue.fingerprint,
             name=repr(self._dataset),
@@ -108,9 +108,9 @@ class Builder:
         )
 
     @property
-    def places(self) -> Places | None:
-        """Those of the threads that compute; None where any number may."""
-        return self._places
+    def permits(self) -> Permits | None:
+        """Permits to compute; None where any number of threads may."""
+        return self._permits
 
     @cached_property
     def _coded(self) -> frozenset[str]:
@@ -202,13 +202,13 @@ class Builder:
         self, i: int, keys: Mapping[int, str], missing: Collection[int], spec: Spec | None, *, may_overflow: bool
     ) -> None:
         is_full = False
-        with Behind(self._helpers if len(missing) > 1 else None) as behind:
+        with Overlapped(self._helpers if len(missing) > 1 else None) as overlapped:
             for j, arrays, found in self._made(i, missing, spec):
                 # Parts that came along are wanted where they can stay, or where somebody waits for them.
                 is_wanted = may_overflow and (j == i or self._store.is_pinned(keys[j]))
                 publish = partial(self._try_publish, j, keys[j], arrays, found, may_overflow=is_wanted, must_fit=j == i)
                 del arrays
-                is_full |= not behind.do(publish)
+                is_full |= not overlapped.do(publish)
                 del publish
                 if is_full and j >= i and not any(self._store.is_pinned(keys[k]) for k in missing if k > j):
                     break  # nothing that is still to come could stay
@@ -218,19 +218,19 @@ class Builder:
     ) -> Generator[tuple[int, Packable, Spec], None, None]:
         """Yield the fields of each missing fragment of a unit, and the spec that they fit.
 
-        Holds a place among those that compute while it makes them, and not while bytes come over a network or while
+        Holds a permit to compute while it makes them, and not while bytes come over a network or while
         the caller publishes.
         """
-        place = Place(self._places)
-        with closing(self._read(i, missing, spec, place)) as tables:
+        permit = Permit(self._permits)
+        with closing(self._read(i, missing, spec, permit)) as tables:
             while True:
-                with place:
+                with permit:
                     if not self._catalogue.is_remote:  # reading from a disk is a part of decoding
-                        place.take()
+                        permit.take()
                     j, table = next(tables, (-1, None))
                     if j < 0:
                         return
-                    place.take()
+                    permit.take()
                     if spec is None and j != i:
                         continue  # perhaps without samples: chunk i says what a sample is
                     fields, found = self._convert(j, table, spec)
@@ -240,7 +240,7 @@ class Builder:
                 del fields
 
     def _read(
-        self, i: int, missing: Collection[int], spec: Spec | None, place: Place
+        self, i: int, missing: Collection[int], spec: Spec | None, permit: Permit
     ) -> Generator[tuple[int, pa.Table | None], None, None]:
         """Yield the rows of each missing fragment of a unit; None for those known to have no samples."""
         catalogue = self._catalogue
@@ -252,7 +252,7 @@ class Builder:
             return
         # Closing the generator frees what it has read ahead.
         rows = catalogue.read(
-            i, on_stage=self._on_stage, on_fetched=place.take, coded=self._coded, share_out=self._share_out
+            i, on_stage=self._on_stage, on_fetched=permit.take, coded=self._coded, share_out=self._share_out
         )
         reading = cast("Generator[tuple[int, pa.Table]]", rows)
         with closing(reading) as tables:

@@ -16,23 +16,23 @@ from stoker.source.each import Each
 
 _T = TypeVar("_T")
 
-# Chunks by which the work of a crew of one size is judged, for each of its threads: behind as many that only came in
+# Chunks by which the work of a pool of one size is judged, for each of its threads: behind as many that only came in
 # the rhythm of the last size.
 _JUDGED = 2
 _LEAST_JUDGED = 12
 AT_WORK = 0.75
 """At work for this share of the time, those that compute are what limits: fetching more at once changes nothing."""
 WORTH = 1.15
-"""A larger crew is worth its memory when so many times as much comes of it."""
-# The link may be another one after a while: a crew that did not gain from growing tries again behind so many looks.
+"""A larger pool is worth its memory when so many times as much comes of it."""
+# The link may be another one after a while: a pool that did not gain from growing tries again behind so many looks.
 _REST = 30
 # Pieces of work that follow and are under way: with one, who is ahead waits for it now and then, and a core stands
 # idle. Half a million rows in one row group, two threads: 0.34 to 0.41 s -> 0.31 to 0.35; with three no less.
 _AT_ONCE = 2
 
 
-class Places:
-    """Places among the threads that may compute, and for how long they were taken.
+class Permits:
+    """Permits to compute, one for each thread that does, and for how long they were held.
 
     Args:
         num: How many there are.
@@ -51,7 +51,7 @@ class Places:
 
     @property
     def busy_s(self) -> float:
-        """Seconds for which places were taken, of all that were given back, together."""
+        """Seconds for which permits were held, of all that were given back, together."""
         return self._busy_s
 
     def acquire(self) -> float:
@@ -82,15 +82,15 @@ class Places:
         self._free.put(None)
 
 
-class Place:
-    """A place among the threads that may compute: taken once, however often it is asked for, and given back.
+class Permit:
+    """A permit to compute: taken once, however often it is asked for, and given back.
 
     Args:
-        places: All of them; None where there are enough.
+        permits: All of them; None where there are enough.
     """
 
-    def __init__(self, places: Places | None) -> None:
-        self._places = places
+    def __init__(self, permits: Permits | None) -> None:
+        self._permits = permits
         self._since_s: float | None = None
 
     def take(self) -> None:
@@ -98,8 +98,8 @@ class Place:
 
         Blocks: until one is free.
         """
-        if self._places is not None and self._since_s is None:
-            self._since_s = self._places.acquire()
+        if self._permits is not None and self._since_s is None:
+            self._since_s = self._permits.acquire()
 
     def __enter__(self) -> None:
         """Do nothing: it is taken when it is needed."""
@@ -107,25 +107,25 @@ class Place:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._places is not None and self._since_s is not None:
+        if self._permits is not None and self._since_s is not None:
             since_s, self._since_s = self._since_s, None
-            self._places.release(since_s)
+            self._permits.release(since_s)
 
 
-class Crew:
-    """The number of threads that build, which grows while that brings more work to those that compute.
+class AdaptivePool:
+    """How many threads build: more, while that brings more work to those that compute.
 
     Fetching waits for a network and takes no core, so how many fetches at once are worth it depends on what they wait
     for: a store that answers late wants many of them, and a link that is full gives no more to more of them.
 
-        8 fetch, places taken ▓▓░░░░░░  ─►  16: ▓▓▓▓░░░░  ─►  32: ▓▓▓▓░░░░  nothing came of it: back to 16
+        8 fetch, permits held ▓▓░░░░░░  ─►  16: ▓▓▓▓░░░░  ─►  32: ▓▓▓▓░░░░  nothing came of it: back to 16
 
     Which chunks are built, and in which order they are asked for, does not depend on it.
 
     Args:
         least: Threads to begin with.
         most: No more than these: each holds what it has fetched in memory.
-        places: What those that compute take; none where the crew stays as it is.
+        permits: To compute, whose use decides; none where the pool stays as it is.
         clock: Seconds, ascending.
     """
 
@@ -134,14 +134,14 @@ class Crew:
         least: int,
         *,
         most: int | None = None,
-        places: Sequence[Places] = (),
+        permits: Sequence[Permits] = (),
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         if least < 1:
-            raise ValueError(f"a crew has one thread at least, not {least}")
+            raise ValueError(f"a pool has one thread at least, not {least}")
         self.least = self.size = least
-        self.most = max(least, most or 0) if places else least
-        self._places = tuple(places)
+        self.most = max(least, most or 0) if permits else least
+        self._permits = tuple(permits)
         self._clock = clock
         self._before: tuple[int, float] | None = None  # the smaller size that was left, and the rate that it gave
         self._refused_rate = 0.0  # of the larger size that was tried last, and brought too little
@@ -149,28 +149,28 @@ class Crew:
         self._begin()
 
     def built(self, num_samples: int, *, is_hungry: bool) -> bool:
-        """Note that a chunk is built, and return whether the crew has grown.
+        """Note that a chunk is built, and return whether the pool has grown.
 
         Not safe to call from several threads at once.
 
         Args:
             num_samples: Of the chunk.
-            is_hungry: Whether more chunks waited to be built, all the time, than the crew has threads.
+            is_hungry: Whether more chunks waited to be built, all the time, than the pool has threads.
         """
-        if not self._places:
+        if not self._permits:
             return False
         if not is_hungry:
             self._begin()
             return False
         self._num_chunks += 1
-        if self._num_chunks <= self.size:  # so many were begun before the crew had this size
+        if self._num_chunks <= self.size:  # so many were begun before the pool had this size
             self._since_s, self._busy_s = self._clock(), self._busy()
             return False
         self._num_samples += num_samples
         if self._num_chunks < self.size + max(_LEAST_JUDGED, _JUDGED * self.size):
             return False
         passed_s = max(self._clock() - self._since_s, 1e-9)
-        share = (self._busy() - self._busy_s) / (passed_s * sum(one.num for one in self._places))
+        share = (self._busy() - self._busy_s) / (passed_s * sum(one.num for one in self._permits))
         return self._judge(self._num_samples / passed_s, share)
 
     def _judge(self, rate: float, share: float) -> bool:
@@ -201,25 +201,25 @@ class Crew:
         self._since_s, self._busy_s = self._clock(), self._busy()
 
     def _busy(self) -> float:
-        return sum(one.busy_s for one in self._places)
+        return sum(one.busy_s for one in self._permits)
 
 
 class Helpers:
     """Threads for what one thread has to do where others have nothing to do.
 
-        this thread   | 0 | 2 | 3 | 5 |        numbers are taken by whoever is free; a helper needs a place among
-        a helper      |   1   |   4   |        those that compute, and has it until no number is left
+        this thread   | 0 | 2 | 3 | 5 |        numbers are taken by whoever is free; a helper needs a permit to
+        a helper      |   1   |   4   |        compute, and holds it until no number is left
 
-    Safe to use from several threads. No thread is started before there is a place for one.
+    Safe to use from several threads. No thread is started before there is a permit for one.
 
     Args:
-        places: Of the threads that compute. Whoever asks for help has one of them.
+        permits: Of the threads that compute. Whoever asks for help holds one of them.
     """
 
-    def __init__(self, places: Places) -> None:
-        self._places = places
+    def __init__(self, permits: Permits) -> None:
+        self._permits = permits
         self._mutex = threading.Lock()
-        self._pool: ThreadPoolExecutor | None = None
+        self._executor: ThreadPoolExecutor | None = None
 
     def share_out(self, num: int, work: Callable[[int], None]) -> None:
         """Call `work` with every number below `num`, here and in helpers; the error of one call is raised.
@@ -232,32 +232,32 @@ class Helpers:
             try:
                 each.run()
             finally:
-                self._places.release(since_s)
+                self._permits.release(since_s)
 
         helping: list[tuple[Future[None], float]] = []
-        while len(helping) < num - 1 and (since_s := self._places.try_acquire()) is not None:
+        while len(helping) < num - 1 and (since_s := self._permits.try_acquire()) is not None:
             helping.append((self.begin(partial(help_out, since_s)), since_s))
         each.run()
         for helper, since_s in helping:
             if helper.cancel():  # all was done before it came to it
-                self._places.release(since_s)
+                self._permits.release(since_s)
             else:
                 helper.result()
         each.check()
 
     @property
     def are_idle(self) -> bool:
-        """Whether somebody who has no place just now finds one, and leaves another one free, or has them all."""
-        return self._places.num_free >= min(2, self._places.num)
+        """Whether somebody who holds no permit just now finds one, and leaves another one free, or has them all."""
+        return self._permits.num_free >= min(2, self._permits.num)
 
     def begin(self, work: Callable[[], _T]) -> Future[_T]:
         """Begin some work beside this thread, and return what will come of it."""
         with self._mutex:
-            if self._pool is None:
-                # Each that builds may have some that publish, and there may be a helper for each place.
-                num = (1 + _AT_ONCE) * self._places.num + _AT_ONCE
-                self._pool = ThreadPoolExecutor(num, thread_name_prefix="stoker-build-help")
-            return self._pool.submit(work)
+            if self._executor is None:
+                # Each that builds may have some that publish, and there may be a helper for each permit.
+                num = (1 + _AT_ONCE) * self._permits.num + _AT_ONCE
+                self._executor = ThreadPoolExecutor(num, thread_name_prefix="stoker-build-help")
+            return self._executor.submit(work)
 
     def close(self) -> None:
         """End the threads. Harmless when called again.
@@ -265,12 +265,12 @@ class Helpers:
         Blocks: until what was begun is done.
         """
         with self._mutex:
-            pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.shutdown(wait=True)
+            executor, self._executor = self._executor, None
+        if executor is not None:
+            executor.shutdown(wait=True)
 
 
-class Behind:
+class Overlapped:
     """Work that follows each of some steps, done beside the next ones where helpers stand idle.
 
         this thread   | part 0 | part 1 | part 2 | part 3 |

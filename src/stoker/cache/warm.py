@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from stoker.cache.builder import Builder, ChunkBuilder
 from stoker.cache.store import Store
-from stoker.cache.threads import Crew
+from stoker.cache.threads import AdaptivePool
 from stoker.errors import CacheFullError
 from stoker.source.catalogue import Catalogue
 
@@ -54,7 +54,7 @@ def warm(
     catalogue: Catalogue,
     store: Store,
     *,
-    crew: Crew,
+    pool: AdaptivePool,
     on_progress: OnProgress | None = None,
     stop_event: threading.Event | None = None,
     builder: ChunkBuilder | None = None,
@@ -67,7 +67,7 @@ def warm(
     Args:
         catalogue: The opened data set.
         store: Where chunks go. Where they do not all fit, as many as fit are built.
-        crew: How many threads build.
+        pool: How many threads build.
         on_progress: Told once at the beginning and after each chunk, by one thread at a time.
         stop_event: When set, chunks in the making are finished and no further one is begun.
         builder: What builds; a `Builder` unless told.
@@ -79,13 +79,13 @@ def warm(
         catalogue,
         store,
         builder=Builder(catalogue, store) if builder is None else builder,
-        crew=crew,
+        pool=pool,
         on_progress=on_progress,
         stop_event=threading.Event() if stop_event is None else stop_event,
     )
     threads = [
         threading.Thread(target=work.run, args=(i,), name=f"stoker-warm-{i}", daemon=True)
-        for i in range(max(1, min(crew.most, work.num_missing)))
+        for i in range(max(1, min(pool.most, work.num_missing)))
     ]
     for thread in threads:
         thread.start()
@@ -113,14 +113,14 @@ class _Warming:
         store: Store,
         *,
         builder: ChunkBuilder,
-        crew: Crew,
+        pool: AdaptivePool,
         on_progress: OnProgress | None,
         stop_event: threading.Event,
     ) -> None:
         self._catalogue = catalogue
         self._store = store
         self._builder = builder
-        self._crew = crew
+        self._pool = pool
         self._on_progress = on_progress
         self._stop_event = stop_event
         self._mutex = threading.Lock()
@@ -141,15 +141,15 @@ class _Warming:
         """Begin no further chunk."""
         self._is_over.set()
 
-    def run(self, place: int) -> None:
+    def run(self, number: int) -> None:
         """Build until there is nothing left to do.
 
         Args:
-            place: Of this thread among all: it has work while the crew is larger than that.
+            number: Of this thread among all: it has work while the pool is larger than that.
         """
         try:
             while not self._stop_event.is_set() and not self._is_over.is_set():
-                if place >= self._crew.size and self._queue:
+                if number >= self._pool.size and self._queue:
                     self._is_over.wait(_LOOK_S)
                     continue
                 try:
@@ -163,7 +163,7 @@ class _Warming:
                     self._is_over.wait(_POLL_S)
                     continue
                 with self._mutex:
-                    self._crew.built(int(self._catalogue.num_samples[i]), is_hungry=len(self._queue) > self._crew.size)
+                    self._pool.built(int(self._catalogue.num_samples[i]), is_hungry=len(self._queue) > self._pool.size)
         except CacheFullError as error:
             self._full(error)
         except BaseException as error:  # belongs to whoever asked for the cache to be filled

@@ -174,7 +174,7 @@ class ProcessBuilder:
         return self._here.find_spec(first)
 
     @property
-    def places(self) -> None:
+    def permits(self) -> None:
         """None: nobody computes here."""
         return None
 

@@ -98,7 +98,7 @@ def run_quality(options: argparse.Namespace, console: Console) -> int:
         }
         found: Quality
         if isinstance(order, Order):
-            only, units = known.chunks[0], orders.units_in(0, options.epoch)
+            only, units = known.datasets[0], orders.units_in(0, options.epoch)
             own = labels[0] if units is None else unit_labels(labels[0], units, num_samples=only.num_samples)
             found = label_quality(order, own, **looked_at, files=only.catalogue.file_of_chunk)
             num_classes = int((own.counts > 0).sum())

@@ -24,7 +24,7 @@ from stoker.words import bytes_text, count_text, duration_text
 
 if TYPE_CHECKING:
     from stoker.cache.warm import WarmProgress
-    from stoker.feed.chunks import Chunks
+    from stoker.feed.open_dataset import OpenDataset
     from stoker.feed.units.report import UnitsReport
     from stoker.source.units.asked import Asked
 
@@ -97,7 +97,7 @@ class _Warmed:
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Fill the cache, and print how that goes and what came of it."""
-    from stoker.feed.opened import open_all
+    from stoker.feed.open_datasets import open_datasets
     from stoker.machine import num_cores
     from stoker.spec import parse_size
     from stoker.trace.stages import ignore_stage
@@ -108,7 +108,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     messages = make_console(stderr=True)
     started = time.monotonic()
     with counting("opening the data set …") as (_, show):
-        opened = open_all(
+        opened = open_datasets(
             target,
             cache=Path(options.cache).expanduser(),
             limit_bytes=limit_bytes,
@@ -122,7 +122,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     done: dict[str, _Warmed] = {}
     try:
         with stoppable(messages) as stop_event:
-            for name, chunks in zip(names, opened.chunks, strict=True):
+            for name, chunks in zip(names, opened.datasets, strict=True):
                 if stop_event.is_set():
                     break
                 if name:
@@ -147,7 +147,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 
 def _warm(
-    chunks: Chunks, asked: Asked | None, messages: Console, stop_event: threading.Event, *, num_threads: int
+    chunks: OpenDataset, asked: Asked | None, messages: Console, stop_event: threading.Event, *, num_threads: int
 ) -> _Warmed:
     from stoker.feed.units.report import report_on
 

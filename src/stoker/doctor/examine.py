@@ -302,9 +302,9 @@ class _Examination:
         with replaying:
             filled = fill_cache(dataset, scratch / "warm", num_threads=settings.num_threads)
         in_processes = settings.transform_in == "processes"
-        self._num_builders = settings.num_threads if in_processes else filled.crew.size
-        self._most_builders = 0 if in_processes else filled.crew.most
-        self._least_builders = self._num_builders if in_processes else filled.crew.least
+        self._num_builders = settings.num_threads if in_processes else filled.pool.size
+        self._most_builders = 0 if in_processes else filled.pool.most
+        self._least_builders = self._num_builders if in_processes else filled.pool.least
         self._builders_worth = None if in_processes else filled.builders_worth
         tables = tables_of(catalogue, fetched, tap=self._tap, max_bytes=int(_KEEP_SHARE * free_memory_bytes()))
         arrow_bytes = sum(table.nbytes for table in tables) / max(1, sum(table.num_rows for table in tables))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from stoker.cache.threads import Crew
-from stoker.feed.chunks import open_chunks
+from stoker.cache.threads import AdaptivePool
+from stoker.feed.open_dataset import open_dataset
 from stoker.source.dataset import Dataset
 from stoker.trace.stages import ignore_stage
 
@@ -17,12 +17,12 @@ class Filled:
 
     Attributes:
         tensor_bytes: Bytes a sample in the cache.
-        crew: Threads that a loader of the data set would build with.
+        pool: Threads that a loader of the data set would build with.
         builders_worth: As many as it would at most, with any number of threads; None for any number.
     """
 
     tensor_bytes: float
-    crew: Crew
+    pool: AdaptivePool
     builders_worth: int | None
 
 
@@ -37,7 +37,7 @@ def fill_cache(dataset: Dataset, folder: Path, *, num_threads: int) -> Filled:
     Raises:
         StokerError: A chunk cannot be built.
     """
-    chunks = open_chunks(
+    chunks = open_dataset(
         dataset, cache=folder, limit_bytes=None, num_threads=num_threads, transform_in="threads", on_stage=ignore_stage
     )
     try:
@@ -45,7 +45,7 @@ def fill_cache(dataset: Dataset, folder: Path, *, num_threads: int) -> Filled:
         num_bytes = progress.size_bytes + progress.found_bytes
         return Filled(
             tensor_bytes=num_bytes / max(1, int(chunks.num_samples.sum())),
-            crew=chunks.crew(num_threads),
+            pool=chunks.pool(num_threads),
             builders_worth=chunks.builders_worth,
         )
     finally:

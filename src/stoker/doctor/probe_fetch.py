@@ -18,7 +18,7 @@ from stoker.source.storage import Storage
 _BRINGS_MORE = 1.1
 # One that brings nothing may only have been disturbed.
 _NUM_WORSE = 2
-# As many as a crew may have: a store that answers each at its own pace gives more to all of them.
+# As many as a pool may have: a store that answers each at its own pace gives more to all of them.
 _MAX_THREADS = 64
 _NUM_LOOKS = 3
 

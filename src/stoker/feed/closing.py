@@ -6,7 +6,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 
-from stoker.feed.opened import Opened
+from stoker.feed.open_datasets import OpenDatasets
 from stoker.feed.run import Run
 from stoker.forks import Home
 from stoker.gather.buffers import BufferPool
@@ -31,7 +31,7 @@ def close_from_any_thread(close: Callable[[], None]) -> None:
 def closing(
     runs: weakref.WeakSet[Run],
     beginning: threading.Lock,
-    opened: Opened,
+    opened: OpenDatasets,
     shown: status.ShownLoader,
     pools: Sequence[BufferPool],
 ) -> Callable[[], None]:

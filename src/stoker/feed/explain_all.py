@@ -25,16 +25,16 @@ def explain_all(opened: Sets, orders: Orders, steps: Steps, step: int, *, epoch:
     """
     order = orders.order_in(epoch)
     if isinstance(order, Order):
-        catalogue = opened.chunks[0].catalogue
+        catalogue = opened.datasets[0].catalogue
         return explain(catalogue, order, steps, step, epoch=epoch, shard=shard, units=orders.units_in(0, epoch))
     samples = mixed_samples_of(order.lanes_of_epoch(epoch), steps, step, shard)
     row, unit = _rows(samples, orders)
     whose, chunk = samples.component[unit], samples.chunk[unit]
-    firsts = np.cumsum([0, *(len(one.catalogue.files) for one in opened.chunks)])
+    firsts = np.cumsum([0, *(len(one.catalogue.files) for one in opened.datasets)])
     places = SourceRows(*(np.full(whose.size, -1, dtype=np.int64) for _ in range(3)))
     for which in np.unique(whose).tolist():
         members = np.flatnonzero(whose == which)
-        inside = locate_rows(opened.chunks[which].catalogue, chunk[members], row[members])
+        inside = locate_rows(opened.datasets[which].catalogue, chunk[members], row[members])
         for place, one in zip(places, inside, strict=True):
             place[members] = one
         places.file[members] += firsts[which]
@@ -42,7 +42,7 @@ def explain_all(opened: Sets, orders: Orders, steps: Steps, step: int, *, epoch:
         epoch=epoch,
         step=step,
         shard=shard,
-        urls=[info.url for one in opened.chunks for info in one.catalogue.files],
+        urls=[info.url for one in opened.datasets for info in one.catalogue.files],
         places=places,
         chunk=chunk,
         chunk_row=row,
@@ -107,7 +107,7 @@ def find_all(
     order = orders.order_in(epoch)
     if isinstance(order, Order):
         name, which = None, 0
-        chunk, chunk_row = chunk_of_row(opened.chunks[0].catalogue, url, row_group, row)
+        chunk, chunk_row = chunk_of_row(opened.datasets[0].catalogue, url, row_group, row)
     else:
         which, chunk, chunk_row = _sample(opened, order, url, row_group, row)
         name = order.names[which]
@@ -156,7 +156,7 @@ def _units_of(orders: Orders, which: int, epoch: int, chunk: int, row: int) -> I
 def _sample(opened: Sets, order: MixtureOrder, url: str, row_group: int, row: int) -> tuple[int, int, int]:
     """Return data set, chunk and row of the chunk of a row of a file."""
     found, errors = [], []
-    for which, one in enumerate(opened.chunks):
+    for which, one in enumerate(opened.datasets):
         try:
             found.append((which, *chunk_of_row(one.catalogue, url, row_group, row)))
         except ValueError as error:

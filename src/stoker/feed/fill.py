@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
-from stoker.cache.threads import Crew
+from stoker.cache.threads import AdaptivePool
 from stoker.errors import CacheFullError
 
 # How long to leave a chunk alone that another process builds. Short against building one, long against a file lookup.
@@ -42,7 +42,7 @@ class Filler:
     Args:
         is_there: Whether a chunk is in the cache.
         build: Builds a chunk, unless it is there; False means that another process has its lock.
-        crew: How many threads build. None is started before a chunk is missing.
+        pool: How many threads build. None is started before a chunk is missing.
         size_of: Says how many samples a chunk has.
         max_ahead: Chunks that may be built and not yet waited for; None for any number. Where the cache is small, a
             chunk built too early is evicted before it is used.
@@ -59,7 +59,7 @@ class Filler:
         *,
         is_there: Callable[[int], bool],
         build: Callable[[int], bool],
-        crew: Crew,
+        pool: AdaptivePool,
         size_of: Callable[[int], int] = lambda _: 1,
         max_ahead: int | None = None,
         num_short: int = 0,
@@ -67,7 +67,7 @@ class Filler:
     ) -> None:
         self._is_there = is_there
         self._build = build
-        self._crew = crew
+        self._pool = pool
         self._size_of = size_of
         self._is_hungry = True  # since a chunk was built, nobody found the queue empty
         self._max_ahead = max_ahead
@@ -108,7 +108,7 @@ class Filler:
             self._start_threads()
 
     def _start_threads(self) -> None:
-        while len(self._threads) < min(self._crew.size, len(self._pending)) and not self._stopped.is_set():
+        while len(self._threads) < min(self._pool.size, len(self._pending)) and not self._stopped.is_set():
             thread = threading.Thread(target=self._work, name=f"stoker-build-{len(self._threads)}", daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -179,9 +179,9 @@ class Filler:
                 elif is_done:
                     self._full_since = None
                     is_hungry, self._is_hungry = self._is_hungry, True
-                    if self._crew.built(self._size_of(chunk), is_hungry=is_hungry):
+                    if self._pool.built(self._size_of(chunk), is_hungry=is_hungry):
                         self._start_threads()
-                        self._to_begin.notify_all()  # those that a smaller crew had no use for
+                        self._to_begin.notify_all()  # those that a smaller pool had no use for
                     self._pending.discard(chunk)
                     if chunk not in self._awaited:
                         self._ahead.add(chunk)
@@ -213,7 +213,7 @@ class Filler:
 
     def _next(self) -> int | None:
         """Take a chunk from the queue: in order, or, where no more may be built ahead, one that is waited for."""
-        if len(self._building) >= self._crew.size:  # it was larger once
+        if len(self._building) >= self._pool.size:  # it was larger once
             return None
         if not self._queue:
             self._is_hungry = False

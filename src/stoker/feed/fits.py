@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from stoker.feed.config import LoaderConfig
-from stoker.feed.opened import Opened
+from stoker.feed.open_datasets import OpenDatasets
 from stoker.feed.sequence import SequenceShard
 from stoker.feed.units.make import Maker
 
 
-def make_maker(config: LoaderConfig, opened: Opened) -> Maker | None:
+def make_maker(config: LoaderConfig, opened: OpenDatasets) -> Maker | None:
     """Return what makes batches of anything but rows; checks names and shapes in any case.
 
     Raises:
@@ -28,7 +28,7 @@ def make_maker(config: LoaderConfig, opened: Opened) -> Maker | None:
     return maker
 
 
-def check_resident(config: LoaderConfig, opened: Opened) -> None:
+def check_resident(config: LoaderConfig, opened: OpenDatasets) -> None:
     """Raise where rows on a device would not be the batch's as they are.
 
     Raises:
@@ -47,7 +47,7 @@ def check_resident(config: LoaderConfig, opened: Opened) -> None:
             raise ValueError(f"resident= keeps rows on the device as they are, which {what} do not fit: leave one out")
 
 
-def _check_uncut(sequence_shard: SequenceShard, config: LoaderConfig, opened: Opened) -> None:
+def _check_uncut(sequence_shard: SequenceShard, config: LoaderConfig, opened: OpenDatasets) -> None:
     for name in sequence_shard.fields if config.deduplicated == "unique" else ():
         if opened.spec[name].shared_by is not None:
             raise ValueError(

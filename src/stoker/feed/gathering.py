@@ -10,7 +10,7 @@ import numpy as np
 
 from stoker._native import group_places
 from stoker.errors import FieldMismatchError
-from stoker.feed.opened import Opened
+from stoker.feed.open_datasets import OpenDatasets
 from stoker.feed.reorder import reordered
 from stoker.feed.residence import assemble_resident
 from stoker.feed.run_settings import RunSettings
@@ -65,7 +65,7 @@ class Gatherer:
         streams: Sequence[Stream],
         slices_of: Callable[[Sequence[int]], list[tuple[Slice, ...]]],
         *,
-        opened: Opened,
+        opened: OpenDatasets,
         pool: BufferPool,
         settings: RunSettings,
         stages: Stages,

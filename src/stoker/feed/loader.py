@@ -23,7 +23,7 @@ from stoker.feed.finish import Prepared
 from stoker.feed.fits import check_resident, make_maker
 from stoker.feed.mixing import first_chunks, window_chunks
 from stoker.feed.next_epoch import NextEpoch
-from stoker.feed.opened import Opened, open_all, title_of
+from stoker.feed.open_datasets import OpenDatasets, open_datasets, title_of
 from stoker.feed.orders import Orders
 from stoker.feed.resume import Allowed, Resume
 from stoker.feed.run import Progress, Run, Turn
@@ -160,7 +160,7 @@ class Loader:
         self._made_s = time.monotonic()
         name = title_of(dataset)
         self._stages = Stages() if config.trace is None else config.trace.stages(name)
-        self._opened: Opened = open_all(
+        self._opened: OpenDatasets = open_datasets(
             dataset,
             cache=config.cache,
             limit_bytes=config.limit_bytes,
@@ -183,7 +183,7 @@ class Loader:
                 config.window,
                 num_samples=self._opened.num_samples,
                 record_bytes=self._opened.spec.plain_bytes,
-                num_sets=len(self._opened.chunks),
+                num_sets=len(self._opened.datasets),
             )
             self._orders = Orders(
                 self._opened,
@@ -207,10 +207,10 @@ class Loader:
         self._settled: Settled | None = None
         self._num_steps = 0
         self._num_samples = 0
-        files = tuple(files_of(one, config.asked) for one in self._opened.chunks)
+        files = tuple(files_of(one, config.asked) for one in self._opened.datasets)
         beginning = Position(
             datasets=tuple(
-                contents_of(one, config.asked, its) for one, its in zip(self._opened.chunks, files, strict=True)
+                contents_of(one, config.asked, its) for one, its in zip(self._opened.datasets, files, strict=True)
             ),
             mixing=mixing_of(self._opened.mixture),
             seed=config.seed,

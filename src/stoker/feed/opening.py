@@ -59,7 +59,7 @@ class _NotInMemoryError(Exception):
     """A chunk that could be mapped once and for all is not in the page cache now."""
 
 
-class Opener:
+class WindowOpener:
     """Opens the windows of a data set.
 
     Args:

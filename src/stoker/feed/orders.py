@@ -128,7 +128,7 @@ class Orders:
         mine = self._under_way
         if mine is None or mine.leg is None or mine.leg.streams[which][0] != own_epoch:
             return None
-        return segments_of(self._opened.chunks[which], mine.datasets[which])
+        return segments_of(self._opened.datasets[which], mine.datasets[which])
 
     @property
     def is_mixed(self) -> bool:
@@ -141,7 +141,7 @@ class Orders:
             return self._mixed
         mine = self._under_way
         if mine is not None and mine.epoch == epoch:
-            return self._order(epoch, segments_of(self._opened.chunks[0], mine.datasets[0]))
+            return self._order(epoch, segments_of(self._opened.datasets[0], mine.datasets[0]))
         if not isinstance(self.asked, Weighted):
             return self.first
         if self._alone is None or self._alone[0] != epoch:
@@ -164,7 +164,7 @@ class Orders:
 
     def report(self) -> UnitsReport:
         """Return what is counted, how many of them there are, and what chunks' borders cut; of all data sets."""
-        reports = [report_on(self.asked, one.index, num_samples=one.num_samples) for one in self._opened.chunks]
+        reports = [report_on(self.asked, one.index, num_samples=one.num_samples) for one in self._opened.datasets]
         first, *others = reports
         if not others:
             return first
@@ -175,7 +175,7 @@ class Orders:
 
     def _units_in(self, which: int, epoch: int) -> Units | None:
         """Return what is counted of a data set in one of its own epochs; None for rows."""
-        index, name = self._opened.chunks[which].index, self._names[which]
+        index, name = self._opened.datasets[which].index, self._names[which]
         if self.asked is None or index is None:
             return None
         seed = self._seed if name is None else component_seed(self._seed, name)
@@ -183,7 +183,7 @@ class Orders:
 
     def _num_units(self, which: int, epoch: int) -> Int64:
         if self.asked is None:
-            return self._opened.chunks[which].num_samples
+            return self._opened.datasets[which].num_samples
         units = self.units_in(which, epoch if isinstance(self.asked, Weighted) else 0)
         assert units is not None
         return np.asarray(units.num_units, dtype=np.int64)

@@ -11,7 +11,7 @@ from functools import partial
 from stoker.feed.fill import Filler
 from stoker.feed.finish import Finisher, Prepared
 from stoker.feed.gathering import Gatherer
-from stoker.feed.opened import Opened
+from stoker.feed.open_datasets import OpenDatasets
 from stoker.feed.prefetch import Prefetch, num_makers
 from stoker.feed.residence import offer_window
 from stoker.feed.run_settings import RunSettings
@@ -108,7 +108,7 @@ class Run:
         position: Position,
         orders: Sequence[EpochOrder] | Sequence[MixtureEpoch],
         steps: Steps,
-        opened: Opened,
+        opened: OpenDatasets,
         pool: BufferPool,
         settings: RunSettings,
         stages: Stages,
@@ -133,11 +133,11 @@ class Run:
         self._home = Home()
         self._is_closed = False
         self._closing = threading.RLock()
-        self._crew = opened.crew(settings.num_threads)
+        self._pool = opened.pool(settings.num_threads)
         self._filler = Filler(
             is_there=opened.is_there,
             build=self._build,
-            crew=self._crew,
+            pool=self._pool,
             size_of=lambda number: int(opened.num_samples[number]),
             max_ahead=settings.num_threads if opened.is_tight else None,
             num_short=opened.num_short,
@@ -211,7 +211,7 @@ class Run:
         def num_ahead() -> int:
             if self._opened.is_tight:
                 return 0
-            return num_windows_ahead(self._crew.size, window_chunks, num_short=self._filler.num_short)
+            return num_windows_ahead(self._pool.size, window_chunks, num_short=self._filler.num_short)
 
         windows = Windows(
             open_window=open_window,

@@ -47,7 +47,7 @@ class Sets(Protocol):
     """One opened data set, or all of a mixture."""
 
     @property
-    def chunks(self) -> Sequence[Set]:
+    def datasets(self) -> Sequence[Set]:
         """Each data set."""
 
     @property
@@ -61,7 +61,7 @@ class Sets(Protocol):
 
 def as_opened(sets: Sets) -> Dataset | Mixture:
     """Return what was opened, each table of it at the version that was found: other processes open that one."""
-    datasets = [one.catalogue.dataset for one in sets.chunks]
+    datasets = [one.catalogue.dataset for one in sets.datasets]
     if sets.mixture is None:
         return datasets[0]
     other = copy.copy(sets.mixture)
@@ -150,7 +150,7 @@ def mixing_of(mixture: Mixture | None) -> Mixing | None:
 
 def order_fingerprint(sets: Sets, asked: Asked | None) -> str:
     """Return what tells the order of these data sets, mixed in this way, from all others."""
-    contents = [contents_of(one, asked, files_of(one, asked)) for one in sets.chunks]
+    contents = [contents_of(one, asked, files_of(one, asked)) for one in sets.datasets]
     return position.fingerprint_of(contents, mixing_of(sets.mixture))
 
 

@@ -12,8 +12,8 @@ from stoker.cache.builder import empty_arrays
 from stoker.cache.format import PAGE_BYTES
 from stoker.cache.write import prepare_chunk
 from stoker.errors import FieldError
-from stoker.feed.chunks import check_known_nulls
 from stoker.feed.mixing import window_chunks
+from stoker.feed.open_dataset import check_known_nulls
 from stoker.feed.sets import order_fingerprint
 from stoker.feed.units.make import check_units
 from stoker.feed.units.report import UnitsReport, report_on
@@ -112,7 +112,7 @@ def inspect(
     known = open_known(
         dataset, cache=cache, num_threads=num_threads, counts_present=True, asked=asked, on_count=on_count
     )
-    return _inspect_set(known.chunks[0], asked, num_threads=num_threads)
+    return _inspect_set(known.datasets[0], asked, num_threads=num_threads)
 
 
 def inspect_mixture(

@@ -12,8 +12,8 @@ import numpy as np
 
 from stoker.cache.folder import is_cache
 from stoker.cache.store import Store
-from stoker.feed.chunks import makes_tokens
 from stoker.feed.mixing import window_chunks
+from stoker.feed.open_dataset import makes_tokens
 from stoker.feed.orders import Orders
 from stoker.order.plain import Int64
 from stoker.source.catalogue import Catalogue
@@ -65,25 +65,25 @@ class Known:
     """A data set, or all of a mixture, as they can be known without reading rows.
 
     Attributes:
-        chunks: Each data set.
+        datasets: Each data set.
         mixture: What the user wrote, where it is one.
         asked: What the order counts; None for rows.
     """
 
-    chunks: tuple[KnownSet, ...]
+    datasets: tuple[KnownSet, ...]
     mixture: Mixture | None = None
     asked: Asked | None = None
 
     @property
     def num_samples(self) -> Int64:
         """Rows of each chunk, of all data sets. Shape [K]."""
-        return np.concatenate([one.num_samples for one in self.chunks])
+        return np.concatenate([one.num_samples for one in self.datasets])
 
     @property
     def named(self) -> dict[str, KnownSet]:
         """The data sets of a mixture by their names; one that stands alone under an empty one."""
         names = ("",) if self.mixture is None else self.mixture.names
-        return dict(zip(names, self.chunks, strict=True))
+        return dict(zip(names, self.datasets, strict=True))
 
 
 def open_known(
@@ -128,7 +128,7 @@ def open_known(
                     on_count=on_count,
                 )
             )
-    return Known(chunks=tuple(opened), mixture=None if isinstance(dataset, Dataset) else dataset, asked=asked)
+    return Known(datasets=tuple(opened), mixture=None if isinstance(dataset, Dataset) else dataset, asked=asked)
 
 
 @contextmanager
@@ -213,7 +213,7 @@ def plan_orders(
         shuffle=shuffle,
         seed=seed,
         window=window_chunks(
-            window, num_samples=known.num_samples, record_bytes=record_bytes, num_sets=len(known.chunks)
+            window, num_samples=known.num_samples, record_bytes=record_bytes, num_sets=len(known.datasets)
         ),
         lanes=lanes,
     )
@@ -221,7 +221,9 @@ def plan_orders(
 
 def default_window(known: Known, spec: Spec) -> int | None:
     """Return how many chunks of each data set are mixed together where nobody says otherwise; None for all."""
-    return window_chunks(None, num_samples=known.num_samples, record_bytes=spec.plain_bytes, num_sets=len(known.chunks))
+    return window_chunks(
+        None, num_samples=known.num_samples, record_bytes=spec.plain_bytes, num_sets=len(known.datasets)
+    )
 
 
 def check_specs(known: Known) -> Spec | None:

@@ -202,7 +202,7 @@ def mixed_label_quality(
         units = orders.units_in(which, own_epoch)
         if units is None:
             return labels[which]
-        return unit_labels(labels[which], units, num_samples=known.chunks[which].num_samples)
+        return unit_labels(labels[which], units, num_samples=known.datasets[which].num_samples)
 
     def label_of(which: int, own_epoch: int, chunk: Int64, row: Int64) -> npt.NDArray[np.uint8]:
         starts = order.component_in(which, own_epoch).chunk_starts
@@ -210,7 +210,7 @@ def mixed_label_quality(
         return codes
 
     files, num_files = [], 0
-    for one in known.chunks:
+    for one in known.datasets:
         files.append(one.catalogue.file_of_chunk + num_files)
         num_files += len(one.catalogue.files)
     return mixture_quality(

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.cache.threads import Behind, Helpers, Places
+from stoker.cache.threads import Helpers, Overlapped, Permits
 
 PATIENCE_S = 30
 
 
 @pytest.fixture
 def helpers():
-    helpers = Helpers(Places(2))
+    helpers = Helpers(Permits(2))
     yield helpers
     helpers.close()
 
@@ -21,14 +21,14 @@ def helpers():
 @settings(max_examples=60, deadline=None)
 @given(
     num=st.integers(0, 40),
-    num_places=st.integers(1, 4),
+    num_permits=st.integers(1, 4),
     num_taken=st.integers(0, 4),
     failing=st.sets(st.integers(0, 39), max_size=3),
 )
-def test_every_number_is_worked_on_once_and_every_place_is_given_back(num, num_places, num_taken, failing):
-    places = Places(num_places)
-    helpers = Helpers(places)
-    taken = [places.acquire() for _ in range(min(num_taken, num_places))]
+def test_every_number_is_worked_on_once_and_every_place_is_given_back(num, num_permits, num_taken, failing):
+    permits = Permits(num_permits)
+    helpers = Helpers(permits)
+    taken = [permits.acquire() for _ in range(min(num_taken, num_permits))]
     done = []
 
     def work(i):
@@ -45,7 +45,7 @@ def test_every_number_is_worked_on_once_and_every_place_is_given_back(num, num_p
     else:
         helpers.share_out(num, work)
         assert sorted(done) == list(range(num))
-    assert places.num_free == num_places - len(taken)
+    assert permits.num_free == num_permits - len(taken)
     helpers.close()
 
 
@@ -55,10 +55,10 @@ def test_who_has_a_place_is_helped_by_who_finds_one(helpers):
 
 
 def test_nobody_helps_where_no_place_is_free():
-    places = Places(2)
+    permits = Permits(2)
     for _ in range(2):
-        places.acquire()
-    helpers = Helpers(places)
+        permits.acquire()
+    helpers = Helpers(permits)
     threads = set()
     helpers.share_out(8, lambda _: threads.add(threading.get_ident()))
     assert threads == {threading.get_ident()}
@@ -91,7 +91,7 @@ def test_what_follows_a_step_is_done_beside_the_next_ones_and_no_three_at_once(h
             done.append(i)
         return i != 0
 
-    with Behind(helpers) as behind:
+    with Overlapped(helpers) as behind:
         assert behind.do(lambda: work(0))  # nothing is done yet
         assert behind.do(lambda: work(1))
         assert done == []
@@ -105,11 +105,11 @@ def test_what_follows_a_step_is_done_beside_the_next_ones_and_no_three_at_once(h
 
 @pytest.mark.parametrize("is_busy", [False, True])
 def test_who_finds_no_helper_does_it_at_once(is_busy):
-    places = Places(2)
-    helpers = Helpers(places) if is_busy else None
-    places.acquire()
+    permits = Permits(2)
+    helpers = Helpers(permits) if is_busy else None
+    permits.acquire()
     threads = []
-    with Behind(helpers) as behind:
+    with Overlapped(helpers) as behind:
         assert not behind.do(lambda: threads.append(threading.get_ident()) or False)
         assert threads == [threading.get_ident()]
 
@@ -118,9 +118,9 @@ def test_the_error_of_what_was_begun_is_raised_at_a_later_step_or_at_the_end(hel
     def fail():
         raise ValueError("no room")
 
-    with pytest.raises(ValueError, match="no room"), Behind(helpers) as behind:
+    with pytest.raises(ValueError, match="no room"), Overlapped(helpers) as behind:
         behind.do(fail)
-    behind = Behind(helpers)
+    behind = Overlapped(helpers)
 
     def steps():
         for work in (fail, fail, lambda: pytest.fail("is not done")):
@@ -139,7 +139,7 @@ def test_an_error_waits_for_what_was_begun_and_is_the_one_that_is_raised(helpers
         raise ValueError("later")
 
     def steps():
-        with Behind(helpers) as behind:
+        with Overlapped(helpers) as behind:
             behind.do(slow)
             let_go.set()
             raise KeyError("earlier")

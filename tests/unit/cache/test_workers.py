@@ -11,7 +11,7 @@ from tests.unit.cache.chunk_files import read_arrays
 import stoker
 from stoker.cache.builder import Builder
 from stoker.cache.store import Store
-from stoker.cache.threads import Crew
+from stoker.cache.threads import AdaptivePool
 from stoker.cache.warm import warm
 from stoker.cache.workers import ProcessBuilder
 from stoker.errors import FieldMismatchError, TransformError
@@ -73,7 +73,7 @@ def made(tmp_path, store):
 
 def test_processes_build_what_threads_would(made, store, tmp_path):
     catalogue, builder = made(doubled)
-    assert warm(catalogue, store, crew=Crew(2), builder=builder).num_done == len(catalogue)
+    assert warm(catalogue, store, pool=AdaptivePool(2), builder=builder).num_done == len(catalogue)
     pids, ids = set(), []
     for i in range(1, len(catalogue)):
         arrays = read_arrays(store.path_of(catalogue.key(i)))

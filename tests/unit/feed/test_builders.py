@@ -10,9 +10,9 @@ import pytest
 from stoker import Dataset, Field, Loader
 from stoker.doctor.fill import fill_cache
 from stoker.doctor.sampled import SampledDataset
-from stoker.feed import chunks as feed_chunks
+from stoker.feed import open_dataset as feed_dataset
 from stoker.feed.fill import Filler
-from stoker.feed.opened import open_all
+from stoker.feed.open_datasets import open_datasets
 from stoker.trace.stages import ignore_stage
 
 NUM_THREADS = 4
@@ -20,7 +20,7 @@ NUM_THREADS = 4
 
 @pytest.fixture(autouse=True)
 def cores(monkeypatch):
-    monkeypatch.setattr(feed_chunks, "num_cores", lambda: NUM_THREADS)
+    monkeypatch.setattr(feed_dataset, "num_cores", lambda: NUM_THREADS)
 
 
 def folder_of(path, *, num_files, num_rows, width=1):
@@ -35,7 +35,7 @@ def folder_of(path, *, num_files, num_rows, width=1):
 
 
 def crew_size(dataset, cache, *, transform_in="threads"):
-    opened = open_all(
+    opened = open_datasets(
         dataset,
         cache=cache,
         limit_bytes=None,
@@ -44,7 +44,7 @@ def crew_size(dataset, cache, *, transform_in="threads"):
         on_stage=ignore_stage,
     )
     try:
-        return opened.crew(NUM_THREADS).size
+        return opened.pool(NUM_THREADS).size
     finally:
         opened.close()
 
@@ -64,7 +64,7 @@ def test_small_chunks_are_built_by_few_threads(tmp_path, num_rows, size):
 
 
 def test_with_a_core_left_one_more_publishes_chunks_of_any_size(tmp_path, monkeypatch):
-    monkeypatch.setattr(feed_chunks, "num_cores", lambda: NUM_THREADS + 1)
+    monkeypatch.setattr(feed_dataset, "num_cores", lambda: NUM_THREADS + 1)
     dataset = Dataset(folder_of(tmp_path / "lake", num_files=2, num_rows=150_000))
     assert crew_size(dataset, tmp_path / "cache") == NUM_THREADS + 1
 

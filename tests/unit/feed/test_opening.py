@@ -47,14 +47,14 @@ def nothing_is_tried(monkeypatch):
 def windows(monkeypatch):
     """Every window that was opened: whether it was mapped, and how many chunks it has."""
     opened = []
-    whole = stoker.feed.opening.Opener.open
+    whole = stoker.feed.opening.WindowOpener.open
 
     def noted(self, numbers, filler, **options):
         window = whole(self, numbers, filler, **options)
         opened.append(window)
         return window
 
-    monkeypatch.setattr(stoker.feed.opening.Opener, "open", noted)
+    monkeypatch.setattr(stoker.feed.opening.WindowOpener, "open", noted)
     return opened
 
 
@@ -316,7 +316,7 @@ def test_a_large_data_set_that_was_pushed_out_of_memory_is_mapped_no_more(
 def test_pages_whose_entering_was_ended_early_are_entered_later(dataset, tmp_path):
     with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
         content(loader)
-        opener = loader._opened.chunks[0]._opener
+        opener = loader._opened.datasets[0]._opener
         chunks = np.arange(len(chunk_files(tmp_path / "cache")))
         standing = Standing(loader.spec, loader._opened.num_samples, window=None)
         for number in chunks.tolist():

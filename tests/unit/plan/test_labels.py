@@ -89,7 +89,7 @@ def test_a_window_too_small_for_sorted_data_shows(tmp_path, window, is_mixed):
         batch_size=200,
         epoch=0,
         num_batches=100,
-        files=known.chunks[0].catalogue.file_of_chunk,
+        files=known.datasets[0].catalogue.file_of_chunk,
     )
     assert (found.chi_square < 1.3) == is_mixed
     assert (found.num_files > 1.9) == is_mixed

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.cache.threads import Crew
+from stoker.cache.threads import AdaptivePool
 from stoker.errors import CacheFullError
 from stoker.feed import fill
 from stoker.feed.fill import Filler
@@ -208,7 +208,7 @@ def test_each_missing_chunk_is_built_once_and_errors_stay_with_their_chunk(num_t
         there.add(chunk)
         return True
 
-    filler = Filler(is_there=there.__contains__, build=build, crew=Crew(num_threads))
+    filler = Filler(is_there=there.__contains__, build=build, pool=AdaptivePool(num_threads))
     filler.request(range(8))
     filler.request(range(8))
     for chunk in range(8):
@@ -240,7 +240,7 @@ def test_a_chunk_that_gets_there_while_it_is_asked_for_again_is_not_put_behind_a
         built.release()
         return True
 
-    filler = Filler(is_there=is_there, build=build, crew=Crew(1))
+    filler = Filler(is_there=is_there, build=build, pool=AdaptivePool(1))
     filler.request(range(3))
     may_build.set()
     filler.request([0])
@@ -264,7 +264,7 @@ def test_a_chunk_another_process_builds_is_waited_for_while_others_get_built():
         there.add(chunk)
         return True
 
-    filler = Filler(is_there=there.__contains__, build=build, crew=Crew(1))
+    filler = Filler(is_there=there.__contains__, build=build, pool=AdaptivePool(1))
     filler.request(range(4))
     filler.wait(0)
     filler.close()
@@ -282,7 +282,7 @@ def test_a_chunk_without_room_is_tried_again_while_others_give_theirs_back(tmp_p
         there.add(chunk)
         return True
 
-    filler = Filler(is_there=there.__contains__, build=build, crew=Crew(1))
+    filler = Filler(is_there=there.__contains__, build=build, pool=AdaptivePool(1))
     with closing(filler):
         filler.request([0])
         filler.wait(0)
@@ -302,7 +302,7 @@ def test_chunks_that_never_find_room_are_given_up(tmp_path, monkeypatch, num_thr
         is_full.set()
         raise CacheFullError("no room", path=tmp_path)
 
-    filler = Filler(is_there=lambda _: False, build=build, crew=Crew(num_threads))
+    filler = Filler(is_there=lambda _: False, build=build, pool=AdaptivePool(num_threads))
     with closing(filler):
         if num_threads > 1:  # the others are without room while the first is being written
             filler.request([0])
@@ -327,7 +327,7 @@ def test_a_wait_beside_idle_threads_is_counted_once_until_more_is_asked_for():
         there.add(chunk)
         return True
 
-    filler = Filler(is_there=there.__contains__, build=build, crew=Crew(2))
+    filler = Filler(is_there=there.__contains__, build=build, pool=AdaptivePool(2))
 
     def waits_for(chunk, *, is_long):
         may_build.clear()
@@ -360,7 +360,7 @@ def test_a_wait_is_nobodys_shortage_while_something_is_left_to_be_begun():
         there.add(chunk)
         return True
 
-    filler = Filler(is_there=there.__contains__, build=build, crew=Crew(2))
+    filler = Filler(is_there=there.__contains__, build=build, pool=AdaptivePool(2))
     filler.request(range(40))
     waiter = threading.Thread(target=filler.wait, args=(0,))
     waiter.start()
@@ -372,7 +372,7 @@ def test_a_wait_is_nobodys_shortage_while_something_is_left_to_be_begun():
 
 
 def test_no_thread_is_started_where_nothing_is_missing():
-    filler = Filler(is_there=lambda chunk: True, build=lambda chunk: False, crew=Crew(4))
+    filler = Filler(is_there=lambda chunk: True, build=lambda chunk: False, pool=AdaptivePool(4))
     filler.request(range(100))
     filler.wait(50)
     assert not any(t.name.startswith("stoker-build") for t in threading.enumerate())
@@ -395,7 +395,7 @@ def test_a_chunk_that_is_built_wakes_none_of_those_that_have_nothing_to_build():
         there.add(chunk)
         return True
 
-    filler = Counted(is_there=there.__contains__, build=build, crew=Crew(num_threads))
+    filler = Counted(is_there=there.__contains__, build=build, pool=AdaptivePool(num_threads))
     filler.request(range(num_threads))  # every thread is started, and has nothing to do when these are built
     all_at_it.wait(30)
     for chunk in range(num_threads):
@@ -422,7 +422,7 @@ def test_a_chunk_another_process_builds_is_looked_for_by_one_thread_while_the_ot
         there.add(chunk)
         return True
 
-    with closing(Filler(is_there=there.__contains__, build=build, crew=Crew(num_threads))) as filler:
+    with closing(Filler(is_there=there.__contains__, build=build, pool=AdaptivePool(num_threads))) as filler:
         filler.request(range(num_threads))
         for chunk in range(num_threads):
             filler.wait(chunk)
@@ -437,7 +437,7 @@ def test_a_chunk_another_process_builds_is_looked_for_by_one_thread_while_the_ot
 def test_a_crew_that_grows_again_wakes_those_that_it_had_no_use_for():
     there, all_at_it = set(), threading.Barrier(4)
 
-    class Regrown(Crew):
+    class Regrown(AdaptivePool):
         num_built = 0
 
         def built(self, num_samples, *, is_hungry):
@@ -453,7 +453,7 @@ def test_a_crew_that_grows_again_wakes_those_that_it_had_no_use_for():
         there.add(chunk)
         return True
 
-    with closing(Filler(is_there=there.__contains__, build=build, crew=Regrown(4))) as filler:
+    with closing(Filler(is_there=there.__contains__, build=build, pool=Regrown(4))) as filler:
         filler.request(range(14))
         for chunk in range(14):
             filler.wait(chunk)
@@ -469,7 +469,7 @@ def test_no_more_chunks_are_built_ahead_than_may_be_and_evicted_ones_are_built_a
             highest.append(len(there))
         return True
 
-    filler = Filler(is_there=there.__contains__, build=build, crew=Crew(num_threads), max_ahead=2)
+    filler = Filler(is_there=there.__contains__, build=build, pool=AdaptivePool(num_threads), max_ahead=2)
     filler.request(range(30))
     for chunk in range(30):
         filler.wait(chunk)

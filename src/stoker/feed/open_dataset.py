@@ -20,12 +20,12 @@ from stoker.cache.builder import Builder, ChunkBuilder
 from stoker.cache.format import read_lengths
 from stoker.cache.locks import Lock
 from stoker.cache.store import Chunk, Store
-from stoker.cache.threads import Crew, Places
+from stoker.cache.threads import AdaptivePool, Permits
 from stoker.cache.warm import OnProgress, WarmProgress, warm
 from stoker.cache.workers import ProcessBuilder
 from stoker.errors import FieldError
 from stoker.feed.fill import Filler, Filling
-from stoker.feed.opening import Opener
+from stoker.feed.opening import WindowOpener
 from stoker.feed.temporary import TemporaryFolder
 from stoker.feed.trial import join, try_first_chunk
 from stoker.feed.units.make import check_units
@@ -81,7 +81,7 @@ class ChunkCounts:
     num_evicted: int
 
 
-class Chunks:
+class OpenDataset:
     """Every chunk of a data set, by its number in the fixed order.
 
     Args:
@@ -95,7 +95,7 @@ class Chunks:
 
     Attributes:
         expected_bytes: About how much all chunks take.
-        index: What the order counts, where that is not rows; set by `open_chunks`.
+        index: What the order counts, where that is not rows; set by `open_dataset`.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Chunks:
         self._temporary = temporary
         self._beside = beside
         self.index: Index | None = None
-        self._opener = Opener(
+        self._opener = WindowOpener(
             store=store,
             spec=spec,
             num_samples=self.num_samples,
@@ -139,7 +139,7 @@ class Chunks:
         return _is_tight(self._store, self.expected_bytes)
 
     def stand(self, window: int | None) -> None:
-        """Map each chunk once from now on, where they are few or small enough; see `Opener.stand`."""
+        """Map each chunk once from now on, where they are few or small enough; see `WindowOpener.stand`."""
         self._opener.stand(window)
 
     def num_builders(self, num_threads: int) -> int:
@@ -163,7 +163,7 @@ class Chunks:
     @property
     def _is_bound_by_work(self) -> bool:
         catalogue = self.catalogue
-        return not (catalogue.num_builders is not None or catalogue.is_remote or not self.places)
+        return not (catalogue.num_builders is not None or catalogue.is_remote or not self.permits)
 
     @cached_property
     def _work_bytes(self) -> float:
@@ -178,7 +178,7 @@ class Chunks:
         """About how much a chunk takes."""
         return max(1, self.expected_bytes // max(1, len(self.catalogue)))
 
-    def crew(self, num_threads: int) -> Crew:
+    def pool(self, num_threads: int) -> AdaptivePool:
         """Return the threads that should build, for `num_threads` cores: more while more fetches at once are worth it.
 
         Only those of a remote source wait for something that is not used up by waiting for it. And where chunks may
@@ -186,14 +186,14 @@ class Chunks:
         """
         least = self.num_builders(num_threads)
         if not self.catalogue.is_remote or self.is_tight:
-            return Crew(least)
-        return Crew(least, most=min(_MOST_THREADS, _FETCHED_BYTES // self._chunk_bytes), places=self.places)
+            return AdaptivePool(least)
+        return AdaptivePool(least, most=min(_MOST_THREADS, _FETCHED_BYTES // self._chunk_bytes), permits=self.permits)
 
     @property
-    def places(self) -> tuple[Places, ...]:
-        """Those of the threads that compute; none where processes do."""
-        places = self._builder.places
-        return () if places is None else (places,)
+    def permits(self) -> tuple[Permits, ...]:
+        """Permits to compute; none where processes do."""
+        permits = self._builder.permits
+        return () if permits is None else (permits,)
 
     def is_there(self, chunk: int) -> bool:
         """Return whether a chunk is in the cache."""
@@ -218,7 +218,7 @@ class Chunks:
         return warm(
             self.catalogue,
             self._store,
-            crew=self.crew(num_threads),
+            pool=self.pool(num_threads),
             on_progress=on_progress,
             stop_event=stop_event,
             builder=self._builder,
@@ -258,7 +258,7 @@ class Chunks:
         filler = Filler(
             is_there=self.is_there,
             build=self.build,
-            crew=self.crew(num_threads),
+            pool=self.pool(num_threads),
             max_ahead=num_threads if self.is_tight else None,
         )
         try:
@@ -296,7 +296,7 @@ class Chunks:
             self._temporary.close()
 
 
-def open_chunks(
+def open_dataset(
     dataset: Dataset,
     *,
     cache: Path | None,
@@ -307,7 +307,7 @@ def open_chunks(
     asked: Asked | None = None,
     on_count: OnCount | None = None,
     first_chunks: FirstChunks | None = None,
-) -> Chunks:
+) -> OpenDataset:
     """Open a data set and its cache, and find out what a sample is.
 
     Args:
@@ -361,7 +361,7 @@ def open_chunks(
                 num_beside=_num_beside(catalogue, store, spec, num_threads),
             )
             stack.callback(join, beside)
-        chunks = Chunks(
+        chunks = OpenDataset(
             catalogue=catalogue,
             store=store,
             builder=builder,
@@ -379,7 +379,7 @@ def open_chunks(
         return chunks
 
 
-def _open_units(chunks: Chunks, asked: Asked, num_threads: int, on_count: OnCount | None) -> Index:
+def _open_units(chunks: OpenDataset, asked: Asked, num_threads: int, on_count: OnCount | None) -> Index:
     token_counts = None
     if isinstance(asked, Pack) and makes_tokens(asked, chunks.catalogue.dataset):
         token_counts = partial(chunks.token_counts, asked.field, num_threads, on_count)
@@ -461,7 +461,7 @@ def _num_builders(catalogue: Catalogue, num_threads: int) -> int:
 
 
 def _num_beside(catalogue: Catalogue, store: Store, spec: Spec, num_threads: int) -> int:
-    """Return how many chunks are built beside the first one, which then still finds a place among those that compute.
+    """Return how many chunks are built beside the first one, which then still finds a permit to compute.
 
     None where chunks may have to leave again.
     """

@@ -17,9 +17,9 @@ from typing import Literal
 
 import numpy as np
 
-from stoker.cache.threads import Crew
-from stoker.feed.chunks import ChunkCounts, Chunks, FirstChunks, open_chunks
+from stoker.cache.threads import AdaptivePool
 from stoker.feed.fill import Filling
+from stoker.feed.open_dataset import ChunkCounts, FirstChunks, OpenDataset, open_dataset
 from stoker.feed.temporary import TemporaryFolder
 from stoker.order.plain import Int64
 from stoker.source.dataset import Dataset
@@ -45,17 +45,17 @@ class _Shifted:
         self._filler.wait(self._first + chunk)
 
 
-class Opened:
+class OpenDatasets:
     """One or several data sets with one spec.
 
     Args:
-        chunks: Each data set's; closed with this.
+        datasets: Closed with this.
         spec: What a sample of any of them is.
         mixture: What the user wrote, where it is one.
         temporary: Folder to remove at the end, where several share one of this loader's own.
 
     Attributes:
-        chunks: Each data set's.
+        datasets: Those.
         spec: What a sample is.
         mixture: What the user wrote, where it is one.
         num_samples: Rows of each chunk, of all data sets. Shape [K].
@@ -63,23 +63,23 @@ class Opened:
 
     def __init__(
         self,
-        chunks: Sequence[Chunks],
+        datasets: Sequence[OpenDataset],
         *,
         spec: Spec,
         mixture: Mixture | None = None,
         temporary: TemporaryFolder | None = None,
     ) -> None:
-        self.chunks = tuple(chunks)
+        self.datasets = tuple(datasets)
         self.spec = spec
         self.mixture = mixture
-        self.num_samples: Int64 = np.concatenate([one.num_samples for one in chunks])
-        self._firsts = list(accumulate((len(one.num_samples) for one in chunks[:-1]), initial=0))
+        self.num_samples: Int64 = np.concatenate([one.num_samples for one in datasets])
+        self._firsts = list(accumulate((len(one.num_samples) for one in datasets[:-1]), initial=0))
         self._temporary = temporary
 
     @property
     def num_sets(self) -> int:
         """How many data sets there are."""
-        return len(self.chunks)
+        return len(self.datasets)
 
     @property
     def is_mixed(self) -> bool:
@@ -88,46 +88,46 @@ class Opened:
 
     def fragments(self, which: int) -> Sequence[object]:
         """Return what names the chunks of a data set, for errors."""
-        return self.chunks[which].catalogue.fragments
+        return self.datasets[which].catalogue.fragments
 
     @property
     def sample_bytes(self) -> float:
         """About how much a sample takes, lists included as far as that is known."""
-        return sum(one.expected_bytes for one in self.chunks) / max(1, int(self.num_samples.sum()))
+        return sum(one.expected_bytes for one in self.datasets) / max(1, int(self.num_samples.sum()))
 
     @property
     def is_tight(self) -> bool:
         """Whether chunks may have to leave the cache again: then none is built long before it is used."""
-        return any(one.is_tight for one in self.chunks)
+        return any(one.is_tight for one in self.datasets)
 
-    def crew(self, num_threads: int) -> Crew:
+    def pool(self, num_threads: int) -> AdaptivePool:
         """Return the threads that should build, for `num_threads` cores."""
-        crews = [one.crew(num_threads) for one in self.chunks]
-        return Crew(
-            max(crew.size for crew in crews),
-            most=max(crew.most for crew in crews),
+        pools = [one.pool(num_threads) for one in self.datasets]
+        return AdaptivePool(
+            max(pool.size for pool in pools),
+            most=max(pool.most for pool in pools),
             # One tight cache holds up all: none of them builds long before it is used.
-            places=[] if self.is_tight else [place for one in self.chunks for place in one.places],
+            permits=[] if self.is_tight else [permit for one in self.datasets for permit in one.permits],
         )
 
     @property
     def num_short(self) -> int:
         """How often it is taken for granted that threads that build stood idle; see `num_windows_ahead`."""
-        return max(one.catalogue.num_short for one in self.chunks)
+        return max(one.catalogue.num_short for one in self.datasets)
 
     def is_there(self, number: int) -> bool:
         """Return whether a chunk is in the cache."""
         which = self._which(number)
-        return self.chunks[which].is_there(number - self._firsts[which])
+        return self.datasets[which].is_there(number - self._firsts[which])
 
     def build(self, number: int) -> bool:
         """Build a chunk; False where another process is at it."""
         which = self._which(number)
-        return self.chunks[which].build(number - self._firsts[which])
+        return self.datasets[which].build(number - self._firsts[which])
 
     def to_ask_for(self, which: int, chunks: Int64) -> list[int]:
         """Return the numbers here of those chunks of a data set that may have to be built."""
-        return self.numbers(which, self.chunks[which].to_ask_for(chunks))
+        return self.numbers(which, self.datasets[which].to_ask_for(chunks))
 
     def numbers(self, which: int, chunks: Int64) -> list[int]:
         """Return the numbers that chunks of one data set have here."""
@@ -135,8 +135,8 @@ class Opened:
         return numbers
 
     def stand(self, window: int | None) -> None:
-        """Map each chunk once from now on, where they are few or small enough; see `Opener.stand`."""
-        for one in self.chunks:
+        """Map each chunk once from now on, where they are few or small enough; see `WindowOpener.stand`."""
+        for one in self.datasets:
             one.stand(window)
 
     def open_window(self, which: int, chunks: Int64, filler: Filling, following: Int64 | tuple[()] = ()) -> Window:
@@ -151,11 +151,11 @@ class Opened:
             following: Those of the window that will be opened next.
         """
         first = self._firsts[which]
-        return self.chunks[which].open_window(chunks, _Shifted(filler, first) if first else filler, following)
+        return self.datasets[which].open_window(chunks, _Shifted(filler, first) if first else filler, following)
 
     def counts(self) -> ChunkCounts:
         """Return what became of the chunks so far."""
-        all_counts = [one.counts() for one in self.chunks]
+        all_counts = [one.counts() for one in self.datasets]
         return ChunkCounts(
             num_built=sum(counts.num_built for counts in all_counts),
             num_reused=sum(counts.num_reused for counts in all_counts),
@@ -168,14 +168,14 @@ class Opened:
         with ExitStack() as stack:
             if self._temporary is not None:
                 stack.callback(self._temporary.close)
-            for one in self.chunks:
+            for one in self.datasets:
                 stack.callback(one.close)
 
     def _which(self, number: int) -> int:
         return bisect_right(self._firsts, number) - 1
 
 
-def open_all(
+def open_datasets(
     dataset: Dataset | Mixture,
     *,
     cache: Path | None,
@@ -186,16 +186,16 @@ def open_all(
     asked: Asked | None = None,
     on_count: OnCount | None = None,
     first_chunks: FirstChunks | None = None,
-) -> Opened:
-    """Open a data set, or all of a mixture; see `open_chunks`.
+) -> OpenDatasets:
+    """Open a data set, or all of a mixture; see `open_dataset`.
 
     Raises:
         FieldError: The data sets of a mixture have different specs.
         StokerError: As `Loader` says; a note names the data set of a mixture.
     """
 
-    def opened(one: Dataset, folder: Path | None, limit: int | None) -> Chunks:
-        return open_chunks(
+    def opened(one: Dataset, folder: Path | None, limit: int | None) -> OpenDataset:
+        return open_dataset(
             one,
             cache=folder,
             limit_bytes=limit,
@@ -208,8 +208,8 @@ def open_all(
         )
 
     if isinstance(dataset, Dataset):
-        chunks = opened(dataset, cache, limit_bytes)
-        return Opened([chunks], spec=chunks.spec)
+        alone = opened(dataset, cache, limit_bytes)
+        return OpenDatasets([alone], spec=alone.spec)
     with ExitStack() as stack:
         temporary = None
         if cache is None:
@@ -225,7 +225,7 @@ def open_all(
             stack.callback(parts[-1].close)
         spec = dataset.check_specs({name: one.spec for name, one in zip(dataset.names, parts, strict=True)})
         stack.pop_all()
-        return Opened(parts, spec=spec, mixture=dataset, temporary=temporary)
+        return OpenDatasets(parts, spec=spec, mixture=dataset, temporary=temporary)
 
 
 class _naming:  # noqa: N801  used as a block
