@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 CMAKE := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cmake
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-native fuzz test-slow test-integrations lint docs wheels bench bench-rivals bench-gpu clean
+.PHONY: help demo test test-native fuzz test-slow test-integrations lint lint-native docs wheels bench bench-rivals bench-gpu clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -50,6 +50,10 @@ lint: .venv/dev ## Linter, formatter, types, layers
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+lint-native: .venv/dev ## clang-tidy over the native code (a minute)
+	@$(CMAKE) -S native -B build/native-tests -G Ninja -DSTOKER_TESTS=ON -DCMAKE_EXPORT_COMPILE_COMMANDS=ON > /dev/null
+	$(BIN)/clang-tidy -p build/native-tests --quiet $(wildcard native/*.cpp native/parquet/*.cpp)
 
 docs: .venv/dev ## The documentation site, in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build

@@ -1,8 +1,6 @@
 // Arrays that Python hands over: memory by the buffer protocol, nothing copied, never another dtype than is asked for.
 #pragma once
 
-#include <cstdio>  // nanobind wants stderr, which Python.h brings along without the limited API only
-
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
