@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.order import Order, RankShare, Steps
-from stoker.order.explain import samples_of
+from stoker.order.samples import samples_of
 
 
 @st.composite

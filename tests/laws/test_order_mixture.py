@@ -42,10 +42,8 @@ def test_mixtures_are_frozen(golden):
     assert list(order.counts) == golden["counts"]
     assert list(order.lane_sizes) == golden["lane_sizes"]
     epoch = order.epoch(golden["epoch"], lane=golden["lane"])
-    component, chunk, row = epoch.locate(golden["position"])
-    assert component.tolist() == golden["component"]
-    assert chunk.tolist() == golden["chunk"]
-    assert row.tolist() == golden["row"]
+    samples = [_samples(epoch, position, position + 1)[0] for position in golden["position"]]
+    assert samples == list(zip(golden["component"], golden["chunk"], golden["row"], strict=True))
 
 
 weights = st.one_of(st.integers(1, 6), st.sampled_from([0.3, 0.7, 1.5, 2.25, 9.5]), st.fractions(Fraction(1, 4), 4))
@@ -89,8 +87,14 @@ def mixtures_that_are_possible(**options):
     return possible()
 
 
+def _samples(epoch, start, stop):
+    """Return component, chunk and row at positions [start, stop)."""
+    component, _, chunk, row = epoch.samples(start, stop)
+    return list(zip(component.tolist(), chunk.tolist(), row.tolist(), strict=True))
+
+
 def _all(epoch):
-    return list(zip(*(part.tolist() for part in epoch.locate(np.arange(epoch.num_samples))), strict=True))
+    return _samples(epoch, 0, epoch.num_samples)
 
 
 def _alone(order, component, lane, num_epochs):
@@ -281,8 +285,7 @@ def test_any_slice_is_one_slice_of_each_stream(order, data):
         located[component] += zip(chunk.tolist(), row.tolist(), strict=True)
     streams = [iter(samples) for samples in located]
     got = [(component, *next(streams[component])) for component in components.tolist()]
-    expected = one.locate(np.arange(start, stop))
-    assert got == list(zip(*(part.tolist() for part in expected), strict=True))
+    assert got == _samples(one, start, stop)
     assert all(next(stream, None) is None for stream in streams)
 
 
@@ -298,8 +301,8 @@ def test_where_each_stream_stands_is_what_comes_of_it_next(order, data):
         if later.size:
             assert one.position_of(component, epoch, place) == position + later[0]
             chunk, row = one.component_epoch(component, epoch).locate([place])
-            found = one.locate([position + int(later[0])])
-            assert [int(part[0]) for part in found] == [component, int(chunk[0]), int(row[0])]
+            at = position + int(later[0])
+            assert _samples(one, at, at + 1) == [(component, int(chunk[0]), int(row[0]))]
         elif order.components[component].lane_sizes[lane]:
             assert one.position_of(component, epoch, place) is None
 
@@ -310,7 +313,7 @@ def test_chunks_whose_samples_differ_from_epoch_to_epoch_are_asked_for_each():
         num_samples_in=lambda component, epoch: [[4, 2], [1, 5], [0, 6]][epoch % 3] if component == 0 else [5],
     )  # fmt: skip
     for epoch, sizes in enumerate([[4, 2], [1, 5], [0, 6]]):
-        component, chunk, _ = order.epoch(epoch).locate(np.arange(11))
+        component, _, chunk, _ = order.epoch(epoch).samples(0, 11)
         assert np.bincount(chunk[component == 0], minlength=2).tolist() == sizes
 
 
@@ -381,8 +384,7 @@ def test_a_chain_of_resumes_on_other_ranks_and_batches_gives_the_uncut_mixture(o
             for rank in range(world_size):
                 for piece in steps.slices(step, RankShare(rank, world_size)):
                     if not piece.is_padding:
-                        located = lanes[piece.lane].locate(np.arange(piece.start, piece.stop))
-                        delivered[piece.lane] += zip(*(part.tolist() for part in located), strict=True)
+                        delivered[piece.lane] += _samples(lanes[piece.lane], piece.start, piece.stop)
             position = position.after(step, steps)
         state = json.dumps(position.to_json())
     assert delivered == [_all(lane) for lane in order.lanes_of_epoch(0)]
@@ -393,7 +395,7 @@ def test_no_two_data_sets_epochs_or_seeds_are_shuffled_alike():
         order = MixtureOrder([[3000], [3000]], names=names, weights=None, shuffle=True, seed=seed, window=None).epoch(
             epoch
         )
-        component, _, row = order.locate(np.arange(6000))
+        component, _, _, row = order.samples(0, 6000)
         return component, row[component == 0], row[component == 1]
 
     base = samples()
@@ -422,7 +424,7 @@ def test_a_billion_samples_of_many_data_sets_stay_small():
     )  # fmt: skip
     one = order.epoch(7)
     positions = np.arange(one.num_samples - 5000, one.num_samples)
-    component, chunk, row = one.locate(positions)
+    component, _, chunk, row = one.samples(one.num_samples - 5000, one.num_samples)
     for i in (0, 777, 4999):
         assert positions[i] in one.positions_of(int(component[i]), int(chunk[i]), int(row[i]))
     assert one.num_samples == sum(order.counts) == order.num_samples
@@ -457,7 +459,7 @@ def test_places_that_do_not_exist_are_refused():
         lambda: order.epoch(0, lane=2),
         lambda: order.epoch(0).components(3, 99),
         lambda: order.epoch(0).stretches(4, 3),
-        lambda: order.epoch(0).locate([99]),
+        lambda: order.epoch(0).samples(99, 100),
     ):
         with pytest.raises(ValueError, match=r"outside|negative"):
             call()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.strategies import NOTHING
 
 from stoker.order import Order, Position, RankShare, Steps
-from stoker.order.explain import samples_of
+from stoker.order.samples import samples_of
 
 remainders = st.sampled_from(["keep", "drop", "pad"])
 

@@ -19,8 +19,7 @@ from stoker.cli.units import add_units, asked_of
 from stoker.words import count_text, plain_number
 
 if TYPE_CHECKING:
-    from stoker.order.mixture_quality import Share
-    from stoker.order.quality import Quality
+    from stoker.order.quality import Quality, Share
     from stoker.source.units.asked import Asked
 
 
@@ -75,9 +74,8 @@ stoker order quality train.py:dataset --column label --batch-size 512 \\
 
 def run_quality(options: argparse.Namespace, console: Console) -> int:
     """Measure and print."""
-    from stoker.order import Order
     from stoker.plan.known import open_known, plan_orders
-    from stoker.plan.labels import label_quality, mixed_label_quality, read_labels, unit_labels
+    from stoker.plan.labels import label_quality, read_labels
 
     target, asked = target_of(options), asked_of(options)
     cache = Path(options.cache).expanduser() if options.cache else None
@@ -96,15 +94,8 @@ def run_quality(options: argparse.Namespace, console: Console) -> int:
             "epoch": options.epoch,
             "num_batches": options.batches,
         }
-        found: Quality
-        if isinstance(order, Order):
-            only, units = known.datasets[0], orders.units_in(0, options.epoch)
-            own = labels[0] if units is None else unit_labels(labels[0], units, num_samples=only.num_samples)
-            found = label_quality(order, own, **looked_at, files=only.catalogue.file_of_chunk)
-            num_classes = int((own.counts > 0).sum())
-        else:
-            found = mixed_label_quality(known, orders, labels, **looked_at)
-            num_classes = sum(any(counts) for counts in zip(*(one.counts for one in labels), strict=True))
+        found = label_quality(known, orders, labels, **looked_at)
+        num_classes = sum(any(counts) for counts in zip(*(one.counts for one in labels), strict=True))
     if options.json:
         print_json(_as_json(options, found, num_classes, num_samples=order.num_samples, asked=asked))
         return 0
@@ -118,10 +109,9 @@ def run_quality(options: argparse.Namespace, console: Console) -> int:
         *_facts(found),
     ]
     print_facts(console, facts)
-    shares = _shares(found)
-    if shares:
+    if len(found.shares) > 1:
         console.print()
-        _print_shares(shares, console)
+        _print_shares(found.shares, console)
     return 0
 
 
@@ -170,14 +160,8 @@ def _as_json(
         "chunks_per_lane": found.chunks_per_lane,
         "window_for_weak": found.window_for_weak,
         "sentence": found.sentence,
-        "shares": [dataclasses.asdict(share) for share in _shares(found)] or None,
+        "shares": [dataclasses.asdict(share) for share in found.shares] if len(found.shares) > 1 else None,
     }
-
-
-def _shares(found: Quality) -> tuple[Share, ...]:
-    from stoker.order.mixture_quality import MixtureQuality
-
-    return found.shares if isinstance(found, MixtureQuality) else ()
 
 
 def _told(asked: Asked) -> str:

@@ -1,7 +1,7 @@
 """From samples to rows of files and back, without reading any of them: what `explain` and `find` answer.
 
 step ─► positions ─► (chunk, row of the chunk) ─► file, row group, row of the row group
-        order/explain.py                          the catalogue and its footers
+        order/samples.py                          the catalogue and its footers
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import numpy.typing as npt
 from stoker.errors import printable
 from stoker.feed.units.expand import Units
 from stoker.order.epoch import Order
-from stoker.order.explain import samples_of
 from stoker.order.plain import Int64
+from stoker.order.samples import samples_of
 from stoker.order.shard import RankShare
 from stoker.order.steps import Steps
 from stoker.source.catalogue import Catalogue

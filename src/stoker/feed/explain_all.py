@@ -9,9 +9,9 @@ from stoker.feed.orders import Orders
 from stoker.feed.sets import Sets
 from stoker.offsets import offsets_of, ranges
 from stoker.order.epoch import Order
-from stoker.order.mixed import MixedSamples, mixed_samples_of, use_at
 from stoker.order.mixture import MixtureOrder
 from stoker.order.plain import Int64
+from stoker.order.samples import Samples, samples_of
 from stoker.order.shard import RankShare
 from stoker.order.steps import Steps
 
@@ -27,7 +27,7 @@ def explain_all(opened: Sets, orders: Orders, steps: Steps, step: int, *, epoch:
     if isinstance(order, Order):
         catalogue = opened.datasets[0].catalogue
         return explain(catalogue, order, steps, step, epoch=epoch, shard=shard, units=orders.units_in(0, epoch))
-    samples = mixed_samples_of(order.lanes_of_epoch(epoch), steps, step, shard)
+    samples = samples_of(order.lanes_of_epoch(epoch), steps, step, shard)
     row, unit = _rows(samples, orders)
     whose, chunk = samples.component[unit], samples.chunk[unit]
     firsts = np.cumsum([0, *(len(one.catalogue.files) for one in opened.datasets)])
@@ -53,7 +53,7 @@ def explain_all(opened: Sets, orders: Orders, steps: Steps, step: int, *, epoch:
     )
 
 
-def _rows(samples: MixedSamples, orders: Orders) -> tuple[Int64, Int64]:
+def _rows(samples: Samples, orders: Orders) -> tuple[Int64, Int64]:
     """Return the rows of the samples of a mixture, in their order, and which sample each is of. Shape [T] each."""
     num = samples.row.size
     if orders.asked is None:
@@ -113,7 +113,7 @@ def find_all(
         name = order.names[which]
     uses = []
     for lane, position in _positions(orders, order, which, chunk, chunk_row, epoch=epoch):
-        used = use_at(steps, lane=lane, position=position, world_size=world_size)
+        used = steps.use_of(position, lane=lane, world_size=world_size)
         if used is not None:
             uses.append(Use(epoch, *used, chunk, chunk_row, name))
     return sorted(uses) or [Use(epoch, None, None, chunk, chunk_row, name)]

@@ -347,6 +347,15 @@ class EpochOrder:
             chunk[members] = self.window_chunks(window)[slot]
         return chunk, row
 
+    def samples(self, start: int, stop: int) -> tuple[Int64, Int64, Int64, Int64]:
+        """Return data set (0), epoch, chunk and row at positions [start, stop), as a mixture does. Shape [B] each.
+
+        Raises:
+            ValueError: They are no positions of this lane.
+        """
+        chunk, row = self.locate(np.arange(start, stop, dtype=np.int64))
+        return np.zeros_like(chunk), np.full_like(chunk, self.epoch), chunk, row
+
     def positions_of(self, chunk: npt.ArrayLike, row: npt.ArrayLike) -> Int64:
         """Return where in this lane and epoch samples stand: the inverse of `locate`.
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from stoker._native import mix_blocks
 from stoker.identity import order_key
 from stoker.order.epoch import EpochOrder, Order
-from stoker.order.permute import MAX_SIZE, as_index
+from stoker.order.permute import MAX_SIZE
 from stoker.order.plain import Int64
 
 Until = Literal["first", "last"]
@@ -449,31 +449,20 @@ class MixtureEpoch:
         """Return the order of this lane of a component in one of its own epochs."""
         return self._epoch_of(component, epoch)
 
-    def locate(self, positions: npt.ArrayLike) -> tuple[Int64, Int64, Int64]:
-        """Return component, chunk and row of any positions. Shape [B] each.
+    def samples(self, start: int, stop: int) -> tuple[Int64, Int64, Int64, Int64]:
+        """Return component, its own epoch, chunk and row at positions [start, stop). Shape [B] each.
 
         Raises:
-            ValueError: A position lies outside [0, num_samples).
+            ValueError: They are no positions of this epoch.
         """
-        positions = as_index(positions, start=self.first, stop=self.num_samples, name="position") - self.first
-        component, chunk, row = (np.empty_like(positions) for _ in range(3))
-        ordinal = np.empty_like(positions)
-        blocks = np.array([self._block_of(position) for position in positions.tolist()], dtype=np.int64)
-        for block in np.unique(blocks).tolist():
-            members = np.flatnonzero(blocks == block)
-            before, arranged = self._before(block), self._block(block)
-            inside = positions[members] - sum(before)
-            component[members] = arranged[inside]
-            ordinal[members] = _ranks(arranged)[inside] + np.array(before, dtype=np.int64)[arranged[inside]]
-        for number in np.unique(component).tolist():
-            members = np.flatnonzero(component == number)
-            begin = self._begins[number]
-            epochs, places = np.divmod(ordinal[members] + begin, self._sizes[number])
-            for epoch in np.unique(epochs).tolist():
-                among = epochs == epoch
-                located = self.component_epoch(number, epoch).locate(places[among])
-                chunk[members[among]], row[members[among]] = located
-        return component, chunk, row
+        component = self.components(start, stop)
+        epoch, chunk, row = (np.empty_like(component) for _ in range(3))
+        places = [np.flatnonzero(component == number) for number in range(len(self._sizes))]
+        for number, own_epoch, first, last in self.stretches(start, stop):
+            members, places[number] = np.split(places[number], [last - first])
+            epoch[members] = own_epoch
+            chunk[members], row[members] = self.component_epoch(number, own_epoch).locate(np.arange(first, last))
+        return component, epoch, chunk, row
 
     def own_epochs(self, component: int) -> range:
         """Return which of its own epochs a component gives samples of to this epoch, in this lane."""
@@ -610,12 +599,3 @@ def _phases(counts: Sequence[int], turn: int) -> list[Phase]:
         phases.append(Phase(2 * number + 1, 2 * num_lanes[count]))
         num_before[count] += 1
     return phases
-
-
-def _ranks(arranged: Int64) -> Int64:
-    """Return of each entry how many equal ones come before it."""
-    ranks = np.empty_like(arranged)
-    for value in np.unique(arranged).tolist():
-        members = np.flatnonzero(arranged == value)
-        ranks[members] = np.arange(members.size)
-    return ranks

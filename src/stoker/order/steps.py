@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -214,6 +215,15 @@ class Steps:
         """
         inside = min(max(boundary * self.num_lanes - lane * world_size, 0), world_size)
         return inside * part // world_size
+
+    def use_of(self, position: int, *, lane: int, world_size: int) -> tuple[int, int] | None:
+        """Return the step and the rank that get a position of a lane; None where no step delivers it."""
+        step, place = divmod(position - self.lane_start, self.part_size)
+        if not 0 <= step < self.num_steps:
+            return None
+        part = self.part(step, lane)
+        cuts = [self.cut(rank, part=part, lane=lane, world_size=world_size) for rank in range(world_size + 1)]
+        return step, bisect_right(cuts, place) - 1
 
     def part(self, step: int, lane: int) -> int:
         """Return how many rows a lane gives to a step's global batch, padding included."""

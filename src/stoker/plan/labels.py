@@ -17,8 +17,6 @@ from stoker.errors import FieldError
 from stoker.feed.orders import Orders
 from stoker.feed.units.expand import Units
 from stoker.order.epoch import Order
-from stoker.order.mixture import MixtureOrder
-from stoker.order.mixture_quality import MixtureQuality, mixture_quality
 from stoker.order.plain import Int64
 from stoker.order.quality import Quality, quality
 from stoker.plan.known import Known, naming
@@ -128,32 +126,54 @@ def _read_values(catalogue: Catalogue, reader: _Numbers | _Words, num_threads: i
 
 
 def label_quality(
-    order: Order, labels: Labels, *, batch_size: int, epoch: int, num_batches: int, files: npt.ArrayLike
+    known: Known, orders: Orders, labels: Sequence[Labels], *, batch_size: int, epoch: int, num_batches: int
 ) -> Quality:
-    """Return how well an order mixes these labels; see `stoker.order.quality.quality`.
+    """Return how well the order of a loader mixes these labels; see `stoker.order.quality.quality`.
+
+    Where the order counts units, each has the label of its first row.
+
+    Args:
+        known: The data sets.
+        orders: Their orders.
+        labels: Of each data set's rows.
+        batch_size: Samples of a global batch.
+        epoch: Which epoch.
+        num_batches: How many batches to look at, at most.
 
     Raises:
-        ValueError: The order is of another number of samples, or as `quality` says.
+        ValueError: As `quality` says.
     """
-    if labels.codes.size != order.num_samples:
-        raise ValueError(f"{labels.codes.size:,} labels for an order of {order.num_samples:,} samples")
 
-    def label_of(chunk: Int64, row: Int64) -> npt.NDArray[np.uint8]:
-        codes: npt.NDArray[np.uint8] = labels.codes[order.chunk_starts[chunk] + row]
+    @lru_cache(maxsize=2 * len(labels))
+    def labels_in(which: int, own_epoch: int) -> Labels:
+        units = orders.units_in(which, own_epoch)
+        if units is None:
+            return labels[which]
+        return _unit_labels(labels[which], units, num_samples=known.datasets[which].num_samples)
+
+    def label_of(which: int, own_epoch: int, place: Int64) -> npt.NDArray[np.uint8]:
+        codes: npt.NDArray[np.uint8] = labels_in(which, own_epoch).codes[place]
         return codes
 
+    order = orders.order_in(epoch)
+    files, num_files = [], 0
+    for one in known.datasets:
+        files.append(one.catalogue.file_of_chunk + num_files)
+        num_files += len(one.catalogue.files)
     return quality(
         order,
         batch_size=batch_size,
+        label_of=label_of,
+        label_counts=[
+            labels_in(which, epoch if isinstance(order, Order) else 0).counts for which in range(len(labels))
+        ],
         epoch=epoch,
         num_batches=num_batches,
-        label_of=label_of,
-        label_counts=labels.counts,
         files=files,
     )
 
 
-def unit_labels(labels: Labels, units: Units, *, num_samples: Int64) -> Labels:
+def _unit_labels(labels: Labels, units: Units, *, num_samples: Int64) -> Labels:
     """Return the class of every unit of an epoch: that of its first row.
 
     Args:
@@ -170,58 +190,6 @@ def unit_labels(labels: Labels, units: Units, *, num_samples: Int64) -> Labels:
     found = np.concatenate(codes)
     counts = np.bincount(found, minlength=len(labels.counts)).astype(np.int64)
     return Labels(codes=found, counts=counts, are_values=labels.are_values)
-
-
-def mixed_label_quality(
-    known: Known,
-    orders: Orders,
-    labels: Sequence[Labels],
-    *,
-    batch_size: int,
-    epoch: int,
-    num_batches: int,
-) -> MixtureQuality:
-    """Return how well a mixture mixes these labels; see `stoker.order.mixture_quality.mixture_quality`.
-
-    Args:
-        known: The data sets.
-        orders: Their orders.
-        labels: Of each data set's rows.
-        batch_size: Samples of a global batch.
-        epoch: Which epoch of the mixture.
-        num_batches: How many batches to look at, at most.
-
-    Raises:
-        ValueError: As `mixture_quality` says.
-    """
-    order = orders.order_in(epoch)
-    assert isinstance(order, MixtureOrder)
-
-    @lru_cache(maxsize=2 * len(labels))
-    def labels_in(which: int, own_epoch: int) -> Labels:
-        units = orders.units_in(which, own_epoch)
-        if units is None:
-            return labels[which]
-        return unit_labels(labels[which], units, num_samples=known.datasets[which].num_samples)
-
-    def label_of(which: int, own_epoch: int, chunk: Int64, row: Int64) -> npt.NDArray[np.uint8]:
-        starts = order.component_in(which, own_epoch).chunk_starts
-        codes: npt.NDArray[np.uint8] = labels_in(which, own_epoch).codes[starts[chunk] + row]
-        return codes
-
-    files, num_files = [], 0
-    for one in known.datasets:
-        files.append(one.catalogue.file_of_chunk + num_files)
-        num_files += len(one.catalogue.files)
-    return mixture_quality(
-        order,
-        batch_size=batch_size,
-        label_of=label_of,
-        label_counts=[labels_in(which, 0).counts for which in range(len(labels))],
-        epoch=epoch,
-        num_batches=num_batches,
-        files=files,
-    )
 
 
 class _Numbers:
