@@ -131,7 +131,7 @@ def _bound(data: DemoData, folder: Path) -> tuple[float, str]:
     num_queries = shared = 0
     with _loader(_datasets(data)["shared"], folder, "shared", deduplicated="unique") as loader:
         fixed = {item.name: item.value_bytes for item in loader.spec.fixed}
-        keys = {item.name for item in loader.spec if item.shared_by is not None}
+        keys = {item.name for item in loader.spec if item.deduplicated_by is not None}
         for batch in loader:
             num_queries += len(batch[KEY].values)
             for item in loader.spec.ragged:

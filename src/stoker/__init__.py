@@ -23,7 +23,7 @@ from stoker.source.dataset import Dataset
 from stoker.source.mixture import Mixture
 from stoker.source.units.asked import NGram, Pack
 from stoker.source.vocabulary import Vocabulary
-from stoker.spec import Entry, Field, Ragged, Shared, Spec
+from stoker.spec import Deduplicated, Entry, Field, Ragged, Spec
 from stoker.trace.record import Trace
 from stoker.trace.stats import LoaderStats
 
@@ -34,6 +34,7 @@ __all__ = [
     "CacheFullError",
     "ChunkCorruptError",
     "Dataset",
+    "Deduplicated",
     "Entry",
     "Field",
     "FieldError",
@@ -49,7 +50,6 @@ __all__ = [
     "Scaled",
     "SequenceShard",
     "Shard",
-    "Shared",
     "SourceChangedError",
     "SourceError",
     "SourceMissingError",

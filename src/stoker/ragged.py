@@ -108,11 +108,11 @@ class Ragged(_Rows):
 
 
 @dataclass(slots=True, eq=False)
-class Shared(_Rows):
+class Deduplicated(_Rows):
     """Values that many samples of a batch share: a sequence of B rows, each value kept once.
 
-    Row i is `values[index[i]]`. A slice, an array of integers or one of bools is again a `Shared`, with all values.
-    All fields of one key come with the same `index`.
+    Row i is `values[index[i]]`. A slice, an array of integers or one of bools is again a `Deduplicated`, with all
+    values. All fields of one key come with the same `index`.
 
     Attributes:
         values: Shape [U, ...], or a `Ragged` of U lists.
@@ -132,11 +132,11 @@ class Shared(_Rows):
         if isinstance(rows, slice):
             start, stop, step = rows.indices(len(self))
             if step == 1:
-                return Shared(self.values, self.index[start:stop])
-            return Shared(self.values, self.index[np.arange(start, stop, step)])  # torch knows no steps backwards
+                return Deduplicated(self.values, self.index[start:stop])
+            return Deduplicated(self.values, self.index[np.arange(start, stop, step)])  # torch knows no steps backwards
         row = _as_index(rows)
         if row is None:
-            return Shared(self.values, self.index[_as_rows(rows, len(self))])
+            return Deduplicated(self.values, self.index[_as_rows(rows, len(self))])
         return self.values[int(self.index[_checked(row, len(self))])]
 
 
@@ -216,7 +216,7 @@ def _flatten(rows: Any) -> tuple[tuple[Any, ...], None]:
 def _tell_torch() -> None:
     from torch.utils import _pytree
 
-    for kind in (Ragged, Shared):
+    for kind in (Ragged, Deduplicated):
         _pytree.register_pytree_node(
             kind,
             lambda rows: ([getattr(rows, name) for name in rows.__slots__], None),
@@ -231,7 +231,7 @@ def _tell_torch() -> None:
 
 def _tell_jax() -> None:
     tree_util = sys.modules["jax"].tree_util
-    for kind in (Ragged, Shared):
+    for kind in (Ragged, Deduplicated):
         tree_util.register_pytree_with_keys(
             kind,
             lambda rows: (tuple((tree_util.GetAttrKey(name), getattr(rows, name)) for name in rows.__slots__), None),

@@ -24,8 +24,8 @@ import numpy as np
 from stoker.arguments import explain_arguments, flag, integer, names, near
 from stoker.compact import Array as Array
 from stoker.compact import Compact, StorageDtype, check_storage_dtype
+from stoker.ragged import Deduplicated as Deduplicated
 from stoker.ragged import Ragged as Ragged
-from stoker.ragged import Shared as Shared
 
 CACHE_LINE_BYTES = 64
 # Messages and listings show a field in full; its vocabulary only while it is short.
@@ -33,7 +33,7 @@ _SHOWN_WORDS = 8
 
 
 Arrays: TypeAlias = dict[str, "Array | Ragged"]
-"""Fields by name. Only where a loader was asked for what samples share as it is kept, some are `Shared`."""
+"""Fields by name. Only where a loader was asked for what samples share as it is kept, some are `Deduplicated`."""
 
 
 @explain_arguments({"type": "say dtype=", "default": "say fill=", "fill_value": "say fill=", "na_value": "say fill="})
@@ -183,7 +183,7 @@ class Entry:
         shape: Shape of one sample, or of one value where the field is ragged; as it is kept.
         num_levels: 0 for fixed-width, 1 for lists, 2 for lists of lists.
         unit: What one step of the number means where Arrow's type said so ("us", "days", "ns since 1970"), else None.
-        shared_by: Field whose equal neighbours share the value, so that it is kept once for them; None where each
+        deduplicated_by: Field whose equal neighbours share the value, so that it is kept once for them; None where each
             sample has its own.
         compact: How it is widened where it is kept narrower than it is delivered, else None.
     """
@@ -193,7 +193,7 @@ class Entry:
     shape: tuple[int, ...] = ()
     num_levels: int = 0
     unit: str | None = None
-    shared_by: str | None = None
+    deduplicated_by: str | None = None
     compact: Compact | None = None
 
     @property
@@ -227,7 +227,7 @@ class Entry:
             "num_levels": self.num_levels,
             "unit": self.unit,
             # Left out where nothing is shared: what was written before there was sharing stays the same.
-            **({} if self.shared_by is None else {"shared_by": self.shared_by}),
+            **({} if self.deduplicated_by is None else {"deduplicated_by": self.deduplicated_by}),
             **({} if self.compact is None else {"compact": self.compact.to_json()}),
         }
 
@@ -240,7 +240,7 @@ class Entry:
             shape=tuple(data["shape"]),
             num_levels=data["num_levels"],
             unit=data["unit"],
-            shared_by=data.get("shared_by"),
+            deduplicated_by=data.get("deduplicated_by"),
             compact=None if data.get("compact") is None else Compact.from_json(data["compact"]),
         )
 
@@ -248,7 +248,7 @@ class Entry:
         lists = "".join("[*]" for _ in range(self.num_levels))
         shape = f"[{', '.join(map(str, self.shape))}]" if self.shape else ""
         unit = f" ({self.unit})" if self.unit else ""
-        shared = "" if self.shared_by is None else f", shared by {self.shared_by}"
+        shared = "" if self.deduplicated_by is None else f", shared by {self.deduplicated_by}"
         if self.compact is not None:
             forms = {"cast": self.dtype.name, "scaled": f"{self.dtype.name} steps"}
             return f"{self.delivered}, kept as {forms.get(self.compact.form, self.compact.form)}"
@@ -285,7 +285,7 @@ class Spec:
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"two fields have the name {twice[0]!r}")
-        found = dict.fromkeys(entry.shared_by for entry in self.entries if entry.shared_by is not None)
+        found = dict.fromkeys(entry.deduplicated_by for entry in self.entries if entry.deduplicated_by is not None)
         if not self.keys:
             object.__setattr__(self, "keys", tuple(found))
         elif not found.keys() <= set(self.keys):
@@ -360,7 +360,7 @@ class Spec:
     @cached_property
     def unshared(self) -> Spec:
         """The spec of the fields that each sample has for itself."""
-        return self.only(entry for entry in self.entries if entry.shared_by is None)
+        return self.only(entry for entry in self.entries if entry.deduplicated_by is None)
 
     @cached_property
     def tables(self) -> tuple[Spec, ...]:
@@ -371,9 +371,11 @@ class Spec:
         """
         if not self.keys:
             return (self,)
-        own = [entry for entry in self.entries if entry.shared_by is None]
+        own = [entry for entry in self.entries if entry.deduplicated_by is None]
         runs = [Entry(name=run_name(key), dtype=np.dtype(np.uint32)) for key in self.keys]
-        shared = [[replace(e, shared_by=None) for e in self.entries if e.shared_by == key] for key in self.keys]
+        shared = [
+            [replace(e, deduplicated_by=None) for e in self.entries if e.deduplicated_by == key] for key in self.keys
+        ]
         return Spec((*own, *runs)), *(Spec(tuple(entries)) for entries in shared)
 
     @cached_property

@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader
 
 import stoker
-from stoker.spec import Ragged, Shared
+from stoker.spec import Deduplicated, Ragged
 from stoker.torch import TorchDataset, TorchLoader
 from stoker.torch.cuda import CudaStream
 
@@ -49,7 +49,7 @@ ROWS = {
 
 def to_host(field):
     """A field of a batch on the GPU, as arrays."""
-    if isinstance(field, Ragged | Shared):
+    if isinstance(field, Ragged | Deduplicated):
         return field.map(to_host)
     assert field.is_cuda
     return field.cpu().numpy()
@@ -57,7 +57,7 @@ def to_host(field):
 
 def assert_same(field, expected):
     assert type(field) is type(expected)
-    if isinstance(expected, Ragged | Shared):
+    if isinstance(expected, Ragged | Deduplicated):
         for mine, right in zip(field.arrays, expected.arrays, strict=True):
             assert_same(mine, right)
         return
@@ -86,7 +86,7 @@ def assert_epochs_same(dataset, *, num_epochs=2, resident=None, **options):
 
 def copied(field):
     """A copy of a field that the loop's stream makes when it comes to it."""
-    if isinstance(field, Ragged | Shared):
+    if isinstance(field, Ragged | Deduplicated):
         return field.map(copied)
     return field.clone()
 

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 import stoker
 from stoker.gather import buffers
-from stoker.spec import Ragged, Shared
+from stoker.spec import Deduplicated, Ragged
 from stoker.torch import TorchLoader, to_nested
 
 pytestmark = pytest.mark.torch
@@ -186,7 +186,7 @@ def test_batches_that_the_calling_thread_makes_together_are_those_of_arrays(tmp_
 
 
 def assert_equal(field, array):
-    if isinstance(array, Ragged | Shared):
+    if isinstance(array, Ragged | Deduplicated):
         assert type(field) is type(array)
         for mine, right in zip(field.arrays, array.arrays, strict=True):
             assert_equal(mine, right)
@@ -212,10 +212,10 @@ def test_a_loader_in_each_worker_of_a_data_loader_is_an_error_unless_each_has_a_
     with pytest.raises(ValueError, match="TorchDataset"):
         list(torch.utils.data.DataLoader(Wrapped(folder), **workers))
 
-    class Shared(Wrapped):
+    class Deduplicated(Wrapped):
         def __iter__(self):
             self._options["rank"] = torch.utils.data.get_worker_info().id
             return super().__iter__()
 
-    shared = torch.utils.data.DataLoader(Shared(folder, world_size=2), **workers)
+    shared = torch.utils.data.DataLoader(Deduplicated(folder, world_size=2), **workers)
     assert sorted(i for batch in shared for i in batch["id"].tolist()) == list(range(133))

@@ -514,7 +514,7 @@ def digest_arrays(value) -> Iterator[bytes]:
         yield b"ragged"
         yield from digest_arrays(value.values)
         yield from digest_arrays(value.offsets)
-    elif isinstance(value, stoker.Shared):
+    elif isinstance(value, stoker.Deduplicated):
         yield b"shared"
         yield from digest_arrays(value.values)
         yield from digest_arrays(value.index)

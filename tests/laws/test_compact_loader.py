@@ -94,7 +94,7 @@ def check(found, expected):
 
 
 def plain(field):
-    if isinstance(field, stoker.Ragged | stoker.Shared):
+    if isinstance(field, stoker.Ragged | stoker.Deduplicated):
         return field.map(plain)
     return np.ascontiguousarray(field if isinstance(field, np.ndarray) else field.numpy())
 

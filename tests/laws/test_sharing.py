@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import stoker
 from stoker.cache.tables import take_rows
-from stoker.spec import Ragged, Shared
+from stoker.spec import Deduplicated, Ragged
 
 # A file: its runs (key, length), rows of a row group.
 files = st.lists(
@@ -85,7 +85,7 @@ def flat(field):
 
 
 def expanded(field):
-    if not isinstance(field, Shared):
+    if not isinstance(field, Deduplicated):
         return field
     assert field.index.dtype == np.int32
     rows = np.asarray(field.index, dtype=np.int64)
@@ -192,7 +192,7 @@ def test_shared_fields_come_once_where_that_is_asked_for(tmp_path):
         (batch,) = loader
     names = [entry.name for entry in loader.spec]
     assert list(batch) == names
-    assert {name for name in names if isinstance(batch[name], stoker.Shared)} == {
+    assert {name for name in names if isinstance(batch[name], stoker.Deduplicated)} == {
         *("query_id", "q_number", "q_vector", "q_list", "q_nested", "q_word", "user", "u_flag")
     }
     # Equal keys apart are runs of their own; equal neighbours are one.
@@ -223,7 +223,7 @@ def test_augment_gets_what_the_loop_gets(tmp_path):
     for shared in ("expand", "unique"):
         with stoker.Loader(dataset, batch_size=8, deduplicated=shared, augment=augment) as loader:
             assert all(type(batch["q_number"]) is kinds[-1] for batch in loader)
-    assert kinds == [np.ndarray, stoker.Shared]
+    assert kinds == [np.ndarray, stoker.Deduplicated]
 
 
 def double(table):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import stoker
-from stoker import Ragged, Shared
+from stoker import Deduplicated, Ragged
 
 torch = pytest.importorskip("torch")
 
@@ -71,7 +71,7 @@ def test_slices_and_arrays_of_rows_are_those_of_a_list(start, stop, step, chosen
             assert field[index].tolist() == [rows[i] for i in index]
             assert field[np.array(mask)].tolist() == [row for row, is_in in zip(rows, mask, strict=True) if is_in]
             every = field.offsets  # an array of its library
-            shared = Shared(
+            shared = Deduplicated(
                 field, np.array(place, np.int32) if isinstance(every, np.ndarray) else every.new_tensor(place).int()
             )
             assert len(shared) == len(place)
@@ -103,7 +103,7 @@ def fields():
     return {
         "lists": lists,
         "nested": ragged_of(NESTED).map(torch.from_numpy),
-        "shared": Shared(lists, torch.tensor([3, 0], dtype=torch.int32)),
+        "shared": Deduplicated(lists, torch.tensor([3, 0], dtype=torch.int32)),
         "pair": ragged_of(ROWS[:2]).map(torch.from_numpy),  # as many rows as members
     }
 
@@ -115,7 +115,7 @@ def check(batch) -> None:
         "shared": [ROWS[3], ROWS[0]],
         "pair": ROWS[:2],
     }
-    assert [type(field) for field in batch.values()] == [Ragged, Ragged, Shared, Ragged]
+    assert [type(field) for field in batch.values()] == [Ragged, Ragged, Deduplicated, Ragged]
 
 
 def test_pytrees_see_the_arrays():

@@ -1,4 +1,4 @@
-"""Shared fields as tensors: expanded on the device, or handed over once; the same as without sharing."""
+"""Deduplicated fields as tensors: expanded on the device, or handed over once; the same as without sharing."""
 
 import time
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 import stoker
 from stoker.cache.tables import take_rows
-from stoker.spec import Ragged, Shared
+from stoker.spec import Deduplicated, Ragged
 from stoker.torch import TorchDataset, TorchLoader
 from stoker.torch.delivery import DeviceDelivery
 from stoker.torch.expand import expand_ragged, expand_rows, expanded_totals
@@ -76,13 +76,13 @@ def dataset_in(folder, share, *, num_queries=30, length=8):
 
 def plain(field):
     """A field of tensors as arrays of its own."""
-    if isinstance(field, Ragged | Shared):
+    if isinstance(field, Ragged | Deduplicated):
         return field.map(plain)
     return np.ascontiguousarray(field.numpy())
 
 
 def expanded(field):
-    return take_rows(field.values, field.index.astype(np.int64)) if isinstance(field, Shared) else field
+    return take_rows(field.values, field.index.astype(np.int64)) if isinstance(field, Deduplicated) else field
 
 
 def batches(loader):
@@ -173,7 +173,7 @@ def test_a_mixture_arrives_as_it_does_on_the_cpu(tmp_path, shared, order):
 
 
 def tensors_of(field):
-    return field.arrays if isinstance(field, Ragged | Shared) else [field]
+    return field.arrays if isinstance(field, Ragged | Deduplicated) else [field]
 
 
 def test_what_a_batch_shares_is_copied_to_the_device_once(tmp_path):
@@ -193,7 +193,7 @@ def test_a_batch_with_few_repeats_is_expanded_before_the_copy(tmp_path):
     for name, dataset in sets.items():
         with OnPromptDevice(dataset, **OPTIONS) as loader:
             for batch in loader:
-                assert not any(isinstance(field, Shared) for field in batch.values())
+                assert not any(isinstance(field, Deduplicated) for field in batch.values())
         num_copies[name] = loader.stream.num_copies
     assert num_copies["a"] == num_copies["b"], "no place of any sample is copied"
 

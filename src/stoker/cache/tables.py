@@ -79,7 +79,7 @@ def split(arrays: Packable, spec: Spec, *, num_samples: int) -> list[ChunkTable]
         return [ChunkTable(RECORDS, spec, num_samples, arrays)]
     names = table_names(spec)
     kept: dict[str, Array | Ragged | Stack | Pieces] = {
-        entry.name: arrays[entry.name] for entry in spec if not entry.shared_by
+        entry.name: arrays[entry.name] for entry in spec if not entry.deduplicated_by
     }
     tables = []
     for key, name, table in zip(spec.keys, names[1:], shared, strict=True):

@@ -22,7 +22,7 @@ class DeliveryForm:
     Attributes:
         is_augmented: Whether `augment` has been at their fields, which may be no views of what was gathered then.
         sequence_shard: Which part of each sequence leaves; None for all of it.
-        is_expanded: Whether what was gathered once leaves as each sample's; else as `Shared`.
+        is_expanded: Whether what was gathered once leaves as each sample's; else as `Deduplicated`.
         compact: The fields that are kept narrower than they leave, and how each is widened.
         is_widened: Whether the fields are widened already; what was gathered never is.
     """

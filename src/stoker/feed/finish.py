@@ -16,7 +16,7 @@ from stoker.feed.units.packing import sequences_of
 from stoker.gather.together import Together
 from stoker.offsets import Int32
 from stoker.order.steps import Slice
-from stoker.spec import Arrays, Ragged, Shared
+from stoker.spec import Arrays, Deduplicated, Ragged
 from stoker.trace.stages import Stages, timed
 
 
@@ -124,8 +124,8 @@ def _widened(arrays: Arrays, compact: Mapping[str, Compact]) -> Arrays:
 
 
 def _wide(array: Any, compact: Compact) -> Any:
-    if isinstance(array, Shared):
-        return Shared(_wide(array.values, compact), array.index)
+    if isinstance(array, Deduplicated):
+        return Deduplicated(_wide(array.values, compact), array.index)
     if isinstance(array, Ragged):
         return Ragged(_wide(array.values, compact), array.offsets)
     return widen(array, compact)

@@ -49,7 +49,7 @@ def check_resident(config: LoaderConfig, opened: OpenDatasets) -> None:
 
 def _check_uncut(sequence_shard: SequenceShard, config: LoaderConfig, opened: OpenDatasets) -> None:
     for name in sequence_shard.fields if config.deduplicated == "unique" else ():
-        if opened.spec[name].shared_by is not None:
+        if opened.spec[name].deduplicated_by is not None:
             raise ValueError(
                 f"sequence_shard cuts {name!r}, which comes as it is shared; leave it out of deduplicate=, or take "
                 "deduplicated='expand'"

@@ -136,8 +136,8 @@ class Loader:
         sequence_shard: This rank's part of every sequence, where several ranks work on the same samples: see
             `SequenceShard`. Batches are the same, but for these fields.
         deduplicated: How deduplicated fields come (`Dataset(deduplicate=...)`): "expand" as if each sample had a value
-            of its own; "unique" as `stoker.Shared`, each value of a batch once and which of them every sample has, for
-            a model that expands them after its embedding.
+            of its own; "unique" as `stoker.Deduplicated`, each value of a batch once and which of them every sample
+            has, for a model that expands them after its embedding.
 
     Raises:
         TypeError: An argument has the wrong type.

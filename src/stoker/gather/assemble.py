@@ -15,7 +15,7 @@ from stoker._native import distinct as find_distinct
 from stoker.gather.buffers import BufferPool
 from stoker.offsets import offsets_of
 from stoker.order.epoch import Located
-from stoker.spec import Array, Arrays, Entry, Ragged, Shared, Spec, run_name
+from stoker.spec import Array, Arrays, Deduplicated, Entry, Ragged, Spec, run_name
 from stoker.windows.window import Window, WindowTable
 
 Index = npt.NDArray[np.int64]
@@ -127,7 +127,7 @@ class Assembled(NamedTuple):
             return own
         views: dict[str, Any] = {**own}
         for shared in self.shared:
-            views |= {name: Shared(field, shared.index) for name, field in shared.rows.views().items()}
+            views |= {name: Deduplicated(field, shared.index) for name, field in shared.rows.views().items()}
         return dict(zip(self.names, map(views.__getitem__, self.names), strict=True))
 
     def cut(self, sizes: Sequence[int]) -> list[Assembled]:

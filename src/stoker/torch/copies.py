@@ -10,7 +10,7 @@ import torch
 
 from stoker.compact import Compact
 from stoker.gather.assemble import Assembled, SharedRows
-from stoker.spec import Array, Ragged, Shared, Spec
+from stoker.spec import Array, Deduplicated, Ragged, Spec
 from stoker.torch.compact import widen_tensor
 from stoker.torch.expand import expand_ragged, expand_rows, expanded_totals
 from stoker.torch.resident import ResidentRows
@@ -50,7 +50,7 @@ class Copies:
         """Begin to copy a field, whatever it is."""
         if type(field) is int:  # `max_seqlen`, which nobody wants to ask a device for
             return field
-        return field.map(self.array) if isinstance(field, Ragged | Shared) else self.array(field)
+        return field.map(self.array) if isinstance(field, Ragged | Deduplicated) else self.array(field)
 
     def records(self, assembled: Assembled) -> torch.Tensor:
         """Begin to copy the records of samples, those aside that lie on the device; uint8, shape [B, record_bytes]."""
@@ -71,7 +71,7 @@ class Copies:
         for name, lists in rows.ragged.items():
             copied = self.field(lists)
             fields[name] = self.expanded(copied, index, lists, shared.index) if is_expanded else copied
-        return fields if is_expanded else {name: Shared(field, index) for name, field in fields.items()}
+        return fields if is_expanded else {name: Deduplicated(field, index) for name, field in fields.items()}
 
     def expanded(self, lists: Ragged, index: torch.Tensor, host_lists: Ragged, host_index: Array) -> Ragged:
         """Return lists of the device, expanded there; the host has the same, and counts them."""
@@ -88,8 +88,8 @@ class Copies:
         return self._widened(field, self._compact[name]) if name in self._compact else field
 
     def _widened(self, field: Any, compact: Compact) -> Any:
-        if isinstance(field, Shared):
-            return Shared(self._widened(field.values, compact), field.index)
+        if isinstance(field, Deduplicated):
+            return Deduplicated(self._widened(field.values, compact), field.index)
         if isinstance(field, Ragged):
             return Ragged(self._widened(field.values, compact), field.offsets)
         return self.own(widen_tensor(field, compact))

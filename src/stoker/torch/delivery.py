@@ -12,7 +12,7 @@ from stoker.feed.delivery import DeliveryForm
 from stoker.feed.units.make import Made
 from stoker.gather.buffers import plain_buffer
 from stoker.gather.together import Together
-from stoker.spec import Array, Shared
+from stoker.spec import Array, Deduplicated
 from stoker.torch.copies import Copies
 from stoker.torch.resident import ResidentRows
 from stoker.torch.stream import Mark, SideStream
@@ -202,8 +202,8 @@ def _shared_in_one_storage(made: Made) -> Tensors:
         index, rows = torch.from_numpy(shared.index), shared.rows
         if rows.spec.record_bytes:
             views = fields_of(torch.from_numpy(rows.records), rows.spec)
-            fields |= {name: Shared(field, index) for name, field in views.items()}
-        fields |= {name: Shared(as_tensors(lists), index) for name, lists in rows.ragged.items()}
+            fields |= {name: Deduplicated(field, index) for name, field in views.items()}
+        fields |= {name: Deduplicated(as_tensors(lists), index) for name, lists in rows.ragged.items()}
     return fields
 
 

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import torch
 
-from stoker.spec import Array, Ragged, Shared, Spec
+from stoker.spec import Array, Deduplicated, Ragged, Spec
 
-Tensors: TypeAlias = dict[str, "torch.Tensor | Ragged | Shared"]
+Tensors: TypeAlias = dict[str, "torch.Tensor | Ragged | Deduplicated"]
 
 
 def to_nested(ragged: Ragged) -> torch.Tensor:
@@ -49,11 +49,11 @@ def as_tensor(array: Any) -> torch.Tensor:
         return torch.from_numpy(array.copy())
 
 
-def as_tensors(array: Array | Ragged | Shared | int) -> Any:
+def as_tensors(array: Array | Ragged | Deduplicated | int) -> Any:
     """Return an array, or every array of a ragged or shared field, as a tensor that shares its memory; or an int."""
     if type(array) is int:  # `max_seqlen`, which nobody wants to ask a device for
         return array
-    return array.map(as_tensor) if isinstance(array, Ragged | Shared) else as_tensor(array)
+    return array.map(as_tensor) if isinstance(array, Ragged | Deduplicated) else as_tensor(array)
 
 
 def own_tensors(arrays: Mapping[str, Any]) -> Tensors:

@@ -21,7 +21,7 @@ import torch
 
 from stoker.feed.delivery import DeliveryForm
 from stoker.gather.together import Together
-from stoker.spec import Array, Ragged, Shared, Spec
+from stoker.spec import Array, Deduplicated, Ragged, Spec
 from stoker.torch.copies import Copies
 from stoker.torch.expand import expand_records
 from stoker.torch.tensors import Tensors, cut, cut_each, views_of
@@ -109,7 +109,7 @@ def _begin_once(rows: Together, _: Array, index: torch.Tensor, sizes: Sequence[i
     """Begin to copy what the samples of each batch share, each value once, beside which of these every sample has."""
     own = _begin_own(rows, copies)
     return lambda: [
-        {name: Shared(field, some) for name, field in fields.items()}
+        {name: Deduplicated(field, some) for name, field in fields.items()}
         for fields, some in zip(own(), cut(index, sizes), strict=True)
     ]
 

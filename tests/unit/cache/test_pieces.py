@@ -46,7 +46,7 @@ def written(arrays, spec, num_samples):
 def test_a_chunk_of_pieces_is_the_chunk_of_the_whole(spec, num_samples, is_shared, data):
     if is_shared:
         key = spec.entries[0].name
-        spec = Spec((*spec.entries[:-1], replace(spec.entries[-1], shared_by=key)))
+        spec = Spec((*spec.entries[:-1], replace(spec.entries[-1], deduplicated_by=key)))
     arrays = arrays_of(spec, num_samples)
     rows = st.lists(st.integers(0, num_samples), max_size=4).map(sorted)
     pieces = {name: cut(field, data.draw(rows)) for name, field in arrays.items()}

@@ -23,7 +23,7 @@ def shared_specs(draw):
     spec = draw(specs())
     names = [item.name for item in spec]
     owners = {name: draw(st.sampled_from([None, names[0], names[-1]])) for name in names}
-    return Spec(tuple(replace(item, shared_by=owners[item.name]) for item in spec))
+    return Spec(tuple(replace(item, deduplicated_by=owners[item.name]) for item in spec))
 
 
 def repeated(arrays, lengths):
@@ -39,7 +39,7 @@ lengths_of_runs = st.lists(st.integers(1, 6), max_size=12)
 def test_a_chunk_gives_back_what_was_shared_bit_for_bit(spec, lengths, seed):
     arrays = repeated(arrays_of(spec, len(lengths), seed), lengths)
     for item in spec:  # what samples have for themselves differs within runs
-        if item.shared_by is None:
+        if item.deduplicated_by is None:
             arrays[item.name] = arrays_of(spec, sum(lengths), seed + 1)[item.name]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "chunk.safetensors"

@@ -11,7 +11,7 @@ from stoker.feed.reorder import reordered
 from stoker.feed.units.make import Made, Shaping
 from stoker.gather.assemble import Assembled, SharedRows
 from stoker.gather.buffers import BufferPool
-from stoker.spec import Entry, Ragged, Shared, Spec
+from stoker.spec import Deduplicated, Entry, Ragged, Spec
 
 SPEC = Spec(
     (
@@ -51,7 +51,7 @@ def assembled_of(lengths, *, spec=SPEC) -> Assembled:
 
 def entry(field, i):
     """Return one entry of a field as plain Python."""
-    if isinstance(field, Shared):
+    if isinstance(field, Deduplicated):
         return entry(field.values, int(field.index[i]))
     if isinstance(field, Ragged):
         return [entry(field.values, k) for k in range(field.offsets[i], field.offsets[i + 1])]

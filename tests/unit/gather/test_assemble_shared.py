@@ -14,7 +14,7 @@ from stoker.cache.format import opened, read_header
 from stoker.cache.tables import take_rows
 from stoker.gather.assemble import Part, assemble
 from stoker.gather.buffers import BufferPool
-from stoker.spec import Shared, Spec
+from stoker.spec import Deduplicated, Spec
 from stoker.windows.window import Window
 
 chunks = st.lists(st.lists(st.integers(1, 5), max_size=8), min_size=1, max_size=3)
@@ -24,7 +24,7 @@ chunks = st.lists(st.lists(st.integers(1, 5), max_size=8), min_size=1, max_size=
 def shared_specs(draw):
     spec = draw(specs())
     names = [item.name for item in spec]
-    return Spec(tuple(replace(e, shared_by=draw(st.sampled_from([None, names[0], names[-1]]))) for e in spec))
+    return Spec(tuple(replace(e, deduplicated_by=draw(st.sampled_from([None, names[0], names[-1]]))) for e in spec))
 
 
 def window_of(folder, spec, contents, *, is_mapped):
@@ -41,11 +41,11 @@ def window_of(folder, spec, contents, *, is_mapped):
 def chunk_of(spec, lengths, seed):
     arrays = repeated(arrays_of(spec, len(lengths), seed), lengths)
     own = arrays_of(spec, sum(lengths), seed + 100)
-    return sum(lengths), {e.name: own[e.name] if e.shared_by is None else arrays[e.name] for e in spec}
+    return sum(lengths), {e.name: own[e.name] if e.deduplicated_by is None else arrays[e.name] for e in spec}
 
 
 def expanded(field):
-    return take_rows(field.values, np.asarray(field.index, np.int64)) if isinstance(field, Shared) else field
+    return take_rows(field.values, np.asarray(field.index, np.int64)) if isinstance(field, Deduplicated) else field
 
 
 @given(
@@ -57,7 +57,7 @@ def expanded(field):
 )
 def test_shared_batches_are_the_unshared_ones(tmp_path_factory, spec, windows, seed, is_mapped, is_grouped):
     rng = np.random.default_rng(seed)
-    plain = Spec(tuple(replace(item, shared_by=None) for item in spec))
+    plain = Spec(tuple(replace(item, deduplicated_by=None) for item in spec))
     shared_parts, plain_parts = [], []
     for number, lengths in enumerate(windows):
         contents = [chunk_of(spec, runs, seed + 10 * number + i) for i, runs in enumerate(lengths)]
@@ -77,7 +77,7 @@ def test_shared_batches_are_the_unshared_ones(tmp_path_factory, spec, windows, s
         for item in spec:
             field = views[item.name]
             if once == "always":
-                assert isinstance(field, Shared) == (item.shared_by is not None)
+                assert isinstance(field, Deduplicated) == (item.deduplicated_by is not None)
         for one in whole.shared:
             assert len(np.unique(one.index)) == one.rows.num_samples, "each row once, and none that no sample has"
     fixed = assemble(spec.only(spec.fixed), shared_parts, BufferPool()).views()
@@ -122,11 +122,11 @@ def test_shared_batches_cut_from_one_are_those_assembled_one_by_one(
         views = batch.views()
         for item in spec:
             name = item.name
-            if isinstance(views[name], Shared):
+            if isinstance(views[name], Deduplicated):
                 assert views[name].index.tolist() == alone[name].index.tolist(), "what the batch has alone"
                 assert same_fields({name: views[name].values}, {name: alone[name].values})
             else:
-                assert item.shared_by is None or once != "always"
+                assert item.deduplicated_by is None or once != "always"
                 assert same_fields({name: views[name]}, {name: expanded(alone[name])})
         begin = end
     for part in parts:
@@ -147,5 +147,5 @@ def between(parts, begin, end):
 @pytest.mark.parametrize("once", ["never", "always"])
 def test_a_batch_without_samples_has_all_fields(once):
     entries = (entry("f0", "int64"), entry("f1", "float32", num_levels=1))
-    spec = Spec(tuple(replace(item, shared_by="f0") for item in entries))
+    spec = Spec(tuple(replace(item, deduplicated_by="f0") for item in entries))
     assert list(assemble(spec, [], BufferPool(), once=once).views()) == ["f0", "f1"]

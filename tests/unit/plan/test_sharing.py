@@ -105,6 +105,6 @@ def test_inspect_says_what_to_write(tmp_path, capsys):
     assert main(["inspect", str(tmp_path / "data"), "--deduplicate", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["sharing"]
     with stoker.Loader(stoker.Dataset(tmp_path / "data", deduplicate=found["deduplicate"]), batch_size=9) as loader:
-        assert loader.spec["q_list"].shared_by == "session_id"
+        assert loader.spec["q_list"].deduplicated_by == "session_id"
     assert main(["inspect", str(tmp_path / "data"), "--deduplicate", "--columns", "label"]) == 0
     assert "would not pay" in capsys.readouterr().out

@@ -400,10 +400,10 @@ def _check_pack(asked: Pack, spec: Spec) -> None:
         if entry.num_levels != 1:
             way = "name it in per_segment" if not entry.is_ragged else "unfold it in a transform"
             raise FieldError(f"Pack: {entry} is not one list a row, so it cannot be packed; {way}", columns=[name])
-        if entry.shared_by is not None:
+        if entry.deduplicated_by is not None:
             raise FieldError(
-                f"Pack: {name!r} is shared by {entry.shared_by!r}, and what is packed belongs to its own row; leave it "
-                "out of deduplicate=",
+                f"Pack: {name!r} is shared by {entry.deduplicated_by!r}, and what is packed belongs to its own row; "
+                "leave it out of deduplicate=",
                 columns=[name],
             )
         if entry.compact is not None and entry.compact.form != "cast":

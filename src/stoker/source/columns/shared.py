@@ -52,7 +52,7 @@ def share_fields(spec: Spec, share: Share) -> Spec:
                         "name it under one of them",
                         columns=[name],
                     )
-    return Spec(tuple(replace(entry, shared_by=owners.get(entry.name)) for entry in spec))
+    return Spec(tuple(replace(entry, deduplicated_by=owners.get(entry.name)) for entry in spec))
 
 
 def _near(name: str, names: Sequence[str]) -> str:
