@@ -28,7 +28,6 @@ class Array {
     if (view_.obj) PyBuffer_Release(&view_);
   }
 
-  nb::handle object() const { return view_.obj; }
   T* data() const { return static_cast<T*>(view_.buf); }
   size_t size() const { return static_cast<size_t>(view_.len) / sizeof(T); }
   size_t shape(int dimension) const { return static_cast<size_t>(shape_[dimension]); }

@@ -48,16 +48,7 @@ void bind_window_order(nb::module_& module) {
             without_lock_if_many(row.size(), [&] { order.locate_range(first, slot, row); });
           },
           nb::arg("first"), nb::arg("slot"), nb::arg("row"),
-          "Write the same for consecutive positions from `first` on, as many as there is room for.")
-      .def(
-          "__iter__",
-          [](const BoundWindowOrder& order) {
-            const auto number = nb::module_::import_("numpy").attr("uint64");
-            return nb::iter(nb::make_tuple(order.start, order.stop, number(order.key), order.shuffles,
-                                           order.slot_start_array.object(), order.shift_array.object(),
-                                           order.guide_array.object(), order.guide_shift, order.first_slot));
-          },
-          nb::sig("def __iter__(self) -> collections.abc.Iterator[object]"), "What numba's loops of gathering take, until they are native themselves.");
+          "Write the same for consecutive positions from `first` on, as many as there is room for.");
 }
 
 }  // namespace

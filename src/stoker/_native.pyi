@@ -1,6 +1,6 @@
 """Stoker's native core: plain data in, plain data out."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy
 import numpy.typing
@@ -410,11 +410,6 @@ class WindowOrder:
     def locate_range(self, first: int, slot: numpy.typing.NDArray[numpy.int64], row: numpy.typing.NDArray[numpy.int64]) -> None:
         """
         Write the same for consecutive positions from `first` on, as many as there is room for.
-        """
-
-    def __iter__(self) -> Iterator[object]:
-        """
-        What numba's loops of gathering take, until they are native themselves.
         """
 
 def read_pieces(pieces: numpy.typing.NDArray[numpy.int64], target: numpy.typing.NDArray[numpy.uint8], first: int, step: int, page_bytes: int) -> int:

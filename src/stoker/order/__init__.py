@@ -4,7 +4,11 @@ permute    a shuffle without a table
 epoch      chunks, windows and lanes: which sample stands at which position
 steps      which positions a rank takes in a step
 shard      rank and world size
-position   all that must be saved to go on
+samples    which samples a step is made of
+mixture    several data sets as one order, mixed by weights
+draws      which sample each draw by weight takes
+quality    how well an order mixes
+position   all that must be saved to go on, and contents, what it tells of the files
 """
 
 from stoker.order.epoch import EpochOrder, Order
