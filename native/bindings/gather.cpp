@@ -133,13 +133,13 @@ class BoundRows : public Rows {
   void take_with_runs(const Matrix<uint8_t>& out, size_t offset, const Array<int64_t>& runs) {
     nb::gil_scoped_release without_lock;
     look_up();
-    take_records_and_runs(parts_.at(0), target(out, 0), {offset, runs.data()});
+    take_records_and_runs(parts_.at(0), target(out, 0), {offset, room_for_runs(runs)});
   }
 
   void runs_into(size_t offset, const Array<int64_t>& runs) {
     nb::gil_scoped_release without_lock;
     look_up();
-    int64_t* out = runs.data();
+    int64_t* out = room_for_runs(runs);
     for (const Part& part : parts) {
       read_runs(part, {offset, out});
       out += part.row.size();
@@ -168,6 +168,10 @@ class BoundRows : public Rows {
   const ListGroup& group_of(size_t group) const {
     if (parts_.empty()) throw std::invalid_argument("there are no rows");
     return parts_[0].table->groups.at(group);
+  }
+  int64_t* room_for_runs(const Array<int64_t>& runs) const {
+    if (runs.size() < num) throw std::invalid_argument("there is no room for all runs");
+    return runs.data();
   }
   // Where records go, once it is sure that they have room there: memory is Python's, and nothing else proves it.
   RecordTarget target(const Matrix<uint8_t>& out, size_t at) const {

@@ -256,5 +256,9 @@ def test_wrong_arrays_are_refused():
         Rows([(table, one, np.zeros(2, dtype=np.int64))])
     with pytest.raises(ValueError, match="a place for each row"):
         Rows([(table, one, one)], np.zeros(2, dtype=np.int64))
+    with pytest.raises(ValueError, match="wider than their room"):
+        Rows([(table, one, one)]).take(np.zeros((1, 8), dtype=np.uint8), 1)
+    with pytest.raises(ValueError, match="no room for all records"):
+        Rows([(table, one, one)]).take(np.zeros((0, 8), dtype=np.uint8), 0)
     with pytest.raises(TypeError, match="contiguous arrays of int64"):
         Rows([(table, one.astype(np.int32), one)])
