@@ -30,7 +30,7 @@ from stoker.doctor.probe_batches import WarmCost, probe_warm
 from stoker.doctor.probe_build import Built, Fetched, build_units, fetch_units, tables_of
 from stoker.doctor.probe_copy import CopyCost, has_cuda, probe_copy
 from stoker.doctor.probe_fetch import FetchCost, probe_local, probe_remote
-from stoker.doctor.probe_sharing import Deduplicated, keep_shared
+from stoker.doctor.probe_sharing import RepeatedFields, keep_shared
 from stoker.doctor.probe_step import StepCost, probe_step, rate_in_ram
 from stoker.doctor.results import SOURCE, TENSORS, DoctorResult, Rate, StepFacts, Verified
 from stoker.doctor.runs import Sample, warm_loader
@@ -382,7 +382,7 @@ class _Examination:
         self._clock.say("copying alone, from pinned and pageable memory")
         return probe_copy(int(tensor_bytes * self._settings.batch_size))
 
-    def _sharing(self, sample: Sample, facts: RowFacts, scratch: Path) -> Deduplicated | None:
+    def _sharing(self, sample: Sample, facts: RowFacts, scratch: Path) -> RepeatedFields | None:
         if facts.repeated_share < MUCH:
             return None
         self._clock.say("filling a cache of shared features")

@@ -13,7 +13,7 @@ from stoker.plan.sharing import SharingFound, find_sharing
 
 
 @dataclass(frozen=True, kw_only=True)
-class Deduplicated:
+class RepeatedFields:
     """The sample with what repeats in it kept once.
 
     Attributes:
@@ -25,7 +25,7 @@ class Deduplicated:
     how: str
 
 
-def keep_shared(sample: Sample, folder: Path, *, num_threads: int) -> Deduplicated | None:
+def keep_shared(sample: Sample, folder: Path, *, num_threads: int) -> RepeatedFields | None:
     """Build the warm chunks of a sample once more, features that repeat kept once; None where none are worth it.
 
     Args:
@@ -43,7 +43,7 @@ def keep_shared(sample: Sample, folder: Path, *, num_threads: int) -> Deduplicat
         fill_cache(SampledDataset(catalogue, sample.warm_units), folder, num_threads=num_threads)
     except StokerError:  # what can be built as it is, and not so, is no advice
         return None
-    return Deduplicated(sample=replace(sample, catalogue=catalogue, warm=folder), how=_how(found))
+    return RepeatedFields(sample=replace(sample, catalogue=catalogue, warm=folder), how=_how(found))
 
 
 def _how(found: SharingFound) -> str:
