@@ -23,7 +23,7 @@ def machine() -> dict[str, str]:
 def versions() -> dict[str, str]:
     """Return the versions of what did the work."""
     found = {"python": platform.python_version()}
-    for name in ("stoker", "numpy", "pyarrow", "numba", "torch"):
+    for name in ("stoker", "numpy", "pyarrow", "torch"):
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:

@@ -23,7 +23,7 @@ import stoker
 from tests.integrations.loops import KINDS, NUM_EPOCHS, OPTIONS, WAYS
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "frameworks.md"
+PAGE = ROOT / "docs" / "how-to" / "frameworks.md"
 MODULES = {"plain": "torchdata", "lightning": "lightning", "transformers": "transformers", "accelerate": "accelerate"}
 NAMES = {
     "plain": "a loop of your own, DDP",
