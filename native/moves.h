@@ -36,6 +36,7 @@ STOKER_INLINE void prefetch(const void* pointer) {
 
 template <bool kNearest>
 STOKER_INLINE void prefetch_lines(const uint8_t* line, const uint8_t* end) {
+#pragma GCC unroll 8
   for (; line < end; line += kLineBytes) prefetch<kNearest>(line);
 }
 
@@ -63,20 +64,36 @@ inline const int kRegisterBytes = [] {
 }();
 #endif
 
+#if defined(__x86_64__)
+// Moves what a register holds past the caches, from `in` (%0) to `out` (%1).
+#define STOKER_STREAM(at, reg) "vmovups " #at "(%0), %%" #reg "\n\tvmovntps %%" #reg ", " #at "(%1)\n\t"
+#endif
+
 // Copies whole lines past the caches; `out` begins on a line. Nobody may rely on them before `fence`.
 //
-// A line at a time where a register holds one: 2,560 bytes take 230 nanoseconds so, 400 by 16 bytes each. In assembly,
-// since no compiler offers the wide moves to code that is compiled for several levels at once.
+// Eight moves of the widest registers at a time: records of 640 bytes, two threads of an EPYC (Zen 4), take 60
+// nanoseconds so, 83 one move at a time, and 115 by 16 bytes each. In assembly, since no compiler offers the wide moves
+// to code that is compiled for several levels at once.
 STOKER_INLINE void stream_lines(uint8_t* out, const uint8_t* in, size_t num_lines) {
 #if defined(__x86_64__)
   const uint8_t* end = in + num_lines * kLineBytes;
   if (kRegisterBytes == 64) {
+    for (; end - in >= 512; in += 512, out += 512) {
+      asm volatile(STOKER_STREAM(0, zmm0) STOKER_STREAM(64, zmm0) STOKER_STREAM(128, zmm0) STOKER_STREAM(192, zmm0)
+                       STOKER_STREAM(256, zmm0) STOKER_STREAM(320, zmm0) STOKER_STREAM(384, zmm0) STOKER_STREAM(448, zmm0)
+                   : : "r"(in), "r"(out) : "xmm0", "memory");
+    }
     for (; in != end; in += 64, out += 64) {
-      asm volatile("vmovdqu64 (%0), %%zmm0\n\tvmovntdq %%zmm0, (%1)" : : "r"(in), "r"(out) : "xmm0", "memory");
+      asm volatile(STOKER_STREAM(0, zmm0) : : "r"(in), "r"(out) : "xmm0", "memory");
     }
   } else if (kRegisterBytes == 32) {
-    for (; in != end; in += 32, out += 32) {
-      asm volatile("vmovdqu (%0), %%ymm0\n\tvmovntdq %%ymm0, (%1)" : : "r"(in), "r"(out) : "xmm0", "memory");
+    for (; end - in >= 256; in += 256, out += 256) {
+      asm volatile(STOKER_STREAM(0, ymm0) STOKER_STREAM(32, ymm0) STOKER_STREAM(64, ymm0) STOKER_STREAM(96, ymm0)
+                       STOKER_STREAM(128, ymm0) STOKER_STREAM(160, ymm0) STOKER_STREAM(192, ymm0) STOKER_STREAM(224, ymm0)
+                   : : "r"(in), "r"(out) : "xmm0", "memory");
+    }
+    for (; in != end; in += 64, out += 64) {
+      asm volatile(STOKER_STREAM(0, ymm0) STOKER_STREAM(32, ymm0) : : "r"(in), "r"(out) : "xmm0", "memory");
     }
   } else {
     for (; in != end; in += 16, out += 16) {
