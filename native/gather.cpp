@@ -215,6 +215,13 @@ STOKER_INLINE void go_through(const Part& part, RecordTarget target, Places to, 
   if (kMove == Move::kStream) fence();
 }
 
+template <typename Beside>
+STOKER_INLINE void go_through(const Part& part, RecordTarget target, Places to, Move move, Beside beside) {
+  if (move == Move::kStream) return go_through<Move::kStream>(part, target, to, beside);
+  if (move == Move::kLines) return go_through<Move::kLines>(part, target, to, beside);
+  go_through<Move::kAny>(part, target, to, beside);
+}
+
 // Reads what lies beside records alone.
 template <typename Beside>
 STOKER_INLINE void go_through(size_t num, Beside beside) {
@@ -228,30 +235,22 @@ STOKER_INLINE void go_through(size_t num, Beside beside) {
 
 STOKER_VERSIONS
 void take(const Part& part, RecordTarget target, Places to, Move move) {
-  if (move == Move::kStream) return go_through<Move::kStream>(part, target, to, Nothing{});
-  if (move == Move::kLines) return go_through<Move::kLines>(part, target, to, Nothing{});
-  go_through<Move::kAny>(part, target, to, Nothing{});
+  go_through(part, target, to, move, Nothing{});
 }
 
 STOKER_VERSIONS
 void take_with_runs(const Part& part, RecordTarget target, Places to, Move move, Runs runs) {
-  if (move == Move::kStream) return go_through<Move::kStream>(part, target, to, runs);
-  if (move == Move::kLines) return go_through<Move::kLines>(part, target, to, runs);
-  go_through<Move::kAny>(part, target, to, runs);
+  go_through(part, target, to, move, runs);
 }
 
 STOKER_VERSIONS
 void take_with_strips(const Part& part, RecordTarget target, Places to, Move move, Strips strips) {
-  if (move == Move::kStream) return go_through<Move::kStream>(part, target, to, strips);
-  if (move == Move::kLines) return go_through<Move::kLines>(part, target, to, strips);
-  go_through<Move::kAny>(part, target, to, strips);
+  go_through(part, target, to, move, strips);
 }
 
 STOKER_VERSIONS
 void take_with_field(const Part& part, RecordTarget target, Places to, Move move, Apart apart) {
-  if (move == Move::kStream) return go_through<Move::kStream>(part, target, to, apart);
-  if (move == Move::kLines) return go_through<Move::kLines>(part, target, to, apart);
-  go_through<Move::kAny>(part, target, to, apart);
+  go_through(part, target, to, move, apart);
 }
 
 STOKER_VERSIONS

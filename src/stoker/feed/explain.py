@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from stoker.errors import printable
 from stoker.feed.units.expand import Units
+from stoker.offsets import Int64
 from stoker.order.epoch import Order
-from stoker.order.plain import Int64
 from stoker.order.samples import samples_of
 from stoker.order.shard import RankShare
 from stoker.order.steps import Steps

@@ -7,10 +7,9 @@ import numpy as np
 from stoker.feed.explain import Explanation, SourceRows, Use, chunk_of_row, explain, locate_rows
 from stoker.feed.orders import Orders
 from stoker.feed.sets import Sets
-from stoker.offsets import offsets_of, ranges
+from stoker.offsets import Int64, offsets_of, ranges
 from stoker.order.epoch import Order
 from stoker.order.mixture import MixtureOrder
-from stoker.order.plain import Int64
 from stoker.order.samples import Samples, samples_of
 from stoker.order.shard import RankShare
 from stoker.order.steps import Steps

@@ -19,9 +19,8 @@ from stoker.feed.units.make import Gathered, Maker, UnitPart, rows_made
 from stoker.gather.assemble import Assembled, Part, assemble
 from stoker.gather.buffers import BufferPool
 from stoker.gather.together import side_by_side
-from stoker.offsets import offsets_of
+from stoker.offsets import Int64, offsets_of
 from stoker.offsets import ranges as spread
-from stoker.order.plain import Int64
 from stoker.order.steps import Slice
 from stoker.trace.stages import Stages
 

@@ -21,7 +21,7 @@ from stoker.cache.threads import AdaptivePool
 from stoker.feed.fill import Filling
 from stoker.feed.open_dataset import ChunkCounts, FirstChunks, OpenDataset, open_dataset
 from stoker.feed.temporary import TemporaryFolder
-from stoker.order.plain import Int64
+from stoker.offsets import Int64
 from stoker.source.dataset import Dataset
 from stoker.source.mixture import Mixture
 from stoker.source.units.asked import Asked

@@ -13,9 +13,9 @@ import numpy as np
 from stoker.feed.sets import Sets, segments_of
 from stoker.feed.units.expand import Units, units_of
 from stoker.feed.units.report import UnitsReport, report_on
+from stoker.offsets import Int64
 from stoker.order.epoch import EpochOrder, Order
 from stoker.order.mixture import MixtureEpoch, MixtureOrder, component_seed
-from stoker.order.plain import Int64
 from stoker.order.position import Position
 from stoker.source.units.asked import Asked, Grouped, NGram, Weighted
 

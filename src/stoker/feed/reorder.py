@@ -15,8 +15,7 @@ from stoker.feed.units.make import Made, Shaping
 from stoker.gather.assemble import Assembled
 from stoker.gather.buffers import BufferPool
 from stoker.gather.lists import reordered_lists, reordered_records
-from stoker.offsets import offsets_of, ranges
-from stoker.order.plain import Int64
+from stoker.offsets import Int64, offsets_of, ranges
 from stoker.spec import Array, Arrays, Ragged
 
 

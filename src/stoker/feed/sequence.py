@@ -10,7 +10,7 @@ import numpy as np
 
 from stoker.arguments import explain_arguments, integer, names
 from stoker.feed.shard import place_in_mesh
-from stoker.order.plain import Int64
+from stoker.offsets import Int64
 from stoker.spec import Entry, Spec
 
 Layout = Literal["contiguous", "zigzag"]

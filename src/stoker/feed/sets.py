@@ -12,9 +12,9 @@ import numpy as np
 
 from stoker.feed.units.expand import units_of
 from stoker.identity import fingerprint
+from stoker.offsets import Int64
 from stoker.order import position
 from stoker.order.contents import Contents, OpenFiles, describe, layouts_of
-from stoker.order.plain import Int64
 from stoker.order.position import Mixing
 from stoker.source.catalogue import Catalogue
 from stoker.source.dataset import Dataset

@@ -19,9 +19,9 @@ from typing import Protocol, TypeAlias
 from stoker._native import WindowOrder
 from stoker.feed.units.expand import Units
 from stoker.feed.units.make import UnitPart
+from stoker.offsets import Int64
 from stoker.order.epoch import EpochOrder, Located
 from stoker.order.mixture import MixtureEpoch
-from stoker.order.plain import Int64
 from stoker.windows.in_use import Windows
 from stoker.windows.window import Window
 

@@ -20,8 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker.identity import fingerprint
-from stoker.offsets import UInt64
-from stoker.order.plain import Int64
+from stoker.offsets import Int64, UInt64
 from stoker.words import count_text, some_of
 
 _NAME_BYTES, _LAYOUT_BYTES = 5, 3

@@ -18,7 +18,7 @@ import numpy as np
 
 from stoker._native import Draws as NativeDraws
 from stoker.identity import order_key
-from stoker.order.plain import Int64
+from stoker.offsets import Int64
 
 
 class Draws:

@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from stoker._native import WindowOrder, unpermute
 from stoker.identity import order_key
+from stoker.offsets import Int64
 from stoker.order.permute import MAX_SIZE, as_index, permute
-from stoker.order.plain import Int64
 
 # Stretches of the guide per slot: with 4, three positions out of four need no comparison at all.
 _STRETCHES_PER_SLOT = 4

@@ -20,9 +20,9 @@ import numpy.typing as npt
 
 from stoker._native import mix_blocks
 from stoker.identity import order_key
+from stoker.offsets import Int64
 from stoker.order.epoch import EpochOrder, Order
 from stoker.order.permute import MAX_SIZE
-from stoker.order.plain import Int64
 
 Until = Literal["first", "last"]
 

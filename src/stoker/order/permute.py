@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from stoker._native import permute as permute_into
 from stoker._native import unpermute as unpermute_into
-from stoker.order.plain import Int64
+from stoker.offsets import Int64
 
 # Beyond, the doubled domain of the walk would not fit a signed 64-bit index.
 MAX_SIZE = 1 << 62

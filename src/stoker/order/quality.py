@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from stoker.offsets import Int64
 from stoker.order.epoch import Order
 from stoker.order.mixture import MixtureOrder
-from stoker.order.plain import Int64
 from stoker.order.samples import Samples, samples_of
 from stoker.order.steps import Steps
 

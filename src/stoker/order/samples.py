@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from stoker.offsets import Int64
 from stoker.order.epoch import EpochOrder
 from stoker.order.mixture import MixtureEpoch
-from stoker.order.plain import Int64
 from stoker.order.shard import RankShare
 from stoker.order.steps import Steps
 

@@ -15,7 +15,7 @@ from stoker.cache.store import Store
 from stoker.feed.mixing import window_chunks
 from stoker.feed.open_dataset import makes_tokens
 from stoker.feed.orders import Orders
-from stoker.order.plain import Int64
+from stoker.offsets import Int64
 from stoker.source.catalogue import Catalogue
 from stoker.source.columns import plan_spec
 from stoker.source.dataset import Dataset

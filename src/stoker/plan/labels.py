@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from stoker.errors import FieldError
 from stoker.feed.orders import Orders
 from stoker.feed.units.expand import Units
+from stoker.offsets import Int64
 from stoker.order.epoch import Order
-from stoker.order.plain import Int64
 from stoker.order.quality import Quality, quality
 from stoker.plan.known import Known, naming
 from stoker.source.catalogue import Catalogue

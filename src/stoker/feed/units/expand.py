@@ -8,9 +8,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from stoker.offsets import offsets_of, ranges
+from stoker.offsets import Int64, offsets_of, ranges
 from stoker.order.draws import Draws
-from stoker.order.plain import Int64
 from stoker.source.units.asked import Asked, Grouped, NGram, Pack, Weighted
 from stoker.source.units.index import Index
 

@@ -17,9 +17,8 @@ from stoker.gather.assemble import Assembled, Once, Part, assemble, lists_betwee
 from stoker.gather.borders import borders_of
 from stoker.gather.buffers import BufferPool
 from stoker.gather.together import Groups, Together, side_by_side
-from stoker.offsets import offsets_of
+from stoker.offsets import Int64, offsets_of
 from stoker.order.epoch import Located
-from stoker.order.plain import Int64
 from stoker.source.units.asked import Asked, Grouped, NGram, Pack
 from stoker.spec import Array, Arrays, Entry, Ragged, Spec
 from stoker.windows.window import Window

@@ -13,8 +13,7 @@ from stoker.errors import FieldMismatchError
 from stoker.feed.units.expand import Segments
 from stoker.gather.borders import Borders
 from stoker.gather.buffers import BufferPool
-from stoker.offsets import Int32
-from stoker.order.plain import Int64
+from stoker.offsets import Int32, Int64
 from stoker.source.units.asked import Pack
 from stoker.spec import Array, Entry
 from stoker.windows.window import Window
