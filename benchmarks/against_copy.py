@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.measure import Answer, compare, rate_of, skip_an_epoch
 from stoker import Dataset, Pack
-from stoker.spec import Ragged
+from stoker.fields.spec import Ragged
 
 # A copy this large lies in no cache.
 COPY_BYTES = 256 << 20

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measure import Answer
-from stoker.machine import machine, versions
+from stoker.host.machine import machine, versions
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -11,7 +11,7 @@ from benchmarks.measure import Answer, compare, rate_of, skip_an_epoch
 from benchmarks.warm_gather import BATCH_SIZE, STACKED
 from stoker import Dataset, Loader
 from stoker.demo.data import DemoData
-from stoker.windows.resident import cached_bytes
+from stoker.loader.windows.resident import cached_bytes
 
 # Windows of an epoch.
 NUM_WINDOWS = 10

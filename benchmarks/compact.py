@@ -8,9 +8,9 @@ from typing import Any
 from benchmarks.measure import Answer, compare, rows_rate
 from benchmarks.warm_gather import BATCH_SIZE, RAGGED
 from stoker import Dataset, Field, Loader
-from stoker.compact import Scaled
 from stoker.demo.data import DemoData
 from stoker.demo.ranking import column_names
+from stoker.fields.compact import Scaled
 
 # Every id of the data fits 32 bits; dense features lie between -10 and 10.
 FORMS: dict[str, Any] = {"float16": "float16", "bfloat16": "bfloat16", "8 bits of a range": Scaled(-10, 10)}

@@ -26,7 +26,7 @@ from stoker.doctor.results import DoctorResult
 from stoker.doctor.settings import DoctorSettings
 from stoker.doctor.step import TimedStep
 from stoker.doctor.verify import TODAY
-from stoker.source.find_storage import storage_for
+from stoker.storage.find_storage import storage_for
 
 BUDGET_S = 60.0
 _RANK_BUDGET_S = 20.0

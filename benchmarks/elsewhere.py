@@ -14,14 +14,14 @@ from typing import Any
 from benchmarks.measure import Result, in_a_new_process
 from benchmarks.planted import Case
 from stoker import Dataset, Loader
+from stoker.dataset.catalogue import Catalogue
 from stoker.doctor.fill import fill_cache
 from stoker.doctor.results import DoctorResult, Verified
 from stoker.doctor.runs import Sample, run_tensors
 from stoker.doctor.sampled import SampledDataset, spread_units
 from stoker.doctor.settings import DoctorSettings
 from stoker.doctor.whole import Listener, Whole, built_rate, run_whole, stall_share, steady_rate
-from stoker.source.catalogue import Catalogue
-from stoker.windows.in_use import num_windows_ahead
+from stoker.loader.windows.in_use import num_windows_ahead
 
 _SECONDS, _BEGIN_S, _CLIMB_S = 6.0, 1.0, 12.0
 _NUM_UNITS, _WINDOW, _SPARE = 64, 64, 1.2

@@ -33,7 +33,7 @@ from benchmarks.workloads import (
 from stoker import Dataset, Field, Loader
 from stoker.demo.data import DemoData
 from stoker.demo.ranking import COUNTRIES, column_names
-from stoker.machine import num_cores
+from stoker.host.machine import num_cores
 
 BATCH_SIZE = 4096
 RANKING = {

@@ -26,7 +26,7 @@ from benchmarks.measure import Answer, compare
 from benchmarks.warm_gather import BATCH_SIZE, fixed_width
 from stoker import Loader
 from stoker.demo.data import DemoData
-from stoker.machine import num_cores
+from stoker.host.machine import num_cores
 
 _COUNTING_S = 1.0
 _COPY_BYTES = 64 << 20

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from benchmarks.measure import Answer, in_a_new_process
 from stoker import Dataset, Loader
 from stoker.demo.data import DemoData
-from stoker.feed.gathering import TOGETHER_BYTES
-from stoker.spec import Arrays
+from stoker.fields.spec import Arrays
+from stoker.loader.gathering import TOGETHER_BYTES
 
 BATCH_SIZE = 4_096
 NUM_EPOCHS = 50

@@ -26,8 +26,8 @@ from benchmarks.measure import Answer
 from stoker import Dataset, Loader
 from stoker.cli import main as stoker_command
 from stoker.demo.data import DemoData
-from stoker.order import Order, permute
-from stoker.order.mixture import MixtureOrder
+from stoker.sampling import Order, permute
+from stoker.sampling.mixture import MixtureOrder
 
 BATCH_SIZE = 4096
 PROMISED_NS = 50

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stoker import Dataset, Field
-from stoker.source.storage import BytesLike, Storage
+from stoker.storage.storage import BytesLike, Storage
 from stoker.testing import MemoryStorage, SlowStorage
 
 NUM_FLOATS = 24

@@ -13,7 +13,7 @@ from typing import Any, Self
 from benchmarks.measure import Answer
 from stoker import Dataset, Loader, Trace
 from stoker.demo.data import DemoData
-from stoker.trace.stages import Stages, Subject
+from stoker.metrics.stages import Stages, Subject
 
 # Small batches: the less a step costs besides, the plainer the difference.
 BATCH_SIZE = 32
@@ -135,7 +135,7 @@ def _cost_of_a_look(loader: Loader) -> float:
     """Return what the status file costs once a second: its processor time."""
     from tempfile import TemporaryDirectory
 
-    from stoker.trace.status import About, ShownLoader, StatusWriter
+    from stoker.metrics.status import About, ShownLoader, StatusWriter
 
     stages = Stages()
     about = About(dataset="data", rank=0, world_size=1, global_batch_size=BATCH_SIZE)

@@ -6,7 +6,7 @@ from typing import Any
 
 import griffe
 
-from stoker.feed.config import DEFAULTS
+from stoker.loader.config import DEFAULTS
 
 
 class LoaderSignatures(griffe.UnpackTypedDictExtension):

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from hypothesis import strategies as st
 
-from stoker.order.contents import Contents
+from stoker.sampling.contents import Contents
 from stoker.testing import example_table, write_example
 
 sample_table = example_table

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 import stoker
-from stoker.source.schema import flatten
+from stoker.parquet.schema import flatten
 
 
 def rows_of(source, *, cache=None, **options):

@@ -15,13 +15,13 @@ def test_it_counts_and_finds_what_a_repository_has(tmp_path):
         tmp_path,
         {
             "src/stoker/__init__.py": '__all__ = ["Loader"]\n',
-            "src/stoker/feed/loader.py": f"class Loader:\n    def __init__(self, {eleven}):\n        Part()\n",
-            "src/stoker/feed/part.py": "class Part:\n    pass\n\n\ndef left():\n    return Part()\n",
-            "src/stoker/order/part.py": "_X = 1\n_Y = 2\n\n\nclass Part:\n    def told(self):\n        return _X\n",
+            "src/stoker/loader/loader.py": f"class Loader:\n    def __init__(self, {eleven}):\n        Part()\n",
+            "src/stoker/loader/part.py": "class Part:\n    pass\n\n\ndef left():\n    return Part()\n",
+            "src/stoker/sampling/part.py": "_X = 1\n_Y = 2\n\n\nclass Part:\n    def told(self):\n        return _X\n",
             "native/gather.cpp": "struct Batch {\n};\nstruct Later;\n",
             "native/tests/gather_test.cpp": "int main() {}\n",
             "tests/test_loader.py": "from stoker import Loader\n\nLoader().spec\n",
-            "tests/test_part.py": "from stoker.feed.part import left\n\nleft()\n",
+            "tests/test_part.py": "from stoker.loader.part import left\n\nleft()\n",
             "tests/laws/test_inside.py": "import stoker\n\nstoker.Loader()._opened\n",
             "docs/parts.md": "`told` says it.\n",
         },
@@ -30,8 +30,8 @@ def test_it_counts_and_finds_what_a_repository_has(tmp_path):
     assert house.public_names == ["Loader"]
     assert {room: sum(file.num_lines for file in files) for room, files in house.rooms.items()} == {
         "modules beside them": 1,
-        "feed/": 9,
-        "order/": 7,
+        "loader/": 9,
+        "sampling/": 7,
         "native": 3,
         "native tests": 1,
         "tests/": 9,
@@ -43,10 +43,10 @@ def test_it_counts_and_finds_what_a_repository_has(tmp_path):
         (["Part"], ["Part.told"]),
     ]
     assert [file.classes for file in house.native] == [["Batch"], []]
-    assert house.many_parameters == [(9, "src/stoker/feed/loader.py:2 Loader.__init__")]
-    assert house.twice["classes"] == {"Part": ["src/stoker/feed/part.py", "src/stoker/order/part.py"]}
+    assert house.many_parameters == [(9, "src/stoker/loader/loader.py:2 Loader.__init__")]
+    assert house.twice["classes"] == {"Part": ["src/stoker/loader/part.py", "src/stoker/sampling/part.py"]}
     assert not any(names for kind, names in house.twice.items() if kind != "classes")
-    assert house.only_for_tests == ["src/stoker/feed/part.py:5 left", "src/stoker/order/part.py:2 _Y"]
+    assert house.only_for_tests == ["src/stoker/loader/part.py:5 left", "src/stoker/sampling/part.py:2 _Y"]
     assert [str(file) for file in house.tests_by_public_names] == ["tests/test_loader.py"]
     assert house.long_functions == []
 

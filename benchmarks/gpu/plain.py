@@ -15,8 +15,8 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from stoker.demo.ranking import COUNTRIES
-from stoker.machine import num_cores
-from stoker.spec import Ragged
+from stoker.fields.spec import Ragged
+from stoker.host.machine import num_cores
 
 Batch = dict[str, Any]
 _LISTS = ("clicked_items", "viewed_categories")

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from benchmarks.rivals.contestants import OURS
 from benchmarks.rivals.outcome import Outcome
-from stoker.machine import machine
+from stoker.host.machine import machine
 
 RESULTS = Path(__file__).parents[1] / "results"
 _HEADINGS = ("loader", "rows/s warm", "ours is", "rows/s cold", "first batch", "memory", "rows", "columns")

@@ -4,7 +4,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stoker.compact import Scaled
+    from stoker.dataset.dataset import Dataset
+    from stoker.dataset.mixture import Mixture
+    from stoker.dataset.units.asked import NGram, Pack
+    from stoker.dataset.vocabulary import Vocabulary
     from stoker.doctor.watch import Watched, WatchReport, watch
     from stoker.errors import (
         CacheError,
@@ -19,17 +22,14 @@ if TYPE_CHECKING:
         StokerError,
         TransformError,
     )
-    from stoker.feed.augmenting import SampleGenerator
-    from stoker.feed.loader import Loader
-    from stoker.feed.sequence import SequenceShard
-    from stoker.feed.shard import Shard
-    from stoker.source.dataset import Dataset
-    from stoker.source.mixture import Mixture
-    from stoker.source.units.asked import NGram, Pack
-    from stoker.source.vocabulary import Vocabulary
-    from stoker.spec import Deduplicated, Entry, Field, Ragged, Spec
-    from stoker.trace.record import Trace
-    from stoker.trace.stats import LoaderStats
+    from stoker.fields.compact import Scaled
+    from stoker.fields.spec import Deduplicated, Entry, Field, Ragged, Spec
+    from stoker.loader.augmenting import SampleGenerator
+    from stoker.loader.loader import Loader
+    from stoker.loader.sequence import SequenceShard
+    from stoker.loader.shard import Shard
+    from stoker.metrics.record import Trace
+    from stoker.metrics.stats import LoaderStats
 
 __version__ = "0.1.0"
 
@@ -70,7 +70,7 @@ __all__ = [
 # Names are looked up where they live when they are first used: `import stoker` costs a millisecond, and what is not
 # used, pyarrow's parts among it, is never loaded.
 _HOMES = {
-    "stoker.compact": ("Scaled",),
+    "stoker.fields.compact": ("Scaled",),
     "stoker.doctor.watch": (
         "Watched",
         "WatchReport",
@@ -89,26 +89,26 @@ _HOMES = {
         "StokerError",
         "TransformError",
     ),
-    "stoker.feed.augmenting": ("SampleGenerator",),
-    "stoker.feed.loader": ("Loader",),
-    "stoker.feed.sequence": ("SequenceShard",),
-    "stoker.feed.shard": ("Shard",),
-    "stoker.source.dataset": ("Dataset",),
-    "stoker.source.mixture": ("Mixture",),
-    "stoker.source.units.asked": (
+    "stoker.loader.augmenting": ("SampleGenerator",),
+    "stoker.loader.loader": ("Loader",),
+    "stoker.loader.sequence": ("SequenceShard",),
+    "stoker.loader.shard": ("Shard",),
+    "stoker.dataset.dataset": ("Dataset",),
+    "stoker.dataset.mixture": ("Mixture",),
+    "stoker.dataset.units.asked": (
         "NGram",
         "Pack",
     ),
-    "stoker.source.vocabulary": ("Vocabulary",),
-    "stoker.spec": (
+    "stoker.dataset.vocabulary": ("Vocabulary",),
+    "stoker.fields.spec": (
         "Deduplicated",
         "Entry",
         "Field",
         "Ragged",
         "Spec",
     ),
-    "stoker.trace.record": ("Trace",),
-    "stoker.trace.stats": ("LoaderStats",),
+    "stoker.metrics.record": ("Trace",),
+    "stoker.metrics.stats": ("LoaderStats",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stoker.errors import SourceError, SourceMissingError
-from stoker.source.storage import BytesLike, ObjectInfo, Storage
+from stoker.storage.storage import BytesLike, ObjectInfo, Storage
 
 # A transfer holds the link for this long at a time, then the others have their turn: short enough to share fairly,
 # long enough that a wait is not mostly overhead.

@@ -12,7 +12,7 @@ from tests.unit.cache.chunk_files import read_arrays
 import stoker
 from stoker.cache.builder import Builder
 from stoker.cache.store import Store
-from stoker.spec import Ragged
+from stoker.fields.spec import Ragged
 
 _MARKS = "STOKER_TEST_MARKS"
 

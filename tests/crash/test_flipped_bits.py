@@ -12,7 +12,7 @@ from tests.unit.cache.samples import arrays_of, entry, key, same_fields
 from stoker.cache.format import read_header
 from stoker.cache.store import Store
 from stoker.errors import ChunkCorruptError
-from stoker.spec import Spec
+from stoker.fields.spec import Spec
 
 # Lists in strips, and lists that lie apart.
 SPEC = Spec((*samples.SPEC, entry("near", "int16", num_levels=1)))

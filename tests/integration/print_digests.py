@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 
 import stoker
-from stoker.identity import order_key
-from stoker.order import Order, permute, unpermute
-from stoker.order.mixture import MixtureOrder
+from stoker.hashing import order_key
+from stoker.sampling import Order, permute, unpermute
+from stoker.sampling.mixture import MixtureOrder
 
 ROOT = Path(__file__).resolve().parents[2]
 

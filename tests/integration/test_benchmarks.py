@@ -184,7 +184,7 @@ def test_the_question_about_memory_is_answered(tmp_path, monkeypatch):
 def test_the_question_about_a_cold_disk_is_answered(tmp_path, monkeypatch):
     from benchmarks import cold_disk
 
-    from stoker.windows import standing
+    from stoker.loader.windows import standing
 
     monkeypatch.setattr(cold_disk, "CHUNK_BYTES", 256 << 10)
     monkeypatch.setattr(standing, "MAX_CHUNKS", 0)  # chunks as small as these would stay mapped

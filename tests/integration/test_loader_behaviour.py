@@ -20,7 +20,7 @@ import pytest
 from tests.strategies import check_samples, sample_table, write_files
 
 import stoker
-from stoker.feed.delivery import NumpyDelivery
+from stoker.loader.delivery import NumpyDelivery
 from stoker.testing import MemoryStorage, write_parquet
 
 NUM_ROWS = 600

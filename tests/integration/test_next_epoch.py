@@ -10,8 +10,8 @@ import pytest
 from tests.strategies import write_files
 
 import stoker
-from stoker.feed.next_epoch import NextEpoch
-from stoker.feed.streams import Mapped
+from stoker.loader.next_epoch import NextEpoch
+from stoker.loader.streams import Mapped
 
 NUM_ROWS = 600
 PREFETCH = 4
@@ -74,7 +74,7 @@ def test_epochs_that_follow_each_other_are_begun_ahead_from_the_third_on(dataset
 def test_the_batches_of_two_epochs_are_never_more_than_one_may_have_ahead(dataset, monkeypatch):
     made, handed, most = itertools.count(1), itertools.count(1), []
     num_handed = 0
-    prepare, deliver = stoker.feed.delivery.NumpyDelivery.prepare, stoker.feed.delivery.NumpyDelivery.deliver
+    prepare, deliver = stoker.loader.delivery.NumpyDelivery.prepare, stoker.loader.delivery.NumpyDelivery.deliver
 
     def prepared(self, made_now, leaving):
         most.append(next(made) - num_handed)
@@ -85,8 +85,8 @@ def test_the_batches_of_two_epochs_are_never_more_than_one_may_have_ahead(datase
         num_handed = next(handed)
         return deliver(self, content)
 
-    monkeypatch.setattr(stoker.feed.delivery.NumpyDelivery, "prepare", prepared)
-    monkeypatch.setattr(stoker.feed.delivery.NumpyDelivery, "deliver", handed_over)
+    monkeypatch.setattr(stoker.loader.delivery.NumpyDelivery, "prepare", prepared)
+    monkeypatch.setattr(stoker.loader.delivery.NumpyDelivery, "deliver", handed_over)
     with loader_of(dataset) as loader:
         for _ in range(5):
             for _batch in loader:
@@ -114,7 +114,7 @@ def test_no_more_windows_are_open_than_in_the_middle_of_an_epoch(dataset, monkey
                 num_open -= 1
             super().close()
 
-    monkeypatch.setattr("stoker.feed.run.Mapped", Counted)
+    monkeypatch.setattr("stoker.loader.run.Mapped", Counted)
     with loader_of(dataset, batch_size=10) as loader:  # what is ahead lies in two windows at most
         for _ in range(6):
             for _batch in loader:

@@ -15,7 +15,7 @@ from tests.strategies import write_files
 
 from stoker import Dataset, Loader
 
-prometheus = pytest.importorskip("stoker.trace.prometheus", reason="no prometheus-client", exc_type=ImportError)
+prometheus = pytest.importorskip("stoker.metrics.prometheus", reason="no prometheus-client", exc_type=ImportError)
 parser = pytest.importorskip("prometheus_client.parser", reason="no prometheus-client")
 
 

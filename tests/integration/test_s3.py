@@ -22,9 +22,9 @@ from tests.strategies import check_samples, sample_table, write_files
 
 from stoker import Dataset, Loader
 from stoker.errors import SourceChangedError, SourceError, SourceMissingError
-from stoker.source.clients import s3_arguments
-from stoker.source.find_storage import storage_for
-from stoker.source.retry import NUM_TRIES
+from stoker.storage.clients import s3_arguments
+from stoker.storage.find_storage import storage_for
+from stoker.storage.retry import NUM_TRIES
 
 pytestmark = pytest.mark.timeout(60)
 

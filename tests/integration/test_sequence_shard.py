@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import stoker
-from stoker.spec import Ragged
+from stoker.fields.spec import Ragged
 
 LENGTH = 12
 

@@ -21,9 +21,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stoker.dataset.dataset import Dataset
 from stoker.errors import FieldError, SourceChangedError, SourceError, SourceMissingError
-from stoker.source.dataset import Dataset
-from stoker.source.schema import flatten
+from stoker.parquet.schema import flatten
 from stoker.testing import FlakyStorage, MemoryStorage, write_parquet
 
 

@@ -11,8 +11,8 @@ from tests.strategies import check_samples, write_files
 torch = pytest.importorskip("torch")
 
 import stoker
-from stoker.gather import buffers
-from stoker.spec import Deduplicated, Ragged
+from stoker.fields.spec import Deduplicated, Ragged
+from stoker.loader.gather import buffers
 from stoker.torch import TorchLoader, to_nested
 
 pytestmark = pytest.mark.torch

@@ -15,8 +15,8 @@ import xxhash
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from stoker.source.columns import plan_spec, spec_of, to_arrays
-from stoker.spec import Field, Ragged
+from stoker.columns import plan_spec, spec_of, to_arrays
+from stoker.fields.spec import Field, Ragged
 
 WHERE = "lake/a.parquet row groups 0-1"
 

@@ -8,9 +8,9 @@ from tests.strategies import arrays_in
 from tests.unit.cache.samples import same
 
 import stoker
-from stoker.compact import narrow, plan_compact, widen
 from stoker.errors import FieldError
-from stoker.spec import Ragged
+from stoker.fields.compact import narrow, plan_compact, widen
+from stoker.fields.spec import Ragged
 
 KEPT = {
     "dense": "float16",

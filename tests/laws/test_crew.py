@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from stoker import Dataset, Loader, Mixture
 from stoker.cache.threads import AT_WORK, WORTH, AdaptivePool, Permit, Permits
-from stoker.feed.open_dataset import open_dataset
-from stoker.feed.open_datasets import open_datasets
+from stoker.loader.open_dataset import open_dataset
+from stoker.loader.open_datasets import open_datasets
+from stoker.metrics.stages import ignore_stage
 from stoker.testing import MemoryStorage
-from stoker.trace.stages import ignore_stage
 
 LEAST, MOST = 8, 64
 

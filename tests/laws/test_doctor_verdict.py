@@ -25,7 +25,7 @@ from stoker.doctor.costs import StageCost
 from stoker.doctor.diagnose import diagnose
 from stoker.doctor.flow import rate_of
 from stoker.doctor.whatif import faster_network, more_cores
-from stoker.windows.in_use import num_windows_ahead
+from stoker.loader.windows.in_use import num_windows_ahead
 
 # Name -> (the plan, the stages that its verdict must name). One cause each, then two at once.
 SINGLE = {

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.strategies import sample_table, write_files
 
 import stoker
-from stoker.spec import Ragged
+from stoker.fields.spec import Ragged
 from stoker.testing import MemoryStorage, write_parquet
 
 SIZES = [100, 0, 257, 64, 1, 301]

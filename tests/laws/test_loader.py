@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.strategies import check_samples, file_sizes, write_files
 
 import stoker
-from stoker.spec import Ragged
+from stoker.fields.spec import Ragged
 
 
 def flat_bytes(array) -> bytes:

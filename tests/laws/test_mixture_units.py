@@ -12,7 +12,7 @@ from tests.laws.test_units_loader import KINDS, units_in
 from tests.laws.units_data import write
 
 import stoker
-from stoker.order.mixture import component_seed
+from stoker.sampling.mixture import component_seed
 
 RUNS = {
     "web": [([(0, 5), (1, 3), (2, 9), (3, 2), (0, 1)], 8), ([(1, 7), (2, 2)], 3)],

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.order import Order, RankShare, Steps
-from stoker.order.samples import samples_of
+from stoker.sampling import Order, RankShare, Steps
+from stoker.sampling.samples import samples_of
 
 
 @st.composite

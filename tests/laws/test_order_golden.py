@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from tests.oracles import permutation as oracle
 
-from stoker.identity import order_key
-from stoker.order import Order, permute, unpermute
+from stoker.hashing import order_key
+from stoker.sampling import Order, permute, unpermute
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = json.loads((ROOT / "tests" / "golden" / "order.json").read_text())

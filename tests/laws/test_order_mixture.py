@@ -14,8 +14,8 @@ from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st
 from tests.strategies import NOTHING
 
-from stoker.order import Order, Position, RankShare, Steps
-from stoker.order.mixture import BLOCK_SIZE, MixtureOrder, mixture_counts
+from stoker.sampling import Order, Position, RankShare, Steps
+from stoker.sampling.mixture import BLOCK_SIZE, MixtureOrder, mixture_counts
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = json.loads((ROOT / "tests" / "golden" / "mixture.json").read_text())["mixtures"]

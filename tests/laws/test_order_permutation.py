@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tests.oracles import permutation as oracle
 
 from stoker import _native
-from stoker.identity import order_key
-from stoker.order import Order, permute, unpermute
-from stoker.order.epoch import Located
-from stoker.order.quality import lag_correlations, quality
+from stoker.hashing import order_key
+from stoker.sampling import Order, permute, unpermute
+from stoker.sampling.epoch import Located
+from stoker.sampling.quality import lag_correlations, quality
 
 keys = st.integers(0, 2**64 - 1)
 powers = [2**k + d for k in range(35) for d in (-1, 0, 1) if 2**k + d >= 0] + [4**k + 1 for k in range(18)]

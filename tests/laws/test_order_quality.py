@@ -7,8 +7,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from stoker.order import Order
-from stoker.order.quality import quality
+from stoker.sampling import Order
+from stoker.sampling.quality import quality
 
 # Samples, chunks they lie in, samples of a batch.
 SHAPES = [(65_536, 64, 1024), (10**6, 100, 4096), (10**7, 1000, 4096), (10**9, 100_000, 4096)]

@@ -11,8 +11,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.strategies import NOTHING
 
-from stoker.order import Order, Position, RankShare, Steps
-from stoker.order.samples import samples_of
+from stoker.sampling import Order, Position, RankShare, Steps
+from stoker.sampling.samples import samples_of
 
 remainders = st.sampled_from(["keep", "drop", "pad"])
 

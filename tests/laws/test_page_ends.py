@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import stoker
-from stoker.windows.region import CAN_MAP_SIDE_BY_SIDE, PAGE_BYTES, Region
+from stoker.loader.windows.region import CAN_MAP_SIDE_BY_SIDE, PAGE_BYTES, Region
 
 
 @pytest.mark.skipif(not CAN_MAP_SIDE_BY_SIDE, reason="files are read, not mapped")

@@ -18,14 +18,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker import _native
-from stoker.source.fetch import ByteRange
-from stoker.source.footer_numbers import Numbers, read_numbers
-from stoker.source.pages import decoded_leaves
-from stoker.source.pages.codecs import scan
-from stoker.source.pages.column import LeafStream, read_leaf
-from stoker.source.pages.leaf import known_leaves
-from stoker.source.pages.row_group import read_together
-from stoker.source.schema import Layout
+from stoker.parquet.footer_numbers import Numbers, read_numbers
+from stoker.parquet.pages import decoded_leaves
+from stoker.parquet.pages.codecs import scan
+from stoker.parquet.pages.column import LeafStream, read_leaf
+from stoker.parquet.pages.leaf import known_leaves
+from stoker.parquet.pages.row_group import read_together
+from stoker.parquet.schema import Layout
+from stoker.storage.fetch import ByteRange
 
 CODECS = {"NONE": 0, "SNAPPY": 1, "GZIP": 2, "BROTLI": 4, "ZSTD": 6, "LZ4": 7}
 NUMBERS = [

@@ -15,7 +15,7 @@ from tests.laws.test_pages import columns, same_bits
 from stoker import Dataset
 from stoker.cache.threads import Helpers, Permits
 from stoker.errors import SourceError
-from stoker.source import parts
+from stoker.parquet import parts
 from stoker.testing import MemoryStorage
 
 

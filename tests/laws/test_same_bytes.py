@@ -16,7 +16,7 @@ import pytest
 from tests.strategies import write_files
 
 import stoker
-from stoker.spec import Ragged
+from stoker.fields.spec import Ragged
 
 SIZES = [100, 0, 257, 64, 1, 178]  # 600: the last of the batches of 48 is half full
 WORLD_SIZES = [1, 2, 3, 4, 6, 7, 8, 16]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import stoker
 from stoker.cache.tables import take_rows
-from stoker.spec import Deduplicated, Ragged
+from stoker.fields.spec import Deduplicated, Ragged
 
 # A file: its runs (key, length), rows of a row group.
 files = st.lists(

@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.trace.profile import analyse, as_json, read_trace
-from stoker.trace.profile.spans import union
+from stoker.doctor.traces import analyse, as_json, read_trace
+from stoker.doctor.traces.spans import union
 
 END = 60
 KINDS = {

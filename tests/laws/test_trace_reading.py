@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker._native import parse_microseconds
+from stoker.doctor.traces import analyse, as_json, read_trace
+from stoker.doctor.traces import window as windows
 from stoker.errors import StokerError
-from stoker.trace.profile import analyse, as_json, read_trace
-from stoker.trace.profile import window as windows
 
 TEXT = st.text(max_size=12)
 NUMBER = st.one_of(st.integers(-5, 10**15), st.floats(-5, 1e12, allow_nan=False).map(lambda value: round(value, 4)))
@@ -93,7 +93,7 @@ def test_the_size_of_blocks_changes_nothing(tmp_path_factory, events, size):
             for at in range(0, len(self.content), size):
                 yield self.content[at : at + size]
 
-    from stoker.trace.profile.collect import Collector
+    from stoker.doctor.traces.collect import Collector
 
     content = json.dumps(events).encode()
     collector = Collector()

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker import Dataset, Field, FieldError, Loader
-from stoker.source.catalogue import Catalogue
+from stoker.dataset.catalogue import Catalogue
 
 KINDS = [pa.string(), pa.binary(), pa.large_string(), pa.large_binary()]
 OPTIONS = {

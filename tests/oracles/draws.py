@@ -6,7 +6,7 @@ from bisect import bisect_right
 
 from tests.oracles.permutation import draws as random_bits
 
-from stoker.identity import order_key
+from stoker.hashing import order_key
 
 BLOCK_ROWS = 32
 

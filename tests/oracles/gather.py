@@ -10,8 +10,8 @@ import numpy as np
 
 from stoker._native import Table
 from stoker.cache.tables import make_strips
-from stoker.offsets import offsets_of
-from stoker.spec import Entry, Ragged, Spec
+from stoker.fields.offsets import offsets_of
+from stoker.fields.spec import Entry, Ragged, Spec
 
 
 @dataclass

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from stoker.errors import SourceError, SourceMissingError
-from stoker.source.storage import Storage
+from stoker.storage.storage import Storage
 from stoker.testing import FlakyStorage, MemoryStorage, SlowStorage, write_parquet
 
 

@@ -10,18 +10,18 @@ from itertools import islice
 import numpy as np
 import pytest
 from tests.strategies import arrays_in, check_samples, write_files
-from tests.unit.gather.test_assemble import window_of
+from tests.unit.loader.gather.test_assemble import window_of
 
 torch = pytest.importorskip("torch")
 
 import stoker
-from stoker.feed.delivery import DeliveryForm
-from stoker.feed.loader import Loader
-from stoker.feed.units.make import rows_made
-from stoker.gather import buffers
-from stoker.gather.assemble import Part, assemble
-from stoker.gather.together import side_by_side
-from stoker.spec import Ragged
+from stoker.fields.spec import Ragged
+from stoker.loader.delivery import DeliveryForm
+from stoker.loader.gather import buffers
+from stoker.loader.gather.assemble import Part, assemble
+from stoker.loader.gather.together import side_by_side
+from stoker.loader.loader import Loader
+from stoker.loader.units.make import rows_made
 from stoker.torch import TorchLoader
 from stoker.torch.delivery import CpuDelivery, DeviceDelivery
 

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 import stoker
 from stoker.cache.tables import take_rows
-from stoker.spec import Deduplicated, Ragged
+from stoker.fields.spec import Deduplicated, Ragged
 from stoker.torch import TorchDataset, TorchLoader
 from stoker.torch.delivery import DeviceDelivery
 from stoker.torch.expand import expand_ragged, expand_rows, expanded_totals

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from stoker.gather.assemble import Assembled
-from stoker.spec import Entry, Ragged, Spec
+from stoker.fields.spec import Entry, Ragged, Spec
+from stoker.loader.gather.assemble import Assembled
 from stoker.torch import to_nested
 from stoker.torch.tensors import as_tensor, as_tensors, cut_each, fields_of, torch_dtype
 

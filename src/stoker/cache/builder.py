@@ -15,6 +15,9 @@ import pyarrow as pa
 from stoker.cache.store import Store
 from stoker.cache.threads import Helpers, Overlapped, Permit, Permits
 from stoker.cache.write import MismatchError
+from stoker.columns import Columns, Converter, Packable, num_rows, plan_spec, spec_of
+from stoker.dataset.catalogue import Catalogue
+from stoker.dataset.fragments import Fragment
 from stoker.errors import (
     CacheFullError,
     ChunkCorruptError,
@@ -23,12 +26,9 @@ from stoker.errors import (
     StokerError,
     TransformError,
 )
-from stoker.source.catalogue import Catalogue
-from stoker.source.columns import Columns, Converter, Packable, num_rows, plan_spec, spec_of
-from stoker.source.fragments import Fragment
-from stoker.source.parts import ShareOut, one_by_one
-from stoker.spec import Array, Arrays, Entry, Ragged, Spec
-from stoker.trace.stages import OnStage, ignore_stage, timed
+from stoker.fields.spec import Array, Arrays, Entry, Ragged, Spec
+from stoker.metrics.stages import OnStage, ignore_stage, timed
+from stoker.parquet.parts import ShareOut, one_by_one
 
 # How long to leave a chunk alone that another process builds. Short against building one, long against a file lookup.
 _POLL_S = 0.01

@@ -28,7 +28,7 @@ import xxhash
 
 from stoker.cache.verified import Readahead
 from stoker.errors import ChunkCorruptError
-from stoker.spec import Array, Entry, Spec
+from stoker.fields.spec import Array, Entry, Spec
 
 # Chunks are of the first version that knows what they hold: those that share nothing, and have no lists side by side,
 # are what they were before there were such things.

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Self
 
 from stoker.errors import CacheError
-from stoker.forks import open_in_forks
+from stoker.host.forks import open_in_forks
 
 _SET = getattr(fcntl, "F_OFD_SETLK", fcntl.F_SETLK)
 _SET_AND_WAIT = getattr(fcntl, "F_OFD_SETLKW", fcntl.F_SETLKW)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from stoker.cache.folder import Files
 from stoker.cache.verified import FileVersion, version_of
-from stoker.spec import Spec
+from stoker.fields.spec import Spec
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from stoker.cache.folder import NO_ROOM
 from stoker.cache.locks import Kind, Lock
 from stoker.cache.manifests import Manifest
 from stoker.errors import CacheFullError
-from stoker.spec import Spec
+from stoker.fields.spec import Spec
 
 
 class Registry:

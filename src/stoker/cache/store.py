@@ -30,9 +30,9 @@ from stoker.cache.manifests import Manifests
 from stoker.cache.registry import Registry
 from stoker.cache.verified import FileVersion, Readahead, VerifiedFiles, version_of
 from stoker.cache.write import PreparedChunk, prepare_chunk
+from stoker.columns import Packable
 from stoker.errors import CacheError, CacheFullError, ChunkCorruptError
-from stoker.source.columns import Packable
-from stoker.spec import Spec
+from stoker.fields.spec import Spec
 
 # Verified files by folder and key: which version, and its header. By process, not by store: a second loader need not
 # verify again, and parsing a header costs as much as all else about opening a chunk.

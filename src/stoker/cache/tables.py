@@ -26,10 +26,10 @@ import numpy.typing as npt
 
 from stoker._native import ListPacker, RecordPacker, mark_changes
 from stoker.cache.format import RECORDS, table_names
+from stoker.columns import BatchColumns, Packable, Pieces, Stack, in_pieces, joined
 from stoker.errors import FieldError
-from stoker.offsets import offsets_of, ranges
-from stoker.source.columns import BatchColumns, Packable, Pieces, Stack, in_pieces, joined
-from stoker.spec import Array, Entry, Ragged, Spec, run_name
+from stoker.fields.offsets import offsets_of, ranges
+from stoker.fields.spec import Array, Entry, Ragged, Spec, run_name
 
 # The lists of a row begin at a multiple of it, and are counted in it: the widest number there is.
 STRIP_UNIT_BYTES = 8

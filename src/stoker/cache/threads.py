@@ -12,7 +12,7 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Self, TypeVar
 
-from stoker.source.each import Each
+from stoker.storage.each import Each
 
 _T = TypeVar("_T")
 

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker._native import find_changed as find_changed_files
-from stoker.huge import HUGE_BYTES, bring_in
+from stoker.host.huge import HUGE_BYTES, bring_in
 
 FileVersion: TypeAlias = tuple[int, int, int]
 """Which file a chunk is: inode, time of writing in nanoseconds, size in bytes."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from stoker.cache.builder import Builder, ChunkBuilder
 from stoker.cache.store import Store
 from stoker.cache.threads import AdaptivePool
+from stoker.dataset.catalogue import Catalogue
 from stoker.errors import CacheFullError
-from stoker.source.catalogue import Catalogue
 
 # How long to leave a chunk alone that another process builds.
 _POLL_S = 0.01

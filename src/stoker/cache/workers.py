@@ -28,6 +28,9 @@ from typing import Any
 from stoker.cache.builder import Builder
 from stoker.cache.folder import Files
 from stoker.cache.store import Store
+from stoker.dataset.catalogue import Catalogue
+from stoker.dataset.dataset import Dataset
+from stoker.dataset.runs import RunRule
 from stoker.errors import (
     CacheError,
     CacheFullError,
@@ -40,11 +43,8 @@ from stoker.errors import (
     StokerError,
     TransformError,
 )
-from stoker.source.catalogue import Catalogue
-from stoker.source.dataset import Dataset
-from stoker.source.runs import RunRule
-from stoker.spec import Spec
-from stoker.trace.stages import OnStage, ignore_stage, timed
+from stoker.fields.spec import Spec
+from stoker.metrics.stages import OnStage, ignore_stage, timed
 
 # How often a parent looks for a chunk that a worker builds. Short against building one, long against a file lookup.
 _POLL_S = 0.005

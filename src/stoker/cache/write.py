@@ -29,10 +29,10 @@ from stoker.cache.format import (
     strip_names,
 )
 from stoker.cache.tables import ChunkTable, Strips, record_packer, split
+from stoker.columns import Packable, Pieces, Stack, in_pieces
 from stoker.errors import FieldError
-from stoker.huge import HUGE_BYTES
-from stoker.source.columns import Packable, Pieces, Stack, in_pieces
-from stoker.spec import CACHE_LINE_BYTES, Array, Entry, Ragged, Spec, run_name
+from stoker.fields.spec import CACHE_LINE_BYTES, Array, Entry, Ragged, Spec, run_name
+from stoker.host.huge import HUGE_BYTES
 
 # Packed, checked and written while it is in the processor's own cache. Packing records of 640 bytes: 640 KiB 13 GB/s,
 # 1.25 MiB 9, 2.5 MiB 8.5 (2 MiB of second-level cache).

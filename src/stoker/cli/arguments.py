@@ -85,7 +85,7 @@ def at_least_1(text: str) -> int:
 
 def folder(text: str) -> str:
     """Return the path of a folder of this machine."""
-    from stoker.source.urls import local_folder
+    from stoker.storage.urls import local_folder
 
     try:
         return str(local_folder(text, what="it"))

@@ -23,9 +23,9 @@ from stoker.cli.paint import make_console, print_json, print_line
 from stoker.cli.target import add_target, dataset_of, load_named
 
 if TYPE_CHECKING:
+    from stoker.dataset.dataset import Dataset
     from stoker.doctor.settings import MakeLoader
     from stoker.doctor.step import Step
-    from stoker.source.dataset import Dataset
 
 # Wide enough for its tables; in a pipe, lines of a page.
 _LOG_CELLS = 120
@@ -96,7 +96,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     from stoker.doctor.report import check_report, write_report
     from stoker.doctor.screen import print_result
     from stoker.doctor.settings import BATCH_SIZE, DoctorSettings
-    from stoker.machine import num_cores
+    from stoker.host.machine import num_cores
 
     if options.ranks is not None:
         return _compare(options, console)
@@ -188,7 +188,7 @@ def _step(options: argparse.Namespace) -> Step | None:
 
 def _make_loader(device: str | None) -> MakeLoader:
     if device is None:
-        from stoker.feed.loader import Loader
+        from stoker.loader.loader import Loader
 
         return Loader
     if importlib.util.find_spec("torch") is None:
@@ -201,13 +201,13 @@ def _make_loader(device: str | None) -> MakeLoader:
 @contextmanager
 def _demo(messages: Console) -> Iterator[Dataset]:
     """Give the demo's data set behind its link; it stays for the next time."""
+    from stoker.dataset.dataset import Dataset
     from stoker.demo.data import make_data
     from stoker.demo.link import BANDWIDTH_BYTES_S, LATENCY_S, MeteredLink
     from stoker.demo.ranking import COUNTRIES
     from stoker.demo.run import default_folder
-    from stoker.source.dataset import Dataset
-    from stoker.source.find_storage import storage_for
-    from stoker.spec import Field
+    from stoker.fields.spec import Field
+    from stoker.storage.find_storage import storage_for
 
     folder = default_folder() / "doctor"
     with messages.status("writing the demo's data, once …"):

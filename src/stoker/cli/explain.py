@@ -19,11 +19,11 @@ from stoker.cli.units import add_units, asked_of
 from stoker.words import count_text
 
 if TYPE_CHECKING:
-    from stoker.feed.explain import Explanation, SourceRow
-    from stoker.feed.orders import Orders
-    from stoker.order import Steps
+    from stoker.dataset.fragments import Fragment
+    from stoker.loader.explain import Explanation, SourceRow
+    from stoker.loader.orders import Orders
     from stoker.plan.known import Known
-    from stoker.source.fragments import Fragment
+    from stoker.sampling import Steps
 
 _SHOWN = 20
 
@@ -71,9 +71,9 @@ stoker explain data/ --find part-00012.parquet 0 4711 --batch-size 4096""",
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Explain a step, or find a row."""
-    from stoker.feed.explain_all import explain_all
-    from stoker.order import RankShare, Steps
+    from stoker.loader.explain_all import explain_all
     from stoker.plan.known import open_known, plan_orders
+    from stoker.sampling import RankShare, Steps
 
     shard = RankShare(options.rank, options.world_size)
     target, asked = target_of(options), asked_of(options)
@@ -162,7 +162,7 @@ def _common_folder(found: Explanation) -> str:
 
 
 def _as_json(found: Explanation, known: Known, steps: Steps) -> dict[str, object]:
-    from stoker.feed.sets import order_fingerprint
+    from stoker.loader.sets import order_fingerprint
 
     return {
         "fingerprint": order_fingerprint(known, known.asked),
@@ -192,7 +192,7 @@ def _sample_json(row: SourceRow, known: Known) -> dict[str, Any]:
 
 
 def _find(options: argparse.Namespace, known: Known, orders: Orders, steps: Steps, console: Console) -> int:
-    from stoker.feed.explain_all import find_all
+    from stoker.loader.explain_all import find_all
 
     url, row_group, row = options.find
     uses = find_all(

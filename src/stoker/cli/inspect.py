@@ -22,9 +22,9 @@ from stoker.cli.units import add_units, asked_of
 from stoker.words import bytes_text, count_text, plain_number, some_of
 
 if TYPE_CHECKING:
+    from stoker.columns import ColumnAnswer
+    from stoker.dataset.overview import Spread
     from stoker.plan.inspection import Inspection, MixtureInspection
-    from stoker.source.columns import ColumnAnswer
-    from stoker.source.overview import Spread
 
 # So many columns of one kind, numbered in their names, are shown as one line.
 _MIN_RUN = 3
@@ -70,8 +70,8 @@ stoker inspect train.py:dataset --cache /nvme/stoker""",
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Inspect and print."""
+    from stoker.dataset.dataset import Dataset
     from stoker.plan.inspection import inspect, inspect_mixture
-    from stoker.source.dataset import Dataset
 
     target, asked = target_of(options), asked_of(options)
     cache = Path(options.cache).expanduser() if options.cache else None

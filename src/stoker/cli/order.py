@@ -19,8 +19,8 @@ from stoker.cli.units import add_units, asked_of
 from stoker.words import count_text, plain_number
 
 if TYPE_CHECKING:
-    from stoker.order.quality import Quality, Share
-    from stoker.source.units.asked import Asked
+    from stoker.dataset.units.asked import Asked
+    from stoker.sampling.quality import Quality, Share
 
 
 def add_to(commands: Commands) -> None:
@@ -165,6 +165,6 @@ def _as_json(
 
 
 def _told(asked: Asked) -> str:
-    from stoker.source.units.asked import Weighted
+    from stoker.dataset.units.asked import Weighted
 
     return asked.told() if isinstance(asked, Weighted) else f"{asked.told()}, each by its first row"

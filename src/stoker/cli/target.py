@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, TypedDict
 from stoker.errors import StokerError
 
 if TYPE_CHECKING:
-    from stoker.source.dataset import Dataset
-    from stoker.source.mixture import Mixture
+    from stoker.dataset.dataset import Dataset
+    from stoker.dataset.mixture import Mixture
 
 # A module or a .py file, a colon, a name. A URL has "//" behind its colon.
 _NAMED = re.compile(r"(?P<module>[^:]+):(?P<name>[A-Za-z_]\w*)")
@@ -52,7 +52,7 @@ def dataset_of(options: argparse.Namespace) -> Dataset:
         ValueError: There is no such name, it is no Dataset, or options contradict it.
         StokerError: The user's module cannot be imported.
     """
-    from stoker.source.dataset import Dataset
+    from stoker.dataset.dataset import Dataset
 
     found = target_of(options)
     if not isinstance(found, Dataset):
@@ -70,8 +70,8 @@ def target_of(options: argparse.Namespace) -> Dataset | Mixture:
         ValueError: There is no such name, it is neither, or options contradict it.
         StokerError: The user's module cannot be imported.
     """
-    from stoker.source.dataset import Dataset
-    from stoker.source.mixture import Mixture
+    from stoker.dataset.dataset import Dataset
+    from stoker.dataset.mixture import Mixture
 
     if options.target.endswith(".py") and Path(options.target).is_file():
         raise ValueError(f"{options.target} is Python: name the Dataset in it, such as {options.target}:dataset")

@@ -15,8 +15,8 @@ from stoker.cli.paint import cells, make_console, print_facts, print_json, print
 from stoker.words import bar_text, bytes_text, count_text
 
 if TYPE_CHECKING:
-    from stoker.trace.profile import ProfilerTrace, Schedule, TraceResult
-    from stoker.trace.profile.result import RankResult
+    from stoker.doctor.traces import ProfilerTrace, Schedule, TraceResult
+    from stoker.doctor.traces.result import RankResult
 
 _ENDINGS = (".json", ".json.gz")
 _BAR_CELLS = 32
@@ -69,7 +69,7 @@ stoker trace rank*.json --pipeline-schedule 1f1b --pipeline-stages 4 --microbatc
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Read, analyse and print."""
-    from stoker.trace.profile import analyse, as_json
+    from stoker.doctor.traces import analyse, as_json
 
     schedule = _schedule(options)
     result = analyse(_read(_files(options.files)), schedule=schedule)
@@ -81,7 +81,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 
 def _schedule(options: argparse.Namespace) -> Schedule | None:
-    from stoker.trace.profile import Schedule
+    from stoker.doctor.traces import Schedule
 
     given = (options.pipeline_stages, options.microbatches)
     if options.pipeline_schedule is None:
@@ -114,8 +114,8 @@ def _files(names: list[str]) -> list[Path]:
 
 def _read(paths: list[Path]) -> Iterator[ProfilerTrace]:
     """Read one file after the other; one that is no trace is left out, if others are."""
+    from stoker.doctor.traces import read_trace
     from stoker.errors import StokerError
-    from stoker.trace.profile import read_trace
 
     messages = make_console(stderr=True)
     failures: list[StokerError | OSError] = []
@@ -140,7 +140,7 @@ def _read(paths: list[Path]) -> Iterator[ProfilerTrace]:
 
 
 def _print(result: TraceResult, console: Console) -> None:
-    from stoker.trace.profile.verdict import fix_of, verdict_of
+    from stoker.doctor.traces.verdict import fix_of, verdict_of
 
     print_line(console, verdict_of(result), "bold")
     advice = fix_of(result)
@@ -162,7 +162,7 @@ def _print(result: TraceResult, console: Console) -> None:
 
 
 def _print_parts(result: TraceResult, console: Console) -> None:
-    from stoker.trace.profile.verdict import percent
+    from stoker.doctor.traces.verdict import percent
 
     times = result.times
     cells_of_bar = _BAR_CELLS if console.width >= _WIDE else _SHORT_BAR_CELLS
@@ -186,7 +186,7 @@ def _print_parts(result: TraceResult, console: Console) -> None:
 
 
 def _facts(result: TraceResult) -> list[tuple[str, str | Text]]:
-    from stoker.trace.profile.verdict import duration, percent
+    from stoker.doctor.traces.verdict import duration, percent
 
     times = result.times
     facts: list[tuple[str, str | Text]] = []
@@ -215,7 +215,7 @@ def _facts(result: TraceResult) -> list[tuple[str, str | Text]]:
 
 
 def _print_ranks(result: TraceResult, console: Console) -> None:
-    from stoker.trace.profile.verdict import duration, percent
+    from stoker.doctor.traces.verdict import duration, percent
 
     is_wide = console.width >= _WIDE
     heads = ["rank", "step", "busy", "idle", "data", "launch", "sync"]
@@ -246,7 +246,7 @@ def _print_ranks(result: TraceResult, console: Console) -> None:
 
 
 def _imposed(result: TraceResult, rank: RankResult) -> str:
-    from stoker.trace.profile.verdict import duration
+    from stoker.doctor.traces.verdict import duration
 
     if rank not in result.with_device or not result.waits.num_matched:
         return "–"

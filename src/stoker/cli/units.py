@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from stoker.cli.target import load_named
 
 if TYPE_CHECKING:
-    from stoker.source.units.asked import Asked
+    from stoker.dataset.units.asked import Asked
 
 
 def add_units(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +27,7 @@ def asked_of(options: argparse.Namespace) -> Asked | None:
         TypeError: What --sequence names is neither an NGram nor a Pack.
         StokerError: The user's module cannot be imported.
     """
-    from stoker.source.units.asked import parse_asked
+    from stoker.dataset.units.asked import parse_asked
 
     group_by = None
     if options.group_by is not None:

@@ -43,7 +43,7 @@ stoker vocabulary s3://lake/2026-12/ --column word --extend word.json \\
 
 def run_vocabulary(options: argparse.Namespace, console: Console) -> int:
     """Count, write and print."""
-    from stoker.source.vocabulary import Vocabulary
+    from stoker.dataset.vocabulary import Vocabulary
 
     output = Path(options.output)
     if not output.parent.is_dir():

@@ -24,9 +24,9 @@ from stoker.words import bytes_text, count_text, duration_text
 
 if TYPE_CHECKING:
     from stoker.cache.warm import WarmProgress
-    from stoker.feed.open_dataset import OpenDataset
-    from stoker.feed.units.report import UnitsReport
-    from stoker.source.units.asked import Asked
+    from stoker.dataset.units.asked import Asked
+    from stoker.loader.open_dataset import OpenDataset
+    from stoker.loader.units.report import UnitsReport
 
 
 def add_to(commands: Commands) -> None:
@@ -97,10 +97,10 @@ class _Warmed:
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Fill the cache, and print how that goes and what came of it."""
-    from stoker.feed.open_datasets import open_datasets
-    from stoker.machine import num_cores
-    from stoker.spec import parse_size
-    from stoker.trace.stages import ignore_stage
+    from stoker.fields.spec import parse_size
+    from stoker.host.machine import num_cores
+    from stoker.loader.open_datasets import open_datasets
+    from stoker.metrics.stages import ignore_stage
 
     target, asked = target_of(options), asked_of(options)
     limit_bytes = None if options.cache_limit is None else parse_size(options.cache_limit, name="--cache-limit")
@@ -149,7 +149,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 def _warm(
     chunks: OpenDataset, asked: Asked | None, messages: Console, stop_event: threading.Event, *, num_threads: int
 ) -> _Warmed:
-    from stoker.feed.units.report import report_on
+    from stoker.loader.units.report import report_on
 
     num_samples = int(chunks.num_samples.sum())
     with warming(messages, num_samples) as display:

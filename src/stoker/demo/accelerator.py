@@ -8,7 +8,7 @@ from typing import Protocol
 
 from stoker.demo.timeline import TimeRange
 from stoker.doctor.probe_copy import has_cuda
-from stoker.spec import Arrays
+from stoker.fields.spec import Arrays
 
 
 class Accelerator(Protocol):

@@ -20,9 +20,9 @@ from stoker.demo.ways.loader import StokerLoader
 from stoker.demo.ways.plain import PlainReads
 from stoker.demo.ways.ram import RamBatches
 from stoker.demo.ways.way import BATCH_SIZE, Source, Way
-from stoker.machine import free_memory_bytes
-from stoker.source.storage import Storage
-from stoker.spec import Arrays
+from stoker.fields.spec import Arrays
+from stoker.host.machine import free_memory_bytes
+from stoker.storage.storage import Storage
 
 # Plain reads shall keep the accelerator about this busy: 10-20 % is what teams see who read a lake directly.
 PLAIN_BUSY = 0.17

@@ -11,7 +11,7 @@ from torch import nn
 
 from stoker.demo.timeline import TimeRange
 from stoker.demo.ways.way import BATCH_SIZE
-from stoker.spec import Array, Arrays, Ragged
+from stoker.fields.spec import Array, Arrays, Ragged
 
 _WIDTH = 2_048
 _MAX_DEPTH = 4_096

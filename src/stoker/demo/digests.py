@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import xxhash
 
-from stoker.spec import Array, Arrays, Ragged
+from stoker.fields.spec import Array, Arrays, Ragged
 
 
 def digest_of(batch: Arrays) -> str:

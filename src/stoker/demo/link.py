@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from stoker.source.storage import BytesLike, ObjectInfo, Storage
+from stoker.storage.storage import BytesLike, ObjectInfo, Storage
 from stoker.testing import SlowStorage
 
 # What a host often gets of a lake that a whole fleet reads: 320 Mbit/s, and the first byte after 30 ms, as from an

@@ -13,7 +13,7 @@ from stoker.demo.link import MeteredLink
 from stoker.demo.timeline import TimeRange, busy_over_time, busy_s, waited_s
 from stoker.demo.ways.arrays import STACKED, num_rows_of
 from stoker.demo.ways.way import Way
-from stoker.spec import Arrays, Ragged
+from stoker.fields.spec import Arrays, Ragged
 
 BIN_S = 0.25
 

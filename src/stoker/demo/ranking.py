@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from stoker.offsets import Int64
+from stoker.fields.offsets import Int64
 
 NUM_DENSE = 40
 NUM_CONTEXT = 6

@@ -19,8 +19,8 @@ from stoker.demo.results import DemoResult
 from stoker.demo.screen import Screen
 from stoker.demo.settings import DemoSettings
 from stoker.demo.ways.way import BATCH_SIZE
-from stoker.machine import machine, versions
-from stoker.source.find_storage import storage_for
+from stoker.host.machine import machine, versions
+from stoker.storage.find_storage import storage_for
 
 # A row takes 0.17 kB as Parquet, 0.95 kB as Arrow and 1.1 kB as chunks; the caches are there together.
 _DISK_BYTES_A_ROW = 2_400

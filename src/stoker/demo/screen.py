@@ -15,7 +15,7 @@ from stoker.demo.data import DemoData
 from stoker.demo.measure import EpochResult
 from stoker.demo.results import ARROW, GOAL, RAM, STOKER, DemoResult, WayResult, share_of
 from stoker.doctor.words import size_text
-from stoker.spec import Arrays
+from stoker.fields.spec import Arrays
 from stoker.words import bar_text
 
 _BAR_CELLS = 16

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from stoker.demo.data import NUM_ROWS, SEED
 from stoker.demo.link import BANDWIDTH_BYTES_S, LATENCY_S
-from stoker.machine import num_cores
+from stoker.host.machine import num_cores
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from stoker.columns import to_arrays
+from stoker.dataset.dataset import Dataset
 from stoker.doctor.gilwatch import NOISE, GilWatch
-from stoker.source.columns import to_arrays
-from stoker.source.dataset import Dataset
-from stoker.spec import Arrays
+from stoker.fields.spec import Arrays
 
 _QUEUE = 16
 # Rows that a round is made of at least, however long they take.

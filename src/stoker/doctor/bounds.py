@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from stoker.doctor.costs import Plan, StageCost
 from stoker.doctor.results import MODEL, Bound
-from stoker.source.fetch import requests_at_once
+from stoker.storage.fetch import requests_at_once
 
 
 class _Resource(NamedTuple):

@@ -17,6 +17,8 @@ import numpy as np
 
 from stoker.cache.store import Store
 from stoker.cache.workers import can_be_sent
+from stoker.dataset.catalogue import Catalogue
+from stoker.dataset.dataset import Dataset
 from stoker.doctor import probe_machine
 from stoker.doctor.arrow import ArrowCost, converter, probe_arrow, write_tables
 from stoker.doctor.clock import PLANNED, Clock
@@ -41,10 +43,8 @@ from stoker.doctor.try_fixes import TryFixes
 from stoker.doctor.verify import TODAY, verify, verify_all
 from stoker.doctor.whatif import MUCH, Change, changes_for, fixes_of
 from stoker.doctor.whole_paths import WholePaths
-from stoker.feed.temporary import OwnedFolder, TemporaryFolder
-from stoker.machine import cores, free_memory_bytes, num_cores
-from stoker.source.catalogue import Catalogue
-from stoker.source.dataset import Dataset
+from stoker.host.machine import cores, free_memory_bytes, num_cores
+from stoker.loader.temporary import OwnedFolder, TemporaryFolder
 from stoker.words import some_of
 
 # What the name of a folder that experiments write to begins with.

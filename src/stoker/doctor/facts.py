@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stoker.source.catalogue import Catalogue
+from stoker.dataset.catalogue import Catalogue
 
 # Rows that are compared with the one before: a repetition that matters shows in so many.
 _NUM_ROWS = 4_096

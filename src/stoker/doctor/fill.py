@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stoker.cache.threads import AdaptivePool
-from stoker.feed.open_dataset import open_dataset
-from stoker.source.dataset import Dataset
-from stoker.trace.stages import ignore_stage
+from stoker.dataset.dataset import Dataset
+from stoker.loader.open_dataset import open_dataset
+from stoker.metrics.stages import ignore_stage
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,8 +25,8 @@ from typing import TypeAlias
 from stoker.doctor.bounds import bounds_of, demand_of, residence_s, supply_of, takes_a_place
 from stoker.doctor.costs import Plan, StageCost
 from stoker.doctor.results import MODEL
-from stoker.source.fetch import requests_at_once
-from stoker.windows.in_use import num_windows_ahead
+from stoker.loader.windows.in_use import num_windows_ahead
+from stoker.storage.fetch import requests_at_once
 
 # Chunks that are sent through: first those that only fill the pipe, then those that are counted, at least.
 _NUM_FIRST = 40

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from stoker.dataset.catalogue import Catalogue
 from stoker.doctor.bounds import demand_of
 from stoker.doctor.costs import PATH_STAGES, STAGE_NAMES, Plan, StageCost
 from stoker.doctor.diagnose import diagnose, path_of
@@ -36,8 +37,7 @@ from stoker.doctor.settings import DoctorSettings
 from stoker.doctor.sweep import sweep_of
 from stoker.doctor.whatif import Options, fixes_for, materialise, with_cores
 from stoker.doctor.words import rate_text
-from stoker.machine import machine, versions
-from stoker.source.catalogue import Catalogue
+from stoker.host.machine import machine, versions
 
 # Looks at a quiet machine's processors lie this near to each other, the middle half of them; fewer looks say nothing.
 _STEADY, _LEAST_LOOKS = 1.08, 5

@@ -13,8 +13,8 @@ from stoker.doctor.meter import Contention
 from stoker.doctor.results import BatchPoint, Rate
 from stoker.doctor.sweep import fixed_and_each
 from stoker.doctor.whole import middle, num_samples_of
-from stoker.feed.loader import Loader
-from stoker.machine import cores
+from stoker.host.machine import cores
+from stoker.loader.loader import Loader
 
 # Between 1 / 16 of the batch size and 8 times it: enough to tell what a batch costs from what a sample costs.
 _FACTORS = (1 / 16, 1 / 4, 1, 4, 8)

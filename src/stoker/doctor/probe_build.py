@@ -15,12 +15,12 @@ import pyarrow as pa
 
 from stoker.cache.builder import Builder
 from stoker.cache.store import Store
+from stoker.dataset.catalogue import Catalogue
 from stoker.doctor.gilwatch import NOISE, GilWatch
 from stoker.doctor.meter import CpuMeter, in_threads
 from stoker.doctor.sampled import SampledCatalogue
 from stoker.doctor.tap import Read, Tap
-from stoker.source.catalogue import Catalogue
-from stoker.source.urls import name_bytes, scheme_of
+from stoker.storage.urls import name_bytes, scheme_of
 
 BUILD_STAGES = ("decode", "transform", "convert", "publish")
 """What a chunk goes through in one thread once its bytes are there."""

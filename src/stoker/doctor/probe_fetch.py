@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from stoker.doctor.meter import in_threads
 from stoker.doctor.probe_build import Fetched
 from stoker.doctor.tap import Read
-from stoker.source.local import LocalStorage
-from stoker.source.storage import Storage
+from stoker.storage.local import LocalStorage
+from stoker.storage.storage import Storage
 
 # More threads are tried as long as they bring so much more.
 _BRINGS_MORE = 1.1

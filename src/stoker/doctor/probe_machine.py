@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from stoker.doctor.meter import in_threads
-from stoker.machine import num_cores
+from stoker.host.machine import num_cores
 
 _MIB = 1 << 20
 _SPIN_S = 0.15

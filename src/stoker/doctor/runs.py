@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from stoker.dataset.catalogue import Catalogue
 from stoker.doctor.arrow import ArrowBatches, converter
 from stoker.doctor.costs import Plan
 from stoker.doctor.flow import num_short_of, rate_of
@@ -17,10 +18,9 @@ from stoker.doctor.sampled import SampledDataset, spread_units
 from stoker.doctor.settings import DoctorSettings
 from stoker.doctor.whole import Listener, Whole, as_one, built_rate, run_whole, stall_share, steady_rate
 from stoker.errors import FieldError
-from stoker.feed.loader import Loader
-from stoker.machine import free_memory_bytes
-from stoker.source.catalogue import Catalogue
-from stoker.windows.in_use import num_windows_ahead
+from stoker.host.machine import free_memory_bytes
+from stoker.loader.loader import Loader
+from stoker.loader.windows.in_use import num_windows_ahead
 
 # Of the free memory that a cold run may fill with chunks.
 _MEMORY_SHARE = 0.2

@@ -19,12 +19,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from stoker.identity import fingerprint
-from stoker.source.catalogue import Catalogue
-from stoker.source.dataset import Dataset
-from stoker.source.fragments import Fragment
-from stoker.source.parts import ShareOut, one_by_one
-from stoker.trace.stages import OnStage, ignore_stage
+from stoker.dataset.catalogue import Catalogue
+from stoker.dataset.dataset import Dataset
+from stoker.dataset.fragments import Fragment
+from stoker.hashing import fingerprint
+from stoker.metrics.stages import OnStage, ignore_stage
+from stoker.parquet.parts import ShareOut, one_by_one
 
 BUILT = "built"
 """What a listener is told when a unit is built: in place of bytes, its samples."""

@@ -10,8 +10,8 @@ from typing import Literal, TypeAlias
 from stoker.doctor import probe_machine
 from stoker.doctor.probe_machine import Disk
 from stoker.doctor.step import Step
-from stoker.feed.loader import Loader
-from stoker.machine import free_memory_bytes, num_cores
+from stoker.host.machine import free_memory_bytes, num_cores
+from stoker.loader.loader import Loader
 
 BATCH_SIZE = 4_096
 BUDGET_S = 60.0

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from stoker.source.storage import BytesLike, ObjectInfo, Storage
+from stoker.storage.storage import BytesLike, ObjectInfo, Storage
 
 
 class Read(NamedTuple):

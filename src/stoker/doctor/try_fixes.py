@@ -31,7 +31,7 @@ from stoker.doctor.whatif import (
 from stoker.doctor.whole import Listener, Whole, build_cpu_s
 from stoker.doctor.whole_paths import WholePaths
 from stoker.errors import StokerError
-from stoker.source.storage import Storage
+from stoker.storage.storage import Storage
 from stoker.testing import SlowStorage
 
 # Share of the budget for each.

@@ -17,8 +17,8 @@ from stoker.doctor.meter import Contention
 from stoker.doctor.results import Rate, RunSpan
 from stoker.doctor.sampled import BUILD_CPU, BUILT
 from stoker.doctor.step import Step
-from stoker.machine import cores
-from stoker.spec import Ragged
+from stoker.fields.spec import Ragged
+from stoker.host.machine import cores
 
 # What fills the pipe, and what the first steps do once, is no part of the rate.
 _FIRST = 6

@@ -11,22 +11,22 @@ import numpy as np
 from stoker.cache.builder import empty_arrays
 from stoker.cache.format import PAGE_BYTES
 from stoker.cache.write import prepare_chunk
+from stoker.columns import ColumnAnswer, plan_spec, plan_table
+from stoker.dataset.catalogue import Catalogue
+from stoker.dataset.dataset import Dataset
+from stoker.dataset.mixture import Mixture
+from stoker.dataset.overview import SourceOverview, overview
+from stoker.dataset.units.asked import Asked
+from stoker.dataset.units.reading import OnCount
 from stoker.errors import FieldError
-from stoker.feed.mixing import window_chunks
-from stoker.feed.open_dataset import check_known_nulls
-from stoker.feed.sets import order_fingerprint
-from stoker.feed.units.make import check_units
-from stoker.feed.units.report import UnitsReport, report_on
-from stoker.order.mixture import mixture_counts
+from stoker.fields.spec import Spec
+from stoker.loader.mixing import window_chunks
+from stoker.loader.open_dataset import check_known_nulls
+from stoker.loader.sets import order_fingerprint
+from stoker.loader.units.make import check_units
+from stoker.loader.units.report import UnitsReport, report_on
 from stoker.plan.known import KnownSet, check_specs, default_window, open_known
-from stoker.source.catalogue import Catalogue
-from stoker.source.columns import ColumnAnswer, plan_spec, plan_table
-from stoker.source.dataset import Dataset
-from stoker.source.mixture import Mixture
-from stoker.source.overview import SourceOverview, overview
-from stoker.source.units.asked import Asked
-from stoker.source.units.reading import OnCount
-from stoker.spec import Spec
+from stoker.sampling.mixture import mixture_counts
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,19 +12,19 @@ import numpy as np
 
 from stoker.cache.folder import is_cache
 from stoker.cache.store import Store
-from stoker.feed.mixing import window_chunks
-from stoker.feed.open_dataset import makes_tokens
-from stoker.feed.orders import Orders
-from stoker.offsets import Int64
-from stoker.source.catalogue import Catalogue
-from stoker.source.columns import plan_spec
-from stoker.source.dataset import Dataset
-from stoker.source.mixture import Mixture
-from stoker.source.units.asked import Asked
-from stoker.source.units.count import open_index
-from stoker.source.units.index import Index
-from stoker.source.units.reading import OnCount
-from stoker.spec import Spec
+from stoker.columns import plan_spec
+from stoker.dataset.catalogue import Catalogue
+from stoker.dataset.dataset import Dataset
+from stoker.dataset.mixture import Mixture
+from stoker.dataset.units.asked import Asked
+from stoker.dataset.units.count import open_index
+from stoker.dataset.units.index import Index
+from stoker.dataset.units.reading import OnCount
+from stoker.fields.offsets import Int64
+from stoker.fields.spec import Spec
+from stoker.loader.mixing import window_chunks
+from stoker.loader.open_dataset import makes_tokens
+from stoker.loader.orders import Orders
 
 
 @dataclass(frozen=True, kw_only=True)

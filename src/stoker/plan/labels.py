@@ -13,17 +13,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stoker.dataset.catalogue import Catalogue
+from stoker.dataset.dataset import Dataset
+from stoker.dataset.runs import comparable_type
 from stoker.errors import FieldError
-from stoker.feed.orders import Orders
-from stoker.feed.units.expand import Units
-from stoker.offsets import Int64
-from stoker.order.epoch import Order
-from stoker.order.quality import Quality, quality
+from stoker.fields.offsets import Int64
+from stoker.loader.orders import Orders
+from stoker.loader.units.expand import Units
 from stoker.plan.known import Known, naming
-from stoker.source.catalogue import Catalogue
-from stoker.source.dataset import Dataset
-from stoker.source.each import for_each
-from stoker.source.runs import comparable_type
+from stoker.sampling.epoch import Order
+from stoker.sampling.quality import Quality, quality
+from stoker.storage.each import for_each
 
 # Up to so many different values, each is a class of its own; beyond, they are cut into so many classes of equal size:
 # chi-square wants a few samples of each class in a batch.
@@ -128,7 +128,7 @@ def _read_values(catalogue: Catalogue, reader: _Numbers | _Words, num_threads: i
 def label_quality(
     known: Known, orders: Orders, labels: Sequence[Labels], *, batch_size: int, epoch: int, num_batches: int
 ) -> Quality:
-    """Return how well the order of a loader mixes these labels; see `stoker.order.quality.quality`.
+    """Return how well the order of a loader mixes these labels; see `stoker.sampling.quality.quality`.
 
     Where the order counts units, each has the label of its first row.
 

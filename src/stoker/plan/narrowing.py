@@ -9,11 +9,11 @@ from typing import cast
 
 import numpy as np
 
-from stoker.compact import MisfitError, narrow, plan_compact, widen
+from stoker.columns import to_arrays
+from stoker.dataset.catalogue import Catalogue
+from stoker.fields.compact import MisfitError, narrow, plan_compact, widen
+from stoker.fields.spec import Array, Arrays, Entry, Ragged
 from stoker.plan.sharing import look_at
-from stoker.source.catalogue import Catalogue
-from stoker.source.columns import to_arrays
-from stoker.spec import Array, Arrays, Entry, Ragged
 
 BATCH_SIZE = 4096
 # Of a batch: fields that save less are left as they are.

@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 from stoker.cache.tables import find_begins
-from stoker.feed.mixing import window_chunks
-from stoker.offsets import Bools
-from stoker.source.catalogue import Catalogue
-from stoker.source.columns import Columns, Converter, Packable, spec_of
-from stoker.spec import Array, Entry, Ragged, Spec
+from stoker.columns import Columns, Converter, Packable, spec_of
+from stoker.dataset.catalogue import Catalogue
+from stoker.fields.offsets import Bools
+from stoker.fields.spec import Array, Entry, Ragged, Spec
+from stoker.loader.mixing import window_chunks
 
 BATCH_SIZE = 4096
 # Looked at in all, evenly spread: enough for the number of rows a key to about a hundredth.

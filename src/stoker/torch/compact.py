@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from stoker.compact import Compact
+from stoker.fields.compact import Compact
 
 _DTYPES = {
     "bool": torch.bool,
@@ -23,7 +23,7 @@ _BITS = 8
 
 
 def widen_tensor(kept: torch.Tensor, compact: Compact) -> torch.Tensor:
-    """Return values as they are delivered: those of `stoker.compact.widen`, bit for bit.
+    """Return values as they are delivered: those of `stoker.fields.compact.widen`, bit for bit.
 
     Args:
         kept: Shape [..., and that of what is kept].

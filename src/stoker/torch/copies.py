@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from stoker.compact import Compact
-from stoker.gather.assemble import Assembled, SharedRows
-from stoker.spec import Array, Deduplicated, Ragged, Spec
+from stoker.fields.compact import Compact
+from stoker.fields.spec import Array, Deduplicated, Ragged, Spec
+from stoker.loader.gather.assemble import Assembled, SharedRows
 from stoker.torch.compact import widen_tensor
 from stoker.torch.expand import expand_ragged, expand_rows, expanded_totals
 from stoker.torch.resident import ResidentRows

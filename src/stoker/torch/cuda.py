@@ -10,8 +10,8 @@ from typing import cast
 
 import torch
 
-from stoker.huge import memory as memory_in_huge_pages
-from stoker.spec import Array
+from stoker.fields.spec import Array
+from stoker.host.huge import memory as memory_in_huge_pages
 from stoker.torch.stream import Mark
 from stoker.torch.tensors import as_tensor
 

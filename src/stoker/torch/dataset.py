@@ -14,20 +14,20 @@ from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data._utils.worker import WorkerInfo
 
 from stoker.arguments import explain_arguments, integer
+from stoker.dataset.dataset import Dataset
+from stoker.dataset.mixture import Mixture
 from stoker.errors import ResumeError
-from stoker.feed.config import DEFAULTS, HINTS, LoaderConfig, LoaderOptions
-from stoker.feed.loader import BatchIterator, Loader
-from stoker.feed.ranks import Ranks
-from stoker.feed.resume import Allowed, Resume, check_allowed
-from stoker.feed.run import Progress, Turn
-from stoker.feed.sets import as_opened
-from stoker.feed.shard import Shard
-from stoker.identity import fingerprint
-from stoker.machine import num_cores
-from stoker.order.position import Position
-from stoker.order.steps import Remainder, Steps
-from stoker.source.dataset import Dataset
-from stoker.source.mixture import Mixture
+from stoker.hashing import fingerprint
+from stoker.host.machine import num_cores
+from stoker.loader.config import DEFAULTS, HINTS, LoaderConfig, LoaderOptions
+from stoker.loader.loader import BatchIterator, Loader
+from stoker.loader.ranks import Ranks
+from stoker.loader.resume import Allowed, Resume, check_allowed
+from stoker.loader.run import Progress, Turn
+from stoker.loader.sets import as_opened
+from stoker.loader.shard import Shard
+from stoker.sampling.position import Position
+from stoker.sampling.steps import Remainder, Steps
 from stoker.torch.callers import OTHER_EPOCH, SHARED_TWICE, Seen, look_at_callers
 from stoker.torch.delivery import CpuDelivery
 from stoker.torch.passes import Loaded, Pass, Passes

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import torch
 
-from stoker.feed.delivery import DeliveryForm
-from stoker.feed.units.make import Made
-from stoker.gather.buffers import plain_buffer
-from stoker.gather.together import Together
-from stoker.spec import Array, Deduplicated
+from stoker.fields.spec import Array, Deduplicated
+from stoker.loader.delivery import DeliveryForm
+from stoker.loader.gather.buffers import plain_buffer
+from stoker.loader.gather.together import Together
+from stoker.loader.units.make import Made
 from stoker.torch.copies import Copies
 from stoker.torch.resident import ResidentRows
 from stoker.torch.stream import Mark, SideStream

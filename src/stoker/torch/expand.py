@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from stoker.spec import Array, Ragged
+from stoker.fields.spec import Array, Ragged
 from stoker.torch.tensors import words_of
 
 # What torch cannot gather from is gathered from as integers of the same size.

@@ -7,14 +7,14 @@ from typing import NoReturn, Self, Unpack
 import torch
 
 from stoker.arguments import explain_arguments
+from stoker.dataset.dataset import Dataset
+from stoker.dataset.mixture import Mixture
 from stoker.errors import ResumeError
-from stoker.feed.config import DEFAULTS, HINTS, LoaderOptions
-from stoker.feed.loader import Loader
-from stoker.feed.run import Run, Turn
-from stoker.order.position import Position
-from stoker.source.dataset import Dataset
-from stoker.source.mixture import Mixture
-from stoker.spec import parse_size
+from stoker.fields.spec import parse_size
+from stoker.loader.config import DEFAULTS, HINTS, LoaderOptions
+from stoker.loader.loader import Loader
+from stoker.loader.run import Run, Turn
+from stoker.sampling.position import Position
 from stoker.torch.callers import missing_position
 from stoker.torch.cuda import CudaStream
 from stoker.torch.delivery import CpuDelivery, DeviceDelivery

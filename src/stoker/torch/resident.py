@@ -9,15 +9,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from stoker.gather.assemble import Residence
-from stoker.gather.buffers import BufferPool
-from stoker.spec import Array
+from stoker.fields.spec import Array
+from stoker.loader.gather.assemble import Residence
+from stoker.loader.gather.buffers import BufferPool
 from stoker.torch.stream import Mark, SideStream
 from stoker.torch.tensors import words_of
 
 
 class ResidentRows:
-    """Records on a device, in the order in which their chunks came; see `stoker.feed.residence.Resident`.
+    """Records on a device, in the order in which their chunks came; see `stoker.loader.residence.Resident`.
 
         device memory   ┆ chunk 7 ┆ chunk 2 ┆ chunk 5 ┆  room  ┆
 

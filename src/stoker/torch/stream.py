@@ -8,7 +8,7 @@ from typing import Protocol
 
 import torch
 
-from stoker.spec import Array
+from stoker.fields.spec import Array
 
 
 class Mark(Protocol):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import torch
 
-from stoker.spec import Array, Deduplicated, Ragged, Spec
+from stoker.fields.spec import Array, Deduplicated, Ragged, Spec
 
 Tensors: TypeAlias = dict[str, "torch.Tensor | Ragged | Deduplicated"]
 

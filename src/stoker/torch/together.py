@@ -19,9 +19,9 @@ from typing import TypeAlias, cast
 import numpy as np
 import torch
 
-from stoker.feed.delivery import DeliveryForm
-from stoker.gather.together import Together
-from stoker.spec import Array, Deduplicated, Ragged, Spec
+from stoker.fields.spec import Array, Deduplicated, Ragged, Spec
+from stoker.loader.delivery import DeliveryForm
+from stoker.loader.gather.together import Together
 from stoker.torch.copies import Copies
 from stoker.torch.expand import expand_records
 from stoker.torch.tensors import Tensors, cut, cut_each, views_of

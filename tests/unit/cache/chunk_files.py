@@ -11,8 +11,8 @@ from stoker.cache.folder import Files
 from stoker.cache.format import ChunkHeader, array_names, check_arrays, opened, read_header, strip_names, table_names
 from stoker.cache.tables import STRIP_UNIT_BYTES, take_rows
 from stoker.cache.write import prepare_chunk
-from stoker.offsets import offsets_of, ranges
-from stoker.spec import Array, Arrays, Ragged, Spec, run_name
+from stoker.fields.offsets import offsets_of, ranges
+from stoker.fields.spec import Array, Arrays, Ragged, Spec, run_name
 
 
 def write_chunk(target: Path | str | int, arrays, spec: Spec, **options) -> int:

@@ -25,7 +25,7 @@ from stoker.errors import (
     SourceError,
     TransformError,
 )
-from stoker.spec import Ragged
+from stoker.fields.spec import Ragged
 from stoker.testing import FlakyStorage, MemoryStorage, write_parquet
 
 

@@ -16,7 +16,7 @@ from stoker.cache.format import PAGE_BYTES, check_arrays, list_names, opened, re
 from stoker.cache.tables import make_strips
 from stoker.cache.write import describe_record
 from stoker.errors import ChunkCorruptError, FieldError
-from stoker.spec import Ragged, Spec
+from stoker.fields.spec import Ragged, Spec
 
 
 @pytest.fixture

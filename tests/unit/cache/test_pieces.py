@@ -16,9 +16,9 @@ from tests.unit.cache.chunk_files import write_chunk
 from tests.unit.cache.samples import arrays_of, same_fields, specs
 
 from stoker.cache.tables import find_begins
+from stoker.columns import Converter, Pieces, in_pieces, joined, plan_spec, to_arrays
 from stoker.errors import FieldError
-from stoker.source.columns import Converter, Pieces, in_pieces, joined, plan_spec, to_arrays
-from stoker.spec import Field, Ragged, Spec
+from stoker.fields.spec import Field, Ragged, Spec
 
 
 def cut(field, rows):

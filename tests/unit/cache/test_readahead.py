@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stoker.cache import verified
 from stoker.cache.verified import Readahead
-from stoker.huge import HUGE_BYTES
+from stoker.host.huge import HUGE_BYTES
 
 BLOCK = 8 << 20
 

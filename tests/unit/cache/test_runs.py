@@ -13,8 +13,8 @@ from tests.unit.cache.samples import arrays_of, entry, same_fields, specs
 
 from stoker.cache.format import PAGE_BYTES, read_header
 from stoker.cache.tables import find_begins, take_rows
-from stoker.source.columns import Stack, StackPiece
-from stoker.spec import Ragged, Spec
+from stoker.columns import Stack, StackPiece
+from stoker.fields.spec import Ragged, Spec
 
 
 @st.composite

@@ -9,10 +9,10 @@ from rich.console import Console
 
 from stoker.cli import main
 from stoker.cli.top_screen import screen
-from stoker.trace.running import RunningLoader
-from stoker.trace.stages import Stages, StageTotal
-from stoker.trace.stats import LoaderStats
-from stoker.trace.status import About, ShownLoader, StatusWriter, figures
+from stoker.metrics.running import RunningLoader
+from stoker.metrics.stages import Stages, StageTotal
+from stoker.metrics.stats import LoaderStats
+from stoker.metrics.status import About, ShownLoader, StatusWriter, figures
 
 STAGES = {
     "wait": StageTotal(num_calls=1400, busy_s=0.9),

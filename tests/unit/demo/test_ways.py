@@ -19,7 +19,7 @@ from stoker.demo.ways.plain import PlainReads
 from stoker.demo.ways.ram import RamBatches, num_bytes_of
 from stoker.demo.ways.way import BATCH_SIZE, Source
 from stoker.errors import SourceError
-from stoker.source.find_storage import storage_for
+from stoker.storage.find_storage import storage_for
 from stoker.testing import FlakyStorage
 
 NUM_ROWS = 40_000  # neither files nor row groups are a multiple of a batch

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stoker.demo.ranking import COUNTRIES, EMBEDDING_SIZE, ID_CARDINALITIES, NUM_CONTEXT, NUM_DENSE
-from stoker.spec import Array, Arrays, Ragged
+from stoker.fields.spec import Array, Arrays, Ragged
 
 RAGGED = ("clicked_items", "viewed_categories")
 # Fields that are several columns side by side, with their dtype.

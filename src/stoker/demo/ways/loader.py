@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from stoker.dataset.dataset import Dataset
 from stoker.demo.ranking import COUNTRIES
 from stoker.demo.ways.way import BATCH_SIZE, SHUFFLE_ROW_GROUPS, Batches, Source
-from stoker.feed.loader import Loader
-from stoker.feed.shard import Shard
-from stoker.source.dataset import Dataset
-from stoker.spec import Field
+from stoker.fields.spec import Field
+from stoker.loader.loader import Loader
+from stoker.loader.shard import Shard
 
 
 class StokerLoader:

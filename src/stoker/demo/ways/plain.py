@@ -11,7 +11,7 @@ from stoker.demo.ways.arrays import arrays_of, concatenate, num_rows_of, take
 from stoker.demo.ways.channel import Channel
 from stoker.demo.ways.remote import RowGroups
 from stoker.demo.ways.way import BATCH_SIZE, SHUFFLE_ROW_GROUPS, Batches, Source
-from stoker.spec import Arrays
+from stoker.fields.spec import Arrays
 
 # Batches that wait for their step: more only take memory.
 _PREFETCH = 8

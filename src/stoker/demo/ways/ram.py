@@ -8,7 +8,7 @@ import numpy as np
 
 from stoker.demo.ways.plain import PlainReads
 from stoker.demo.ways.way import Batches, Source
-from stoker.spec import Array, Arrays, Ragged
+from stoker.fields.spec import Array, Arrays, Ragged
 
 
 class RamBatches:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stoker.source.storage import Storage
+from stoker.storage.storage import Storage
 
 # A footer of these files is about 40 kB: one request for the end of the file brings it whole.
 _TAIL_BYTES = 128 * 1024

@@ -6,8 +6,8 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from stoker.source.storage import Storage
-from stoker.spec import Arrays
+from stoker.fields.spec import Arrays
+from stoker.storage.storage import Storage
 
 BATCH_SIZE = 4_096
 # Rows that are mixed with each other: four row groups, 64 batches.

@@ -10,7 +10,7 @@ import numpy as np
 from stoker.doctor.watch.patterns import Turns, find_blocked, find_turns, is_trend, trend_of
 from stoker.doctor.watch.tally import Floats, StepKind, Tallied
 from stoker.doctor.words import share_text, time_text
-from stoker.offsets import Int64
+from stoker.fields.offsets import Int64
 
 Name: TypeAlias = Literal[
     "even-stall",

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker.doctor.watch.tally import Floats
-from stoker.offsets import Int64
+from stoker.fields.offsets import Int64
 
 # Three turns are the fewest that show a period rather than a coincidence; 64 is beyond any usual number of workers.
 _MIN_TURNS, _MAX_PERIOD = 3, 64

@@ -13,7 +13,7 @@ from typing import Any
 
 from stoker.doctor.watch.findings import Finding
 from stoker.doctor.words import time_text
-from stoker.feed.ranks import Ranks
+from stoker.loader.ranks import Ranks
 
 # A rank lags where it is this share of a step behind the middle one.
 _LAGS = 0.05

@@ -12,7 +12,7 @@ from stoker.doctor.watch.meter import Meter
 from stoker.doctor.watch.ranks import RankFigures, gather, rank_here, read_ranks, write_rank
 from stoker.doctor.watch.replay import Replayer
 from stoker.doctor.watch.report import Circumstances, WatchReport, make_report
-from stoker.spec import parse_size
+from stoker.fields.spec import parse_size
 
 # Two CUDA events cost some microseconds: every 8th step keeps that far below 1 % at 1,000 steps/s.
 _DEVICE_EVERY = 8

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from stoker.offsets import Int64
+from stoker.fields.offsets import Int64
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 

@@ -1,0 +1,162 @@
+"""Columns to arrays: every Arrow type has a written answer, an array or a refusal that says what to do.
+
+    kinds     what a type is made of: lists around a leaf, or why not
+    match     which columns each field is made of
+    plan      what each field becomes (pure)
+    convert   Arrow arrays to NumPy arrays as planned; codes, words and numeric do the leaves
+    stack     a stacked field before its columns are brought together, where all columns of a batch lie
+    pieces    an array before its rows are brought together
+    shared    which fields neighbours share
+    narrow    fields in the narrower form that they are kept in
+    results   what a transform may return
+    nulls     what stands for nulls, and the error where nothing does
+    overview  what each column becomes, as rows to print
+
+The answers are in docs/reference/types.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from stoker.columns.codes import is_coded
+from stoker.columns.convert import convert_table
+from stoker.columns.narrow import narrowed
+from stoker.columns.nulls import check_nulls, null_error
+from stoker.columns.overview import ColumnAnswer, plan_table
+from stoker.columns.pieces import Pieces, in_pieces, joined
+from stoker.columns.plan import FieldPlan, plan_fields, spec_of_plans
+from stoker.columns.results import Columns, as_table, num_rows
+from stoker.columns.shared import Share, share_fields
+from stoker.columns.stack import BatchColumns, Packable, Stack, StackPiece
+from stoker.fields.spec import Arrays, Field, Spec
+
+# Schemas whose plans are kept.
+_MAX_KNOWN = 8
+
+__all__ = [
+    "BatchColumns",
+    "ColumnAnswer",
+    "Columns",
+    "Converter",
+    "Packable",
+    "Pieces",
+    "Share",
+    "Stack",
+    "StackPiece",
+    "check_nulls",
+    "in_pieces",
+    "joined",
+    "null_error",
+    "num_rows",
+    "plan_spec",
+    "plan_table",
+    "spec_of",
+    "to_arrays",
+]
+
+
+def plan_spec(schema: pa.Schema, fields: Mapping[str, Field], share: Share | None = None) -> Spec:
+    """Return what a sample of these columns is; nothing is read.
+
+    Fields stand in the order of the schema, a stacked field at the place of its first column, a mask behind its field.
+
+    Args:
+        schema: The columns.
+        fields: What the user asked for.
+        share: Which fields neighbours share, and by which key; see `share_fields`.
+
+    Raises:
+        FieldError: One or more columns or fields cannot be had. One error lists all of them, in the order of the
+            schema, each with the reason and the way out.
+    """
+    spec = spec_of_plans(plan_fields(schema, fields))
+    return share_fields(spec, share) if share else spec
+
+
+def spec_of(
+    columns: Columns,
+    fields: Mapping[str, Field],
+    share: Share | None = None,
+    *,
+    where: str = "the transform's result",
+) -> Spec:
+    """Return what a sample of these arrays is: it depends on their types and shapes alone, not on their values.
+
+    Raises:
+        FieldError: As `plan_spec`.
+        FieldMismatchError: Something is no array of rows.
+    """
+    return plan_spec(as_table(columns, where=where).schema, fields, share)
+
+
+def to_arrays(columns: Columns, fields: Mapping[str, Field], *, where: str) -> Arrays:
+    """Return the fields as they are delivered, with the names, dtypes and shapes of `plan_spec(...).delivered`.
+
+    Arrays are C-contiguous. They are views of Arrow's memory, and then read-only, where the layout is the same: numbers
+    without nulls, fixed-size lists, values of lists, where they are in one piece. Stacked fields are new.
+
+    Args:
+        columns: A table of any chunking, or what a transform returned.
+        fields: What the user asked for.
+        where: File, row groups and rows, as a text for messages.
+
+    Raises:
+        FieldError: As `plan_spec`; or a value cannot become what its field asks for, or is null without an answer.
+        FieldMismatchError: Something in a mapping is no array of rows.
+    """
+    table = as_table(columns, where=where)
+    packable = convert_table(table, plan_fields(table.schema, fields), where=where)
+    return {name: field.whole() if isinstance(field, Stack) else joined(field) for name, field in packable.items()}
+
+
+class Converter:
+    """Makes the fields of chunks, with the names, dtypes and shapes of `plan_spec` of the same schema.
+
+    As `to_arrays`, but in the form they are kept in, stacked fields still as their columns and others in pieces:
+    packing brings these together. Every value has been checked: what is left to do cannot fail. Safe to use from
+    several threads.
+
+    Args:
+        fields: What the user asked for.
+    """
+
+    def __init__(self, fields: Mapping[str, Field]) -> None:
+        self._fields = fields
+        # Chunks have one schema, but for what a transform may return, and for columns that come as dictionaries now
+        # and then: planning a hundred columns takes milliseconds.
+        self._known: tuple[tuple[pa.Schema, Sequence[FieldPlan]], ...] = ()
+
+    def convert(self, columns: Columns, *, where: str) -> Packable:
+        """Return the fields of a chunk.
+
+        Args:
+            columns: A table of any chunking, or what a transform returned.
+            where: File, row groups and rows, as a text for messages.
+
+        Raises:
+            FieldError: As `to_arrays`.
+            FieldMismatchError: As `to_arrays`.
+        """
+        table = as_table(columns, where=where)
+        plans = self._plans(table.schema)
+        return narrowed(convert_table(table, plans, where=where), plans, where=where)
+
+    def coded(self, schema: pa.Schema) -> frozenset[str]:
+        """Return the columns of strings that become numbers, for which their dictionary is as good as themselves.
+
+        Raises:
+            FieldError: As `plan_spec`.
+        """
+        columns = (column for plan in self._plans(schema) for column in plan.columns)
+        return frozenset(column.name for column in columns if is_coded(column))
+
+    def _plans(self, schema: pa.Schema) -> Sequence[FieldPlan]:
+        for known, plans in self._known:
+            if known.equals(schema, check_metadata=True):
+                return plans
+        plans = plan_fields(schema, self._fields)
+        self._known = ((schema, plans), *self._known)[:_MAX_KNOWN]
+        return plans

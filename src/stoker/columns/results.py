@@ -1,0 +1,160 @@
+"""What a transform may return, as one Arrow table: arrays of NumPy or Arrow, ragged lists, or a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from stoker.errors import FieldMismatchError
+from stoker.fields.spec import Array, Ragged
+
+Columns: TypeAlias = "pa.Table | pa.RecordBatch | Mapping[str, Array | pa.Array | pa.ChunkedArray | Ragged]"
+
+_TIME_UNITS = ("s", "ms", "us", "ns")
+
+
+def as_table(columns: Columns, *, where: str) -> pa.Table:
+    """Return columns of any allowed kind as a table; numbers are not copied where they lie in order.
+
+    Raises:
+        FieldMismatchError: Something is no array with one leading dimension, or the arrays differ in length.
+    """
+    if isinstance(columns, pa.Table):
+        return columns
+    if isinstance(columns, pa.RecordBatch):
+        return pa.Table.from_batches([columns])
+    if not isinstance(columns, Mapping):
+        raise FieldMismatchError(
+            f"the transform returned {_kind(columns)}; return a mapping of names to arrays or a table ({where})",
+            fragment=where,
+        )
+    num_rows(columns, where=where)
+    arrays = {name: _as_arrow(name, values, where) for name, values in columns.items()}
+    return pa.Table.from_arrays(list(arrays.values()), names=list(arrays))
+
+
+def num_rows(columns: Columns, *, where: str = "the transform's result") -> int:
+    """Return how many samples the columns hold.
+
+    Raises:
+        FieldMismatchError: They differ in length, or one has no leading dimension.
+    """
+    if isinstance(columns, pa.Table | pa.RecordBatch):
+        return int(columns.num_rows)
+    lengths = {name: _num_rows(name, values, where) for name, values in columns.items()}
+    if not lengths:
+        raise FieldMismatchError(f"the transform returned no arrays ({where})", fragment=where)
+    if len(set(lengths.values())) > 1:
+        text = ", ".join(f"{name!r} has {n:,}" for name, n in lengths.items())
+        raise FieldMismatchError(f"the arrays differ in their number of rows: {text} ({where})", fragment=where)
+    return next(iter(lengths.values()))
+
+
+def _kind(value: object) -> str:
+    return f"a {type(value).__module__}.{type(value).__qualname__}".replace("a builtins.", "a ")
+
+
+def _num_rows(name: object, values: object, where: str) -> int:
+    if not isinstance(name, str):
+        raise FieldMismatchError(f"the name {name!r} of an array is no string ({where})", fragment=where)
+    if isinstance(values, Ragged):
+        return len(values.offsets) - 1
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        return len(values)
+    if isinstance(values, np.ndarray):
+        if values.ndim == 0:
+            raise _mismatch(name, "is a single value; give one value a row, shape [rows, ...]", where)
+        return len(values)
+    raise _mismatch(name, f"is {_kind(values)}; give a NumPy array, a pyarrow array or a stoker.Ragged", where)
+
+
+def _mismatch(name: str, what: str, where: str) -> FieldMismatchError:
+    return FieldMismatchError(f"{name!r} of the transform's result {what} ({where})", fragment=where)
+
+
+def _as_arrow(name: str, values: Any, where: str) -> pa.Array | pa.ChunkedArray:
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        return values
+    if isinstance(values, Ragged):
+        offsets = np.asarray(values.offsets)
+        inner = values.values
+        if isinstance(inner, pa.Array | np.ndarray | Ragged):
+            num_values = _num_rows(name, inner, where)
+        else:
+            raise _mismatch(name, f"has values that are {_kind(inner)}; give a NumPy array", where)
+        is_valid = offsets.ndim == 1 and offsets.dtype.kind in "iu" and len(offsets) > 0
+        if not is_valid or offsets[0] != 0 or (np.diff(offsets) < 0).any() or offsets[-1] != num_values:
+            raise _mismatch(
+                name,
+                f"has offsets that do not cut its {num_values:,} values into lists: they must be integers that begin "
+                f"with 0, never fall, and end with the number of values",
+                where,
+            )
+        child = _as_arrow(name, inner, where)
+        return pa.LargeListArray.from_arrays(pa.array(offsets.astype(np.int64, copy=False)), child)
+    return _from_numpy(name, values, where)
+
+
+def _from_numpy(name: str, values: Array, where: str) -> pa.Array:
+    """Return an array [N, k...] as fixed-size lists around a flat array."""
+    if isinstance(values, np.ma.MaskedArray):
+        mask = np.ascontiguousarray(np.ma.getmaskarray(values)).reshape(-1)
+        values = np.ma.getdata(values)
+    else:
+        mask = None
+    flat = np.ascontiguousarray(values).reshape(-1)
+    leaf = _flat_from_numpy(name, flat, mask, where)
+    shape = values.shape
+    for axis in range(len(shape) - 1, 0, -1):
+        kind = pa.list_(leaf.type, shape[axis])
+        length = int(np.prod(shape[:axis], dtype=np.int64))
+        leaf = pa.Array.from_buffers(kind, length, [None], null_count=0, children=[leaf])
+    return leaf
+
+
+def _flat_from_numpy(name: str, flat: Array, mask: Array | None, where: str) -> pa.Array:
+    kind = flat.dtype.kind
+    if kind in "biuf":
+        native = flat.astype(flat.dtype.newbyteorder("="), copy=False)
+        if native.dtype.itemsize > 8:
+            raise _mismatch(name, f"has the dtype {flat.dtype}, which no device knows; use float64", where)
+        return pa.array(native, mask=mask)
+    if kind in "mM":
+        return _times(name, flat, mask, where)
+    if kind in "SU":
+        return pa.array(flat.astype(object), type=pa.binary() if kind == "S" else pa.string(), mask=mask)
+    if kind in "OT":
+        try:
+            words = pa.array(flat.astype(object), mask=mask)
+        except (pa.ArrowException, TypeError, OverflowError) as error:
+            raise _mismatch(name, f"has Python objects that are no strings ({error}); {_OBJECTS}", where) from None
+        if pa.types.is_null(words.type):
+            # Which kind of nothing it is must not depend on the rows of one fragment.
+            return words.cast(pa.string())
+        if any(is_kind(words.type) for is_kind in (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary)):
+            return words
+        raise _mismatch(name, f"has Python objects ({words.type}) that are no strings; {_OBJECTS}", where)
+    raise _mismatch(name, f"has the dtype {flat.dtype}, which is no number; {_OBJECTS}", where)
+
+
+_OBJECTS = "give numbers a NumPy dtype, and anything else as pyarrow.array(..., type=...)"
+
+
+def _times(name: str, flat: Array, mask: Array | None, where: str) -> pa.Array:
+    """Return datetime64 or timedelta64 as Arrow's timestamps or durations; NaT is null."""
+    unit, count = np.datetime_data(flat.dtype)
+    if unit == "generic" or count != 1 or (unit not in _TIME_UNITS and unit not in ("m", "h", "D", "W", "M", "Y")):
+        raise _mismatch(name, f"has the dtype {flat.dtype}; use one of s, ms, us, ns as its unit", where)
+    is_span = flat.dtype.kind == "m"
+    if is_span and unit in ("M", "Y"):
+        raise _mismatch(name, f"has the dtype {flat.dtype}: months differ in length; use days or seconds", where)
+    if unit not in _TIME_UNITS:
+        unit = "s"
+    native = flat.astype(f"{'m8' if is_span else 'M8'}[{unit}]", copy=False)
+    missing = np.isnat(native) if mask is None else np.isnat(native) | mask
+    kind = pa.duration(unit) if is_span else pa.timestamp(unit)
+    numbers = pa.array(native.view(np.int64), mask=missing if missing.any() else None)
+    return numbers.view(kind)

@@ -1,0 +1,410 @@
+"""An opened data set: what its fragments are, and their rows."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from stoker.dataset.doubts import check_doubts
+from stoker.dataset.filters import passes
+from stoker.dataset.fragments import Fragment
+from stoker.dataset.rows import RowReader
+from stoker.dataset.survey import Cut, Survey, survivors
+from stoker.errors import SourceError
+from stoker.hashing import fingerprint
+from stoker.metrics.stages import OnStage, ignore_stage
+from stoker.parquet.footers import Footers
+from stoker.parquet.parts import ShareOut, one_by_one
+from stoker.parquet.schema import Sizes, choose_columns, flat_fields, flatten, select_flat
+from stoker.storage.each import for_each
+from stoker.storage.failures import decoding
+from stoker.storage.fetch import check_unchanged
+from stoker.storage.storage import ObjectInfo, Storage
+
+if TYPE_CHECKING:
+    from stoker.dataset.dataset import Dataset
+    from stoker.dataset.runs import RunRule, Runs
+
+# A part of every key: raise it when the same source and recipe become other rows, or the same rows in another layout.
+_KEY_VERSION = 4
+# Keys that stay, once they were made: each is asked for half a dozen times while its chunk is built and opened, and
+# once an epoch.
+_MAX_KEYS = 1 << 18
+
+
+class Catalogue:
+    """Everything about a data set that is known before any row is decoded, and the way to its rows.
+
+    Made by `Dataset.open`. Safe to use from several threads. K is the number of fragments.
+
+    Attributes:
+        dataset: What was opened.
+        listed: Its files, by URL, and what their paths say of them.
+        files: The files alone.
+        schema: The columns the transform sees: chosen, structs taken apart, partition columns last unless `columns`
+            names them elsewhere.
+        fragments: In their fixed order: file, row group, row.
+        num_rows: Rows in each source fragment, without row groups that no row of which can pass. int64, shape [K].
+        num_samples: Rows that pass the filter and that its table has still. int64, shape [K].
+        null_counts: Column -> nulls in each fragment as the footers say, -1 where they do not. int64, shape [K] each.
+        kept_together: Rows that are in one fragment where row groups allow it, or None.
+        num_builders: Threads that a loader builds with to begin with; None leaves that to it.
+        num_short: How often a loader takes it for granted that these stood idle beside a wait.
+        may_be_helped: Whether threads of their own may read some columns of a fragment for whoever reads it.
+        runs: Runs of rows, where fragments were cut between them just now; whoever keeps them elsewhere sets it None.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        known: Survey,
+        *,
+        cut: Cut,
+        columns: pa.Schema,
+        filter_columns: pa.Schema,
+        storage: Storage,
+        is_local: bool,
+        footers: Footers,
+        store: Mapping[str, object],
+        kept_together: RunRule | None = None,
+    ) -> None:
+        self.dataset = dataset
+        self._reader = RowReader(known, cut=cut, storage=storage, is_local=is_local, footers=footers)
+        self.num_builders: int | None = None
+        self.num_short = 0
+        self.may_be_helped = True
+        self.runs: Runs | None = None
+        self.kept_together = kept_together
+        self.listed = known.files
+        self.files: tuple[ObjectInfo, ...] = tuple(file.info for file in known.files)
+        self.schema = columns
+        self.fragments: Sequence[Fragment] = self._reader.fragments
+        self.num_rows: npt.NDArray[np.int64] = known.num_rows
+        self.num_samples: npt.NDArray[np.int64] = known.num_samples
+        self.null_counts: Mapping[str, npt.NDArray[np.int64]] = known.null_counts
+        self._known = known
+        self._cut = cut
+        self._storage = storage
+        self._is_local = is_local
+        self._footers = footers
+        self._filter_columns = filter_columns
+        self._rows = self._reader.want(columns, beside=filter_columns)
+        self._store = store
+        self._keys: dict[int, str] = {}
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of all files, as they lie in the store."""
+        return sum(info.size_bytes for info in self.files)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether reading waits for a network rather than for a core."""
+        return not self._is_local
+
+    @property
+    def file_of_chunk(self) -> npt.NDArray[np.int64]:
+        """Number of the file of each fragment. int64, shape [K]."""
+        return self._known.file
+
+    def __len__(self) -> int:
+        return len(self.fragments)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Catalogue of {self.dataset!r}: {len(self.files):,} files, {len(self):,} fragments, "
+            f"{int(self.num_samples.sum()):,} samples>"
+        )
+
+    def sharing(self, share: Mapping[str, Sequence[str]]) -> Catalogue:
+        """Return the same fragments of the same files, with fields shared as `Dataset(deduplicate=...)` says."""
+        other = copy.copy(self)
+        other.dataset = copy.copy(self.dataset)
+        other.dataset.deduplicate = {key: tuple(patterns) for key, patterns in share.items()}
+        for made_of_it in ("_recipe", "fingerprint"):
+            other.__dict__.pop(made_of_it, None)
+        other._keys = {}
+        return other
+
+    @cached_property
+    def _recipe(self) -> str:
+        """Everything but the source itself that decides what chunk comes from a fragment."""
+        table, names = self._known.table, [*self.schema.names, *self._filter_columns.names]
+        return fingerprint(
+            "recipe",
+            {
+                "version": _KEY_VERSION,
+                "schema": [[field.name, str(field.type)] for field in self.schema],
+                # The same files may have other names for them in another version.
+                **({} if table is None else {"names": table.naming_of(names)}),
+                **self.dataset.recipe(),
+            },
+        )
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """32 hex digits that stand for its chunks: every file as it is now and where it lies, and what is made of it.
+
+        The order depends on less: see `stoker.sampling.contents`.
+        """
+        table = self._known.table
+        return fingerprint(
+            "dataset",
+            {
+                "recipe": self._recipe,
+                "chunk_bytes": self.dataset.chunk_bytes,
+                "store": self._store,
+                "files": [self._source(file) for file in range(len(self.files))],
+                **({} if table is None else {"table": [table.version, table.schema_id]}),
+                **({} if self.kept_together is None else {"runs": self.kept_together.to_json()}),
+            },
+        )
+
+    def key(self, i: int) -> str:
+        """Return 32 hex digits that stand for the chunk made of fragment i: everything that decides its content.
+
+        The source object (its store, URL, size, version and footer), its row groups and rows, columns, filter, fields,
+        transform. Another data set with a fragment of the same key may use the same chunk.
+        """
+        key = self._keys.get(i)
+        if key is None:
+            key = self._key(i)
+            if len(self._keys) < _MAX_KEYS:
+                self._keys[i] = key
+        return key
+
+    def _source(self, file: int) -> list[object]:
+        """Return what is known of a file that would be different, were it another one."""
+        info = self.files[file]
+        return [info.url, info.size_bytes, info.version, self._known.footers[file]]
+
+    def _key(self, i: int) -> str:
+        known = self._known
+        file = known.files[int(known.file[i])]
+        deleted = self.deleted(i)
+        return fingerprint(
+            "chunk",
+            {
+                **({"deleted": hashlib.blake2b(deleted.tobytes()).hexdigest()} if len(deleted) else {}),
+                "recipe": self._recipe,
+                "store": self._store,
+                "source": self._source(int(known.file[i])),
+                "partition": file.partition,
+                "row_groups": [int(known.start[i]), int(known.stop[i])],
+                "rows": [int(known.row_start[i]), int(known.row_stop[i])],
+            },
+        )
+
+    def metadata(self, file: int) -> pq.FileMetaData:
+        """Return what the footer of a file says, by its number in `files`.
+
+        Blocks: on one or two reads of the source where it was not kept.
+
+        Raises:
+            SourceError: It cannot be read.
+        """
+        return self._footers.get(self.files[file]).metadata
+
+    def unit(self, i: int) -> range:
+        """Return the fragments that are read in one go with i: all parts of its row group, or i alone."""
+        return self._reader.unit(i)
+
+    def read(
+        self,
+        i: int,
+        *,
+        on_stage: OnStage = ignore_stage,
+        on_fetched: Callable[[], object] | None = None,
+        coded: Collection[str] = (),
+        share_out: ShareOut = one_by_one,
+    ) -> Iterator[tuple[int, pa.Table]]:
+        """Yield (j, rows of fragment j) for every j of `unit(i)`, in order, filtered exactly.
+
+        Decodes in the calling thread, unless told otherwise. A huge row group streams: a window of each column and one
+        part are in memory, not the row group. Close the iterator to leave early.
+
+        Args:
+            i: Number of a fragment.
+            on_stage: Called with a stage ("fetch", "decode"), its start and stop in ns of `time.perf_counter_ns`, and
+                the bytes it gave.
+            on_fetched: Called when all bytes of the unit are here and none of them is decoded yet, where that is so:
+                not where it streams, or is read by and by from a local disk.
+            coded: Columns of strings that may come as Arrow's dictionary, which then need not be made into strings.
+            share_out: Calls the function that decodes some columns, of a row group that streams: see `parts`.
+
+        Raises:
+            SourceError: The rows cannot be fetched or decoded.
+            SourceChangedError: The file is no longer the one that was listed.
+        """
+        want = self._rows._replace(coded=frozenset(coded).difference(self._filter_columns.names))
+        for j, table in self._reader.read(i, want, on_stage, on_fetched, share_out):
+            start = time.perf_counter_ns()
+            picked = self._picked(j, table)
+            if picked is not None:
+                table = table.filter(picked)
+                if table.num_rows != self.num_samples[j]:
+                    raise SourceError(
+                        f"{self.fragments[j]}: {table.num_rows:,} rows pass the filter where {self.num_samples[j]:,} "
+                        "did when they were counted: open the data set again with refresh=True",
+                        url=self.fragments[j].url,
+                    )
+            table = select_flat(table, self.schema)
+            if picked is not None:
+                on_stage("decode", start, time.perf_counter_ns(), 0)
+            yield j, table
+            del table
+
+    @cached_property
+    def sizes(self) -> Sizes:
+        """How large rows are as the transform sees them."""
+        return Sizes(self.schema)
+
+    def check_unchanged(self, i: int) -> None:
+        """Look up the file of fragment i in the storage.
+
+        Raises:
+            SourceChangedError: It is no longer the one that was listed.
+            SourceMissingError: It is gone.
+        """
+        check_unchanged(self.files[int(self._known.file[i])], self._storage)
+
+    def check_doubts(self, *, num_threads: int) -> None:
+        """Read what perhaps does not fit the types that all files share; see `doubts`.
+
+        Raises:
+            FieldError: A value does not fit.
+            SourceError: A file cannot be read.
+        """
+        check_doubts(self._reader, self._known, self._cut, self._footers, num_threads=num_threads)
+
+    def count(self, *, num_threads: int) -> npt.NDArray[np.int64]:
+        """Return how many rows of each fragment are delivered, by reading the filter's columns alone. Shape [K].
+
+        Raises:
+            SourceError: They cannot be read.
+        """
+        counts = self.num_rows.copy()
+        if self._cut.expression is None:
+            for i in np.flatnonzero(np.array([bool(file.deleted) for file in self._known.files])[self._known.file]):
+                counts[i] -= len(self.deleted(int(i)))
+            return counts
+        want = self._reader.want(pa.schema([]), beside=self._filter_columns)
+        units = sorted({self.unit(i)[0] for i in range(len(self))})
+        same: dict[object, bool] = {}
+
+        def work(u: int) -> None:
+            i = units[u]
+            if not want.names:  # decided by the path alone
+                file = self._reader.file_of(i)
+                if file.partition not in same:
+                    same[file.partition] = pc.sum(self._mask(self._reader.row_of_path(i, want))).as_py() == 1
+                for j in self.unit(i):
+                    counts[j] = self.num_rows[j] - len(self.deleted(j)) if same[file.partition] else 0
+                return
+            for j, table in self._reader.read(i, want, ignore_stage):
+                counts[j] = pc.sum(self._picked(j, table)).as_py() or 0
+
+        for_each(len(units), work, num_threads=num_threads)
+        return counts
+
+    def types_of(self, columns: Sequence[str]) -> pa.Schema:
+        """Return the types of columns of the files or their paths, whether or not the data set delivers them.
+
+        Raises:
+            FieldError: There is no such column.
+        """
+        return choose_columns(flat_fields([*self._known.schema, *self._known.partitions]), list(columns))
+
+    def read_columns(self, i: int, columns: pa.Schema) -> Iterator[tuple[int, pa.Table, npt.NDArray[np.int64] | None]]:
+        """Yield (j, rows that pass, which rows of the fragment these are) for every j of `unit(i)`, of a few columns.
+
+        Args:
+            i: Number of a fragment.
+            columns: What `types_of` returned.
+
+        Raises:
+            SourceError: The rows cannot be read.
+        """
+        want = self._reader.want(columns, beside=self._filter_columns)
+        for j, table in self._reader.read(i, want, ignore_stage):
+            kept = None
+            picked = self._picked(j, table)
+            if picked is not None:
+                kept = np.flatnonzero(picked.to_numpy())
+                table = table.filter(picked)
+            yield j, select_flat(table, columns) if len(columns) else table, kept
+
+    def group_rows(self, i: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the row groups that fragment i is read from, and the rows that each gives it. Shape [G] each."""
+        known = self._known
+        if known.row_start[i] >= 0:
+            return known.start[i : i + 1], known.num_rows[i : i + 1]
+        file = self._reader.file_of(i)
+        checked = self._footers.check(file.info)
+        needed = survivors(checked, file, self._cut, self._footers)
+        groups = np.array([g for g in range(int(known.start[i]), int(known.stop[i])) if g in needed], np.int64)
+        return groups, checked.numbers.groups["num_rows"][groups]
+
+    def place(self, i: int, row: int) -> str:
+        """Return file, row group and row of a row of fragment i, counted before the filter, for messages."""
+        groups, sizes = self.group_rows(i)
+        starts = np.cumsum(sizes) - sizes
+        g = int(np.searchsorted(starts, row, side="right")) - 1
+        row += max(int(self._known.row_start[i]), 0) - int(starts[g])
+        return f"{self.fragments[i].url} row group {groups[g]}, row {row}"
+
+    def deleted(self, i: int) -> npt.NDArray[np.int64]:
+        """Return the rows of fragment i that its table has no more, counted within it, ascending."""
+        file = self._reader.file_of(i)
+        if not file.deleted:
+            return np.zeros(0, np.int64)
+        rows = np.frombuffer(file.deleted, "<i8")
+        sizes = self._footers.check(file.info).numbers.groups["num_rows"]
+        starts = np.cumsum(sizes) - sizes + max(int(self._known.row_start[i]), 0)
+        found, at = [], 0
+        for group, num_rows in zip(*self.group_rows(i), strict=True):
+            low, high = np.searchsorted(rows, [starts[group], starts[group] + num_rows])
+            found.append(rows[low:high] - starts[group] + at)
+            at += num_rows
+        return np.concatenate(found)
+
+    def kept(self, i: int) -> npt.NDArray[np.int64] | None:
+        """Return the other rows of fragment i; None where none is deleted."""
+        deleted = self.deleted(i)
+        return np.delete(np.arange(int(self.num_rows[i])), deleted) if len(deleted) else None
+
+    def _picked(self, i: int, table: pa.Table) -> pa.ChunkedArray | None:
+        """Return which rows of fragment i are delivered; None where all are."""
+        deleted = self.deleted(i)
+        picked = None if self._cut.expression is None else pc.fill_null(self._mask(table), False)
+        if len(deleted):
+            is_kept = np.ones(table.num_rows, np.bool_)
+            is_kept[deleted] = False
+            kept = pa.chunked_array([is_kept])
+            picked = kept if picked is None else pc.and_(picked, kept)
+        return picked
+
+    def _mask(self, table: pa.Table) -> pa.ChunkedArray:
+        """Return which rows pass; a filter may name members of structs by their dotted names too."""
+        fields = []
+        columns = []
+        flat = None
+        for field in self._filter_columns:
+            if table.schema.get_field_index(field.name) < 0:
+                flat = flatten(table) if flat is None else flat
+                columns.append(flat.column(field.name))
+            else:
+                columns.append(table.column(field.name))
+            fields.append(pa.field(field.name, columns[-1].type))
+        with decoding("", where="the filter"):
+            return passes(pa.Table.from_arrays(columns, schema=pa.schema(fields)), self._cut.expression)

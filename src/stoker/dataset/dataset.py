@@ -1,0 +1,585 @@
+"""What the user wants to load: a description, checked at once, opened later."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stoker.arguments import check_function, explain_arguments, flag
+from stoker.dataset.catalogue import Catalogue
+from stoker.dataset.filters import needed_columns, parse_filter
+from stoker.dataset.listing import Listed, list_sources
+from stoker.dataset.runs import RunRule
+from stoker.dataset.survey import Cut, Survey, keep_survey, kept_survey, read_layouts, survey
+from stoker.dataset.tables import open_table
+from stoker.dataset.tables.table import LakeTable, table_source
+from stoker.dataset.units.cutting import cut_between_runs
+from stoker.dataset.units.reading import OnCount
+from stoker.dataset.units.runs import find_runs
+from stoker.errors import SourceMissingError
+from stoker.fields.spec import Field, parse_size
+from stoker.hashing import fingerprint
+from stoker.host.machine import num_cores
+from stoker.metrics.stages import OnStage, ignore_stage, timed
+from stoker.parquet.footers import Footers
+from stoker.parquet.schema import choose_columns, flat_fields
+from stoker.storage.find_storage import storage_for
+from stoker.storage.local import LocalStorage
+from stoker.storage.retry import RetryingStorage, Wait
+from stoker.storage.storage import UNKNOWN, Storage
+from stoker.storage.stores import store_of
+from stoker.storage.urls import Location, Source, check_name, common_scheme, name_bytes, place_of, scheme_of
+from stoker.words import some_of
+
+_log = logging.getLogger("stoker")
+
+# What other readers call it, and what it is here.
+_HINTS = {
+    **dict.fromkeys(
+        ("path", "paths", "url", "urls", "root", "data_dir", "data_files", "files", "local", "remote"),
+        "give the path, URL or list of them first: Dataset('data/')",
+    ),
+    "filter": "say filters=, an expression or tuples such as [('country', '=', 'DE')]",
+    "predicate": "say filters=, an expression or tuples such as [('country', '=', 'DE')]",
+    "schema": "columns come as the files have them; fields={'name': 'float32'} makes others of them",
+    "dtype": "say fields={'name': 'float32'}",
+    "partitioning": "leave it out; key=value folders become columns",
+    "filesystem": "say storage_options= for the store of the URL, or storage= for one of your own",
+    "format": "leave it out; files are Parquet",
+    "streaming": "leave it out; what is read is kept in the loader's cache=",
+    "cache_dir": "the cache is the loader's: Loader(dataset, cache='/ssd/cache', ...)",
+    "split": "give the folder or files of the split: Dataset('data/train')",
+}
+
+Transform: TypeAlias = "Callable[[pa.Table], Mapping[str, np.ndarray[Any, Any]] | pa.Table]"
+
+# Footers of a remote store are waits, not work: this many times more of them at once than threads were asked for.
+_REMOTE_FACTOR = 8
+# Those of local files are mostly work, and many threads take the GIL from each other.
+_LOCAL_THREADS_A_CORE = 2
+
+
+@explain_arguments(_HINTS)
+class Dataset:
+    """Rows of Parquet files, as the user wants them: which files, columns and rows, and what becomes of them.
+
+    Making one reads no file. Wrong arguments raise at once; what only the files can show raises when it is opened.
+
+    Args:
+        source: A path or URL of a file, a folder (every *.parquet, *.parq, *.pq or *.pqt below; `key=value` folders
+            become columns), a glob with `*`, `**`, `?` and `[]`, or a list of these. A `pathlib.Path`, and text that
+            names something that exists, is never a pattern. Files are taken in the order of their URLs, each once. Or a
+            table: "delta://" or "iceberg://" before the place of its folder, or "iceberg://catalogue/namespace.table".
+        version: Of a delta:// table: the number of a version, or a time that it was the newest one at (a datetime, or a
+            text in ISO 8601); None reads the newest one.
+        snapshot: Of an iceberg:// table: the id of a snapshot, the name of a branch or tag, or a datetime; None reads
+            the newest one.
+        columns: Columns to read, structs and their members by dotted names; None reads all.
+        filters: Which rows: a pyarrow expression, or tuples as in `pyarrow.parquet.read_table`. Row groups whose
+            statistics rule them out are not read; every row that is delivered passes.
+        fields: Name of a field -> what to make of columns, as `Field` or the name of a dtype. Other columns come as
+            they are.
+        transform: Called once for each fragment, with an Arrow table; gives named arrays, or a table, of as many rows.
+        transform_version: Identity of what `transform` does: change it whenever the result changes.
+        deduplicate: Key -> names and patterns of fields that are the same on neighbouring samples of one key, as in
+            `{"query_id": ["q_*", "hist_*"]}`: they, and the key, are kept once a run of such samples. A key is a field.
+            No value changes by it: a run ends where the key or any of the fields changes.
+        chunk_size: Decoded bytes of the columns in one chunk, approximately.
+        storage: What reads the objects; None chooses by the URL.
+        storage_options: Options for the store's client: credentials, endpoint.
+        refresh: Look at every file again, even if a remote data set has been opened with this cache before.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: Two arguments contradict each other, or a value makes no sense.
+
+    Examples:
+        >>> Dataset("lake/ranking", columns=["dense", "label"], filters=[("country", "in", ["DE", "FR"])])
+        Dataset('lake/ranking', columns=['dense', 'label'], filters="country in ('DE', 'FR')")
+    """
+
+    def __init__(
+        self,
+        source: Source | Sequence[Source],
+        *,
+        version: int | str | datetime | None = None,
+        snapshot: int | str | datetime | None = None,
+        columns: Sequence[str] | None = None,
+        filters: pc.Expression | Sequence[Any] | None = None,
+        fields: Mapping[str, Field | str] | None = None,
+        transform: Transform | None = None,
+        transform_version: str | None = None,
+        deduplicate: Mapping[str, str | Sequence[str]] | None = None,
+        chunk_size: int | str = "32MiB",
+        storage: Storage | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        refresh: bool = False,
+    ) -> None:
+        self.sources = _checked_sources(source)
+        self.table = table_source(self.sources, version=version, snapshot=snapshot)
+        self.columns = _checked_columns(columns)
+        self.filter = parse_filter(filters)
+        self.fields = _checked_fields(fields)
+        self.transform = transform
+        self.transform_version = transform_version
+        self.deduplicate = _checked_deduplicate(deduplicate)
+        self.chunk_bytes = parse_size(chunk_size, name="chunk_size")
+        self.storage = storage
+        if storage_options is not None and not isinstance(storage_options, Mapping):
+            raise TypeError(f"storage_options must be a dict of options, not {storage_options!r}")
+        self.storage_options = None if storage_options is None else dict(storage_options)
+        self.refresh = flag(refresh, "refresh")
+        self._chunk_size = chunk_size
+        if self.chunk_bytes == 0:
+            raise ValueError("chunk_size must be positive")
+        self._check_transform()
+        if storage is not None:
+            if not isinstance(storage, Storage):
+                raise TypeError(f"storage must have list, stat and read (stoker.Storage), not {type(storage).__name__}")
+            if storage_options is not None:
+                raise ValueError("storage_options are for the storage that Stoker makes; give them to your own storage")
+        else:
+            scheme = common_scheme(self.sources if self.table is None else [self.table.place])
+            in_catalog = self.table is not None and self.table.may_be_in_catalog
+            if scheme == "file" and storage_options and not in_catalog:
+                raise ValueError(f"storage_options mean nothing for local files, got {sorted(storage_options)}")
+
+    def _check_transform(self) -> None:
+        if self.transform is None:
+            if self.transform_version is not None:
+                raise ValueError("transform_version is the version of a transform: give both, or neither")
+            return
+        check_function(self.transform, "transform", "table")
+        if self.transform_version is None:
+            raise ValueError(
+                'transform needs a version, such as transform_version="1": chunks on disk are found by it, '
+                "and a changed function with the old version would be served old chunks"
+            )
+        if not isinstance(self.transform_version, str) or not self.transform_version:
+            raise TypeError(f"transform_version must be a text that is not empty, not {self.transform_version!r}")
+
+    def __repr__(self) -> str:
+        sources = [str(source) for source in self.sources]
+        parts = [repr(sources[0] if len(sources) == 1 else sources)]
+        if self.table is not None and self.table.pin is not None:
+            parts.append(f"{self.table.argument}={self.table.pin!r}")
+        if self.columns is not None:
+            parts.append(f"columns={list(self.columns)}")
+        if self.filter is not None:
+            parts.append(f"filters={str(self.filter)!r}")
+        if self.fields:
+            parts.append(f"fields={self.fields}")
+        if self.transform is not None:
+            parts.append(f"transform={transform_name(self.transform)}, transform_version={self.transform_version!r}")
+        if self.deduplicate:
+            parts.append(f"deduplicate={self.deduplicate}")
+        if self._chunk_size != "32MiB":
+            parts.append(f"chunk_size={self._chunk_size!r}")
+        if self.storage is not None:
+            parts.append(f"storage={self.storage!r}")
+        return f"Dataset({', '.join(parts)})"
+
+    def recipe(self) -> dict[str, object]:
+        """Return everything but the source that decides what its rows become, as JSON can write it."""
+        return {
+            "columns": self.columns,
+            "filter": None if self.filter is None else self.filter.to_json(),
+            "fields": {name: field.to_json() for name, field in self.fields.items()},
+            "transform": None if self.transform is None else [transform_name(self.transform), self.transform_version],
+            **({"deduplicate": self.deduplicate} if self.deduplicate else {}),
+        }
+
+    def open(
+        self,
+        folder: Path | str | None = None,
+        *,
+        num_threads: int = 8,
+        wait: Wait = time.sleep,
+        runs: RunRule | None = None,
+        on_count: OnCount | None = None,
+        on_stage: OnStage = ignore_stage,
+    ) -> Catalogue:
+        """Find out which files, row groups and rows there are.
+
+        Local files are looked up at every start, and read again where they changed. A remote data set that was opened
+        with this folder before is taken as it was, without any call to its store, unless `refresh` says otherwise.
+
+        Args:
+            folder: Where footers, row counts and the finished catalogue are kept for the next start; None keeps
+                nothing.
+            num_threads: Footers read at once; eight times as many from a remote store.
+            wait: Waits so many seconds before a failed read is tried again; returns True to give up.
+            runs: Rows to keep in one fragment where row groups allow it; their columns are read to know. Other
+                fragments, and so other chunks and another fingerprint.
+            on_count: Told how far reading those columns is.
+            on_stage: Told of the stages "list" and "footers".
+
+        Blocks:
+            On listing the source and reading every footer (the first time), and on reading the filter's columns where
+            there is a filter.
+
+        Raises:
+            SourceMissingError: A source names nothing.
+            SourceError: A file cannot be read.
+            FieldError: A column is not there, or has types that do not go together.
+            ValueError: A filter does not fit the columns.
+        """
+        if num_threads < 1:
+            raise ValueError(f"num_threads must be at least 1, got {num_threads}")
+        # Connecting to a store, or asking a catalogue, may take requests of its own: a kept catalogue does without.
+        # One look at the environment: the store that is asked is the one that what is kept is kept under.
+        environment = dict(os.environ)
+        store = store_of(str(self._named()[0]), options=self.storage_options or {}, environment=environment)
+        found = _Lazy(self, environment)
+        storage = RetryingStorage(found, wait=wait)
+        kept_at, footers_at = self._kept_paths(folder, runs, store)
+        known = None if kept_at is None or self.refresh else kept_survey(kept_at)
+        if known is None:
+            is_local = found.located.is_local
+        else:
+            is_local = self.storage is None and scheme_of(known.files[0].info.url) == "file"
+        make = functools.partial(self._catalogue, storage=storage, runs=runs, is_local=is_local, store=store)
+        is_fixed = self.table is not None and self.table.is_exact
+        if known is not None and (not is_local or is_fixed):
+            return make(known, footers_at)
+        num_threads = (
+            min(num_threads, _LOCAL_THREADS_A_CORE * num_cores()) if is_local else num_threads * _REMOTE_FACTOR
+        )
+        try:
+            with timed(on_stage, "list"):
+                table, files = self._list(found, storage, is_local=is_local, num_threads=num_threads)
+        except SourceMissingError:
+            if known is None or any(os.path.exists(name_bytes(file.info.url)) for file in known.files):  # noqa: PTH110
+                raise
+            names = ", ".join(place.name for place in self._places())
+            _log.warning("%s is gone; going on with what was kept of it in %s", names, folder)
+            return make(known, footers_at)
+        if known is not None and known.files == tuple(files) and known.table == table:
+            return make(known, footers_at)
+        footers = _footers(storage, footers_at, table, refresh=self.refresh)
+        with timed(on_stage, "footers"):
+            known, catalogue = self._look_through(
+                files, table, make, storage, footers, runs, num_threads=num_threads, on_count=on_count
+            )
+        if untold := [file.info.url for file in known.files if file.info.version == UNKNOWN]:
+            _log.warning(
+                "the store of %s tells neither version nor time of its files (%s): that one was replaced by another of "
+                "the same size shows only in its footer, when it is opened with refresh=True",
+                self._named()[0],
+                some_of(untold, 1),
+            )
+        if kept_at is not None:
+            footers.keep([file.info for file in known.files])
+            # Under its version, too: whoever is told of that one later finds it, without asking the log.
+            for path in {kept_at, catalogue.dataset._kept_paths(folder, runs, store)[0]}:
+                if path is not None:
+                    keep_survey(path, known)
+        return catalogue
+
+    def _list(
+        self, found: _Lazy, storage: Storage, *, is_local: bool, num_threads: int
+    ) -> tuple[LakeTable | None, list[Listed]]:
+        """Return the files, and the table that they belong to, if it is one."""
+        if self.table is None:
+            return None, list_sources(self._places(), storage, is_local=is_local)
+        place = found.located._places()[0].name
+        return open_table(self.table, place, storage, is_local=is_local, num_threads=num_threads)
+
+    def _look_through(
+        self,
+        listed: list[Listed],
+        table: LakeTable | None,
+        make: Callable[[Survey, Footers], Catalogue],
+        storage: Storage,
+        footers: Footers,
+        runs: RunRule | None,
+        *,
+        num_threads: int,
+        on_count: OnCount | None,
+    ) -> tuple[Survey, Catalogue]:
+        footers.load([file.info for file in listed])
+        files, schema, partitions = read_layouts(listed, footers, storage, table, num_threads=num_threads)
+        cut, _, _ = self._cut(schema, partitions)
+        known = dataclasses.replace(survey(files, schema, cut, footers, num_threads=num_threads), table=table)
+        catalogue = make(known, footers)
+        catalogue.check_doubts(num_threads=num_threads)
+        if runs is not None:  # counts what passes the filter, too
+            found = find_runs(catalogue, runs, num_threads=num_threads, on_progress=on_count)
+            known = cut_between_runs(catalogue, found, known, cut, footers, num_threads=num_threads)
+            catalogue = make(known, footers)
+            catalogue.runs = found
+        elif self.filter is not None or any(file.deleted for file in files):
+            known = dataclasses.replace(known, num_samples=catalogue.count(num_threads=num_threads))
+            catalogue = make(known, footers)
+        footers.forget()
+        return known, catalogue
+
+    def _catalogue(
+        self,
+        known: Survey,
+        footers: Footers | Path | None,
+        *,
+        storage: Storage,
+        runs: RunRule | None,
+        is_local: bool,
+        store: Mapping[str, object],
+    ) -> Catalogue:
+        if not isinstance(footers, Footers):
+            footers = _footers(storage, footers, known.table, refresh=False)
+        cut, columns, filter_columns = self._cut(known.schema, known.partitions)
+        return Catalogue(
+            self._pinned(known.table),
+            known,
+            cut=cut,
+            columns=columns,
+            filter_columns=filter_columns,
+            storage=storage,
+            is_local=is_local,
+            footers=footers,
+            store=store,
+            kept_together=runs,
+        )
+
+    def _cut(self, schema: pa.Schema, partitions: pa.Schema) -> tuple[Cut, pa.Schema, pa.Schema]:
+        """Return how files are cut, the columns that come out, and what the filter needs."""
+        columns = choose_columns(flat_fields([*schema, *partitions]), self.columns)
+        # Members of structs may be named by their dotted names in an expression too.
+        tops = set(schema.names) | set(partitions.names)
+        dotted = [pa.field(name, type_) for name, type_ in flat_fields(schema) if name not in tops]
+        filter_schema = pa.schema([*schema, *partitions, *dotted])
+        expression = prunable = None
+        if self.filter is not None:
+            expression = self.filter.bind(filter_schema)
+            prunable = self.filter.prunable(filter_schema, expression)
+        needed = pa.schema([]) if expression is None else needed_columns(filter_schema, expression)
+        names = [*columns.names, *(name for name, _ in flat_fields(needed))]
+        cut = Cut(
+            columns=pa.schema([field for field in columns if field.name not in partitions.names]),
+            names=tuple(name for name in names if name not in partitions.names),
+            chunk_bytes=self.chunk_bytes,
+            expression=expression,
+            prunable=prunable,
+            filter_schema=filter_schema,
+            partitions=partitions,
+        )
+        return cut, columns, needed
+
+    def _pinned(self, table: LakeTable | None) -> Dataset:
+        """Return the same data set at the version that was found: whoever opens it later opens that one."""
+        if self.table is None or table is None:
+            return self
+        other = copy.copy(self)
+        other.table, other.refresh = table.pinned(self.table), False
+        return other
+
+    def with_columns(self, columns: Sequence[str]) -> Dataset:
+        """Return the same rows with these columns, as they are stored."""
+        other = copy.copy(self)
+        other.columns = _checked_columns(columns)
+        other.fields, other.deduplicate = {}, {}
+        other.transform = other.transform_version = None
+        return other
+
+    def located(self) -> Dataset:
+        """Return the same data set, with the place of its metadata in place of a name in a catalogue.
+
+        Blocks: on the catalogue, if it is one.
+
+        Raises:
+            ValueError: No such catalogue is configured.
+            SourceError: It has no such table, or cannot be asked.
+        """
+        table = self.table
+        if table is None or not table.may_be_in_catalog or self.storage is not None:
+            return self
+        other = copy.copy(self)
+        place = place_of(Path(table.place), is_local=True).name
+        if not os.path.lexists(name_bytes(place)):
+            from stoker.dataset.tables.iceberg import find_in_catalog
+
+            place, options = find_in_catalog(table.place)
+            if scheme_of(place) != "file":
+                other.storage_options = {**options, **(self.storage_options or {})}
+        other.table = dataclasses.replace(table, place=place)
+        return other
+
+    @property
+    def is_local(self) -> bool:
+        """Whether Stoker reads files of this machine, as far as names tell."""
+        return self.storage is None and scheme_of(self._named()[0]) == "file"
+
+    def find_storage(self, environment: Mapping[str, str] | None = None) -> Storage:
+        """Return what opens the files, with the variables of this environment; None: as they are.
+
+        Blocks: on the store, where it must be asked to know.
+        """
+        if self.storage is not None:
+            return self.storage
+        if self.is_local:
+            return LocalStorage()
+        return storage_for(str(self._named()[0]), storage_options=self.storage_options, environment=environment)
+
+    def _named(self) -> Sequence[Source]:
+        return self.sources if self.table is None else (self.table.place,)
+
+    def _places(self) -> list[Location]:
+        """Return the sources as the storage knows them: local ones as absolute paths."""
+        is_local = self.is_local and (self.table is None or not self.table.may_be_in_catalog)
+        places = [place_of(source, is_local=is_local) for source in self._named()]
+        return places if self.table is None else [Location(place.name) for place in places]
+
+    def _kept_paths(
+        self, folder: Path | str | None, runs: RunRule | None, store: Mapping[str, object]
+    ) -> tuple[Path | None, Path | None]:
+        """Return the files that keep the catalogue and the footers."""
+        if folder is None:
+            return None, None
+        source: dict[str, object] = {"sources": self._places(), "store": store}
+        footers = fingerprint("footers", source)
+        catalogue = fingerprint(
+            "catalogue",
+            {
+                **source,
+                **({} if self.table is None else {"table": self.table.to_json()}),
+                "columns": self.columns,
+                "filter": None if self.filter is None else self.filter.to_json(),
+                "chunk_bytes": self.chunk_bytes,
+                **({} if runs is None else {"runs": runs.to_json()}),
+            },
+        )
+        where = Path(folder) / "source"
+        return where / f"catalogue-{catalogue}.stoker", where / f"footers-{footers}.arrow"
+
+
+class _Lazy:
+    """The storage of a data set, made when it is first called."""
+
+    def __init__(self, dataset: Dataset, environment: Mapping[str, str]) -> None:
+        self._dataset = dataset
+        self._environment = environment
+
+    @functools.cached_property
+    def located(self) -> Dataset:
+        return self._dataset.located()
+
+    @functools.cached_property
+    def storage(self) -> Storage:
+        return self.located.find_storage(self._environment)
+
+    def list(self, url: str) -> Any:
+        return self.storage.list(url)
+
+    def stat(self, url: str) -> Any:
+        return self.storage.stat(url)
+
+    def read(self, url: str, offset: int, num_bytes: int) -> Any:
+        return self.storage.read(url, offset, num_bytes)
+
+
+def _footers(storage: Storage, path: Path | None, table: LakeTable | None, *, refresh: bool) -> Footers:
+    return Footers(storage, path=path, table=None if table is None else (table.schema, table.by_id), refresh=refresh)
+
+
+def transform_name(transform: Callable[..., Any]) -> str:
+    """Return the name that stands for a transform: module and qualified name.
+
+    A script has the same name whether it is run or imported: `train.py` is "train" both times.
+    """
+    function = transform
+    while isinstance(function, functools.partial):
+        function = function.func
+    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    module = getattr(function, "__module__", None) or type(function).__module__
+    if module in ("__main__", "__mp_main__"):  # the latter: the same script in a spawned process
+        main = sys.modules["__main__"]
+        spec = getattr(main, "__spec__", None)
+        file = getattr(main, "__file__", None)
+        module = spec.name if spec is not None else Path(file).stem if file else "__main__"
+    return f"{module}.{name}"
+
+
+def _checked_sources(source: object) -> tuple[Source, ...]:
+    if isinstance(source, str | os.PathLike):
+        sources: list[object] = [source]
+    elif isinstance(source, Sequence) and not isinstance(source, bytes | bytearray):
+        sources = list(source)
+    else:
+        listed = ": write sorted(...) of it" if isinstance(source, Iterable) and not hasattr(source, "read") else ""
+        raise TypeError(f"source must be a path, a URL, or a list of them, not {type(source).__name__}{listed}")
+    if not sources:
+        raise ValueError("source is an empty list")
+    found: list[Source] = []
+    for one in sources:
+        if isinstance(one, str):
+            found.append(str(one))
+        elif isinstance(one, Path):
+            found.append(one)
+        elif isinstance(one, os.PathLike) and isinstance(os.fspath(one), str):
+            found.append(Path(os.fspath(one)))
+        else:
+            raise TypeError(f"source must hold paths and URLs, not {one!r}")
+        check_name(found[-1])
+    return tuple(found)
+
+
+def _checked_columns(columns: object) -> tuple[str, ...] | None:
+    if columns is None:
+        return None
+    if isinstance(columns, str | bytes) or not isinstance(columns, Sequence):
+        raise TypeError(f"columns must be a list of names, not {columns!r}")
+    for name in columns:
+        if not isinstance(name, str):
+            raise TypeError(f"columns must be a list of names, but holds {name!r}")
+    if not columns:
+        raise ValueError("columns is empty; leave it out to read every column")
+    if twice := sorted({name for name in columns if columns.count(name) > 1}):
+        raise ValueError(f"columns names {twice[0]!r} twice")
+    return tuple(columns)
+
+
+def _checked_fields(fields: object) -> dict[str, Field]:
+    if fields is None:
+        return {}
+    if not isinstance(fields, Mapping):
+        raise TypeError(f"fields must be a mapping of names to stoker.Field, not {type(fields).__name__}")
+    found = {}
+    for name, field in fields.items():
+        if not isinstance(name, str):
+            raise TypeError(f"fields: a field is named by a text, not {name!r}")
+        if not isinstance(field, Field | str | type | np.dtype):
+            raise TypeError(
+                f"fields[{name!r}] must be a stoker.Field or the name of a dtype, such as 'float32', not {field!r}"
+            )
+        found[name] = field if isinstance(field, Field) else Field(cast("str", field))
+    return found
+
+
+def _checked_deduplicate(keys: object) -> dict[str, tuple[str, ...]]:
+    if keys is None:
+        return {}
+    if not isinstance(keys, Mapping):
+        raise TypeError(f"deduplicate must be a mapping of a key to its fields, not {type(keys).__name__}")
+    found = {}
+    for key, names in keys.items():
+        if not isinstance(key, str):
+            raise TypeError(f"deduplicate: a key is named by a text, not {key!r}")
+        patterns = (names,) if isinstance(names, str) else names
+        if not isinstance(patterns, Sequence) or any(not isinstance(one, str) or not one for one in patterns):
+            raise TypeError(f"deduplicate[{key!r}] must hold names and patterns of fields, not {names!r}")
+        if not patterns:
+            raise ValueError(f"deduplicate[{key!r}] is empty; name the fields that samples of one {key!r} share")
+        found[key] = tuple(patterns)
+    return found

@@ -1,0 +1,395 @@
+"""Which rows are wanted: the user's filter in one form, its identity, and what it needs to be evaluated.
+
+A condition (name, operator, value) means what SQL says: null passes none of them, `in` is `=` of one of the values and
+`not in` is `!=` of all, so that -0.0 equals 0.0, and NaN nothing. An expression means what pyarrow says.
+
+A filter is used twice. On statistics, to leave out whole row groups: there it may keep too much, never too little. On
+rows, exactly: a row stays where the expression is true, not where it is false or null, as in SQL and in pyarrow.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from functools import reduce
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stoker.dataset.literals import Beyond, literal
+from stoker.parquet.schema import flat_fields, unknown_columns
+
+OPERATORS = ("=", "==", "!=", "<", "<=", ">", ">=", "in", "not in")
+_VALUES = (str, bytes, bool, int, float, Decimal, date, datetime, time, timedelta)
+
+# What pyarrow says of a column that is not there.
+_UNKNOWN = re.compile(r"No match for FieldRef\.[^\n]*? in ")
+_NAME = re.compile(r"Name\(([^()]*)\)")
+
+# Functions in an expression that are not true of NaN if their value set, printed with them, has none.
+_FALSE_OF_NAN = {"is_in", "is_null"}
+
+Condition: TypeAlias = "tuple[str, str, Any]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filter:
+    """A filter that was checked as far as it can be without a schema.
+
+    Attributes:
+        conditions: Alternatives of conditions that must all hold; None where the user gave an expression.
+        expression: The user's expression; None where the user gave tuples.
+    """
+
+    conditions: tuple[tuple[Condition, ...], ...] | None = None
+    expression: pc.Expression | None = None
+
+    def to_json(self) -> object:
+        """Return everything that decides which rows pass, for fingerprints."""
+        if self.conditions is not None:
+            return [[[name, op, _value_json(value)] for name, op, value in all_of] for all_of in self.conditions]
+        assert self.expression is not None
+        # Not str(expression): it shortens long value sets, and two filters would look the same.
+        content = self.expression.__reduce__()[1][0].to_pybytes()
+        return {"expression": hashlib.blake2b(content, digest_size=16).hexdigest()}
+
+    def bind(self, schema: pa.Schema) -> pc.Expression:
+        """Return the expression over a table of `schema`, whose dotted names reach into structs.
+
+        Raises:
+            ValueError: A column is not there, or a comparison makes no sense for its type.
+        """
+        if self.conditions is None:
+            expression = self.expression
+        else:
+            alternatives = [
+                reduce(lambda a, b: a & b, [_condition(schema, *condition) for condition in all_of])
+                for all_of in self.conditions
+            ]
+            expression = reduce(lambda a, b: a | b, alternatives)
+        try:
+            passes(schema.empty_table(), expression)
+            passes(_one_row(schema, str(expression)), expression)  # some of it is looked at only where there are rows
+        except (pa.ArrowException, TypeError, KeyError) as error:  # before ValueError: pyarrow's own are such, too
+            if (unknown := _UNKNOWN.search(str(error))) is not None:
+                name = ".".join(_NAME.findall(unknown[0]))
+                text = "" if self.conditions is not None else f" (in {self})"
+                raise unknown_columns([name], _names(schema), what="filters: ", where=text) from error
+            raise ValueError(f"filters: {str(error).splitlines()[0]} in {self}") from error
+        return expression
+
+    def prunable(self, schema: pa.Schema, bound: pc.Expression) -> pc.Expression | None:
+        """Return what may be asked of statistics: true wherever the filter is. None where they can say nothing.
+
+        Statistics leave NaN out: a row group of 0.0 and NaN counts as all 0.0, and yet it has a row that is not 0.0. So
+        what is true of NaN is left out of the question.
+
+        Args:
+            schema: What the filter was bound to.
+            bound: What came of it.
+        """
+        if self.conditions is None:
+            leaves = [kind for field in needed_columns(schema, bound) for kind in _leaf_types(field.type)]
+            return None if any(map(pa.types.is_floating, leaves)) and _may_hold_of_nan(bound) else bound
+        alternatives = []
+        for all_of in self.conditions:
+            kept = [condition for condition in all_of if not _holds_of_nan(schema, *condition)]
+            if not kept:
+                return None
+            alternatives.append(reduce(lambda a, b: a & b, [_condition(schema, *condition) for condition in kept]))
+        return reduce(lambda a, b: a | b, alternatives)
+
+    def __str__(self) -> str:
+        if self.conditions is None:
+            return str(self.expression)
+        return " or ".join(" and ".join(f"{name} {op} {value!r}" for name, op, value in c) for c in self.conditions)
+
+
+def parse_filter(filters: object) -> Filter | None:
+    """Return the filter the user wrote, or None for no filter.
+
+    Args:
+        filters: A pyarrow expression, a list of tuples (name, operator, value) that must all hold, or a list of such
+            lists, one of which must hold.
+
+    Raises:
+        TypeError: It is none of these, or a value has a type that a column cannot have.
+        ValueError: An operator is unknown, or a list is empty.
+    """
+    if filters is None:
+        return None
+    if isinstance(filters, pc.Expression):
+        if "FieldPath(" in str(filters):
+            raise ValueError("filters: name columns by their names; their numbers differ from file to file")
+        return Filter(expression=filters)
+    if isinstance(filters, str | bytes) or not isinstance(filters, Sequence):
+        raise TypeError(
+            "filters must be a pyarrow expression or a list of (name, operator, value), such as "
+            f"[('country', 'in', ['DE', 'FR'])], not {filters!r}"
+        )
+    if not filters:
+        raise ValueError("filters is empty; leave it out to read every row")
+    is_flat = isinstance(filters[0], tuple)
+    alternatives = [filters] if is_flat else filters
+    return Filter(conditions=tuple(tuple(_parse_condition(c) for c in _all_of(a)) for a in alternatives))
+
+
+def _all_of(alternative: object) -> Sequence[object]:
+    if not isinstance(alternative, list | tuple):
+        raise TypeError(f"filters: expected a list of (name, operator, value), not {alternative!r}")
+    if not alternative:
+        raise ValueError("filters: a list of conditions is empty")
+    return alternative
+
+
+def _parse_condition(condition: object) -> Condition:
+    if not isinstance(condition, tuple | list) or len(condition) != 3:
+        raise TypeError(f"filters: expected (name, operator, value), not {condition!r}")
+    name, op, value = condition
+    if not isinstance(name, str):
+        raise TypeError(f"filters: a column is named by a text, not {name!r}")
+    if op not in OPERATORS:
+        raise ValueError(f"filters: unknown operator {op!r} for {name!r}; there are {', '.join(OPERATORS)}")
+    if op in ("in", "not in"):
+        if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+            raise TypeError(f"filters: {name!r} {op} needs a list of values, not {value!r}")
+        values = [_parse_value(name, v) for v in value]
+        if isinstance(value, set | frozenset):
+            values.sort(key=repr)
+        return name, op, tuple(values)
+    return name, "==" if op == "=" else op, _parse_value(name, value)
+
+
+def _parse_value(name: str, value: object) -> object:
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        value = pa.scalar(value)
+    elif isinstance(value, datetime) and getattr(value, "nanosecond", False):  # of pandas, which Python's own has not
+        value = pa.scalar(value.value, pa.timestamp("ns", None if value.tzinfo is None else "UTC"))  # type: ignore[attr-defined]
+    elif isinstance(value, datetime) and hasattr(value, "to_pydatetime"):
+        value = value.to_pydatetime()
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, pa.Scalar):
+        is_in_ns = value.is_valid and getattr(value.type, "unit", "") == "ns" and hasattr(value, "value")
+        if is_in_ns and value.value % 1000:
+            return value
+        value = (value.cast(_in_us(value.type)) if is_in_ns else value).as_py()
+    if not isinstance(value, _VALUES):
+        hint = "; to select nulls write pyarrow.compute.field(...).is_null()" if value is None else ""
+        raise TypeError(f"filters: {name!r} cannot be compared with {value!r}{hint}")
+    return value
+
+
+def _in_us(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    return pa.duration("us") if pa.types.is_duration(kind) else pa.time64("us")
+
+
+def _value_json(value: object) -> object:
+    if isinstance(value, tuple):
+        return [_value_json(v) for v in value]
+    return [type(value).__name__, repr(value)]
+
+
+_COMPARE: dict[str, Callable[[Any, Any], pc.Expression]] = {
+    "==": lambda field, value: field == value,
+    "!=": lambda field, value: field != value,
+    "<": lambda field, value: field < value,
+    "<=": lambda field, value: field <= value,
+    ">": lambda field, value: field > value,
+    ">=": lambda field, value: field >= value,
+}
+
+
+def _condition(schema: pa.Schema, name: str, op: str, value: Any) -> pc.Expression:
+    """Return a condition as an expression: true or false of each value, and never true of null."""
+    field, kind = pc.field(*steps(schema, name)), _type_of(schema, name)
+    if pa.types.is_null(kind):
+        return _none(field)
+    many = [literal(name, kind, one) for one in (value if op in ("in", "not in") else [value])]
+    if pa.types.is_float16(kind):  # which Arrow does not compare
+        kind = pa.float32()
+        field, many = field.cast(kind), [one if isinstance(one, Beyond) else one.cast(kind) for one in many]
+    if op in ("in", "not in"):
+        return _among(field, kind, many, is_in=op == "in")
+    (right,) = many
+    return _beyond(field, kind, op, right) if isinstance(right, Beyond) else _COMPARE[op](field, right)
+
+
+def _none(field: pc.Expression) -> pc.Expression:
+    return field.is_null() & field.is_valid()
+
+
+def _beyond(field: pc.Expression, kind: pa.DataType, op: str, value: Beyond) -> pc.Expression:
+    """Return how values compare with a number that none of them is."""
+    if value.floor is not None and op in ("<", "<="):
+        return field <= pa.scalar(value.floor, kind)
+    if value.floor is not None and op in (">", ">="):
+        return field > pa.scalar(value.floor, kind)
+    is_true = op == "!=" or (not value.is_nan and op in (("<", "<=") if value.is_above else (">", ">=")))
+    return field.is_valid() if is_true else _none(field)
+
+
+def _among(
+    field: pc.Expression, kind: pa.DataType, values: Sequence[pa.Scalar | Beyond], *, is_in: bool
+) -> pc.Expression:
+    """Return whether a value equals one of some: as `=` would say of each, or `!=` of all."""
+    found = [value for value in values if not isinstance(value, Beyond)]
+    if pa.types.is_floating(kind):
+        found = [value for value in found if value.as_py() == value.as_py()]  # NaN equals nothing
+        if any(value.as_py() == 0 for value in found):
+            found += [pa.scalar(np.dtype(f"f{kind.bit_width // 8}").type(zero), kind) for zero in (0.0, -0.0)]
+    if not found:
+        return _none(field) if is_in else field.is_valid()
+    is_one = field.isin(pa.array(found, kind))
+    return is_one if is_in else field.is_valid() & ~is_one
+
+
+def _holds_of_nan(schema: pa.Schema, name: str, op: str, _: object) -> bool:
+    """Return whether a condition is true of NaN."""
+    return op in ("!=", "not in") and bool(pa.types.is_floating(_type_of(schema, name)))
+
+
+def _type_of(schema: pa.Schema, name: str) -> pa.DataType:
+    """Return the type of a column, or of a member of a struct, without its dictionary."""
+    first, *rest = steps(schema, name)
+    if schema.get_field_index(first) < 0:
+        raise unknown_columns([name], _names(schema), what="filters: ")
+    kind = schema.field(first).type
+    for step in rest:
+        if not pa.types.is_struct(kind) or kind.get_field_index(step) < 0:
+            raise unknown_columns([name], _names(schema), what="filters: ")
+        kind = kind.field(step).type
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _names(schema: pa.Schema) -> list[str]:
+    return list(dict.fromkeys(name for name, _ in flat_fields(schema)))
+
+
+def _may_hold_of_nan(expression: pc.Expression) -> bool:
+    """Return whether an expression is perhaps true of NaN: it is not where it only compares, and negates nothing."""
+    text = str(expression).replace("nan_is_null=false", "")
+    functions = set(re.findall(r"(\w+)\(", text))
+    return not functions <= _FALSE_OF_NAN or any(word in text.lower() for word in ("!=", "nan", "..."))
+
+
+def _leaf_types(kind: pa.DataType) -> list[pa.DataType]:
+    if not pa.types.is_struct(kind):
+        return [kind]
+    return [leaf for i in range(kind.num_fields) for leaf in _leaf_types(kind.field(i).type)]
+
+
+def steps(schema: pa.Schema, name: str) -> tuple[str, ...]:
+    """Return the way to `name`: itself where a column has this name, else through structs by its dots."""
+    if schema.get_field_index(name) >= 0:
+        return (name,)
+    parts = name.split(".")
+    for i in range(len(parts) - 1, 0, -1):
+        head = ".".join(parts[:i])
+        index = schema.get_field_index(head)
+        if index >= 0 and pa.types.is_struct(schema.field(index).type):
+            struct = schema.field(index).type
+            inner = pa.schema([struct.field(k) for k in range(struct.num_fields)])
+            return (head, *steps(inner, ".".join(parts[i:])))
+    return (name,)
+
+
+def _one_row(schema: pa.Schema, text: str) -> pa.Table:
+    """Return a row of nulls in the columns that an expression may mean."""
+    fields = [field for field in schema if field.name in text]
+    return pa.table([pa.nulls(1, field.type) for field in fields], schema=pa.schema(fields))
+
+
+def passes(table: pa.Table, expression: pc.Expression) -> pa.ChunkedArray:
+    """Return one bool a row: whether `expression` is true, false or null there.
+
+    Raises:
+        ValueError: The expression is not a condition.
+    """
+    import pyarrow.acero as acero  # pyarrow.dataset, which it pulls in, imports pandas where that is installed
+
+    plan = acero.Declaration.from_sequence(
+        [
+            acero.Declaration("table_source", acero.TableSourceNodeOptions(table)),
+            acero.Declaration("project", acero.ProjectNodeOptions([expression], ["passes"])),
+        ]
+    )
+    # One thread: rows stay in their order, and the caller brings the threads.
+    mask = plan.to_table(use_threads=False).column(0)
+    if not pa.types.is_boolean(mask.type):
+        raise ValueError(f"filters: {expression} gives {mask.type}, not true or false")
+    return mask
+
+
+def needed_columns(schema: pa.Schema, expression: pc.Expression) -> pa.Schema:
+    """Return the smallest part of `schema` that `expression` can be evaluated on; structs lose unused members.
+
+    Found by leaving out one leaf after the other and trying: exact, whatever the expression is.
+    """
+    text = str(expression)
+    # A column whose name is not in the text cannot be meant: this only saves tries, the result is checked.
+    kept = [field for field in schema if field.name in text]
+    if not _is_enough(kept, expression):
+        kept = list(schema)
+    for leaf in [path for field in kept for path in _leaves(field)]:
+        smaller = [part for field in kept if (part := _without(field, leaf)) is not None]
+        if _is_enough(smaller, expression):
+            kept = smaller
+    return pa.schema(kept)
+
+
+def _is_enough(fields: Sequence[pa.Field], expression: pc.Expression) -> bool:
+    try:
+        passes(pa.schema(fields).empty_table(), expression)
+    except (pa.ArrowException, TypeError, KeyError, ValueError):
+        return False
+    return True
+
+
+def _leaves(field: pa.Field, above: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    path = (*above, field.name)
+    if not pa.types.is_struct(field.type) or field.type.num_fields == 0:
+        return [path]
+    return [leaf for i in range(field.type.num_fields) for leaf in _leaves(field.type.field(i), path)]
+
+
+def _without(field: pa.Field, leaf: tuple[str, ...]) -> pa.Field | None:
+    """Return `field` without one of its leaves, None where nothing is left."""
+    if field.name != leaf[0]:
+        return field
+    if len(leaf) == 1:
+        return None
+    members = [field.type.field(i) for i in range(field.type.num_fields)]
+    kept = [part for member in members if (part := _without(member, leaf[1:])) is not None]
+    return field.with_type(pa.struct(kept)) if kept else None
+
+
+def surviving_row_groups(
+    footer: pa.Buffer, *, expression: pc.Expression, schema: pa.Schema, partition: pc.Expression | None
+) -> set[int]:
+    """Return the row groups that may hold a row that passes, by the statistics in a footer; no source is read.
+
+    Args:
+        footer: A Parquet file without its data: the magic number, the footer, its length, the magic number.
+        expression: What may be asked of them; see `Filter.prunable`.
+        schema: Schema of the data set, partition columns included.
+        partition: What is true of every row of the file.
+    """
+    import pyarrow.dataset as ds  # imports pandas where that is installed
+
+    file = pa.BufferReader(footer)
+    format_ = ds.ParquetFileFormat()
+    fragment = (
+        format_.make_fragment(file)
+        if partition is None
+        else format_.make_fragment(file, partition_expression=partition)
+    )
+    return {group.id for group in fragment.subset(expression, schema=schema).row_groups}

@@ -1,0 +1,265 @@
+"""From what the user names to objects: files, folders, globs, and the hive partitions in their paths.
+
+"lake/a.parquet"            that file, whatever its name
+"lake/2026/"                every Parquet file below, by its name; key=value folders become columns
+"lake/date=2026-*/"         the same for every folder that matches
+"lake/**/part-*.parquet"    every file that matches
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
+
+from stoker.dataset.logs import check_no_log
+from stoker.errors import SourceError, SourceMissingError
+from stoker.parquet.other_formats import way_out
+from stoker.storage.storage import DANGLING, ObjectInfo, Storage
+from stoker.storage.urls import GLOB, Location, name_bytes, scheme_of
+from stoker.words import count_text
+
+# In a folder, what else lies there (CSV, logs, checksums) is left alone; a file that is named is read as it is.
+SUFFIXES = (".parquet", ".parq", ".pq", ".pqt")
+_NAMES = ", ".join("*" + end for end in SUFFIXES)
+_HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+# What becomes of a URL that is made a Path: s3:/lake.
+_URL_INSIDE = re.compile(r"/[a-z][a-z0-9+.-]+:/")
+_INT = re.compile(r"-?[0-9]{1,19}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Listed:
+    """An object, and what is known of its rows without reading it.
+
+    Attributes:
+        info: The object.
+        partition: What its path, or the log of its table, says of them: key -> text, None for null.
+        deleted: Rows that its table has no more, ascending, 8 bytes each.
+    """
+
+    info: ObjectInfo
+    partition: tuple[tuple[str, str | None], ...] = ()
+    deleted: bytes = b""
+
+
+def list_sources(places: Sequence[Location], storage: Storage, *, is_local: bool = False) -> list[Listed]:
+    """Return every file that `places` name, by the bytes of their URLs, each once however often it is named.
+
+    Args:
+        places: What the user named, as the storage knows it.
+        storage: Where it is.
+        is_local: Whether these are paths of this machine, whose links can be followed.
+
+    Raises:
+        SourceMissingError: One of them names nothing, or a link that leads nowhere.
+        SourceError: The storage fails, one file is named twice with different partitions, or a folder has a log that
+            says which of its files count.
+    """
+    found: dict[str, Listed] = {}
+    for place in places:
+        for listed in _find(place, storage, is_local=is_local):
+            if listed.info.size_bytes == DANGLING:
+                raise SourceMissingError(
+                    f"{listed.info.url} is a link that leads nowhere: mend or remove it", url=listed.info.url
+                )
+            known = found.setdefault(listed.info.url, listed)
+            if known.partition != listed.partition:
+                raise SourceError(
+                    f"{listed.info.url} is named by two sources, with the partitions {dict(known.partition)} and "
+                    f"{dict(listed.partition)}: name it once",
+                    url=listed.info.url,
+                )
+    return [found[url] for url in sorted(found, key=name_bytes)]
+
+
+def names_below(files: Sequence[Listed]) -> tuple[str, tuple[str, ...]]:
+    """Return the folder that files have in common, with its slash, and their names below it: what a move leaves alone.
+
+    A partition's folder is a part of the name, though all files may lie in it.
+    """
+    folders = {file.info.url[: file.info.url.rfind("/") + 1] for file in files}
+    common = os.path.commonprefix(sorted(folders))  # noqa: RUF071  cut at a slash right after
+    root = common[: common.rfind("/") + 1]
+    parts = root.split("/")
+    keys = {f"{quoted}=" for file in files[:1] for key, _ in file.partition for quoted in (key, quote(key, safe=""))}
+    within = [i for i, part in enumerate(parts) if part[: part.find("=") + 1] in keys]
+    root = "".join(f"{part}/" for part in parts[: within[0]]) if within else root
+    return root, tuple(file.info.url[len(root) :] for file in files)
+
+
+def _find(place: Location, storage: Storage, *, is_local: bool) -> list[Listed]:
+    if not place.pattern:
+        return _find_literal(place.name, storage, is_local=is_local)
+    folder, pattern = place.folder, place.pattern
+    infos = storage.list(folder)
+    # What exists is that file or folder, whatever its name: it is no pattern then.
+    while pattern:
+        first, slash, rest = pattern.partition("/")
+        urls = (info.url for info in infos)
+        if not any(url.startswith(f"{folder}{first}/") or (not slash and url == folder + first) for url in urls):
+            break
+        folder, pattern = folder + first + slash, rest
+    if not pattern or not GLOB.search(pattern):
+        return _find_literal(folder + pattern, storage, is_local=is_local)
+    file = re.compile(translate_glob(pattern.rstrip("/")), re.DOTALL)
+    below = re.compile(translate_glob(pattern.rstrip("/")) + "/(?P<rest>.+)", re.DOTALL)
+    names_hidden = any(part[:1] in ("_", ".") for part in pattern.split("/"))
+    found = []
+    for info in infos:
+        path = info.url[len(folder) :]
+        if not info.url.startswith(folder) or (_is_hidden(path) and not names_hidden):
+            continue
+        inside = below.fullmatch(path)
+        if (file.fullmatch(path) and not pattern.endswith("/")) or (
+            inside is not None and _is_wanted(info, inside["rest"])
+        ):
+            found.append(Listed(info=info, partition=_partition(path, folder)))
+    check_no_log(place.name, folder, infos, [file.info.url for file in found], storage, is_local=is_local)
+    if not found:
+        raise SourceMissingError(
+            f"no file matches {place.name} ({len(infos):,} objects lie below {folder})", url=place.name
+        )
+    return found
+
+
+def _find_literal(name: str, storage: Storage, *, is_local: bool) -> list[Listed]:
+    if not name.endswith("/"):
+        try:
+            return [Listed(info=storage.stat(name))]
+        except SourceMissingError:
+            pass  # then it is a folder, or nothing
+    folder = name.rstrip("/") + "/"
+    infos = storage.list(name)
+    paths = [(info, info.url[len(folder) :]) for info in infos if info.url.startswith(folder)]
+    found = [Listed(info=info, partition=_partition(path, folder)) for info, path in paths if _is_wanted(info, path)]
+    check_no_log(name, folder, infos, [file.info.url for file in found], storage, is_local=is_local)
+    if not found:
+        if not infos and is_local and os.path.isdir(name):  # noqa: PTH112  names are any bytes
+            raise SourceMissingError(f"the folder {name} is empty: no Parquet file lies below it", url=name)
+        if not infos:
+            hint = (
+                "; a Path is a file of this machine: give a URL as text"
+                if _URL_INSIDE.search(name)
+                else "; a Path is no pattern: give a glob as text"
+                if GLOB.search(name)
+                else ""
+            )
+            raise SourceMissingError(f"nothing is stored at {name}: check the name{hint}", url=name)
+        raise SourceMissingError(
+            f"no Parquet file lies below {name}, but {count_text(len(infos), 'other file')}, such as {infos[0].url}"
+            + (way_out(name, [info.url for info in infos]) or f"; in a folder {_NAMES} are read, others when named"),
+            url=name,
+        )
+    return found
+
+
+def _is_wanted(info: ObjectInfo, path: str) -> bool:
+    # A link that leads nowhere may have been a folder: it is only left alone where a folder would be.
+    return _is_parquet(path) or (info.size_bytes == DANGLING and not _is_hidden(path))
+
+
+def _is_hidden(path: str) -> bool:
+    return any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in path.split("/"))
+
+
+def _is_parquet(path: str) -> bool:
+    return path.lower().endswith(SUFFIXES) and not _is_hidden(path)
+
+
+def _partition(path: str, folder: str) -> tuple[tuple[str, str | None], ...]:
+    """Return the key=value folders of a path below the folder that was named.
+
+    Raises:
+        SourceError: The path gives one key two values.
+    """
+    found: dict[str, str | None] = {}
+    if scheme_of(folder) in ("http", "https"):  # a web address is escaped once more
+        path = unquote(path, errors="surrogateescape")
+    for part in path.split("/")[:-1]:
+        key, equals, text = part.partition("=")
+        if not equals or not key:
+            continue
+        # A byte that is no text stays one: two values that differ never become one.
+        key = unquote(key, errors="surrogateescape")
+        value = None if text == _HIVE_NULL else unquote(text, errors="surrogateescape")
+        if found.setdefault(key, value) != value:
+            raise SourceError(
+                f"{folder}{path} is in two partitions at once, {key}={found[key]} and {key}={value}: rename a folder",
+                url=folder + path,
+            )
+    return tuple(found.items())
+
+
+def translate_glob(pattern: str) -> str:
+    """Return the regular expression of a glob: `*`, `?` and `[]` stay in one folder, `**` goes through any number."""
+    parts = []
+    i = 0
+    while i < len(pattern):
+        if pattern.startswith("**/", i) and (i == 0 or pattern[i - 1] == "/"):
+            parts.append("(?:[^/]+/)*")
+            i += 3
+        elif pattern.startswith("**", i):
+            parts.append(".*")
+            i += 2
+        elif pattern[i] == "*":
+            parts.append("[^/]*")
+            i += 1
+        elif pattern[i] == "?":
+            parts.append("[^/]")
+            i += 1
+        elif pattern[i] == "[" and (end := pattern.find("]", i + 2 + pattern.startswith("[!", i))) > 0:
+            # As `fnmatch` reads it, from "(?s:" to ")\Z": a range such as [9-0] holds nothing.
+            parts.append("(?!/)" + fnmatch.translate(pattern[i : end + 1])[4:-3])
+            i = end + 1
+        else:
+            parts.append(re.escape(pattern[i]))
+            i += 1
+    return "".join(parts)
+
+
+def partition_fields(files: Sequence[Listed]) -> list[pa.Field]:
+    """Return one field a partition key, in the order the keys appear.
+
+    int64 where every value is one, else string; binary where one is no text, as names of files may be.
+
+    Raises:
+        SourceError: A key is no text.
+    """
+    values: dict[str, set[str | None]] = {}
+    for file in files:
+        for key, text in file.partition:
+            if key not in values and not _is_text(key):
+                raise SourceError(
+                    f"{file.info.url}: {key!r} is no UTF-8 and cannot name a column: rename the folder",
+                    url=file.info.url,
+                )
+            values.setdefault(key, set()).add(text)
+    return [pa.field(key, _type_of([text for text in texts if text is not None])) for key, texts in values.items()]
+
+
+def _type_of(texts: Sequence[str]) -> pa.DataType:
+    if texts and all(_INT.fullmatch(text) and -(2**63) <= int(text) < 2**63 for text in texts):
+        return pa.int64()
+    return pa.string() if all(map(_is_text, texts)) else pa.binary()
+
+
+def _is_text(name: str) -> bool:
+    return name.isascii() or not any("\ud800" <= character <= "\udfff" for character in name)
+
+
+def partition_value(file: Listed, field: pa.Field) -> pa.Scalar:
+    """Return the value of one partition column for one file; null where the path does not say."""
+    text = dict(file.partition).get(field.name)
+    if text is None:
+        return pa.scalar(None, field.type)
+    if pa.types.is_integer(field.type):
+        return pa.scalar(int(text), field.type)
+    if pa.types.is_binary(field.type) or pa.types.is_fixed_size_binary(field.type):
+        return pa.scalar(name_bytes(text), field.type)
+    return pa.scalar(text).cast(field.type)

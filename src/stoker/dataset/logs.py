@@ -1,0 +1,196 @@
+"""Folders with a log: which of their files hold rows that count is known to the log alone.
+
+    events/_delta_log/00000000000000000001.json     "a.parquet was replaced by b.parquet"
+    events/a.parquet                                read as a folder, both are rows: the old ones and the new ones
+    events/b.parquet
+
+So such a folder, or a glob that reaches into one, is refused. Files that are named one by one are the user's own word.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from stoker.errors import SourceError
+from stoker.storage.storage import ObjectInfo, Storage
+from stoker.storage.urls import name_bytes, name_of
+
+
+class Log(NamedTuple):
+    """A kind of log.
+
+    Attributes:
+        name: What a folder with it is.
+        why: What is wrong with all of its files.
+        way_out: What to do, where "{}" stands for the folder.
+    """
+
+    name: str
+    why: str
+    way_out: str
+
+
+_OLD_ROWS = "holds rows that were deleted or replaced, too"
+_UNFINISHED = "holds files of writes that failed or are not finished, too"
+_DELTA = Log("a Delta table", _OLD_ROWS, 'read the table, Dataset("delta://{}")')
+_ICEBERG = Log("an Iceberg table", _OLD_ROWS, 'read the table, Dataset("iceberg://{}")')
+_HUDI = Log("a Hudi table", _OLD_ROWS, "read it with Hudi and write its rows to a folder of their own")
+_PAIMON = Log("a Paimon table", _OLD_ROWS, "read it with Paimon and write its rows to a folder of their own")
+_ACID = Log("a transactional Hive table", _OLD_ROWS, "read it with Hive and write its rows to a folder of their own")
+_STREAM = Log(
+    "what a Spark stream writes", _UNFINISHED, "read it with Spark and write its rows to a folder of their own"
+)
+_DBIO = Log(
+    "what Databricks commits with _started_* and _committed_*", _UNFINISHED, "run VACUUM there, copy the folder"
+)
+_DUCKLAKE = Log("data of a DuckLake", _OLD_ROWS, "read it with DuckDB and write its rows to a folder of their own")
+
+# What of a path below a folder says that there is a log, and of which kind; what stands before it is the table.
+_MARKS = re.compile(
+    r"(?P<root>(?:.*?/)?)(?:"
+    r"(?P<delta>_delta_log/)"
+    r"|(?P<iceberg>metadata/[^/]*\.metadata\.json(?:\.gz)?\Z)"
+    r"|(?P<hudi>\.hoodie/|\.hoodie_partition_metadata)"
+    r"|(?P<stream>_spark_metadata/)"
+    r"|(?P<paimon>snapshot/(?:LATEST|EARLIEST)\Z)"
+    r"|(?P<dbio>_(?:committed|started)_[^/]*\Z)"
+    r"|(?P<acid>(?:base|(?:delete_)?delta_0\d{6})_0\d{6}(?:_\d{4})?(?:_v\d+)?/)"
+    r"|(?P<ducklake>ducklake-[0-9a-f]{8}-[0-9a-f-]+\.parquet\Z)"
+    r")",
+    re.DOTALL,
+)
+_LOGS = {
+    "delta": _DELTA,
+    "iceberg": _ICEBERG,
+    "hudi": _HUDI,
+    "stream": _STREAM,
+    "paimon": _PAIMON,
+    "dbio": _DBIO,
+    "acid": _ACID,
+    "ducklake": _DUCKLAKE,
+}
+# One of them is there for as long as the log is.
+_FILES = {
+    "_delta_log/_last_checkpoint": _DELTA,
+    "_delta_log/00000000000000000000.json": _DELTA,
+    ".hoodie/hoodie.properties": _HUDI,
+    "_spark_metadata/0": _STREAM,
+}
+# Folders that tables have below them: of partitions, Iceberg's data, and prefixes that spread files over a store.
+_INSIDE = re.compile(r"[^/]*=[^/]*|data|bucket-\d+|[0-9a-f]{2}|[01]{4,}")
+
+
+def check_no_log(
+    source: str,
+    folder: str,
+    infos: Iterable[ObjectInfo],
+    found: Sequence[str],
+    storage: Storage,
+    *,
+    is_local: bool,
+) -> None:
+    """Raise where files that a folder or a glob gives are those of a folder with a log.
+
+    Local folders are looked at up to the root, and through links. Of a remote store, what the listing shows is enough
+    but where the name looks like a part of a table, `events/date=1/`: then the folders above are asked for their logs.
+
+    Args:
+        source: What the user named, for the error.
+        folder: The folder that was listed, with its "/".
+        infos: All that lies below it.
+        found: URLs of the files that would be read.
+        storage: Where they are.
+        is_local: Whether these are paths of this machine.
+
+    Raises:
+        SourceError: There is a log; it says which and what to do.
+    """
+    roots: dict[str, Log] = {}
+    for info in infos:
+        mark = _MARKS.match(info.url, len(folder))
+        if mark is not None and mark.lastgroup is not None:
+            roots.setdefault(folder + mark["root"], _LOGS[mark.lastgroup])
+    for root in sorted(roots):
+        if root == folder or any(url.startswith(root) for url in found):
+            _refuse(source, root, roots[root])
+    for root in _local_roots(folder, found) if is_local else _remote_roots(folder):
+        log = _local_log(root) if is_local else _remote_log(root, storage)
+        if log is not None:
+            _refuse(source, root, log)
+
+
+def _refuse(source: str, root: str, log: Log) -> None:
+    place = root.rstrip("/") or "/"
+    what = f"{source} is {log.name}" if place == source.rstrip("/") else f"{source} reaches into {place}, {log.name}"
+    raise SourceError(
+        f"{what}: its folder {log.why}. Instead, {log.way_out.format(place)}; or name files one by one, as a list, to "
+        "read them as they are",
+        url=source,
+    )
+
+
+def _local_roots(folder: str, found: Sequence[str]) -> Iterator[str]:
+    """Yield the folders above `folder`, and those above what links below it lead to."""
+    seen: set[str] = set()
+    real: dict[str, str] = {}
+    starts = [_above(folder.rstrip("/")), _real(folder)]
+    for url in found:
+        parent = _above(url)
+        if parent not in real:
+            real[parent] = _real(parent)
+        is_link = os.path.islink(name_bytes(url))  # noqa: PTH114  Path has no names of bytes
+        starts.append(_above(_real(url)) if is_link else real[parent])
+    for start in starts:
+        while start not in seen:
+            seen.add(start)
+            if start != folder.rstrip("/"):
+                yield start
+            start = _above(start)
+
+
+def _real(path: str) -> str:
+    return name_of(os.path.realpath(name_bytes(path)))
+
+
+def _above(path: str) -> str:
+    return path.rpartition("/")[0] or "/"
+
+
+def _local_log(root: str) -> Log | None:
+    for name, log in (("_delta_log", _DELTA), (".hoodie", _HUDI), ("_spark_metadata", _STREAM)):
+        if _names_in(f"{root}/{name}"):
+            return log
+    names = (f"metadata/{name}" for name in _names_in(f"{root}/metadata"))
+    return _ICEBERG if any(_MARKS.match(name) for name in names) else None
+
+
+def _names_in(folder: str) -> list[str]:
+    try:
+        return [name_of(name) for name in os.listdir(name_bytes(folder))]  # noqa: PTH208
+    except OSError:
+        return []
+
+
+def _remote_roots(folder: str) -> Iterator[str]:
+    """Yield the folders above `folder` that may be a table which it is a part of, the nearest first."""
+    scheme, separator, path = folder.rstrip("/").rpartition("://")
+    parts = path.split("/")
+    while len(parts) > 1 and _INSIDE.fullmatch(parts.pop()):
+        if "=" not in parts[-1]:
+            yield f"{scheme}{separator}{'/'.join(parts)}/"
+
+
+def _remote_log(root: str, storage: Storage) -> Log | None:
+    for name, log in _FILES.items():
+        # Who may read a part of a table alone is refused above it, and is not kept from the part.
+        with suppress(SourceError):
+            storage.stat(root + name)
+            return log
+    with suppress(SourceError):
+        if any(_MARKS.match(info.url, len(root)) for info in storage.list(root + "metadata/")):
+            return _ICEBERG
+    return None

@@ -1,0 +1,239 @@
+"""Runs of consecutive rows: they begin at another key, or after a gap in time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stoker.errors import FieldError
+from stoker.fields.offsets import Bools, Int64
+
+_UNIT_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRule:
+    """What keeps neighbouring rows in one run.
+
+    Attributes:
+        keys: Columns that must be equal; null equals null, and NaN equals NaN.
+        timestamp: Column that must not go backwards within a key, or None.
+        max_gap: How far neighbours may lie apart in it, or None for any distance.
+    """
+
+    keys: tuple[str, ...]
+    timestamp: str | None = None
+    max_gap: int | float | timedelta | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns that must be read to know."""
+        return tuple(dict.fromkeys((*self.keys, *(() if self.timestamp is None else (self.timestamp,)))))
+
+    def to_json(self) -> dict[str, object]:
+        """Return everything that decides where runs begin."""
+        gap = self.max_gap
+        return {"keys": self.keys, "timestamp": self.timestamp, "max_gap": None if gap is None else repr(gap)}
+
+    def check(self, schema: pa.Schema) -> None:
+        """Raise where the columns are of types that cannot serve.
+
+        Args:
+            schema: The rule's columns.
+
+        Raises:
+            FieldError: A key is a list or struct, the timestamp no number or time, or `max_gap` does not fit it.
+        """
+        for name in self.columns:
+            if name not in schema.names:
+                found = [one for one in schema.names if one.startswith(f"{name}.")]
+                raise FieldError(
+                    f"{name!r} is {len(found)} columns: {', '.join(found)}; name those that count", columns=[name]
+                )
+        for name in self.keys:
+            kind = comparable_type(schema.field(name).type)
+            if pa.types.is_nested(kind):
+                raise FieldError(
+                    f"column {name!r} ({kind}) cannot be a key: only numbers, dates and words can", columns=[name]
+                )
+        if self.timestamp is None:
+            return
+        kind = schema.field(self.timestamp).type
+        is_time = pa.types.is_temporal(kind)
+        if not (is_time or pa.types.is_integer(kind) or pa.types.is_floating(kind)) or pa.types.is_interval(kind):
+            raise FieldError(
+                f"column {self.timestamp!r} ({kind}) cannot be the timestamp: only numbers, dates and times can",
+                columns=[self.timestamp],
+            )
+        if isinstance(self.max_gap, timedelta) and not is_time:
+            raise FieldError(
+                f"max_gap is a timedelta, but the timestamp {self.timestamp!r} is {kind}: give a number",
+                columns=[self.timestamp],
+            )
+
+    def plain(self, rows: pa.Table) -> pa.Table:
+        """Return rows with keys in types that can be compared and taken from: words that are views cannot."""
+        for i, name in enumerate(rows.column_names):
+            kind = comparable_type(rows.column(i).type)
+            if name in self.keys and kind != rows.column(i).type:
+                rows = rows.set_column(i, name, rows.column(i).cast(kind))
+        return rows
+
+    def begins(self, rows: pa.Table) -> tuple[Bools, Bools]:
+        """Return where runs begin, and which rows go back in time within their key.
+
+        Args:
+            rows: Consecutive rows with the rule's columns. N rows.
+
+        Returns:
+            Whether each row begins a run, the first one always. Shape [N].
+            Whether it is earlier than the row before it, or has no time at all. Shape [N].
+        """
+        num = rows.num_rows
+        begins, is_wrong = np.zeros(num, dtype=np.bool_), np.zeros(num, dtype=np.bool_)
+        if not num:
+            return begins, is_wrong
+        for name in self.keys:
+            begins[1:] |= ~equals_before(rows.column(name))
+        begins[0] = True
+        if self.timestamp is not None:
+            column = rows.column(self.timestamp)
+            if column.null_count:
+                return begins, column.is_null().to_numpy()
+            times = _as_numbers(column)
+            before, after = times[:-1], times[1:]
+            is_wrong[1:] = ~begins[1:] & ~(after >= before)  # not `after < before`: that is false for NaN
+            if self.max_gap is not None:
+                # Unsigned, a step forward is right even where it is longer than int64 can say.
+                steps = np.diff(times if times.dtype.kind == "f" else times.view(np.uint64))
+                begins[1:] |= ~((steps <= self._gap_in(column.type)) | (after < before))
+        return begins, is_wrong
+
+    def _gap_in(self, kind: pa.DataType) -> int | float:
+        """Return `max_gap` in the steps of a column."""
+        gap = self.max_gap
+        assert gap is not None
+        if not isinstance(gap, timedelta):
+            return gap
+        gap_ns: float = (gap // timedelta(microseconds=1)) * 1000
+        if pa.types.is_date32(kind):
+            return gap_ns / (86_400 * _UNIT_NS["s"])
+        return gap_ns / float(_UNIT_NS["ms" if pa.types.is_date64(kind) else kind.unit])
+
+
+@dataclass(frozen=True, kw_only=True)
+class FragmentRuns:
+    """What one fragment holds.
+
+    Attributes:
+        num_samples: Rows that pass.
+        begins: Those of them that begin a run, the first one always.
+        keys: Their keys.
+        ends: First and last row, with the rule's columns; empty where no row passes.
+        kept: Which rows of the fragment pass; None for all.
+    """
+
+    num_samples: int
+    begins: Int64
+    keys: pa.Table
+    ends: pa.Table
+    kept: Int64 | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runs:
+    """Runs of rows that pass the filter, counted through all of the data set in its fixed order.
+
+    Attributes:
+        rule: What they are.
+        num_samples: Rows that pass.
+        begins: Rows that begin a run. Shape [R].
+        fragments: Where each fragment's rows begin, and the end. Shape [K + 1].
+        held: What each fragment holds. Shape [K].
+    """
+
+    rule: RunRule
+    num_samples: int
+    begins: Int64
+    fragments: Int64
+    held: tuple[FragmentRuns, ...]
+
+    def keys(self, start: int, stop: int) -> pa.Table:
+        """Return the keys of the runs that stand in rows [start, stop), one cut at a fragment's border twice."""
+        found = []
+        first = int(np.searchsorted(self.fragments, start, side="right")) - 1
+        for i in range(first, len(self.held)):
+            if self.fragments[i] >= stop:
+                break
+            held, shift = self.held[i], int(self.fragments[i])
+            low = max(int(np.searchsorted(held.begins, start - shift, side="right")) - 1, 0)
+            found.append(held.keys.slice(low, int(np.searchsorted(held.begins, stop - shift)) - low))
+        return pa.concat_tables(found)
+
+
+def equals_before(column: pa.ChunkedArray) -> Bools:
+    """Return whether each value but the first equals the one before it; null equals null, NaN equals NaN.
+
+    Args:
+        column: N values, N at least 1.
+
+    Returns:
+        Shape [N - 1].
+    """
+    kind = comparable_type(column.type)
+    if column.type != kind:
+        column = column.cast(kind)
+    num = len(column)
+    if pa.types.is_null(kind):
+        return np.ones(num - 1, dtype=np.bool_)
+    before, after = column.slice(0, num - 1), column.slice(1)
+    same = pc.fill_null(pc.equal(before, after), False)
+    if column.null_count:
+        same = pc.or_(same, pc.and_(before.is_null(), after.is_null()))
+    if pa.types.is_floating(kind):
+        same = pc.or_(same, pc.fill_null(pc.and_(pc.is_nan(before), pc.is_nan(after)), False))
+    result: Bools = same.to_numpy()
+    return result
+
+
+def num_distinct(rows: pa.Table, keys: Sequence[str]) -> int:
+    """Return how many different keys there are among rows."""
+    if not keys or not rows.num_rows:
+        return int(min(1, rows.num_rows))
+    plain = {name: rows.column(name) for name in keys}
+    for name, column in plain.items():
+        kind = comparable_type(column.type)
+        plain[name] = column if column.type == kind else column.cast(kind)
+    if len(plain) == 1:
+        return int(pc.count_distinct(next(iter(plain.values())), mode="all").as_py())
+    return int(pa.table(plain).group_by(list(plain)).aggregate([]).num_rows)
+
+
+def comparable_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type whose values can be compared: the same values, without an encoding of their own."""
+    if pa.types.is_dictionary(kind):
+        return comparable_type(kind.value_type)
+    if isinstance(kind, pa.BaseExtensionType):
+        return comparable_type(kind.storage_type)
+    if pa.types.is_float16(kind):
+        return pa.float32()
+    if pa.types.is_string_view(kind):
+        return pa.large_string()
+    if pa.types.is_binary_view(kind):
+        return pa.large_binary()
+    return kind
+
+
+def _as_numbers(column: pa.ChunkedArray) -> npt.NDArray[np.int64] | npt.NDArray[np.uint64] | npt.NDArray[np.float64]:
+    kind = column.type
+    if pa.types.is_temporal(kind):
+        column = column.cast(pa.int32() if kind.bit_width == 32 else pa.int64())
+    wide = pa.float64() if pa.types.is_floating(kind) else pa.uint64() if pa.types.is_uint64(kind) else pa.int64()
+    numbers: Int64 = column.cast(wide).to_numpy()
+    return numbers

@@ -1,0 +1,398 @@
+"""What opening a data set finds out: files, their common schema, fragments and counts; and keeping it for next time.
+
+list      ── files ──► read footers ── layouts ──► unify ──► cut into fragments ──► count what passes
+the storage           in parallel                            (pruned by statistics)   (with a filter only)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.ipc as ipc
+
+from stoker.dataset.filters import surviving_row_groups
+from stoker.dataset.fragments import FragmentRange, RowGroup, plan_fragments
+from stoker.dataset.listing import Listed, partition_fields, partition_value
+from stoker.dataset.tables.table import LakeTable, check_layout, check_values
+from stoker.errors import SourceError
+from stoker.fields.offsets import Int64
+from stoker.parquet.decoded import ReadStart, row_group_bytes
+from stoker.parquet.footers import Checked, Footers
+from stoker.parquet.schema import Layout
+from stoker.parquet.unify import unify
+from stoker.storage.each import for_each
+from stoker.storage.files import write_aside
+from stoker.storage.storage import NOT_LISTED, ObjectInfo, Storage
+from stoker.storage.urls import name_bytes, name_of
+
+_log = logging.getLogger("stoker")
+_MAGIC = b"STKCAT05"
+_NOT_TOLD = -1
+# Of one column chunk; what says more is believed as little as what says less than none.
+_MOST_NULLS = 1 << 40
+
+
+@dataclass(frozen=True, kw_only=True)
+class Survey:
+    """Everything about a data set that is known before any row is read. K is the number of fragments.
+
+    Attributes:
+        files: The files, by URL.
+        footers: Hash of the footer of each file.
+        schema: Columns that the files share, structs as structs, without partition columns.
+        partitions: Partition columns.
+        file: Number of the file of each fragment. Shape [K].
+        start: Its first row group. Shape [K].
+        stop: Its last row group + 1. Shape [K].
+        row_start: First row, where it is part of a row group, else -1. Shape [K].
+        row_stop: Last row + 1, else -1. Shape [K].
+        num_rows: Rows that are read for it. Shape [K].
+        num_samples: Rows that pass the filter. Shape [K].
+        null_counts: Column -> nulls among its rows, -1 where that is not known. Shape [K] each.
+        table: The table that the files belong to, or None.
+    """
+
+    files: tuple[Listed, ...]
+    footers: tuple[str, ...]
+    schema: pa.Schema
+    partitions: pa.Schema
+    file: Int64
+    start: Int64
+    stop: Int64
+    row_start: Int64
+    row_stop: Int64
+    num_rows: Int64
+    num_samples: Int64
+    null_counts: Mapping[str, Int64]
+    table: LakeTable | None = None
+
+
+_ARRAYS = ("file", "start", "stop", "row_start", "row_stop", "num_rows", "num_samples")
+
+
+def read_layouts(
+    listed: Sequence[Listed], footers: Footers, storage: Storage, table: LakeTable | None, *, num_threads: int
+) -> tuple[list[Listed], pa.Schema, pa.Schema]:
+    """Read every footer; return the files, the schema that all share or that of their table, and partition columns.
+
+    A file of which the listing told too little is looked up just before its footer is read, while it is open. A
+    partition column takes the place of a column of that name in the files, as in Spark.
+
+    Raises:
+        SourceError: A footer cannot be read.
+        FieldError: The files' schemas contradict each other.
+    """
+    files = list(listed)
+    layouts: list[Layout | None] = [None] * len(files)
+
+    def work(i: int) -> None:
+        if files[i].info.version == NOT_LISTED:
+            files[i] = replace(files[i], info=storage.stat(files[i].info.url))
+        layouts[i] = footers.check(files[i].info).layout
+
+    work(0)
+    for_each(len(files), work, num_threads=num_threads)
+    distinct: dict[int, tuple[Layout, str]] = {}
+    missing: dict[int, list[str]] = {}
+    for layout, file in zip(layouts, files, strict=True):
+        assert layout is not None
+        if table is not None:
+            if id(layout) not in missing:
+                missing[id(layout)] = check_layout(table, layout, file)
+            check_values(missing[id(layout)], file)
+        distinct.setdefault(id(layout), (layout, file.info.url))
+    if table is not None:
+        return files, *table.columns()
+    partitions = pa.schema(partition_fields(files))
+    unified = unify(list(distinct.values()))
+    schema = pa.schema([field for field in unified if field.name not in partitions.names])
+    return files, schema, partitions
+
+
+def partition_expression(file: Listed, partitions: pa.Schema) -> pc.Expression | None:
+    """Return what is true of every row of `file` because of its path."""
+    expression = None
+    for field in partitions:
+        value = partition_value(file, field)
+        is_so = pc.field(field.name) == value if value.is_valid else pc.field(field.name).is_null()
+        expression = is_so if expression is None else expression & is_so
+    return expression
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """How files are cut into fragments.
+
+    Attributes:
+        columns: The columns the transform sees, without partition columns.
+        names: Dotted names of all that is read: these columns, and those of the filter.
+        chunk_bytes: Size of a chunk aimed at.
+        expression: Filter on rows, or None; on `filter_schema`.
+        prunable: What of it may be asked of statistics, or None; see `Filter.prunable`.
+        filter_schema: What the filter may name.
+        partitions: Partition columns.
+    """
+
+    columns: pa.Schema
+    names: tuple[str, ...]
+    chunk_bytes: int
+    expression: pc.Expression | None
+    prunable: pc.Expression | None
+    filter_schema: pa.Schema
+    partitions: pa.Schema
+
+
+def survivors(checked: Checked, file: Listed, cut: Cut, footers: Footers) -> frozenset[int]:
+    """Return the row groups of a file that may hold a row that passes the filter."""
+    groups = frozenset(range(len(checked.numbers.groups)))
+    if cut.prunable is None or checked.layout.members is not None:  # the filter's names are not the footer's
+        return groups
+    if file.partition not in checked.survivors:
+        try:
+            found = surviving_row_groups(
+                footers.bytes_of(file.info),
+                expression=cut.prunable,
+                schema=cut.filter_schema,
+                partition=partition_expression(file, cut.partitions),
+            )
+        except (pa.ArrowException, OSError, ValueError, TypeError) as error:
+            # Statistics that pyarrow cannot use prove nothing: every row group is read and filtered.
+            _log.debug("no pruning of %s: %s", file.info.url, error)
+            found = set(groups)
+        checked.survivors[file.partition] = frozenset(found) & groups
+    return checked.survivors[file.partition]
+
+
+def cut_file(
+    checked: Checked,
+    file: Listed,
+    cut: Cut,
+    needed: frozenset[int],
+    plan: Callable[[Sequence[RowGroup]], list[FragmentRange]],
+    read: ReadStart,
+) -> tuple[list[FragmentRange], Int64]:
+    """Return the fragments of one file, and the nulls of each column in each of them: a row a column.
+
+    Args:
+        checked: Its footer.
+        file: The file.
+        cut: How to cut it.
+        needed: Row groups that may hold a row that passes the filter.
+        plan: Where to cut it.
+        read: Reads the file, where its footer does not tell how large rows are.
+
+    Raises:
+        SourceError: The footer contradicts itself, or the file cannot be read.
+    """
+    layout, numbers, url = checked.layout, checked.numbers, file.info.url
+    sizes = row_group_bytes(
+        layout, numbers, layout.leaves(cut.names), sorted(needed), most_bytes=cut.chunk_bytes, read=read
+    )
+    rows = numbers.groups["num_rows"].tolist()
+    groups = [
+        RowGroup(num_rows, size, g in needed)
+        for g, (num_rows, size) in enumerate(zip(rows, sizes.tolist(), strict=True))
+    ]
+    try:
+        pieces = plan(groups)
+    except ValueError as error:
+        raise SourceError(f"the footer of {url} is corrupt: {error}", url=url) from error
+    is_picked = cut.expression is not None or bool(file.deleted)
+    return pieces, _nulls(layout, pieces, numbers.chunks["null_count"], sorted(needed), cut, is_picked=is_picked)
+
+
+def _nulls(
+    layout: Layout, pieces: Sequence[FragmentRange], counts: Int64, needed: Sequence[int], cut: Cut, *, is_picked: bool
+) -> Int64:
+    """Return the nulls of each column in each fragment, as far as the footer's statistics say: a row a column.
+
+    Args:
+        layout: Of the file.
+        pieces: Its fragments.
+        counts: What the footer says of each row group and leaf.
+        needed: Row groups that are read.
+        cut: How the file was cut.
+        is_picked: Whether only some of its rows are delivered.
+    """
+    by_leaf = _nulls_of_leaves(layout, pieces, counts, needed, is_picked=is_picked)
+    names = cut.columns.names
+    found = np.empty((len(names), len(pieces)), np.int64)
+    # The file may have no such column: all null, though a filter may leave no row of it.
+    found[:] = [_NOT_TOLD if is_picked else piece.num_rows for piece in pieces]
+    single: list[tuple[int, int]] = []
+    for i, name in enumerate(names):
+        own = layout.leaves_of(name)
+        if len(own) == 1:
+            single.append((i, own[0]))
+        elif own:
+            found[i] = np.where((by_leaf[own] == 0).all(axis=0), 0, _NOT_TOLD)
+    if single:
+        rows, leaves = np.array(single).T
+        found[rows] = by_leaf[leaves]
+    return found
+
+
+def _nulls_of_leaves(
+    layout: Layout, pieces: Sequence[FragmentRange], counts: Int64, needed: Sequence[int], *, is_picked: bool
+) -> Int64:
+    """Return the same of each leaf."""
+    num_groups, num_leaves = counts.shape
+    is_odd = np.zeros((num_groups, num_leaves), np.bool_)
+    taken = np.zeros((num_groups, num_leaves), np.int64)
+    may_be_null = layout.max_definition_levels > 0
+    for g in needed:
+        is_odd[g] = may_be_null & ((counts[g] < 0) | (counts[g] > _MOST_NULLS))
+        taken[g] = np.where(may_be_null & ~is_odd[g], counts[g], 0)
+    # Of all row groups before each, so that those of a fragment are a difference.
+    before = np.zeros((2, num_groups + 1, num_leaves), np.int64)
+    np.cumsum([taken, is_odd], axis=1, out=before[:, 1:])
+    start = np.array([piece.start for piece in pieces], np.int64)
+    stop = np.array([piece.stop for piece in pieces], np.int64)
+    is_part = np.array([piece.row_start >= 0 for piece in pieces], np.bool_)
+    nulls, odd = before[:, stop] - before[:, start]
+    # In lists a null may be an empty list; of a part, or behind a filter, nobody knows which rows are null.
+    is_vague = (layout.max_repetition_levels > 0) | is_part[:, None] | is_picked
+    return np.where((odd > 0) | ((nulls > 0) & is_vague), _NOT_TOLD, nulls).T
+
+
+def survey(
+    files: Sequence[Listed],
+    schema: pa.Schema,
+    cut: Cut,
+    footers: Footers,
+    *,
+    num_threads: int,
+    plan: Callable[[int, Sequence[RowGroup]], list[FragmentRange]] | None = None,
+) -> Survey:
+    """Cut every file into fragments; `num_samples` is `num_rows` still.
+
+    Args:
+        files: The files.
+        schema: Columns that they share.
+        cut: How to cut them.
+        footers: Their footers.
+        num_threads: Threads that look at footers.
+        plan: Where to cut a file, by its number and row groups; by size alone unless told.
+
+    Raises:
+        SourceError: A footer contradicts itself.
+    """
+    found: list[tuple[list[FragmentRange], Int64] | None] = [None] * len(files)
+    by_size = partial(plan_fragments, chunk_bytes=cut.chunk_bytes)
+
+    def work(i: int) -> None:
+        checked = footers.check(files[i].info)
+        needed = survivors(checked, files[i], cut, footers)
+        read = partial(footers.read, files[i].info)
+        found[i] = cut_file(checked, files[i], cut, needed, by_size if plan is None else partial(plan, i), read)
+
+    for_each(len(files), work, num_threads=num_threads)
+    pieces: list[tuple[int, FragmentRange]] = []
+    nulls: list[Int64] = []
+    for i, result in enumerate(found):
+        assert result is not None
+        pieces += [(i, piece) for piece in result[0]]
+        nulls.append(result[1])
+    columns = np.array([piece for _, piece in pieces], np.int64).reshape(-1, 5).T.copy()
+    start, stop, row_start, row_stop, num_rows = columns
+    return Survey(
+        files=tuple(files),
+        footers=tuple(footers.check(file.info).digest for file in files),
+        schema=schema,
+        partitions=cut.partitions,
+        file=np.array([i for i, _ in pieces], np.int64),
+        start=start,
+        stop=stop,
+        row_start=row_start,
+        row_stop=row_stop,
+        num_rows=num_rows,
+        num_samples=num_rows.copy(),
+        null_counts=dict(zip(cut.columns.names, np.concatenate(nulls, axis=1), strict=True)),
+    )
+
+
+def keep_survey(path: Path, known: Survey) -> None:
+    """Write `known` to one small file; a disk that does not take it is a warning."""
+    sink = pa.BufferOutputStream()
+    files = pa.table(
+        {
+            "url": pa.array([name_bytes(file.info.url) for file in known.files], pa.binary()),
+            "size_bytes": pa.array([file.info.size_bytes for file in known.files], pa.int64()),
+            "version": pa.array([file.info.version for file in known.files], pa.string()),
+            "footer": pa.array(known.footers, pa.string()),
+            "partition": pa.array([json.dumps(file.partition) for file in known.files], pa.string()),
+            "deleted": pa.array([file.deleted for file in known.files], pa.large_binary()),
+        }
+    )
+    fragments = pa.table({name: getattr(known, name) for name in _ARRAYS})
+    # Not a column each: of thousands each would be compressed by itself.
+    counts = np.concatenate([*known.null_counts.values(), np.zeros(0, np.int64)])
+    offsets = np.arange(len(known.null_counts) + 1, dtype=np.int64) * len(known.file)
+    nulls = pa.table(
+        {
+            "column": pa.array(list(known.null_counts), pa.string()),
+            "nulls": pa.LargeListArray.from_arrays(offsets, counts),
+        }
+    )
+    options = ipc.IpcWriteOptions(compression="zstd")
+    columns = pa.schema([]) if known.table is None else known.table.to_schema()
+    schemas = (known.schema, known.partitions, columns)
+    for table in (files, fragments, nulls, *(schema.empty_table() for schema in schemas)):
+        with ipc.new_stream(sink, table.schema, options=options) as writer:
+            writer.write_table(table)
+    content = sink.getvalue().to_pybytes()
+    digest = hashlib.blake2b(content, digest_size=16).digest()
+    write_aside(path, lambda draft: _write(draft, _MAGIC + digest + content))
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+
+def kept_survey(path: Path) -> Survey | None:
+    """Return what `keep_survey` wrote; None where nothing is kept, or what is kept is damaged."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        _log.warning("the kept catalogue %s cannot be read (%s): the data set is looked through again", path, error)
+        return None
+    if content[:8] != _MAGIC or content[8:24] != hashlib.blake2b(content[24:], digest_size=16).digest():
+        _log.warning("the kept catalogue %s is damaged: the data set is looked through again", path)
+        return None
+    source = pa.BufferReader(pa.py_buffer(content).slice(24))
+    files, fragments, nulls, schema, partitions, table = (ipc.open_stream(source).read_all() for _ in range(6))
+    columns = (files[name].to_pylist() for name in ("url", "size_bytes", "version", "partition", "deleted"))
+    partition_of: dict[str, tuple[tuple[str, str | None], ...]] = {}
+    listed = []
+    for name, size, version, text, deleted in zip(*columns, strict=True):
+        if text not in partition_of:
+            partition_of[text] = tuple((key, value) for key, value in json.loads(text))
+        info = ObjectInfo(url=name_of(name), size_bytes=size, version=version)
+        listed.append(Listed(info=info, partition=partition_of[text], deleted=deleted))
+    return Survey(
+        files=tuple(listed),
+        footers=tuple(files["footer"].to_pylist()),
+        schema=schema.schema,
+        partitions=partitions.schema,
+        table=LakeTable.from_schema(table.schema) if table.schema.metadata else None,
+        null_counts=dict(zip(nulls["column"].to_pylist(), _rows_of(nulls["nulls"]), strict=True)),
+        **{name: fragments[name].to_numpy() for name in _ARRAYS},
+    )
+
+
+def _rows_of(lists: pa.ChunkedArray) -> list[Int64]:
+    """Return lists of numbers as arrays."""
+    return [
+        values for chunk in lists.chunks for values in np.split(chunk.values.to_numpy(), chunk.offsets.to_numpy()[1:-1])
+    ]

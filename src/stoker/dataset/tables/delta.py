@@ -1,0 +1,305 @@
+"""Delta tables, through `deltalake`: it reads a copy of the log, so that every store is one that Stoker itself reads.
+
+_delta_log/00..10.checkpoint.parquet  ┐
+_delta_log/00..11.json                ├─► a temporary folder ─► deltalake ─► files, partitions, deleted rows
+deletion_vector_*.bin                 ┘                                      at one version
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from stoker.dataset.listing import Listed
+from stoker.dataset.tables.table import LakeTable, TableSource, looked_up, pack_rows, tagged, text_of
+from stoker.errors import SourceError, SourceMissingError
+from stoker.parquet.naming import ID, NAMES
+from stoker.storage.each import for_each
+from stoker.storage.storage import Storage
+from stoker.storage.urls import has_scheme
+
+_PHYSICAL = b"delta.columnMapping.physicalName"
+_ID = b"delta.columnMapping.id"
+# What a reader of a table must know. Of `catalogManaged` tables the newest commits are not in the folder at all.
+_KNOWN = {
+    "columnMapping",
+    "deletionVectors",
+    "timestampNtz",
+    "typeWidening",
+    "typeWidening-preview",
+    "v2Checkpoint",
+    "vacuumProtocolCheck",
+    "variantType",
+    "variantType-preview",
+    "variantShredding-preview",
+}
+_COMMIT = re.compile(r"(\d{20})\.json")
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})|\.[0-9a-f-]{36})?\.(?:parquet|json)")
+_B85 = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
+_Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+
+
+def open_delta(
+    source: TableSource, place: str, storage: Storage, *, is_local: bool, num_threads: int
+) -> tuple[LakeTable, list[Listed]]:
+    """Return a Delta table at a version, and its files. Arguments and errors as for `open_table`."""
+    deltalake = _library()
+    root = place.rstrip("/") + "/"
+    with tempfile.TemporaryDirectory(prefix="stoker-delta-") as temporary:
+        # As deltalake sees it, behind links of the temporary folder.
+        folder = Path(os.path.realpath(temporary))
+        copy = _Copy(root, storage, folder, num_threads=num_threads)
+        if is_local:
+            copy.link()
+        else:
+            copy.fetch(source)
+        with _translated(place):
+            log = deltalake.DeltaTable(str(folder), version=source.pin if isinstance(source.pin, int) else None)
+            if isinstance(source.pin, str | datetime):
+                log.load_as_version(source.pin)
+            _check_features(log, place)
+            schema = pa.schema(log.schema().to_arrow())
+            configuration = log.metadata().configuration
+            partitions = tuple(log.metadata().partition_columns)
+            actions = pa.table(log.get_add_actions()).to_pylist()
+            version = int(log.version())
+        deleted = {}
+        if "deletionVectors" in (log.protocol().reader_features or ()):
+            if not is_local:
+                copy.fetch_vectors({action["path"] for action in actions})
+            with _translated(place):
+                deleted = _deleted_rows(log, folder, root)
+    protocol = log.protocol()
+    is_mapped = protocol.min_reader_version == 2 or "columnMapping" in (protocol.reader_features or ())
+    # Without the feature, a mode means nothing.
+    mode = configuration.get("delta.columnMapping.mode", "none") if is_mapped else "none"
+    table = LakeTable(
+        version=version,
+        schema=_schema(schema, mode),
+        schema_id=None,
+        partitions=partitions,
+        by_id=mode == "id",
+    )
+    return table, _files(table, actions, deleted, root, storage, place, num_threads=num_threads)
+
+
+def _files(
+    table: LakeTable,
+    actions: Sequence[dict[str, Any]],
+    deleted: dict[str, bytes],
+    root: str,
+    storage: Storage,
+    place: str,
+    *,
+    num_threads: int,
+) -> list[Listed]:
+    of_url = {_url_of(action["path"], root): action for action in actions}
+    if unknown := sorted(set(deleted) - set(of_url)):
+        raise SourceError(f"{place} has a deletion vector for {unknown[0]}, which is none of its files", url=place)
+    urls = sorted(of_url)
+    infos = looked_up([(url, of_url[url]["size_bytes"]) for url in urls], storage, table=place, num_threads=num_threads)
+    types = {name: table.schema.field(name).type for name in table.partitions}
+    files = []
+    for url, info in zip(urls, infos, strict=True):
+        values = of_url[url].get("partition") or {}
+        partition = tuple((name, text_of(values.get(name), kind)) for name, kind in types.items())
+        files.append(Listed(info=info, partition=partition, deleted=deleted.get(url, b"")))
+    return files
+
+
+def _library() -> Any:
+    try:
+        import deltalake
+    except ImportError:
+        raise ValueError("delta:// tables are read through deltalake: pip install stoker[delta]") from None
+    return deltalake
+
+
+@contextmanager
+def _translated(place: str) -> Iterator[None]:
+    """Turn what deltalake raises into a `SourceError` that names the table."""
+    try:
+        yield
+    except (SourceError, KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:  # a panic of Rust is no Exception
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        if "Forked process" in str(error):
+            lines = [
+                "deltalake does not work in a process forked from one that has used it: give version=, and a cache "
+                "folder in which the table was opened before; or start processes by spawn"
+            ]
+        kind = SourceMissingError if type(error).__name__ == "TableNotFoundError" else SourceError
+        raise kind(f"the log of the Delta table {place} cannot be read: {lines[0]}", url=place) from error
+
+
+def _check_features(log: Any, place: str) -> None:
+    if unknown := sorted(set(log.protocol().reader_features or ()) - _KNOWN):
+        raise SourceError(
+            f"the Delta table {place} has the reader features {', '.join(unknown)}, which Stoker does not know: write "
+            "its rows to a table without them",
+            url=place,
+        )
+    for field in json.loads(log.schema().to_json())["fields"]:
+        if '"variant"' in json.dumps(field["type"]):
+            raise SourceError(
+                f"column {field['name']!r} of the Delta table {place} is a variant, which Stoker does not read",
+                url=place,
+            )
+
+
+def _schema(schema: pa.Schema, mode: str) -> pa.Schema:
+    """Return the columns of a table, with what they are found by in files."""
+
+    def tags(field: pa.Field) -> dict[bytes, bytes]:
+        about = field.metadata or {}
+        if mode == "id" and _ID in about:
+            return {ID: about[_ID]}
+        if mode == "name" and _PHYSICAL in about:
+            return {NAMES: json.dumps([about[_PHYSICAL].decode()]).encode()}
+        return {}
+
+    return tagged(list(schema), tags)
+
+
+def _url_of(path: str, root: str) -> str:
+    """Return where a file of the log is: `path` is a relative or whole URL, percent-encoded."""
+    if path.startswith("file:"):
+        return unquote(urlsplit(path).path)
+    if has_scheme(path):
+        return unquote(re.sub(r"^s3[an]://", "s3://", path))
+    return unquote(path) if path.startswith("/") else root + unquote(path)
+
+
+def _deleted_rows(log: Any, folder: Path, root: str) -> dict[str, bytes]:
+    """Return URL -> rows that are deleted in it."""
+    found = {}
+    vectors = pa.table(log.deletion_vectors().read_all())
+    for url, keeps in zip(vectors["filepath"].to_pylist(), vectors["selection_vector"], strict=True):
+        path = unquote(urlsplit(url).path) if url.startswith("file:") else unquote(url)
+        path = root + path[len(str(folder)) + 1 :] if path.startswith(f"{folder}/") else _url_of(url, root)
+        found[path] = pack_rows(np.flatnonzero(~keeps.values.to_numpy(zero_copy_only=False)))
+    return found
+
+
+class _Copy:
+    """The log of a table, and what it needs, in a folder of this machine.
+
+    Args:
+        root: The table's folder.
+        storage: Where it is.
+        folder: Where the copy goes.
+        num_threads: Of requests at once.
+    """
+
+    def __init__(self, root: str, storage: Storage, folder: Path, *, num_threads: int) -> None:
+        self._root = root
+        self._storage = storage
+        self._folder = folder
+        self._num_threads = num_threads
+
+    def link(self) -> None:
+        """Link to a log on this machine: deltalake takes `%` and `[` in a path for something else."""
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(self._root) as entries:
+            for entry in entries:
+                if entry.name.startswith(("_delta_log", "deletion_vector_")) or (
+                    entry.is_dir() and "=" not in entry.name
+                ):
+                    (self._folder / entry.name).symlink_to(entry.path)
+        self._check(has_log=(self._folder / "_delta_log").is_dir())
+
+    def fetch(self, source: TableSource) -> None:
+        """Fetch the newest checkpoint up to the version that is asked for, and the commits behind it."""
+        prefix = self._root + "_delta_log/"
+        infos = {info.url[len(prefix) :]: info.size_bytes for info in self._storage.list(prefix)}
+        last = source.pin if isinstance(source.pin, int) else None
+        checkpoints: dict[int, list[str]] = {}
+        for name in infos:
+            match = _CHECKPOINT.fullmatch(name)
+            if match is not None and (last is None or int(match[1]) <= last):
+                checkpoints.setdefault(int(match[1]), []).append(name)
+        whole = [version for version, names in checkpoints.items() if _is_whole(names)]
+        # By a time, any version may be the one.
+        first = max(whole, default=-1) if not isinstance(source.pin, str | datetime) else -1
+        names = [name for name in infos if (match := _COMMIT.fullmatch(name)) and int(match[1]) >= first]
+        names += [name for version in whole if version >= first for name in checkpoints[version]]
+        names += [name for name in infos if name.startswith("_sidecars/")]
+        self._check(has_log=bool(names))
+        self._fetch([("_delta_log/" + name, infos[name]) for name in names])
+        if isinstance(source.pin, str | datetime):
+            self._set_times()
+
+    def _check(self, *, has_log: bool) -> None:
+        if not has_log:
+            raise SourceMissingError(
+                f"no Delta table lies at {self._root.rstrip('/')}: it has no _delta_log", url=self._root.rstrip("/")
+            )
+
+    def _fetch(self, files: Sequence[tuple[str, int]]) -> None:
+        def work(i: int) -> None:
+            name, size = files[i]
+            path = self._folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(self._storage.read(self._root + name, 0, size) if size else b"")
+
+        for_each(len(files), work, num_threads=self._num_threads)
+
+    def _set_times(self) -> None:
+        """Give commits the times that they name themselves: by these a version is found."""
+        for path in (self._folder / "_delta_log").glob("*.json"):
+            with path.open("rb") as file:
+                about = json.loads(file.readline() or b"{}").get("commitInfo", {})
+            time_ms = about.get("inCommitTimestamp", about.get("timestamp"))
+            if isinstance(time_ms, int):
+                os.utime(path, ns=(time_ms * 1_000_000, time_ms * 1_000_000))
+
+    def fetch_vectors(self, paths: set[str]) -> None:
+        """Fetch the deletion vectors of some files."""
+        names = {name for add in self._adds() if add.get("path") in paths for name in _vector_names(add)}
+        files = []
+        for name in sorted(names):
+            # One that a later commit has replaced may be gone.
+            with suppress(SourceMissingError):
+                files.append((name, self._storage.stat(self._root + name).size_bytes))
+        self._fetch(files)
+
+    def _adds(self) -> Iterator[dict[str, Any]]:
+        for path in (self._folder / "_delta_log").rglob("*"):
+            if path.suffix == ".json":
+                with path.open("rb") as file:
+                    yield from (
+                        action["add"] for line in file if line.strip() and "add" in (action := json.loads(line))
+                    )
+            elif path.suffix == ".parquet":
+                kind = pq.read_schema(path).field("add").type if "add" in pq.read_schema(path).names else None
+                if kind is not None and kind.get_field_index("deletionVector") >= 0:
+                    columns = ["add.path", "add.deletionVector.storageType", "add.deletionVector.pathOrInlineDv"]
+                    yield from (add for add in pq.read_table(path, columns=columns)["add"].to_pylist() if add)
+
+
+def _is_whole(names: Sequence[str]) -> bool:
+    parts = [match for name in names if (match := _CHECKPOINT.fullmatch(name)) and match[2]]
+    return len(parts) < len(names) or len(parts) == int(parts[0][3])
+
+
+def _vector_names(add: dict[str, Any]) -> Iterator[str]:
+    """Yield the file that holds the deletion vector of a file of the log, where it is one below the table."""
+    vector = add.get("deletionVector") or {}
+    if vector.get("storageType") == "u":
+        prefix, text = vector["pathOrInlineDv"][:-20], vector["pathOrInlineDv"][-20:]
+        identity = UUID(bytes=base64.b85decode(text.encode().translate(bytes.maketrans(_Z85, _B85))))
+        yield f"{prefix}{prefix and '/'}deletion_vector_{identity}.bin"

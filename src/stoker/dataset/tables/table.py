@@ -1,0 +1,323 @@
+"""A table at one version, and what the user names it by."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from stoker.dataset.listing import Listed
+from stoker.errors import FieldError, SourceError, SourceMissingError
+from stoker.parquet.naming import DEFAULT, NAMES, has_ids
+from stoker.parquet.schema import Layout
+from stoker.storage.each import for_each
+from stoker.storage.storage import ObjectInfo, Storage
+from stoker.storage.urls import Source, has_scheme, name_of
+
+Pin: TypeAlias = "int | str | datetime | None"
+
+_TABLE = re.compile(r"(delta|iceberg)://(.*)", re.DOTALL)
+_ARGUMENT = {"delta": "version", "iceberg": "snapshot"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableSource:
+    """A table as the user names it.
+
+    Attributes:
+        kind: "delta" or "iceberg".
+        place: Its folder, a metadata file of Iceberg's, or what a catalogue calls it.
+        pin: Which version: a number, a name, a time; None is the newest one.
+        schema_id: Of Iceberg's, where the newest schema is another than that of the snapshot.
+    """
+
+    kind: str
+    place: str
+    pin: Pin = None
+    schema_id: int | None = None
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether what it names never changes."""
+        return isinstance(self.pin, int)
+
+    @property
+    def argument(self) -> str:
+        """The argument of `Dataset` that says which version."""
+        return _ARGUMENT[self.kind]
+
+    @property
+    def may_be_in_catalog(self) -> bool:
+        """Whether the place may be a name in a catalogue, rather than a path or a URL."""
+        return (
+            self.kind == "iceberg"
+            and not has_scheme(self.place)
+            and not self.place.startswith(("/", ".", "~", "file:"))
+        )
+
+    def to_json(self) -> list[object]:
+        """Return what names it, for fingerprints."""
+        pin = self.pin.isoformat() if isinstance(self.pin, datetime) else self.pin
+        return [self.kind, self.place, type(self.pin).__name__, pin, self.schema_id]
+
+
+def table_source(sources: Sequence[Source], *, version: Pin, snapshot: Pin) -> TableSource | None:
+    """Return the table that the user names; None where it is none.
+
+    Raises:
+        TypeError: `version` or `snapshot` has the wrong type.
+        ValueError: They do not belong to the source, or there are several sources.
+    """
+    _check_pin("version", version)
+    _check_pin("snapshot", snapshot)
+    match = next((match for source in sources if isinstance(source, str) and (match := _TABLE.fullmatch(source))), None)
+    for kind, pin in (("delta", version), ("iceberg", snapshot)):
+        if pin is not None and (match is None or match[1] != kind):
+            hint = " (the version of a transform is transform_version)" if kind == "delta" else ""
+            raise ValueError(
+                f"{_ARGUMENT[kind]} is for {kind}:// tables, and the source is {str(sources[0])!r}: write "
+                f'Dataset("{kind}://...", {_ARGUMENT[kind]}=...){hint}'
+            )
+    if match is None:
+        return None
+    if len(sources) > 1:
+        raise ValueError(f"{match[0]} is a table, a data set of its own: mix several with stoker.Mixture")
+    if not match[2]:
+        raise ValueError(f"{match[0]} names no table: write the place of its folder behind {match[1]}://")
+    place = match[2].rstrip("/") or "/"
+    return TableSource(kind=match[1], place=place, pin=version if match[1] == "delta" else snapshot)
+
+
+def _check_pin(name: str, pin: Pin) -> None:
+    if pin is None:
+        return
+    if isinstance(pin, bool) or not isinstance(pin, int | str | datetime):
+        what = "a number or a time" if name == "version" else "a snapshot's id, the name of a branch or tag, or a time"
+        raise TypeError(f"{name} must be {what}, not {pin!r}")
+    if isinstance(pin, int) and pin < 0:
+        raise ValueError(f"{name} must not be negative, got {pin}")
+    if pin == "":
+        raise ValueError(f"{name} is an empty text")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LakeTable:
+    """A table at one version.
+
+    Attributes:
+        version: The version of Delta, the snapshot's id of Iceberg.
+        schema: Its columns, with what tells them in files as metadata; see `naming`.
+        schema_id: Iceberg's number of the schema.
+        partitions: Columns whose values the log tells for every file.
+        by_id: Whether columns are found by the ids in the files.
+    """
+
+    version: int
+    schema: pa.Schema
+    schema_id: int | None
+    partitions: tuple[str, ...]
+    by_id: bool
+
+    def pinned(self, source: TableSource) -> TableSource:
+        """Return what names this very version."""
+        return replace(source, pin=self.version, schema_id=self.schema_id)
+
+    def columns(self) -> tuple[pa.Schema, pa.Schema]:
+        """Return the columns that its files have, and those whose values the log tells, without metadata."""
+        fields = {field.name: field for field in _bare_fields(list(self.schema))}
+        told = pa.schema([fields.pop(name) for name in self.partitions])
+        return pa.schema(list(fields.values())), told
+
+    def naming_of(self, names: Sequence[str]) -> list[str]:
+        """Return what tells some columns in files, for the keys of chunks."""
+        tops = {name.partition(".")[0] for name in names} | set(names)
+        one = pa.schema([field for field in self.schema if field.name in tops])
+        return str(one.to_string(show_field_metadata=True, truncate_metadata=False)).splitlines()
+
+    def to_schema(self) -> pa.Schema:
+        """Return all of it as a schema, which Arrow can write."""
+        numbers = {
+            "version": self.version,
+            "schema_id": self.schema_id,
+            "partitions": self.partitions,
+            "by_id": self.by_id,
+        }
+        return self.schema.with_metadata({"stoker:table": json.dumps(numbers)})
+
+    @classmethod
+    def from_schema(cls, schema: pa.Schema) -> LakeTable:
+        """Return what `to_schema` returned."""
+        numbers = json.loads(schema.metadata[b"stoker:table"])
+        return cls(schema=schema.remove_metadata(), **{**numbers, "partitions": tuple(numbers["partitions"])})
+
+
+def check_layout(table: LakeTable, layout: Layout, file: Listed) -> list[str]:
+    """Return columns of a table that the log may have values for, and a file that is laid out so lacks.
+
+    Raises:
+        SourceError: The table goes by ids, which the file lacks.
+        FieldError: A column has a type that does not become the table's.
+    """
+    url = file.info.url
+    if table.by_id and not has_ids(layout.fields) and all(NAMES not in (f.metadata or {}) for f in table.schema):
+        raise SourceError(
+            f"the columns of {url} have no ids, which the table tells them by, and it has no mapping of names "
+            "(schema.name-mapping.default): write one",
+            url=url,
+        )
+    values = dict(file.partition)
+    missing: list[str] = []
+    stored = {field.name: field.type for field in layout.named_schema()}
+    wanted = {field.name for field in table.schema if field.name not in table.partitions}
+    if wanted and not stored.keys() & wanted:
+        raise SourceError(f"{url} has none of the columns of its table: its log and its files do not fit", url=url)
+    for field in table.schema:
+        if field.name in table.partitions:
+            continue
+        kind = stored.get(field.name)
+        if kind is None:
+            if DEFAULT in (field.metadata or {}):
+                raise _not_filled(url, field.name, "the column's default")
+            if field.name in values:
+                missing.append(field.name)
+        elif not _becomes(kind, field.type):
+            raise FieldError(
+                f"column {field.name!r} is {kind} in {url} and {field.type} in the table, which it does not become: "
+                "rewrite the file",
+                columns=[field.name],
+            )
+    return missing
+
+
+def check_values(missing: Sequence[str], file: Listed) -> None:
+    """Raise where the log has a value for a column that a file lacks.
+
+    Args:
+        missing: What `check_layout` returned.
+        file: The file.
+
+    Raises:
+        FieldError: It has.
+    """
+    for name in missing:
+        if dict(file.partition)[name] is not None:
+            raise _not_filled(file.info.url, name, "that of its partition")
+
+
+def _not_filled(url: str, name: str, value: str) -> FieldError:
+    return FieldError(
+        f"{url} lacks the column {name!r}, whose value is {value} by the table's log, and Stoker does not fill it in: "
+        "rewrite the table's files",
+        columns=[name],
+    )
+
+
+def _becomes(stored: pa.DataType, wanted: pa.DataType) -> bool:
+    if stored.equals(wanted) or pa.types.is_nested(wanted) or pa.types.is_dictionary(stored):
+        return True
+    if _is_text(stored) != _is_text(wanted):
+        return False
+    try:
+        pa.nulls(0, stored).cast(wanted)
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowTypeError):
+        return False
+    return True
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def looked_up(places: Sequence[tuple[str, int]], storage: Storage, *, table: str, num_threads: int) -> list[ObjectInfo]:
+    """Return what the store says of the files of a table.
+
+    Args:
+        places: URL and size of each, as the log says.
+        storage: Where they are.
+        table: The table, for errors.
+        num_threads: Of requests at once.
+
+    Raises:
+        SourceMissingError: There are none, or one is gone.
+        SourceError: One is not what the log speaks of.
+    """
+    if not places:
+        raise SourceMissingError(f"the table {table} has no rows in this version", url=table)
+    found: list[ObjectInfo | None] = [None] * len(places)
+
+    def work(i: int) -> None:
+        url, size = places[i]
+        info = found[i] = storage.stat(url)
+        if info.size_bytes != size:
+            raise SourceError(
+                f"{url} has {info.size_bytes:,} bytes where the log of {table} says {size:,}: it was replaced", url=url
+            )
+
+    for_each(len(places), work, num_threads=num_threads)
+    return [info for info in found if info is not None]
+
+
+def pack_rows(rows: npt.NDArray[np.int64]) -> bytes:
+    """Return row numbers, ascending and each once, as `Listed` keeps them."""
+    return np.unique(rows).astype("<i8").tobytes()
+
+
+def text_of(value: Any, kind: pa.DataType) -> str | None:
+    """Return a partition value as text that `listing.partition_value` reads back."""
+    if value is None:
+        return None
+    scalar = pa.scalar(value, kind)
+    if isinstance(scalar.as_py(), bytes):
+        return name_of(scalar.as_py())
+    return str(scalar.cast(pa.string()).as_py())
+
+
+def tagged(fields: Sequence[pa.Field], tags: Callable[[pa.Field], Mapping[bytes, bytes]]) -> pa.Schema:
+    """Return the columns of a table with Arrow's usual types of texts and lists, and what they are found by in files.
+
+    Args:
+        fields: As the library of the table gives them.
+        tags: Returns the metadata of a column, or of a member of a struct; see `naming`.
+    """
+
+    def one(field: pa.Field) -> pa.Field:
+        return pa.field(field.name, of_type(field.type), metadata=tags(field) or None)
+
+    def of_type(kind: pa.DataType) -> pa.DataType:
+        if pa.types.is_struct(kind):
+            return pa.struct([one(kind.field(i)) for i in range(kind.num_fields)])
+        if pa.types.is_map(kind):
+            return pa.map_(of_type(kind.key_type), of_type(kind.item_type))
+        return pa.list_(of_type(kind.value_type)) if pa.types.is_list(kind) else kind
+
+    return pa.schema([one(field) for field in _plain_fields(fields)])
+
+
+def _plain_fields(fields: Sequence[pa.Field]) -> list[pa.Field]:
+    return [field.with_type(_plain_type(field.type, _plain_fields)) for field in fields]
+
+
+def _bare_fields(fields: Sequence[pa.Field]) -> list[pa.Field]:
+    return [pa.field(field.name, _plain_type(field.type, _bare_fields)) for field in fields]
+
+
+def _plain_type(kind: pa.DataType, plain_fields: Callable[[Sequence[pa.Field]], list[pa.Field]]) -> pa.DataType:
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
+        return pa.binary()
+    if pa.types.is_struct(kind):
+        return pa.struct(plain_fields([kind.field(i) for i in range(kind.num_fields)]))
+    if pa.types.is_map(kind):
+        key, value = plain_fields([kind.key_field, kind.item_field])
+        return pa.map_(key.with_nullable(False), value)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(*plain_fields([kind.value_field]))
+    return kind

@@ -1,0 +1,396 @@
+"""What the user can ask the order to count instead of rows: descriptions that check themselves, before any I/O."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeAlias
+
+import numpy as np
+
+from stoker.arguments import explain_arguments, flag, integer, names
+from stoker.dataset.runs import RunRule
+from stoker.hashing import fingerprint
+
+# A text that names what is counted goes into saved positions, which stay under 1 kB.
+_MAX_SHOWN = 80
+_MOST = 2**31 - 1  # places in a row are int32
+
+Number: TypeAlias = int | float
+
+
+class Asked:
+    """Anything that can be counted in place of rows."""
+
+    @property
+    def identity(self) -> str:
+        """Text that stands for it: equal exactly where the same rows make the same units."""
+        told = self.told()
+        told = told if len(told) <= _MAX_SHOWN else told[: _MAX_SHOWN - 3] + "..."
+        return f"{told} [{fingerprint('units', self.to_json())[:16]}]"
+
+    def told(self) -> str:
+        """Return what is counted, in words."""
+        raise NotImplementedError
+
+    def to_json(self) -> dict[str, object]:
+        """Return everything that decides which rows make which unit."""
+        raise NotImplementedError
+
+    @property
+    def rule(self) -> RunRule | None:
+        """What keeps rows in one run, where runs matter and columns say so."""
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grouped(Asked):
+    """Runs of consecutive rows with equal keys: `Loader(group_by=...)`.
+
+    Attributes:
+        keys: Columns that are equal within a group.
+    """
+
+    keys: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, group_by: object) -> Grouped:
+        """Return what the user wrote as `group_by`.
+
+        Raises:
+            TypeError: It names no columns.
+            ValueError: It is empty, or names one twice.
+        """
+        return cls(keys=_names(group_by, "group_by", at_least=1))
+
+    def told(self) -> str:
+        """Return what is counted, in words."""
+        return f"groups of {', '.join(self.keys)}"
+
+    def to_json(self) -> dict[str, object]:
+        """Return everything that decides which rows make which unit."""
+        return {"kind": "groups", **self.rule.to_json()}
+
+    @property
+    def rule(self) -> RunRule:
+        """What keeps rows in one group."""
+        return RunRule(keys=self.keys)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weighted(Asked):
+    """Draws by a column of weights: `Loader(weights=...)`.
+
+    Attributes:
+        column: The weights.
+    """
+
+    column: str
+
+    @classmethod
+    def parse(cls, weights: object) -> Weighted:
+        """Return what the user wrote as `weights`.
+
+        Raises:
+            TypeError: It is no name of a column.
+            ValueError: The name is empty.
+        """
+        if not isinstance(weights, str):
+            raise TypeError(f"weights must be the name of a column, not {weights!r}")
+        return cls(column=_names(weights, "weights", at_least=1)[0])
+
+    def told(self) -> str:
+        """Return what is counted, in words."""
+        return f"draws by {self.column}"
+
+    def to_json(self) -> dict[str, object]:
+        """Return everything that decides which rows make which unit."""
+        return {"kind": "weights", "column": self.column}
+
+
+@explain_arguments({})
+@dataclass(frozen=True, init=False, repr=False)
+class NGram(Asked):
+    """Windows over consecutive rows of one key, for `Loader(sequence=...)`: a batch gives [B, L, ...] of each field.
+
+        key          a   a   a   a   a │ b   b   b   b
+        time         0   1   2   9  10 │ 0   1   2   3          length=3, max_gap=5
+                    └─────────┘        │└─────────┘
+                                       │    └─────────┘         rows 0-2 of a; 9 and 10 are too few
+
+    A window never crosses from one chunk to the next: those that would are left out, counted, and reported by
+    `Loader.units`. Chunks are cut between runs wherever row groups allow it.
+
+    Args:
+        fields: Offset -> fields wanted there, such as `{-1: ["image"], 0: ["image", "speed"], 1: ["speed"]}`: a field
+            comes as [B, L, ...], L being the offsets that name it, in their order. None, beside `length`: every field
+            at every offset. A ragged field comes as B times L lists, `field[b][k]`.
+        length: Rows of a window where `fields` does not say.
+        keys: Columns that must be equal within a window: one name or several.
+        timestamp: Column that the rows of a key are sorted by; going backwards is an error.
+        max_gap: How far neighbours may lie apart in it: a number, or a `timedelta` for dates and times.
+        stride: Rows from the beginning of a window to that of the next.
+        overlap: False is a stride of a whole window, so that no row is in two of them.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: Two contradict each other, or one is out of range.
+    """
+
+    fields: Mapping[int, tuple[str, ...]] | None = dataclasses.field(hash=False)
+    length: int
+    keys: tuple[str, ...]
+    timestamp: str | None
+    max_gap: Number | timedelta | None
+    stride: int
+
+    def __init__(
+        self,
+        fields: Mapping[int, Sequence[str]] | None = None,
+        *,
+        length: int | None = None,
+        keys: str | Sequence[str] = (),
+        timestamp: str | None = None,
+        max_gap: Number | timedelta | None = None,
+        stride: int | None = None,
+        overlap: bool = True,
+    ) -> None:
+        if fields is None:
+            if length is None:
+                raise ValueError("NGram: give fields at their offsets, such as {0: ['x'], 1: ['x', 'y']}, or a length")
+            wanted = None
+        else:
+            wanted = _offsets(fields)
+            span = max(wanted) - min(wanted) + 1
+            if length is not None and length != span:
+                raise ValueError(
+                    f"NGram: fields at offsets {min(wanted)} to {max(wanted)} are {span} rows, not {length}"
+                )
+            length = span
+        overlap = flag(overlap, "NGram: overlap")
+        if stride is not None and not overlap:
+            raise ValueError("NGram: overlap=False is a stride of the window's length; give one of the two")
+        length = integer(length, "NGram: length", at_most=_MOST)
+        stride = integer(stride, "NGram: stride") if stride is not None else 1 if overlap else length
+        if timestamp is not None and (not isinstance(timestamp, str) or not timestamp):
+            raise TypeError(f"NGram: timestamp must be the name of a column, not {timestamp!r}")
+        if max_gap is not None:
+            max_gap = _checked_gap(max_gap)
+            if timestamp is None:
+                raise ValueError("NGram: max_gap is a distance in time: name the timestamp column too")
+        values = (wanted, length, _names(keys, "NGram: keys", at_least=0), timestamp, max_gap, stride)
+        for name, value in zip(("fields", "length", "keys", "timestamp", "max_gap", "stride"), values, strict=True):
+            object.__setattr__(self, name, value)
+
+    def __repr__(self) -> str:
+        parts = [f"length={self.length}"] if self.fields is None else [repr({k: [*v] for k, v in self.fields.items()})]
+        parts += [f"keys={list(self.keys)}"] if self.keys else []
+        parts += [f"{name}={getattr(self, name)!r}" for name in ("timestamp", "max_gap") if getattr(self, name)]
+        return f"NGram({', '.join(parts)}, stride={self.stride})"
+
+    def told(self) -> str:
+        """Return what is counted, in words."""
+        keys = f" of {', '.join(self.keys)}" if self.keys else ""
+        return f"windows of {self.length} rows{keys}"
+
+    def to_json(self) -> dict[str, object]:
+        """Return everything that decides which rows make which unit."""
+        rule = RunRule(keys=self.keys, timestamp=self.timestamp, max_gap=self.max_gap)
+        return {"kind": "ngram", "length": self.length, "stride": self.stride, **rule.to_json()}
+
+    @property
+    def rule(self) -> RunRule | None:
+        """What keeps rows in one run; None where all rows of the data set are one."""
+        rule = RunRule(keys=self.keys, timestamp=self.timestamp, max_gap=self.max_gap)
+        return rule if rule.columns else None
+
+    def places(self) -> dict[str, tuple[int, ...]] | None:
+        """Return the rows of a window, from 0, at which each field is wanted; None for every field at all of them."""
+        if self.fields is None:
+            return None
+        first = min(self.fields)
+        found: dict[str, list[int]] = {}
+        for offset in sorted(self.fields):
+            for name in self.fields[offset]:
+                found.setdefault(name, []).append(offset - first)
+        return {name: tuple(places) for name, places in found.items()}
+
+
+@explain_arguments({})
+@dataclass(frozen=True, init=False, repr=False)
+class Pack(Asked):
+    """Ragged fields packed into rows of one length, for `Loader(sequence=...)`.
+
+        documents     aaaaa bbb cccccccc ...
+        tokens        a a a a a b b b │ c c c c c c c c │ ...    [B, length]
+        segment_ids   1 1 1 1 1 2 2 2 │ 1 1 1 1 1 1 1 1 │        0 is padding, 1 the first document of the row
+        positions     0 1 2 3 4 0 1 2 │ 0 1 2 3 4 5 6 7 │        within the document, as far as it stands in this row
+        cu_seqlens    0         5       8                 16     int32, of the rows one behind the other
+
+    With `split`, the documents of a chunk stand one behind the other and are cut every `length` tokens: only the last
+    row of a chunk has padding. Without, a document is cut only where it is longer than a row, and its pieces are put
+    where they leave the least room (best fit, longest first): more padding, no document torn without need. Either way
+    every token of every chunk is in exactly one place, and documents of two chunks never share a row.
+
+    Fixed-width fields are a document's, not a token's: those in `per_segment` come as `Ragged`, one value a segment;
+    the others are not delivered. Ragged fields that are not named are not delivered either.
+
+    Args:
+        field: The ragged field with the tokens.
+        length: Tokens of a row.
+        together: Ragged fields with as many values a document, such as labels or masks, packed alike.
+        per_segment: Fixed-width fields wanted for each segment.
+        split: Whether documents may be cut to fill a row.
+        pad: Value where there is no token; or field -> value.
+        end: Token put behind each document, and counted; or field -> value. For fields that it does not name it is
+            their `pad`. None puts none.
+        cu_seqlens: Whether batches also get what attention over sequences of several lengths takes, such as
+            `flash_attn_varlen_func` with the rows as [B * length, ...]: `cu_seqlens`, where each segment and each row's
+            padding begins, and the end; and `max_seqlen`, the longest of them, an int.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: Two contradict each other, or one is out of range.
+    """
+
+    field: str
+    length: int
+    together: tuple[str, ...]
+    per_segment: tuple[str, ...]
+    split: bool
+    pad: Mapping[str, Number] = dataclasses.field(hash=False)
+    end: Mapping[str, Number] | None = dataclasses.field(hash=False)
+    cu_seqlens: bool
+
+    def __init__(
+        self,
+        field: str,
+        *,
+        length: int,
+        together: str | Sequence[str] = (),
+        per_segment: str | Sequence[str] = (),
+        split: bool = True,
+        pad: Number | Mapping[str, Number] = 0,
+        end: Number | Mapping[str, Number] | None = None,
+        cu_seqlens: bool = False,
+    ) -> None:
+        if not isinstance(field, str) or not field:
+            raise TypeError(f"Pack: name the ragged field to pack, not {field!r}")
+        others = _names(together, "Pack: together", at_least=0)
+        beside = _names(per_segment, "Pack: per_segment", at_least=0)
+        for name in (*others, *beside):
+            if name == field:
+                raise ValueError(f"Pack: {name!r} is the field that is packed; name only the others beside it")
+        if twice := sorted(set(others) & set(beside)):
+            raise ValueError(f"Pack: {twice[0]!r} cannot be packed and be per_segment at once")
+        split, cu_seqlens = flag(split, "Pack: split"), flag(cu_seqlens, "Pack: cu_seqlens")
+        packed = (field, *others)
+        pads = _values(pad, packed, "pad") if isinstance(pad, Mapping) else dict.fromkeys(packed, _number(pad, "pad"))
+        pads = dict.fromkeys(packed, 0) | pads
+        ends: dict[str, Number] | None = None
+        if end is not None:
+            ends = _values(end, packed, "end") if isinstance(end, Mapping) else {field: _number(end, "end")}
+            if field not in ends:
+                raise ValueError(f"Pack: end must say the token that ends a document of {field!r}")
+            ends = pads | ends
+        values = (field, integer(length, "Pack: length", at_most=_MOST), others, beside, split, pads, ends, cu_seqlens)
+        names = ("field", "length", "together", "per_segment", "split", "pad", "end", "cu_seqlens")
+        for name, value in zip(names, values, strict=True):
+            object.__setattr__(self, name, value)
+
+    def __repr__(self) -> str:
+        return f"Pack({self.field!r}, length={self.length}, split={self.split})"
+
+    @property
+    def packed(self) -> tuple[str, ...]:
+        """The fields that come as [B, length]."""
+        return (self.field, *self.together)
+
+    @property
+    def num_ends(self) -> int:
+        """Tokens put behind each document: 0 or 1."""
+        return 0 if self.end is None else 1
+
+    def told(self) -> str:
+        """Return what is counted, in words."""
+        return f"rows of {self.length:,} {self.field}, {'cut' if self.split else 'best fit'}"
+
+    def to_json(self) -> dict[str, object]:
+        """Return everything that decides which rows make which unit."""
+        return {
+            "kind": "pack",
+            "field": self.field,
+            "length": self.length,
+            "split": self.split,
+            "num_ends": self.num_ends,
+        }
+
+
+def parse_asked(*, group_by: object, weights: object, sequence: object) -> Asked | None:
+    """Return what the order counts by the arguments of a loader; None for rows.
+
+    Raises:
+        TypeError: One has the wrong type.
+        ValueError: More than one is given, or one is out of range.
+    """
+    given = {"group_by": group_by, "weights": weights, "sequence": sequence}
+    names = [name for name, value in given.items() if value is not None]
+    if len(names) > 1:
+        raise ValueError(f"{' and '.join(names)} each say what the order counts; give one of them")
+    if group_by is not None:
+        return Grouped.parse(group_by)
+    if weights is not None:
+        return Weighted.parse(weights)
+    if sequence is not None and not isinstance(sequence, NGram | Pack):
+        raise TypeError(f"sequence must be a stoker.NGram or a stoker.Pack, not {sequence!r}")
+    return sequence
+
+
+def _names(given: object, what: str, *, at_least: int) -> tuple[str, ...]:
+    found = names(given, what)
+    if len(found) < at_least:
+        raise ValueError(f"{what} names no column")
+    return found
+
+
+def _offsets(fields: object) -> dict[int, tuple[str, ...]]:
+    if not isinstance(fields, Mapping):
+        raise TypeError(f"NGram: fields must be a mapping of offsets to names, not {fields!r}")
+    if not fields:
+        raise ValueError("NGram: fields names no offset")
+    found = {}
+    for offset, wanted in fields.items():
+        if isinstance(offset, bool) or not isinstance(offset, int | np.integer):
+            raise TypeError(f"NGram: an offset is an integer, not {offset!r}")
+        found[int(offset)] = _names(wanted, f"NGram: fields[{offset}]", at_least=0)
+    if not any(found.values()):
+        raise ValueError("NGram: fields names no field")
+    return dict(sorted(found.items()))
+
+
+def _checked_gap(gap: object) -> Number | timedelta:
+    if isinstance(gap, np.generic):
+        gap = gap.item()
+    if isinstance(gap, bool) or not isinstance(gap, int | float | timedelta):
+        raise TypeError(f"NGram: max_gap must be a number or a timedelta, not {gap!r}")
+    if not (gap >= timedelta(0) if isinstance(gap, timedelta) else gap >= 0):
+        raise ValueError(f"NGram: max_gap must not be negative, got {gap!r}")
+    return gap
+
+
+def _values(values: Mapping[str, Number], packed: Sequence[str], what: str) -> dict[str, Number]:
+    for name in values:
+        if name not in packed:
+            raise ValueError(f"Pack: {what} names {name!r}, which is not packed; packed are {', '.join(packed)}")
+    return {str(name): _number(value, what) for name, value in values.items()}
+
+
+def _number(value: object, what: str) -> Number:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if not isinstance(value, int | float) or (isinstance(value, float) and math.isinf(value) and what == "end"):
+        raise TypeError(f"Pack: {what} must be a number, not {value!r}")
+    return value

@@ -1,0 +1,1 @@
+"""What a sample is made of: fields, their types, and lists of several lengths."""

@@ -1,0 +1,1 @@
+"""What this host is and gives: processors, memory, pages, processes."""

@@ -1,0 +1,67 @@
+"""Huge pages: where random rows lie in them, the processor need not look up where nearly every row is.
+
+A page of 4 KiB holds six records of 640 bytes, one of 2 MiB more than three thousand. A file has huge pages when it is
+written, or read, 2 MiB at a time, on file systems that know them (XFS, ext4 from Linux 6.16 on), and they stay huge
+where file and addresses are mapped alike, 2 MiB for 2 MiB. Elsewhere all of this changes nothing. Figures:
+docs/decisions/0014.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stoker.host.maps import MADV_POPULATE_READ, libc, map_at
+
+PAGE_BYTES = mmap.PAGESIZE
+HUGE_BYTES = 2 << 20
+"""Of a huge page, on x86 and, with pages of 4 KiB, on ARM."""
+
+# Linux alone has it.
+ADVICE: int | None = getattr(mmap, "MADV_HUGEPAGE", None)
+
+
+def memory(num_bytes: int, *, is_inherited: bool = True) -> npt.NDArray[Any]:
+    """Return new memory of this process, in huge pages as far as it fills them: uint8, shape [num_bytes].
+
+    It begins at a huge page's border. What is not touched takes no memory. Freed with the last array that refers to it.
+
+    Args:
+        num_bytes: How much.
+        is_inherited: Whether a process that is forked has it, too: not what a device copies from. This process, which
+            writes to it next, would get another page, and the device go on with the one that is the child's now.
+    """
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+    whole = mmap.mmap(-1, max(num_bytes, 1) + HUGE_BYTES, flags=flags)
+    if ADVICE is not None:
+        whole.madvise(ADVICE)
+    if not is_inherited and hasattr(mmap, "MADV_DONTFORK"):
+        whole.madvise(mmap.MADV_DONTFORK)
+    begin = -np.frombuffer(whole, dtype=np.uint8).ctypes.data % HUGE_BYTES
+    # By way of a memoryview: a view of a slice of an array would refer to that array, not be one of its own.
+    return np.frombuffer(memoryview(whole)[begin : begin + num_bytes], dtype=np.uint8)
+
+
+def bring_in(fd: int, *, begin: int, num_bytes: int) -> None:
+    """Read a part of a file into the page cache by huge pages, where the system has such; else nothing happens.
+
+    An error of the disk is none here: it shows when the part is read.
+
+    Args:
+        fd: Open for reading.
+        begin: A multiple of the page.
+        num_bytes: Up to the end of the file at most.
+    """
+    if ADVICE is None:
+        return
+    with contextlib.suppress(OSError):
+        address = map_at(None, num_bytes, mmap.PROT_READ, mmap.MAP_SHARED, fd, begin)
+        try:
+            if libc().madvise(address, num_bytes, ADVICE) == 0:
+                libc().madvise(address, num_bytes, MADV_POPULATE_READ)
+        finally:
+            libc().munmap(address, num_bytes)

@@ -1,0 +1,91 @@
+"""What this runs on: the machine by parts, what the process may have of it, and the versions of what does the work."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+import os
+import platform
+from pathlib import Path
+
+from stoker.host.groups import core_quota, memory_left
+
+
+def machine() -> dict[str, str]:
+    """Return the machine by parts: processor, cores, memory, system. Names no host and no user."""
+    parts = {"processor": _processor(), "cores": str(num_cores())}
+    total = _meminfo("MemTotal")
+    if total is not None:
+        parts["memory"] = f"{total / 2**30:.0f} GiB"
+    return parts | {"system": f"{platform.system()} {platform.machine()}"}
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what did the work."""
+    found = {"python": platform.python_version()}
+    for name in ("stoker", "numpy", "pyarrow", "torch"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def cores() -> float:
+    """Return how many processors this process may have at a time: its cores, or less where its container has less."""
+    num = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = core_quota()
+    return float(num) if quota is None else min(float(num), quota)
+
+
+def num_cores() -> int:
+    """Return how many threads can work at a time in this process: its `cores`, a part of one counted as one."""
+    return max(1, math.ceil(cores()))
+
+
+def available_bytes() -> int | None:
+    """Return how much memory could be filled without anyone's being pushed out of it; None where nobody tells.
+
+    What the system says, or what is left to the control groups of this process, if that is less.
+
+    Source:
+        proc_meminfo(5), MemAvailable.
+    """
+    told = [num for num in (_meminfo("MemAvailable"), memory_left()) if num is not None]
+    return min(told, default=None)
+
+
+def free_memory_bytes() -> int:
+    """Return `available_bytes`; 4 GiB where nobody tells."""
+    available = available_bytes()
+    return 4 * 2**30 if available is None else available
+
+
+def _processor() -> str:
+    try:
+        cpuinfo = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        cpuinfo = ""
+    return processor_of(cpuinfo) or platform.processor() or platform.machine()
+
+
+def processor_of(cpuinfo: str) -> str:
+    """Return the processor's name, with the numbers of its kind: some names of virtual ones are those of many kinds.
+
+    Args:
+        cpuinfo: Linux's `/proc/cpuinfo`; "" where it does not say.
+    """
+    lines = [line.partition(":") for line in cpuinfo.partition("\n\n")[0].splitlines()]
+    about = {key.strip(): value.strip() for key, _, value in lines}
+    name, family, model = (about.get(key, "") for key in ("model name", "cpu family", "model"))
+    return f"{name}, family {family} model {model}" if name and family and model else name
+
+
+def _meminfo(name: str) -> int | None:
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith(f"{name}:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError):
+        pass
+    return None

@@ -1,0 +1,352 @@
+"""From samples to rows of files and back, without reading any of them: what `explain` and `find` answer.
+
+step ─► positions ─► (chunk, row of the chunk) ─► file, row group, row of the row group
+        sampling/samples.py                          the catalogue and its footers
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from stoker.dataset.catalogue import Catalogue
+from stoker.errors import printable
+from stoker.fields.offsets import Int64
+from stoker.loader.units.expand import Units
+from stoker.sampling.epoch import Order
+from stoker.sampling.samples import samples_of
+from stoker.sampling.shard import RankShare
+from stoker.sampling.steps import Steps
+from stoker.words import count_text
+
+_MAX_LINES = 10  # of a printed explanation
+
+
+class SourceRow(NamedTuple):
+    """Where one sample comes from.
+
+    Attributes:
+        url: Its file.
+        row_group: Its row group; None where that is not known without reading, because of a filter.
+        row: Its row in that row group; where that is not known, None.
+        chunk: Number of its chunk in the fixed order.
+        chunk_row: Its place among the rows of the chunk, those that pass the filter.
+        is_padding: Whether the sample only fills the batch.
+        dataset: Name of its data set in a mixture, else None.
+    """
+
+    url: str
+    row_group: int | None
+    row: int | None
+    chunk: int
+    chunk_row: int
+    is_padding: bool
+    dataset: str | None = None
+
+
+class SourceRows(NamedTuple):
+    """Where samples lie. Shape [B] each.
+
+    Attributes:
+        file: Number of the file in `Catalogue.files`.
+        row_group: The row group, -1 where it is not known without reading.
+        row: The row in that row group, -1 where it is not known.
+    """
+
+    file: Int64
+    row_group: Int64
+    row: Int64
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Explanation(Sequence[SourceRow]):
+    """The samples of a step on a rank, in the order in which they are delivered; a sequence of `SourceRow`.
+
+    With a filter, only rows that pass are samples, and which these are is not known without reading: `row_group` and
+    `row` are None then, unless every row of the fragment passes. `chunk_row` = n says that the sample is the row n,
+    counted from 0, of those that pass in its fragment.
+
+    Attributes:
+        epoch: Which epoch.
+        step: Which step of it.
+        shard: Rank and world size.
+        urls: All files of the data set.
+        places: Where each sample lies. Shape [B] each.
+        chunk: Chunk of each sample in the fixed order. Shape [B].
+        chunk_row: Row of each in its chunk. Shape [B].
+        is_padding: Whether it only fills the batch. Shape [B].
+        unit: Which group, window or packed row of the batch each belongs to, where the order counts these; then a
+            sample may be named several times. Otherwise its own place. Shape [B].
+        names: Names of the data sets of a mixture; none where there is one data set.
+        whose: Number of each sample's data set among these; None where there is one data set. Shape [B].
+    """
+
+    epoch: int
+    step: int
+    shard: RankShare
+    urls: Sequence[str]
+    places: SourceRows
+    chunk: Int64
+    chunk_row: Int64
+    is_padding: npt.NDArray[np.bool_]
+    unit: Int64
+    names: Sequence[str] = ()
+    whose: Int64 | None = None
+
+    def __len__(self) -> int:
+        return self.chunk.size
+
+    @overload
+    def __getitem__(self, i: int) -> SourceRow: ...
+    @overload
+    def __getitem__(self, i: slice) -> list[SourceRow]: ...
+    def __getitem__(self, i: int | slice) -> SourceRow | list[SourceRow]:
+        if isinstance(i, slice):
+            return [self[k] for k in range(*i.indices(len(self)))]
+        row_group, row = int(self.places.row_group[i]), int(self.places.row[i])
+        return SourceRow(
+            url=self.urls[int(self.places.file[i])],
+            row_group=None if row_group < 0 else row_group,
+            row=None if row < 0 else row,
+            chunk=int(self.chunk[i]),
+            chunk_row=int(self.chunk_row[i]),
+            is_padding=bool(self.is_padding[i]),
+            dataset=None if self.whose is None else self.names[int(self.whose[i])],
+        )
+
+    def __iter__(self) -> Iterator[SourceRow]:
+        return (self[i] for i in range(len(self)))
+
+    def __str__(self) -> str:
+        """Return it for people: a line for each run of rows that lie side by side, the first of many."""
+        padding = int(self.is_padding.sum())
+        files = count_text(np.unique(self.places.file).size, "file")
+        lines = [
+            f"epoch {self.epoch}, step {self.step}, rank {self.shard.rank} of {self.shard.world_size}: "
+            f"{count_text(len(self), 'sample')} of {files}" + (f", {padding:,} of them padding" if padding else "")
+        ]
+        for begin, end in self._runs()[:_MAX_LINES]:
+            first, last = self[begin], self[end - 1]
+            samples = f"sample {begin}" if end == begin + 1 else f"samples {begin}-{end - 1}"
+            if first.row is None or last.row is None:  # a filter leaves open which
+                where = f"{_range(first.chunk_row, last.chunk_row)} of those of chunk {first.chunk} that pass"
+            else:
+                where = f"row group {first.row_group}, {_range(first.row, last.row)}"
+            data_set = "" if first.dataset is None else f"{first.dataset}: "
+            note = "  (padding)" if first.is_padding else ""
+            lines.append(f"  {samples:<16} {data_set}{first.url}, {where}{note}")
+        if (num_left := len(self._runs()) - _MAX_LINES) > 0:
+            lines.append(f"  ... and {count_text(num_left, 'more run')} of rows; each sample is explanation[i]")
+        return printable("\n".join(lines))
+
+    def _runs(self) -> list[tuple[int, int]]:
+        """Return where rows lie side by side: [begin, end) of the samples."""
+        if not len(self):
+            return []
+        same = [self.places.file, self.places.row_group, self.chunk, self.is_padding]
+        next_to = np.diff(self.chunk_row) == 1
+        for one in same:
+            next_to &= one[1:] == one[:-1]
+        borders = [0, *(np.flatnonzero(~next_to) + 1).tolist(), len(self)]
+        return list(pairwise(borders))
+
+    def __repr__(self) -> str:
+        return (
+            f"<Explanation of epoch {self.epoch}, step {self.step}, rank {self.shard.rank} of "
+            f"{self.shard.world_size}: {len(self):,} samples of {np.unique(self.places.file).size:,} files>"
+        )
+
+
+def _range(first: int, last: int) -> str:
+    return f"row {first:,}" if first == last else f"rows {first:,} to {last:,}"
+
+
+class Use(NamedTuple):
+    """When a row is used.
+
+    Attributes:
+        epoch: Which epoch.
+        step: The step; None where the epoch leaves the row out, as `remainder="drop"` does.
+        rank: The rank that gets it, None with it.
+        chunk: Number of its chunk in the fixed order.
+        chunk_row: Its row there.
+        dataset: Name of its data set in a mixture, else None.
+    """
+
+    epoch: int
+    step: int | None
+    rank: int | None
+    chunk: int
+    chunk_row: int
+    dataset: str | None = None
+
+
+def explain(
+    catalogue: Catalogue,
+    order: Order,
+    steps: Steps,
+    step: int,
+    *,
+    epoch: int,
+    shard: RankShare = RankShare(),  # noqa: B008  frozen
+    units: Units | None = None,
+) -> Explanation:
+    """Return where every sample of a step on a rank comes from; nothing but footers is read.
+
+    Args:
+        catalogue: The opened data set.
+        order: Its order.
+        steps: The epoch's steps, from its beginning.
+        step: Which step.
+        epoch: Which epoch.
+        shard: Rank and world size.
+        units: What the order counts in that epoch, where that is not rows.
+
+    Raises:
+        ValueError: There is no such step or epoch.
+        SourceError: A footer cannot be read.
+    """
+    samples = samples_of(order.lanes_of_epoch(epoch), steps, step, shard)
+    chunk, row, is_padding = samples.chunk, samples.row, samples.is_padding
+    unit = np.arange(len(chunk), dtype=np.int64)
+    if units is not None:
+        row, offsets = units.rows(chunk, row)
+        unit = np.repeat(unit, np.diff(offsets))
+        chunk, is_padding = chunk[unit], is_padding[unit]
+    return Explanation(
+        epoch=epoch,
+        step=step,
+        shard=shard,
+        urls=[info.url for info in catalogue.files],
+        places=locate_rows(catalogue, chunk, row),
+        chunk=chunk,
+        chunk_row=row,
+        is_padding=is_padding,
+        unit=unit,
+    )
+
+
+def chunk_of_row(catalogue: Catalogue, url: str, row_group: int, row: int) -> tuple[int, int]:
+    """Return chunk and row of the chunk of a row of a file.
+
+    Raises:
+        ValueError: There is no such file, row group or row; or a filter leaves open which sample it is.
+        SourceError: The footer cannot be read.
+    """
+    return _chunk_of(catalogue, _file_of(catalogue, url), row_group, row)
+
+
+def locate_rows(catalogue: Catalogue, chunk: Int64, row: Int64) -> SourceRows:
+    """Return file, row group and row of samples.
+
+    Args:
+        catalogue: The opened data set.
+        chunk: Chunks in fixed order. Shape [B].
+        row: Rows in those chunks. Shape [B].
+
+    Raises:
+        SourceError: A footer cannot be read.
+    """
+    places = SourceRows(*(np.full(chunk.size, -1, dtype=np.int64) for _ in range(3)))
+    by_chunk = np.argsort(chunk, kind="stable")
+    numbers, begins = np.unique(chunk[by_chunk], return_index=True)
+    for number, members in zip(numbers.tolist(), np.split(by_chunk, begins[1:]), strict=False):
+        file = int(catalogue.file_of_chunk[number])
+        places.file[members] = file
+        kept = catalogue.kept(number)
+        borders = _borders(catalogue, number, file, kept)
+        if borders is not None:
+            first_group, first_row, starts = borders
+            rows = row[members] if kept is None else kept[row[members]]
+            inside = np.searchsorted(starts, rows, side="right") - 1
+            places.row_group[members] = first_group + inside
+            places.row[members] = first_row + rows - starts[inside]
+    return places
+
+
+def _borders(catalogue: Catalogue, number: int, file: int, kept: Int64 | None) -> tuple[int, int, Int64] | None:
+    """Return the first row group of a fragment, its first row there, and at which row of it each group begins.
+
+    None where a filter leaves open which rows the samples are: it does not where all rows pass that are `kept`.
+    """
+    fragment = catalogue.fragments[number]
+    num_samples = int(catalogue.num_samples[number])
+    first = fragment.row_groups[0]
+    num_rows = int(catalogue.num_rows[number])
+    if num_samples != (num_rows if kept is None else kept.size):
+        return None
+    if fragment.rows is not None:
+        return first, fragment.rows[0], np.zeros(1, dtype=np.int64)
+    if len(fragment.row_groups) == 1:
+        return first, 0, np.zeros(1, dtype=np.int64)
+    sizes = _group_sizes(catalogue, file, fragment.row_groups)
+    # Fewer where row groups between the others were ruled out by their statistics.
+    return (first, 0, np.cumsum(sizes) - sizes) if int(sizes.sum()) == num_rows else None
+
+
+def _group_sizes(catalogue: Catalogue, file: int, groups: Sequence[int]) -> Int64:
+    metadata = catalogue.metadata(file)
+    return np.array([metadata.row_group(group).num_rows for group in groups], dtype=np.int64)
+
+
+def _file_of(catalogue: Catalogue, url: str) -> int:
+    """Return the number of the file with this URL, or of the one file whose URL ends in it at a folder's border."""
+    tail = "/" + url.removeprefix("./").lstrip("/")
+    found = [i for i, info in enumerate(catalogue.files) if info.url == url]
+    found = found or [i for i, info in enumerate(catalogue.files) if info.url.endswith(tail)]
+    if len(found) == 1:
+        return found[0]
+    example = catalogue.files[found[0] if found else 0].url if catalogue.files else "none at all"
+    if found:
+        raise ValueError(f"{len(found)} files of the data set end in {url!r}, such as {example}; give more of the path")
+    raise ValueError(f"the data set has no file {url!r}; it has {len(catalogue.files):,}, such as {example}")
+
+
+def _chunk_of(catalogue: Catalogue, file: int, row_group: int, row: int) -> tuple[int, int]:
+    """Return chunk and row of the chunk of a row of a file."""
+    url = catalogue.files[file].url
+    num_groups = catalogue.metadata(file).num_row_groups
+    if not 0 <= row_group < num_groups:
+        raise ValueError(f"{url} has {num_groups:,} row groups, and none with the number {row_group}")
+    num_rows = int(_group_sizes(catalogue, file, [row_group])[0])
+    if not 0 <= row < num_rows:
+        raise ValueError(f"row group {row_group} of {url} has {num_rows:,} rows, and none with the number {row}")
+    for number in _chunks_of_file(catalogue, url):
+        fragment = catalogue.fragments[number]
+        if row_group not in fragment.row_groups or not (
+            fragment.rows is None or fragment.rows[0] <= row < fragment.rows[1]
+        ):
+            continue
+        kept = catalogue.kept(number)
+        borders = _borders(catalogue, number, file, kept)
+        if borders is None:
+            raise ValueError(
+                f"a filter picks {int(catalogue.num_samples[number]):,} of the {int(catalogue.num_rows[number]):,} "
+                f"rows of {fragment}; which ones is not known without reading them"
+            )
+        first_group, first_row, starts = borders
+        inside = int(starts[row_group - first_group]) + row - first_row
+        if kept is None:
+            return number, inside
+        sample = int(np.searchsorted(kept, inside))
+        if sample == kept.size or kept[sample] != inside:
+            raise ValueError(f"row {row} of row group {row_group} of {url} is deleted: the table has it no more")
+        return number, sample
+    raise ValueError(f"the filter rules out all rows of row group {row_group} of {url}")
+
+
+def _chunks_of_file(catalogue: Catalogue, url: str) -> range:
+    """Return the numbers of a file's chunks: they lie side by side, in the order of the files' URLs."""
+    low, high = 0, len(catalogue.fragments)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if catalogue.fragments[middle].url < url else (low, middle)
+    stop = low
+    while stop < len(catalogue.fragments) and catalogue.fragments[stop].url == url:
+        stop += 1
+    return range(low, stop)

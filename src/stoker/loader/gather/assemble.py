@@ -1,0 +1,488 @@
+"""From places in open windows to a batch: gathered into buffers by native code, and views of these as fields."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import repeat
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from stoker._native import Rows
+from stoker._native import distinct as find_distinct
+from stoker.fields.offsets import offsets_of
+from stoker.fields.spec import Array, Arrays, Deduplicated, Entry, Ragged, Spec, run_name
+from stoker.loader.gather.buffers import BufferPool
+from stoker.loader.windows.window import Window, WindowTable
+from stoker.sampling.epoch import Located
+
+Index = npt.NDArray[np.int64]
+
+
+# With more different rows a batch than this share of its samples, each row for each sample is no more to carry, and
+# spares whoever gets the batch the work of expanding it.
+_MAX_DISTINCT = 0.75
+
+Once: TypeAlias = Literal["never", "always", "where it pays"]
+"""Whether what samples of a batch share is gathered once for all of them, rather than for each."""
+
+
+class FoundSamples(NamedTuple):
+    """Places of samples in a window that have been found.
+
+    Attributes:
+        slot: Chunk of each, as its place in the window. Shape [b].
+        row: Row of each, counted in its chunk, known to be in range. Shape [b].
+    """
+
+    slot: Index
+    row: Index
+
+    @property
+    def num(self) -> int:
+        """B."""
+        return len(self.row)
+
+
+class Part(NamedTuple):
+    """Samples of a batch that lie in one window.
+
+    Attributes:
+        window: Where they lie; of what they share, the table of the window.
+        where: Their places in it, which need not have been found: b of them.
+    """
+
+    window: Window | WindowTable
+    where: FoundSamples | Located
+
+    @classmethod
+    def at(cls, window: Window | WindowTable, slot: Index, row: Index) -> Part:
+        """Return samples at places that have been found; see `slot` and `row`."""
+        return cls(window, FoundSamples(slot, row))
+
+    @property
+    def table(self) -> WindowTable:
+        """Rows of the window: those of the samples themselves, unless it is a table."""
+        return self.window.tables[0] if isinstance(self.window, Window) else self.window
+
+    @property
+    def slot(self) -> Index:
+        """Chunk of each, as its place in the window. Shape [b]."""
+        return self.where.slot
+
+    @property
+    def row(self) -> Index:
+        """Row of each, counted in its chunk. Shape [b]."""
+        return self.where.row
+
+
+@dataclass(frozen=True)
+class Residence:
+    """Which samples of a batch lie on the device.
+
+    Attributes:
+        there: Their places in the batch, ascending, shape [R]; empty where all samples are there.
+        rows: Their rows on the device. Shape [R].
+        here: Places of the others, ascending. Shape [H].
+    """
+
+    there: Index
+    rows: Index
+    here: Index
+
+    @property
+    def num_samples(self) -> int:
+        """R + H."""
+        return len(self.rows) + len(self.here)
+
+
+class Assembled(NamedTuple):
+    """A batch before it has names.
+
+    Attributes:
+        spec: Spec of the samples; where `shared` has what they share, of the rest of their fields.
+        num_samples: B.
+        records: uint8, shape [B, record_bytes]: all fixed-width fields of the spec.
+        ragged: Values and offsets of each of its ragged fields.
+        shared: What samples share by each key, where it was gathered once.
+        names: All fields in batch order; those of the spec unless told.
+        residence: Which samples lie on the device already: records are those of the others alone, shape
+            [H, record_bytes], and views are of these.
+    """
+
+    spec: Spec
+    num_samples: int
+    records: Array
+    ragged: dict[str, Ragged]
+    shared: tuple[SharedRows, ...] = ()
+    names: tuple[str, ...] = ()
+    residence: Residence | None = None
+
+    def views(self) -> Arrays:
+        """Return the fields by name, in the spec's order; fixed-width ones are views of `records`, not copies."""
+        own = self._own_views()
+        if not self.shared:
+            return own
+        views: dict[str, Any] = {**own}
+        for shared in self.shared:
+            views |= {name: Deduplicated(field, shared.index) for name, field in shared.rows.views().items()}
+        return dict(zip(self.names, map(views.__getitem__, self.names), strict=True))
+
+    def cut(self, sizes: Sequence[int]) -> list[Assembled]:
+        """Return the batches that lie in this one side by side, in the same memory.
+
+        Args:
+            sizes: Samples of each; together those of this one. Where something is shared, as `assemble` was told.
+        """
+        if len(sizes) == 1:
+            return [self]
+        batches, begin, records, lists = [], 0, self.records, self.ragged
+        shared = zip(*(one.cut(sizes) for one in self.shared), strict=True) if self.shared else repeat(())
+        for size, of_batch in zip(sizes, shared, strict=False):
+            end = begin + size
+            own = {name: lists_between(one, begin, end) for name, one in lists.items()} if lists else {}
+            batches.append(Assembled(self.spec, size, records[begin:end], own, of_batch, self.names))
+            begin = end
+        return batches
+
+    def _own_views(self) -> Arrays:
+        # The fields of one structured array cost 0.1 microseconds each, arrays made one by one 2.5.
+        if self.num_samples == 0 or self.spec.record_bytes == 0:
+            return {
+                entry.name: self.ragged[entry.name]
+                if entry.is_ragged
+                else np.empty((self.num_samples, *entry.shape), dtype=entry.dtype)
+                for entry in self.spec
+            }
+        dtype, names = self.spec.record_dtype, self.spec.record_dtype.names or ()
+        records: Array = np.ndarray(len(self.records), dtype, buffer=self.records)
+        views: Arrays = dict(zip(names, map(records.__getitem__, names), strict=True))
+        if not self.ragged:
+            return views
+        views |= self.ragged
+        names = self.spec.names
+        return dict(zip(names, map(views.__getitem__, names), strict=True))
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes gathered."""
+        if not (self.ragged or self.shared):
+            return self.records.nbytes
+        shared = sum(shared.rows.size_bytes + int(shared.index.nbytes) for shared in self.shared)
+        return self.records.nbytes + sum(_ragged_bytes(ragged) for ragged in self.ragged.values()) + shared
+
+
+@dataclass(frozen=True)
+class SharedRows:
+    """What the samples of a batch share by one key; or those of several batches side by side, each with its own.
+
+    Attributes:
+        rows: Each different row of a batch once: a batch of U.
+        index: Which of its batch's each sample has, int32. Shape [B].
+        counts: How many each batch has; for a single one it need not be told. Shape [N].
+    """
+
+    rows: Assembled
+    index: Array
+    counts: Index | None = None
+
+    def cut(self, sizes: Sequence[int]) -> list[SharedRows]:
+        """Return what the batches share that lie in this one side by side.
+
+        Args:
+            sizes: Samples of each.
+        """
+        assert self.counts is not None
+        found, begin = [], 0
+        for size, rows in zip(sizes, self.rows.cut(self.counts.tolist()), strict=True):
+            found.append(SharedRows(rows, self.index[begin : begin + size]))
+            begin += size
+        return found
+
+
+def lists_between(lists: Ragged, begin: int, end: int) -> Ragged:
+    """Return lists [begin, end), their values in the same memory."""
+    offsets = lists.offsets[begin : end + 1]
+    first, last = int(offsets[0]), int(offsets[-1])
+    values = lists_between(lists.values, first, last) if isinstance(lists.values, Ragged) else lists.values[first:last]
+    return Ragged(values, offsets - first if first else offsets)
+
+
+def _ragged_bytes(ragged: Ragged) -> int:
+    values = _ragged_bytes(ragged.values) if isinstance(ragged.values, Ragged) else ragged.values.nbytes
+    return int(values) + int(ragged.offsets.nbytes)
+
+
+def assemble(
+    spec: Spec,
+    parts: Sequence[Part],
+    pool: BufferPool,
+    *,
+    once: Once = "never",
+    places: Index | None = None,
+    sizes: Sequence[int] | None = None,
+) -> Assembled:
+    """Gather the samples of `parts`, in their order unless told otherwise, into buffers of the pool.
+
+        parts      window 3: rows 7 1 4      window 4: rows 0 9
+        records  ┆ 7 ┆ 1 ┆ 4 ┆ 0 ┆ 9 ┆       one take a window
+        values   ┆ 7 7 ┆ 4 4 4 ┆ 9 ┆         ragged: borders first, then one copy a list
+
+    Args:
+        spec: Spec of the samples.
+        parts: Where they lie; all parts together are the batch.
+        pool: Gives the memory.
+        once: Whether what samples share is gathered once, with the place of each sample's.
+        places: Where in the batch each sample of the parts goes: a permutation. Shape [B].
+        sizes: Samples of each of several batches that all parts together are, in their order, where what these share
+            is gathered once: of each batch by itself.
+    """
+    if not spec.keys:
+        return _assembled(spec, [parts], pool, places)
+    batches = np.array([sum(part.where.num for part in parts)] if sizes is None else sizes, dtype=np.int64)
+    if once == "always" and places is None and len(parts) == len(spec.keys) == 1 and _is_only_records(spec.unshared):
+        return _assembled_once(spec, parts[0], pool, batches)
+    tables = [[Part(part.table, part.where) for part in parts]]
+    tables += [_shared_parts(key, i, parts) for i, key in enumerate(spec.keys, start=1)]
+    if once != "never":
+        cut = _by_batch(parts, batches)
+        found = [[distinct(part, own) for part, own in zip(table, cut, strict=True)] for table in tables[1:]]
+        if once == "always" or _pays(found, num_samples=int(batches.sum())):
+            shared = (
+                _gathered_once(table_spec, table, rows, cut, pool)
+                for table_spec, table, rows in zip(spec.tables[1:], tables[1:], found, strict=True)
+            )
+            if places is not None:
+                shared = (replace(one, index=_placed(one.index, places)) for one in shared)
+            own = _assembled(spec.unshared, tables[:1], pool, places)
+            return own._replace(shared=tuple(shared), names=spec.names)
+    return _assembled(spec, tables, pool, places)
+
+
+def _is_only_records(spec: Spec) -> bool:
+    return spec.record_bytes > 0 and not spec.ragged
+
+
+def _by_batch(parts: Sequence[Part], sizes: Index) -> list[Index]:
+    """Return how many samples of each part are of each batch. Shapes [N]."""
+    borders = offsets_of(sizes)
+    cut, begin = [], 0
+    for part in parts:
+        end = begin + part.where.num
+        inside = np.clip(borders, begin, end)
+        cut.append(inside[1:] - inside[:-1])
+        begin = end
+    return cut
+
+
+def _assembled_once(spec: Spec, part: Part, pool: BufferPool, sizes: Index) -> Assembled:
+    """Gather what each sample has for itself, and once what they share by the only key: all in one window."""
+    assert isinstance(part.window, Window)
+    (own, shared), (key,) = part.window.tables, spec.keys
+    num, runs = part.where.num, np.empty(part.where.num, dtype=np.int64)
+    records = _memory(pool, num, own.spec.record_bytes)
+    rows = Rows([(own.native, part.slot, part.row)])
+    rows.take_with_runs(records, own.spec.record_offsets[run_name(key)], runs)
+    found = distinct(Part.at(shared, part.slot, runs), sizes)
+    once = _assembled(spec.tables[1], [[Part.at(shared, found.slot, found.row)]], pool)
+    return Assembled(spec.unshared, num, records, {}, (SharedRows(once, found.number, found.counts),), spec.names)
+
+
+def _assembled(
+    spec: Spec, tables: Sequence[Sequence[Part]], pool: BufferPool, places: Index | None = None
+) -> Assembled:
+    """Gather some of the tables of a spec, side by side: from the first on, each with as many rows."""
+    num = sum(part.where.num for part in tables[0])
+    records = _memory(pool, num, spec.record_bytes)
+    ragged: dict[str, Ragged] = {}
+    for table, parts, at in zip(spec.tables, tables, spec.table_offsets, strict=False):
+        is_wanted = spec.record_bytes and table.record_bytes  # runs alone are no records of a batch of lists
+        ragged |= _take(table, parts, pool, places, records if is_wanted else None, at)
+    return Assembled(spec=spec, num_samples=num, records=records, ragged=ragged)
+
+
+def _memory(pool: BufferPool, num: int, width: int) -> Array:
+    return pool.take(num * width)[: num * width].reshape(num, width)
+
+
+def _take(
+    spec: Spec,
+    parts: Sequence[Part],
+    pool: BufferPool,
+    places: Index | None,
+    records: Array | None = None,
+    at: int = 0,
+) -> dict[str, Ragged]:
+    """Gather rows of one table, and return their lists.
+
+    In one call, unless lists hold lists, or some of the fields are not asked for.
+
+    Args:
+        spec: The fields that are asked for.
+        parts: Where the rows lie.
+        pool: Gives the memory for lists.
+        places: Where in the batch each goes, unless that is one after the other.
+        records: Gets their records, uint8, shape [B, ...]; None where these are not asked for.
+        at: Byte of each of its rows where a record goes.
+    """
+    if not parts:
+        return {entry.name: _no_lists(entry) for entry in spec.ragged}
+    rows, num, table = (
+        Rows([_native(part) for part in parts], places),
+        sum(part.where.num for part in parts),
+        parts[0].table,
+    )
+    wanted, found = {entry.name for entry in spec.ragged}, {}
+    for number, group in enumerate(table.groups):
+        chosen = [f for f, entry in enumerate(group) if entry.name in wanted]
+        if not chosen:
+            continue
+        offsets, inner = np.empty((len(group), num + 1), dtype=np.int64), None
+        if records is not None and len(chosen) == len(group) and group[0].num_levels == 1:
+            values = pool.take(int(sum(part.table.expected_bytes * part.where.num for part in parts)))
+            lists, records = rows.take_with_lists(records, at, number, offsets, values), None
+            is_copied = lists.num_bytes <= len(values)
+            if not is_copied:
+                for part in parts:
+                    part.table.expect(lists.num_bytes, num)
+        else:
+            lists, is_copied = rows.find(number, offsets), False
+            if group[0].num_levels > 1:
+                inner = np.empty(int(offsets[0, -1]) + 1, dtype=np.int64)
+                lists.descend(inner)
+            elif len(chosen) < len(group):
+                lists.choose(chosen)
+        if not is_copied:
+            values = pool.take(lists.num_bytes)
+            lists.copy(values)
+        begins = lists.begins
+        for f in chosen:
+            found[group[f].name] = _as_field(group[f], values[begins[f] :], offsets[f], inner)
+    if records is not None:
+        rows.take(records, at)
+    return found
+
+
+def _native(part: Part) -> Any:
+    """Return rows as native code takes them; it finds where consecutive positions lie itself."""
+    where = part.where
+    if isinstance(where, Located) and (stretch := where.unfound) is not None:
+        start, stop = stretch
+        return part.table.native, where.tables, start, stop - start
+    return part.table.native, where.slot, where.row
+
+
+def _as_field(entry: Entry, values: Array, offsets: Index, inner: Index | None) -> Ragged:
+    """Return a ragged field whose values lie at the beginning of some memory."""
+    total = int((offsets if inner is None else inner)[-1])
+    values = values[: total * entry.value_bytes].view(entry.dtype)
+    if entry.shape:
+        values = values.reshape(total, *entry.shape)
+    return Ragged(values if inner is None else Ragged(values, inner), offsets)
+
+
+def _no_lists(entry: Entry) -> Ragged:
+    values: Any = np.empty((0, *entry.shape), dtype=entry.dtype)
+    for _ in range(entry.num_levels):
+        values = Ragged(values, np.zeros(1, dtype=np.int64))
+    assert isinstance(values, Ragged)
+    return values
+
+
+def assemble_beside(
+    spec: Spec, parts: Sequence[Part], others: Sequence[Part], pool: BufferPool, residence: Residence
+) -> Assembled:
+    """Gather the lists of all samples, and the records of those that do not lie on a device.
+
+    Args:
+        spec: Of the samples, which share nothing.
+        parts: Where all of them lie.
+        others: Where those lie whose records are wanted.
+        pool: Gives the memory.
+        residence: Which samples these are.
+    """
+    records = _memory(pool, len(residence.here), spec.record_bytes)
+    if others:
+        Rows([_native(part) for part in others]).take(records, 0)
+    ragged = _take(spec, parts, pool, None) if spec.ragged else {}
+    return Assembled(spec, residence.num_samples, records, ragged, residence=residence)
+
+
+def _placed(values: Array, places: Index) -> Array:
+    """Return an array in which value k stands at `places[k]`. Shape [B]."""
+    placed = np.empty_like(values)
+    placed[places] = values
+    return placed
+
+
+def _shared_parts(key: str, i: int, parts: Sequence[Part]) -> list[Part]:
+    """Return where lies what samples share: their runs, as rows of a table of the windows.
+
+    Cheap, though it goes through memory at random: gathering the samples finds the same lines in the cache.
+    """
+    found = []
+    for part in parts:
+        assert isinstance(part.window, Window)
+        own, shared = part.window.tables[0], part.window.tables[i]
+        runs = np.empty(part.where.num, dtype=np.int64)
+        Rows([(own.native, part.slot, part.row)]).runs(own.spec.record_offsets[run_name(key)], runs)
+        found.append(Part.at(shared, part.slot, runs))
+    return found
+
+
+class Distinct(NamedTuple):
+    """Rows of some batches, of each batch each once, in the order in which they come first.
+
+    Attributes:
+        slot: Chunk of each, as its place in the window. Shape [U].
+        row: Row of each; those of one batch behind those of the one before it. Shape [U].
+        number: Which of its batch's each one is, int32. Shape [B].
+        counts: How many each batch has. Shape [N].
+    """
+
+    slot: Index
+    row: Index
+    number: Array
+    counts: Index
+
+
+def distinct(part: Part, sizes: Index) -> Distinct:
+    """Return the different rows of each batch, in the order in which they come first, and which of them each one is.
+
+    Args:
+        part: All rows, those of each batch behind those of the one before it: B of them.
+        sizes: Rows of each batch, shape [N].
+    """
+    slot, row = np.empty((2, part.where.num), dtype=np.int64)
+    number, counts = np.empty(part.where.num, dtype=np.int32), np.empty(len(sizes), dtype=np.int64)
+    num = find_distinct(part.slot, part.row, sizes, slot, row, number, counts)
+    return Distinct(slot[:num], row[:num], number, counts)
+
+
+def _pays(found: Sequence[Sequence[Distinct]], *, num_samples: int) -> bool:
+    num_rows = sum(len(one.row) for table in found for one in table)
+    return num_rows <= _MAX_DISTINCT * num_samples * len(found)
+
+
+def _gathered_once(
+    spec: Spec, parts: Sequence[Part], found: Sequence[Distinct], cut: Sequence[Index], pool: BufferPool
+) -> SharedRows:
+    """Gather what samples share, of each batch each row once.
+
+    Args:
+        spec: Of what they share.
+        parts: Where the rows lie, of all samples.
+        found: The different ones of each part.
+        cut: How many samples of each part are of each batch.
+        pool: Gives the memory.
+    """
+    rows, index, counts = [], [np.empty(0, np.int32)], np.zeros(len(cut[0]) if cut else 1, dtype=np.int64)
+    for part, own, sizes in zip(parts, found, cut, strict=True):
+        rows.append(Part.at(part.window, own.slot, own.row))
+        # A batch that a part before this one begins has rows already.
+        before = np.where(sizes > 0, counts, 0)
+        index.append(own.number + np.repeat(before, sizes).astype(np.int32) if before.any() else own.number)
+        counts += own.counts
+    return SharedRows(_assembled(spec, [rows], pool), index[1] if len(index) == 2 else np.concatenate(index), counts)

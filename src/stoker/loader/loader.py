@@ -1,0 +1,644 @@
+"""The loader: batches of a data set as NumPy arrays, ahead of their step."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn, Self, Unpack
+
+from stoker.arguments import explain_arguments, integer
+from stoker.dataset.dataset import Dataset
+from stoker.dataset.mixture import Mixture
+from stoker.dataset.units.asked import Grouped, NGram
+from stoker.errors import ResumeError
+from stoker.fields.ragged import register_pytrees
+from stoker.fields.spec import Spec
+from stoker.host.forks import Home
+from stoker.loader.closing import close_from_any_thread, closing
+from stoker.loader.config import DEFAULTS, HINTS, LoaderOptions, default_prefetch, make_config
+from stoker.loader.delivery import Delivery, NumpyDelivery
+from stoker.loader.explain import Explanation, Use
+from stoker.loader.explain_all import explain_all, find_all
+from stoker.loader.finish import Prepared
+from stoker.loader.fits import check_resident, make_maker
+from stoker.loader.gather.buffers import BufferPool
+from stoker.loader.mixing import first_chunks, window_chunks
+from stoker.loader.next_epoch import NextEpoch
+from stoker.loader.open_datasets import OpenDatasets, open_datasets, title_of
+from stoker.loader.orders import Orders
+from stoker.loader.resume import Allowed, Resume
+from stoker.loader.run import Progress, Run, Turn
+from stoker.loader.run_settings import RunSettings
+from stoker.loader.sets import contents_of, files_of, mixing_of
+from stoker.loader.shard import Shard
+from stoker.loader.units.report import UnitsReport
+from stoker.metrics import status
+from stoker.metrics.stages import Stages, StageTotal
+from stoker.metrics.stats import LoaderStats
+from stoker.sampling import shard as order
+from stoker.sampling.position import ROWS, Position
+from stoker.sampling.steps import Steps
+
+_log = logging.getLogger("stoker")
+
+_CLOSED = "the loader is closed; make a new one"
+
+
+class Settled(NamedTuple):
+    """What follows from the ranks.
+
+    Attributes:
+        settings: Of every run.
+        global_batch_size: Samples a step over all ranks.
+        next_epoch: Begins the next epoch.
+    """
+
+    settings: RunSettings
+    global_batch_size: int
+    next_epoch: NextEpoch
+
+
+@explain_arguments(HINTS, options=DEFAULTS, types=LoaderOptions)
+class Loader:
+    """Batches of a data set as dicts of NumPy arrays, in an order that nothing but its arguments decides.
+
+        for batch in loader:                 # one epoch
+            batch["dense"]                   # [B, 40], a view of the batch's one buffer
+            batch["history"].values          # ragged: all values, [total]
+            batch["history"].offsets         # int64 [B + 1]
+
+    The first epoch reads, transforms and caches while it trains; later ones read the cache alone. Each `for` is one
+    epoch, the next `for` the next epoch; a `for` that was left early begins the same epoch again. A batch is yours:
+    its memory is used again only when nothing refers to it any more, nor to those gathered with it (24 MiB at most,
+    on a device 64).
+    Fixed-width fields are views with the record as stride; `np.ascontiguousarray` copies one that must be contiguous.
+
+    The order counts rows, unless `group_by`, `weights` or `sequence` says otherwise. What it counts then is found by
+    reading the columns that decide it once, and kept with the cache; `units` tells.
+
+    Use it in a with block, or call `close`: threads, maps and locks end there.
+
+    Args:
+        dataset: What to load: a `Dataset`, or a `Mixture` of several.
+        batch_size: Samples a batch on this rank. With `global_batch_size`, leave it out.
+        shuffle: Mix the samples anew each epoch; otherwise they come as they lie.
+        seed: Seed of the shuffle and of `augment`.
+        window: Chunks whose samples are mixed together; "all" mixes the whole data set. None takes as many as make
+            about 512 MiB, which depends on the data set alone. Of a mixture, chunks of each data set.
+        lanes: Fixed equal shares of the samples, each of which feeds an equal part of every global batch, so that n
+            nodes can each cache their own share. With 21 samples, two lanes and global batches of 8:
+
+                samples   0 ········· 9 │ 10 ·········· 20     lane 0 has 10, lane 1 has 11, each shuffled for itself
+                step 0    ████          │ ████                 a rank of two reads its own lane alone
+                step 1    ████          │ ████                 any other number of ranks gets the same batches
+                step 2    ██            │ ███                  "keep": 5 samples; "drop": no such step;
+                          ██░░          │ ███░                 "pad": each lane repeats its own beginning
+        remainder: What becomes of the samples that do not fill a global batch: "keep" makes the last batch smaller,
+            "drop" leaves them out, "pad" fills it up with samples of the epoch's beginning and adds the bool field
+            `sample_mask`, False on those.
+        rank: Number of this process among those that train together. Unless told, it and `world_size` are what
+            torch.distributed, JAX, Accelerate, Ray Train or MPI say, else torchrun's, MPI's or SLURM's variables, when
+            the loader is first iterated, or asked for its length.
+        world_size: How many there are. Any number works; all take the same number of steps.
+        shard: Which share of a global batch this process takes, in place of `rank` and `world_size`, where that is not
+            one of its own: `Shard.from_mesh(...)`, or `Shard(0, 1)` for all of it.
+        global_batch_size: Samples a step over all ranks; default batch_size x world_size.
+        cache: Folder on a fast local disk that keeps the transformed chunks; it may be shared by any number of
+            processes and data sets. None keeps them in memory (tmpfs) for this loader alone.
+        cache_limit: Size of that folder, "500GB" or bytes; None is what the disk has.
+        num_threads: Threads that decode, transform and convert at a time (as many more as are worth it wait for a
+            remote source, one writes), and as many that assemble batches, but no more than gain by it; default: the
+            cores this process may use, within its container's limit. Changes no batch.
+        prefetch: Batches made ahead of the step; with 0 they are assembled when one is asked for, in the calling
+            thread: small ones some at a time, of 1 MiB together, where neither `augment` nor a device is concerned.
+            None makes 40 where these have 128 MiB at most, to a device 256 MiB, and fewer of larger ones, down to 12.
+            Changes no batch. Memory has room for these, the one in use, and twice 24 MiB, to a device 64 MiB, of what
+            is gathered together with them.
+            Where epochs follow each other, those of the third begin to be made while the second ends.
+        transform_in: "threads", or "processes" for a transform that holds the GIL.
+        augment: Function of (batch, generator) that returns the batch to hand over; runs after the cache, on every
+            epoch, in threads. Its generator, a `stoker.SampleGenerator`, depends on seed, epoch and the samples' places
+            in it alone; its `seeds` has one a sample, the same on any number of ranks.
+        trace: Records what every thread does; see `stoker.Trace`. Totals are counted without one.
+        group_by: A column, or several: consecutive rows with equal values are a group, which stays together in one
+            batch, in its order; groups are shuffled. `batch_size` counts groups then, and a batch has all their rows,
+            with `group_offsets` (int64, [B + 1]) where each begins.
+        weights: A column: an epoch has as many draws as there are samples, and each sample is drawn in proportion to
+            its value, as often as that says or once more.
+        sequence: `stoker.NGram` for windows over consecutive rows, `stoker.Pack` for lists packed into rows of one
+            length. `batch_size` counts these.
+        sequence_shard: This rank's part of every sequence, where several ranks work on the same samples: see
+            `SequenceShard`. Batches are the same, but for these fields.
+        deduplicated: How deduplicated fields come (`Dataset(deduplicate=...)`): "expand" as if each sample had a value
+            of its own; "unique" as `stoker.Deduplicated`, each value of a batch once and which of them every sample
+            has, for a model that expands them after its embedding.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: An argument is out of range, or two contradict each other; once ranks are known, also where these
+            contradict an argument, or each other.
+        SourceError: The data set cannot be listed or a footer cannot be read.
+        FieldError: Columns that cannot become tensors; it lists them all.
+        CacheError: The cache folder cannot be used.
+    """
+
+    def __init__(self, dataset: Dataset | Mixture, **options: Unpack[LoaderOptions]) -> None:
+        if not isinstance(dataset, Dataset | Mixture):
+            raise TypeError(
+                f"dataset must be a stoker.Dataset or a stoker.Mixture of some, not {type(dataset).__name__}; wrap it: "
+                "Dataset(...)"
+            )
+        config = make_config(options)
+        self._config = config
+        self._home = Home()
+        self._made_s = time.monotonic()
+        name = title_of(dataset)
+        self._stages = Stages() if config.trace is None else config.trace.stages(name)
+        self._opened: OpenDatasets = open_datasets(
+            dataset,
+            cache=config.cache,
+            limit_bytes=config.limit_bytes,
+            num_threads=config.num_threads,
+            transform_in=config.transform_in,
+            on_stage=self._stages,
+            asked=config.asked,
+            first_chunks=partial(first_chunks, config),
+        )
+        self._runs: weakref.WeakSet[Run] = weakref.WeakSet()
+        self._beginning = threading.Lock()
+        shown = status.ShownLoader(status.publisher(), self._stages, _look(weakref.ref(self), name))
+        pools: list[BufferPool] = []
+        self._close_all = weakref.finalize(
+            self, close_from_any_thread, closing(self._runs, self._beginning, self._opened, shown, pools)
+        )
+        try:
+            self._maker = make_maker(config, self._opened)
+            chunks = window_chunks(
+                config.window,
+                num_samples=self._opened.num_samples,
+                record_bytes=self._opened.spec.plain_bytes,
+                num_sets=len(self._opened.datasets),
+            )
+            self._orders = Orders(
+                self._opened,
+                asked=config.asked,
+                shuffle=config.shuffle,
+                seed=config.seed,
+                window=chunks,
+                lanes=config.lanes,
+            )
+            self._order = self._orders.first
+            self._opened.stand(chunks)
+            self._delivery = delivery = self._make_delivery()
+            if delivery.resident is not None:
+                check_resident(config, self._opened)
+                delivery.resident.open(self._opened.num_samples, self._opened.spec.record_bytes)
+        except BaseException:
+            self.close()
+            raise
+        self._pool = BufferPool(delivery.allocate, is_pinned=delivery.copies)
+        pools.append(self._pool)
+        self._settled: Settled | None = None
+        self._num_steps = 0
+        self._num_samples = 0
+        files = tuple(files_of(one, config.asked) for one in self._opened.datasets)
+        beginning = Position(
+            datasets=tuple(
+                contents_of(one, config.asked, its) for one, its in zip(self._opened.datasets, files, strict=True)
+            ),
+            mixing=mixing_of(self._opened.mixture),
+            seed=config.seed,
+            shuffle=config.shuffle,
+            window=self._order.window,
+            lanes=config.lanes,
+            units=ROWS if config.asked is None else config.asked.identity,
+        )
+        self._resume = Resume(beginning=beginning, files=files, takes_window=config.window is None)
+        self._start = beginning  # where the next `for` begins
+        self._progress = Progress(beginning)  # what `state_dict` tells: behind the last batch handed over
+        self._is_restored = False
+        shown.show()  # threads that build chunks already run: whatever they tell of must be a whole loader
+
+    # ------------------------------------------------------------------ what a loop needs
+
+    def __iter__(self) -> Iterator[Any]:
+        """Return the batches from the position at which the first is asked for to the end of its epoch.
+
+        An iterator that nobody asks for a batch, such as frameworks make to look at a loader, uses nothing up.
+
+        Raises:
+            ValueError: An argument and what is known of ranks contradict each other.
+            RuntimeError: The loader took another share before, because the ranks were not known then.
+        """
+        register_pytrees()
+        self._home.check(f"this {type(self).__name__}")
+        self._settle()
+        if not self._close_all.alive:
+            raise RuntimeError(_CLOSED)
+        return BatchIterator(self, self._begin_run)
+
+    def __len__(self) -> int:
+        """Return the steps of a whole epoch, the same on every rank. Raises as `iter` does."""
+        return self._steps(self._start.at(self._start.epoch)).num_steps
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make `epoch` the next one. A position just restored is kept: it says itself where to go on."""
+        epoch = integer(epoch, "epoch", at_least=0)
+        if not self._is_restored:
+            self._start = self._start.at(epoch)
+            self._progress = Progress(self._start)
+
+    def close(self) -> None:
+        """End all threads, maps and locks. Harmless when called again.
+
+        Blocks: until work in the making is done.
+        """
+        self._close_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------ where it stands
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position as a few integers and texts that JSON can write, the same on every rank.
+
+        It counts samples of batches handed over, not of batches made ahead. Any number of ranks, with any batch size,
+        can go on from it.
+        """
+        return self._progress.position.to_json()
+
+    def state_after(self, num_steps: int) -> dict[str, Any]:
+        """Return the position behind so many batches of the pass under way, for loops that take some ahead of a step.
+
+        Raises:
+            ValueError: It has fewer, or none has begun.
+        """
+        return self._progress.after(num_steps).to_json()
+
+    def load_state_dict(self, state: Mapping[str, Any], *, allow: Collection[Allowed] = ()) -> None:
+        """Go on from a saved position: the next `for` begins there.
+
+        The files may lie elsewhere than they did, and columns, fields, transform, batch size and ranks may be others. A
+        loader that was made without `window` takes that of the state.
+
+        Args:
+            state: What `state_dict` returned.
+            allow: What else may differ: "files", "weights".
+
+        Raises:
+            ResumeError: The position is of other data, or of another seed, window, number of lanes or order version; it
+                says which.
+            ValueError: `allow` holds an unknown word.
+        """
+        saved = self._resume.load(state, allow)
+        try:
+            start = saved.settled(self._steps_of(self._known()[1], saved))  # the ranks may be known later
+        except ValueError as error:  # no step of this data set begins there
+            raise ResumeError(
+                f"the saved position is not sound: no step begins behind {saved.num_consumed:,} of the "
+                f"{self._order.num_samples:,} samples of an epoch ({error})",
+                saved=saved.num_consumed,
+                current=self._order.num_samples,
+            ) from error
+        self._start, self._orders = start, self._orders.going_on(saved)
+        self._order = self._orders.first
+        self._progress = Progress(saved)
+        self._is_restored = True
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next batch belongs to."""
+        return (self._start if self._is_restored else self._progress.position).epoch
+
+    @property
+    def spec(self) -> Spec:
+        """Names, dtypes and shapes of a sample's fields."""
+        return self._opened.spec.delivered
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of the whole data set, or of all of a mixture, after the filter."""
+        return int(self._opened.num_samples.sum())
+
+    @property
+    def units(self) -> UnitsReport:
+        """What the order counts, how many of them there are, and what chunks' borders cut."""
+        return self._orders.report()
+
+    def stats(self) -> LoaderStats:
+        """Return what the loader has done so far.
+
+        Raises:
+            RuntimeError: This process is a fork of the loader's.
+        """
+        self._home.check(f"this {type(self).__name__}")
+        totals = self._stages.totals()
+        counts = self._opened.counts()
+        at = self._start if self._is_restored else self._progress.position
+        settled, (_, global_size) = self._settled, self._known()
+        return LoaderStats(
+            num_steps=self._num_steps,
+            num_samples=self._num_samples,
+            wait_s=totals.get("wait", StageTotal()).busy_s,
+            step_s=totals.get("step", StageTotal()).busy_s,
+            elapsed_s=time.monotonic() - self._made_s,
+            num_ready=0
+            if settled is None
+            else sum(run.num_ready for run in list(self._runs)) - settled.next_epoch.num_ready,
+            num_built=counts.num_built,
+            num_reused=counts.num_reused,
+            num_mended=counts.num_mended,
+            num_evicted=counts.num_evicted,
+            epoch=at.epoch,
+            epoch_step=-(-at.num_consumed // global_size),
+            epoch_steps=self._steps_of(global_size, at.again()).num_steps,
+            stages=totals,
+            active=self._stages.active(),
+            num_dropped_spans=self._stages.num_dropped,
+        )
+
+    def explain(self, step: int, *, epoch: int | None = None) -> Explanation:
+        """Return file, row group and row of every sample of a step on this rank, without reading data.
+
+        All rows of a group, window or packed row are named, where the order counts these.
+
+        Args:
+            step: Counted from the epoch's beginning.
+            epoch: Which epoch; the one that the next batch belongs to unless told.
+
+        Raises:
+            TypeError: One of them is no integer.
+            ValueError: There is no such step or epoch.
+        """
+        step = integer(step, "step", at_least=None)
+        epoch = self.epoch if epoch is None else integer(epoch, "epoch", at_least=0)
+        begins = self._beginning_of(epoch)
+        orders, shard = self._orders.going_on(begins), self._settle().settings.shard
+        return explain_all(self._opened, orders, self._steps(begins), step, epoch=epoch, shard=shard)
+
+    def find(self, url: str | Path, row_group: int, row: int, *, epoch: int | None = None) -> Use:
+        """Return in which step of an epoch, and on which rank, a row is used first: the inverse of `explain`.
+
+        Args:
+            url: A file, by its whole path or URL or an end of it.
+            row_group: Its row group.
+            row: The row in it.
+            epoch: Which epoch; the one that the next batch belongs to unless told.
+
+        Raises:
+            ValueError: There is no such file, row group or row; or a filter leaves open which sample it is.
+        """
+        return self.find_all(url, row_group, row, epoch=epoch)[0]
+
+    def find_all(self, url: str | Path, row_group: int, row: int, *, epoch: int | None = None) -> list[Use]:
+        """Return every step of an epoch that uses a row, the first one first.
+
+        There are several where draws, windows or packed rows have a row more than once, or a mixture begins a data set
+        again. One entry without a step says that the epoch does not use it. Otherwise as `find`.
+        """
+        if not isinstance(url, str | os.PathLike):
+            raise TypeError(f"url must be a path or URL of a file, or an end of one, not {url!r}")
+        url = url if isinstance(url, str) else os.fsdecode(url)
+        row_group, row = integer(row_group, "row_group", at_least=None), integer(row, "row", at_least=None)
+        epoch = self.epoch if epoch is None else integer(epoch, "epoch", at_least=0)
+        begins = self._beginning_of(epoch)
+        orders, world_size = self._orders.going_on(begins), self._settle().settings.shard.world_size
+        return find_all(
+            self._opened, orders, self._steps(begins), url, row_group, row, epoch=epoch, world_size=world_size
+        )
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} cannot be copied or sent to another process; send what it was made of, such as "
+            "the Dataset, and make one there"
+        )
+
+    def __repr__(self) -> str:
+        shard, global_size = self._known()
+        return (
+            f"{type(self).__name__}({self.num_samples:,} samples in {len(self._opened.num_samples):,} chunks, "
+            f"global batch {global_size:,}, rank {shard.rank} of {shard.world_size}"
+            f"{' unless told' * (self._settled is None)}, epoch {self.epoch})"
+        )
+
+    # ------------------------------------------------------------------ inside
+
+    def _make_delivery(self) -> Delivery:
+        """Return how batches leave; a loader for another framework brings its own."""
+        return NumpyDelivery()
+
+    def _settle(self) -> Settled:
+        """Return what follows from the ranks, which have to be known by now."""
+        shard = self._config.ranks.settle()
+        if self._settled is None:
+            self._settled = self._settled_for(shard)
+        return self._settled
+
+    def _known(self) -> tuple[order.RankShare, int]:
+        """Return which share it takes of global batches of how many samples, as far as that is known now."""
+        if self._settled is not None:
+            return self._settled.settings.shard, self._settled.global_batch_size
+        shard = self._config.ranks.guess()
+        try:
+            return shard, self._config.global_size(shard)
+        except ValueError:  # it is raised where somebody asks for a batch
+            return shard, self._config.lanes
+
+    def _settled_for(self, shard: Shard) -> Settled:
+        config, delivery = self._config, self._delivery
+        global_size = config.global_size(shard)
+        if global_size < shard.world_size:
+            _log.warning(
+                "a global batch of %d samples leaves some of %d ranks without any in every step; give it one a rank at "
+                "least",
+                global_size,
+                shard.world_size,
+            )
+        batch_bytes = self._batch_bytes(global_size / shard.world_size)
+        prefetch = config.prefetch
+        if prefetch is None:
+            prefetch = default_prefetch(batch_bytes, crosses=delivery.copies)
+        settings = RunSettings(
+            seed=config.seed,
+            shard=shard,
+            num_threads=config.num_threads,
+            prefetch=prefetch,
+            augment=config.augment,
+            marks_padding=config.marks_padding,
+            delivery=delivery,
+            maker=self._maker,
+            source_field=None if self._opened.mixture is None else self._opened.mixture.source_field,
+            sequence_shard=config.sequence_shard,
+            batch_bytes=batch_bytes,
+            once=config.once(expands=delivery.expands),
+            is_expanded=config.deduplicated == "expand",
+        )
+        # A function that the user may change between two epochs must not be asked before the second one begins.
+        is_simple = config.augment is None and config.asked is None and self._opened.mixture is None
+        is_possible = is_simple and not self._opened.is_tight and delivery.resident is None
+        return Settled(settings, global_size, NextEpoch(prefetch=prefetch, is_possible=is_possible))
+
+    def _batch_bytes(self, num_units: float) -> float | None:
+        """Return about how much a batch of so many of what the order counts takes; None where only making one tells."""
+        asked, opened, maker = self._config.asked, self._opened, self._maker
+        if maker is not None and (row_bytes := maker.row_bytes) is not None:
+            return num_units * row_bytes
+        if isinstance(asked, Grouped) and opened.is_mixed:
+            return None
+        num_rows = 1.0  # of what the order counts
+        if isinstance(asked, Grouped):
+            num_rows = int(opened.num_samples.sum()) / max(1, self._order.num_samples)
+        elif isinstance(asked, NGram):
+            num_rows = asked.length
+        return num_units * num_rows * opened.sample_bytes
+
+    def _begin_run(self, start: Position | None = None, turn: Turn | None = None) -> Run:
+        self._home.check(f"this {type(self).__name__}")
+        start = self._start if start is None else start
+        next_epoch = self._settle().next_epoch
+        run = next_epoch.take(start) if turn is None else None
+        if run is None or not self._close_all.alive:
+            run = self._new_run(start, turn or Turn())
+        if turn is None:
+            next_epoch.began(start, run)
+        self._progress = run.progress
+        self._start = start.again()
+        self._is_restored = False
+        return run
+
+    def _begin_ahead(self, start: Position, held: int) -> Run:
+        return self._new_run(start, Turn(), held)
+
+    def _new_run(self, start: Position, turn: Turn, held: int = 0) -> Run:
+        with self._beginning:
+            abandoned = [run for run in self._runs if run.is_abandoned]
+        for before in abandoned:
+            before.close()  # what it has, of threads, memory and room in the cache, may be needed now
+        settings = self._settle().settings
+        all_orders, steps = self._orders.going_on(start), self._steps(start)
+        with self._beginning:
+            if not self._close_all.alive:
+                raise RuntimeError(_CLOSED)
+            run = Run(
+                position=start,
+                orders=all_orders.lanes_of_epoch(start.epoch),
+                steps=steps,
+                opened=self._opened,
+                pool=self._pool,
+                settings=settings,
+                stages=self._stages,
+                turn=turn,
+                units_in=all_orders.units_in,
+                held=held,
+            )
+            self._runs.add(run)
+        return run
+
+    def _steps(self, position: Position) -> Steps:
+        return self._steps_of(self._settle().global_batch_size, position)
+
+    def _steps_of(self, global_batch_size: int, position: Position) -> Steps:
+        return position.steps(global_batch_size=global_batch_size, remainder=self._config.remainder)
+
+    def _beginning_of(self, epoch: int) -> Position:
+        """Return where an epoch begins: the one under way as it is, though files were added to it."""
+        at = self._start if self._is_restored else self._progress.position
+        return at.again() if at.epoch == epoch else at.at(epoch)
+
+    def _note_end(self, run: Run) -> None:
+        """Count an epoch without steps, too: a loop over some epochs would never end else."""
+        if run.steps.num_steps or run.progress is not self._progress:
+            return
+        at = run.progress.position
+        _log.warning(
+            "epoch %d is over without a step: %s of %s left, global batches of %d, remainder=%r",
+            at.epoch,
+            f"{run.steps.num_samples - run.steps.start:,}",
+            f"{run.steps.num_samples:,} samples",
+            run.steps.global_batch_size,
+            run.steps.remainder,
+        )
+        self._start = at.next_epoch()
+        self._progress = Progress(self._start)
+
+    def _deliver(self, run: Run, prepared: Prepared) -> Any:
+        """Return what the loop gets, and note that it has it."""
+        self._num_steps += 1
+        self._num_samples += prepared.num_samples
+        self._progress = run.progress
+        num_left = run.num_left
+        if not num_left:
+            self._start = run.progress.position
+        assert self._settled is not None  # since a run has begun
+        next_epoch = self._settled.next_epoch
+        if num_left <= next_epoch.lead:
+            next_epoch.handed(run, self._begin_ahead)
+        return self._delivery.deliver(prepared.content)
+
+
+class BatchIterator:
+    """The batches of one run; begins it with the first, and closes it when it ends, fails, or is let go.
+
+    Threads may share it: each batch goes to one of them, and each of them comes to the end.
+    """
+
+    def __init__(self, loader: Loader, begin: Callable[[], Run]) -> None:
+        self._loader = loader
+        self._begin = begin
+        self._run: Run | None = None
+        self._asking = threading.RLock()
+        self._ranks = loader._config.ranks
+        self._is_over = False
+
+    def __iter__(self) -> BatchIterator:
+        return self
+
+    def __next__(self) -> Any:
+        self._loader._home.check("this iterator")
+        with self._asking:
+            if self._is_over:
+                raise StopIteration
+            run = self._run
+            try:
+                self._ranks.prove()
+                if run is None:
+                    run = self._begun()
+                prepared = run.next()
+            except BaseException as error:
+                self._is_over = True
+                if run is not None:
+                    self._abandoning.detach()
+                    run.close()
+                    if isinstance(error, StopIteration):
+                        self._loader._note_end(run)
+                raise
+            return self._loader._deliver(run, prepared)
+
+    def _begun(self) -> Run:
+        self._run = run = self._begin()
+        self._abandoning = weakref.finalize(self, run.abandon)
+        self._abandoning.atexit = False  # the loader closes its runs then, and waits for them
+        return run
+
+
+def _look(loader: weakref.ref[Loader], name: str) -> status.Look:
+    """Return what tells what a loader is and how it is doing, without referring to it."""
+
+    def look() -> tuple[status.About, LoaderStats] | None:
+        if (found := loader()) is None:
+            return None
+        shard, global_size = found._known()
+        about = status.About(dataset=name, rank=shard.rank, world_size=shard.world_size, global_batch_size=global_size)
+        return about, found.stats()
+
+    return look

@@ -1,0 +1,253 @@
+"""The data sets of a loader, opened: one, or those of a mixture; their chunks are numbered through all of them.
+
+data set    web                     code
+its chunks  0   1   2   3   4       0   1   2
+here        0   1   2   3   4       5   6   7
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from itertools import accumulate
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from stoker.cache.threads import AdaptivePool
+from stoker.dataset.dataset import Dataset
+from stoker.dataset.mixture import Mixture
+from stoker.dataset.units.asked import Asked
+from stoker.dataset.units.reading import OnCount
+from stoker.fields.offsets import Int64
+from stoker.fields.spec import Spec
+from stoker.loader.fill import Filling
+from stoker.loader.open_dataset import ChunkCounts, FirstChunks, OpenDataset, open_dataset
+from stoker.loader.temporary import TemporaryFolder
+from stoker.loader.windows.window import Window
+from stoker.metrics.stages import OnStage
+from stoker.words import some_of
+
+
+class _Shifted:
+    """A part of a filler, in which a data set's chunks have their own numbers."""
+
+    def __init__(self, filler: Filling, first: int) -> None:
+        self._filler, self._first = filler, first
+
+    def request(self, chunks: Iterable[int]) -> None:
+        self._filler.request([self._first + chunk for chunk in chunks])
+
+    def wait(self, chunk: int) -> None:
+        self._filler.wait(self._first + chunk)
+
+
+class OpenDatasets:
+    """One or several data sets with one spec.
+
+    Args:
+        datasets: Closed with this.
+        spec: What a sample of any of them is.
+        mixture: What the user wrote, where it is one.
+        temporary: Folder to remove at the end, where several share one of this loader's own.
+
+    Attributes:
+        datasets: Those.
+        spec: What a sample is.
+        mixture: What the user wrote, where it is one.
+        num_samples: Rows of each chunk, of all data sets. Shape [K].
+    """
+
+    def __init__(
+        self,
+        datasets: Sequence[OpenDataset],
+        *,
+        spec: Spec,
+        mixture: Mixture | None = None,
+        temporary: TemporaryFolder | None = None,
+    ) -> None:
+        self.datasets = tuple(datasets)
+        self.spec = spec
+        self.mixture = mixture
+        self.num_samples: Int64 = np.concatenate([one.num_samples for one in datasets])
+        self._firsts = list(accumulate((len(one.num_samples) for one in datasets[:-1]), initial=0))
+        self._temporary = temporary
+
+    @property
+    def num_sets(self) -> int:
+        """How many data sets there are."""
+        return len(self.datasets)
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether they are those of a mixture."""
+        return self.mixture is not None
+
+    def fragments(self, which: int) -> Sequence[object]:
+        """Return what names the chunks of a data set, for errors."""
+        return self.datasets[which].catalogue.fragments
+
+    @property
+    def sample_bytes(self) -> float:
+        """About how much a sample takes, lists included as far as that is known."""
+        return sum(one.expected_bytes for one in self.datasets) / max(1, int(self.num_samples.sum()))
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether chunks may have to leave the cache again: then none is built long before it is used."""
+        return any(one.is_tight for one in self.datasets)
+
+    def pool(self, num_threads: int) -> AdaptivePool:
+        """Return the threads that should build, for `num_threads` cores."""
+        pools = [one.pool(num_threads) for one in self.datasets]
+        return AdaptivePool(
+            max(pool.size for pool in pools),
+            most=max(pool.most for pool in pools),
+            # One tight cache holds up all: none of them builds long before it is used.
+            permits=[] if self.is_tight else [permit for one in self.datasets for permit in one.permits],
+        )
+
+    @property
+    def num_short(self) -> int:
+        """How often it is taken for granted that threads that build stood idle; see `num_windows_ahead`."""
+        return max(one.catalogue.num_short for one in self.datasets)
+
+    def is_there(self, number: int) -> bool:
+        """Return whether a chunk is in the cache."""
+        which = self._which(number)
+        return self.datasets[which].is_there(number - self._firsts[which])
+
+    def build(self, number: int) -> bool:
+        """Build a chunk; False where another process is at it."""
+        which = self._which(number)
+        return self.datasets[which].build(number - self._firsts[which])
+
+    def to_ask_for(self, which: int, chunks: Int64) -> list[int]:
+        """Return the numbers here of those chunks of a data set that may have to be built."""
+        return self.numbers(which, self.datasets[which].to_ask_for(chunks))
+
+    def numbers(self, which: int, chunks: Int64) -> list[int]:
+        """Return the numbers that chunks of one data set have here."""
+        numbers: list[int] = (chunks + self._firsts[which]).tolist()
+        return numbers
+
+    def stand(self, window: int | None) -> None:
+        """Map each chunk once from now on, where they are few or small enough; see `WindowOpener.stand`."""
+        for one in self.datasets:
+            one.stand(window)
+
+    def open_window(self, which: int, chunks: Int64, filler: Filling, following: Int64 | tuple[()] = ()) -> Window:
+        """Return a window of chunks of one data set, in this order.
+
+        Blocks: until all of them are there.
+
+        Args:
+            which: Number of the data set.
+            chunks: Chunks, as that data set numbers them. Shape [K].
+            filler: Has been or will be asked for them, by their numbers here.
+            following: Those of the window that will be opened next.
+        """
+        first = self._firsts[which]
+        return self.datasets[which].open_window(chunks, _Shifted(filler, first) if first else filler, following)
+
+    def counts(self) -> ChunkCounts:
+        """Return what became of the chunks so far."""
+        all_counts = [one.counts() for one in self.datasets]
+        return ChunkCounts(
+            num_built=sum(counts.num_built for counts in all_counts),
+            num_reused=sum(counts.num_reused for counts in all_counts),
+            num_mended=sum(counts.num_mended for counts in all_counts),
+            num_evicted=sum(counts.num_evicted for counts in all_counts),
+        )
+
+    def close(self) -> None:
+        """Give locks and temporary folders back. Harmless when called again."""
+        with ExitStack() as stack:
+            if self._temporary is not None:
+                stack.callback(self._temporary.close)
+            for one in self.datasets:
+                stack.callback(one.close)
+
+    def _which(self, number: int) -> int:
+        return bisect_right(self._firsts, number) - 1
+
+
+def open_datasets(
+    dataset: Dataset | Mixture,
+    *,
+    cache: Path | None,
+    limit_bytes: int | None,
+    num_threads: int,
+    transform_in: Literal["threads", "processes"],
+    on_stage: OnStage,
+    asked: Asked | None = None,
+    on_count: OnCount | None = None,
+    first_chunks: FirstChunks | None = None,
+) -> OpenDatasets:
+    """Open a data set, or all of a mixture; see `open_dataset`.
+
+    Raises:
+        FieldError: The data sets of a mixture have different specs.
+        StokerError: As `Loader` says; a note names the data set of a mixture.
+    """
+
+    def opened(one: Dataset, folder: Path | None, limit: int | None) -> OpenDataset:
+        return open_dataset(
+            one,
+            cache=folder,
+            limit_bytes=limit,
+            num_threads=num_threads,
+            transform_in=transform_in,
+            on_stage=on_stage,
+            asked=asked,
+            on_count=on_count,
+            first_chunks=None if dataset is not one else first_chunks,
+        )
+
+    if isinstance(dataset, Dataset):
+        alone = opened(dataset, cache, limit_bytes)
+        return OpenDatasets([alone], spec=alone.spec)
+    with ExitStack() as stack:
+        temporary = None
+        if cache is None:
+            temporary = TemporaryFolder()
+            stack.callback(temporary.close)
+            temporary.make()
+            cache = temporary.cache
+            limit_bytes = temporary.limit_bytes if limit_bytes is None else limit_bytes
+        parts = []
+        for name, one in dataset.datasets.items():
+            with _naming(name):
+                parts.append(opened(one, cache, limit_bytes))
+            stack.callback(parts[-1].close)
+        spec = dataset.check_specs({name: one.spec for name, one in zip(dataset.names, parts, strict=True)})
+        stack.pop_all()
+        return OpenDatasets(parts, spec=spec, mixture=dataset, temporary=temporary)
+
+
+class _naming:  # noqa: N801  used as a block
+    """Notes the data set of a mixture on an error."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is not None:
+            error.add_note(f"in data set {self._name!r} of the mixture")
+
+
+def title_of(dataset: Dataset | Mixture) -> str:
+    """Return what people call a data set, in a line."""
+    if isinstance(dataset, Mixture):
+        return f"a mixture of {', '.join(dataset.names)}"
+    sources = list(map(str, dataset.sources))
+    if len(sources) == 1:
+        return sources[0]
+    shared = os.path.commonprefix(sources).rpartition("/")[0]  # noqa: RUF071  cut at a slash right after
+    return f"{shared}/ ({len(sources):,} sources)" if shared else some_of(sources, 1)

@@ -1,0 +1,255 @@
+"""From a saved state to the position that a loader goes on from, or an error that names what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+
+from stoker.errors import ResumeError
+from stoker.sampling.contents import Comparison, Contents, OpenFiles, compare
+from stoker.sampling.mixture import Leg
+from stoker.sampling.position import Mixing, Position
+
+_IN_LANES = "a mixture in several lanes cannot go on with other weights or files: make it with lanes=1, or as it was"
+
+Allowed: TypeAlias = Literal["files", "weights"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resume:
+    """What saved states are checked against: the order of a loader. Picklable, and without anything open.
+
+    Args:
+        beginning: Where the loader's epoch 0 begins.
+        files: The files of each data set.
+        takes_window: Whether the user left the window open: then it is that of the state.
+    """
+
+    beginning: Position
+    files: tuple[OpenFiles, ...]
+    takes_window: bool
+
+    def load(self, state: object, allow: Collection[Allowed] = ()) -> Position:
+        """Return the position that a state stands for.
+
+        Args:
+            state: What `to_json` of a position returned.
+            allow: What may differ.
+
+        Raises:
+            ResumeError: It belongs to another order; the message names all that differs.
+            ValueError: `allow` holds an unknown word.
+        """
+        return self.adopt(Position.from_json(state), allow)
+
+    def adopt(self, saved: Position, allow: Collection[Allowed] = ()) -> Position:
+        """Return a position of this loader's order that stands where one of another loader's does; see `load`."""
+        check_allowed(allow)
+        now = self.beginning
+        settings = saved.differences(now)
+        if self.takes_window:
+            settings.pop("window", None)
+        allowed, is_beginning, leg = set(allow), not saved.num_consumed, saved.leg
+        mixing = self._mixing_differences(saved, allowed)
+        pairs = [
+            (which, name, _names(saved).index(name)) for which, name in enumerate(_names(now)) if name in _names(saved)
+        ]
+        is_same = saved.mixing == now.mixing and all(
+            self._is_same(which, saved.datasets[number]) for which, _, number in pairs
+        )
+        if now.mixing is not None and not is_same and not settings and not mixing:
+            leg = _leg(saved, now)
+        datasets: list[Contents] = list(now.datasets)
+        others: list[str] = []
+        may_go_on = False
+        for which, name, number in pairs:
+            before = saved.datasets[number]
+            if leg is not None:
+                is_beginning = not leg.streams[which][1]
+                if saved.leg is None or saved.leg.streams[number][0] != leg.streams[which][0]:
+                    before = before.whole()  # the epoch of its own to which files were added is over
+            found = self._compared(which, before, is_beginning=is_beginning, grows="files" in allow)
+            datasets[which] = found.contents
+            others += [f"{line} in {name!r}" for line in found.differences] if name else found.differences
+            may_go_on = may_go_on or found.may_go_on
+        if not is_same and not mixing and not settings and now.mixing is not None and now.lanes > 1 and allow:
+            others.append(_IN_LANES)
+        if settings or mixing or others:
+            words: set[Allowed] = {"files"} if may_go_on else set()
+            if any("weights" in line or "until" in line for line in mixing) and "weights" not in allow:
+                words.add("weights")
+            asks = ", ".join(map(repr, sorted(words | allowed)))
+            hint = f", go on with load_state_dict(state, allow={{{asks}}})" if words and now.lanes == 1 else ""
+            is_other = bool(mixing or others)
+            raise ResumeError(
+                f"the saved position belongs to another order: {'; '.join([*settings.values(), *mixing, *others])}. "
+                f"Load it into a loader of what was saved{hint}, or start anew without it.",
+                saved={name: getattr(saved, name) for name in settings} | (_told(saved) if is_other else {}),
+                current={name: getattr(now, name) for name in settings} | (_told(now) if is_other else {}),
+            )
+        if leg is not None and not (leg.epoch or leg.start or any(own or place for own, place in leg.streams)):
+            leg = None  # nothing has come yet
+        return replace(
+            now,
+            datasets=tuple(datasets),
+            window=saved.window if self.takes_window else now.window,
+            epoch=saved.epoch,
+            num_consumed=saved.num_consumed,
+            leg=leg,
+        )
+
+    def _compared(self, which: int, before: Contents, *, is_beginning: bool, grows: bool) -> _Compared:
+        """Return what a data set is after a state: as it is, or with the segments of the epoch under way.
+
+        Args:
+            which: Number of the data set.
+            before: What the state says of it.
+            is_beginning: Whether no sample of the epoch came before the state was saved.
+            grows: Whether files may differ.
+        """
+        now, files = self.beginning.datasets[which], self.files[which]
+        if before.fingerprint == now.fingerprint:
+            return _Compared(now.grown(before, np.arange(now.num_files)))
+        found = compare(before, files)
+        filters = (
+            []
+            if before.filter == now.filter
+            else [f"the filter was {before.filter or 'none'} and is {now.filter or 'none'}"]
+        )
+        draws = [] if before.draws == now.draws else ["the weights of the draws are others"]
+        if found is not None and found.is_same:
+            return _Compared(now.grown(before, found.place), [*filters, *draws])
+        lines = _file_differences(before, now, found)
+        if grows and is_beginning:
+            return _Compared(now, filters)
+        if now.draws is not None:
+            lines = [
+                f"{line} (draws by weight from other files are other draws until the epoch is over)" for line in lines
+            ]
+        elif found is not None and found.only_grew:
+            if not grows:
+                return _Compared(now, [*filters, *lines], may_go_on=True)
+            return _Compared(now.grown(before, found.place), filters)
+        elif grows:
+            lines = [f"{line} (an epoch under way keeps the files that it began with)" for line in lines]
+        return _Compared(now, [*filters, *draws, *lines])
+
+    def _is_same(self, which: int, before: Contents) -> bool:
+        """Return whether a data set has the files that a state knows, as they were."""
+        now = self.beginning.datasets[which]
+        if before.fingerprint == now.fingerprint:
+            return True
+        found = compare(before, self.files[which])
+        return found is not None and found.is_same
+
+    def _mixing_differences(self, saved: Position, allowed: set[Allowed]) -> list[str]:
+        """Return how the mixture differs from the saved one in what may not differ, in words."""
+        before, now = saved.mixing, self.beginning.mixing
+        if before is None or now is None:
+            kinds = [f"a mixture of {', '.join(one.names)}" if one else "one data set" for one in (before, now)]
+            return [] if before == now else [f"it was of {kinds[0]} and is of {kinds[1]}"]
+        found, gone = [], set(before.names) - set(now.names)
+        needed: set[Allowed] = {"files"} if set(before.names) != set(now.names) else set()
+        if before.weights is not None or now.weights is not None:
+            needed.add("weights")
+        if before.names != now.names and (not needed <= allowed or (gone and now.weights is None)):
+            found.append(f"the data sets of the mixture were {', '.join(before.names)} and are {', '.join(now.names)}")
+        if before.weights != now.weights and before.names == now.names and "weights" not in allowed:
+            found.append(f"the mixture's weights were {_weights(before)} and are {_weights(now)}")
+        if before.until != now.until and None not in (before.until, now.until) and "weights" not in allowed:
+            found.append(f"until was {before.until!r} and is {now.until!r}")
+        return found
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """A data set beside what a state says of it.
+
+    Attributes:
+        contents: What it is, for the position to go on from.
+        differences: Why that is no position of this order, in words.
+        may_go_on: Whether the differences would be none with `allow={"files"}`.
+    """
+
+    contents: Contents
+    differences: list[str] = field(default_factory=list)
+    may_go_on: bool = False
+
+
+def _leg(saved: Position, now: Position) -> Leg | None:
+    """Return where a mixture goes on that differs from the saved one, in its weights or its files.
+
+    Args:
+        saved: Where that one stands.
+        now: Where this one begins; with one lane.
+    """
+    assert saved.mixing is not None
+    assert now.mixing is not None
+    if now.lanes > 1:  # refused, unless it is the same but for the folder that names are told below
+        return saved.leg
+    try:
+        epoch = saved.mixture().epoch(saved.epoch)
+        given = epoch.given_before(saved.num_consumed)
+        streams = epoch.streams_at(saved.num_consumed)
+    except ValueError as error:
+        raise ResumeError(f"the saved position is not sound: {error}", saved=saved.to_json(), current=None) from error
+    if saved.leg is not None and saved.leg.epoch == saved.epoch:
+        given = tuple(before + more for before, more in zip(saved.leg.given, given, strict=True))
+    names = {name: number for number, name in enumerate(saved.mixing.names)}
+    here = [names.get(name) for name in now.mixing.names]  # a data set that comes new begins its first epoch
+    return Leg(
+        epoch=saved.epoch,
+        start=saved.num_consumed,
+        given=tuple(0 if number is None else given[number] for number in here),
+        streams=tuple((0, 0) if number is None else streams[number] for number in here),
+    )
+
+
+def check_allowed(allow: Collection[str]) -> None:
+    """Raise unless `allow` holds known words alone.
+
+    Raises:
+        TypeError: It is one text, or no collection.
+        ValueError: A word is unknown.
+    """
+    known = get_args(Allowed)
+    if isinstance(allow, str | bytes) or not isinstance(allow, Collection):
+        raise TypeError(f"allow must be a set of words, such as {{{known[0]!r}}}, not {allow!r}")
+    for word in allow:
+        if word not in known:
+            raise ValueError(f"allow holds {word!r}; what may differ is {' and '.join(map(repr, known))}")
+
+
+def _file_differences(before: Contents, now: Contents, found: Comparison | None) -> list[str]:
+    """Return how the files of a data set differ from those that a state knows, in words."""
+    if found is None:
+        return [
+            f"its files are others: {before.num_files:,} files of {before.num_samples:,} samples were "
+            f"{now.num_files:,} of {now.num_samples:,}"
+        ]
+    if found.num_gone == before.num_files and before.num_files and now.num_files:
+        return [
+            f"none of its {now.num_files:,} files, such as {found.added[0]}, is one of the {before.num_files:,} that "
+            "the state knows: it is another data set, or its files have other names below their common folder"
+        ]
+    return found.differences()
+
+
+def _names(position: Position) -> tuple[str, ...]:
+    return ("",) if position.mixing is None else position.mixing.names
+
+
+def _weights(mixing: Mixing) -> str:
+    if mixing.weights is None:
+        return "none"
+    return ", ".join(f"{name}: {weight}" for name, weight in zip(mixing.names, mixing.weights, strict=True))
+
+
+def _told(position: Position) -> dict[str, object]:
+    told: dict[str, object] = {"fingerprint": position.fingerprint}
+    if position.mixing is not None:
+        told["mixture"] = position.mixing.to_json()
+    return told

@@ -1,0 +1,330 @@
+"""Where the samples of a lane's positions lie, through open windows: of one data set, or of several mixed.
+
+One epoch of one data set is an `EpochStream`. A lane is one of these, or a `MixedStream`, which opens one after the
+other as its data sets' own epochs come:
+
+    lane        positions 0 ──────────────────────────────► of the mixture's epoch
+    web         own epoch 4 ─────────────│ own epoch 5 ───
+    code        own epoch 1 ──────────────────────────────
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from stoker._native import WindowOrder
+from stoker.fields.offsets import Int64
+from stoker.loader.units.expand import Units
+from stoker.loader.units.make import UnitPart
+from stoker.loader.windows.in_use import Windows
+from stoker.loader.windows.window import Window
+from stoker.sampling.epoch import EpochOrder, Located
+from stoker.sampling.mixture import MixtureEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """An open window, and how its samples are found.
+
+    Attributes:
+        window: Where they lie.
+        tables: Which of them stand at which positions.
+        chunks: Chunk of each slot, in fixed order. Shape [K].
+    """
+
+    window: Window
+    tables: WindowOrder
+    chunks: Int64
+
+    def settle(self, goes_on: Callable[[], bool]) -> None:
+        """Bring the window's pages to where they are used."""
+        self.window.settle(goes_on=goes_on)
+
+    def close(self) -> None:
+        """Close the window."""
+        self.window.close()
+
+
+Acquired: TypeAlias = list[tuple[Windows[Mapped], int]]
+Range: TypeAlias = tuple[int, int]
+"""First and past-the-last position."""
+
+
+class Stream(Protocol):
+    """The samples of one lane in one epoch."""
+
+    def parts(self, ranges: Sequence[Range], acquired: Acquired) -> list[UnitPart]:
+        """Return where the samples of positions lie: range by range, those in one window together.
+
+        Their windows are open, and noted in `acquired`: whoever asks releases them.
+
+        Blocks: until they are open.
+
+        Args:
+            ranges: First and past-the-last position of each.
+            acquired: Gets every window and its number.
+        """
+
+    def is_open(self, start: int, stop: int) -> bool:
+        """Return whether `parts` of these positions would not have to wait."""
+
+    def ask_first(self) -> None:
+        """Have opened what the first positions need, by and by."""
+
+    @property
+    def last_border(self) -> int | None:
+        """Position at which the last window begins; None where that cannot be told, or there are two at most."""
+
+    def whose(self, start: int, stop: int) -> Int64 | None:
+        """Return the data set of each position, None where there is only one. Shape [B]."""
+
+    def pass_by(self, position: int) -> int:
+        """Say that no step to come needs a position before this one, except by asking again.
+
+        Returns:
+            From which position on it is worth saying that again.
+        """
+
+    def stop(self) -> None:
+        """Open no more windows, and free whoever waits for one."""
+
+    def close(self) -> None:
+        """Close all windows; nobody may use one any more."""
+
+
+class EpochStream:
+    """One epoch of one data set in one lane.
+
+    Args:
+        order: Its order.
+        windows: Its windows.
+        units: What the order counts, None for rows.
+        fragments: Names the chunks, for errors.
+        which: Number of the data set.
+    """
+
+    def __init__(
+        self,
+        order: EpochOrder,
+        windows: Windows[Mapped],
+        *,
+        units: Units | None,
+        fragments: Sequence[object],
+        which: int = 0,
+    ) -> None:
+        self.windows = windows
+        self._borders: list[int] = order.window_starts.tolist()
+        self._units = units
+        self._fragments = fragments
+        self._which = which
+        self._passed = 0
+
+    def parts(self, ranges: Sequence[Range], acquired: Acquired) -> list[UnitPart]:
+        """Return where the samples of positions lie; see `Stream.parts`."""
+        windows = self.windows
+        parts = []
+        for number, pieces in self._by_window(ranges):
+            mapped = windows.acquire(number)
+            acquired.append((windows, number))
+            where = Located(pieces, mapped.tables)
+            parts.append(UnitPart(mapped.window, mapped.chunks, where, self._units, self._fragments, self._which))
+        return parts
+
+    def is_open(self, start: int, stop: int) -> bool:
+        """Return whether the windows of positions are open."""
+        first, last = bisect_right(self._borders, start) - 1, bisect_left(self._borders, stop)
+        return all(self.windows.is_open(number) for number in range(first, last))
+
+    def ask_first(self) -> None:
+        """Have the first window opened."""
+        self.windows.ask(0)
+
+    @property
+    def last_border(self) -> int | None:
+        """Position at which the last window begins; None where there are two at most."""
+        return self._borders[-2] if len(self._borders) > 3 else None
+
+    def _by_window(self, ranges: Sequence[Range]) -> Sequence[tuple[int, Sequence[Range]]]:
+        """Return the ranges in their order, cut at borders; those that follow each other in one window together."""
+        borders = self._borders
+        if len(ranges) == 1:  # mostly so
+            ((begin, stop),) = ranges
+            number = bisect_right(borders, begin) - 1
+            if begin < stop <= borders[number + 1]:
+                return ((number, ranges),)
+        found: list[tuple[int, list[Range]]] = []
+        for begin, stop in ranges:
+            start = begin
+            while start < stop:
+                number = bisect_right(borders, start) - 1
+                end = min(stop, borders[number + 1])
+                if found and found[-1][0] == number:
+                    found[-1][1].append((start, end))
+                else:
+                    found.append((number, [(start, end)]))
+                start = end
+        return found
+
+    def whose(self, start: int, stop: int) -> Int64 | None:
+        """Return None: there is one data set."""
+        del start, stop
+        return None
+
+    def is_last_window(self, position: int) -> bool:
+        """Return whether a position lies in the epoch's last window."""
+        return position >= self._borders[-2]
+
+    def pass_by(self, position: int) -> int:
+        """Close the windows before the one of this position, and return where that one ends."""
+        number = bisect_right(self._borders, position) - 1
+        if number > self._passed:
+            self._passed = number
+            self.windows.pass_by(number)
+        return self._borders[min(number + 1, len(self._borders) - 1)]
+
+    def pass_all(self) -> None:
+        """Close every window once nobody uses it."""
+        self.windows.pass_by(len(self._borders))
+
+    def stop(self) -> None:
+        """Open no more windows."""
+        self.windows.stop()
+
+    def close(self) -> None:
+        """Close all windows."""
+        self.windows.close()
+
+
+@dataclass
+class _Open:
+    """The stream of a data set's own epoch.
+
+    Attributes:
+        stream: The stream.
+        num_users: Threads that are about to acquire windows of it.
+    """
+
+    stream: EpochStream
+    num_users: int = 0
+
+
+class MixedStream:
+    """One epoch of a mixture in one lane: its data sets' own epochs are opened as they come, and closed behind.
+
+    Args:
+        order: The mixture's order.
+        open_epoch: Makes the stream of an own epoch: called with the data set's number and that epoch's order.
+    """
+
+    def __init__(self, order: MixtureEpoch, open_epoch: Callable[[int, EpochOrder], EpochStream]) -> None:
+        self._order = order
+        self._open_epoch = open_epoch
+        self._lock = threading.RLock()
+        self._streams: dict[tuple[int, int], _Open] = {}
+        self._retired: list[_Open] = []
+        self._is_stopped = False
+
+    def parts(self, ranges: Sequence[Range], acquired: Acquired) -> list[UnitPart]:
+        """Return where the samples of positions lie: data set by data set, each in the order of its positions."""
+        return [part for start, stop in ranges for part in self._parts_of_range(start, stop, acquired)]
+
+    def is_open(self, start: int, stop: int) -> bool:
+        """Return whether the windows of positions are open, as far as their data sets' own epochs are."""
+        for which, epoch, first, last in self._order.stretches(start, stop):
+            one = self._streams.get((which, epoch))
+            if one is None or not one.stream.is_open(first, last):
+                return False
+        return True
+
+    def ask_first(self) -> None:
+        """Do nothing: what is needed is opened when it is asked for."""
+
+    @property
+    def last_border(self) -> int | None:
+        """None: each data set has windows of its own."""
+        return None
+
+    def _parts_of_range(self, start: int, stop: int, acquired: Acquired) -> list[UnitPart]:
+        parts: list[UnitPart] = []
+        for which, epoch, first, last in self._order.stretches(start, stop):
+            one = self._enter(which, epoch)
+            try:
+                parts += one.stream.parts([(first, last)], acquired)
+            finally:
+                with self._lock:
+                    one.num_users -= 1
+            if one.stream.is_last_window(last - 1):
+                self._look_ahead(which, epoch + 1)
+        return parts
+
+    def whose(self, start: int, stop: int) -> Int64 | None:
+        """Return the data set of each position. Shape [B]."""
+        return self._order.components(start, stop)
+
+    def pass_by(self, position: int) -> int:
+        """Close what lies before where each data set's stream stands at this position."""
+        with self._lock:
+            stands = self._order.streams_at(position)
+            for (which, epoch), one in list(self._streams.items()):
+                if epoch < stands[which][0]:
+                    one.stream.pass_all()
+                    del self._streams[which, epoch]
+                    self._retired.append(one)
+            ends = [self._pass_one(which, *stand) for which, stand in enumerate(stands)]
+            # Padding, made ahead by another thread, may still use what is passed: it is closed a step later then.
+            idle = [one for one in self._retired if not one.num_users and not one.stream.windows.num_open]
+            self._retired = [one for one in self._retired if one not in idle]
+            again = position + 1 if self._retired else min(ends)
+        for one in idle:
+            one.stream.close()
+        return max(position + 1, again)
+
+    def _pass_one(self, which: int, epoch: int, place: int) -> int:
+        """Close the windows before a place in a data set's own epoch, and return where the next one has been used up.
+
+        If the epoch is not open yet, that is where one sample of it has.
+        """
+        one = self._streams.get((which, epoch))
+        border = place + 1 if one is None else one.stream.pass_by(place)
+        return self._order.first_use(which, epoch, border - 1) + 1
+
+    def stop(self) -> None:
+        """Open no more windows, and no more streams."""
+        with self._lock:
+            self._is_stopped = True
+            for one in self._all():
+                one.stream.stop()
+
+    def close(self) -> None:
+        """Close all windows of all streams."""
+        self.stop()
+        for one in self._all():
+            one.stream.close()
+
+    def _enter(self, which: int, epoch: int) -> _Open:
+        with self._lock:
+            one = self._streams.get((which, epoch))
+            if one is None:
+                if self._is_stopped:
+                    raise InterruptedError("the loader was closed")
+                one = _Open(self._open_epoch(which, self._order.component_epoch(which, epoch)))
+                self._streams[which, epoch] = one
+            one.num_users += 1
+            return one
+
+    def _look_ahead(self, which: int, epoch: int) -> None:
+        """Have the first window of the next own epoch opened where this epoch of the mixture gets there."""
+        with self._lock:
+            if self._is_stopped or (which, epoch) in self._streams:
+                return
+            if self._order.position_of(which, epoch, 0) is not None:
+                one = self._enter(which, epoch)
+                one.num_users -= 1
+                one.stream.windows.ask(0)
+
+    def _all(self) -> list[_Open]:
+        return [*self._streams.values(), *self._retired]

@@ -1,0 +1,457 @@
+"""Batches of units: what they hold, under which names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise, repeat
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from stoker._native import expand, fill_places
+from stoker.dataset.units.asked import Asked, Grouped, NGram, Pack
+from stoker.errors import FieldError
+from stoker.fields.offsets import Int64, offsets_of
+from stoker.fields.spec import Array, Arrays, Entry, Ragged, Spec
+from stoker.loader.gather.assemble import Assembled, Once, Part, assemble, lists_between
+from stoker.loader.gather.borders import borders_of
+from stoker.loader.gather.buffers import BufferPool
+from stoker.loader.gather.together import Groups, Together, side_by_side
+from stoker.loader.units.expand import Packed, SideBySide, Units
+from stoker.loader.units.packing import PackedPart, pack_field
+from stoker.loader.windows.window import Window
+from stoker.sampling.epoch import Located
+
+Place = slice | list[int]
+
+# What packed rows have beside their fields: each token's document, and its place in that.
+_PLACES = ("segment_ids", "positions")
+
+
+class UnitPart(NamedTuple):
+    """Units of a batch that lie in one window.
+
+    Attributes:
+        window: Where they lie.
+        chunks: Chunk of each slot of the window, in fixed order. Shape [K].
+        where: Their places. Length b.
+        units: What is counted; None for rows.
+        fragments: Names the chunks, for errors.
+        which: Number of the data set.
+    """
+
+    window: Window
+    chunks: Int64
+    where: Located
+    units: Units | None = None
+    fragments: Sequence[object] = ()
+    which: int = 0
+
+    @property
+    def slot(self) -> Int64:
+        """Chunk of each unit, as its place in the window. Shape [b]."""
+        return self.where.slot
+
+    @property
+    def unit(self) -> Int64:
+        """Each unit, counted in its chunk. Shape [b]."""
+        return self.where.row
+
+
+@dataclass(frozen=True)
+class Shaping:
+    """How the fixed-width fields of [B x L] records come as [B, L, ...]: for windows over rows.
+
+    Attributes:
+        length: L.
+        places: Field -> which of the L it comes at.
+    """
+
+    length: int
+    places: Mapping[str, Place]
+
+    def apply(self, name: str, field: Any) -> Any:
+        """Return a field of B x L samples, an array or a tensor, in its shape."""
+        shape = (field.shape[0] // self.length, self.length, *field.shape[1:])
+        return field.reshape(shape)[:, self.places[name]]
+
+
+class Made(NamedTuple):
+    """A batch of units.
+
+    Attributes:
+        arrays: Its fields.
+        assembled: The memory that fixed-width fields are views of.
+        shaping: How they are; None where as they lie.
+        has_records: Whether they are views of `assembled` at all.
+        num_samples: Samples in it.
+    """
+
+    arrays: Arrays
+    assembled: Assembled
+    shaping: Shaping | None
+    has_records: bool
+    num_samples: int
+
+
+class Gathered(NamedTuple):
+    """Batches that were gathered in one go.
+
+    Attributes:
+        made: The batches, in their order; none where they leave as one.
+        size_bytes: Bytes gathered, of all of them.
+        together: All of them as one, where they leave so.
+    """
+
+    made: list[Made]
+    size_bytes: int
+    together: Together | None = None
+
+
+def rows_made(assembled: Assembled) -> Made:
+    """Return a batch of rows as they were gathered."""
+    return Made(assembled.views(), assembled, None, True, assembled.num_samples)
+
+
+class Maker:
+    """Makes batches of units; checks at once whether that can be.
+
+    Args:
+        asked: What a unit is.
+        spec: Spec of the samples.
+        marks_padding: Whether batches get `sample_mask`.
+
+    Raises:
+        ValueError: A name that batches need is taken by a field.
+        FieldError: A field that was asked for is not there, or cannot be had in this way.
+    """
+
+    def __init__(self, asked: Asked, spec: Spec, *, marks_padding: bool = False) -> None:
+        self.asked = asked
+        self._spec = spec
+        self._fixed = spec.only(spec.fixed)
+        check_units(asked, spec)
+        self._wanted: dict[str, tuple[int, ...]] = {}
+        delivered = [entry.name for entry in spec]
+        added: tuple[str, ...] = ()
+        if isinstance(asked, Grouped):
+            added = ("group_offsets",)
+        elif isinstance(asked, NGram):
+            self._wanted = _windowed(asked, spec)
+            delivered = list(self._wanted)
+        elif isinstance(asked, Pack):
+            delivered = [*asked.packed, *asked.per_segment]
+            added = (*_PLACES, *(("cu_seqlens", "max_seqlen") if asked.cu_seqlens else ()))
+        for name in (*added, *(("sample_mask",) if marks_padding else ())):
+            if name in delivered:
+                raise ValueError(
+                    f"batches get an array {name!r} of their own, but the data set has a field of this name: call "
+                    f'it otherwise, with fields={{"other": stoker.Field(columns="{name}")}}'
+                )
+        places = {name: _place(at) for name, at in self._wanted.items() if not spec[name].is_ragged}
+        self._shaping = Shaping(asked.length, places) if isinstance(asked, NGram) else None
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether units are groups: rows of any number, whose borders batches have."""
+        return isinstance(self.asked, Grouped)
+
+    @property
+    def tells_sequences(self) -> bool:
+        """Whether batches of packed rows get `cu_seqlens` and `max_seqlen`."""
+        return isinstance(self.asked, Pack) and self.asked.cu_seqlens
+
+    @property
+    def spec(self) -> Spec:
+        """What a batch holds of each unit; of a group, of each of its rows."""
+        asked, spec = self.asked, self._spec.delivered
+        if isinstance(asked, NGram):
+            shapes = {name: (len(at), *spec[name].shape) for name, at in self._wanted.items()}
+            wanted = [spec[name] for name in self._wanted]
+            return Spec(
+                tuple(
+                    replace(one, num_levels=one.num_levels + 1)
+                    if one.is_ragged
+                    else replace(one, shape=shapes[one.name])
+                    for one in wanted
+                )
+            )
+        if not isinstance(asked, Pack):
+            return spec
+        places = [Entry(name=name, dtype=np.dtype(np.int32), shape=(asked.length,)) for name in _PLACES]
+        packed = [spec[name] for name in asked.packed]
+        rows = [replace(one, shape=(asked.length, *one.shape), num_levels=0) for one in packed]
+        return Spec((*rows, *places, *(replace(spec[name], num_levels=1) for name in asked.per_segment)))
+
+    @property
+    def row_bytes(self) -> float | None:
+        """What a packed row takes, what its documents have beside tokens aside; None for other units."""
+        if not isinstance(self.asked, Pack):
+            return None
+        return float(sum(entry.value_bytes for entry in self.spec.fixed))
+
+    def make_together(
+        self, parts: Sequence[UnitPart], sizes: Sequence[int], pool: BufferPool, *, once: Once = "never"
+    ) -> Gathered:
+        """Return the units of some batches as one; `cut` cuts it.
+
+        Args:
+            parts: Where the units lie, those of each batch behind those of the batch before it.
+            sizes: Units of each batch.
+            pool: Gives the memory.
+            once: See `assemble`.
+
+        Raises:
+            FieldMismatchError: As `pack_field` says; of whichever batch.
+        """
+        if isinstance(self.asked, Pack):
+            return self._packed(self.asked, parts, pool)
+        found, offsets = [], []
+        for part in parts:
+            window, slot = part.window, part.slot
+            assert isinstance(part.units, SideBySide)
+            spans = part.units.spans(part.chunks[slot], part.unit)
+            slots, rows = np.empty((2, int(spans.offsets[-1])), dtype=np.int64)
+            expand(slot, spans.first, spans.offsets, slots, rows)
+            found.append(Part.at(window, slots, rows))
+            offsets.append(spans.offsets)
+        if isinstance(self.asked, NGram):
+            return self._windows(found, pool)
+        rows = _joined(offsets)
+        num_rows = np.diff(rows[[0, *accumulate(sizes)]]).tolist()
+        assembled = assemble(self._spec, found, pool, once=once, sizes=num_rows)
+        made = rows_made(assembled)
+        if isinstance(self.asked, Grouped):
+            made.arrays["group_offsets"] = rows
+        return Gathered([made], assembled.size_bytes)
+
+    def cut(self, made: Made, sizes: Sequence[int]) -> list[Made]:
+        """Return the batches that were made as one, in the same memory.
+
+        Args:
+            made: All of them.
+            sizes: Units of each.
+        """
+        if len(sizes) == 1:
+            return [made]
+        borders = [0, *accumulate(sizes)]
+        if self._makes_rows:
+            return self._cut_rows(made, sizes, borders)
+        assembled: Iterable[Assembled] = repeat(made.assembled)  # of documents, as long as any is left of them
+        if isinstance(self.asked, NGram):
+            assembled = made.assembled.cut([self.asked.length * size for size in sizes])
+        return [
+            made._replace(arrays=_between(made.arrays, begin, end), assembled=batch, num_samples=end - begin)
+            for batch, (begin, end) in zip(assembled, pairwise(borders), strict=False)
+        ]
+
+    def side_by_side(self, made: Made, sizes: Sequence[int], pool: BufferPool) -> Together | None:
+        """Return the batches that were made as one as they can leave so; None where they must be cut before.
+
+        Args:
+            made: All of them.
+            sizes: Units of each.
+            pool: Gives memory that can be copied from.
+        """
+        if not self._makes_rows:
+            return None
+        groups = Groups(_group_offsets(made), sizes) if self.is_grouped else None
+        return side_by_side(made.assembled, self._num_rows(made, sizes), pool, groups=groups)
+
+    @property
+    def _makes_rows(self) -> bool:
+        """Whether batches hold rows as they are, those of units behind each other."""
+        return not isinstance(self.asked, Pack | NGram)
+
+    def _num_rows(self, made: Made, sizes: Sequence[int]) -> list[int]:
+        """Return how many rows each batch has; `sizes` says how many units."""
+        if not self.is_grouped:
+            return list(sizes)
+        num_rows: list[int] = np.diff(_group_offsets(made)[[0, *accumulate(sizes)]]).tolist()
+        return num_rows
+
+    def _cut_rows(self, made: Made, sizes: Sequence[int], borders: Sequence[int]) -> list[Made]:
+        batches = [rows_made(batch) for batch in made.assembled.cut(self._num_rows(made, sizes))]
+        if self.is_grouped:
+            offsets = _group_offsets(made)
+            for batch, (begin, end) in zip(batches, pairwise(borders), strict=True):
+                batch.arrays["group_offsets"] = offsets[begin : end + 1] - offsets[begin]
+        return batches
+
+    def _windows(self, parts: Sequence[Part], pool: BufferPool) -> Gathered:
+        shaping = self._shaping
+        assert shaping is not None
+        fixed = assemble(self._fixed, parts, pool)
+        views, lists = fixed.views(), {}
+        for name, at in self._wanted.items():
+            if self._spec[name].is_ragged:
+                alone = self._spec.only((self._spec[name],))
+                chosen = [_at_places(part, at, shaping.length) for part in parts]
+                lists[name] = assemble(alone, chosen, pool)
+        num = fixed.num_samples // shaping.length
+        arrays: Arrays = {
+            name: _lists_of_each(lists[name].ragged[name], num, len(at))
+            if name in lists
+            else shaping.apply(name, views[name])
+            for name, at in self._wanted.items()
+        }
+        size_bytes = fixed.size_bytes + sum(one.size_bytes for one in lists.values())
+        return Gathered([Made(arrays, fixed, shaping, True, num)], size_bytes)
+
+    def _packed(self, asked: Pack, parts: Sequence[UnitPart], pool: BufferPool) -> Gathered:
+        found = []
+        for window, chunks, where, units, fragments, _ in parts:
+            assert isinstance(units, Packed)
+            slot = where.slot
+            segments = units.segments(chunks[slot], where.row)
+            slots = np.repeat(slot, np.diff(segments.offsets))
+            names = _Names(fragments, chunks)
+            borders = borders_of(window, slots, segments.row)
+            found.append(PackedPart(window, slots, segments.row, segments, borders, names))
+        num_rows = sum(part.num_rows for part in found)
+        ids, positions = (
+            pool.take(num_rows * asked.length * 4)[: num_rows * asked.length * 4].view(np.int32).reshape(num_rows, -1)
+            if num_rows
+            else np.empty((0, asked.length), np.int32)
+            for _ in range(2)
+        )
+        row = 0
+        for part in found:
+            at = slice(row, row + part.num_rows)
+            fill_places(part.segments.num, part.segments.offsets, ids[at], positions[at])
+            row += part.num_rows
+        arrays: Arrays = {name: pack_field(asked, self._spec[name], found, pool) for name in asked.packed}
+        arrays |= {"segment_ids": ids, "positions": positions}
+        size_bytes = sum(array.nbytes for array in arrays.values() if isinstance(array, np.ndarray))
+        chosen = self._fixed if asked.per_segment else Spec(())
+        fixed = assemble(chosen, [Part.at(part.window, part.slot, part.row) for part in found], pool)
+        offsets = _joined([part.segments.offsets for part in found])
+        views = fixed.views()
+        for name in asked.per_segment:
+            arrays[name] = Ragged(views[name], offsets)
+        return Gathered([Made(arrays, fixed, None, False, num_rows)], size_bytes + fixed.size_bytes)
+
+
+def _lists_of_each(lists: Ragged, num_windows: int, num_lists: int) -> Ragged:
+    """Return lists as those of windows, so many each."""
+    return Ragged(lists, np.arange(num_windows + 1, dtype=np.int64) * num_lists)
+
+
+def _between(fields: Arrays, begin: int, end: int) -> Arrays:
+    """Return the fields of units [begin, end), in the same memory."""
+    found: Arrays = {}
+    for name, field in fields.items():
+        found[name] = lists_between(field, begin, end) if isinstance(field, Ragged) else field[begin:end]
+    return found
+
+
+def _group_offsets(made: Made) -> Int64:
+    offsets = made.arrays["group_offsets"]
+    assert isinstance(offsets, np.ndarray)
+    return offsets
+
+
+class _Names(Sequence[str]):
+    """The fragments of a window's slots, each named when an error needs it."""
+
+    def __init__(self, fragments: Sequence[object], chunks: Int64) -> None:
+        self._fragments, self._chunks = fragments, chunks
+
+    def __len__(self) -> int:
+        return len(self._chunks)
+
+    def __getitem__(self, i: Any) -> Any:
+        return str(self._fragments[int(self._chunks[i])])
+
+
+def _windowed(asked: NGram, spec: Spec) -> dict[str, tuple[int, ...]]:
+    """Return the fields that windows deliver, in the spec's order, and the rows at which they do."""
+    names = [entry.name for entry in spec]
+    places = asked.places()
+    if places is None:
+        return dict.fromkeys(names, tuple(range(asked.length)))
+    if missing := sorted(set(places) - set(names)):
+        raise FieldError(f"NGram: there is no field {missing[0]!r}; there are {', '.join(names)}", columns=missing)
+    return {name: places[name] for name in names if name in places}
+
+
+def check_units(asked: Asked, spec: Spec) -> None:
+    """Raise where the fields cannot be had in this way; before anything is counted.
+
+    Raises:
+        ValueError: A value that is put in is none of the field's dtype.
+        FieldError: A field that was asked for is not there, or is of the wrong kind.
+    """
+    if isinstance(asked, NGram):
+        _windowed(asked, spec)
+    elif isinstance(asked, Pack):
+        _check_pack(asked, spec)
+
+
+def _check_pack(asked: Pack, spec: Spec) -> None:
+    entries = {entry.name: entry for entry in spec}
+    wanted = (*asked.packed, *asked.per_segment)
+    if missing := [name for name in wanted if name not in entries]:
+        raise FieldError(f"Pack: there is no field {missing[0]!r}; there are {', '.join(entries)}", columns=missing)
+    for name in asked.packed:
+        entry = entries[name]
+        if entry.num_levels != 1:
+            way = "name it in per_segment" if not entry.is_ragged else "unfold it in a transform"
+            raise FieldError(f"Pack: {entry} is not one list a row, so it cannot be packed; {way}", columns=[name])
+        if entry.deduplicated_by is not None:
+            raise FieldError(
+                f"Pack: {name!r} is shared by {entry.deduplicated_by!r}, and what is packed belongs to its own row; "
+                "leave it out of deduplicate=",
+                columns=[name],
+            )
+        if entry.compact is not None and entry.compact.form != "cast":
+            raise FieldError(
+                f"Pack: {entry} cannot be packed in that form; take an integer or float16, or leave storage_dtype out",
+                columns=[name],
+            )
+        _check_fits(entry, asked.pad[name], "pad")
+        if asked.end is not None:
+            _check_fits(entry, asked.end[name], "end")
+    for name in asked.per_segment:
+        if entries[name].is_ragged:
+            raise FieldError(
+                f"Pack: {entries[name]} is ragged, and per_segment is for fixed-width fields; where it has as many "
+                f"values a row as {asked.field!r}, name it in together",
+                columns=[name],
+            )
+
+
+def _check_fits(entry: Entry, value: float, what: str) -> None:
+    """Raise where a value would come out as another one."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        try:
+            is_same = entry.dtype.kind == "f" or np.array(value).astype(entry.dtype) == value
+            np.array(value, dtype=entry.dtype)
+        except (OverflowError, ValueError):
+            is_same = False
+    if not is_same:
+        raise ValueError(f"Pack: {what} {value!r} is no {entry.dtype.name}, which {entry.name!r} holds")
+
+
+def _place(at: Sequence[int]) -> Place:
+    """Return places as a slice where they are evenly spread: then a field is a view, not a copy."""
+    step = at[1] - at[0] if len(at) > 1 else 1
+    is_even = list(at) == list(range(at[0], at[-1] + 1, step))
+    return slice(at[0], at[-1] + 1, step) if is_even else list(at)
+
+
+def _at_places(part: Part, at: Sequence[int], length: int) -> Part:
+    if len(at) == length:
+        return part
+    chosen = [array.reshape(-1, length)[:, list(at)].reshape(-1) for array in (part.slot, part.row)]
+    return Part.at(part.window, *chosen)
+
+
+def _joined(offsets: Sequence[Int64]) -> Int64:
+    if len(offsets) == 1:
+        return offsets[0]
+    return offsets_of(np.concatenate([np.empty(0, np.int64), *(np.diff(one) for one in offsets)]))
+
+
+__all__ = ["Array", "Gathered", "Made", "Maker", "Shaping", "UnitPart", "rows_made"]

@@ -1,0 +1,241 @@
+"""Spans as a Chrome trace (Trace Event Format, JSON), which Perfetto's importer reads too.
+
+Rules of that format that decide what is written here, beyond its names:
+
+- Slices of one thread must nest; Perfetto drops one that does not. So what overlaps gets a track beside.
+- Times are microseconds; written with three decimals they are exact to the nanosecond, which the importers round to.
+- Events of the same time keep the file's order, so an outer slice comes before an inner one that begins with it.
+- A flow binds to the innermost slice that was begun before it: its events come right behind their slice.
+- A number as thread id stands for a thread of the system, and the process's own id for its main thread.
+- Counters belong to the process, and are called by their name and the name of the value.
+
+Source:
+    Trace Event Format, https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU;
+    Perfetto's importer, src/trace_processor/importers (json_trace_parser_impl.cc, json_trace_tokenizer.cc,
+    slice_tracker.cc), read in November 2026.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import socket
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from stoker.metrics.stages import GaugeSample, Span
+
+# The order of tracks in a viewer: whom the others serve comes first.
+_ROLES = (
+    ("stoker-batch", "batches"),
+    ("stoker-window", "windows"),
+    ("stoker-build", "builds"),
+    ("stoker-open", "footers"),
+)
+# Stages of the training loop's own thread: all there is on its track where batches are made ahead.
+_LOOP = frozenset({"wait", "step"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recording:
+    """What one loader has recorded.
+
+    Attributes:
+        name: Of the loader.
+        tracks: For each thread its name, its spans, and how many before them were dropped.
+        samples: Gauges, oldest first.
+    """
+
+    name: str
+    tracks: Sequence[tuple[str, Sequence[Span], int]]
+    samples: Sequence[GaugeSample]
+
+
+def lines(recordings: Sequence[Recording], *, began_ns: int, began_unix_ns: int) -> Iterator[bytes]:
+    """Yield the lines of the file.
+
+    Args:
+        recordings: One a loader.
+        began_ns: What becomes time 0, in ns of `time.perf_counter_ns`.
+        began_unix_ns: The same time in ns since 1970.
+    """
+    about = {
+        "producer": "stoker",
+        "began_unix_ns": str(began_unix_ns),  # as text: JSON numbers are not exact beyond 2**53
+        "num_dropped_spans": sum(dropped for recording in recordings for _, _, dropped in recording.tracks),
+    }
+    yield b'{"displayTimeUnit":"ms","otherData":' + json.dumps(about).encode() + b',"traceEvents":[\n'
+    separator = b""
+    for event in _events(recordings, began_ns):
+        yield separator + event.encode()
+        separator = b",\n"
+    yield b"\n]}\n"
+
+
+def _events(recordings: Sequence[Recording], began_ns: int) -> Iterator[str]:
+    pid = os.getpid()
+    yield _meta("process_name", pid, pid, name=f"stoker on {socket.gethostname()}")
+    tids = itertools.chain([pid], (tid for tid in itertools.count(1) if tid != pid))
+    place = 0
+    for number, recording in enumerate(recordings):
+        of = "" if len(recordings) == 1 else f"{recording.name}: "
+        flows = _Flows(recording, first_id=number << 32)
+        for name, spans, dropped in sorted(recording.tracks, key=lambda track: _rank(track[0])):
+            for beside, nested in enumerate(nest(spans)):
+                tid = next(tids)
+                place += 1
+                label = f"{of}{_label(name)}" + (f" ({beside + 1})" if beside else "")
+                yield _meta("thread_name", pid, tid, name=label)
+                yield _meta("thread_sort_index", pid, tid, sort_index=place)
+                if dropped and not beside:
+                    at_ns = nested[0].start_ns - began_ns if nested else 0
+                    text = f"{dropped:,} earlier spans were dropped: max_spans is too small for them"
+                    yield (f'{{"name":{json.dumps(text)},"ph":"i","s":"t","ts":{_us(at_ns)},"pid":{pid},"tid":{tid}}}')
+                for span in nested:
+                    yield _complete(span, pid, tid, began_ns)
+                    yield from flows.at(span, pid, tid, began_ns)
+        yield from _counters(recording, of, pid, began_ns)
+
+
+def nest(spans: Iterable[Span]) -> list[list[Span]]:
+    """Share spans of one thread out over as many tracks as it takes for them to nest; mostly that is one.
+
+    Returns: tracks, each with its spans by beginning, an outer one before an inner one. At least one, maybe empty.
+    """
+    tracks: list[list[Span]] = [[]]
+    stacks: list[list[int]] = [[]]
+    for span in sorted(spans, key=lambda span: (span.start_ns, -span.stop_ns)):
+        number = next((number for number, stack in enumerate(stacks) if _fits(span, stack)), len(tracks))
+        if number == len(tracks):
+            tracks.append([])
+            stacks.append([])
+        tracks[number].append(span)
+        stacks[number].append(span.stop_ns)
+    return tracks
+
+
+def _fits(span: Span, stack: list[int]) -> bool:
+    """Return whether a span lies beside or inside those whose ends are on the stack, innermost last."""
+    while stack and stack[-1] <= span.start_ns:
+        stack.pop()
+    return not stack or span.stop_ns <= stack[-1]
+
+
+def queue(recording: Recording) -> list[tuple[int, int]]:
+    """Return (time_ns, batches that are ready and not yet handed over), a change each.
+
+    Only batches both ends of which are among the spans count, so what a full ring has dropped distorts nothing.
+    """
+    pairs = _pairs(recording, "wait")
+    return _summed([(made.stop_ns, 1) for made, _ in pairs] + [(wait.stop_ns, -1) for _, wait in pairs])
+
+
+def _pairs(recording: Recording, stage: str) -> list[tuple[Span, Span]]:
+    """Return each batch's making with the span of the loop that it led to.
+
+    A loop that was left early comes to the same steps of the same epoch again: the first span after a making is its.
+    """
+    ends: dict[tuple[int, int], list[Span]] = {}
+    for _, spans, _ in recording.tracks:
+        for span in spans:
+            if span.stage in ("batch", stage):
+                ends.setdefault((span.epoch, span.step), []).append(span)
+    pairs = []
+    for spans in ends.values():
+        made: Span | None = None
+        # By their ends: a wait may have begun before the batch was begun.
+        for span in sorted(spans, key=lambda span: (span.stop_ns, span.stage != "batch")):
+            if span.stage == "batch":
+                made = span
+            elif made is not None and (stage == "wait" or span.start_ns > made.start_ns):
+                pairs.append((made, span))
+                made = None
+    return pairs
+
+
+def building(recording: Recording) -> list[tuple[int, int]]:
+    """Return (time_ns, chunks in the making), a change each."""
+    spans = [span for _, track, _ in recording.tracks for span in track if span.stage == "build"]
+    return _summed([(span.start_ns, 1) for span in spans] + [(span.stop_ns, -1) for span in spans])
+
+
+def fetched(recording: Recording) -> list[tuple[int, int]]:
+    """Return (time_ns, bytes fetched until then), a change each."""
+    spans = [span for _, track, _ in recording.tracks for span in track if span.stage == "fetch" and span.num_bytes]
+    return _summed([(span.stop_ns, span.num_bytes) for span in spans])
+
+
+def _summed(changes: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    level, found = 0, []
+    for at, change in sorted(changes, key=lambda item: (item[0], -item[1])):
+        level += change
+        found.append((at, level))
+    return found
+
+
+def _counters(recording: Recording, of: str, pid: int, began_ns: int) -> Iterator[str]:
+    for name, value, levels in (
+        ("queue", "batches ready", queue(recording)),
+        ("cache", "chunks in the making", building(recording)),
+        ("source", "bytes fetched", fetched(recording)),
+    ):
+        for at, level in levels:
+            yield _counter(f"{of}{name}", {value: level}, at - began_ns, pid)
+    for sample in recording.samples:
+        yield _counter(f"{of}{sample.name}", dict(sample.values), sample.time_ns - began_ns, pid)
+
+
+class _Flows:
+    """An arrow from the making of each batch to the step that used it, where both were kept."""
+
+    def __init__(self, recording: Recording, *, first_id: int) -> None:
+        pairs = _pairs(recording, "step")
+        self._ids = {id(span): first_id + number for number, pair in enumerate(pairs) for span in pair}
+
+    def at(self, span: Span, pid: int, tid: int, began_ns: int) -> Iterator[str]:
+        flow = self._ids.get(id(span))
+        if flow is not None:
+            end = '"ph":"s"' if span.stage == "batch" else '"ph":"f","bp":"e"'
+            at = _us(span.start_ns - began_ns)
+            yield f'{{"name":"batch","cat":"batch",{end},"id":{flow},"ts":{at},"pid":{pid},"tid":{tid}}}'
+
+
+def _rank(thread: str) -> tuple[int, str]:
+    for rank, (prefix, _) in enumerate(_ROLES):
+        if thread.startswith(prefix):
+            return rank + 1, thread
+    return (0 if not thread.startswith("stoker-") else len(_ROLES) + 1), thread
+
+
+def _label(thread: str) -> str:
+    for prefix, role in _ROLES:
+        if thread.startswith(prefix):
+            return f"{role} {thread.removeprefix(prefix).lstrip('-')}".strip()
+    return thread if thread.startswith("stoker-") else f"loop ({thread})"
+
+
+def _complete(span: Span, pid: int, tid: int, began_ns: int) -> str:
+    known = (("step", span.step), ("epoch", span.epoch), ("window", span.window), ("chunk", span.chunk))
+    args = ",".join(f'"{name}":{value}' for name, value in known if value >= 0)
+    if span.num_bytes:
+        args += f'{"," if args else ""}"bytes":{span.num_bytes}'
+    category = "loop" if span.stage in _LOOP else "producer"
+    return (
+        f'{{"name":{json.dumps(span.stage)},"cat":"{category}","ph":"X","ts":{_us(span.start_ns - began_ns)},'
+        f'"dur":{_us(span.stop_ns - span.start_ns)},"pid":{pid},"tid":{tid},"args":{{{args}}}}}'
+    )
+
+
+def _counter(name: str, values: dict[str, float], at_ns: int, pid: int) -> str:
+    return f'{{"name":{json.dumps(name)},"ph":"C","ts":{_us(at_ns)},"pid":{pid},"args":{json.dumps(values)}}}'
+
+
+def _meta(kind: str, pid: int, tid: int, **args: object) -> str:
+    return f'{{"name":"{kind}","ph":"M","pid":{pid},"tid":{tid},"args":{json.dumps(args)}}}'
+
+
+def _us(ns: int) -> str:
+    """Return microseconds, exactly."""
+    sign, ns = ("-", -ns) if ns < 0 else ("", ns)
+    return f"{sign}{ns // 1000}.{ns % 1000:03d}"

@@ -1,0 +1,194 @@
+"""What a loader has done, and who waited for whom meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from stoker.metrics.stages import StageTotal
+from stoker.words import bytes_text, count_text, duration_text
+
+_NONE = StageTotal()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waits:
+    """Who waited for whom, and how long. All but the first are added over threads.
+
+    Attributes:
+        loop_for_batch_s: The training loop for a batch: the stall.
+        batch_for_window_s: Threads that assemble batches for a window to be open: its chunks came too late.
+        window_for_chunk_s: The opening of windows for chunks that were still being built.
+        build_for_bytes_s: Threads that build chunks for the bytes of the source.
+        batch_for_room_s: Threads that assemble batches for room in the queue: time in which they were not needed.
+    """
+
+    loop_for_batch_s: float
+    batch_for_window_s: float
+    window_for_chunk_s: float
+    build_for_bytes_s: float
+    batch_for_room_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderStats:
+    """What a loader has done since it was made, or between two looks: see `since`.
+
+    Attributes:
+        num_steps: Batches handed over.
+        num_samples: Samples in them.
+        wait_s: Time the training loop waited for batches: the stall.
+        step_s: Time between two hand-overs in which it did not wait: the steps.
+        elapsed_s: Time since the loader was made.
+        num_ready: Batches that wait for their step right now.
+        num_built: Chunks built by this process.
+        num_reused: Chunks found in the cache.
+        num_mended: Chunks that were corrupt and were built again.
+        num_evicted: Chunks removed to make room for others.
+        epoch: Epoch of the next batch.
+        epoch_step: Steps of that epoch that are over, those of earlier runs included.
+        epoch_steps: Steps it has.
+        stages: Time and bytes of each stage, added over threads. Some lie inside others: see `stoker.metrics.stages`.
+        active: How many threads are inside each stage right now.
+        num_dropped_spans: Spans that a `Trace` could not keep.
+    """
+
+    num_steps: int
+    num_samples: int
+    wait_s: float
+    step_s: float = 0.0
+    elapsed_s: float = 0.0
+    num_ready: int
+    num_built: int
+    num_reused: int
+    num_mended: int
+    num_evicted: int = 0
+    epoch: int = 0
+    epoch_step: int = 0
+    epoch_steps: int = 0
+    stages: Mapping[str, StageTotal]
+    active: Mapping[str, int] = field(default_factory=dict)
+    num_dropped_spans: int = 0
+
+    @property
+    def stall_share(self) -> float:
+        """Share of the loop's time in which it waited for a batch; 0 before the first one."""
+        return _share(self.wait_s, self.wait_s + self.step_s)
+
+    @property
+    def busy_share(self) -> float:
+        """Share of the loop's time in which it stepped; 0 before the first batch."""
+        return _share(self.step_s, self.wait_s + self.step_s)
+
+    @property
+    def samples_per_s(self) -> float:
+        """Samples for each second of the loop, steps and waits together."""
+        return _share(self.num_samples, self.wait_s + self.step_s)
+
+    @property
+    def steps_per_s(self) -> float:
+        """Steps for each second of the loop, steps and waits together."""
+        return _share(self.num_steps, self.wait_s + self.step_s)
+
+    @property
+    def hit_share(self) -> float:
+        """Share of the chunks used that were in the cache."""
+        return _share(self.num_reused, self.num_reused + self.num_built)
+
+    @property
+    def num_building(self) -> int:
+        """Chunks in the making right now."""
+        return self.active.get("build", 0)
+
+    @property
+    def fetched_bytes(self) -> int:
+        """Bytes read from the source."""
+        return self.stages.get("fetch", _NONE).num_bytes
+
+    @property
+    def left_s(self) -> float | None:
+        """Time that the rest of the epoch takes at the rate of the steps counted here; None before the first one."""
+        if not self.num_steps:
+            return None
+        return (self.epoch_steps - self.epoch_step) * (self.wait_s + self.step_s) / self.num_steps
+
+    @property
+    def waits(self) -> Waits:
+        """Who waited for whom."""
+
+        def busy(stage: str) -> float:
+            return self.stages.get(stage, _NONE).busy_s
+
+        return Waits(
+            loop_for_batch_s=self.wait_s,
+            batch_for_window_s=busy("wait_window"),
+            window_for_chunk_s=busy("wait_chunk"),
+            build_for_bytes_s=busy("fetch"),
+            batch_for_room_s=busy("wait_room"),
+        )
+
+    def __str__(self) -> str:
+        """Return it for people, a line a question."""
+        waits, rows = self.waits, list[tuple[str, str]]()
+        left = "" if self.left_s is None else f", {duration_text(self.left_s)} left at this rate"
+        rows.append(("epoch", f"{self.epoch}, step {self.epoch_step:,} of {self.epoch_steps:,}{left}"))
+        rows.append(("done", f"{count_text(self.num_steps, 'step')}, {count_text(self.num_samples, 'sample')}"))
+        if self.num_steps:
+            rows.append(("speed", f"{self.samples_per_s:,.0f} samples/s, {self.steps_per_s:,.1f} steps/s"))
+            rows.append(
+                (
+                    "the loop",
+                    f"waited {_time(self.wait_s)} for batches ({self.stall_share:.0%} of its time), "
+                    f"stepped {_time(self.step_s)}",
+                )
+            )
+        rows.append(("ready", f"{count_text(self.num_ready, 'batch', plural='batches')} ahead of the step"))
+        chunks = {
+            "built": self.num_built,
+            "found in the cache": self.num_reused,
+            "mended": self.num_mended,
+            "evicted": self.num_evicted,
+            "in the making": self.num_building,
+        }
+        rows.append(("chunks", ", ".join(f"{num:,} {what}" for what, num in chunks.items() if num) or "none yet"))
+        if self.fetched_bytes:
+            rows.append(("source", f"{bytes_text(self.fetched_bytes)} read"))
+        threads = {
+            "the source": waits.build_for_bytes_s,
+            "chunks": waits.window_for_chunk_s,
+            "windows": waits.batch_for_window_s,
+            "room": waits.batch_for_room_s,
+        }
+        waited = ", ".join(f"{_time(seconds)} for {what}" for what, seconds in threads.items() if seconds >= 0.0005)
+        if waited:
+            rows.append(("threads", f"waited {waited}"))
+        return "\n".join(f"{name:<9} {text}" for name, text in rows)
+
+    def since(self, earlier: LoaderStats) -> LoaderStats:
+        """Return what was added after `earlier`; what holds right now (`num_ready`, `epoch`, ...) stays as it is."""
+        return LoaderStats(
+            num_steps=self.num_steps - earlier.num_steps,
+            num_samples=self.num_samples - earlier.num_samples,
+            wait_s=self.wait_s - earlier.wait_s,
+            step_s=self.step_s - earlier.step_s,
+            elapsed_s=self.elapsed_s - earlier.elapsed_s,
+            num_ready=self.num_ready,
+            num_built=self.num_built - earlier.num_built,
+            num_reused=self.num_reused - earlier.num_reused,
+            num_mended=self.num_mended - earlier.num_mended,
+            num_evicted=self.num_evicted - earlier.num_evicted,
+            epoch=self.epoch,
+            epoch_step=self.epoch_step,
+            epoch_steps=self.epoch_steps,
+            stages={name: total.since(earlier.stages.get(name, _NONE)) for name, total in self.stages.items()},
+            active=self.active,
+            num_dropped_spans=self.num_dropped_spans - earlier.num_dropped_spans,
+        )
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e3:,.1f} ms" if seconds < 0.9995 else duration_text(seconds)
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole > 0 else 0.0

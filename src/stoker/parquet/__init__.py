@@ -1,0 +1,1 @@
+"""Parquet as it lies there: footers, schemas, pages, and the values decoded from them."""

@@ -1,0 +1,166 @@
+"""Columns that a table calls otherwise than its files do: found by their ids, or by the names that its log tells.
+
+    table     user: struct<age (id 3), town (id 5)>, clicks (id 4)
+    file      user: struct<age (id 3), city (id 5)>, hits (id 4), old (id 2)
+    members   user -> user (age -> age, city -> town), hits -> clicks                      `old` is no column any more
+
+The fields of a table's schema carry what they are found by as metadata, as those of a file carry their ids.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from stoker.parquet.plain import is_list
+
+ID = b"PARQUET:field_id"
+NAMES = b"stoker:names"
+DEFAULT = b"stoker:default"
+
+
+class Member(NamedTuple):
+    """A column of a file, or a part of one, as a table calls it.
+
+    Attributes:
+        stored: Its name in the file.
+        name: Its name in the table.
+        inside: What is in it: members of a struct, the values of a list, keys and values of a map; None where all is
+            as it is in the file.
+    """
+
+    stored: str
+    name: str
+    inside: tuple[Member, ...] | None = None
+
+
+def named(stored: Sequence[pa.Field], wanted: Sequence[pa.Field], *, by_id: bool) -> tuple[Member, ...] | None:
+    """Return how a table calls the columns of a file; None where both call them alike.
+
+    Args:
+        stored: Fields of the file, with their ids.
+        wanted: Fields of the table, with their ids or other names.
+        by_id: Whether ids tell, where the file has them.
+    """
+    members = _members(stored, wanted, by_id=by_id and has_ids(stored))
+    here = {member.name for member in members}
+    is_alike = all(member.stored == member.name and member.inside is None for member in members) and not any(
+        field.name in {other.name for other in stored} for field in wanted if field.name not in here
+    )
+    return None if is_alike else members
+
+
+def has_ids(fields: Iterable[pa.Field]) -> bool:
+    """Whether a file tells the ids of its columns."""
+    return any(ID in (field.metadata or {}) or has_ids(_children(field.type)) for field in fields)
+
+
+def _children(kind: pa.DataType) -> list[pa.Field]:
+    if pa.types.is_struct(kind):
+        return [kind.field(i) for i in range(kind.num_fields)]
+    if pa.types.is_map(kind):
+        return [kind.key_field, kind.item_field]
+    return [kind.value_field] if is_list(kind) else []
+
+
+def _members(stored: Sequence[pa.Field], wanted: Sequence[pa.Field], *, by_id: bool) -> tuple[Member, ...]:
+    known: dict[object, pa.Field] = {}
+    for field in stored:
+        known.setdefault((field.metadata or {}).get(ID) if by_id else field.name, field)
+    found = []
+    for field in wanted:
+        about = field.metadata or {}
+        keys = [about.get(ID, b"")] if by_id else json.loads(about[NAMES]) if NAMES in about else [field.name]
+        own = next((known[key] for key in keys if key in known), None)
+        if own is not None:
+            inside = _inside(own.type, field.type, by_id=by_id)
+            if inside != ():  # a struct of which nothing is left is one that the file does not have
+                found.append(Member(own.name, field.name, inside))
+    return tuple(found)
+
+
+def _inside(stored: pa.DataType, wanted: pa.DataType, *, by_id: bool) -> tuple[Member, ...] | None:
+    mine, theirs = _children(stored), _children(wanted)
+    if pa.types.is_struct(stored) and pa.types.is_struct(wanted):
+        members = _members(mine, theirs, by_id=by_id)
+        is_same = len(members) == len(mine) and all(m.stored == m.name and m.inside is None for m in members)
+        return None if is_same else members
+    if len(mine) != len(theirs) or pa.types.is_struct(stored) or pa.types.is_struct(wanted):
+        return None
+    inside = [_inside(own.type, field.type, by_id=by_id) for own, field in zip(mine, theirs, strict=True)]
+    if all(one is None for one in inside):
+        return None
+    return tuple(Member(field.name, field.name, one) for field, one in zip(theirs, inside, strict=True))
+
+
+def by_table_names(
+    members: Sequence[Member], leaves: Mapping[str, Sequence[int]], fields: Iterable[pa.Field]
+) -> dict[str, Sequence[int]]:
+    """Return the Parquet leaves of every dotted name of a table.
+
+    Args:
+        members: How the table calls the columns of the file.
+        leaves: Those of every dotted name of the file.
+        fields: Its fields.
+    """
+    found: dict[str, Sequence[int]] = {}
+
+    def add(members: Sequence[Member], fields: Iterable[pa.Field], stored: str, name: str) -> None:
+        types = {field.name: field.type for field in fields}
+        for member in members:
+            path, called = stored + member.stored, name + member.name
+            if member.inside is not None and pa.types.is_struct(types[member.stored]):
+                add(member.inside, _children(types[member.stored]), path + ".", called + ".")
+                below = (found.get(f"{called}.{inner.name}", ()) for inner in member.inside)
+                found[called] = sorted({leaf for leaves_of_one in below for leaf in leaves_of_one})
+                continue
+            for key, numbers in leaves.items():
+                if key == path or key.startswith(path + "."):
+                    found[called + key[len(path) :]] = numbers
+
+    add(members, fields, "", "")
+    return found
+
+
+def renamed(table: pa.Table, members: Sequence[Member]) -> pa.Table:
+    """Return columns of a file with the names of the table; what is no column of the table is left out."""
+    here = [member for member in members if member.stored in table.schema.names]
+    columns = []
+    for member in here:
+        column = table.column(member.stored)
+        if member.inside is not None:
+            chunks = column.chunks or [pa.array([], column.type)]
+            column = pa.chunked_array([_renamed(chunk, member.inside) for chunk in chunks])
+        columns.append(column)
+    if not here:
+        return table.select([])
+    return pa.Table.from_arrays(columns, names=[member.name for member in here])
+
+
+def _renamed(array: pa.Array, inside: tuple[Member, ...] | None) -> pa.Array:
+    if inside is None:
+        return array
+    kind = array.type
+    if pa.types.is_struct(kind):
+        here = [member for member in inside if kind.get_field_index(member.stored) >= 0]
+        arrays = [_renamed(array.field(kind.get_field_index(member.stored)), member.inside) for member in here]
+        fields = [pa.field(member.name, one.type) for member, one in zip(here, arrays, strict=True)]
+        return pa.StructArray.from_arrays(arrays, fields=fields, mask=array.is_null())
+    # Offsets and nulls stay where they are; `values`, `keys` and `items` are those of the whole buffer, unsliced.
+    if pa.types.is_map(kind):
+        parts = [_renamed(part, member.inside) for part, member in zip((array.keys, array.items), inside, strict=True)]
+        fields = [pa.field("key", parts[0].type, nullable=False), pa.field("value", parts[1].type)]
+        child, new = pa.StructArray.from_arrays(parts, fields=fields), pa.map_(parts[0].type, parts[1].type)
+    else:
+        child = _renamed(array.values, inside[0].inside)
+        if pa.types.is_fixed_size_list(kind):
+            new = pa.list_(child.type, kind.list_size)
+        else:
+            new = (pa.large_list if pa.types.is_large_list(kind) else pa.list_)(child.type)
+    num_buffers = 1 if pa.types.is_fixed_size_list(kind) else 2
+    return pa.Array.from_buffers(
+        new, len(array), array.buffers()[:num_buffers], array.null_count, array.offset, children=[child]
+    )

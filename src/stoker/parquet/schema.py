@@ -1,0 +1,368 @@
+"""One schema for many files: choose columns, and bring each file's columns into its form.
+
+files      user: struct<age: int32>, clicks: list<int64>       one file of an older schema
+           user: struct<age: int64, city: string>              a newer one without clicks
+unified    user: struct<age: int64, city: string>, clicks: list<int64>
+columns    user.age: int64, user.city: string, clicks          what the transform sees
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from stoker.arguments import near
+from stoker.errors import FieldError
+from stoker.parquet.naming import Member, by_table_names, renamed
+from stoker.parquet.plain import plain_array, plain_type
+from stoker.words import some_of
+
+# Numbers of the types in the format.
+_PHYSICAL = {
+    "BOOLEAN": 0,
+    "INT32": 1,
+    "INT64": 2,
+    "INT96": 3,
+    "FLOAT": 4,
+    "DOUBLE": 5,
+    "BYTE_ARRAY": 6,
+    "FIXED_LEN_BYTE_ARRAY": 7,
+}
+_WITH_VALUES = (
+    pa.ListType,
+    pa.LargeListType,
+    pa.ListViewType,
+    pa.LargeListViewType,
+    pa.FixedSizeListType,
+    pa.DictionaryType,
+    pa.RunEndEncodedType,
+)
+_TIME_UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
+# What Arrow says of strings that offsets of 32 bits do not reach the end of.
+_TOO_LARGE = re.compile("overflow|too large|capacity", re.IGNORECASE)
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Layout:
+    """How one file lays out its columns; most files of a data set share one.
+
+    Attributes:
+        schema: What pyarrow makes of it, without metadata.
+        paths: Path of each Parquet leaf column, by its number: "clicks.list.element". L leaves.
+        physical_types: Parquet type of each, by its number in the format; -1 for an unknown one. Shape [L].
+        widths: Bytes of one value; 0 where they differ. Shape [L].
+        decoded_widths: Bytes of one value in Arrow; 0 where they differ. Shape [L].
+        max_definition_levels: 0 where a leaf cannot be null. Shape [L].
+        max_repetition_levels: 0 where a leaf lies in no list. Shape [L].
+        time_units: What one step of a timestamp is as it is stored, as Arrow says it; "" where a leaf is none.
+        fields: The schema with the ids of its fields.
+        members: What the columns are called in their table; None where they are called the same.
+    """
+
+    schema: pa.Schema
+    paths: tuple[str, ...]
+    physical_types: npt.NDArray[np.int64]
+    widths: npt.NDArray[np.int64]
+    decoded_widths: npt.NDArray[np.int64]
+    max_definition_levels: npt.NDArray[np.int64]
+    max_repetition_levels: npt.NDArray[np.int64]
+    time_units: tuple[str, ...]
+    fields: pa.Schema
+    members: tuple[Member, ...] | None = None
+
+    @classmethod
+    def of(cls, metadata: pq.FileMetaData) -> Layout:
+        """Return the layout that a footer describes.
+
+        Raises:
+            UnicodeDecodeError: A name or a time zone in it is no text.
+        """
+        parquet = metadata.schema
+        leaves = [parquet.column(i) for i in range(len(parquet.names))]
+        schema = plain_schema(parquet.to_arrow_schema())
+        for field in schema:
+            _check_zones(field.type)
+        widths = np.array([_WIDTHS.get(leaf.physical_type) or leaf.length or 0 for leaf in leaves], np.int64)
+        decoded = np.array([fixed_width_bytes(kind) for field in schema for kind in leaf_types(field.type)], np.int64)
+        return cls(
+            schema=schema,
+            paths=tuple(leaf.path for leaf in leaves),
+            physical_types=np.array([_PHYSICAL.get(leaf.physical_type, -1) for leaf in leaves], np.int64),
+            widths=widths,
+            decoded_widths=decoded if len(decoded) == len(widths) else widths,
+            max_definition_levels=np.array([leaf.max_definition_level for leaf in leaves], np.int64),
+            max_repetition_levels=np.array([leaf.max_repetition_level for leaf in leaves], np.int64),
+            time_units=tuple(_time_unit(leaf) for leaf in leaves),
+            fields=parquet.to_arrow_schema().remove_metadata(),
+        )
+
+    def leaves(self, names: Iterable[str]) -> list[int]:
+        """Return the numbers of the Parquet leaves that the columns `names` (dotted) are made of, ascending.
+
+        A table's columns are meant by the table's names, here and wherever a layout is asked for columns.
+        """
+        found = {i for name in names for i in self._by_prefix.get(name, ())}
+        return sorted(found)
+
+    def leaves_of(self, name: str) -> Sequence[int]:
+        """Return the same for one name."""
+        return self._by_prefix.get(name, ())
+
+    @cached_property
+    def _by_prefix(self) -> Mapping[str, Sequence[int]]:
+        found: dict[str, list[int]] = {}
+        for i, path in enumerate(self.paths):
+            end = len(path)
+            while end >= 0:  # a column may have the name "", too
+                found.setdefault(path[:end], []).append(i)
+                end = path.rfind(".", 0, end)
+        return found if self.members is None else by_table_names(self.members, found, self.schema)
+
+    def named(self, table: pa.Table) -> pa.Table:
+        """Return columns of the file under the names of their table, if it has one."""
+        return table if self.members is None else renamed(table, self.members)
+
+    def named_schema(self) -> pa.Schema:
+        """Return its schema under these names."""
+        return self.schema if self.members is None else self.named(self.schema.empty_table()).schema
+
+    def stored_names(self, names: Collection[str]) -> Collection[str]:
+        """Return what the file calls columns of the table."""
+        return names if self.members is None else {member.stored for member in self.members if member.name in names}
+
+
+def _time_unit(leaf: pq.ColumnSchema) -> str:
+    if leaf.logical_type.type != "TIMESTAMP":
+        return ""
+    return _TIME_UNITS.get(json.loads(leaf.logical_type.to_json()).get("timeUnit"), "")
+
+
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """Return `schema` with names and types only: writers differ in metadata and in what they call nullable.
+
+    Views and run ends are ways to lay out the same values in memory: they are read as what they are views of.
+    """
+    return pa.schema([pa.field(field.name, plain_type(field.type)) for field in schema])
+
+
+def _check_zones(type_: pa.DataType) -> None:
+    """Ask every timestamp for its zone: one that is no text would raise wherever it is asked for first."""
+    if pa.types.is_timestamp(type_):
+        _ = type_.tz
+    elif pa.types.is_struct(type_):
+        for i in range(type_.num_fields):
+            _check_zones(type_.field(i).type)
+    elif pa.types.is_map(type_):
+        _check_zones(type_.key_type)
+        _check_zones(type_.item_type)
+    elif isinstance(type_, pa.BaseExtensionType):
+        _check_zones(type_.storage_type)
+    elif isinstance(type_, _WITH_VALUES):
+        _check_zones(type_.value_type)
+
+
+def flat_fields(fields: Iterable[pa.Field]) -> list[tuple[str, pa.DataType]]:
+    """Return dotted name and type of every column once structs are taken apart, in order."""
+    found: list[tuple[str, pa.DataType]] = []
+    for field in fields:
+        if _is_open_struct(field.type):
+            members = [field.type.field(i) for i in range(field.type.num_fields)]
+            found += [(f"{field.name}.{name}", type_) for name, type_ in flat_fields(members)]
+        else:
+            found.append((field.name, field.type))
+    return found
+
+
+def _is_open_struct(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_struct(type_)) and type_.num_fields > 0
+
+
+def choose_columns(available: Sequence[tuple[str, pa.DataType]], columns: Sequence[str] | None) -> pa.Schema:
+    """Return the columns that `columns` names, in its order; a struct's name means all its members.
+
+    Raises:
+        FieldError: A name is not there; the message lists each such name with the nearest ones that are.
+    """
+    if columns is None:
+        return pa.schema(available)
+    types = dict(available)
+    chosen: dict[str, pa.DataType] = {}
+    missing = []
+    for name in columns:
+        if name in types:
+            chosen[name] = types[name]
+            continue
+        members = [flat for flat in types if flat.startswith(name + ".")]
+        if not members:
+            missing.append(name)
+        chosen.update((member, types[member]) for member in members)
+    if missing:
+        raise unknown_columns(missing, list(types))
+    return pa.schema(list(chosen.items()))
+
+
+def unknown_columns(missing: Sequence[str], available: Sequence[str], *, what: str = "", where: str = "") -> FieldError:
+    """Return the error for columns that no file has, with what it is about before and behind."""
+    lines = [f"{name!r}" + (f" ({hint})" if (hint := near(name, available)) else "") for name in missing]
+    text = f"{what}no file has the column {'; '.join(lines)}{where}. There are: {some_of(available, 12)}"
+    return FieldError(text, columns=missing)
+
+
+def restrict(schema: pa.Schema, names: Iterable[str]) -> pa.Schema:
+    """Return the part of `schema` (structs as structs) that the dotted `names` need."""
+    wanted = set(names)
+    kept = (_restricted(field, field.name, wanted) for field in schema)
+    return pa.schema([field for field in kept if field is not None])
+
+
+def _restricted(field: pa.Field, name: str, wanted: set[str]) -> pa.Field | None:
+    if not _is_open_struct(field.type):
+        return field if name in wanted else None
+    members = [field.type.field(i) for i in range(field.type.num_fields)]
+    kept = [part for m in members if (part := _restricted(m, f"{name}.{m.name}", wanted)) is not None]
+    return field.with_type(pa.struct(kept)) if kept else None
+
+
+def align(table: pa.Table, schema: pa.Schema, *, where: str) -> pa.Table:
+    """Return the columns of `schema` from `table`: widened where types differ, null where it has no such column.
+
+    Nothing is copied where a type is already right.
+
+    Args:
+        table: Rows of one file.
+        schema: What all files share.
+        where: Which rows, for errors.
+
+    Raises:
+        FieldError: A value does not fit the type that all files share.
+    """
+    if table.schema.equals(schema, check_metadata=True):  # as nearly always
+        return table
+    if table.schema.equals(schema):  # what a writer noted beside its columns is not handed on
+        return pa.Table.from_arrays(table.columns, schema=schema)
+    columns = []
+    for field in schema:
+        index = table.schema.get_field_index(field.name)
+        if index < 0:
+            columns.append(pa.chunked_array([pa.nulls(table.num_rows, field.type)], field.type))
+            continue
+        column = table.column(index)
+        try:
+            columns.append(_aligned(column, field.type))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+            raise FieldError(
+                f"column {field.name!r} is {column.type} in {where}, and {field.type} for all files together, which "
+                f"not every value fits: {str(error).splitlines()[0]}. Write it in one type in all files, leave it out "
+                "(columns= without it), or read the files apart, as one Dataset each in a stoker.Mixture",
+                columns=[field.name],
+            ) from error
+    if not columns:
+        return table.select([])
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _aligned(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
+    if column.type.equals(type_):
+        return column
+    return pa.chunked_array([part for chunk in column.chunks for part in _aligned_parts(chunk, type_)], type_)
+
+
+def _aligned_parts(array: pa.Array, type_: pa.DataType) -> list[pa.Array]:
+    """Return an array in another type: as one, or in as many parts as it takes to hold strings beyond 2 GiB."""
+    try:
+        return [_aligned_array(array, type_)]
+    except pa.ArrowInvalid as error:
+        if len(array) < 2 or not _TOO_LARGE.search(str(error)):
+            raise
+    half = len(array) // 2
+    return [*_aligned_parts(array.slice(0, half), type_), *_aligned_parts(array.slice(half), type_)]
+
+
+def _aligned_array(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    array = plain_array(array)
+    if array.type.equals(type_):
+        return array
+    if pa.types.is_struct(array.type) and pa.types.is_struct(type_):
+        members = []
+        for i in range(type_.num_fields):
+            member = type_.field(i)
+            index = array.type.get_field_index(member.name)
+            members.append(
+                pa.nulls(len(array), member.type)
+                if index < 0
+                else _aligned_array(array.field(index), member.type)  # field: without the struct's own nulls
+            )
+        fields = [type_.field(i).with_nullable(True) for i in range(type_.num_fields)]
+        made = pa.StructArray.from_arrays(members, fields=fields, mask=array.is_null())
+        return made if made.type.equals(type_) else made.cast(type_)
+    if pa.types.is_dictionary(array.type) and not pa.types.is_dictionary(type_):
+        return _aligned_array(array.dictionary_decode(), type_)
+    return array.cast(type_)
+
+
+def flatten(table: pa.Table) -> pa.Table:
+    """Return `table` with structs taken apart into dotted columns; a null struct gives nulls."""
+    while any(_is_open_struct(field.type) for field in table.schema):
+        table = table.flatten()
+    return table
+
+
+def select_flat(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return the columns that `schema` names, with structs taken apart; their types may be others."""
+    return table if table.schema.equals(schema) else flatten(table).select(schema.names)
+
+
+def leaf_types(type_: pa.DataType) -> list[pa.DataType]:
+    """Return the types of the Parquet leaves that a type is stored as, in their order."""
+    if isinstance(type_, pa.BaseExtensionType):
+        return leaf_types(type_.storage_type)
+    if pa.types.is_struct(type_):
+        return [leaf for i in range(type_.num_fields) for leaf in leaf_types(type_.field(i).type)]
+    if pa.types.is_map(type_):
+        return [*leaf_types(type_.key_type), *leaf_types(type_.item_type)]
+    if isinstance(type_, _WITH_VALUES):
+        return leaf_types(type_.value_type)
+    return [type_]
+
+
+def fixed_width_bytes(type_: pa.DataType) -> int:
+    """Return the bytes one value surely takes in memory; 0 where that depends on the value."""
+    if pa.types.is_fixed_size_list(type_):
+        return int(type_.list_size) * fixed_width_bytes(type_.value_type)
+    if isinstance(type_, pa.BaseExtensionType):
+        return fixed_width_bytes(type_.storage_type)
+    if pa.types.is_dictionary(type_):
+        return fixed_width_bytes(type_.index_type)
+    if pa.types.is_struct(type_):
+        return sum(fixed_width_bytes(type_.field(i).type) for i in range(type_.num_fields))
+    try:
+        return max(1, int(type_.bit_width) // 8)
+    except ValueError:
+        return 0
+
+
+class Sizes:
+    """About how many bytes rows of a schema take in Arrow: of thousands of columns, only those are asked that differ.
+
+    Args:
+        schema: Of the rows.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        widths: dict[str, int] = {field.name: fixed_width_bytes(field.type) for field in schema}
+        self._row_bytes = sum(widths.values())
+        self._others = tuple(name for name, width in widths.items() if not width)
+
+    def of(self, table: pa.Table) -> int:
+        """Return the bytes of some rows."""
+        others = sum(table.column(name).nbytes for name in self._others)
+        return int(table.num_rows * self._row_bytes + others)

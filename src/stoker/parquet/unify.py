@@ -1,0 +1,194 @@
+"""One type for a column that files hold in several, and whether each file's values surely fit it (pure).
+
+int32, int64            int64                  every value fits
+int64, float64          float64                integers beyond 2^53 do not: somebody has to look
+string, string_view     string                 the same values, laid out otherwise
+int64, string           none: an error
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from stoker.errors import FieldError
+from stoker.parquet.plain import is_list
+from stoker.parquet.schema import Layout, flat_fields, plain_schema
+
+# Digits of the largest number, and bits that a float holds exactly.
+_DIGITS = {
+    pa.int8(): 3,
+    pa.int16(): 5,
+    pa.int32(): 10,
+    pa.int64(): 19,
+    pa.uint8(): 3,
+    pa.uint16(): 5,
+    pa.uint32(): 10,
+    pa.uint64(): 20,
+}
+_EXACT_BITS = {pa.float16(): 11, pa.float32(): 24, pa.float64(): 53}
+_MOST_DIGITS, _MOST_DIGITS_128 = 76, 38
+_FINER = ("s", "ms", "us", "ns")
+
+
+def unify(layouts: Sequence[tuple[Layout, str]]) -> pa.Schema:
+    """Return the schema that every file's columns fit in: all columns, in types wide enough for each file.
+
+    Args:
+        layouts: Distinct layouts, each with the URL of a file that has it.
+
+    Raises:
+        FieldError: Two files disagree on a column so that no common type exists, or a file has a name twice.
+    """
+    for layout, url in layouts:
+        names = [name for name, _ in flat_fields(layout.schema)]
+        if len(set(names)) != len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise FieldError(f"{url} has two columns named {twice!r}: rename one", columns=[twice])
+    found: dict[str, pa.DataType] = {}
+    first: dict[str, str] = {}  # URL of the first file that has it
+    for layout, url in layouts:
+        for field in layout.schema:
+            known = found.setdefault(field.name, field.type)
+            first.setdefault(field.name, url)
+            if known.equals(field.type):
+                continue
+            both = common_type(known, field.type)
+            if both is None:
+                raise FieldError(
+                    f"column {field.name!r} is {field.type} in {url} and {known} in {first[field.name]}: no type "
+                    "holds both; rewrite one of them, or leave the column out with columns=[...]",
+                    columns=[field.name],
+                )
+            found[field.name] = both
+    return plain_schema(pa.schema(list(found.items())))
+
+
+def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """Return the type that holds the values of both; None where there is none."""
+    if one.equals(other):
+        return one
+    if not _is_alike(one, other):
+        return None
+    one, other = _without_encoding(one), _without_encoding(other)
+    types = pa.types
+    if one.equals(other) or types.is_null(other):
+        return one
+    if types.is_null(one):
+        return other
+    if types.is_struct(one) and types.is_struct(other):
+        return _common_struct(one, other)
+    if types.is_map(one) and types.is_map(other):
+        key, item = common_type(one.key_type, other.key_type), common_type(one.item_type, other.item_type)
+        return None if key is None or item is None else pa.map_(key, item)
+    if is_list(one) and is_list(other):
+        value = common_type(one.value_type, other.value_type)
+        if value is None:
+            return None
+        if types.is_fixed_size_list(one) and types.is_fixed_size_list(other) and one.list_size == other.list_size:
+            return pa.list_(value, one.list_size)
+        return pa.large_list(value) if types.is_large_list(one) or types.is_large_list(other) else pa.list_(value)
+    if types.is_decimal(one) or types.is_decimal(other):
+        return _common_decimal(one, other)
+    if types.is_timestamp(one) and types.is_timestamp(other):
+        if (one.tz is None) != (other.tz is None):
+            return None
+        # The instant is the same, whatever zone it is shown in.
+        return pa.timestamp(max(one.unit, other.unit, key=_FINER.index), one.tz if one.tz == other.tz else "UTC")
+    try:
+        merged = pa.unify_schemas([pa.schema([("x", one)]), pa.schema([("x", other)])], promote_options="permissive")
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return None
+    return merged.field(0).type
+
+
+def _is_alike(one: pa.DataType, other: pa.DataType) -> bool:
+    """Whether what extension types say of their values is no contradiction, such as UUIDs of 16 bytes and as text."""
+    extensions = [kind for kind in (one, other) if isinstance(kind, pa.BaseExtensionType)]
+    if not extensions or any(pa.types.is_null(kind) for kind in (one, other)):
+        return True
+    stored = [_without_encoding(kind) for kind in (one, other)]
+    is_text = all(pa.types.is_string(kind) or pa.types.is_large_string(kind) for kind in stored)
+    return len(extensions) == 1 and (stored[0].equals(stored[1]) or is_text)
+
+
+def _without_encoding(kind: pa.DataType) -> pa.DataType:
+    """Return a type without dictionaries and extensions: what differs is read as its plain values."""
+    while True:
+        if pa.types.is_dictionary(kind):
+            kind = kind.value_type
+        elif isinstance(kind, pa.BaseExtensionType):
+            kind = kind.storage_type
+        else:
+            return kind
+
+
+def _common_struct(one: pa.StructType, other: pa.StructType) -> pa.DataType | None:
+    members: dict[str, pa.DataType] = {}
+    for kind in (one, other):
+        for i in range(kind.num_fields):
+            field = kind.field(i)
+            both = common_type(members.get(field.name, field.type), field.type)
+            if both is None:
+                return None
+            members[field.name] = both
+    return pa.struct(list(members.items()))
+
+
+def _common_decimal(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """Return the decimal that holds both without rounding; beside floats a double, as all decimals are delivered."""
+    if pa.types.is_floating(one) or pa.types.is_floating(other):
+        return pa.float64()
+    scale = whole = 0
+    for kind in (one, other):
+        if pa.types.is_decimal(kind):
+            scale, whole = max(scale, kind.scale), max(whole, kind.precision - kind.scale)
+        elif kind in _DIGITS:
+            whole = max(whole, _DIGITS[kind])
+        else:
+            return None
+    digits = scale + whole
+    if digits > _MOST_DIGITS:
+        return None
+    is_wide = digits > _MOST_DIGITS_128 or any(pa.types.is_decimal256(kind) for kind in (one, other))
+    return pa.decimal256(digits, scale) if is_wide else pa.decimal128(digits, scale)
+
+
+def surely_fits(source: pa.DataType, target: pa.DataType) -> bool:
+    """Whether every value of one type fits another one that `common_type` gave for it."""
+    types = pa.types
+    source, target = _without_encoding(source), _without_encoding(target)
+    if source.equals(target) or types.is_null(source):
+        return True
+    if types.is_struct(source) and types.is_struct(target):
+        fields = [source.field(i) for i in range(source.num_fields)]
+        return all(surely_fits(field.type, target.field(field.name).type) for field in fields)
+    if types.is_map(source) and types.is_map(target):
+        return surely_fits(source.key_type, target.key_type) and surely_fits(source.item_type, target.item_type)
+    if is_list(source) and is_list(target):
+        return surely_fits(source.value_type, target.value_type)
+    if types.is_integer(source) and types.is_integer(target):
+        bits = target.bit_width - (types.is_signed_integer(target) and types.is_unsigned_integer(source))
+        return bool(bits >= source.bit_width)
+    if types.is_integer(source) and types.is_floating(target):
+        return bool(source.bit_width - types.is_signed_integer(source) <= _EXACT_BITS[target])
+    if types.is_timestamp(source) or types.is_duration(source):
+        return bool(source.unit == target.unit)
+    return True
+
+
+def limits(source: pa.DataType, target: pa.DataType) -> tuple[pa.Scalar, pa.Scalar] | None:
+    """Return the least and greatest value of one type that surely fit another one; None where these say nothing."""
+    least: int
+    if pa.types.is_integer(source) and pa.types.is_floating(target):
+        most = 2 ** _EXACT_BITS[target]
+        least = -most if pa.types.is_signed_integer(source) else 0
+    elif pa.types.is_integer(source) and pa.types.is_int64(target):
+        least, most = 0, 2**63 - 1
+    elif pa.types.is_timestamp(source) and pa.types.is_timestamp(target):
+        most = (2**63 - 1) // 1000 ** (_FINER.index(target.unit) - _FINER.index(source.unit))
+        least = -most
+    else:
+        return None
+    return pa.scalar(least, source), pa.scalar(most, source)

@@ -1,0 +1,307 @@
+"""What an order is made of, as a saved state tells it: enough to know old files from new ones and to name what differs.
+
+one file     ┆ hash of its name below the root ┆ hash of the samples of each of its chunks ┆
+               5 bytes                           3
+
+Where the files lie, when they were written and what a chunk is made of are no part of it: the same files elsewhere, or
+the same rows with other columns, have the same order.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from stoker.fields.offsets import Int64, UInt64
+from stoker.hashing import fingerprint
+from stoker.words import count_text, some_of
+
+_NAME_BYTES, _LAYOUT_BYTES = 5, 3
+_LAYOUT_BITS = 8 * _LAYOUT_BYTES
+# Above that a state says how many files there are, but not which: 11 letters a file are 1.1 MB.
+MAX_FILES = 100_000
+# Names of files that a message shows.
+_NUM_SHOWN = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """What the order of one data set is made of.
+
+    Attributes:
+        fingerprint: Of all of it.
+        filter: The filter, as text that differs where filters do; None where there is none.
+        draws: What stands for the weights that samples are drawn by; None where they are not.
+        num_files: Files with samples.
+        num_samples: What the order counts of it.
+        files: The files' entries in base64, in their fixed order; None above `MAX_FILES`.
+        segments: Where files were added to the epoch under way: a byte for each file, in base64, with the number of the
+            segment that it came with; None where all were there from the beginning.
+        segment_sizes: What the order counts of each segment; empty where there is one.
+    """
+
+    fingerprint: str
+    filter: str | None
+    draws: str | None
+    num_files: int
+    num_samples: int
+    files: str | None
+    segments: str | None = None
+    segment_sizes: tuple[int, ...] = ()
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as JSON can write it: about 11 bytes a file."""
+        return self.__dict__ | {"segment_sizes": [*self.segment_sizes]}
+
+    @classmethod
+    def from_json(cls, data: object) -> Contents:
+        """Return what `to_json` wrote.
+
+        Raises:
+            ValueError: It was written by something else.
+        """
+        kinds: dict[str, tuple[type, ...]] = {
+            "fingerprint": (str,),
+            "filter": (str, type(None)),
+            "draws": (str, type(None)),
+            "num_files": (int,),
+            "num_samples": (int,),
+            "files": (str, type(None)),
+            "segments": (str, type(None)),
+            "segment_sizes": (list, tuple),
+        }
+        if not isinstance(data, Mapping) or data.keys() != kinds.keys():
+            raise ValueError(f"a data set is told by {', '.join(kinds)}")
+        for name, kind in kinds.items():
+            if not isinstance(data[name], kind) or isinstance(data[name], bool):
+                raise ValueError(f"{name} of a data set is {data[name]!r}")
+        found = cls(**{**data, "segment_sizes": tuple(data["segment_sizes"])})
+        if not all(type(size) is int and size >= 0 for size in found.segment_sizes):
+            raise ValueError(f"segment_sizes of a data set is {data['segment_sizes']!r}")
+        num_files = found.num_files if found.files is None else len(entries_of(found.files))
+        last = int(found.file_segments.max(initial=0)) + 1
+        is_sound = num_files == found.num_files == len(found.file_segments)
+        if not is_sound or (found.segments is None) != (not found.segment_sizes) or last != len(found.sizes):
+            raise ValueError("num_files, files and segments of a data set do not go together")
+        return found
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """What the order counts of each segment: at least one."""
+        return self.segment_sizes or (self.num_samples,)
+
+    def whole(self) -> Contents:
+        """Return the same with all files as one."""
+        return replace(self, segments=None, segment_sizes=())
+
+    @property
+    def file_segments(self) -> npt.NDArray[np.uint8]:
+        """Number of the segment that each file came with. Shape [F]."""
+        if self.segments is None:
+            return np.zeros(self.num_files, np.uint8)
+        return np.frombuffer(_decoded(self.segments), np.uint8)
+
+    def grown(self, before: Contents, place: Int64) -> Contents:
+        """Return the same with segments: those that an earlier state knows, and one more for the files that are new.
+
+        Args:
+            before: What the state says.
+            place: Where in its list each file stands, -1 where it does not. Shape [F].
+
+        Raises:
+            ValueError: There are more segments than a byte can number.
+        """
+        known, numbers = before.file_segments, np.zeros(len(place), np.int64)
+        numbers[place >= 0] = known[place[place >= 0]]
+        numbers[place < 0] = int(known.max(initial=0)) + 1 if len(known) else 0
+        if numbers.max(initial=0) > np.iinfo(np.uint8).max:
+            raise ValueError("files were added to this epoch 255 times already")
+        if not numbers.any():
+            return self.whole()
+        text = base64.b64encode(numbers.astype(np.uint8).tobytes()).decode()
+        more = self.num_samples - sum(before.sizes)
+        return replace(self, segments=text, segment_sizes=(*before.sizes, *((more,) if (place < 0).any() else ())))
+
+
+@dataclass(frozen=True)
+class OpenFiles:
+    """The files of a data set that is open, to be compared with those of a saved one. Picklable.
+
+    Args:
+        root: Folder that names are told below, with its slash.
+        names: Of the files that have samples, below the root, in their fixed order.
+        layouts: Hash of the samples of each file's chunks. Shape [F].
+    """
+
+    root: str
+    names: tuple[str, ...]
+    layouts: UInt64
+
+    @cached_property
+    def entries(self) -> UInt64:
+        """What stands for each file. Shape [F]."""
+        return self._entries(self.names, self.layouts)
+
+    def entries_below(self) -> Iterator[tuple[Int64, UInt64]]:
+        """Yield which files lie below some other root, and their entries with names as they are below that one.
+
+        Folders that the data set was, before it was made of several of them, or of a part of one.
+        """
+        parts = self.root.rstrip("/").split("/")
+        for i in reversed(range(len(parts))):
+            above = "/".join(parts[i:]) + "/"
+            yield np.arange(len(self.names)), self._entries([above + name for name in self.names], self.layouts)
+        inside: dict[str, list[int]] = {}
+        for number, name in enumerate(self.names):
+            at = name.find("/")
+            while at >= 0:
+                inside.setdefault(name[: at + 1], []).append(number)
+                at = name.find("/", at + 1)
+        for folder, numbers in inside.items():
+            yield (
+                np.array(numbers),
+                self._entries([self.names[i][len(folder) :] for i in numbers], self.layouts[numbers]),
+            )
+
+    @staticmethod
+    def _entries(names: Sequence[str], layouts: UInt64) -> UInt64:
+        hashes = np.array([_hashed(name.encode("utf-8", "surrogateescape"), _NAME_BYTES) for name in names], np.uint64)
+        return hashes << np.uint64(_LAYOUT_BITS) | layouts
+
+
+def describe(files: OpenFiles, *, filter: str | None, draws: str | None, num_samples: int) -> Contents:  # noqa: A002
+    """Return what the order of a data set is made of; see `Contents`."""
+    entries = files.entries.astype("<u8").tobytes()
+    digest = hashlib.blake2b(entries, digest_size=16).hexdigest()
+    return Contents(
+        fingerprint=fingerprint("order", {"files": digest, "filter": filter, "draws": draws}),
+        filter=filter,
+        draws=draws,
+        num_files=len(files.names),
+        num_samples=num_samples,
+        files=base64.b64encode(entries).decode() if len(files.names) <= MAX_FILES else None,
+    )
+
+
+def layouts_of(samples: Sequence[Int64]) -> UInt64:
+    """Return a hash of the samples of each file's chunks; chunks without any do not count. Shape [F]."""
+    known: dict[bytes, int] = {}
+    found = np.empty(len(samples), np.uint64)
+    for i, counts in enumerate(samples):
+        text = counts.astype("<i8").tobytes()
+        if text not in known:
+            known[text] = _hashed(text, _LAYOUT_BYTES)
+        found[i] = known[text]
+    return found
+
+
+def entries_of(text: str) -> UInt64:
+    """Return the entries that a state holds. Shape [F].
+
+    Raises:
+        ValueError: It holds something else.
+    """
+    content = _decoded(text)
+    if len(content) % (_NAME_BYTES + _LAYOUT_BYTES):
+        raise ValueError(f"the list of files has not {_NAME_BYTES + _LAYOUT_BYTES} bytes a file")
+    return np.frombuffer(content, "<u8").astype(np.uint64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The files of a data set that is open beside those that a state knows.
+
+    Attributes:
+        place: Where in the state's list each file stands, -1 where it does not. Shape [F].
+        added: Names of files that the state does not know.
+        changed: Names of files whose chunks have other samples now.
+        num_gone: How many files of the state are there no more.
+        is_in_order: Whether those that both know stand in the same order.
+    """
+
+    place: Int64
+    added: tuple[str, ...]
+    changed: tuple[str, ...]
+    num_gone: int
+    is_in_order: bool
+
+    @property
+    def is_same(self) -> bool:
+        """Whether they are the same files."""
+        return self.only_grew and not self.added
+
+    @property
+    def only_grew(self) -> bool:
+        """Whether every file that the state knows is there as it was."""
+        return not self.changed and not self.num_gone and self.is_in_order
+
+    def differences(self) -> list[str]:
+        """Return what differs, in words."""
+        found = []
+        if self.added:
+            found.append(f"{count_text(len(self.added), 'file')} more: {some_of(self.added, _NUM_SHOWN)}")
+        if self.num_gone:
+            found.append(f"{count_text(self.num_gone, 'file')} fewer")
+        if self.changed:
+            found.append(
+                f"{count_text(len(self.changed), 'file')} cut into chunks of other numbers of samples, because of "
+                f"other rows, row groups, columns or chunk_size: {some_of(self.changed, _NUM_SHOWN)}"
+            )
+        if not self.is_in_order:
+            found.append("the files stand in another order")
+        return found
+
+
+def compare(saved: Contents, files: OpenFiles) -> Comparison | None:
+    """Return how the files of a data set differ from those that a state knows; None where it does not name them."""
+    if saved.files is None:
+        return None
+    known = entries_of(saved.files)
+    shift = np.uint64(_LAYOUT_BITS)
+    by_name = np.argsort(known >> shift, kind="stable")
+    names = (known >> shift)[by_name]
+
+    def places(entries: UInt64) -> Int64:
+        at = np.minimum(np.searchsorted(names, entries >> shift), max(len(names) - 1, 0))
+        return by_name[at] if len(known) else np.zeros(len(entries), np.int64)
+
+    def num_known(entries: UInt64) -> int:
+        return int((known[places(entries)] >> shift == entries >> shift).sum()) if len(known) else 0
+
+    entries = files.entries
+    most = num_known(entries)
+    if not most:
+        for inside, others in files.entries_below():
+            if (num := num_known(others)) > most:
+                most, entries = num, np.zeros(len(files.names), np.uint64)
+                entries[inside] = others
+    at = places(entries)
+    is_known = (known[at] >> shift == entries >> shift) if len(known) else np.zeros(len(entries), np.bool_)
+    is_same = is_known.copy()
+    is_same[is_known] = known[at[is_known]] == entries[is_known]
+    place = np.where(is_known, at, -1).astype(np.int64)
+    return Comparison(
+        place=place,
+        added=tuple(files.names[i] for i in np.flatnonzero(~is_known)),
+        changed=tuple(files.names[i] for i in np.flatnonzero(is_known & ~is_same)),
+        num_gone=len(known) - len(np.unique(place[is_known])),
+        is_in_order=bool((np.diff(place[is_known]) > 0).all()),
+    )
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"this is no base64: {text[:20]!r}") from error
+
+
+def _hashed(content: bytes, num_bytes: int) -> int:
+    return int.from_bytes(hashlib.blake2b(content, digest_size=num_bytes).digest(), "little")

@@ -1,0 +1,481 @@
+"""Which sample stands at which position of an epoch: chunks permuted, cut into windows, samples permuted inside each.
+
+fixed order   chunk 0 │ chunk 1 │ chunk 2 │ chunk 3 │ chunk 4        path, then fragment: never changes
+                  ╲ permuted by key "chunks" ╱
+slots         chunk 3 │ chunk 0 │ chunk 4 │ chunk 2 │ chunk 1        whole chunks, one epoch's order
+              └──── window 0 ───┘ └──────── window 1 ───────┘        read and held together
+                  ╲ samples permuted by key "window:0", "window:1" ╱
+positions     0 1 2 3 ...        │ window_starts[1] ...              what a step is a slice of
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from stoker._native import WindowOrder, unpermute
+from stoker.fields.offsets import Int64
+from stoker.hashing import order_key
+from stoker.sampling.permute import MAX_SIZE, as_index, permute
+
+# Stretches of the guide per slot: with 4, three positions out of four need no comparison at all.
+_STRETCHES_PER_SLOT = 4
+
+
+class Order:
+    """The order of all epochs: a function of the chunks' sizes and five settings, and of nothing else.
+
+    A lane is a fixed equal share of the samples in their fixed order. Each lane is shuffled for itself, and gives an
+    equal part of every batch, so that a node that feeds one lane never needs another lane's chunks. With 11 samples
+    and 3 lanes, lane l has samples [l * 11 // 3, (l + 1) * 11 // 3):
+
+        chunk      │ 0           │ 1     │ 2             │ 3         │
+        sample     │ 0   1   2   │ 3   4 │ 5   6   7   8 │ 9  10     │
+        lane       │ 0   0   0   │ 1   1 │ 1   1   2   2 │ 2   2     │   sizes 3, 4, 4: never more than one apart
+                                          └───── chunk 2 lies on a border: rows 0-1 in lane 1, rows 2-3 in lane 2
+
+    Args:
+        num_samples: Samples of each chunk in fixed order; 0 is allowed. Shape [K].
+        shuffle: Whether epochs are permuted; if not, every epoch is the fixed order.
+        seed: Any integer. Two seeds have nothing in common, whatever their epochs.
+        window: At most how many chunks are mixed together; None mixes the whole lane. The slots are cut into as few
+            windows as that allows, of equal numbers of chunks (never more than one apart).
+        lanes: How many lanes; they belong to the order: other lanes, other batches.
+        segments: For an epoch that chunks were added to while it was under way: each chunk's number of the segment that
+            it came with, from 0; None where all were there. Shape [K]. The segments come one after the other, each
+            shuffled for itself, so that what came before stays as it was:
+
+                epoch as begun     │ segment 0: chunks 0 2 3 ─────────│
+                grown              │ segment 0: chunks 0 2 3 ─────────│ segment 1: chunks 1 4 ──│
+
+    Raises:
+        TypeError: `num_samples`, `seed`, `window` or `lanes` are no integers.
+        ValueError: A negative number of samples, `window` or `lanes` below 1, more than 2**62 samples, or not one
+            segment a chunk.
+
+    Examples:
+        >>> order = Order([3, 2, 4, 2], shuffle=False, seed=0, window=2)
+        >>> chunk, row = order.epoch(0).locate([0, 4, 5])
+        >>> chunk.tolist(), row.tolist()
+        ([0, 1, 2], [0, 1, 0])
+    """
+
+    def __init__(
+        self,
+        num_samples: npt.ArrayLike,
+        *,
+        shuffle: bool,
+        seed: int,
+        window: int | None,
+        lanes: int = 1,
+        segments: npt.ArrayLike | None = None,
+    ) -> None:
+        for name, value in (("seed", seed), ("lanes", lanes), ("window", window)):
+            if isinstance(value, bool) or not isinstance(value, int | np.integer | None):
+                raise TypeError(f"{name} must be an integer, not {type(value).__name__}")
+        if window is not None and window < 1:
+            raise ValueError(f"window must be at least 1 chunk, got {window}")
+        if lanes < 1:
+            raise ValueError(f"lanes must be at least 1, got {lanes}")
+        counts = as_index(num_samples, stop=MAX_SIZE, name="num_samples")
+        starts = np.zeros(counts.size + 1, dtype=np.int64)
+        np.cumsum(counts, out=starts[1:])
+        if counts.size and (float(counts.sum(dtype=np.float64)) > MAX_SIZE):
+            raise ValueError("more than 2**62 samples")
+        starts.setflags(write=False)
+        self.chunk_starts: Int64 = starts
+        self.shuffle = bool(shuffle)
+        self.seed = int(seed)
+        self.window = None if window is None else int(window)
+        self.lanes = int(lanes)
+        self._members: tuple[Int64, ...] = (np.arange(counts.size, dtype=np.int64),)
+        if segments is not None:
+            numbers = as_index(segments, stop=MAX_SIZE, name="segments")
+            if numbers.size != counts.size:
+                raise ValueError(f"{numbers.size} segments for {counts.size} chunks")
+            by_number = [np.flatnonzero(numbers == number).astype(np.int64) for number in np.unique(numbers)]
+            self._members = tuple(by_number) or self._members
+
+    @property
+    def num_chunks(self) -> int:
+        """Chunks, those without samples included."""
+        return self.chunk_starts.size - 1
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of an epoch, over all lanes."""
+        return int(self.chunk_starts[-1])
+
+    @cached_property
+    def lane_sizes(self) -> tuple[int, ...]:
+        """Samples of each lane; they differ by one at most."""
+        return tuple(sum(sizes) for sizes in zip(*self._segment_sizes, strict=True))
+
+    @cached_property
+    def _segment_sizes(self) -> list[tuple[int, ...]]:
+        """Samples of each lane in each segment."""
+        return shares([int(np.diff(self.chunk_starts)[members].sum()) for members in self._members], self.lanes)
+
+    def held(self, lane: int) -> list[tuple[Int64, Int64, Int64]]:
+        """Return what a lane has in each segment: chunks in fixed order, first row and number of rows of each.
+
+        Shape [K] each: chunks of which it has rows.
+        """
+        found = []
+        for members, sizes in zip(self._members, self._segment_sizes, strict=True):
+            starts = np.zeros(members.size + 1, dtype=np.int64)
+            np.cumsum(np.diff(self.chunk_starts)[members], out=starts[1:])
+            first = sum(sizes[:lane])
+            last = first + sizes[lane]
+            low = max(int(np.searchsorted(starts, first, side="right")) - 1, 0)
+            high = min(int(np.searchsorted(starts, last, side="left")), members.size)
+            begins, ends = np.maximum(starts[low:high], first), np.minimum(starts[low + 1 : high + 1], last)
+            filled = np.flatnonzero(ends > begins)
+            found.append((members[low:high][filled], (begins - starts[low:high])[filled], (ends - begins)[filled]))
+        return found
+
+    def lane_of(self, chunk: npt.ArrayLike, row: npt.ArrayLike) -> Int64:
+        """Return the lane of each sample. Shape [B].
+
+        Args:
+            chunk: Chunks, in fixed order. Shape [B].
+            row: Rows in those chunks. Shape [B].
+
+        Raises:
+            ValueError: A chunk or a row does not exist.
+        """
+        self._sample(chunk, row)
+        chunk, row = (np.asarray(one, dtype=np.int64) for one in (chunk, row))
+        lanes = np.zeros(chunk.shape, dtype=np.int64)
+        for members, sizes in zip(self._members, self._segment_sizes, strict=True):
+            starts = np.zeros(self.num_chunks, dtype=np.int64)
+            counts = np.diff(self.chunk_starts)[members]
+            starts[members] = np.cumsum(counts) - counts
+            inside = np.isin(chunk, members)
+            borders = np.cumsum(np.array(sizes, dtype=np.int64))
+            lanes[inside] = np.searchsorted(borders, (starts[chunk] + row)[inside], side="right")
+        return lanes
+
+    def epoch(self, epoch: int, *, lane: int = 0) -> EpochOrder:
+        """Return the order of one lane in one epoch.
+
+        Costs a few milliseconds for 100,000 chunks, and 40 bytes a chunk as long as it is kept.
+
+        Raises:
+            ValueError: `epoch` is negative, or there is no such lane.
+        """
+        return EpochOrder(self, epoch=epoch, lane=lane)
+
+    def lanes_of_epoch(self, epoch: int) -> tuple[EpochOrder, ...]:
+        """Return the orders of all lanes in one epoch, lane 0 first."""
+        return tuple(self.epoch(epoch, lane=lane) for lane in range(self.lanes))
+
+    def _sample(self, chunk: npt.ArrayLike, row: npt.ArrayLike) -> Int64:
+        chunk = as_index(chunk, stop=self.num_chunks, name="chunk")
+        row = as_index(row, stop=MAX_SIZE, name="row")
+        if chunk.shape != row.shape:
+            raise ValueError(f"chunk has {chunk.size} entries and row {row.size}")
+        sample = self.chunk_starts[chunk] + row
+        missing = np.flatnonzero(sample >= self.chunk_starts[chunk + 1])
+        if missing.size:
+            raise ValueError(f"chunk {chunk[missing[0]]} has no row {row[missing[0]]}")
+        return sample
+
+
+def shares(segments: Sequence[int], lanes: int) -> list[tuple[int, ...]]:
+    """Return how many samples each lane has of each segment; lanes never differ by more than one in all.
+
+    Args:
+        segments: Samples of each segment, at least one.
+        lanes: How many lanes.
+    """
+    first, *others = segments
+    found = [tuple((lane + 1) * first // lanes - lane * first // lanes for lane in range(lanes))]
+    totals = [*found[0]]
+    for num_samples in others:
+        # The odd ones go where there are fewer so far.
+        by_total = sorted(range(lanes), key=totals.__getitem__)
+        odd = by_total[: num_samples % lanes]
+        found.append(tuple(num_samples // lanes + (lane in odd) for lane in range(lanes)))
+        totals = [total + size for total, size in zip(totals, found[-1], strict=True)]
+    return found
+
+
+class EpochOrder:
+    """The order of one lane in one epoch: a bijection between positions and (chunk, row).
+
+    Positions count from 0 in each lane. Immutable, so threads may share it. Made by `Order.epoch`.
+
+    Attributes:
+        epoch: Which epoch.
+        lane: Which lane.
+        window_starts: Position at which each window begins, and the end. Shape [num_windows + 1].
+    """
+
+    def __init__(self, order: Order, *, epoch: int, lane: int) -> None:
+        if isinstance(epoch, bool) or not isinstance(epoch, int | np.integer):
+            raise TypeError(f"epoch must be an integer, not {type(epoch).__name__}")
+        if epoch < 0:
+            raise ValueError(f"epoch must not be negative, got {epoch}")
+        if not 0 <= lane < order.lanes:
+            raise ValueError(f"lane {lane} lies outside [0, {order.lanes})")
+        self.epoch, self.lane = int(epoch), int(lane)
+        self._shuffle, self._seed = order.shuffle, order.seed
+        self._purpose = f"lane:{lane}:" if order.lanes > 1 else ""
+
+        # The lane's slots: chunk, first row and first position of each, segment by segment.
+        chunks: list[Int64] = []
+        first_rows: list[Int64] = []
+        counts: list[Int64] = []
+        slots: list[Int64] = []
+        window_slots = [np.zeros(1, dtype=np.int64)]
+        for segment, (held, rows, sizes) in enumerate(order.held(lane)):
+            places, before = np.arange(held.size, dtype=np.int64), sum(one.size for one in chunks)
+            if self._shuffle:
+                places = permute(
+                    places, size=held.size, key=self._key(f"segment:{segment}:chunks" if segment else "chunks")
+                )
+            inverse = np.empty(held.size, dtype=np.int64)
+            inverse[places] = np.arange(held.size, dtype=np.int64)
+            num_windows = 0
+            if held.size:
+                num_windows = 1 if order.window is None else -(-held.size // order.window)
+            borders = np.arange(1, num_windows + 1, dtype=np.int64) * held.size // max(num_windows, 1)
+            for found, more in zip(
+                (chunks, first_rows, counts, slots, window_slots),
+                (held, rows, sizes, inverse + before, borders + before),
+                strict=True,
+            ):
+                found.append(more)
+        self._window_slots: Int64 = np.concatenate(window_slots)
+        of_slot = np.concatenate(slots)
+        num_slots = of_slot.size
+        held, rows, sizes = (np.concatenate(found) for found in (chunks, first_rows, counts))
+        ends = np.cumsum(sizes[of_slot])
+        self._slot_chunks: Int64 = held[of_slot]
+        self._slot_starts: Int64 = ends - sizes[of_slot]
+        self._slot_first_rows: Int64 = rows[of_slot]
+        self._slot_counts: Int64 = sizes[of_slot]
+        self._row_shifts: Int64 = self._slot_first_rows - self._slot_starts
+        self._num_samples = order.lane_sizes[lane]
+        self.window_starts: Int64 = np.append(self._slot_starts, self._num_samples)[self._window_slots]
+        # The slot of each chunk, in fixed order.
+        self._places = np.argsort(self._slot_chunks, kind="stable")
+        self._chunks: Int64 = self._slot_chunks[self._places]
+
+        # The guide: in which slot each stretch of 2**shift positions begins, so that a search starts where it ends.
+        self._guide_shift = max(self._num_samples // max(_STRETCHES_PER_SLOT * num_slots, 1), 1).bit_length() - 1
+        num_stretches = (self._num_samples >> self._guide_shift) + 1
+        stretches = np.arange(num_stretches + 1, dtype=np.int64) << self._guide_shift
+        self._guide = (np.searchsorted(self._slot_starts, stretches, side="right") - 1).astype(np.int32)
+        for array in (self.window_starts, self._slot_chunks):
+            array.setflags(write=False)
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of this lane."""
+        return self._num_samples
+
+    @property
+    def num_windows(self) -> int:
+        """Windows of this lane; none of them is empty."""
+        return self._window_slots.size - 1
+
+    def window_chunks(self, window: int) -> Int64:
+        """Return the chunks of a window in slot order; a read-only view. Shape [K]."""
+        return self._slot_chunks[self._slots(window)]
+
+    def window_rows(self, window: int) -> tuple[Int64, Int64]:
+        """Return first and past-the-last row of each slot: whole chunks, but for a lane's border. Shape [K] each."""
+        slots = self._slots(window)
+        first = self._slot_first_rows[slots]
+        return first, first + self._slot_counts[slots]
+
+    def locate_in_window(self, window: int, positions: npt.ArrayLike) -> tuple[Int64, Int64]:
+        """Return slot and row of positions that all lie in one window: what a batch is gathered by.
+
+        Args:
+            window: Which window.
+            positions: Positions of this lane, within the window. Shape [B].
+
+        Returns:
+            slot: Place in `window_chunks(window)`. Shape [B].
+            row: Row in that chunk. Shape [B].
+
+        Raises:
+            ValueError: There is no such window, or a position lies outside it.
+        """
+        tables = self.tables(window)
+        positions = as_index(positions, start=tables.start, stop=tables.stop, name=f"position in window {window}")
+        return _located(tables, positions)
+
+    def tables(self, window: int) -> WindowOrder:
+        """Return what finds the samples of a window: made once for many batches.
+
+        Args:
+            window: Which window.
+
+        Raises:
+            ValueError: There is no such window.
+        """
+        slots = self._slots(window)
+        return WindowOrder(
+            start=int(self.window_starts[window]),
+            stop=int(self.window_starts[window + 1]),
+            key=self._key(f"window:{window}") if self._shuffle else 0,
+            shuffle=self._shuffle,
+            slot_starts=self._slot_starts,
+            shifts=self._row_shifts[slots],
+            guide=self._guide,
+            guide_shift=self._guide_shift,
+            first_slot=slots.start,
+        )
+
+    def locate(self, positions: npt.ArrayLike) -> tuple[Int64, Int64]:
+        """Return chunk and row of any positions. Shape [B] each.
+
+        Raises:
+            ValueError: A position lies outside [0, num_samples).
+        """
+        positions = as_index(positions, stop=self._num_samples, name="position")
+        chunk, row = np.empty_like(positions), np.empty_like(positions)
+        for window, members in self._by_window(self.window_starts, positions):
+            slot, row[members] = self.locate_in_window(window, positions[members])
+            chunk[members] = self.window_chunks(window)[slot]
+        return chunk, row
+
+    def samples(self, start: int, stop: int) -> tuple[Int64, Int64, Int64, Int64]:
+        """Return data set (0), epoch, chunk and row at positions [start, stop), as a mixture does. Shape [B] each.
+
+        Raises:
+            ValueError: They are no positions of this lane.
+        """
+        chunk, row = self.locate(np.arange(start, stop, dtype=np.int64))
+        return np.zeros_like(chunk), np.full_like(chunk, self.epoch), chunk, row
+
+    def positions_of(self, chunk: npt.ArrayLike, row: npt.ArrayLike) -> Int64:
+        """Return where in this lane and epoch samples stand: the inverse of `locate`.
+
+        Args:
+            chunk: Chunks, in fixed order. Shape [B].
+            row: Rows in those chunks. Shape [B].
+
+        Returns:
+            Positions of this lane. Shape [B].
+
+        Raises:
+            ValueError: A sample is not one of this lane (see `Order.lane_of`).
+        """
+        chunk = as_index(chunk, stop=MAX_SIZE, name="chunk")
+        row = as_index(row, stop=MAX_SIZE, name="row")
+        if chunk.shape != row.shape:
+            raise ValueError(f"chunk has {chunk.size} entries and row {row.size}")
+        if not chunk.size:
+            return np.empty(0, dtype=np.int64)
+        place = np.minimum(np.searchsorted(self._chunks, chunk), max(self._chunks.size - 1, 0))
+        if not self._chunks.size or (self._chunks[place] != chunk).any():
+            raise ValueError(f"lane {self.lane} does not hold all of these chunks")
+        slot = self._places[place]
+        inside = row - self._slot_first_rows[slot]
+        missing = np.flatnonzero((inside < 0) | (inside >= self._slot_counts[slot]))
+        if missing.size:
+            raise ValueError(f"lane {self.lane} does not hold chunk {chunk[missing[0]]} row {row[missing[0]]}")
+        place = self._slot_starts[slot] + inside
+        if not self._shuffle:
+            return place
+        positions = np.empty_like(place)
+        for window, members in self._by_window(self._window_slots, slot):
+            start, stop = int(self.window_starts[window]), int(self.window_starts[window + 1])
+            found = place[members]
+            unpermute(found, start, stop - start, self._key(f"window:{window}"), found)
+            positions[members] = found
+        return positions
+
+    def windows_of(self, positions: npt.ArrayLike) -> Int64:
+        """Return the window of each position. Shape [B].
+
+        Raises:
+            ValueError: A position lies outside [0, num_samples).
+        """
+        positions = as_index(positions, stop=self._num_samples, name="position")
+        return np.searchsorted(self.window_starts, positions, side="right") - 1
+
+    def _key(self, purpose: str) -> int:
+        return order_key(seed=self._seed, epoch=self.epoch, purpose=self._purpose + purpose)
+
+    def _slots(self, window: int) -> slice:
+        if not 0 <= window < self.num_windows:
+            raise ValueError(f"window {window} lies outside [0, {self.num_windows})")
+        return slice(int(self._window_slots[window]), int(self._window_slots[window + 1]))
+
+    @staticmethod
+    def _by_window(borders: Int64, values: Int64) -> list[tuple[int, Int64]]:
+        """Return each window that `values` touch, with the places of its values."""
+        window = np.searchsorted(borders, values, side="right") - 1
+        by_window = np.argsort(window, kind="stable")
+        found, begins = np.unique(window[by_window], return_index=True)
+        return list(zip(found.tolist(), np.split(by_window, begins[1:]), strict=False))
+
+
+class Located:
+    """Where positions of one window lie: found when it is asked for, or by whoever gathers them, in the same call.
+
+    Args:
+        ranges: First and past-the-last position of each; at least one, all in the window: that is not checked again.
+        tables: Of the window.
+
+    Attributes:
+        stretch: First and past-the-last position; None where there are several ranges.
+        tables: As given.
+    """
+
+    __slots__ = ("_found", "_ranges", "stretch", "tables")
+
+    def __init__(self, ranges: Sequence[tuple[int, int]], tables: WindowOrder) -> None:
+        self._ranges = ranges
+        self._found: tuple[Int64, Int64] | None = None
+        self.stretch = ranges[0] if len(ranges) == 1 else None
+        self.tables = tables
+
+    @property
+    def num(self) -> int:
+        """B."""
+        if self.stretch is None:
+            return sum(stop - start for start, stop in self._ranges)
+        start, stop = self.stretch
+        return stop - start
+
+    @property
+    def slot(self) -> Int64:
+        """Slot of each position, counted from the window's first. Shape [B], B over all ranges."""
+        return self._find()[0]
+
+    @property
+    def row(self) -> Int64:
+        """Row of each position, counted in its chunk. Shape [B]."""
+        return self._find()[1]
+
+    @property
+    def unfound(self) -> tuple[int, int] | None:
+        """First and past-the-last position, where nobody has asked for slot and row yet, and there is one range."""
+        return self.stretch if self._found is None else None
+
+    def _find(self) -> tuple[Int64, Int64]:
+        if self._found is None:
+            if self.stretch is not None:
+                start, stop = self.stretch
+                self._found = slot, row = np.empty(stop - start, np.int64), np.empty(stop - start, np.int64)
+                self.tables.locate_range(start, slot, row)
+            else:
+                positions = np.concatenate([np.arange(*one, dtype=np.int64) for one in self._ranges])
+                self._found = _located(self.tables, positions)
+        return self._found
+
+
+def _located(window: WindowOrder, positions: Int64) -> tuple[Int64, Int64]:
+    slot, row = np.empty_like(positions), np.empty_like(positions)
+    window.locate(positions, slot, row)
+    return slot, row

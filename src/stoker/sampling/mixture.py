@@ -1,0 +1,601 @@
+"""Several data sets as one order, mixed by weights: which of them gives the sample at each position.
+
+positions     0 1 2 3 4 5 6 7 │ 8 ...                      cut into blocks of about 1,024
+component     a b a a a b a a │ a a b ...                  shares exact at each border, arranged by key "mixture:0"
+web (a)       0   1 2 3   4 5   6 7                        each component is a stream of its own epochs,
+code (b)        0       1           2                      read in its own order, epoch after epoch
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from functools import lru_cache
+from itertools import accumulate
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from stoker._native import mix_blocks
+from stoker.fields.offsets import Int64
+from stoker.hashing import order_key
+from stoker.sampling.epoch import EpochOrder, Order
+from stoker.sampling.permute import MAX_SIZE
+
+Until = Literal["first", "last"]
+
+# Positions between two borders at which the shares are exact. Small against an epoch, so that the shares hold in every
+# stretch of it; large enough that what is done once a block (a hash, a dozen NumPy calls) costs little a position, and
+# that the arrangement inside has no pattern a batch size could meet.
+BLOCK_SIZE = 1024
+
+# Blocks kept while they are in use: a batch's neighbours begin in the block that it ends in.
+_NUM_KEPT = 64
+# Epochs of a component kept: the one in use and the next. Each has 40 bytes a chunk.
+_NUM_EPOCHS_KEPT = 2
+
+
+class Stretch(NamedTuple):
+    """Consecutive positions [start, stop) of one epoch of one component.
+
+    Attributes:
+        component: Number of the component.
+        epoch: Its own epoch, not the mixture's.
+        start: First position there, in the lane.
+        stop: One past the last.
+    """
+
+    component: int
+    epoch: int
+    start: int
+    stop: int
+
+
+class Phase(NamedTuple):
+    """A fraction between 0 and 1 that is added before a share is cut to an integer: 1 / 2 rounds to the nearest.
+
+    Attributes:
+        part: Above the line.
+        whole: Below it.
+    """
+
+    part: int
+    whole: int
+
+
+class Leg(NamedTuple):
+    """Where a mixture goes on by other weights, or over other files: from there on it is as `MixtureOrder` says.
+
+    The rest of the epoch takes what is left of each component by the weights of now, until the first one, or the last
+    one, is used up: what a component gave to the epoch before counts.
+
+    Attributes:
+        epoch: The epoch under way.
+        start: Positions of it that came before.
+        given: How many of them each component gave.
+        streams: Of each component, its own epoch and the position there that comes next.
+    """
+
+    epoch: int
+    start: int
+    given: tuple[int, ...]
+    streams: tuple[tuple[int, int], ...]
+
+
+def rest_counts(
+    sizes: Sequence[int], given: Sequence[int], *, weights: Sequence[float | Fraction] | None, until: Until
+) -> tuple[int, ...]:
+    """Return how many samples each component gives to the rest of an epoch that was begun by other weights.
+
+    Sizes 700 and 1,000, of which 350 and 150 were given by weights 7 and 3; now 1 and 1, until="first":
+
+        350, 350     the 700 are used up, once in the epoch; of the 1,000 the epoch had 500
+
+    Args:
+        sizes: Samples of each component.
+        given: Samples that it gave to this epoch.
+        weights: Shares of the rest, in any scale; None takes every sample once.
+        until: Which component ends the epoch.
+    """
+    left = [max(size - gave, 0) for size, gave in zip(sizes, given, strict=True)]
+    if weights is None:
+        return tuple(left)
+    shares = [_fraction(weight) for weight in weights]
+    rounds = [num / share for num, share in zip(left, shares, strict=True)]
+    scale = min(rounds) if until == "first" else max(rounds)
+    return tuple(int(scale * share + Fraction(1, 2)) for share in shares)
+
+
+def mixture_counts(
+    sizes: Sequence[int],
+    *,
+    weights: Sequence[float | Fraction] | None,
+    until: Until,
+    names: Sequence[str] | None = None,
+) -> tuple[int, ...]:
+    """Return how many samples each component gives to one epoch of the mixture.
+
+    With weights, one component comes exactly once and sets the scale: with "first" the one that the shares use up
+    first, with "last" the one they use up last. Sizes 700, 1,000, weights 7 and 3:
+
+        until="first"    700, 300     the 700 once, 300 of the 1,000; the next epoch goes on with the other 700
+        until="last"    2333, 1000    the 1,000 once, the 700 three times and a third
+
+    Args:
+        sizes: Samples of each component.
+        weights: Shares, in any scale; None takes every sample of every component once.
+        until: Which component ends the epoch.
+        names: Of the components, for messages.
+
+    Raises:
+        ValueError: A weight is not a positive number, a component is empty, its share of an epoch is less than half
+            a sample, or an epoch would have more than 2**62 samples.
+    """
+    if until not in get_args(Until):
+        raise ValueError(f"until must be 'first' or 'last', not {until!r}")
+    names = [str(number) for number in range(len(sizes))] if names is None else names
+    if weights is None:
+        return _checked(tuple(int(size) for size in sizes))
+    if len(weights) != len(sizes):
+        raise ValueError(f"{len(weights)} weights for {len(sizes)} components")
+    for name, size in zip(names, sizes, strict=True):
+        if size < 1:
+            raise ValueError(f"{name!r} has no samples, so it can have no share of a mixture: leave it out")
+    shares = [_fraction(weight) for weight in weights]
+    rounds = [Fraction(int(size)) / share for size, share in zip(sizes, shares, strict=True)]
+    scale = min(rounds) if until == "first" else max(rounds)
+    counts = tuple(int(scale * share + Fraction(1, 2)) for share in shares)
+    for name, count, weight in zip(names, counts, weights, strict=True):
+        if not count:
+            raise ValueError(
+                f"{name!r} with weight {weight} would give no sample to an epoch of {sum(counts):,}: raise its weight "
+                "or leave it out"
+            )
+    return _checked(counts)
+
+
+def _checked(counts: tuple[int, ...]) -> tuple[int, ...]:
+    if sum(counts) > MAX_SIZE:
+        raise ValueError("an epoch of the mixture would have more than 2**62 samples")
+    return counts
+
+
+def _fraction(weight: float | Fraction) -> Fraction:
+    # Through its text: 0.7 shall be 7 / 10, not the binary fraction beside it.
+    fraction = weight if isinstance(weight, Fraction) else Fraction(str(weight))
+    if fraction <= 0:
+        raise ValueError(f"a weight must be a positive number, not {weight}")
+    return fraction
+
+
+def component_seed(seed: int, name: str) -> int:
+    """Return the seed by which a component is shuffled, so that no two of a mixture are shuffled alike."""
+    return order_key(seed=seed, epoch=0, purpose=f"mixture:{name}")
+
+
+class MixtureOrder:
+    """The order of all epochs of a mixture: a function of its components' chunks, the weights and a few settings.
+
+    Each component is a stream: its epoch 0, then its epoch 1, ..., each shuffled anew under keys of its own. An epoch
+    of the mixture takes the same number of samples from each stream and leaves it where it stopped, so a component
+    that is not used up goes on in the next epoch of the mixture, and no sample comes again before its whole component
+    has been through:
+
+        mixture      │ epoch 0             │ epoch 1             │
+        web          │ 0 ········ epoch 0  │ 0 ········ epoch 1  │    700 of 700: sets the length
+        code         │ epoch 0 ············ ····· │ epoch 1 ····· │    300 of 500, then the other 200 and 100 new ones
+
+    Where chunks lie in lanes, every lane is such a mixture of its own. A component's samples that do not share out
+    evenly are dealt to the lanes from the last one on, each component going on where the one before stopped, so that
+    lanes differ by one sample at most, whatever the components. What a lane's share is rounded by differs from lane to
+    lane, so that a component of which each has a few samples does not come in all of them at once.
+
+    Args:
+        num_samples: Of each component, samples of each of its chunks in fixed order. Shapes [K].
+        names: Of the components; a component's keys come from its name, so no two are shuffled alike.
+        weights: Shares in any scale; None takes every sample once an epoch.
+        until: Whether the "first" or the "last" component that is used up ends the epoch. Means nothing without
+            weights, where all end together.
+        shuffle: Whether epochs are permuted; if not, the components are interleaved as evenly as can be.
+        seed: Any integer.
+        window: At most how many chunks of a component are mixed together; None for all.
+        lanes: How many lanes.
+        num_samples_in: Returns the samples of each chunk of a component in one of its own epochs, where they differ
+            from epoch to epoch; their sum must not.
+        leg: Where it goes on from what another mixture left; with one lane only.
+        segments_in: Returns the segments of a component's chunks in one of its own epochs, None for one; see `Order`.
+
+    Raises:
+        TypeError: As `Order` says.
+        ValueError: As `Order` and `mixture_counts` say, or a component has fewer samples than there are lanes.
+
+    Examples:
+        >>> order = MixtureOrder(
+        ...     [[6], [10]], names=("web", "code"), weights=(2, 1), until="first", shuffle=False, seed=0, window=None
+        ... )
+        >>> order.counts, order.epoch(0).components(0, 9).tolist()
+        ((6, 3), [0, 1, 0, 0, 1, 0, 0, 1, 0])
+    """
+
+    def __init__(
+        self,
+        num_samples: Sequence[npt.ArrayLike],
+        *,
+        names: Sequence[str],
+        weights: Sequence[float | Fraction] | None,
+        until: Until = "first",
+        shuffle: bool,
+        seed: int,
+        window: int | None,
+        lanes: int = 1,
+        num_samples_in: Callable[[int, int], npt.ArrayLike] | None = None,
+        leg: Leg | None = None,
+        segments_in: Callable[[int, int], npt.ArrayLike | None] | None = None,
+    ) -> None:
+        if len(names) != len(num_samples) or len(set(names)) != len(names) or not names:
+            raise ValueError(f"a mixture needs one name for each of its {len(num_samples)} components, each another")
+        alone = [
+            Order(
+                counts,
+                shuffle=shuffle,
+                seed=component_seed(seed, name),
+                window=window,
+                lanes=lanes,
+            )
+            for name, counts in zip(names, num_samples, strict=True)
+        ]
+        self.names = tuple(names)
+        self._num_samples_in, self._segments_in = num_samples_in, segments_in
+        self.leg = leg
+        self.shuffle, self.window, self.lanes, self.seed = bool(shuffle), alone[0].window, alone[0].lanes, int(seed)
+        sizes = [order.num_samples for order in alone]
+        self.counts = mixture_counts(sizes, weights=weights, until=until, names=self.names)
+        self.rest: tuple[int, ...] = ()
+        if leg is not None:
+            if lanes > 1:
+                raise ValueError("a mixture in lanes cannot go on from another one")
+            self.rest = rest_counts(sizes, leg.given, weights=weights, until=until)
+        firsts = list(accumulate((count % self.lanes for count in self.counts[:-1]), initial=0))
+        self.components: tuple[Order, ...] = tuple(
+            _Component(order, lane_sizes=_dealt(order.num_samples, self.lanes, first))
+            for order, first in zip(alone, firsts, strict=True)
+        )
+        by_component = [_dealt(count, self.lanes, first) for count, first in zip(self.counts, firsts, strict=True)]
+        # Of each lane, how many samples each component gives to an epoch.
+        self.lane_counts: tuple[tuple[int, ...], ...] = tuple(zip(*by_component, strict=True))
+        # Of each lane, where between two borders it rounds each component's share.
+        self.lane_phases: tuple[tuple[Phase, ...], ...] = tuple(
+            zip(*(_phases(counts, turn) for turn, counts in enumerate(by_component)), strict=True)
+        )
+        for name, order, counts in zip(names, self.components, by_component, strict=True):
+            if any(count and not size for count, size in zip(counts, order.lane_sizes, strict=True)):
+                raise ValueError(
+                    f"{name!r} has {order.num_samples} sample{'s' * (order.num_samples != 1)}, too few to share out "
+                    f"among {lanes} lanes: use fewer lanes, or leave it out"
+                )
+
+    @property
+    def lane_sizes(self) -> tuple[int, ...]:
+        """Samples of each lane in an epoch; they differ by one at most."""
+        return tuple(sum(counts) for counts in self.lane_counts)
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of an epoch, over all lanes: what its steps share out."""
+        return sum(self.counts)
+
+    def lane_sizes_in(self, epoch: int) -> tuple[int, ...]:
+        """Return the samples of each lane in one epoch; in a leg's epoch, those that came before it and the rest."""
+        if self.leg is not None and self.leg.epoch == epoch:
+            return (self.leg.start + sum(self.rest),)
+        return self.lane_sizes
+
+    def counts_in(self, epoch: int, lane: int) -> tuple[int, ...]:
+        """Return how many samples each component gives to a lane in an epoch, from the leg on in the leg's epoch."""
+        return self.rest if self.leg is not None and self.leg.epoch == epoch else self.lane_counts[lane]
+
+    def begins_in(self, epoch: int, lane: int) -> tuple[int, ...]:
+        """Return how many samples each component's stream has given when an epoch, or the leg in it, begins."""
+        sizes = [component.lane_sizes[lane] for component in self.components]
+        counts, leg = self.lane_counts[lane], self.leg
+        if leg is None or epoch < leg.epoch:
+            return tuple(epoch * count for count in counts)
+        begins = [own * size + place for (own, place), size in zip(leg.streams, sizes, strict=True)]
+        if epoch > leg.epoch:
+            more = zip(begins, self.rest, counts, strict=True)
+            begins = [begin + rest + (epoch - leg.epoch - 1) * count for begin, rest, count in more]
+        return tuple(begins)
+
+    def component_in(self, component: int, epoch: int) -> Order:
+        """Return the order of a component in one of its own epochs."""
+        order = self.components[component]
+        segments = None if self._segments_in is None else self._segments_in(component, epoch)
+        if self._num_samples_in is None and segments is None:
+            return order
+        counts = None if self._num_samples_in is None else self._num_samples_in(component, epoch)
+        return _Component(order, lane_sizes=order.lane_sizes, num_samples=counts, segments=segments)
+
+    def epoch(self, epoch: int, *, lane: int = 0) -> MixtureEpoch:
+        """Return the order of one lane in one epoch; that of a component is worked out when it is first needed.
+
+        Raises:
+            ValueError: `epoch` is negative, or there is no such lane.
+        """
+        return MixtureEpoch(self, epoch=epoch, lane=lane)
+
+    def lanes_of_epoch(self, epoch: int) -> tuple[MixtureEpoch, ...]:
+        """Return the orders of all lanes in one epoch, lane 0 first."""
+        return tuple(self.epoch(epoch, lane=lane) for lane in range(self.lanes))
+
+
+class MixtureEpoch:
+    """The order of one lane in one epoch of a mixture: position -> component, and its sample.
+
+    The epoch's m positions are cut into J = ceil(m / 1024) blocks. Before block j, component d with c samples an epoch
+    has given floor(c * j / J + p) of them, where p is 1/2: so its share is exact to half a sample at every border. With
+    lanes, those n of them that have the same c have p = 1/2n, 3/2n, ..., so that together they are as exact.
+    Which of a block's positions are whose is a permutation under a key of its own. Each component's samples then come
+    in its own order, so a slice of positions is one slice of each component's stream.
+
+    Immutable but for what it remembers; threads may share it. Made by `MixtureOrder.epoch`.
+
+    Attributes:
+        epoch: Which epoch of the mixture.
+        lane: Which lane.
+        num_samples: Positions.
+        first: The first position that is known: 0, but in an epoch that other weights or files began.
+    """
+
+    def __init__(self, order: MixtureOrder, *, epoch: int, lane: int) -> None:
+        if isinstance(epoch, bool) or not isinstance(epoch, int | np.integer):
+            raise TypeError(f"epoch must be an integer, not {type(epoch).__name__}")
+        if epoch < 0:
+            raise ValueError(f"epoch must not be negative, got {epoch}")
+        if not 0 <= lane < order.lanes:
+            raise ValueError(f"lane {lane} lies outside [0, {order.lanes})")
+        self.epoch, self.lane = int(epoch), int(lane)
+        self._order = order
+        self._counts = order.counts_in(self.epoch, lane)
+        self._begins = order.begins_in(self.epoch, lane)
+        self._phases = order.lane_phases[lane]
+        self._sizes = tuple(component.lane_sizes[lane] for component in order.components)
+        # Positions that another mixture had; within, positions count from there.
+        self.first = order.leg.start if order.leg is not None and order.leg.epoch == self.epoch else 0
+        self._size = sum(self._counts)
+        self.num_samples = self.first + self._size
+        self._num_blocks = -(-self._size // BLOCK_SIZE)
+        self._purpose = f"lane:{lane}:mixture" if order.lanes > 1 else "mixture"
+        if self.first:
+            self._purpose = f"leg:{self.first}:{self._purpose}"
+        self._block = lru_cache(maxsize=_NUM_KEPT)(self._arranged_block)
+        # Asked for where a batch ends, where the next one begins, and when it is passed.
+        self._delivered = lru_cache(maxsize=_NUM_KEPT)(self._count_delivered)
+        self._epoch_of = lru_cache(maxsize=_NUM_EPOCHS_KEPT * len(order.components))(self._component_epoch)
+
+    def components(self, start: int, stop: int) -> Int64:
+        """Return the component of each position in [start, stop). Shape [B].
+
+        Raises:
+            ValueError: They are no positions of this epoch.
+        """
+        self._check(start, stop)
+        if start == stop:
+            return np.empty(0, dtype=np.int64)
+        start, stop = start - self.first, stop - self.first
+        first, last = self._block_of(start), self._block_of(stop - 1)
+        begin = start - sum(self._before(first))
+        if first == last:  # small batches have many neighbours in a block
+            return self._block(first)[begin : begin + stop - start]
+        return self._arranged(first, last + 1, begin, stop - start)
+
+    def stretches(self, start: int, stop: int) -> tuple[Stretch, ...]:
+        """Return what each component gives to positions [start, stop): none is empty, components in order.
+
+        The samples at the positions where `components` says d are those of d's stretches, one after the other.
+
+        Raises:
+            ValueError: They are no positions of this epoch.
+        """
+        self._check(start, stop)
+        found: list[Stretch] = []
+        given, given_then = self._delivered(start - self.first), self._delivered(stop - self.first)
+        for component, (first, last) in enumerate(zip(given, given_then, strict=True)):
+            size, begin = self._sizes[component], self._begins[component]
+            while first < last:
+                number, at = divmod(begin + first, size)
+                taken = min(last - first, size - at)
+                found.append(Stretch(component, number, at, at + taken))
+                first += taken
+        return tuple(found)
+
+    def streams_at(self, position: int) -> tuple[tuple[int, int], ...]:
+        """Return of each component which of its own epochs, and which position there, comes next at a position.
+
+        Raises:
+            ValueError: The position lies outside [0, num_samples].
+        """
+        self._check(position, position)
+        return tuple(
+            divmod(begin + done, size) if size else (0, 0)
+            for done, begin, size in zip(self.given_before(position), self._begins, self._sizes, strict=True)
+        )
+
+    def given_before(self, position: int) -> tuple[int, ...]:
+        """Return how many samples each component has given before a position, from the first that is known on."""
+        self._check(position, position)
+        return self._delivered(position - self.first)
+
+    def position_of(self, component: int, epoch: int, place: int) -> int | None:
+        """Return where in this epoch a position of a component's own epoch stands; None where it does not.
+
+        Args:
+            component: Number of the component.
+            epoch: Its own epoch.
+            place: A position there, in this lane.
+        """
+        ordinal = epoch * self._sizes[component] + place - self._begins[component]
+        return self._position_of(component, ordinal) if 0 <= ordinal < self._counts[component] else None
+
+    def first_use(self, component: int, epoch: int, place: int) -> int:
+        """Return at which position of this epoch a component's own epoch has come to a place, or is beyond it."""
+        ordinal = epoch * self._sizes[component] + place - self._begins[component]
+        if ordinal < 0:
+            return self.first
+        return self.num_samples if ordinal >= self._counts[component] else self._position_of(component, ordinal)
+
+    def component_epoch(self, component: int, epoch: int) -> EpochOrder:
+        """Return the order of this lane of a component in one of its own epochs."""
+        return self._epoch_of(component, epoch)
+
+    def samples(self, start: int, stop: int) -> tuple[Int64, Int64, Int64, Int64]:
+        """Return component, its own epoch, chunk and row at positions [start, stop). Shape [B] each.
+
+        Raises:
+            ValueError: They are no positions of this epoch.
+        """
+        component = self.components(start, stop)
+        epoch, chunk, row = (np.empty_like(component) for _ in range(3))
+        places = [np.flatnonzero(component == number) for number in range(len(self._sizes))]
+        for number, own_epoch, first, last in self.stretches(start, stop):
+            members, places[number] = np.split(places[number], [last - first])
+            epoch[members] = own_epoch
+            chunk[members], row[members] = self.component_epoch(number, own_epoch).locate(np.arange(first, last))
+        return component, epoch, chunk, row
+
+    def own_epochs(self, component: int) -> range:
+        """Return which of its own epochs a component gives samples of to this epoch, in this lane."""
+        size, count, begin = self._sizes[component], self._counts[component], self._begins[component]
+        return range(begin // size, -(-(begin + count) // size)) if size and count else range(0)
+
+    def positions_of(self, component: int, chunk: int, row: int) -> Int64:
+        """Return at which positions of this epoch a sample stands: none, one, or several. Shape [n], ascending.
+
+        Raises:
+            ValueError: The component has no such sample in this lane.
+        """
+        found = []
+        for epoch in self.own_epochs(component):
+            place = int(self.component_epoch(component, epoch).positions_of([chunk], [row])[0])
+            found.append(self.position_of(component, epoch, place))
+        return np.array([position for position in found if position is not None], dtype=np.int64)
+
+    def _component_epoch(self, component: int, epoch: int) -> EpochOrder:
+        return self._order.component_in(component, epoch).epoch(epoch, lane=self.lane)
+
+    def _arranged_block(self, block: int) -> Int64:
+        """Return the component at each place of a block."""
+        arranged = self._arranged(block, block + 1, 0, sum(self._before(block + 1)) - sum(self._before(block)))
+        arranged.setflags(write=False)
+        return arranged
+
+    def _arranged(self, first: int, last: int, begin: int, num: int) -> Int64:
+        """Return the component at some places of blocks [first, last), counted from the first's beginning."""
+        borders = np.array([self._before(block) for block in range(first, last + 1)], dtype=np.int64)
+        counts = borders[1:] - borders[:-1]
+        if self._order.shuffle:
+            purposes = (f"{self._purpose}:{block}" for block in range(first, last))
+            keys = [order_key(seed=self._order.seed, epoch=self.epoch, purpose=purpose) for purpose in purposes]
+            arranged = np.empty(num, dtype=np.int64)
+            mix_blocks(counts, np.array(keys, dtype=np.uint64), begin, arranged)
+            return arranged
+        return np.concatenate([_interleaved(block, self._phases) for block in counts.tolist()])[begin : begin + num]
+
+    def _before(self, block: int) -> tuple[int, ...]:
+        """Return how many samples each component has given when a block begins: floor(c * j / J + p)."""
+        num_blocks = max(self._num_blocks, 1)
+        return tuple(
+            (count * block * whole + part * num_blocks) // (num_blocks * whole)
+            for count, (part, whole) in zip(self._counts, self._phases, strict=True)
+        )
+
+    def _block_of(self, position: int) -> int:
+        # Borders lie within a sample a component of j * m / J, so the first guess is right or nearly so.
+        block = position * self._num_blocks // self._size
+        while sum(self._before(block)) > position:
+            block -= 1
+        while sum(self._before(block + 1)) <= position:
+            block += 1
+        return block
+
+    def _count_delivered(self, position: int) -> tuple[int, ...]:
+        """Return how many samples each component has given before a position, or before the end."""
+        if position == self._size:
+            return self._counts
+        block = self._block_of(position)
+        before = self._before(block)
+        inside = self._block(block)[: position - sum(before)]
+        counts = np.bincount(inside, minlength=len(before)).tolist()
+        return tuple(n + m for n, m in zip(before, counts, strict=True))
+
+    def _position_of(self, component: int, ordinal: int) -> int:
+        count, (part, whole) = self._counts[component], self._phases[component]
+        # The last block before which it has not been given: one before the first j of c * j / J + p >= ordinal + 1.
+        # Worked out, not looked for: a rare component gives nothing in most blocks.
+        block = -(-self._num_blocks * (whole * (ordinal + 1) - part) // (count * whole)) - 1
+        before = self._before(block)
+        place = int(np.flatnonzero(self._block(block) == component)[ordinal - before[component]])
+        return self.first + sum(before) + place
+
+    def _check(self, start: int, stop: int) -> None:
+        if not self.first <= start <= stop <= self.num_samples:
+            raise ValueError(f"positions [{start}, {stop}) lie outside [{self.first}, {self.num_samples})")
+
+
+class _Component(Order):
+    """An order whose lanes are of given sizes; the sizes are those of an equal share, give or take one."""
+
+    def __init__(
+        self,
+        order: Order,
+        *,
+        lane_sizes: tuple[int, ...],
+        num_samples: npt.ArrayLike | None = None,
+        segments: npt.ArrayLike | None = None,
+    ) -> None:
+        super().__init__(
+            np.diff(order.chunk_starts) if num_samples is None else num_samples,
+            shuffle=order.shuffle,
+            seed=order.seed,
+            window=order.window,
+            lanes=order.lanes,
+            segments=segments,
+        )
+        if segments is None:
+            self.lane_sizes = lane_sizes
+            self._segment_sizes = [lane_sizes]
+
+
+def _interleaved(counts: Sequence[int], phases: Sequence[Phase]) -> Int64:
+    """Return whose each place of a block is where nothing is shuffled.
+
+    Sample k of n belongs at (k + p) / n of the block. Equal places are equal floats: division is exact to the last bit
+    everywhere.
+    """
+    whose = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
+    places = [(np.arange(count) + part / whole) / count for count, (part, whole) in zip(counts, phases, strict=True)]
+    return whose[np.argsort(np.concatenate([np.empty(0), *places]), kind="stable")]
+
+
+def _dealt(total: int, lanes: int, first: int) -> tuple[int, ...]:
+    """Return equal shares of `total`, the rest dealt one each from lane `lanes - 1 - first` downwards, around."""
+    sizes = [total // lanes] * lanes
+    for i in range(total % lanes):
+        sizes[(lanes - 1 - first - i) % lanes] += 1
+    return tuple(sizes)
+
+
+def _phases(counts: Sequence[int], turn: int) -> list[Phase]:
+    """Return by what each lane rounds a component's share: evenly spread over the lanes that give as many samples.
+
+    Args:
+        counts: Samples that each lane gives to an epoch.
+        turn: Which of these lanes comes first; another one for each component.
+    """
+    num_lanes, num_before, phases = Counter(counts), Counter[int](), []
+    for count in counts:
+        number = (num_before[count] + turn) % num_lanes[count]
+        phases.append(Phase(2 * number + 1, 2 * num_lanes[count]))
+        num_before[count] += 1
+    return phases

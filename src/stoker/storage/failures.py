@@ -1,0 +1,170 @@
+"""What goes wrong in a store or a file, in words: which object, why, and the way out; and whether to try again."""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from stoker.errors import SourceError, SourceMissingError
+from stoker.storage.clients import WrongArgumentError
+
+_HOPELESS = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
+# What stores say, in the words of pyarrow's clients and of their own.
+_GONE = (404, 410)
+_MISSING = re.compile(r"NO_SUCH_KEY|NO_SUCH_BUCKET|NoSuchKey|NoSuchBucket|HTTP status 404\b")
+_WAYS_OUT = (
+    (
+        re.compile(
+            r"ACCESS_DENIED|AccessDenied|INVALID_ACCESS_KEY_ID|InvalidAccessKeyId|SIGNATURE_DOES_NOT_MATCH|"
+            r"SignatureDoesNotMatch|INVALID_CLIENT_TOKEN_ID|ExpiredToken|InvalidToken|Forbidden|HTTP status 40[13]\b"
+        ),
+        "check the credentials or storage_options",
+    ),
+    (
+        re.compile(r"PermanentRedirect|AuthorizationHeaderMalformed|HTTP status 301\b"),
+        "the bucket is in another region: name it in storage_options, as region",
+    ),
+    (
+        # An answer to HEAD has no words, only a number.
+        re.compile(r"HTTP status 400\b.*No response body"),
+        "check the credentials, which may have expired, and the region, in storage_options",
+    ),
+    (
+        re.compile(r"libjvm|libhdfs|\bdlopen\("),
+        "hdfs:// needs Java and libhdfs: set JAVA_HOME, HADOOP_HOME or ARROW_LIBHDFS_DIR, and CLASSPATH",
+    ),
+)
+# What may be gone in a moment, and the way out where it is not.
+_WAYS_THERE = (
+    (
+        re.compile(r"OAuth2 access token|default credentials"),
+        "no credentials for Google Cloud Storage: set GOOGLE_APPLICATION_CREDENTIALS, or access_token in "
+        "storage_options, or anonymous=True there for a public bucket; and check the network",
+    ),
+    (
+        re.compile(r"DefaultAzureCredential|AuthenticationException|CredentialUnavailable"),
+        "no credentials for Azure: give account_key, sas_token, or tenant_id, client_id and client_secret in "
+        "storage_options, or set AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET",
+    ),
+    (
+        re.compile(r"NETWORK_CONNECTION|CURL error|nothing answers at"),
+        "check the network, and endpoint_override in storage_options",
+    ),
+    (
+        re.compile(r"get a new connection|Cannot connect to host|[Cc]onnection (timeout|refused)|Timeout on reading"),
+        "check the network and the address",
+    ),
+)
+# Of what a client says beyond: names of C++, and all that Google's says twice.
+_MOST_REASON = 240
+_NOISE = re.compile(
+    r"\bN\d+[A-Z]\w*E: |google::cloud::Status\(|Retry policy exhausted, with a last message of | error_info=.*"
+)
+# pyarrow counts the columns that it was asked for, which nobody else knows.
+_COUNTED = re.compile(r"^Column \d+ named\b")
+
+
+@contextmanager
+def decoding(url: str, *, where: str, look_closer: Callable[[], SourceError | None] = lambda: None) -> Iterator[None]:
+    """Turn whatever pyarrow raises on a bad file into a `SourceError` that says where.
+
+    Args:
+        url: The file, for errors.
+        where: What is decoded, for errors.
+        look_closer: Returns an error that says more, where there is one.
+    """
+    try:
+        yield
+    except SourceError:
+        raise
+    except Exception as error:
+        closer = look_closer()
+        if closer is not None:
+            raise closer from error
+        # pyarrow raises OSError, ValueError, TypeError, NotImplementedError and its own on broken files.
+        lines = str(error).strip().splitlines()
+        reason = _COUNTED.sub("column", lines[0]) if lines else type(error).__name__
+        if "crypt" in reason:
+            reason += " (the file is encrypted: Stoker has no keys; decrypt it, or leave the encrypted columns out)"
+        elif isinstance(error, MemoryError):
+            reason += " (the memory asked for is not there: too large for this machine, or a corrupt length)"
+        raise SourceError(f"{where} cannot be decoded: {reason}", url=url) from error
+
+
+@contextmanager
+def translated(url: str, *, doing: str) -> Iterator[None]:
+    """Turn whatever a file system raises inside the block into a `SourceError` that names `url` and a way out."""
+    try:
+        yield
+    except (SourceError, WrongArgumentError):
+        raise
+    except (FileNotFoundError, NotADirectoryError) as error:
+        first = _first_cause(error)
+        if isinstance(first, (FileNotFoundError, NotADirectoryError)) or getattr(first, "status", None) in _GONE:
+            raise SourceMissingError(f"nothing is stored at {url}: check the name", url=url) from error
+        raise _failure(first, url, doing=doing) from first
+    except IsADirectoryError as error:
+        raise SourceMissingError(f"{url} is a folder, not a file", url=url) from error
+    except PermissionError as error:
+        raise SourceError(
+            f"no permission while {doing} {url} ({_first_line(error)}): check the credentials or storage_options",
+            url=url,
+        ) from error
+    except Exception as error:
+        raise _failure(error, url, doing=doing) from error
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    """Return why something is not there: fsspec says so of a file on a server that does not answer."""
+    while isinstance(error, FileNotFoundError) and error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def _failure(error: BaseException, url: str, *, doing: str) -> SourceError:
+    """Return what clients of stores raise, which is whatever they like, as an error of ours."""
+    reason = _first_line(error)
+    if _MISSING.search(str(error)):
+        return SourceMissingError(f"nothing is stored at {url} ({reason}): check the name", url=url)
+    text = str(error)
+    way_out = _way_out(error) or next((way for pattern, way in _WAYS_THERE if pattern.search(text)), None)
+    return SourceError(f"{doing} {url} failed: {reason}{'; ' + way_out if way_out else ''}", url=url)
+
+
+def _way_out(error: BaseException) -> str | None:
+    """Return what the user can do about a store that refuses for good; None where it does not, or says no more."""
+    if getattr(error, "status", None) in (401, 403):
+        return _WAYS_OUT[0][1]
+    text = str(error)
+    return next((way_out for pattern, way_out in _WAYS_OUT if pattern.search(text)), None)
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether trying again may help: a failure of the way there, not of the object or the permissions."""
+    seen = error.__cause__ if isinstance(error, SourceError) else error
+    if seen is None or isinstance(error, SourceMissingError) or isinstance(seen, _HOPELESS):
+        return False
+    if _way_out(seen) is not None or _MISSING.search(str(seen)):
+        return False
+    if isinstance(seen, OSError):
+        return seen.errno not in (
+            errno.ENOENT,
+            errno.EACCES,
+            errno.EPERM,
+            errno.EISDIR,
+            errno.EINVAL,
+            errno.EMFILE,
+            errno.ELOOP,
+            errno.ENAMETOOLONG,
+        )
+    return not isinstance(seen, ValueError | TypeError | NotImplementedError | AttributeError | KeyError | MemoryError)
+
+
+def _first_line(error: BaseException) -> str:
+    text = _NOISE.sub("", str(error).strip())
+    if not text:
+        return type(error).__name__
+    line = text.splitlines()[0]
+    return line if len(line) <= _MOST_REASON else line[:_MOST_REASON].rsplit(" ", 1)[0] + " ..."

@@ -1,0 +1,373 @@
+"""Bytes of the columns that are needed, and only these: plan (pure), then fetch.
+
+    file        |A A A|b|C C|.......big hole.......|D D D D D D|
+    wanted       A A A   C C                        D D D D D D
+    ranges      [A A A b C C]                      [D D D][D D D]
+                 b is cheaper fetched than skipped   asked for at once
+
+`RangesFile` then looks like a file to pyarrow, which sees the very buffers that were fetched.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from stoker.errors import SourceChangedError, SourceError
+from stoker.storage.storage import BytesLike, ObjectInfo, Storage
+
+# A remote read waits 10 to 50 ms before its first byte, in which 1 MiB would have come: a smaller hole is read over.
+MAX_HOLE_BYTES = 1 << 20
+# One request of an object store gives 50 to 100 MB/s; several at once fill the link.
+MAX_REQUEST_BYTES = 16 << 20
+_MAX_REQUESTS_AT_ONCE = 8
+# Some writers (PARQUET-816) give column chunks up to 100 bytes too short; readers read so much more.
+_SLACK_BYTES = 128
+# What stands before the first column chunk of a file. With it, one range is the beginning of the file: see `Ranges`.
+_MAGIC_BYTES = 4
+
+
+# Called with a stage ("fetch", "decode"), when it began and ended in ns of time.perf_counter_ns, and its bytes.
+class ByteRange(NamedTuple):
+    """Bytes [start, stop) of a file."""
+
+    start: int
+    stop: int
+
+
+def column_chunks(
+    chunks: npt.NDArray[np.void], *, size_bytes: int, name: Callable[[int], str], url: str
+) -> list[ByteRange]:
+    """Return where the column chunks of a row group lie.
+
+    Args:
+        chunks: What the footer says of each, of dtype `CHUNK`.
+        size_bytes: Size of the file.
+        name: What the i-th one is called in an error.
+        url: The file, for errors.
+
+    Raises:
+        SourceError: One would lie outside of the file.
+    """
+    start, dictionary = chunks["data_offset"], chunks["dictionary_offset"]
+    # An offset of 0 is what some writers put where there is no dictionary page.
+    start = np.where((dictionary > 0) & (dictionary < start), dictionary, start)
+    length = chunks["compressed_bytes"]
+    # Not by their sum, which may be more than a 64-bit number.
+    is_within = (start >= 0) & (length >= 0) & (start <= size_bytes) & (length <= size_bytes - start)
+    if not is_within.all():
+        i = int(np.argmin(is_within))
+        first, num_bytes = int(start[i]), int(length[i])
+        raise SourceError(
+            f"{name(i)} is said to lie at bytes {first:,} to {first + num_bytes:,} of a file of {size_bytes:,}: "
+            "the footer is corrupt",
+            url=url,
+        )
+    return list(map(ByteRange, start.tolist(), (start + length).tolist()))
+
+
+def plan_ranges(
+    chunks: Iterable[ByteRange],
+    *,
+    size_bytes: int,
+    max_hole_bytes: int = MAX_HOLE_BYTES,
+    slack_bytes: int = _SLACK_BYTES,
+) -> list[ByteRange]:
+    """Return the ranges to fetch, ascending and apart: every chunk lies in one of them."""
+    spans: list[ByteRange] = []
+    for start, stop in sorted(chunks):
+        stop = min(stop + slack_bytes, size_bytes)
+        if stop <= start:
+            continue
+        start = 0 if start <= _MAGIC_BYTES else start
+        if spans and start - spans[-1].stop <= max_hole_bytes:
+            spans[-1] = ByteRange(spans[-1].start, max(spans[-1].stop, stop))
+        else:
+            spans.append(ByteRange(start, stop))
+    return spans
+
+
+def plan_requests(span: ByteRange, *, max_request_bytes: int = MAX_REQUEST_BYTES) -> list[ByteRange]:
+    """Return `span` cut into requests of about one size, none larger than `max_request_bytes`."""
+    size = span.stop - span.start
+    num_requests = max(1, -(-size // max_request_bytes))
+    each = -(-size // num_requests)
+    return [ByteRange(start, min(start + each, span.stop)) for start in range(span.start, span.stop, each)]
+
+
+def requests_at_once(num_bytes: float) -> int:
+    """Return how many requests fetch a span of so many bytes side by side."""
+    return max(1, min(math.ceil(num_bytes / MAX_REQUEST_BYTES), _MAX_REQUESTS_AT_ONCE))
+
+
+def check_unchanged(info: ObjectInfo, storage: Storage) -> None:
+    """Look the object up again.
+
+    Raises:
+        SourceChangedError: It is not the one that `info` describes.
+        SourceMissingError: It is gone.
+    """
+    now = storage.stat(info.url)
+    if now.size_bytes != info.size_bytes or now.version != info.version:
+        what = (
+            f"{info.size_bytes:,} bytes then, {now.size_bytes:,} now"
+            if now.size_bytes != info.size_bytes
+            else f"version {info.version} then, {now.version} now"
+        )
+        raise SourceChangedError(
+            f"{info.url} has changed since the data set was opened ({what}): open it again with refresh=True",
+            url=info.url,
+        )
+
+
+def fetch_local(info: ObjectInfo, storage: Storage, spans: Sequence[ByteRange]) -> Ranges:
+    """Read `spans` of one local file, in the calling thread; look the file up afterwards, with `check_unchanged`.
+
+    Raises:
+        SourceError: A read fails.
+    """
+    return Ranges(info, storage, [(span, _read(info, storage, span)) for span in spans])
+
+
+def fetch(info: ObjectInfo, storage: Storage, spans: Sequence[ByteRange]) -> Ranges:
+    """Read `spans` of one remote object, several requests at once, then check that it is still the same.
+
+    The check comes after the reads: an object overwritten between a check and a read would be kept as the old one.
+
+    Raises:
+        SourceError: A read fails, also when tried again.
+        SourceChangedError: The object is another one by now.
+    """
+    requests = [request for span in spans for request in plan_requests(span)]
+    try:
+        parts = _read_all(info, storage, requests)
+    except SourceError:
+        check_unchanged(info, storage)  # another object by now: that is what is wrong, not the read
+        raise
+    check_unchanged(info, storage)
+    return Ranges(info, storage, list(zip(requests, parts, strict=True)))
+
+
+def _read_all(info: ObjectInfo, storage: Storage, requests: Sequence[ByteRange]) -> list[memoryview]:
+    if len(requests) <= 1:  # most chunks are: a thread for it would cost as much as the rest of asking
+        return [_read(info, storage, request) for request in requests]
+    # Threads for this one fetch: starting them takes microseconds, a remote read milliseconds.
+    num_threads = min(len(requests), _MAX_REQUESTS_AT_ONCE)
+    with ThreadPoolExecutor(num_threads, thread_name_prefix="stoker-fetch") as pool:
+        reads = [pool.submit(_read, info, storage, request) for request in requests]
+        try:
+            return [read.result() for read in reads]
+        except BaseException:
+            for read in reads:
+                read.cancel()
+            raise
+
+
+def _read(info: ObjectInfo, storage: Storage, span: ByteRange) -> memoryview:
+    return memoryview(storage.read(info.url, span.start, span.stop - span.start)).cast("B")
+
+
+class Ranges:
+    """A file of which some ranges are in memory; what is asked for beyond them is read from the storage.
+
+    Safe to use from several threads, as long as each reads other column chunks.
+
+    Args:
+        info: The object.
+        storage: Where it is.
+        buffers: What is in memory, ascending.
+        on_wait: Called with start and stop in ns, in the thread that reads, whenever it had to wait.
+
+    Attributes:
+        size_bytes: Of the file.
+        num_bytes: Bytes read so far.
+    """
+
+    def __init__(
+        self,
+        info: ObjectInfo,
+        storage: Storage,
+        buffers: Sequence[tuple[ByteRange, memoryview]],
+        *,
+        on_wait: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self.size_bytes = info.size_bytes
+        self._info = info
+        self._storage = storage
+        self._buffers = buffers
+        self._on_wait = on_wait
+        self._counting = threading.Lock()
+        self.num_bytes = sum(span.stop - span.start for span, _ in buffers)
+
+    @property
+    def beginning(self) -> memoryview | None:
+        """The beginning of the file, where that is all there is in memory; None where it is not."""
+        if len(self._buffers) == 1 and self._buffers[0][0].start == 0:
+            return self._buffers[0][1]
+        return None
+
+    def get(self, start: int, stop: int) -> BytesLike:
+        """Return bytes [start, stop), which the file has: a view of what was fetched, wherever that is enough."""
+        parts: list[memoryview] = []
+        at = start
+        for span, buffer in self._buffers:
+            if span.start <= at < span.stop:
+                if stop <= span.stop and not parts:
+                    return buffer[start - span.start : stop - span.start]
+                end = min(stop, span.stop)
+                parts.append(buffer[at - span.start : end - span.start])
+                at = end
+        # A column chunk that lies in two requests is joined; what lies in none is read.
+        return b"".join(parts) if at == stop else self._read_now(start, stop)
+
+    def _read_now(self, start: int, stop: int) -> BytesLike:
+        begin = time.perf_counter_ns()
+        self._count(stop - start)
+        data = self._storage.read(self._info.url, start, stop - start)
+        if self._on_wait is not None:
+            self._on_wait(begin, time.perf_counter_ns())
+        return data
+
+    def _count(self, num_bytes: int) -> None:
+        with self._counting:
+            self.num_bytes += num_bytes
+
+    def close(self) -> None:
+        """Let go of the buffers."""
+        self._buffers = ()
+
+
+class RangesFile:
+    """Ranges as a file with a place in it, which `pyarrow.PythonFile` wants: one for each reader.
+
+    Only the methods that it calls.
+
+    pyarrow calls them with the GIL, twice for each column. Where many threads fetch, each call waits for the GIL longer
+    than a small column takes to decode: what lies in one piece from the first byte on is given to pyarrow as it is.
+
+    Args:
+        ranges: The file.
+    """
+
+    closed = False
+
+    def __init__(self, ranges: Ranges) -> None:
+        self._ranges = ranges
+        self._at = 0
+
+    def read(self, num_bytes: int = -1) -> BytesLike:
+        """Return the next bytes."""
+        size, start = self._ranges.size_bytes, self._at
+        stop = size if num_bytes < 0 else min(start + num_bytes, size)
+        self._at = max(start, stop)
+        return self._ranges.get(start, stop) if stop > start else b""
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Go to an offset, as files do."""
+        self._at = offset + (0, self._at, self._ranges.size_bytes)[whence]
+        return self._at
+
+    def tell(self) -> int:
+        """Return the offset."""
+        return self._at
+
+    def close(self) -> None:
+        """Do nothing: the ranges are their owner's."""
+
+
+class StreamedRanges(Ranges):
+    """A file whose wanted column chunks are fetched window by window, ahead of a reader that goes through all of them.
+
+        column A   |window 0|window 1|window 2|         being read: 0   being fetched: 1
+        column B   |window 0|window 1|window 2|
+
+    For a row group too large to be in memory: a window of each column is there, and the next one is on its way.
+
+    Args:
+        info: The object.
+        storage: Where it is.
+        spans: Its column chunks, each read from its beginning to its end.
+        window_bytes: Bytes of all columns together that make one step.
+        num_threads: Reads at once; 0 reads in the caller's thread, when asked.
+        on_wait: Called with start and stop in ns whenever the reader had to wait.
+    """
+
+    def __init__(
+        self,
+        info: ObjectInfo,
+        storage: Storage,
+        spans: Sequence[ByteRange],
+        *,
+        window_bytes: int,
+        num_threads: int,
+        on_wait: Callable[[int, int], None],
+    ) -> None:
+        super().__init__(info, storage, (), on_wait=on_wait)
+        total = sum(stop - start for start, stop in spans) or 1
+        self._columns = [
+            _Column(span, max(1 << 18, window_bytes * (span.stop - span.start) // total)) for span in spans
+        ]
+        self._columns.sort(key=lambda column: column.span)
+        self._starts = [column.span.start for column in self._columns]
+        self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="stoker-fetch") if num_threads else None
+        if self._pool is not None:
+            for column in self._columns:
+                self._ask(column, 0)
+
+    def get(self, start: int, stop: int) -> BytesLike:
+        """Return bytes [start, stop), which the file has."""
+        c = bisect.bisect_right(self._starts, start) - 1
+        if self._pool is None or c < 0 or start >= self._columns[c].span.stop:
+            return self._read_now(start, stop)
+        return self._from_column(self._columns[c], start, stop)
+
+    def _from_column(self, column: _Column, start: int, stop: int) -> BytesLike:
+        inside = min(stop, column.span.stop)
+        first = (start - column.span.start) // column.window_bytes
+        last = (inside - 1 - column.span.start) // column.window_bytes
+        for window in [window for window in column.parts if window < first]:
+            del column.parts[window]
+        for window in range(first, last + 2):
+            self._ask(column, window)
+        begin = time.perf_counter_ns()
+        waits = any(not column.parts[window].done() for window in range(first, last + 1))
+        views = [memoryview(column.parts[window].result()).cast("B") for window in range(first, last + 1)]
+        if waits and self._on_wait is not None:
+            self._on_wait(begin, time.perf_counter_ns())
+        at = start - column.span.start - first * column.window_bytes
+        if len(views) == 1 and inside == stop:
+            return views[0][at : at + stop - start]
+        joined = b"".join(views)[at : at + inside - start]
+        return joined if inside == stop else joined + bytes(memoryview(self._read_now(inside, stop)).cast("B"))
+
+    def _ask(self, column: _Column, window: int) -> None:
+        start = column.span.start + window * column.window_bytes
+        stop = min(start + column.window_bytes, column.span.stop)
+        if self._pool is None or window in column.parts or start >= stop:
+            return
+        self._count(stop - start)
+        column.parts[window] = self._pool.submit(self._storage.read, self._info.url, start, stop - start)
+
+    def close(self) -> None:
+        """Wait for the reads under way and let go of everything."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool = None
+        self._columns = []
+
+
+class _Column:
+    """One column chunk of a stream, and its windows in memory or on their way."""
+
+    def __init__(self, span: ByteRange, window_bytes: int) -> None:
+        self.span = span
+        self.window_bytes = window_bytes
+        self.parts: dict[int, Any] = {}

@@ -1,0 +1,131 @@
+"""Files of this machine as a storage."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat as stat_modes
+from typing import TypeAlias
+
+from stoker.errors import SourceError, SourceMissingError
+from stoker.host.huge import memory
+from stoker.storage.failures import translated
+from stoker.storage.storage import DANGLING, BytesLike, ObjectInfo, exactly
+from stoker.storage.urls import name_bytes, name_of
+
+# A folder's device and number there, and those of the folders above it.
+_Above: TypeAlias = "tuple[tuple[int, int], _Above | None]"
+
+# The C library gives memory of so many bytes back to the system each time, and gets it again a small page at a time,
+# which takes longer than to read into it.
+_LARGE_BYTES = 32 << 20
+
+
+class LocalStorage:
+    """Files of this machine. URLs are absolute paths, as `urls.local_path` writes them."""
+
+    def list(self, url: str) -> list[ObjectInfo]:
+        """Return every regular file under the folder `url`, by the bytes of their paths.
+
+        A link to a folder is that folder, wherever else its files come by other paths; one that leads back to a folder
+        on its own path is not followed. Hidden folders are not entered. A link that leads nowhere is listed, with a
+        size of -1.
+        """
+        with translated(url, doing="listing"):
+            found = _files_below(name_bytes(url.rstrip("/") or "/"))
+        found.sort(key=lambda info: name_bytes(info.url))
+        return found
+
+    def stat(self, url: str) -> ObjectInfo:
+        """Return what the system knows of the file `url`."""
+        path = name_bytes(url)
+        with translated(url, doing="looking up"):
+            status = os.stat(path)  # noqa: PTH116  Path has no names of bytes
+        if stat_modes.S_ISDIR(status.st_mode):
+            raise SourceMissingError(f"{url} is a folder, not a file", url=url)
+        if not stat_modes.S_ISREG(status.st_mode):
+            raise SourceError(f"{url} is no regular file", url=url)  # a pipe would block for ever
+        return _local_info(path, status)
+
+    def read(self, url: str, offset: int, num_bytes: int) -> BytesLike:
+        """Return `num_bytes` of the file `url` from `offset` on."""
+        with translated(url, doing="reading"):
+            fd = os.open(name_bytes(url), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                data = _read(fd, offset, num_bytes)
+            finally:
+                os.close(fd)
+        return exactly(data, num_bytes, url=url, offset=offset)
+
+    def __repr__(self) -> str:
+        return "LocalStorage()"
+
+
+def _read(fd: int, offset: int, num_bytes: int) -> BytesLike:
+    """Return what there is of so many bytes."""
+    if num_bytes < _LARGE_BYTES:
+        data = os.pread(fd, num_bytes, offset)
+        if len(data) == num_bytes:
+            return data
+    room = memory(num_bytes).data
+    done = 0
+    while done < num_bytes:  # one call of the system gives at most 2 GiB
+        num = os.preadv(fd, [room[done:]], offset + done)
+        if not num:
+            break
+        done += num
+    return room[:done]
+
+
+def _files_below(folder: bytes) -> list[ObjectInfo]:
+    found: list[ObjectInfo] = []
+    try:
+        root = os.stat(folder)  # noqa: PTH116
+    except (FileNotFoundError, NotADirectoryError):
+        return found
+    if not stat_modes.S_ISDIR(root.st_mode):
+        return found
+    # Folders to go into, each with the folders on its path: only what leads back to one of them would never end.
+    todo: list[tuple[bytes, _Above]] = [(folder, ((root.st_dev, root.st_ino), None))]
+    while todo:
+        here, above = todo.pop()
+        try:
+            entries = os.scandir(here)
+        except FileNotFoundError:
+            continue  # removed while listing
+        with entries:
+            for entry in entries:
+                try:
+                    status = entry.stat()
+                except OSError as error:
+                    if entry.is_symlink() and error.errno in (errno.ENOENT, errno.ELOOP, errno.ENOTDIR):
+                        found.append(ObjectInfo(url=name_of(entry.path), size_bytes=DANGLING, version=""))
+                        continue
+                    if error.errno == errno.ENOENT:
+                        continue  # removed while listing
+                    raise
+                if stat_modes.S_ISREG(status.st_mode):
+                    found.append(_local_info(entry.path, status))
+                elif stat_modes.S_ISDIR(status.st_mode) and (
+                    not entry.name.startswith(b".") or entry.name == b".hoodie"  # a log that readers must see
+                ):
+                    identity = (status.st_dev, status.st_ino)
+                    if not (entry.is_symlink() and _is_among(identity, above)):
+                        todo.append((entry.path, (identity, above)))
+    return found
+
+
+def _is_among(identity: tuple[int, int], above: _Above | None) -> bool:
+    while above is not None:
+        if above[0] == identity:
+            return True
+        above = above[1]
+    return False
+
+
+def _local_info(path: bytes, status: os.stat_result) -> ObjectInfo:
+    # The time of modification can be set to anything, as `cp -p` and `rsync -t` do; the time of change cannot. Not the
+    # number of the file: file systems in user space give a file another one each time they have forgotten it.
+    return ObjectInfo(
+        url=name_of(path), size_bytes=status.st_size, version=f"{status.st_mtime_ns}-{status.st_ctime_ns}"
+    )

@@ -1,0 +1,104 @@
+"""The description of a data set: what is refused at once, and what identifies it."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from stoker.dataset.dataset import Dataset, transform_name
+from stoker.fields.spec import Field
+from stoker.testing import MemoryStorage
+
+
+def double(table):
+    return table
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        ({"source": 3}, TypeError, "path, a URL"),
+        ({"source": b"a"}, TypeError, "path, a URL"),
+        ({"source": []}, ValueError, "empty list"),
+        ({"source": ""}, ValueError, "empty text"),
+        ({"source": ["a", 3]}, TypeError, "paths and URLs"),
+        ({"source": ["s3://a", "b"]}, ValueError, "one storage"),
+        ({"columns": "a"}, TypeError, "list of names"),
+        ({"columns": [3]}, TypeError, "list of names"),
+        ({"columns": []}, ValueError, "empty"),
+        ({"columns": ["a", "b", "a"]}, ValueError, "'a' twice"),
+        ({"filters": "a > 3"}, TypeError, "filters"),
+        ({"filters": [("a", "~", 3)]}, ValueError, "unknown operator"),
+        ({"fields": ["a"]}, TypeError, "mapping"),
+        ({"fields": {3: "float32"}}, TypeError, "named by a text"),
+        ({"fields": {"a": 3}}, TypeError, "stoker.Field"),
+        ({"fields": {"a": "nope"}}, ValueError, "NumPy dtype"),
+        ({"transform": double}, ValueError, "version"),
+        ({"transform_version": "1"}, ValueError, "transform"),
+        ({"transform": "double", "transform_version": "1"}, TypeError, "function"),
+        ({"transform": double, "transform_version": 1}, TypeError, "text"),
+        ({"transform": double, "transform_version": ""}, TypeError, "text"),
+        ({"chunk_size": 0}, ValueError, "positive"),
+        ({"chunk_size": "much"}, ValueError, "chunk_size"),
+        ({"chunk_size": 1.5}, TypeError, "chunk_size"),
+        ({"storage": object()}, TypeError, "list, stat and read"),
+        ({"storage": MemoryStorage(), "storage_options": {}}, ValueError, "your own storage"),
+        ({"storage_options": {"key": "x"}}, ValueError, "local files"),
+        ({"refresh": 1}, TypeError, "refresh"),
+    ],
+)
+def test_a_wrong_argument_is_refused_before_any_io(arguments, error, says):
+    with pytest.raises(error, match=says):
+        Dataset(**{"source": "/nowhere/at/all", **arguments})
+
+
+def test_a_description_reads_nothing():
+    storage = MemoryStorage()
+    Dataset("nowhere", storage=storage)
+    assert storage.num_calls == 0
+
+
+def test_a_dtype_alone_is_a_field():
+    assert Dataset("a", fields={"x": "float32"}).fields == {"x": Field("float32")}
+
+
+def test_the_repr_says_what_was_asked_for():
+    dataset = Dataset(
+        ["a", Path("b")],
+        columns=["x"],
+        filters=[("x", ">", 3), ("y", "in", ["p"])],
+        transform=double,
+        transform_version="2",
+        chunk_size="1MiB",
+    )
+    assert repr(dataset) == (
+        "Dataset(['a', 'b'], columns=['x'], filters=\"x > 3 and y in ('p',)\", "
+        f"transform={__name__}.double, transform_version='2', chunk_size='1MiB')"
+    )
+
+
+def test_the_name_of_a_transform_looks_through_partials():
+    assert transform_name(functools.partial(double, table=None)) == f"{__name__}.double"
+
+
+def test_a_script_has_the_same_name_run_and_imported(monkeypatch):
+    main = types.ModuleType("__main__")
+    main.__file__ = "/somewhere/train.py"
+    monkeypatch.setitem(sys.modules, "__main__", main)
+
+    def add(table):
+        return table
+
+    add.__module__, add.__qualname__ = "__main__", "add"
+    assert transform_name(add) == "train.add"
+    add.__module__ = "train"
+    assert transform_name(add) == "train.add"
+
+
+def test_no_thread_at_all_is_refused():
+    with pytest.raises(ValueError, match="num_threads"):
+        Dataset("nowhere", storage=MemoryStorage()).open(num_threads=0)

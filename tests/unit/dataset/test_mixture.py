@@ -1,0 +1,83 @@
+"""A mixture as a description: checked at once, before any data set is opened."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from stoker.dataset.dataset import Dataset
+from stoker.dataset.mixture import Mixture
+from stoker.errors import FieldError
+from stoker.fields.spec import Entry, Spec
+
+WEB, CODE = Dataset("nowhere/web"), Dataset("nowhere/code")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"datasets": [WEB]}, TypeError, "give a dict, not list"),
+        ({"datasets": {}}, ValueError, "at least one data set"),
+        ({"datasets": {"web": "nowhere/web"}}, TypeError, r"'web' must be a stoker\.Dataset, not str"),
+        ({"datasets": {1: WEB}}, TypeError, "must be a text that is not empty, not 1"),
+        ({"weights": [0.7, 0.3]}, TypeError, "weights must name a share for each data set"),
+        ({"weights": {"web": 1}}, ValueError, "name no share for 'code'"),
+        ({"weights": {"web": 1, "code": 1, "books": 1}}, ValueError, "name 'books', and there is no such data set"),
+        ({"weights": {"web": 1, "code": 0}}, ValueError, "weight of 'code' must be positive, not 0"),
+        ({"weights": {"web": 1, "code": float("nan")}}, ValueError, "weight of 'code' must be positive"),
+        ({"weights": {"web": 1, "code": "1"}}, TypeError, "weight of 'code' must be a number"),
+        ({"weights": {"web": 1, "code": True}}, TypeError, "weight of 'code' must be a number"),
+        ({"until": "never"}, ValueError, "'first' or 'last', not 'never'"),
+        ({"source_field": 3}, TypeError, "name of a field, not 3"),
+    ],
+)
+def test_what_is_wrong_with_a_mixture_is_said_when_it_is_made(arguments, error, message):
+    arguments = {"datasets": {"web": WEB, "code": CODE}} | arguments
+    with pytest.raises(error, match=message):
+        Mixture(arguments.pop("datasets"), **arguments)
+
+
+def test_weights_may_be_any_numbers_and_come_in_any_order():
+    mixture = Mixture({"web": WEB, "code": CODE}, weights={"code": np.float64(0.3), "web": Fraction(7, 10)})
+    assert mixture.names == ("web", "code")
+    assert list(mixture.weights.items()) == [("web", Fraction(7, 10)), ("code", 0.3)]
+    assert "nowhere/code" in repr(mixture)
+
+
+def spec(*entries):
+    return Spec(tuple(entries))
+
+
+ID, DENSE = Entry(name="id", dtype=np.dtype("int64")), Entry(name="dense", dtype=np.dtype("float32"), shape=(40,))
+
+
+def test_equal_specs_are_one():
+    mixture = Mixture({"web": WEB, "code": CODE}, source_field="source")
+    assert mixture.check_specs({"web": spec(ID, DENSE), "code": spec(ID, DENSE)}) == spec(ID, DENSE)
+
+
+def test_every_difference_between_specs_is_listed():
+    mixture = Mixture({"web": WEB, "code": CODE, "books": WEB})
+    wide = Entry(name="dense", dtype=np.dtype("float64"), shape=(41,))
+    label = Entry(name="label", dtype=np.dtype("uint8"))
+    with pytest.raises(FieldError) as raised:
+        mixture.check_specs({"web": spec(ID, DENSE), "code": spec(ID, wide), "books": spec(DENSE, label)})
+    for line in (
+        "code: has dense: float64[41] where it is dense: float32[40]",
+        "books: has no field id: int64",
+        "books: has a field more, label: uint8",
+    ):
+        assert line in str(raised.value)
+    assert raised.value.columns == ("dense", "id", "label")
+
+
+def test_the_order_of_fields_counts_because_it_is_that_of_a_batch():
+    with pytest.raises(FieldError, match="in the order dense, id, not id, dense"):
+        Mixture({"web": WEB, "code": CODE}).check_specs({"web": spec(ID, DENSE), "code": spec(DENSE, ID)})
+
+
+def test_the_source_field_must_not_be_a_field():
+    with pytest.raises(ValueError, match="choose another"):
+        Mixture({"web": WEB}, source_field="id").check_specs({"web": spec(ID)})

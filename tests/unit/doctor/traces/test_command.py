@@ -1,0 +1,113 @@
+"""`stoker trace` as it is typed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.unit.doctor.traces.made import Made, rank_of
+
+from stoker.cli import main
+from stoker.doctor.traces import read_trace
+from stoker.errors import StokerError
+
+
+@pytest.fixture
+def logs(tmp_path):
+    """Two ranks, of which the second comes late to its collectives; and a file that is none of theirs."""
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    for number in (0, 1):
+        made = Made()
+        for step in range(4):
+            at = 1000 * step
+            made.step(step, at, at + 1000).wait(at, at + 100 + 300 * number)
+            made.kernel(at + 400, at + 500).nccl(at + 500 + 300 * number, at + 900)
+        made.write(folder / f"rank{number}.json.gz", **rank_of(number))
+    (folder / "notes.json").write_text('{"nodes": []}')
+    return folder
+
+
+def run(capsys, *arguments):
+    code = main(["trace", *map(str, arguments)])
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+def test_a_folder_stands_for_its_traces_and_what_is_none_is_left_out(capsys, logs):
+    code, out, err = run(capsys, logs, "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert [rank["rank"] for rank in found["ranks"]] == [0, 1]
+    assert found["straggler"] == 1
+    assert "notes.json" in err
+    assert "left out" in err
+
+
+@pytest.mark.parametrize("content", [b'{"notes": 1}', b"no JSON at all", b"[]"])
+def test_a_file_is_closed_whatever_became_of_reading_it(tmp_path, content):
+    path = tmp_path / "notes.json"
+    path.write_bytes(content)
+    error = None
+    try:
+        read_trace(path)
+    except StokerError as refused:
+        error = refused  # with the frames that read the file
+    assert (error is None) == (content == b"[]")
+    assert path.resolve() not in [fd.resolve() for fd in Path("/proc/self/fd").iterdir()]
+
+
+@pytest.mark.parametrize("columns", ["60", "80", "120"])
+def test_what_is_printed_fits_the_terminal(capsys, logs, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    code, out, _ = run(capsys, logs / "rank0.json.gz", logs / "rank1.json.gz")
+    assert code == 0
+    assert out.startswith("Rank 1 makes the others wait")
+    verdict, _, table = out.partition("\n\n")
+    assert verdict
+    assert all(len(line) <= int(columns) for line in table.splitlines()), out
+    assert "◄ straggler" in out or columns == "60"
+
+
+def test_a_bubble_is_set_apart(capsys, logs):
+    pipeline = ["--pipeline-schedule", "1f1b", "--pipeline-stages", "4", "--microbatches", "9"]
+    code, out, _ = run(capsys, logs / "rank0.json.gz", *pipeline, "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["pipeline"]["expected_bubble_share"] == 0.25
+    assert found["pipeline_bubble_share"] == 0.25
+    assert found["unattributed_share"] == pytest.approx(0.4 - 0.25)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["rank0.json.gz", "--microbatches", "4"], 2, "need its schedule"),
+        (["rank0.json.gz", "--pipeline-schedule", "1f1b"], 2, "needs --pipeline-stages and --microbatches"),
+        (["notes.json"], 1, 'no "traceEvents"'),
+        (["nowhere.json"], 1, "No such file"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_line(capsys, logs, monkeypatch, arguments, code, words):
+    monkeypatch.chdir(logs)
+    found, out, err = run(capsys, *arguments)
+    assert found == code
+    assert out == ""
+    assert words in err
+    assert "Traceback" not in err
+
+
+def test_a_folder_without_traces_is_refused(capsys, tmp_path):
+    code, _, err = run(capsys, tmp_path)
+    assert code == 2
+    assert "a folder without traces" in err
+
+
+def test_a_trace_that_stoker_wrote_says_how_long_the_loop_waited(capsys, tmp_path):
+    made = (
+        Made().host("wait", 0, 30, cat="loop").host("step", 30, 100, cat="loop").host("decode", 0, 90, cat="producer")
+    )
+    code, out, _ = run(capsys, made.write(tmp_path / "own.json"))
+    assert code == 0
+    assert "waited for data 30 % of the time" in out

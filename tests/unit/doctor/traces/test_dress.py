@@ -1,0 +1,308 @@
+"""The same events in every dress that profilers and versions give them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+from tests.unit.doctor.traces.made import Made
+
+from stoker.doctor.traces import analyse, read_trace
+from stoker.doctor.traces.names import EventKind, Is, device_kind, event_kind, what_is
+from stoker.errors import StokerError
+
+ANSWER = {
+    "wall": 1000,
+    "busy": 300,
+    "compute": 250,
+    "exposed_copy": 50,
+    "idle": 700,
+    "waiting_for_data": 400,
+    "copying_pageable": 20,
+    "launching": 20,
+    "synchronising": 100,
+    "unattributed": 160,
+}
+
+
+def plain() -> Made:
+    made = Made().step(1, 0, 1000).wait(0, 400)
+    made.call("cudaMemcpyAsync", 400, 470, correlation=77).copy(420, 470, correlation=77, bytes=8)
+    made.host("aten::mm", 500, 520).launched("cudaLaunchKernel", 510, 520, 770, length=5)
+    made.call("cudaDeviceSynchronize", 700, 870)
+    return made
+
+
+def times_of(path) -> dict[str, float]:
+    times = analyse([read_trace(path)]).ranks[0].times
+    return {name: ns / 1000 for name, ns in vars(times).items() if ns}
+
+
+def write(tmp_path, content, name="trace.json"):
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def test_the_plain_one(tmp_path):
+    assert plain().times(tmp_path) == ANSWER
+
+
+@pytest.mark.parametrize(
+    "renamed",
+    [
+        {"cpu_op": "Operator", "cuda_runtime": "Runtime", "kernel": "Kernel", "gpu_memcpy": "Memcpy"},
+        {"cuda_runtime": "cuda_driver"},
+        {"cuda_runtime": "xpu_runtime"},
+        {"cuda_runtime": "privateuse1_runtime"},
+        {"cuda_runtime": "privateuse1_driver", "user_annotation": "USER_ANNOTATION"},
+        {"user_annotation": "cpu_op"},
+    ],
+)
+def test_category_names_of_all_versions(tmp_path, renamed):
+    made = plain()
+    for event in made.events:
+        event["cat"] = renamed.get(event["cat"], event["cat"])
+    assert made.times(tmp_path) == ANSWER
+
+
+@pytest.mark.parametrize(
+    "renamed",
+    [
+        {
+            "cudaLaunchKernel": "hipLaunchKernel",
+            "cudaMemcpyAsync": "hipMemcpyAsync",
+            "cudaDeviceSynchronize": "hipDeviceSynchronize",
+        },
+        {"cudaLaunchKernel": "cuLaunchKernelEx", "cudaDeviceSynchronize": "cuCtxSynchronize"},
+        {"cudaLaunchKernel": "zeCommandListAppendLaunchKernel", "cudaDeviceSynchronize": "urQueueFinish"},
+    ],
+)
+def test_calls_of_other_runtimes(tmp_path, renamed):
+    made = plain()
+    for event in made.events:
+        event["name"] = renamed.get(event["name"], event["name"])
+    assert made.times(tmp_path) == ANSWER
+
+
+def test_times_as_text_and_with_fractions(tmp_path):
+    made = plain()
+    for event in made.events:
+        event["ts"], event["dur"] = f"{event['ts'] + 1700000000000000}.250", f"{event['dur']}.000"
+    assert made.times(tmp_path) == ANSWER
+
+
+def test_a_thousandth_of_a_microsecond_counts(tmp_path):
+    path = write(
+        tmp_path, '[{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":1,"ts":1700000000000000.125,"dur":0.3755}]'
+    )
+    assert analyse([read_trace(path)]).ranks[0].times.busy == 376
+
+
+def test_a_bare_array_with_or_without_its_end(tmp_path):
+    events = json.dumps(plain().events)
+    for text in (events, events[:-1], events[:-1] + ",", "\ufeff" + events, "\n" + events + "\n"):
+        trace = read_trace(write(tmp_path, text))
+        assert len(trace.host) + len(trace.device) == len(plain().events)
+        assert not trace.is_cut
+
+
+def test_events_in_any_order(tmp_path):
+    made = plain()
+    made.events.reverse()
+    assert made.times(tmp_path) == ANSWER
+
+
+def test_beginnings_and_ends_instead_of_whole_events(tmp_path):
+    parts = []
+    for event in plain().events:
+        length = event.pop("dur")
+        parts.append({**event, "ph": "B"})
+        parts.append({"ph": "E", "pid": event["pid"], "tid": event["tid"], "ts": event["ts"] + length})
+    # Among parts of one time the outer one begins first, so order by time only.
+    parts.sort(key=lambda part: (part["ts"], part["ph"] == "B"))
+    path = write(tmp_path, json.dumps({"traceEvents": parts}))
+    assert times_of(path) == ANSWER
+
+
+def test_an_open_beginning_lasts_to_the_end_and_a_lone_end_is_dropped(tmp_path):
+    events = [
+        {"ph": "E", "cat": "kernel", "pid": 0, "tid": 1, "ts": 1},
+        {"ph": "B", "cat": "kernel", "name": "k", "pid": 0, "tid": 1, "ts": 10},
+        {"ph": "X", "cat": "cpu_op", "name": "op", "pid": 5, "tid": 5, "ts": 0, "dur": 100},
+    ]
+    result = analyse([read_trace(write(tmp_path, json.dumps(events)))])
+    assert result.ranks[0].times.busy == 90_000
+    assert "2 begin or end events have no partner" in result.ranks[0].notes
+
+
+def test_arrows_stand_in_for_correlations(tmp_path):
+    made = plain()
+    for event in made.events:
+        link = event.get("args", {}).pop("correlation", None)
+        if link is not None:
+            is_call = event["cat"] == "cuda_runtime"
+            arrow = {"ph": "s" if is_call else "f", "cat": "ac2g", "name": "ac2g", "id": link}
+            made.events.append({**arrow, **{key: event[key] for key in ("pid", "tid", "ts")}})
+    assert made.times(tmp_path) == ANSWER
+
+
+def test_gzip_by_content_not_by_name(tmp_path):
+    packed = gzip.compress(json.dumps(plain().content()).encode())
+    assert times_of(write(tmp_path, packed, "trace.json")) == ANSWER
+
+
+def test_two_gzip_files_behind_each_other(tmp_path):
+    text = json.dumps(plain().content()).encode()
+    assert times_of(write(tmp_path, gzip.compress(text[:300]) + gzip.compress(text[300:]))) == ANSWER
+
+
+def test_commas_nan_control_characters_and_comments_of_no_json(tmp_path):
+    text = json.dumps(plain().content())
+    text = text.replace('"name": "aten::mm"', '"name": "aten::mm\n\x01", "extra": NaN, "more": [1,2,{"a":null,},],')
+    text = text.replace("]}", ",],}")
+    assert times_of(write(tmp_path, text)) == ANSWER
+
+
+def test_a_name_with_quotes_that_nobody_escaped_costs_one_event(tmp_path):
+    text = json.dumps(plain().content())
+    broken = '{"ph": "X", "cat": "python_function", "name": "{"device": "cpu"}(12): run", "ts": 1, "dur": 2}, '
+    at = text.index('{"ph"')
+    trace = read_trace(write(tmp_path, text[:at] + broken + text[at:]))
+    assert trace.num_damaged == 1
+    assert times_of(tmp_path / "trace.json") == ANSWER
+
+
+def test_text_for_processes_and_threads(tmp_path):
+    made = plain()
+    for event in made.events:
+        event["pid"], event["tid"] = f"GPU {event['pid']}", f"stream {event['tid']}"
+    assert made.times(tmp_path) == ANSWER
+
+
+def test_the_profiler_of_before_kineto_has_no_categories(tmp_path):
+    events = [
+        {"ph": "X", "name": "mm", "ts": 0, "dur": 100, "tid": 1, "pid": "CPU functions", "args": {}},
+        {"ph": "X", "name": "gemm", "ts": 40, "dur": 30, "tid": 1, "pid": "CUDA functions", "args": {}},
+    ]
+    assert times_of(write(tmp_path, json.dumps(events))) == {
+        "wall": 100,
+        "busy": 30,
+        "compute": 30,
+        "idle": 70,
+        "launching": 70,
+    }
+
+
+def test_ascend_names_its_processes_and_writes_times_as_text(tmp_path):
+    def event(pid, name, start, stop):
+        return {
+            "ph": "X",
+            "name": name,
+            "pid": pid,
+            "tid": 2,
+            "ts": f"{1700000000000000 + start}.000",
+            "dur": stop - start,
+        }
+
+    def process(pid, name):
+        return {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}}
+
+    events = [event(1, "aten::mm", 0, 100), event(3, "MatMulV2", 10, 40), event(3, "EVENT_WAIT", 40, 90)]
+    events += [event(4, "hcom_allReduce__1", 30, 60), event(5, "Free", 60, 100), event(2, "launch", 0, 5)]
+    names = ["Python", "CANN", "Ascend Hardware", "Communication", "Overlap Analysis"]
+    events += [process(pid, name) for pid, name in enumerate(names, 1)]
+    times = times_of(write(tmp_path, json.dumps(events)))
+    assert (times["busy"], times["compute"], times["overlap"], times["exposed_comm"]) == (50, 30, 10, 20)
+
+
+def test_what_the_file_says_of_itself_before_or_behind_the_events(tmp_path):
+    made = plain()
+    text = json.dumps({"baseTimeNanoseconds": 1712000000000000000, **made.content(), "distributedInfo": {"rank": 3}})
+    trace = read_trace(write(tmp_path, text))
+    assert trace.base_ns == 1712000000000000000
+    assert analyse([trace]).ranks[0].rank == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"hello", "is not a Chrome trace: it begins with 'hello'"),
+        (b'{"schema": "1.0", "nodes": []}', 'no "traceEvents"'),
+        (b"PK\x03\x04rest", "a zip archive: unpack it first"),
+        (b"\x28\xb5\x2f\xfdrest", "unzstd"),
+        ("[]".encode("utf-16"), "UTF-16"),
+    ],
+)
+def test_what_is_no_trace_is_refused_by_name(tmp_path, content, words):
+    with pytest.raises(StokerError, match=words) as caught:
+        read_trace(write(tmp_path, content))
+    assert "trace.json" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+        "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclWorkElem)",
+        "void deep_ep::internode::dispatch<false, 8, false, 12288, 24>(int4*, float*)",
+        "void deep_ep::intranode::combine<__nv_bfloat16, 8, 768>(...)",
+        "void deep_ep::internode_ll::dispatch<true, 3, 10, 7168>(void*)",
+        "void nvshmemi_device_barrier_on_stream",
+        "mori::moe::EpDispatchIntraNodeKernel",
+        "void moeA2ADispatchKernel<8>",
+        "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>",
+        "two_shot_all_reduce_kernel",
+        "multimem_all_reduce_kernel",
+        "rcclGenericKernel",
+    ],
+)
+def test_kernels_that_communicate(name):
+    assert device_kind(name, EventKind.KERNEL) is EventKind.COLLECTIVE
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "void at::native::vectorized_elementwise_kernel<4, at::native::BinaryFunctor>",
+        "flash_fwd_splitkv_combine_kernel",
+        "void at::native::(anonymous namespace)::CatArrayBatchedCopy<float>",
+        "void deep_ep::layout::get_dispatch_layout<256>",
+        "broadcast_gradient_kernel",
+        "dispatch_segment_gemm",
+    ],
+)
+def test_kernels_that_compute(name):
+    assert device_kind(name, EventKind.KERNEL) is EventKind.KERNEL
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", EventKind.HOST_OP),
+        ("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", EventKind.ANNOTATION),
+        ("torch/utils/data/dataloader.py(701): __next__", EventKind.PYTHON),
+        ("[pl][profile][_TrainingEpochLoop].train_dataloader_next", EventKind.ANNOTATION),
+        ("## data_load ##", EventKind.ANNOTATION),
+        ("next_batch", EventKind.ANNOTATION),
+        ("stoker.wait", EventKind.ANNOTATION),
+        ("stoker: wait", EventKind.ANNOTATION),
+    ],
+)
+def test_names_of_waits_for_data(name, kind):
+    assert what_is(name, kind) & Is.DATA_WAIT
+
+
+@pytest.mark.parametrize(
+    "name", ["## wait_for_batch ##", "## wait_sparse_data_dist ##", "forward", "copy_batch_to_gpu"]
+)
+def test_names_of_other_things(name):
+    assert not what_is(name, EventKind.ANNOTATION) & Is.DATA_WAIT
+
+
+@pytest.mark.parametrize(
+    "category", ["gpu_user_annotation", "Trace", "overhead", "cuda_sync", "fwdbwd", "mtia_counters"]
+)
+def test_categories_that_are_neither_host_nor_device_work(category):
+    assert event_kind(category) is EventKind.IGNORED

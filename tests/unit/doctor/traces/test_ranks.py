@@ -1,0 +1,232 @@
+"""Several ranks: who makes the others wait, what a pipeline's schedule explains, what is said of it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.unit.doctor.traces.made import Made, rank_of
+
+from stoker.doctor.traces import Schedule, analyse, as_json, read_trace, verdict_of
+from stoker.doctor.traces.pipeline import take_bubble
+from stoker.doctor.traces.times import Times
+
+NUM_STEPS = 5
+
+
+def rank(tmp_path, number, *, late=0, wait=0, clock=0, begin=600, end=900, world_size=2, base=None, **nccl):
+    """Write a rank whose collectives begin `late` and end together, on a clock of its own."""
+    made = Made()
+    for step in range(NUM_STEPS):
+        at = 1000 * step + clock
+        made.step(step, at, at + 1000)
+        if wait:
+            made.wait(at, at + wait)
+        made.launched("cudaLaunchKernel", at + wait, at + 100 + wait, at + 500 + wait)
+        made.launched(
+            "cudaLaunchKernel", at + wait + 10, at + begin + late, at + end, name="ncclDevKernel_AllReduce(x)", **nccl
+        )
+    header = rank_of(number, world_size) | ({} if base is None else {"baseTimeNanoseconds": base})
+    return read_trace(made.write(tmp_path / f"{number}.json", **header))
+
+
+def test_the_rank_whose_collectives_start_last_makes_the_others_wait(tmp_path):
+    result = analyse([rank(tmp_path, 0), rank(tmp_path, 1, late=200), rank(tmp_path, 2)])
+    assert result.straggler.rank == 1
+    assert result.waits.num_matched == NUM_STEPS
+    assert result.waits.waited == (200_000 * NUM_STEPS, 0, 200_000 * NUM_STEPS)
+    assert result.waits.imposed == (0, 400_000 * NUM_STEPS, 0)
+    assert verdict_of(result).startswith("Rank 1 makes the others wait, 200 µs a step each")
+
+
+def test_what_makes_it_late_is_named(tmp_path):
+    result = analyse([rank(tmp_path, 0), rank(tmp_path, 1, late=200, wait=200)])
+    assert "it waits for data 200 µs a step longer than the others" in verdict_of(result)
+
+
+def test_nobody_is_blamed_for_jitter(tmp_path):
+    assert analyse([rank(tmp_path, 0), rank(tmp_path, 1, late=1)]).straggler is None
+
+
+def test_nobody_is_blamed_where_they_take_turns(tmp_path):
+    traces = []
+    for number in (0, 1):
+        made = Made()
+        for step in range(6):
+            at, late = 1000 * step, 200 * (step % 2 == number)
+            made.step(step, at, at + 1000).nccl(at + 500 + late, at + 900)
+        traces.append(read_trace(made.write(tmp_path / f"{number}.json", **rank_of(number))))
+    result = analyse(traces)
+    assert result.straggler is None
+    assert result.waits.imposed == (600_000, 600_000)
+
+
+def test_clocks_that_are_apart_are_laid_over_each_other(tmp_path):
+    """Rank 1 begins 200 later, but its clock is 5 seconds behind."""
+    result = analyse([rank(tmp_path, 0), rank(tmp_path, 1, late=200, clock=-5_000_000)])
+    assert result.waits.is_aligned
+    assert result.straggler.rank == 1
+    assert result.waits.imposed == (0, 200_000 * NUM_STEPS)
+
+
+def test_clocks_that_are_a_little_apart_do_not_blame_the_wrong_rank(tmp_path):
+    """Rank 1 begins 200 later on a clock that is 250 behind: by the clocks, rank 0 would be the last."""
+    result = analyse([rank(tmp_path, 0), rank(tmp_path, 1, late=200, clock=-250)])
+    assert result.straggler.rank == 1
+
+
+def test_base_times_count(tmp_path):
+    result = analyse([rank(tmp_path, 0, base=1_000_000_000), rank(tmp_path, 1, late=200, clock=1_000_000, base=0)])
+    assert result.straggler.rank == 1
+    assert not result.waits.is_aligned
+
+
+def test_collectives_are_matched_by_sequence_number_where_the_file_has_it(tmp_path):
+    """Rank 1 lacks the first collective: counted by place, each would be matched with its neighbour."""
+    traces = []
+    for number in (0, 1):
+        made = Made()
+        for step in range(5):
+            at = 1000 * step + 200 * number
+            if step or not number:
+                made.nccl(at, 1000 * step + 900, **{"Seq": step, "Process Group Name": "0"})
+        traces.append(read_trace(made.write(tmp_path / f"{number}.json", **rank_of(number))))
+    result = analyse(traces)
+    assert result.waits.num_matched == 4
+    assert result.straggler.rank == 1
+
+
+def test_sending_to_a_neighbour_is_not_a_collective(tmp_path):
+    traces = []
+    for number in (0, 1):
+        made = Made().step(0, 0, 1000)
+        args = {"Collective name": "send", "Process Group Name": "pp"}
+        made.nccl(300 * number, 900, "ncclDevKernel_SendRecv(x)", **args)
+        traces.append(read_trace(made.write(tmp_path / f"{number}.json", **rank_of(number))))
+    assert analyse(traces).waits.num_matched == 0
+
+
+def test_ranks_are_told_by_the_file_then_by_its_name_then_by_their_order(tmp_path):
+    made = Made().kernel(0, 1)
+    paths = [made.write(tmp_path / name) for name in ("run_rank-3.json", "run_rank-1.json")]
+    assert [rank.rank for rank in analyse([read_trace(path) for path in paths]).ranks] == [1, 3]
+    others = [made.write(tmp_path / name) for name in ("b.json", "a.json")]
+    assert [rank.rank for rank in analyse([read_trace(path) for path in others]).ranks] == [0, 1]
+
+
+def test_shares_of_all_ranks_are_of_all_their_time(tmp_path):
+    one = Made().host("aten::mm", 0, 100).kernel(0, 100)
+    two = Made().host("aten::mm", 0, 300).kernel(0, 100)
+    traces = [read_trace(made.write(tmp_path / f"rank{i}.json")) for i, made in enumerate((one, two))]
+    found = as_json(analyse(traces))
+    assert (found["busy_share"], found["idle_share"]) == (0.5, 0.5)
+    assert [entry["busy_share"] for entry in found["ranks"]] == [1.0, 1 / 3]
+
+
+@pytest.mark.parametrize(
+    ("name", "stages", "microbatches", "virtual", "share"),
+    [
+        ("gpipe", 4, 4, 1, 3 / 7),
+        ("1f1b", 4, 8, 1, 3 / 11),
+        ("1f1b", 1, 8, 1, 0),
+        ("interleaved", 4, 8, 2, 3 / 19),
+    ],
+)
+def test_bubbles_of_schedules(name, stages, microbatches, virtual, share):
+    schedule = Schedule(name=name, num_stages=stages, num_microbatches=microbatches, num_virtual=virtual)
+    assert schedule.bubble_share == share
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"name": "zigzag"}, "not one of gpipe, 1f1b, interleaved"),
+        ({"num_stages": 0}, "at least one stage"),
+        ({"name": "interleaved"}, "two or more parts"),
+        ({"name": "interleaved", "num_virtual": 2, "num_microbatches": 6}, "multiple of the stages"),
+        ({"num_virtual": 2}, "make an interleaved schedule"),
+    ],
+)
+def test_schedules_that_cannot_be(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        Schedule(**{"name": "1f1b", "num_stages": 4, "num_microbatches": 8, **arguments})
+
+
+def test_a_bubble_is_taken_from_idle_time_without_a_better_reason_and_never_below_zero():
+    schedule = Schedule(name="1f1b", num_stages=2, num_microbatches=1)  # half of the time
+    times = Times(
+        wall=1000,
+        busy=400,
+        idle=600,
+        compute=100,
+        exposed_comm=300,
+        waiting_for_data=300,
+        launching=200,
+        unattributed=100,
+    )
+    left, bubble = take_bubble(times, schedule)
+    assert (left.unattributed, left.launching, left.waiting_for_data, left.pipeline_bubble) == (0, 0, 300, 300)
+    assert (bubble.expected, bubble.in_idle, bubble.in_exposed_comm) == (500, 300, 200)
+    assert (left.idle, left.busy, left.wall) == (600, 400, 1000)
+
+
+JSON_FIELDS = {
+    "verdict",
+    "busy_share",
+    "idle_share",
+    "data_wait_share",
+    "comm_compute_overlap_share",
+    "exposed_comm_share",
+    "unattributed_share",
+    "step_us",
+    "best_case_step_us",
+    "pageable_copies",
+}
+
+
+def test_json_has_its_fields_for_the_whole_and_for_each_rank(tmp_path):
+    found = json.loads(json.dumps(as_json(analyse([rank(tmp_path, 0), rank(tmp_path, 1)]))))
+    assert found.keys() >= JSON_FIELDS
+    for entry in found["ranks"]:
+        assert entry.keys() >= JSON_FIELDS - {"verdict"}
+        assert entry["step_us"] == 1000
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (Made().kernel(0, 98).host("aten::mm", 0, 100), "busy 98 % of the time"),
+        (Made().kernel(0, 40).wait(40, 100), "60 % waiting for data"),
+        (Made().kernel(0, 40).host("aten::mm", 0, 100), "60 % while the host is busy launching work"),
+        (Made().step(0, 0, 100).kernel(0, 40), "60 % for a reason that no event in the trace explains"),
+        (Made().nccl(0, 80).kernel(80, 100), "does nothing but communicate 80 % of the time"),
+        (Made().host("aten::mm", 0, 100), "CPU only: no device did anything"),
+        (Made().wait(0, 100), "waited for data 100 % of the time"),
+        (Made(), "there are no events"),
+    ],
+)
+def test_the_verdict_says_what_it_is(tmp_path, made, words):
+    assert words in verdict_of(made.analyse(tmp_path))
+
+
+def test_clocks_that_are_apart_are_laid_over_each_other_though_nobody_is_late(tmp_path):
+    result = analyse([rank(tmp_path, 0), rank(tmp_path, 1, clock=-5_000_000)])
+    assert result.waits.is_aligned
+    assert result.waits.num_matched == NUM_STEPS
+    assert result.waits.imposed == (0, 0)
+
+
+def test_a_collective_belongs_to_the_step_that_launched_it(tmp_path):
+    """Rank 1's device runs so far behind that each collective ends in the step after."""
+    traces = []
+    for number in (0, 1):
+        made = Made()
+        for step in range(5):
+            at = 1000 * step
+            made.step(step, at, at + 1000)
+            begin, end = (950, 1150) if number == 0 else (1050, 1150)
+            made.launched("cudaLaunchKernel", at + 10, at + begin, at + end, name="ncclDevKernel_AllReduce(x)")
+        traces.append(read_trace(made.write(tmp_path / f"{number}.json", **rank_of(number))))
+    result = analyse(traces)
+    assert result.waits.num_matched == 5
+    assert result.waits.imposed == (0, 5 * 100_000)

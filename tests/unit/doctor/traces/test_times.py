@@ -1,0 +1,192 @@
+"""Where the time went, on traces with known answers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.unit.doctor.traces.made import AUTOGRAD, Made
+
+from stoker.doctor.traces.spans import union
+
+
+def test_streams_that_overlap_are_busy_once(tmp_path):
+    made = Made().host("aten::mm", 0, 100).kernel(10, 40, stream=7).kernel(20, 60, stream=8).kernel(25, 30, stream=9)
+    assert made.times(tmp_path) == {"wall": 100, "busy": 50, "compute": 50, "idle": 50, "launching": 50}
+
+
+def test_copies_and_fills_keep_the_device_busy(tmp_path):
+    made = Made().host("aten::mm", 0, 100).copy(10, 20, "DtoD (Device -> Device)").kernel(15, 30)
+    made.kernel(40, 45, "Memset (Device)", cat="gpu_memset")
+    times = made.times(tmp_path)
+    assert (times["busy"], times["compute"], times["exposed_copy"]) == (25, 15, 10)
+
+
+def test_communication_is_hidden_by_computation_only(tmp_path):
+    made = Made().host("aten::mm", 0, 100).kernel(0, 30).nccl(20, 60).copy(50, 70, stream=9)
+    assert made.times(tmp_path) == {
+        "wall": 100,
+        "busy": 70,
+        "idle": 30,
+        "compute": 30,
+        "communication": 40,
+        "overlap": 10,
+        "exposed_comm": 30,
+        "exposed_copy": 10,
+        "launching": 30,
+    }
+
+
+def test_idle_time_is_split_by_what_the_launching_thread_did(tmp_path):
+    made = Made().step(0, 0, 1000)
+    made.wait(0, 200)
+    made.host("collate_fn", 50, 80, cat="user_annotation")
+    made.call("cudaMemcpyAsync", 200, 300, correlation=77).copy(280, 300, correlation=77, bytes=4096)
+    made.host("aten::mm", 300, 400).launched("cudaLaunchKernel", 390, 400, 600)
+    made.call("cudaStreamSynchronize", 500, 700)
+    made.host("aten::item", 700, 750)
+    made.kernel(990, 1000)
+    assert made.times(tmp_path) == {
+        "wall": 1000,
+        "busy": 230,
+        "compute": 210,
+        "exposed_copy": 20,
+        "idle": 770,
+        "collating": 30,
+        "waiting_for_data": 170,
+        "copying_pageable": 80,
+        "launching": 100,
+        "synchronising": 150,
+        "unattributed": 240,
+    }
+
+
+def test_operators_inside_a_wait_belong_to_the_wait(tmp_path):
+    made = Made().wait(0, 100, "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__").kernel(100, 110)
+    made.host("aten::stack", 20, 60).call("cudaStreamSynchronize", 70, 80)
+    assert made.times(tmp_path)["waiting_for_data"] == 100
+
+
+def test_a_wait_while_the_device_works_is_no_idle_time(tmp_path):
+    times = Made().wait(0, 100).kernel(0, 100).times(tmp_path)
+    assert times == {"wall": 100, "busy": 100, "compute": 100}
+
+
+def test_the_autograd_thread_speaks_where_the_main_thread_is_silent(tmp_path):
+    made = Made().step(0, 0, 100).host("aten::mm", 0, 10).kernel(95, 100, correlation=5)
+    made.host("MmBackward0", 20, 60, tid=AUTOGRAD).call("cudaLaunchKernel", 50, 55, tid=AUTOGRAD, correlation=5)
+    times = made.times(tmp_path)
+    assert (times["launching"], times["unattributed"]) == (50, 45)
+
+
+def test_a_loaders_thread_that_waits_is_no_reason(tmp_path):
+    made = Made().step(0, 0, 100).launched("cudaLaunchKernel", 0, 90, 100)
+    made.host("enumerate(DataLoader)#x", 10, 80, tid=7, cat="user_annotation")
+    made.launched("cudaMemcpyAsync", 80, 85, 90, tid=7, cat="gpu_memcpy", name="Memcpy HtoD (Pinned -> Device)")
+    times = made.times(tmp_path)
+    assert "waiting_for_data" not in times
+    assert times["unattributed"] == 100 - 15 - 2
+
+
+def test_nothing_explains_python_of_ones_own(tmp_path):
+    made = Made().step(0, 0, 100).host("my loop", 0, 90, cat="user_annotation").kernel(90, 100)
+    assert made.times(tmp_path)["unattributed"] == 90
+
+
+def test_a_fetch_of_a_result_is_synchronising_not_a_pageable_copy(tmp_path):
+    made = Made().step(0, 0, 100).call("cudaMemcpyAsync", 10, 50, correlation=3)
+    made.copy(48, 50, "DtoH (Device -> Pageable)", correlation=3)
+    result = made.analyse(tmp_path)
+    assert result.ranks[0].times.synchronising == 38_000
+    assert result.ranks[0].measured.num_pageable == 0
+
+
+def test_a_pageable_copy_without_a_correlation_belongs_to_the_call_it_began_in(tmp_path):
+    made = Made().step(0, 0, 100).call("cudaMemcpyAsync", 10, 50).copy(45, 55)
+    assert made.times(tmp_path)["copying_pageable"] == 35
+
+
+def test_pageable_copies_are_counted_with_their_bytes(tmp_path):
+    made = Made().step(0, 0, 100)
+    for start in (10, 30):
+        made.copy(start, start + 5, bytes=1000)
+    made.copy(50, 55, "HtoD (Pinned -> Device)", bytes=77)
+    measured = made.analyse(tmp_path).ranks[0].measured
+    assert (measured.num_pageable, measured.pageable_bytes) == (2, 2000)
+
+
+def test_work_that_straddles_a_step_is_cut_at_its_border(tmp_path):
+    made = Made().step(1, 0, 100).step(2, 100, 200).step(3, 200, 300)
+    made.kernel(50, 250).wait(0, 50).wait(260, 280)
+    steps = made.analyse(tmp_path).ranks[0].measured.steps
+    assert [step.times.busy for step in steps] == [50_000, 100_000, 50_000]
+    assert [step.times.waiting_for_data for step in steps] == [50_000, 0, 20_000]
+    assert all(step.times.busy + step.times.idle == step.times.wall == 100_000 for step in steps)
+
+
+def test_medians_leave_the_first_and_the_last_step_out(tmp_path):
+    made = Made()
+    for number, (start, stop) in enumerate([(0, 900), (900, 1000), (1000, 1110), (1110, 1230), (1230, 5000)]):
+        made.step(number, start, stop).kernel(start, start + 10)
+    result = made.analyse(tmp_path)
+    assert result.step_ns == 110_000
+
+
+@pytest.mark.parametrize(("num", "kept"), [(1, [0]), (2, [0, 1]), (3, [1])])
+def test_with_two_steps_or_one_all_are_kept_and_it_says_so(tmp_path, num, kept):
+    made = Made().kernel(0, 5)
+    for number in range(num):
+        made.step(number, 10 * number, 10 * number + 10)
+    rank = made.analyse(tmp_path).ranks[0]
+    assert [step.number for step in rank.middle] == kept
+    assert any("fewer than three" in note for note in rank.notes) == (num < 3)
+
+
+def test_the_best_case_takes_the_wait_away(tmp_path):
+    made = Made()
+    for number in range(4):
+        start = 1000 * number
+        made.step(number, start, start + 1000).wait(start, start + 400).kernel(start + 400, start + 1000)
+    result = made.analyse(tmp_path)
+    assert (result.step_ns, result.best_case_step_ns) == (1_000_000, 600_000)
+
+
+def test_the_best_case_is_never_below_computation_and_exposed_communication(tmp_path):
+    """The host waits 900 of 1000, of which the device works 700: without the wait, it still has 800 to do."""
+    made = Made()
+    for number in range(4):
+        start = 1000 * number
+        made.step(number, start, start + 1000).wait(start, start + 900)
+        made.kernel(start + 200, start + 700).nccl(start + 600, start + 1000)
+    assert made.analyse(tmp_path).best_case_step_ns == 800_000
+
+
+def test_several_devices_of_one_process_are_each_looked_at(tmp_path):
+    made = Made().host("aten::mm", 0, 100).kernel(0, 100, device=0).kernel(0, 50, device=1)
+    times = made.times(tmp_path)
+    assert (times["wall"], times["busy"], times["idle"]) == (200, 150, 50)
+
+
+def test_the_window_reaches_to_the_end_of_what_the_last_step_left_on_the_device(tmp_path):
+    made = Made().kernel(-50, -10).step(1, 0, 100).kernel(90, 130).host("later", 100, 500)
+    assert made.times(tmp_path)["wall"] == 130
+
+
+def test_marks_on_the_device_are_no_work(tmp_path):
+    made = Made().host("aten::mm", 0, 100).kernel(0, 10)
+    made.kernel(20, 90, "ProfilerStep#1", cat="gpu_user_annotation").kernel(20, 90, "Stream Sync", cat="cuda_sync")
+    made.kernel(20, 90, "event_wait", cat="mtia_ccp_events")
+    assert made.times(tmp_path)["busy"] == 10
+
+
+def test_two_threads_that_launch_at_once_are_counted_once(tmp_path):
+    made = Made().step(0, 0, 100).host("aten::mm", 0, 50).call("cudaStreamSynchronize", 40, 50)
+    made.host("MmBackward0", 20, 80, tid=AUTOGRAD).launched("cudaLaunchKernel", 30, 95, 100, tid=AUTOGRAD)
+    made.call("cudaStreamSynchronize", 30, 70, tid=AUTOGRAD)
+    times = made.times(tmp_path)
+    assert (times["synchronising"], times["launching"], times["unattributed"]) == (10 + 20, 40 + 10, 15)
+
+
+def test_waits_that_touch_are_one():
+    touching = union(np.array([0, 10, 30], np.int64), np.array([10, 20, 40], np.int64))
+    assert touching.start.tolist() == [0, 30]
+    assert touching.stop.tolist() == [20, 40]

@@ -1,0 +1,264 @@
+"""Rows gathered by native code: the records and lists that were asked for, whatever their sizes, and nothing beside."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.oracles.gather import Chunk, laid_out, lists_of, spec_of, taken
+
+from stoker._native import Rows, Table, copy_lists, distinct, expand
+from stoker.fields.offsets import offsets_of
+from stoker.fields.spec import Spec
+
+WIDTHS = [1, 2, 3, 4, 8, 16, 24, 32, 48, 64, 100, 192, 640, 4160]
+KINDS = [("u1", ()), ("u2", (3,)), ("f4", (2, 3)), ("i8", ()), ("S3", ())]
+
+
+def guarded(num_bytes, shift=0):
+    """Memory that begins so many bytes behind a cache line, and a check that nothing beside it was written to."""
+    memory = np.full(num_bytes + 256, 201, dtype=np.uint8)
+    begin = -memory.ctypes.data % 64 + shift
+
+    def check():
+        assert (memory[:begin] == 201).all()
+        assert (memory[begin + num_bytes :] == 201).all()
+
+    return memory[begin : begin + num_bytes], check
+
+
+def places_in(chunks, num, rng):
+    slot = rng.integers(0, len(chunks), num)
+    return slot, rng.integers(0, [len(chunks[s].records) for s in slot.tolist()] or 1, num)
+
+
+def parts_of(table, slot, row, num_parts):
+    borders = np.linspace(0, len(slot), num_parts + 1).astype(int)
+    return [(table, slot[a:b].copy(), row[a:b].copy()) for a, b in itertools.pairwise(borders)]
+
+
+@given(
+    width=st.sampled_from(WIDTHS),
+    num=st.sampled_from([0, 1, 40, 700, 20_000]),
+    num_parts=st.integers(1, 3),
+    is_placed=st.booleans(),
+    before=st.sampled_from([0, 8, 64]),
+    behind=st.sampled_from([0, 8, 64]),
+    shift=st.sampled_from([0, 8]),
+    seed=st.integers(0, 2**32),
+)
+@settings(max_examples=120, deadline=None)
+def test_records_of_any_width_go_to_their_places(width, num, num_parts, is_placed, before, behind, shift, seed):
+    rng = np.random.default_rng(seed)
+    num = min(num, 3 << 20) if width < 1000 else min(num, 700)  # some are written past the caches
+    chunks = [Chunk(rng.integers(0, 256, (n, width), dtype=np.uint8), {}) for n in rng.integers(1, 300, 3)]
+    table, _ = laid_out(Spec(()), chunks)
+    slot, row = places_in(chunks, num, rng)
+    places = rng.permutation(num) if is_placed else None
+    memory, check = guarded(num * (before + width + behind), shift)
+    out = memory.reshape(num, before + width + behind)
+    out[:] = 77
+    Rows(parts_of(table, slot, row, num_parts), places).take(out, before)
+    expected = np.full_like(out, 77)
+    for s, chunk in enumerate(chunks):
+        mine = slot == s
+        expected[np.flatnonzero(mine) if places is None else places[mine], before : before + width] = chunk.records[
+            row[mine]
+        ]
+    np.testing.assert_array_equal(out, expected)
+    check()
+
+
+@given(
+    kinds=st.lists(st.sampled_from(KINDS), min_size=1, max_size=5),
+    usual=st.sampled_from([0, 3, 30, 70, 900]),
+    longest=st.sampled_from([0, 5_000, 40_000]),  # of eight bytes each, several blocks
+    width=st.sampled_from([0, 0, 4, 64, 640]),
+    num=st.sampled_from([0, 1, 31, 33, 400, 4_000]),
+    num_parts=st.integers(1, 3),
+    is_placed=st.booleans(),
+    shift=st.sampled_from([0, 0, 1]),
+    seed=st.integers(0, 2**32),
+)
+@settings(max_examples=40, deadline=None)
+def test_lists_of_any_length_come_out_whole(kinds, usual, longest, width, num, num_parts, is_placed, shift, seed):
+    """From 1 MiB on they are written past the caches by way of stages, which a long list does not fit in."""
+    rng = np.random.default_rng(seed)
+    spec, chunks = spec_of(kinds), []
+    for num_rows in rng.integers(1, 200, 2):
+        lengths = rng.integers(0, usual, (len(kinds), num_rows), endpoint=True)
+        if longest:
+            is_long = rng.random(lengths.shape) < 0.004
+            lengths[is_long] = rng.integers(longest // 2, longest, is_long.sum())
+        lists = {entry.name: lists_of(entry, one, rng) for entry, one in zip(spec, lengths, strict=True)}
+        chunks.append(Chunk(rng.integers(0, 256, (num_rows, width), dtype=np.uint8), lists))
+    table, groups = laid_out(spec, chunks)
+    slot, row = places_in(chunks, num // 20 if usual == 900 else num, rng)
+    num = len(slot)
+    places = rng.permutation(num) if is_placed else None
+    order = np.arange(num) if places is None else np.argsort(places)
+    expected = taken(chunks, slot[order], row[order])
+    (group,) = groups
+
+    def check(out, offsets, found, values):
+        for f, entry in enumerate(group):
+            lists = b"".join(of_row[entry.name] for _, of_row in expected)
+            assert values[found.begins[f] :][: len(lists)].tobytes() == lists
+            lengths = [len(of_row[entry.name]) // entry.value_bytes for _, of_row in expected]
+            np.testing.assert_array_equal(offsets[f], offsets_of(np.array(lengths, dtype=np.int64)))
+        assert out.tobytes() == b"".join(record for record, _ in expected)
+
+    rows = Rows(parts_of(table, slot, row, num_parts), places)
+    out, offsets = np.zeros((num, width), dtype=np.uint8), np.empty((len(group), num + 1), dtype=np.int64)
+    found = rows.take_with_lists(out, 0, 0, offsets, np.empty(0, dtype=np.uint8))
+    values, check_beside = guarded(found.num_bytes, shift)
+    found.copy(values)
+    check(out, offsets, found, values)
+    check_beside()
+    out[:], offsets[:] = 0, 0
+    values, check_beside = guarded(found.num_bytes, shift)
+    found = rows.take_with_lists(out, 0, 0, offsets, values)
+    check(out, offsets, found, values)
+    check_beside()
+    chosen = [f for f in range(len(group)) if f % 2 == 0]
+    found = rows.find(0, offsets)
+    found.choose(chosen)
+    values = np.empty(found.num_bytes, dtype=np.uint8)
+    found.copy(values)
+    for f in chosen:
+        lists = b"".join(of_row[group[f].name] for _, of_row in expected)
+        assert values[found.begins[f] :][: len(lists)].tobytes() == lists
+
+
+@given(
+    lengths=st.lists(
+        st.lists(st.lists(st.integers(0, 9), max_size=5), min_size=1, max_size=20), min_size=1, max_size=4
+    ),
+    num=st.sampled_from([0, 1, 40]),
+    is_placed=st.booleans(),
+    seed=st.integers(0, 2**32),
+)
+def test_lists_of_lists_come_out_whole(lengths, num, is_placed, seed):
+    rng = np.random.default_rng(seed)
+    parts, begins, values = [], [], []
+    for chunk in lengths:
+        inner = offsets_of(np.array([n for row in chunk for n in row], dtype=np.int64))
+        outer = offsets_of(np.array([len(row) for row in chunk], dtype=np.int64))
+        values.append(rng.integers(0, 2**60, int(inner[-1]) + 8))
+        arrays = [outer, inner, values[-1]]
+        begins.append([8 * (sum(map(len, parts)) + sum(map(len, arrays[:i]))) for i in range(3)])
+        parts += arrays
+    table = Table(np.concatenate(parts).view(np.uint8), np.array(begins, dtype=np.int64), 0)
+    table.add_field(8, is_nested=True)
+    slot = rng.integers(0, len(lengths), num)
+    row = np.array([rng.integers(0, len(lengths[s])) for s in slot.tolist()], dtype=np.int64)
+    places = rng.permutation(num) if is_placed else None
+    order = np.arange(num) if places is None else np.argsort(places)
+    offsets = np.empty((1, num + 1), dtype=np.int64)
+    found = Rows([(table, slot, row)], places).find(0, offsets)
+    asked = [lengths[s][r] for s, r in zip(slot[order], row[order], strict=True)]
+    assert np.diff(offsets[0]).tolist() == [len(lists) for lists in asked]
+    inner = np.empty(int(offsets[0, -1]) + 1, dtype=np.int64)
+    found.descend(inner)
+    assert np.diff(inner).tolist() == [n for lists in asked for n in lists]
+    out = np.empty(found.num_bytes, dtype=np.uint8)
+    found.copy(out)
+    expected = []
+    for s, r in zip(slot[order].tolist(), row[order].tolist(), strict=True):
+        begin = sum(sum(lists) for lists in lengths[s][:r])
+        expected += values[s][begin : begin + sum(lengths[s][r])].tolist()
+    assert out[: 8 * len(expected)].view(np.int64).tolist() == expected
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    value_bytes=st.sampled_from([1, 2, 3, 4, 8, 24]),
+    mix=st.sampled_from([(0, 300), (0, 1_200), (500, 1_200), (510, 514), (0, 30_000), (4_000, 4_200)]),
+    shift=st.sampled_from([0, 8]),
+)
+@settings(max_examples=40, deadline=None)
+def test_lists_that_are_copied_exactly_go_past_the_caches_whole(seed, value_bytes, mix, shift):
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(*mix, 500, endpoint=True) // value_bytes
+    lengths[rng.integers(0, 500, 20)] = rng.integers(0, 9_000 // value_bytes, 20)
+    lengths[rng.integers(0, 500, 20)] = 0
+    ends = np.cumsum(lengths)
+    memory = rng.integers(0, 256, int(ends[-1]) * value_bytes, dtype=np.uint8)
+    index = rng.integers(0, 500, int(1.2 * (1 << 20) / (float(lengths.mean()) * value_bytes)) + 1)
+    starts, offsets = (ends - lengths)[index], offsets_of(lengths[index])
+    out, check = guarded(int(offsets[-1]) * value_bytes, shift)
+    copy_lists(memory, starts, value_bytes, offsets, out)
+    values = memory.reshape(-1, value_bytes)
+    expected = np.concatenate([values[a : a + n] for a, n in zip(starts, lengths[index], strict=True)])
+    np.testing.assert_array_equal(out, expected.reshape(-1))
+    check()
+
+
+@given(units=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 1 << 40), st.integers(0, 5))))
+def test_the_rows_of_units_are_those_that_lie_side_by_side_from_their_first_on(units):
+    slot, first, counts = np.array(units, dtype=np.int64).reshape(-1, 3).T.copy()
+    found = np.empty((2, int(counts.sum())), dtype=np.int64)
+    expand(slot, first, offsets_of(counts), *found)
+    assert list(zip(*found.tolist(), strict=True)) == [(s, f + i) for s, f, num in units for i in range(num)]
+
+
+def batches_of(num, seed):
+    """Sizes of batches that hold so many samples together, some of them none."""
+    rng = np.random.default_rng(seed)
+    borders = np.sort(rng.integers(0, num + 1, rng.integers(0, 5)))
+    return np.diff(np.concatenate([[0], borders, [num]]))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.one_of(st.integers(0, 20), st.integers(0, 2**32 - 1))), max_size=80),
+    st.integers(0, 99),
+)
+def test_distinct_rows_of_batches_come_in_their_order_with_the_place_of_each(rows, seed):
+    sizes = batches_of(len(rows), seed)
+    slot, row = np.array(rows, dtype=np.int64).reshape(-1, 2).T.copy()
+    found = np.empty((2, len(rows)), dtype=np.int64)
+    number, counts = np.empty(len(rows), dtype=np.int32), np.empty(len(sizes), dtype=np.int64)
+    num = distinct(slot, row, sizes, *found, number, counts)
+    begin = at = 0
+    for size, count in zip(sizes.tolist(), counts.tolist(), strict=True):
+        different = list(zip(*found[:, at : at + count].tolist(), strict=True))
+        assert different == list(dict.fromkeys(rows[begin : begin + size]))
+        assert [different[i] for i in number[begin : begin + size].tolist()] == rows[begin : begin + size]
+        begin, at = begin + size, at + count
+    assert (begin, at) == (len(rows), num)
+
+
+@pytest.mark.parametrize("width", [4, 8, 64, 320])
+@pytest.mark.parametrize("num", [0, 1, 60, 5_000])
+def test_what_records_share_is_read_with_or_without_them(width, num):
+    rng = np.random.default_rng(num)
+    chunks = [Chunk(rng.integers(0, 256, (n, width), dtype=np.uint8), {}) for n in (30, 7)]
+    table, _ = laid_out(Spec(()), chunks)
+    slot, row = places_in(chunks, num, rng)
+    offset = int(rng.integers(0, width // 4)) * 4
+    expected = [int(chunks[s].records[r, offset : offset + 4].view("<u4")[0]) for s, r in zip(slot, row, strict=True)]
+    rows, runs, out = Rows([(table, slot, row)]), np.empty(num, np.int64), np.empty((num, width), np.uint8)
+    rows.runs(offset, runs)
+    assert runs.tolist() == expected
+    runs[:] = -1
+    rows.take_with_runs(out, offset, runs)
+    assert runs.tolist() == expected
+    assert out.tobytes() == b"".join(record for record, _ in taken(chunks, slot, row))
+
+
+def test_wrong_arrays_are_refused():
+    table = Table(np.zeros(64, dtype=np.uint8), np.zeros((1, 1), dtype=np.int64), 8)
+    with pytest.raises(ValueError, match="no column"):
+        table.add_field(8, is_nested=False)
+    one = np.zeros(1, dtype=np.int64)
+    with pytest.raises(ValueError, match="a slot for each row"):
+        Rows([(table, one, np.zeros(2, dtype=np.int64))])
+    with pytest.raises(ValueError, match="a place for each row"):
+        Rows([(table, one, one)], np.zeros(2, dtype=np.int64))
+    with pytest.raises(ValueError, match="wider than their room"):
+        Rows([(table, one, one)]).take(np.zeros((1, 8), dtype=np.uint8), 1)
+    with pytest.raises(ValueError, match="no room for all records"):
+        Rows([(table, one, one)]).take(np.zeros((0, 8), dtype=np.uint8), 0)
+    with pytest.raises(TypeError, match="contiguous arrays of int64"):
+        Rows([(table, one.astype(np.int32), one)])

@@ -1,0 +1,119 @@
+"""How many threads build from a local disk, and how often who opens a window waits for them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from stoker import Dataset, Field, Loader
+from stoker.doctor.fill import fill_cache
+from stoker.doctor.sampled import SampledDataset
+from stoker.loader import open_dataset as feed_dataset
+from stoker.loader.fill import Filler
+from stoker.loader.open_datasets import open_datasets
+from stoker.metrics.stages import ignore_stage
+
+NUM_THREADS = 4
+
+
+@pytest.fixture(autouse=True)
+def cores(monkeypatch):
+    monkeypatch.setattr(feed_dataset, "num_cores", lambda: NUM_THREADS)
+
+
+def folder_of(path, *, num_files, num_rows, width=1):
+    path.mkdir()
+    rng = np.random.default_rng(0)
+    for i in range(num_files):
+        columns = {f"x{k}": rng.random(num_rows) for k in range(width)}
+        pq.write_table(
+            pa.table({"id": np.arange(i * num_rows, (i + 1) * num_rows), **columns}), path / f"{i:03}.parquet"
+        )
+    return str(path)
+
+
+def crew_size(dataset, cache, *, transform_in="threads"):
+    opened = open_datasets(
+        dataset,
+        cache=cache,
+        limit_bytes=None,
+        num_threads=NUM_THREADS,
+        transform_in=transform_in,
+        on_stage=ignore_stage,
+    )
+    try:
+        return opened.pool(NUM_THREADS).size
+    finally:
+        opened.close()
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "size"),
+    [
+        (1_000, 1),  # 16 kB: nothing but Python
+        (40_000, 2),  # 0.6 MB
+        (150_000, NUM_THREADS),  # 2.4 MB
+        (600_000, NUM_THREADS + 1),  # 9.6 MB: and one that publishes
+    ],
+)
+def test_small_chunks_are_built_by_few_threads(tmp_path, num_rows, size):
+    dataset = Dataset(folder_of(tmp_path / "lake", num_files=2, num_rows=num_rows))
+    assert crew_size(dataset, tmp_path / "cache") == size
+
+
+def test_with_a_core_left_one_more_publishes_chunks_of_any_size(tmp_path, monkeypatch):
+    monkeypatch.setattr(feed_dataset, "num_cores", lambda: NUM_THREADS + 1)
+    dataset = Dataset(folder_of(tmp_path / "lake", num_files=2, num_rows=150_000))
+    assert crew_size(dataset, tmp_path / "cache") == NUM_THREADS + 1
+
+
+def test_a_transform_is_run_by_as_many_threads_as_may(tmp_path):
+    source = folder_of(tmp_path / "lake", num_files=2, num_rows=100)
+    dataset = Dataset(source, transform=lambda table: table, transform_version="1")
+    assert crew_size(dataset, tmp_path / "cache") == NUM_THREADS
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"filters": [("id", "<", 100)]},
+        {"columns": ["id"], "filters": [("x0", "<", 0.0001)]},
+        {"fields": {f"x{k}": Field("float16") for k in range(8)}},
+    ],
+    ids=["filter", "filter of another column", "narrower"],
+)
+def test_what_is_read_for_a_chunk_counts_where_it_is_more_than_the_chunk(tmp_path, options):
+    dataset = Dataset(folder_of(tmp_path / "lake", num_files=2, num_rows=30_000, width=8), **options)
+    assert crew_size(dataset, tmp_path / "cache") == NUM_THREADS
+
+
+def test_a_sample_of_a_data_set_is_built_by_as_many_threads_as_all_of_it(tmp_path):
+    catalogue = Dataset(folder_of(tmp_path / "lake", num_files=100, num_rows=1_000)).open()
+    sample = SampledDataset(catalogue, [catalogue.unit(3)], num_times=2)
+    assert crew_size(sample, tmp_path / "cache") == 1
+
+
+@pytest.mark.parametrize(("num_rows", "worth"), [(1_000, 1), (40_000, 2), (150_000, 6)])
+def test_the_doctor_knows_how_many_threads_chunks_leave_work_for(tmp_path, num_rows, worth):
+    dataset = Dataset(folder_of(tmp_path / "lake", num_files=2, num_rows=num_rows))
+    assert fill_cache(dataset, tmp_path / "cache", num_threads=2).builders_worth == worth
+    transformed = Dataset(str(tmp_path / "lake"), transform=lambda table: table, transform_version="1")
+    assert fill_cache(transformed, tmp_path / "other", num_threads=2).builders_worth is None
+
+
+def test_who_opens_a_window_of_many_chunks_waits_for_some_at_a_time(tmp_path, monkeypatch):
+    dataset = Dataset(folder_of(tmp_path / "lake", num_files=200, num_rows=3))
+    waited = []
+    wait = Filler.wait
+
+    def counted(self, chunk):
+        waited.append(chunk)
+        wait(self, chunk)
+
+    monkeypatch.setattr(Filler, "wait", counted)
+    with Loader(dataset, batch_size=64, shuffle=True, window=200, cache=tmp_path / "cache", num_threads=2) as loader:
+        ids = np.concatenate([batch["id"] for batch in loader])
+    assert sorted(ids.tolist()) == list(range(600))
+    assert 0 < len(waited) <= 30

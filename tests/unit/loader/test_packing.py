@@ -1,0 +1,100 @@
+"""Packed rows: every token at its place, whatever way it is copied."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker._native import fill_places, pack_values
+from stoker.dataset.units.asked import Pack
+from stoker.dataset.units.count import pack_lengths
+from stoker.loader.gather.buffers import plain_buffer
+from stoker.loader.units.expand import Packed
+
+chunk_lengths = st.lists(st.lists(st.integers(0, 30), max_size=12), min_size=1, max_size=4)
+
+
+@given(chunks=chunk_lengths, length=st.integers(1, 12), split=st.booleans(), num_ends=st.integers(0, 1))
+def test_every_token_stands_at_one_place_and_ids_and_positions_say_which(chunks, length, split, num_ends):
+    asked = Pack("t", length=length, split=split, end=9 if num_ends else None)
+    counts = np.array([n for chunk in chunks for n in chunk], dtype=np.int64)
+    index = pack_lengths(asked, counts, np.array([len(chunk) for chunk in chunks], dtype=np.int64))
+    packed = Packed(index, length, split)
+    seen = []
+    for c, num in enumerate(packed.num_units.tolist()):
+        segments = packed.segments(np.full(num, c), np.arange(num))
+        all_ids, all_positions = np.full((2, num, length), -1, dtype=np.int32)
+        fill_places(segments.num, segments.offsets, all_ids, all_positions)
+        for unit, (ids, positions) in enumerate(zip(all_ids.tolist(), all_positions.tolist(), strict=True)):
+            assert ids == sorted(ids, key=lambda i: (i == 0, i)), "padding comes last"
+            first = int(segments.offsets[unit])
+            assert [at for i, at in zip(ids, positions, strict=True) if i] == [
+                at for i in sorted({*ids} - {0}) for at in range(ids.count(i))
+            ]
+            at_first = [0, *segments.first[first:].tolist()]
+            rows = [0, *segments.row[first:].tolist()]
+            tokens = [(rows[i], at_first[i] + at) for i, at in zip(ids, positions, strict=True) if i]
+            assert tokens, "no packed row is empty"
+            seen += [(c, row, at) for row, at in tokens]
+    expected = [
+        (c, row, at) for c, chunk in enumerate(chunks) for row, n in enumerate(chunk) for at in range(n + num_ends)
+    ]
+    assert sorted(seen) == expected
+    if split:  # as they stand, and only the last row of a chunk has room
+        assert seen == expected
+        assert packed.num_units.tolist() == [-(-sum(n + num_ends for n in chunk) // length) for chunk in chunks]
+
+
+@given(
+    rows=st.lists(st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=4), max_size=5),
+    value_bytes=st.sampled_from([0, 1, 2, 3, 4, 8, 12, 70]),
+    room=st.integers(0, 9),
+)
+def test_values_come_first_then_each_segments_end_then_padding(rows, value_bytes, room):
+    rng = np.random.default_rng(0)
+    memory = rng.integers(0, 256, 2000, dtype=np.uint8)
+    num_values = [num for row in rows for num, _ in row]
+    num = [num + is_ended for row in rows for num, is_ended in row]
+    sources = rng.integers(0, 2000 - 5 * value_bytes, len(num))
+    end, pad = np.full((2, value_bytes), [[7], [9]], np.uint8)
+    length = 6 * 4 + room
+    out = np.zeros(len(rows) * length * value_bytes, np.uint8)
+    offsets = np.cumsum([0, *map(len, rows)])
+    places = (memory, sources, np.array(num_values, np.int64))
+    pack_values(np.array(num, np.int64), offsets, length, *places, end, pad, out)
+    values = iter(zip(sources.tolist(), num_values, num, strict=True))
+    for row, found in zip(rows, out.reshape(len(rows), length * value_bytes), strict=True):
+        expected = b""
+        for source, n, tokens in [next(values) for _ in row]:
+            expected += memory[source : source + n * value_bytes].tobytes() + end.tobytes() * (tokens - n)
+        assert found.tobytes() == expected.ljust(length * value_bytes, b"\x09")
+
+
+@pytest.mark.parametrize("length", [64, 1000, 2047])
+@pytest.mark.parametrize("longest", [3, 90, 5000])
+def test_large_batches_which_go_past_the_caches_have_every_token_at_its_place(length, longest):
+    rng = np.random.default_rng(length + longest)
+    counts = rng.integers(0, longest, max(400, 800_000 // longest))
+    index = pack_lengths(Pack("t", length=length), counts, np.array([len(counts)], dtype=np.int64))
+    packed = Packed(index, length, True)
+    num = min(int(packed.num_units[0]), (3 << 20) // (4 * length))
+    assert num * length * 4 > 1 << 20
+    segments = packed.segments(np.zeros(num, dtype=np.int64), rng.permutation(num))
+    ids, positions, copied = (plain_buffer(num * length * 4).view(np.int32).reshape(num, length) for _ in range(3))
+    fill_places(segments.num, segments.offsets, ids, positions)
+    tokens = np.arange(counts.sum(), dtype=np.int32)
+    sources = 4 * (np.concatenate([[0], np.cumsum(counts)])[segments.row] + segments.first)
+    places = (tokens.view(np.uint8), sources, segments.num)
+    pad = np.full(4, 255, np.uint8)
+    pack_values(segments.num, segments.offsets, length, *places, pad, pad, copied.reshape(-1).view(np.uint8))
+    for row in range(num):
+        of_row = slice(segments.offsets[row], segments.offsets[row + 1])
+        begins, nums = sources[of_row] // 4, segments.num[of_row]
+        padding = np.zeros(length - nums.sum(), np.int32)
+        expected = np.concatenate([np.arange(n) for n in nums] + [padding])
+        assert np.array_equal(positions[row], expected)
+        assert np.array_equal(ids[row], np.concatenate([np.repeat(np.arange(len(nums)) + 1, nums), padding]))
+        values = [np.arange(begin, begin + n) for begin, n in zip(begins, nums, strict=True)]
+        assert np.array_equal(copied[row], np.concatenate([*values, padding - 1]))

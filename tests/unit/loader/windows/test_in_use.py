@@ -1,0 +1,501 @@
+import threading
+import time
+from contextlib import closing
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.cache.threads import AdaptivePool
+from stoker.errors import CacheFullError
+from stoker.loader import fill
+from stoker.loader.fill import Filler
+from stoker.loader.windows.in_use import Windows, num_windows_ahead
+
+
+class FakeWindow:
+    def __init__(self, number):
+        self.number = number
+        self.is_closed = False
+        self.is_settled = threading.Event()
+
+    def settle(self, goes_on):
+        assert not self.is_closed
+        self.is_settled.set()
+
+    def close(self):
+        assert not self.is_closed
+        self.is_closed = True
+
+
+def comes_true(condition):
+    """Wait for what another thread does: the one that opens windows enters their pages, and closes none meanwhile."""
+    until_s = time.monotonic() + 10
+    while not condition() and time.monotonic() < until_s:
+        time.sleep(0.001)
+    return condition()
+
+
+@pytest.fixture
+def opened():
+    return []
+
+
+@pytest.fixture
+def windows(opened):
+    def open_window(number):
+        window = FakeWindow(number)
+        opened.append(window)
+        return window
+
+    windows = Windows(open_window=open_window, request=lambda number: None, num_windows=10)
+    yield windows
+    windows.close()
+    assert all(window.is_closed for window in opened)
+
+
+def test_windows_behind_the_steps_are_closed_and_one_ahead_is_opened(windows, opened):
+    for number in range(10):
+        with windows.use(number) as window:
+            assert window.number == number
+            assert not window.is_closed
+        windows.pass_by(number)
+    with windows.use(9):
+        pass
+    assert [window.number for window in opened] == list(range(10))
+    assert comes_true(lambda: [window.is_closed for window in opened] == [True] * 9 + [False])
+
+
+def test_a_window_in_use_stays_open_when_it_is_passed(windows, opened):
+    with windows.use(0) as window:
+        windows.pass_by(5)
+        assert not window.is_closed
+    assert comes_true(lambda: window.is_closed)
+
+
+def test_a_window_that_is_passed_while_the_next_one_is_begun_stays_open(opened):
+    def open_window(number):
+        if number == 1:
+            windows.pass_by(1)
+        window = FakeWindow(number)
+        opened.append(window)
+        return window
+
+    with closing(Windows(open_window=open_window, request=lambda number: None, num_windows=3)) as windows:
+        windows.ask(0)
+        assert comes_true(lambda: windows.is_open(0) and opened[0].is_settled.is_set() and windows._is_idle)
+        with windows.use(0) as window:
+            assert comes_true(lambda: windows.is_open(1))
+            assert not window.is_closed
+
+
+def test_a_passed_window_is_opened_again_when_it_is_needed_again(windows):
+    with windows.use(0):
+        pass
+    with windows.use(9):
+        windows.pass_by(9)
+        with windows.use(0) as again:
+            assert not again.is_closed
+
+
+def test_an_error_of_opening_reaches_everyone_who_needs_that_window():
+    def open_window(number):
+        if number == 1:
+            raise OSError("no such window")
+        return FakeWindow(number)
+
+    windows = Windows(open_window=open_window, request=lambda number: None, num_windows=3)
+    with windows.use(0):
+        for _ in range(2):
+            with pytest.raises(OSError, match="no such window"), windows.use(1):
+                pass
+    windows.close()
+
+
+@pytest.mark.parametrize("is_slow", [True, False])
+def test_chunks_are_asked_for_window_by_window_whoever_comes_first(is_slow):
+    asked = []
+
+    def request(number):
+        if is_slow:  # the other thread overtakes, if it can
+            time.sleep(0.02)
+        asked.append(number)
+
+    windows = Windows(open_window=FakeWindow, request=request, num_windows=6)
+    for number in range(6):
+        for _ in range(2):
+            with windows.use(number):
+                pass
+        assert asked[: number + 1] == list(range(number + 1))
+        windows.pass_by(number)
+    windows.close()
+    assert asked == list(range(6))
+
+
+@pytest.mark.parametrize(
+    ("num_ahead", "expected"), [(0, [0, 1]), (2, [0, 1, 2]), (5, [0, 1, 2, 3, 4, 5]), (99, list(range(9)))]
+)
+def test_chunks_of_as_many_windows_ahead_are_asked_for_as_it_is_told_each_once(num_ahead, expected):
+    asked = []
+    windows = Windows(open_window=FakeWindow, request=asked.append, num_windows=9, num_ahead=lambda: num_ahead)
+    for _ in range(3):
+        with windows.use(0), windows.use(1):
+            pass
+    windows.close()
+    assert asked[: len(expected)] == expected
+    assert len(set(asked)) == len(asked) <= len(expected) + 1  # the one behind is opened ahead
+
+
+@given(st.integers(1, 200), st.floats(0.1, 1000))
+def test_each_builder_finds_another_chunk_while_the_next_window_is_waited_for(num_builders, window_chunks):
+    num_ahead = num_windows_ahead(num_builders, window_chunks)
+    assert (num_ahead - 1) * window_chunks >= num_builders
+    # Up to what is lost by rounding: 597 are 60.00000000000001 times 9.95.
+    assert num_ahead == 2 or (num_ahead - 1) * window_chunks < 3 * num_builders * (1 + 1e-9)
+
+
+@given(st.integers(1, 200), st.floats(0.1, 1000), st.integers(0, 100))
+def test_the_more_often_threads_stood_idle_the_further_ahead_is_asked_up_to_a_number(
+    builders, window_chunks, num_short
+):
+    nows = [num_windows_ahead(builders, window_chunks, num_short=num_short + i) for i in range(2)]
+    more = nows[0] - num_windows_ahead(builders, window_chunks)
+    assert (num_short == 0) == (more == 0)
+    assert nows[0] < nows[1] or more == 8
+    assert min(num_short, 8) <= more <= 8
+
+
+def test_closing_frees_whoever_waits_for_a_window():
+    may_open, waits = threading.Event(), threading.Event()
+    seen = []
+
+    def open_window(number):
+        waits.set()
+        may_open.wait(30)
+        return FakeWindow(number)
+
+    windows = Windows(open_window=open_window, request=lambda number: None, num_windows=3)
+
+    def use():
+        try:
+            with windows.use(0):
+                pass
+        except InterruptedError as error:
+            seen.append(error)
+
+    user = threading.Thread(target=use)
+    user.start()
+    assert waits.wait(30)
+    closer = threading.Thread(target=windows.close)
+    closer.start()
+    user.join(30)
+    may_open.set()
+    closer.join(30)
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize("num_threads", [1, 4])
+def test_each_missing_chunk_is_built_once_and_errors_stay_with_their_chunk(num_threads):
+    there, built, lock = {0, 2}, [], threading.Lock()
+
+    def build(chunk):
+        if chunk in there:
+            return True
+        with lock:
+            built.append(chunk)
+        if chunk == 5:
+            raise ValueError("chunk five")
+        there.add(chunk)
+        return True
+
+    filler = Filler(is_there=there.__contains__, build=build, pool=AdaptivePool(num_threads))
+    filler.request(range(8))
+    filler.request(range(8))
+    for chunk in range(8):
+        if chunk == 5:
+            with pytest.raises(ValueError, match="chunk five"):
+                filler.wait(chunk)
+        else:
+            filler.wait(chunk)
+    filler.close()
+    assert sorted(built) == [1, 3, 4, 5, 6, 7]
+
+
+def test_a_chunk_that_gets_there_while_it_is_asked_for_again_is_not_put_behind_all_others():
+    there, may_build, asks = set(), threading.Event(), threading.Event()
+    built = threading.Semaphore(0)
+
+    def is_there(chunk):
+        found = chunk in there
+        if chunk == 0 and may_build.is_set():  # looked for, not there, and there a moment later
+            built.acquire()
+        return found
+
+    def build(chunk):
+        if chunk == 0:
+            may_build.wait()
+        elif chunk == 1:
+            asks.wait()
+        there.add(chunk)
+        built.release()
+        return True
+
+    filler = Filler(is_there=is_there, build=build, pool=AdaptivePool(1))
+    filler.request(range(3))
+    may_build.set()
+    filler.request([0])
+    waiter = threading.Thread(target=filler.wait, args=(0,))
+    waiter.start()
+    waiter.join(10)
+    is_waiting = waiter.is_alive()
+    asks.set()
+    waiter.join()
+    filler.close()
+    assert not is_waiting
+
+
+def test_a_chunk_another_process_builds_is_waited_for_while_others_get_built():
+    there, asked = set(), []
+
+    def build(chunk):
+        asked.append(chunk)
+        if chunk == 0 and len(there) < 3:
+            return False  # the other process is done when ours has built the rest
+        there.add(chunk)
+        return True
+
+    filler = Filler(is_there=there.__contains__, build=build, pool=AdaptivePool(1))
+    filler.request(range(4))
+    filler.wait(0)
+    filler.close()
+    assert asked[0] == 0
+    assert there == {0, 1, 2, 3}
+
+
+def test_a_chunk_without_room_is_tried_again_while_others_give_theirs_back(tmp_path):
+    there, tries = set(), []
+
+    def build(chunk):
+        tries.append(chunk)
+        if tries.count(chunk) < 4:  # who reads what lies there, perhaps in another process, does so for a moment
+            raise CacheFullError("no room", path=tmp_path)
+        there.add(chunk)
+        return True
+
+    filler = Filler(is_there=there.__contains__, build=build, pool=AdaptivePool(1))
+    with closing(filler):
+        filler.request([0])
+        filler.wait(0)
+    assert tries == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_chunks_that_never_find_room_are_given_up(tmp_path, monkeypatch, num_threads):
+    monkeypatch.setattr(fill, "_ROOM_S", 0.05)
+    is_written, is_full = threading.Event(), threading.Event()
+
+    def build(chunk):
+        if chunk == 0:
+            is_full.wait(30)
+            is_written.wait(30)
+            return True
+        is_full.set()
+        raise CacheFullError("no room", path=tmp_path)
+
+    filler = Filler(is_there=lambda _: False, build=build, pool=AdaptivePool(num_threads))
+    with closing(filler):
+        if num_threads > 1:  # the others are without room while the first is being written
+            filler.request([0])
+            while not filler._building:
+                time.sleep(0.001)
+        filler.request([1, 2, 3])
+        is_full.wait(30)
+        time.sleep(0.2)
+        assert not filler._failed or num_threads == 1  # it may give some back when it is done
+        is_written.set()
+        for chunk in (1, 2, 3):
+            with pytest.raises(CacheFullError, match="no room"):
+                filler.wait(chunk)
+
+
+def test_a_wait_beside_idle_threads_is_counted_once_until_more_is_asked_for():
+    there, may_build = set(), threading.Event()
+
+    def build(chunk):
+        if chunk % 10 == 0:  # those at the beginning take long
+            may_build.wait(30)
+        there.add(chunk)
+        return True
+
+    filler = Filler(is_there=there.__contains__, build=build, pool=AdaptivePool(2))
+
+    def waits_for(chunk, *, is_long):
+        may_build.clear()
+        waiter = threading.Thread(target=filler.wait, args=(chunk,))
+        waiter.start()
+        while is_long and filler._empty_since is None:  # until the other thread has built all else
+            time.sleep(0.001)
+        time.sleep(0.1 if is_long else 0.0)
+        may_build.set()
+        waiter.join(30)
+
+    filler.request(range(4))
+    waits_for(0, is_long=True)
+    assert filler.num_short == 1
+    for chunk in range(1, 4):
+        filler.wait(chunk)
+    assert filler.num_short == 1
+    filler.request(range(10, 14))
+    assert filler.num_short == 1
+    waits_for(10, is_long=True)
+    assert filler.num_short == 2
+    filler.close()
+
+
+def test_a_wait_is_nobodys_shortage_while_something_is_left_to_be_begun():
+    there, may_build = set(), threading.Event()
+
+    def build(chunk):
+        may_build.wait(30)
+        there.add(chunk)
+        return True
+
+    filler = Filler(is_there=there.__contains__, build=build, pool=AdaptivePool(2))
+    filler.request(range(40))
+    waiter = threading.Thread(target=filler.wait, args=(0,))
+    waiter.start()
+    time.sleep(0.1)
+    may_build.set()
+    waiter.join(30)
+    filler.close()
+    assert filler.num_short == 0
+
+
+def test_no_thread_is_started_where_nothing_is_missing():
+    filler = Filler(is_there=lambda chunk: True, build=lambda chunk: False, pool=AdaptivePool(4))
+    filler.request(range(100))
+    filler.wait(50)
+    assert not any(t.name.startswith("stoker-build") for t in threading.enumerate())
+    filler.close()
+
+
+def test_a_chunk_that_is_built_wakes_none_of_those_that_have_nothing_to_build():
+    num_threads, num_chunks, there, num_looks = 16, 200, set(), 0
+    all_at_it = threading.Barrier(num_threads + 1)
+
+    class Counted(Filler):
+        def _next(self):  # under its lock
+            nonlocal num_looks
+            num_looks += 1
+            return super()._next()
+
+    def build(chunk):
+        if chunk < num_threads:
+            all_at_it.wait(30)
+        there.add(chunk)
+        return True
+
+    filler = Counted(is_there=there.__contains__, build=build, pool=AdaptivePool(num_threads))
+    filler.request(range(num_threads))  # every thread is started, and has nothing to do when these are built
+    all_at_it.wait(30)
+    for chunk in range(num_threads):
+        filler.wait(chunk)
+    num_looks = 0
+    for chunk in range(num_threads, num_threads + num_chunks):
+        filler.request([chunk])
+        filler.wait(chunk)
+    filler.close()
+    # Who is woken looks for a chunk, and again behind it; and who was still on the way to the queue does so once.
+    assert num_looks <= 2 * num_chunks + 2 * num_threads
+
+
+def test_a_chunk_another_process_builds_is_looked_for_by_one_thread_while_the_others_rest():
+    num_threads, there, all_at_it, looked = 8, set(), threading.Barrier(8), []
+
+    def build(chunk):
+        if chunk < num_threads:
+            all_at_it.wait(30)
+        else:
+            looked.append(threading.current_thread().name)
+            if len(looked) < 20:
+                return False
+        there.add(chunk)
+        return True
+
+    with closing(Filler(is_there=there.__contains__, build=build, pool=AdaptivePool(num_threads))) as filler:
+        filler.request(range(num_threads))
+        for chunk in range(num_threads):
+            filler.wait(chunk)
+        while filler._building:
+            time.sleep(0.001)
+        filler.request([num_threads])
+        filler.wait(num_threads)
+    assert len(looked) == 20
+    assert len(set(looked)) <= 2  # one that was still on its way to the queue may have come by
+
+
+def test_a_crew_that_grows_again_wakes_those_that_it_had_no_use_for():
+    there, all_at_it = set(), threading.Barrier(4)
+
+    class Regrown(AdaptivePool):
+        num_built = 0
+
+        def built(self, num_samples, *, is_hungry):
+            del num_samples, is_hungry
+            self.num_built += 1
+            if self.num_built in (1, 6):
+                self.size = 1 if self.num_built == 1 else 4
+            return self.num_built == 6
+
+    def build(chunk):
+        if chunk not in (4, 5):  # those are built by one, and so come the others to have nothing to do
+            all_at_it.wait(30)
+        there.add(chunk)
+        return True
+
+    with closing(Filler(is_there=there.__contains__, build=build, pool=Regrown(4))) as filler:
+        filler.request(range(14))
+        for chunk in range(14):
+            filler.wait(chunk)
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_no_more_chunks_are_built_ahead_than_may_be_and_evicted_ones_are_built_again(num_threads):
+    there, lock, highest = set(), threading.Lock(), []
+
+    def build(chunk):
+        with lock:
+            there.add(chunk)
+            highest.append(len(there))
+        return True
+
+    filler = Filler(is_there=there.__contains__, build=build, pool=AdaptivePool(num_threads), max_ahead=2)
+    filler.request(range(30))
+    for chunk in range(30):
+        filler.wait(chunk)
+        with lock:
+            assert chunk in there
+            there.discard(chunk)  # evicted right away
+        if chunk % 7 == 0:
+            filler.request([chunk])
+            filler.wait(chunk)
+            with lock:
+                there.remove(chunk)
+    filler.close()
+    assert max(highest) <= 2 + num_threads
+
+
+def test_a_window_is_used_while_its_pages_are_still_being_entered():
+    in_use, is_done = threading.Event(), []
+
+    class SlowWindow(FakeWindow):
+        def settle(self, goes_on):
+            assert in_use.wait(30)
+            is_done.append(goes_on())
+
+    windows = Windows(open_window=SlowWindow, request=lambda number: None, num_windows=1)
+    with windows.use(0) as window:
+        in_use.set()
+    windows.close()
+    assert window.is_closed
+    assert len(is_done) == 1

@@ -1,0 +1,240 @@
+import gc
+import threading
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.metrics.stages import Stages, StageTotal, ignore_stage, timed
+
+
+def in_thread(work, name="stoker-batch-0"):
+    thread = threading.Thread(target=work, name=name)
+    thread.start()
+    thread.join()
+
+
+def spans_of(stages):
+    return [span for track in stages.tracks() for span in track.recorded()]
+
+
+def test_totals_add_up_over_threads():
+    stages = Stages()
+    threads = [threading.Thread(target=lambda: [stages("read", 0, 500, 3) for _ in range(1000)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    stages("wait", 10, 30, 0)
+    assert stages.totals() == {
+        "read": StageTotal(num_calls=4000, busy_s=2e-3, num_bytes=12000),
+        "wait": StageTotal(num_calls=1, busy_s=2e-8, num_bytes=0),
+    }
+
+
+def test_several_pieces_of_work_may_be_told_at_once():
+    stages = Stages()
+    with stages.span("batch", 7) as span:
+        span.num_calls = 3
+    stages("batch", 10, 30, 5, num_calls=2)
+    total = stages.totals()["batch"]
+    assert (total.num_calls, total.num_bytes) == (5, 12)
+    assert total.busy_s == (span.stop_ns - span.start_ns + 20) / 1e9
+
+
+def test_a_block_that_fails_is_counted_too():
+    stages = Stages()
+    with pytest.raises(KeyError), timed(stages, "decode", 7):
+        raise KeyError
+    assert stages.totals()["decode"].num_calls == 1
+    assert stages.totals()["decode"].num_bytes == 7
+    assert stages.active() == {}
+
+
+def test_a_block_tells_any_function():
+    told = []
+    with timed(lambda *work: told.append(work), "decode", 7):
+        pass
+    ((stage, start_ns, stop_ns, num_bytes),) = told
+    assert (stage, num_bytes) == ("decode", 7)
+    assert start_ns <= stop_ns
+    with timed(ignore_stage, "decode"):
+        pass
+
+
+def test_without_a_trace_no_span_is_kept():
+    stages = Stages()
+    with stages.span("gather"):
+        pass
+    stages.sample("cache", hits=1)
+    assert stages.totals()["gather"].num_calls == 1
+    assert spans_of(stages) == []
+    assert stages.samples() == []
+    assert stages.num_dropped == 0
+
+
+def test_what_happens_inside_a_span_is_about_the_same_thing():
+    stages = Stages(max_spans=10)
+    stages("list", 1, 2, 0)
+    with stages.span("batch", subject=(2, 7, -1, -1)):
+        stages("gather", 3, 4, 5)
+        with stages.span("open", subject=(2, 9, 1, -1)) as span:
+            span.num_bytes = 6
+        stages("copy", 5, 6, 0)
+    stages("step", 7, 8, 0, (2, 6, -1, -1))
+    about = {span.stage: (span.epoch, span.step, span.window, span.chunk, span.num_bytes) for span in spans_of(stages)}
+    assert about == {
+        "list": (-1, -1, -1, -1, 0),
+        "gather": (2, 7, -1, -1, 5),
+        "open": (2, 9, 1, -1, 6),
+        "copy": (2, 7, -1, -1, 0),
+        "batch": (2, 7, -1, -1, 0),
+        "step": (2, 6, -1, -1, 0),
+    }
+
+
+def test_it_is_known_who_is_in_which_stage_right_now():
+    stages = Stages()
+    inside, leave = threading.Event(), threading.Event()
+
+    def work():
+        with stages.span("open"), stages.span("wait_chunk"):
+            inside.set()
+            leave.wait(10)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    inside.wait(10)
+    with stages.span("wait"):
+        assert stages.active() == {"open": 1, "wait_chunk": 1, "wait": 1}
+    leave.set()
+    thread.join()
+    assert stages.active() == {}
+
+
+def test_a_thread_goes_on_with_the_track_of_one_of_its_name_that_has_ended():
+    stages = Stages(max_spans=1000)
+    for i in range(50):
+        in_thread(lambda i=i: stages("gather", i, i + 1, 0))
+    in_thread(lambda: stages("gather", 50, 51, 0), name="stoker-batch-1")
+    first, second = stages.tracks()
+    assert (first.name, len(first.recorded())) == ("stoker-batch-0", 50)
+    assert (second.name, len(second.recorded())) == ("stoker-batch-1", 1)
+    assert stages.totals()["gather"].num_calls == 51
+
+
+def test_threads_alive_at_once_never_share_a_track():
+    stages = Stages(max_spans=1000)
+    together = threading.Barrier(4)
+
+    def work():
+        stages("gather", 0, 1, 0)
+        together.wait(10)
+
+    threads = [threading.Thread(target=work, name="stoker-batch-0") for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [len(track.recorded()) for track in stages.tracks()] == [1, 1, 1, 1]
+
+
+def test_a_full_ring_keeps_the_latest_and_counts_the_others():
+    stages = Stages(max_spans=10)
+    for i in range(25):
+        stages("gather", i, i + 1, 0)
+    assert [span.start_ns for span in spans_of(stages)] == list(range(15, 25))
+    assert stages.num_dropped == 15
+    assert stages.totals()["gather"].num_calls == 25
+
+
+def test_memory_stays_what_the_rings_take_however_long_it_runs():
+    stages = Stages(max_spans=1000)
+
+    def run(num):
+        for i in range(num):
+            with stages.span("batch", subject=(0, 1_000_000 + i, -1, -1)):
+                stages("gather", 10**12 + i, 10**12 + i + 1, 10**6 + i)
+
+    run(2000)  # the ring is full
+    tracemalloc.start()
+    try:
+        run(2000)
+        gc.collect()
+        before = tracemalloc.get_traced_memory()[0]
+        run(20_000)
+        gc.collect()
+        after = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert after < before + 100_000
+    assert before < 1000 * 500  # bytes a span, with all it refers to
+
+
+class Ranges:
+    def __init__(self):
+        self.told = []
+
+    def push(self, stage, subject):
+        self.told.append((stage, subject[1]))
+
+    def pop(self):
+        self.told.append("end")
+
+
+def test_ranges_are_shown_what_is_entered_and_left_also_when_it_fails():
+    ranges = Ranges()
+    stages = Stages(max_spans=1, ranges=ranges)
+    with pytest.raises(KeyError), stages.span("batch", subject=(0, 3, -1, -1)), timed(stages, "gather"):
+        raise KeyError
+    assert ranges.told == [("batch", 3), ("gather", 3), "end", "end"]
+
+
+# A tree of spans: a stage, bytes, and the spans inside it.
+TREES = st.recursive(
+    st.tuples(st.sampled_from("abc"), st.integers(0, 9), st.just([])),
+    lambda inner: st.tuples(st.sampled_from("abc"), st.integers(0, 9), st.lists(inner, max_size=4)),
+    max_leaves=12,
+)
+
+
+def play(stages, trees):
+    for stage, num_bytes, inner in trees:
+        with stages.span(stage, num_bytes):
+            play(stages, inner)
+
+
+@given(threads=st.lists(st.lists(TREES, max_size=4), max_size=4), max_spans=st.integers(1, 40))
+def test_totals_are_the_sums_of_the_spans_and_spans_nest_on_each_thread(threads, max_spans):
+    stages = Stages(max_spans=max_spans)
+    together = threading.Barrier(max(1, len(threads)))
+
+    def work(trees):
+        together.wait(10)
+        play(stages, trees)
+        together.wait(10)
+
+    made = [threading.Thread(target=work, args=(trees,), name="stoker-batch-0") for trees in threads]
+    for thread in made:
+        thread.start()
+    for thread in made:
+        thread.join()
+
+    totals = stages.totals()
+    spans = spans_of(stages)
+    assert sum(total.num_calls for total in totals.values()) == len(spans) + stages.num_dropped
+    assert all(len(track.recorded()) <= max_spans for track in stages.tracks())
+    if not stages.num_dropped:
+        for stage, total in totals.items():
+            mine = [span for span in spans if span.stage == stage]
+            assert total.num_calls == len(mine)
+            assert total.num_bytes == sum(span.num_bytes for span in mine)
+            assert total.busy_s == sum(span.stop_ns - span.start_ns for span in mine) / 1e9
+    for track in stages.tracks():
+        for one in track.recorded():
+            for other in track.recorded():
+                is_apart = one.stop_ns <= other.start_ns or other.stop_ns <= one.start_ns
+                is_inside = one.start_ns <= other.start_ns and other.stop_ns <= one.stop_ns
+                is_around = other.start_ns <= one.start_ns and one.stop_ns <= other.stop_ns
+                assert is_apart or is_inside or is_around

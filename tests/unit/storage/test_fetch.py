@@ -1,0 +1,198 @@
+"""Planning and fetching of byte ranges."""
+
+from __future__ import annotations
+
+import io
+import itertools
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.dataset.dataset import Dataset
+from stoker.errors import SourceChangedError, SourceError
+from stoker.storage.fetch import (
+    ByteRange,
+    RangesFile,
+    StreamedRanges,
+    check_unchanged,
+    fetch,
+    fetch_local,
+    plan_ranges,
+    plan_requests,
+)
+from stoker.storage.retry import RetryingStorage
+from stoker.testing import FlakyStorage, MemoryStorage
+
+CONTENT = bytes(range(256)) * 64
+
+
+def spans():
+    limit = len(CONTENT)
+    return st.lists(
+        st.tuples(st.integers(0, limit), st.integers(0, limit)).map(sorted).map(lambda p: ByteRange(*p)), max_size=8
+    )
+
+
+@given(spans(), st.integers(0, 300), st.integers(0, 50))
+def test_ranges_cover_every_chunk_and_lie_apart(chunks, hole, slack):
+    ranges = plan_ranges(chunks, size_bytes=len(CONTENT), max_hole_bytes=hole, slack_bytes=slack)
+    for start, stop in chunks:
+        if start < stop:
+            assert any(r.start <= start and min(stop + slack, len(CONTENT)) <= r.stop for r in ranges)
+    for before, after in itertools.pairwise(ranges):
+        assert after.start - before.stop > hole
+    assert all(0 <= r.start < r.stop <= len(CONTENT) for r in ranges)
+
+
+@given(st.integers(0, 10**9), st.integers(1, 10**8), st.integers(10**6, 10**7))
+def test_requests_cut_a_range_evenly(start, length, limit):
+    requests = plan_requests(ByteRange(start, start + length), max_request_bytes=limit)
+    assert requests[0].start == start
+    assert requests[-1].stop == start + length
+    assert all(a.stop == b.start for a, b in itertools.pairwise(requests))
+    assert max(r.stop - r.start for r in requests) <= limit
+    assert len(requests) == max(1, -(-length // limit))
+
+
+def memory():
+    storage = MemoryStorage({"a": CONTENT})
+    return storage, storage.stat("a")
+
+
+@pytest.mark.parametrize("how", [fetch, fetch_local])
+@given(wanted=spans(), asked=spans())
+def test_what_was_fetched_reads_like_the_file(how, wanted, asked):
+    storage, info = memory()
+    ranges = how(info, storage, plan_ranges(wanted, size_bytes=len(CONTENT), max_hole_bytes=100))
+    files = [RangesFile(ranges), RangesFile(ranges)]
+    for i, (start, stop) in enumerate(asked):
+        file = files[i % 2]  # each has a place of its own
+        if stop > start:
+            assert bytes(memoryview(ranges.get(start, stop))) == CONTENT[start:stop]
+        assert file.seek(start) == start
+        files[1 - i % 2].seek(7)
+        assert bytes(memoryview(file.read(stop - start))) == CONTENT[start:stop]
+        assert file.tell() == stop
+    files[0].seek(-8, 2)
+    assert bytes(memoryview(files[0].read())) == CONTENT[-8:]
+
+
+def test_a_large_range_comes_in_several_requests_at_once():
+    content = bytes(40 << 20)
+    storage = MemoryStorage({"a": content})
+    ranges = fetch(storage.stat("a"), storage, [ByteRange(0, len(content))])
+    assert storage.num_reads == 3
+    assert ranges.num_bytes == len(content)
+    assert len(ranges.get(0, len(content))) == len(content)
+    assert storage.num_reads == 3
+
+
+def test_an_object_that_changed_is_not_read():
+    storage, info = memory()
+    storage.put("a", bytes(len(CONTENT)))
+    with pytest.raises(SourceChangedError, match=r"a has changed.*refresh=True"):
+        fetch(info, storage, [ByteRange(0, 10)])
+    storage.put("a", b"shorter")
+    with pytest.raises(SourceChangedError, match="16,384 bytes then, 7 now"):
+        check_unchanged(info, storage)
+
+
+def test_a_fetch_survives_reads_that_fail_now_and_then():
+    storage, info = memory()
+    retrying = RetryingStorage(FlakyStorage(storage, every=2), wait=lambda s: None)
+    for _ in range(4):
+        ranges = fetch(info, retrying, [ByteRange(100, 200), ByteRange(5000, 6000)])
+        assert bytes(memoryview(ranges.get(5000, 6000))) == CONTENT[5000:6000]
+
+
+def test_a_fetch_that_fails_leaves_no_thread_and_names_the_object():
+    storage, info = memory()
+    dead = RetryingStorage(FlakyStorage(storage, every=1), wait=lambda s: None)
+    with pytest.raises(SourceError, match="a failed"):
+        fetch(info, dead, [ByteRange(100, 200), ByteRange(5000, 6000)])
+
+
+@pytest.mark.parametrize("num_threads", [0, 3])
+def test_a_stream_reads_like_the_file(num_threads):
+    content = bytes(i * 7 % 256 for i in range(3_000_000))
+    storage = MemoryStorage({"a": content})
+    columns = [ByteRange(100, 1_400_000), ByteRange(1_400_000, 2_900_000)]
+    waits = []
+    stream = StreamedRanges(
+        storage.stat("a"),
+        storage,
+        columns,
+        window_bytes=600_000,
+        num_threads=num_threads,
+        on_wait=lambda a, b: waits.append((a, b)),
+    )
+    at = [span.start for span in columns]
+    while any(at[k] < columns[k].stop for k in range(2)):
+        for k in range(2):
+            stop = min(at[k] + 70_001, columns[k].stop)
+            assert bytes(memoryview(stream.get(at[k], stop))) == content[at[k] : stop]
+            at[k] = stop
+    assert bytes(memoryview(stream.get(2_950_000, 2_950_010))) == content[2_950_000:2_950_010]
+    stream.close()
+    assert storage.bytes_read == sum(span.stop - span.start for span in columns) + 10
+    assert all(start <= stop for start, stop in waits)
+
+
+def test_a_stream_left_early_leaves_no_thread():
+    storage = MemoryStorage({"a": bytes(3_000_000)})
+    stream = StreamedRanges(
+        storage.stat("a"),
+        storage,
+        [ByteRange(0, 3_000_000)],
+        window_bytes=300_000,
+        num_threads=4,
+        on_wait=lambda a, b: None,
+    )
+    stream.get(0, 10)
+    stream.close()
+    stream.close()
+
+
+def test_an_object_overwritten_between_look_up_and_read_is_never_taken_for_the_old_one():
+    def content(value):
+        target = io.BytesIO()
+        table = pa.table({"a": pa.array([value] * 1000)})
+        pq.write_table(table, target, compression="none", use_dictionary=False, write_statistics=False)
+        return target.getvalue()
+
+    class Overwritten(MemoryStorage):
+        """Overwritten right before a read, whatever was looked up before."""
+
+        is_armed = False
+
+        def read(self, url, offset, num_bytes):
+            if self.is_armed:
+                self.is_armed = False
+                self.put(url, content(2))
+            return super().read(url, offset, num_bytes)
+
+    storage = Overwritten({"lake://a.parquet": content(1)})
+    catalogue = Dataset("lake://a.parquet", storage=storage).open()
+    storage.is_armed = True
+    with pytest.raises(SourceChangedError, match=r"a\.parquet"):
+        list(catalogue.read(0))
+
+
+@pytest.mark.parametrize("columns", [None, ["x_5"]])
+def test_pyarrow_is_not_called_back_for_what_was_fetched_from_the_first_byte_on(columns, monkeypatch):
+    sink = pa.BufferOutputStream()
+    table = pa.table(
+        {f"x_{i}": pa.array([0, i] * 500, pa.time64("us")) for i in range(9)}
+    )  # what our own loops do not know
+    pq.write_table(table, sink)
+    storage = MemoryStorage({"a.parquet": sink.getvalue().to_pybytes()})
+    catalogue = Dataset("a.parquet", storage=storage, columns=columns).open()
+    reads = []
+    read = RangesFile.read
+    monkeypatch.setattr(RangesFile, "read", lambda self, num_bytes=-1: reads.append(num_bytes) or read(self, num_bytes))
+    ((_, found),) = catalogue.read(0)
+    assert found.equals(table.select(columns or table.column_names))
+    assert len(reads) == (0 if columns is None else 1)
