@@ -7,13 +7,14 @@ import time
 from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import cached_property, partial
-from typing import Protocol, cast
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
 
 from stoker.cache.store import Store
 from stoker.cache.threads import Helpers, Overlapped, Permit, Permits
+from stoker.cache.workers import TransformProcesses
 from stoker.cache.write import MismatchError
 from stoker.columns import Columns, Converter, Packable, num_rows, plan_spec, spec_of
 from stoker.dataset.catalogue import Catalogue
@@ -34,23 +35,6 @@ from stoker.parquet.parts import ShareOut, one_by_one
 _POLL_S = 0.01
 # What a transform may return; anything else is refused, with the way out, when it is converted.
 _MANY = (pa.Table, pa.RecordBatch, Mapping)
-
-
-class ChunkBuilder(Protocol):
-    """What builds chunks: here, or in other processes."""
-
-    @property
-    def permits(self) -> Permits | None:
-        """Permits to compute here; None where others do, or any number of threads may."""
-
-    def build(self, i: int, *, may_overflow: bool = True) -> bool:
-        """Have chunk i built; False where another process is at it."""
-
-    def find_spec(self) -> Spec:
-        """Return what a sample is."""
-
-    def close(self) -> None:
-        """End what was started."""
 
 
 class Builder:
@@ -75,6 +59,10 @@ class Builder:
             long as they have nothing better to do.
 
             Were all of them let at it, they would fetch together and compute together, the cores idle in between.
+        num_processes: Processes in which the transform runs; None for the calling thread.
+
+    Raises:
+        ValueError: The transform cannot be sent to a process.
     """
 
     def __init__(
@@ -85,6 +73,7 @@ class Builder:
         on_stage: OnStage = ignore_stage,
         reserve_bytes: int = 0,
         num_computing: int | None = None,
+        num_processes: int | None = None,
     ) -> None:
         self._catalogue = catalogue
         self._store = store
@@ -94,6 +83,10 @@ class Builder:
         self._spec: Spec | None = None
         if self._dataset.transform is None:
             self._spec = plan_spec(catalogue.schema, self._dataset.fields, self._dataset.deduplicate)
+        transform = self._dataset.transform
+        self._processes = None
+        if transform is not None and num_processes is not None:
+            self._processes = TransformProcesses(transform, num_processes)
         self._finding = threading.Lock()
         self._permits = None if num_computing is None else Permits(num_computing)
         self._helpers = None if self._permits is None or not catalogue.may_be_helped else Helpers(self._permits)
@@ -183,7 +176,9 @@ class Builder:
         return self._build(i, self.find_spec(), may_overflow=may_overflow)
 
     def close(self) -> None:
-        """End the threads that help; those that build are the caller's."""
+        """End the threads that help and the processes of the transform; threads that build are the caller's."""
+        if self._processes is not None:
+            self._processes.close()
         if self._helpers is not None:
             self._helpers.close()
 
@@ -294,16 +289,10 @@ class Builder:
         return arrays, spec
 
     def _transformed(self, table: pa.Table, where: str) -> Columns:
-        transform = self._dataset.transform
-        if transform is None:
+        if self._dataset.transform is None:
             return table
-        try:
-            with timed(self._on_stage, "transform", self._catalogue.sizes.of(table)):
-                columns: Columns = transform(table)
-        except Exception as error:
-            failed = TransformError(f"the transform failed on {where}: {type(error).__name__}: {error}", fragment=where)
-            failed.add_note(f"while transforming {where}")
-            raise failed from error
+        with noted("transforming", where), timed(self._on_stage, "transform", self._catalogue.sizes.of(table)):
+            columns: Columns = (self._call if self._processes is None else self._processes)(table, where)
         with noted("transforming", where):
             returned = num_rows(columns, where=where) if isinstance(columns, _MANY) else None
             if returned is not None and returned != table.num_rows:
@@ -313,6 +302,16 @@ class Builder:
                     fragment=where,
                 )
         return columns
+
+    def _call(self, table: pa.Table, where: str) -> Columns:
+        """Return what the transform makes of a table, in this thread."""
+        assert self._dataset.transform is not None
+        try:
+            return self._dataset.transform(table)
+        except Exception as error:
+            raise TransformError(
+                f"the transform failed on {where}: {type(error).__name__}: {error}", fragment=where
+            ) from error
 
     def _try_publish(
         self, j: int, key: str, arrays: Packable, spec: Spec, *, may_overflow: bool, must_fit: bool

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from stoker.cache.builder import Builder, ChunkBuilder
+from stoker.cache.builder import Builder
 from stoker.cache.store import Store
 from stoker.cache.threads import AdaptivePool
 from stoker.dataset.catalogue import Catalogue
@@ -57,7 +57,7 @@ def warm(
     pool: AdaptivePool,
     on_progress: OnProgress | None = None,
     stop_event: threading.Event | None = None,
-    builder: ChunkBuilder | None = None,
+    builder: Builder | None = None,
 ) -> WarmProgress:
     """Build every chunk that is missing, and return how far that got.
 
@@ -112,7 +112,7 @@ class _Warming:
         catalogue: Catalogue,
         store: Store,
         *,
-        builder: ChunkBuilder,
+        builder: Builder,
         pool: AdaptivePool,
         on_progress: OnProgress | None,
         stop_event: threading.Event,

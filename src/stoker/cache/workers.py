@@ -1,16 +1,14 @@
-"""Building in processes, for transforms that hold the GIL.
+"""Transforms in processes of their own, for those that hold the interpreter's lock.
 
-    parent   17, 18, … ──pipe──►  worker   the same builder, the same store
-    parent   ◄── the chunk's file, or failed/<key>.<pid>.json
+    here      decode ─► ──pipe──┐           ┌──pipe──► convert ─► publish
+    process                     └─► transform
 
-Numbers of chunks go to the workers; nothing comes back but what lies in the cache. The end of the pipe is the end of
-the worker, so that none outlives its parent, however that ended.
+Only tables and what becomes of them cross: reading, decoding and writing need the lock for moments and stay in threads.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import multiprocessing
 import multiprocessing.connection
 import multiprocessing.process
@@ -20,308 +18,180 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
-from pathlib import Path
-from typing import Any
+from typing import cast
 
-from stoker.cache.builder import Builder
-from stoker.cache.folder import Files
-from stoker.cache.store import Store
-from stoker.dataset.catalogue import Catalogue
-from stoker.dataset.dataset import Dataset
-from stoker.dataset.runs import RunRule
-from stoker.errors import (
-    CacheError,
-    CacheFullError,
-    ChunkCorruptError,
-    FieldError,
-    FieldMismatchError,
-    SourceChangedError,
-    SourceError,
-    SourceMissingError,
-    StokerError,
-    TransformError,
-)
-from stoker.fields.spec import Spec
-from stoker.metrics.stages import OnStage, ignore_stage, timed
+import pyarrow as pa
 
-# How often a parent looks for a chunk that a worker builds. Short against building one, long against a file lookup.
-_POLL_S = 0.005
-# How often a worker looks whether its parent lives. Only matters where a fork of the parent holds the pipe open.
+from stoker.columns import Columns
+from stoker.errors import TransformError
+
+Transform = Callable[[pa.Table], Columns]
+_Pipe = multiprocessing.connection.Connection
+
+# How often a process looks whether its parent lives. Only matters where a fork of the parent holds the pipe open.
 _WATCH_S = 1.0
-# How long a worker may go on with a chunk after close; then it is ended, which leaves nothing behind either.
+# How long a process may take to end once nobody asks it for more; then it is ended.
 _PATIENCE_S = 10.0
 
-# The attribute that each of our errors has beside its message, and how it is read back.
-_KINDS: dict[type[StokerError], tuple[str, Callable[[Any], Any]]] = {
-    SourceError: ("url", str),
-    SourceMissingError: ("url", str),
-    SourceChangedError: ("url", str),
-    FieldError: ("columns", tuple),
-    TransformError: ("fragment", str),
-    FieldMismatchError: ("fragment", str),
-    CacheError: ("path", Path),
-    CacheFullError: ("path", Path),
-    ChunkCorruptError: ("path", Path),
-}
 
+class TransformProcesses:
+    """Calls a transform in processes, which are started when they are first needed.
 
-@dataclass(frozen=True)
-class _Task:
-    """What a worker needs to know; goes to it once, when it is started."""
-
-    dataset: Dataset
-    fingerprint: str
-    folder: Path
-    limit_bytes: int | None
-    keeps_catalogue: bool
-    reserve_bytes: int
-    kept_together: RunRule | None
-
-
-_Connection = multiprocessing.connection.Connection
-
-
-class _Worker:
-    """A started process and the pipe to it."""
-
-    def __init__(self, task: _Task) -> None:
-        context = multiprocessing.get_context("spawn")
-        receiver, self._sender = context.Pipe(duplex=False)
-        self.process = context.Process(
-            target=_work, args=(task, receiver, os.getpid()), name="stoker-build", daemon=True
-        )
-        try:
-            self.process.start()
-        except BaseException:
-            self._sender.close()
-            raise
-        finally:
-            receiver.close()
-
-    @property
-    def pid(self) -> int:
-        pid = self.process.pid
-        assert pid is not None, "it was started"
-        return pid
-
-    def send(self, i: int, key: str, *, may_overflow: bool) -> None:
-        self._sender.send_bytes(f"{i} {key} {int(may_overflow)}".encode())
-
-    def hang_up(self) -> None:
-        self._sender.close()
-
-    def join(self, timeout_s: float) -> None:
-        self.process.join(timeout_s)
-        if self.process.exitcode is None:
-            self.process.terminate()
-            self.process.join()
-        self.process.close()
-
-
-class ProcessBuilder:
-    """Builds chunks in processes of its own; otherwise as `Builder`.
-
-    Each call of `build` waits for one worker, so as many threads as processes keep all of them busy. Processes start
-    when they are first needed.
+    Each call waits for one process, so as many threads as processes keep all of them busy.
 
     Args:
-        catalogue: The opened data set.
-        store: Where chunks go.
-        num_processes: Number of workers.
-        keeps_catalogue: Whether the workers find the opened data set in the store's folder.
-        on_stage: Told how long each chunk took, as the stage "process": what happens inside stays in the worker.
-        reserve_bytes: See `Registry.register`.
+        transform: A function that can be pickled.
+        num: Processes at most.
 
     Raises:
-        ValueError: The data set cannot be sent to a process; the message says what to do.
+        ValueError: It cannot be sent to a process; the message says what to do.
     """
 
-    def __init__(
-        self,
-        catalogue: Catalogue,
-        store: Store,
-        *,
-        num_processes: int,
-        keeps_catalogue: bool = True,
-        on_stage: OnStage = ignore_stage,
-        reserve_bytes: int = 0,
-    ) -> None:
-        check_can_be_sent(catalogue.dataset)
-        self._catalogue = catalogue
-        self._store = store
-        self._on_stage = on_stage
-        self._here = Builder(catalogue, store, on_stage=on_stage, reserve_bytes=reserve_bytes)
-        self._task = _Task(
-            catalogue.dataset,
-            catalogue.fingerprint,
-            store.path,
-            store.limit_bytes,
-            keeps_catalogue,
-            reserve_bytes,
-            catalogue.kept_together,
-        )
+    def __init__(self, transform: Transform, num: int) -> None:
+        check_can_be_sent(transform)
+        self._transform = transform
         self._mutex = threading.Lock()
         self._is_closed = False
-        self._workers: set[_Worker] = set()
-        self._idle: queue.SimpleQueue[_Worker | None] = queue.SimpleQueue()
-        for _ in range(num_processes):
+        self._all: set[_Process] = set()
+        self._idle: queue.SimpleQueue[_Process | None] = queue.SimpleQueue()
+        for _ in range(num):
             self._idle.put(None)  # stands for one not started yet
 
-    def find_spec(self, first: int | None = None) -> Spec:
-        """Return what a sample is. The one chunk that may have to be built for it is built in this process."""
-        return self._here.find_spec(first)
+    def __call__(self, table: pa.Table, where: str) -> Columns:
+        """Return what the transform makes of a table.
 
-    @property
-    def permits(self) -> None:
-        """None: nobody computes here."""
-        return None
+        Blocks: until a process is free and has done it.
 
-    def build(self, i: int, *, may_overflow: bool = True) -> bool:
-        """Have chunk i built; False where another process than these workers is at it.
-
-        Blocks: until a worker is free, and until the chunk is there.
+        Args:
+            table: Rows of a fragment.
+            where: That fragment, for errors.
 
         Raises:
-            InterruptedError: The builder was closed.
-            StokerError: As `Builder.build`; the worker's traceback is a note.
+            TransformError: The transform raised, with the traceback of there as a note; or its process ended.
         """
-        self.find_spec()
-        key = self._catalogue.key(i)
-        if self._store.has(key):
-            return True
-        self._store.check_writable()
-        if self._store.is_locked(self._catalogue.key(self._catalogue.unit(i)[0])):
-            return False
-        worker = self._idle.get()
+        process = self._idle.get()
         try:
-            with self._store.pin(key), timed(self._on_stage, "process"):
-                worker = self._running(worker)
-                worker.send(i, key, may_overflow=may_overflow)
-                self._wait(worker, i, key)
-                with contextlib.suppress(FileNotFoundError):  # evicted already
-                    self._store.count_built(key, self._store.path_of(key).stat().st_size)
-        except BrokenPipeError:
-            raise self._died(worker, i) from None
+            process = process or self._start()
+            columns, error, trace = process.call(table)
+        except (EOFError, OSError):
+            assert process is not None, "it was started"
+            raise TransformError(self._ended(process, where), fragment=where) from None
         finally:
-            self._idle.put(worker if worker is None or worker in self._workers else None)
-        return True
+            self._idle.put(process if process in self._all else None)
+        if error is not None:
+            failed = TransformError(f"the transform failed on {where}: {error}", fragment=where)
+            failed.add_note(f"in a process of its own:\n{trace}")
+            raise failed
+        return columns
 
     def close(self) -> None:
-        """End the workers. Harmless when called again.
+        """End the processes. Harmless when called again.
 
-        Blocks: until the chunks they are at are done, or for ten seconds.
+        Blocks: until what they do is done, or for ten seconds.
         """
         with self._mutex:
             self._is_closed = True
-            workers, self._workers = self._workers, set()
-        for worker in workers:
-            worker.hang_up()
-        for worker in workers:
-            worker.join(_PATIENCE_S)
+            processes, self._all = self._all, set()
+        for process in processes:
+            process.hang_up()
+        for process in processes:
+            process.join()
 
-    def _running(self, worker: _Worker | None) -> _Worker:
+    def _start(self) -> _Process:
         with self._mutex:
             if self._is_closed:
                 raise InterruptedError("the loader was closed")
-            if worker is None:
-                worker = _Worker(self._task)
-                self._workers.add(worker)
-            return worker
+            process = _Process(self._transform)
+            self._all.add(process)
+            return process
 
-    def _wait(self, worker: _Worker, i: int, key: str) -> None:
-        failure = _failure_path(self._store.folder.failed, key, worker.pid)
-        while not self._store.has(key):
-            is_dead = bool(multiprocessing.connection.wait([worker.process.sentinel], timeout=_POLL_S))
-            error = _take_failure(failure, fragment=str(self._catalogue.fragments[i]))
-            if error is not None:
-                raise error
-            if self._is_closed:
-                raise InterruptedError("the loader was closed")
-            if is_dead and not self._store.has(key):
-                raise self._died(worker, i)
-
-    def _died(self, worker: _Worker | None, i: int) -> TransformError:
-        assert worker is not None
+    def _ended(self, process: _Process, where: str) -> str:
+        """Forget a process that ended, and return what to say about it."""
         with self._mutex:
-            self._workers.discard(worker)
-        worker.hang_up()
-        worker.process.join()
-        code = worker.process.exitcode
-        worker.process.close()
-        fragment = str(self._catalogue.fragments[i])
-        return TransformError(
-            f"a build process ended with exit code {code} while it had {fragment} to build. If it ended at once: a "
-            f"script that uses processes must start its work under `if __name__ == '__main__':`. If it was killed: "
-            f"perhaps for memory; use fewer processes or a smaller chunk_size",
-            fragment=fragment,
+            self._all.discard(process)
+        process.hang_up()
+        return (
+            f"a process that ran the transform ended with exit code {process.join()} while it had {where}. If it ended "
+            f"at once: a script that uses processes must start its work under `if __name__ == '__main__':`. If it was "
+            f"killed: perhaps for memory; use fewer threads or a smaller chunk_size"
         )
 
 
-def check_can_be_sent(dataset: Dataset) -> None:
-    """Raise where processes of other builders could not be told of `dataset`.
+class _Process:
+    """A started process and the pipe to it, whose end is the end of the process: none outlives its parent."""
+
+    def __init__(self, transform: Transform) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(
+            target=_serve, args=(transform, theirs, os.getpid()), name="stoker-transform", daemon=True
+        )
+        try:
+            self._process.start()
+        except BaseException:
+            self._pipe.close()
+            raise
+        finally:
+            theirs.close()
+
+    def call(self, table: pa.Table) -> tuple[Columns, str | None, str]:
+        """Return the columns; or the error and its traceback, as texts."""
+        self._pipe.send(table)
+        return cast("tuple[Columns, str | None, str]", self._pipe.recv())
+
+    def hang_up(self) -> None:
+        self._pipe.close()
+
+    def join(self) -> int | None:
+        """Return the exit code, once it has ended."""
+        self._process.join(_PATIENCE_S)
+        if self._process.exitcode is None:
+            self._process.terminate()
+            self._process.join()
+        code = self._process.exitcode
+        self._process.close()
+        return code
+
+
+def check_can_be_sent(transform: Transform) -> None:
+    """Raise where processes could not be told of a transform.
 
     Raises:
-        ValueError: As for a transform that is a lambda, or a storage that holds a connection.
+        ValueError: As for a lambda.
     """
-    for what, value, way_out in (
-        ("transform", dataset.transform, "make it a module-level function"),
-        ("data set", dataset, "use a storage that can be pickled"),
-    ):
-        try:
-            ForkingPickler.dumps(value)
-        except Exception as error:  # pickle raises whatever the object's own methods raise
-            raise ValueError(
-                f"transform_in='processes': the {what} cannot be sent to another process ({error}); {way_out}, or use "
-                f"transform_in='threads'"
-            ) from error
-
-
-def can_be_sent(dataset: Dataset) -> bool:
-    """Return whether processes of other builders could be told of `dataset`; see `check_can_be_sent`."""
     try:
-        check_can_be_sent(dataset)
+        ForkingPickler.dumps(transform)
+    except Exception as error:  # pickle raises whatever the object's own methods raise
+        raise ValueError(
+            f"transform_in='processes': the transform cannot be sent to another process ({error}); make it a "
+            f"module-level function, or use transform_in='threads'"
+        ) from error
+
+
+def can_be_sent(transform: Transform | None) -> bool:
+    """Return whether processes could be told of a transform; see `check_can_be_sent`."""
+    try:
+        if transform is not None:
+            check_can_be_sent(transform)
     except ValueError:
         return False
     return True
 
 
-# ---------------------------------------------------------------------- in the worker
-
-
-def _work(task: _Task, numbers: _Connection, parent: int) -> None:
-    """Build what the parent asks for until it hangs up."""
+def _serve(transform: Transform, pipe: _Pipe, parent: int) -> None:
+    """Transform what comes until the parent hangs up."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
     threading.Thread(target=_watch, args=(parent,), name="stoker-watch", daemon=True).start()
-    with Store(task.folder, limit_bytes=task.limit_bytes) as store:
-        builder: Builder | None = None
+    with contextlib.suppress(EOFError, OSError):
         while True:
+            table = pipe.recv()
             try:
-                number, key, may_overflow = numbers.recv_bytes().decode().split()
-            except EOFError:
-                return
-            try:
-                if builder is None:
-                    builder = _builder(task, store)
-                _build(builder, int(number), may_overflow=may_overflow == "1")
+                answer = ForkingPickler.dumps((transform(table), None, ""))
             except Exception as error:  # whatever it is, the parent's step gets it
-                _write_failure(_failure_path(store.folder.failed, key, os.getpid()), error, Files())
-
-
-def _builder(task: _Task, store: Store) -> Builder:
-    catalogue = task.dataset.open(task.folder if task.keeps_catalogue else None, runs=task.kept_together)
-    if catalogue.fingerprint != task.fingerprint:
-        raise SourceChangedError(
-            f"{', '.join(map(str, task.dataset.sources))} changed since it was opened", url=str(task.dataset.sources[0])
-        )
-    return Builder(catalogue, store, reserve_bytes=task.reserve_bytes)
-
-
-def _build(builder: Builder, i: int, *, may_overflow: bool) -> None:
-    wait = threading.Event().wait
-    while not builder.build(i, may_overflow=may_overflow):
-        wait(_POLL_S)
+                text = f"{type(error).__name__}: {error}"
+                answer = ForkingPickler.dumps((None, text, "".join(traceback.format_exception(error))))
+            pipe.send_bytes(answer)
 
 
 def _watch(parent: int) -> None:
@@ -329,45 +199,4 @@ def _watch(parent: int) -> None:
     while process is not None and os.getppid() == parent:
         if multiprocessing.connection.wait([process.sentinel], timeout=_WATCH_S):
             break
-    os._exit(1)  # at any moment: what a chunk in the making leaves is swept by the next store
-
-
-def _failure_path(folder: Path, key: str, pid: int) -> Path:
-    """Return where the process `pid` says why it could not build a chunk."""
-    return folder / f"{key}.{pid}.json"
-
-
-def _write_failure(path: Path, error: BaseException, files: Files) -> None:
-    """Write down an error with its traceback, whole or not at all."""
-    kind = type(error) if type(error) in _KINDS else None
-    name = _KINDS[kind][0] if kind is not None and issubclass(kind, StokerError) else None
-    value = getattr(error, name) if name is not None else None
-    content = {
-        "kind": None if kind is None else kind.__name__,
-        "message": str(error) if kind is not None else f"{type(error).__name__}: {error}",
-        "value": list(value) if isinstance(value, tuple) else str(value),
-        "notes": getattr(error, "__notes__", []),
-        "traceback": "".join(traceback.format_exception(error)),
-    }
-    files.write_small(path, json.dumps(content).encode(), aside=path.with_suffix(".new"))
-
-
-def _take_failure(path: Path, *, fragment: str) -> StokerError | None:
-    """Return the error that a build process wrote down, and remove the file; None where there is none."""
-    try:
-        content = json.loads(path.read_text())
-    except FileNotFoundError:
-        return None
-    path.unlink(missing_ok=True)
-    kind = next((kind for kind in _KINDS if kind.__name__ == content["kind"]), None)
-    error: StokerError
-    if kind is None:
-        error = TransformError(f"a build process failed on {fragment}: {content['message']}", fragment=fragment)
-    else:
-        name, parse = _KINDS[kind]
-        make: Callable[..., StokerError] = kind
-        error = make(content["message"], **{name: parse(content["value"])})
-    for note in content["notes"]:
-        error.add_note(note)
-    error.add_note(f"in a build process:\n{content['traceback']}")
-    return error
+    os._exit(1)

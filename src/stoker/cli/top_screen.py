@@ -28,7 +28,6 @@ _STAGES = {
     "transform": "transform",
     "convert": "convert",
     "publish": "pack, publish",
-    "process": "processes",
     "open": "open windows",
     "gather": "gather",
     "augment": "augment",

@@ -208,7 +208,7 @@ class _Examination:
             today=today,
             tried=fixes,
             shared_how="" if sharing is None else sharing.how,
-            can_be_sent=can_be_sent(self._asked),
+            can_be_sent=can_be_sent(self._asked.transform),
             measured=paths.measured,
             facts=facts,
             step=facts_of_step,

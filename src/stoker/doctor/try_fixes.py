@@ -129,8 +129,9 @@ class TryFixes:
         """Each process opens the data set for itself, and all of it: the sample cannot be sent there."""
         sample, settings = self.sample, self.settings
         catalogue = sample.catalogue
-        has_transform = catalogue.dataset.transform is not None and settings.transform_in == "threads"
-        if not has_transform or not self.may_open_again or catalogue.is_remote or not can_be_sent(catalogue.dataset):
+        transform = catalogue.dataset.transform
+        has_transform = transform is not None and settings.transform_in == "threads"
+        if not has_transform or not self.may_open_again or catalogue.is_remote or not can_be_sent(transform):
             return None
         plan = in_processes(self.paths.settled()[SOURCE], num_processes=settings.num_threads)
         seconds = self._seconds(plan, num_windows=_NUM_WINDOWS_APART)

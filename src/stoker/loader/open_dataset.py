@@ -16,13 +16,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from stoker.cache.builder import Builder, ChunkBuilder
+from stoker.cache.builder import Builder
 from stoker.cache.format import read_lengths
 from stoker.cache.locks import Lock
 from stoker.cache.store import Chunk, Store
 from stoker.cache.threads import AdaptivePool, Permits
 from stoker.cache.warm import OnProgress, WarmProgress, warm
-from stoker.cache.workers import ProcessBuilder
 from stoker.columns import check_nulls
 from stoker.dataset.catalogue import Catalogue
 from stoker.dataset.dataset import Dataset
@@ -103,7 +102,7 @@ class OpenDataset:
         *,
         catalogue: Catalogue,
         store: Store,
-        builder: ChunkBuilder,
+        builder: Builder,
         spec: Spec,
         expected_bytes: int,
         temporary: TemporaryFolder | None,
@@ -191,7 +190,7 @@ class OpenDataset:
 
     @property
     def permits(self) -> tuple[Permits, ...]:
-        """Permits to compute; none where processes do."""
+        """Permits to compute."""
         permits = self._builder.permits
         return () if permits is None else (permits,)
 
@@ -346,8 +345,13 @@ def open_dataset(
             on_count=on_count,
         )
         with _sound_source(catalogue):
-            builder = _builder(
-                catalogue, store, num_threads, transform_in, is_alone=temporary is not None, on_stage=on_stage
+            builder = Builder(
+                catalogue,
+                store,
+                on_stage=on_stage,
+                reserve_bytes=_reserve_bytes(catalogue, store.limit_bytes, num_threads),
+                num_computing=num_threads,
+                num_processes=num_threads if transform_in == "processes" else None,
             )
             stack.callback(builder.close)
             if dataset.transform is None and dataset.filter is None:
@@ -407,34 +411,6 @@ def _counting(dataset: Dataset, asked: Asked, store: Store) -> Lock:
     while (lock := store.try_lock(name)) is None:
         time.sleep(_POLL_S)
     return lock
-
-
-def _builder(
-    catalogue: Catalogue,
-    store: Store,
-    num_threads: int,
-    transform_in: Literal["threads", "processes"],
-    *,
-    is_alone: bool,
-    on_stage: OnStage,
-) -> ChunkBuilder:
-    reserve_bytes = _reserve_bytes(catalogue, store.limit_bytes, num_threads)
-    if transform_in == "threads":
-        return Builder(
-            catalogue,
-            store,
-            on_stage=on_stage,
-            reserve_bytes=reserve_bytes,
-            num_computing=num_threads,
-        )
-    return ProcessBuilder(
-        catalogue,
-        store,
-        num_processes=num_threads,
-        keeps_catalogue=not is_alone,
-        on_stage=on_stage,
-        reserve_bytes=reserve_bytes,
-    )
 
 
 @contextmanager

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from stoker.cache.builder import ChunkBuilder
+from stoker.cache.builder import Builder
 from stoker.cache.store import Store
 from stoker.dataset.catalogue import Catalogue
 
 
 def try_first_chunk(
-    catalogue: Catalogue, store: Store, builder: ChunkBuilder, *, beside: Callable[[], Iterable[int]], num_beside: int
+    catalogue: Catalogue, store: Store, builder: Builder, *, beside: Callable[[], Iterable[int]], num_beside: int
 ) -> list[threading.Thread]:
     """Build the first chunk with samples, unless it is there, and begin others that are wanted soon.
 

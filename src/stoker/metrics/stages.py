@@ -5,7 +5,7 @@ A stage may lie inside another on its thread, so times of stages add up to more 
     loop      wait ┆ step
     batches   batch [ wait_window ┆ gather ┆ augment ┆ copy ] ┆ wait_room
     windows   open [ wait_chunk ]
-    builds    build [ fetch ┆ decode ┆ transform ┆ convert ┆ publish ]    or  build [ process ]
+    builds    build [ fetch ┆ decode ┆ transform ┆ convert ┆ publish ]
     opening   list ┆ footers
 """
 

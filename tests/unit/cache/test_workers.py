@@ -1,7 +1,6 @@
 import functools
 import multiprocessing
 import os
-import threading
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from stoker.cache.builder import Builder
 from stoker.cache.store import Store
 from stoker.cache.threads import AdaptivePool
 from stoker.cache.warm import warm
-from stoker.cache.workers import ProcessBuilder
 from stoker.errors import FieldMismatchError, TransformError
 from stoker.testing import MemoryStorage
 
@@ -31,12 +29,6 @@ def failing(table, *, at):
 def dying(table):
     if 300 in table["id"].to_pylist():
         os._exit(7)
-    return {"x": table["id"].to_numpy()}
-
-
-def gated(table, *, gate, at):
-    if at in table["id"].to_pylist():
-        gate.read_text()  # blocks until the test lets go of the other end
     return {"x": table["id"].to_numpy()}
 
 
@@ -59,7 +51,7 @@ def made(tmp_path, store):
         folder = write_files(tmp_path / "data", [100, 257, 64])
         dataset = stoker.Dataset(folder, chunk_size=4000, transform=transform, transform_version="1")
         catalogue = dataset.open(store.path)
-        builder = ProcessBuilder(catalogue, store, num_processes=num_processes)
+        builder = Builder(catalogue, store, num_computing=num_processes, num_processes=num_processes)
         builders.append(builder)
         return catalogue, builder
 
@@ -68,20 +60,19 @@ def made(tmp_path, store):
         builder.close()
         builder.close()
     assert multiprocessing.active_children() == []
-    assert list(store.folder.failed.iterdir()) == []
 
 
 def test_processes_build_what_threads_would(made, store, tmp_path):
     catalogue, builder = made(doubled)
     assert warm(catalogue, store, pool=AdaptivePool(2), builder=builder).num_done == len(catalogue)
     pids, ids = set(), []
-    for i in range(1, len(catalogue)):
+    for i in range(len(catalogue)):
         arrays = read_arrays(store.path_of(catalogue.key(i)))
         pids |= set(arrays["pid"].tolist())
         ids += arrays["x"].tolist()
     assert os.getpid() not in pids
     assert len(pids) <= 2
-    assert ids == [2 * i for i in range(421 - len(ids), 421)]
+    assert ids == [2 * i for i in range(421)]
     assert store.counts().num_built == len(catalogue)
 
 
@@ -124,38 +115,21 @@ def test_a_chunk_another_process_builds_is_left_to_it(made, store):
     assert builder.build(1)
 
 
-def test_closing_frees_whoever_waits_for_a_process(made, store, tmp_path):
-    os.mkfifo(tmp_path / "gate")
-    catalogue, builder = made(functools.partial(gated, gate=tmp_path / "gate", at=100), num_processes=1)
-    i = next(i for i, f in enumerate(catalogue.fragments) if "part-00001" in f.url)
-    caught = []
-
-    def work():
-        try:
-            builder.build(i)
-        except InterruptedError as error:
-            caught.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    with (tmp_path / "gate").open("w"):  # returns when the process is in the transform
-        closing = threading.Thread(target=builder.close)
-        closing.start()
-        thread.join()
-    closing.join()
-    assert len(caught) == 1
-    assert store.has(catalogue.key(i))  # what was begun was finished
-
-
-def test_what_cannot_be_sent_to_a_process_is_a_value_error_with_the_way_out(tmp_path, store):
+def test_a_transform_that_cannot_be_sent_to_a_process_is_a_value_error_with_the_way_out(tmp_path):
     folder = write_files(tmp_path / "data", [10])
     dataset = stoker.Dataset(folder, transform=lambda table: table, transform_version="1")
     with pytest.raises(ValueError, match="module-level function"):
-        ProcessBuilder(dataset.open(), store, num_processes=1)
+        stoker.Loader(dataset, batch_size=5, transform_in="processes")
+
+
+def test_a_storage_that_no_process_could_be_told_of_reads_for_a_transform_in_processes(tmp_path):
+    folder = write_files(tmp_path / "data", [10])
     storage = MemoryStorage({"lake/a.parquet": (folder / "part-00000.parquet").read_bytes()})
     dataset = stoker.Dataset("lake/", storage=storage, transform=doubled, transform_version="1")
-    with pytest.raises(ValueError, match="storage that can be pickled"):
-        ProcessBuilder(dataset.open(), store, num_processes=1)
+    with stoker.Loader(dataset, batch_size=10, transform_in="processes", num_threads=1) as loader:
+        (batch,) = loader
+    assert batch["x"].tolist() == list(range(0, 20, 2))
+    assert set(batch["pid"].tolist()) != {os.getpid()}
 
 
 def test_no_process_is_started_where_nothing_is_missing(made, store):
@@ -164,11 +138,3 @@ def test_no_process_is_started_where_nothing_is_missing(made, store):
     assert all(here.build(i) for i in range(len(catalogue)))
     assert all(builder.build(i) for i in range(len(catalogue)))
     assert multiprocessing.active_children() == []
-
-
-def test_what_a_killed_parents_worker_left_is_swept(store):
-    (store.folder.failed / "abc.999999999.json").write_text("{}")
-    (store.folder.failed / f"abc.{os.getpid()}.json").write_text("{}")
-    Store(store.path).close()
-    assert [path.name for path in store.folder.failed.iterdir()] == [f"abc.{os.getpid()}.json"]
-    (store.folder.failed / f"abc.{os.getpid()}.json").unlink()
