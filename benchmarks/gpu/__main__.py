@@ -7,17 +7,27 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
 
 from benchmarks.answers import print_answers, write_answer
 from benchmarks.gpu import copying, steps
+from benchmarks.measure import Answer
 from stoker.demo.data import make_data
+
+
+def _device_gather(*args: Any, **options: Any) -> Answer:
+    from benchmarks.gpu.device_gather import run_device_gather  # needs cupy
+
+    return run_device_gather(*args, **options)
+
 
 QUESTIONS = {
     "gpu-copy": copying.run_copy,
     "gpu-resident": copying.run_resident,
+    "gpu-gather": _device_gather,
     "gpu-ranking": steps.run_ranking,
     "gpu-ranking-small": steps.run_small_ranking,
     "gpu-language": steps.run_language,

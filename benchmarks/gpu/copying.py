@@ -31,12 +31,12 @@ def run_copy(data: DemoData, folder: Path, *, device: torch.device, num_rounds: 
     """Batches that cross in one copy each, or several in one, against large copies from pinned memory."""
     source = torch.empty(COPY_BYTES, dtype=torch.uint8, pin_memory=device.type == "cuda")
     target = torch.empty(COPY_BYTES, dtype=torch.uint8, device=device)
-    with TorchLoader(_dataset(data), device=device, **_options(folder)) as loader:
+    with TorchLoader(dataset(data), device=device, **options(folder)) as loader:
         epochs = _Epochs(loader, device, category="gpu_memcpy")
         return compare(
             "copies to the device / pinned copies of large blocks",
             ours=epochs.rate,
-            ceiling=lambda: _copied(target, source, device),
+            ceiling=lambda: copied(target, source, device),
             unit="GB/s while a copy runs",
             num_rounds=num_rounds,
             promise=0.9,
@@ -53,8 +53,8 @@ def run_resident(
     """Batches of chunks that stay on the device, gathered there, against copies there."""
     source = torch.empty(COPY_BYTES, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    options = _options(folder) | {"batch_size": min(LARGE_BATCH_SIZE, data.num_rows // 4)}
-    with make(_dataset(data), device=device, resident=1 << 40, **options) as loader:
+    settings = options(folder) | {"batch_size": min(LARGE_BATCH_SIZE, data.num_rows // 4)}
+    with make(dataset(data), device=device, resident=1 << 40, **settings) as loader:
         rows = loader._torch_delivery.resident
         assert isinstance(rows, ResidentRows)
         for _ in loader:  # brings all chunks there
@@ -63,12 +63,12 @@ def run_resident(
         return compare(
             "gathers of chunks that stay on the device / copies there",
             ours=epochs.rate,
-            ceiling=lambda: _copied(target, source, device),
+            ceiling=lambda: copied(target, source, device),
             unit="GB/s while a gather runs, each byte counted once",
             num_rounds=num_rounds,
             promise=0.5,
             remarks=lambda: (
-                f"{rows.num_bytes / 1e9:.2f} GB stay there; batches of {options['batch_size']:,} rows, "
+                f"{rows.num_bytes / 1e9:.2f} GB stay there; batches of {settings['batch_size']:,} rows, "
                 f"{NUM_EPOCHS} epochs a round",
                 epochs.words,
             ),
@@ -112,16 +112,19 @@ class _Epochs:
         return f"whole epochs without a step come at {statistics.median(self._rates):.1f} GB/s"
 
 
-def _dataset(data: DemoData) -> Dataset:
+def dataset(data: DemoData) -> Dataset:
+    """Return the demo's fields of fixed width, stacked."""
     columns = [name for name in column_names() if name not in _RAGGED]
     return Dataset([str(path) for path in data.paths], columns=columns, fields=STACKED)
 
 
-def _options(folder: Path) -> dict[str, Any]:
+def options(folder: Path) -> dict[str, Any]:
+    """Return how a loader over them is made."""
     return {"batch_size": BATCH_SIZE, "shuffle": True, "cache": folder / "cache"}
 
 
-def _copied(target: torch.Tensor, source: torch.Tensor, device: torch.device, *, num_times: int = 4) -> float:
+def copied(target: torch.Tensor, source: torch.Tensor, device: torch.device, *, num_times: int = 4) -> float:
+    """Return GB/s of copies of a large block."""
     marks = Marks(device)
     target.copy_(source, non_blocking=True)
     start = marks.mark()
