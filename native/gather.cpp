@@ -69,11 +69,12 @@ struct Records {
   const int64_t *slot, *row;
   size_t num_bytes;
 
-  Records(const Part& part)
-      : begins(part.table->records.data()), slot(part.slot.data()), row(part.row.data()),
-        num_bytes(part.table->record_bytes) {}
   STOKER_INLINE const uint8_t* of(size_t i) const { return begins[slot[i]] + static_cast<size_t>(row[i]) * num_bytes; }
 };
+
+STOKER_INLINE Records records_of(const Part& part) {
+  return {part.table->records.data(), part.slot.data(), part.row.data(), part.table->record_bytes};
+}
 
 enum class Move { kStream, kLines, kAny };
 
@@ -192,7 +193,7 @@ struct Apart {
 template <Move kMove, typename Beside>
 STOKER_INLINE void go_through(const Part& part, RecordTarget target, Places to, Beside beside) {
   const Processor processor = this_processor();
-  const Records records(part);
+  const Records records = records_of(part);
   const size_t num = part.row.size(), num_bytes = records.num_bytes, further = processor.further;
   const size_t ahead = std::clamp<size_t>(kAheadBytes / num_bytes, 1, processor.rows_ahead);
   constexpr size_t kNoted = 64;  // more than are asked for ahead
@@ -346,11 +347,11 @@ void take_records(const Rows& rows, RecordTarget target) {
 
 void take_records_and_runs(const Part& part, RecordTarget target, RunTarget runs) {
   take_with_runs(part, target, {nullptr, 0}, move_for(part.row.size(), part.table->record_bytes, target),
-                 {Records(part), runs});
+                 {records_of(part), runs});
 }
 
 void read_runs(const Part& part, RunTarget target) {
-  const Records records(part);
+  const Records records = records_of(part);
   constexpr size_t kAhead = 16;
   const size_t num = part.row.size();
   for (size_t i = 0; i < num; ++i) {

@@ -123,6 +123,11 @@ struct Piece {
   explicit Piece(size_t most)
       : sources(std::make_unique_for_overwrite<uint64_t[]>(most)),
         targets(std::make_unique_for_overwrite<uint64_t[]>(most)) {}
+
+  STOKER_INLINE void swap(Piece& other) {
+    sources.swap(other.sources), targets.swap(other.targets);
+    std::swap(num, other.num);
+  }
 };
 
 // Writes `first`, and what is one, two, ... lines more.
@@ -135,7 +140,7 @@ STOKER_INLINE void write_steps(uint64_t* out, uint64_t first) {
 
 class InPieces {
  public:
-  STOKER_INLINE InPieces(const Fields& fields, uint8_t* out, bool streams)
+  InPieces(const Fields& fields, uint8_t* out, bool streams)
       : fields_(fields), num_fields_(fields.value_bytes.size()), out_(out), streams_(streams),
         now_(most()), next_(most()), shifts_(num_fields_), next_shifts_(num_fields_) {
     if (!streams) return;
@@ -161,7 +166,7 @@ class InPieces {
       if (streams_) begin_stages(next_start, row == fields_.num_rows);
       if (row == fields_.num_rows) break;
       start = next_start, stop = next_stop;
-      std::swap(now_, next_);
+      now_.swap(next_);
     }
     if (streams_) fence();
   }
@@ -275,7 +280,7 @@ class InPieces {
 };
 
 STOKER_VERSIONS
-void copy_in_pieces(const Fields& fields, uint8_t* out, bool streams) { InPieces(fields, out, streams).copy_all(); }
+void copy_in_pieces(InPieces& pieces) { pieces.copy_all(); }
 
 }  // namespace
 
@@ -302,7 +307,8 @@ void copy_fields(const Fields& fields, uint8_t* out, size_t out_bytes) {
       while (stop < num_fields && fields.begins[stop] >= 0 && !is_long(stop)) ++stop;
       const Fields some{fields.value_bytes.subspan(f, stop - f), fields.begins.subspan(f, stop - f),
                         fields.sources + f * num, fields.offsets + f * (num + 1), num};
-      copy_in_pieces(some, out, streams);
+      InPieces pieces(some, out, streams);
+      copy_in_pieces(pieces);
     }
     f = stop;
   }

@@ -29,3 +29,8 @@ endforeach()
 set(CMAKE_CXX_COMPILER ${CMAKE_BINARY_DIR}/zig-c++)
 set(CMAKE_AR ${CMAKE_BINARY_DIR}/zig-ar)
 set(CMAKE_RANLIB ${CMAKE_BINARY_DIR}/zig-ranlib)
+# This machine's `strip` knows no other machine's files, and macOS's `install_name_tool` is not here: the linker strips,
+# and nothing is to be renamed.
+set(CMAKE_STRIP true)
+set(CMAKE_INSTALL_NAME_TOOL true)
+set(CMAKE_MODULE_LINKER_FLAGS_INIT -Wl,-s)
