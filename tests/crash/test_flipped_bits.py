@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.cache import samples
 from tests.unit.cache.chunk_files import read_arrays, write_chunk
@@ -45,11 +45,13 @@ def check_flip(chunk, path, offset, bit):
             read_arrays(path)
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_in_any_byte_is_found_or_harmless(chunk, tmp_path):
     for offset in range(len(chunk[1])):
         check_flip(chunk, tmp_path / "flipped", offset, offset % 8)
 
 
+@settings(max_examples=150)
 @given(st.data())
 def test_any_flipped_bit_is_found_or_harmless(chunk, tmp_path_factory, data):
     offset = data.draw(st.integers(0, len(chunk[1]) - 1))

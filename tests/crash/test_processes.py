@@ -59,13 +59,14 @@ def test_ten_processes_on_one_cold_cache_build_each_chunk_once(data, tmp_path, e
     assert len(first_ids(marks)) == num_chunks
 
 
-def test_twenty_kills_at_any_moment_leave_a_cache_that_the_next_run_uses_without_help(data, tmp_path, expected):
+@pytest.mark.parametrize("num_kills", [5, pytest.param(40, marks=pytest.mark.slow)])
+def test_kills_at_any_moment_leave_a_cache_that_the_next_run_uses_without_help(data, tmp_path, expected, num_kills):
     digest, num_chunks = expected
     cache, marks = tmp_path / "cache", tmp_path / "marks"
     marks.touch()
     moments = random.Random(7)
     seen = 0
-    for _ in range(20):
+    for _ in range(num_kills):
         process = SERVED.Process(target=fill_for_ever, args=(data, cache, marks))
         process.start()
         # The moment is a number of tables transformed since, plus a random spin: no clock decides.

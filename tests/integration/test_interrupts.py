@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-SIGNALS = [signal.SIGINT, signal.SIGTERM]
 
 LAKE = """
     import pyarrow as pa
@@ -69,7 +68,7 @@ def ended(
     return process.returncode, out + errors
 
 
-@pytest.mark.parametrize("which", SIGNALS)
+@pytest.mark.parametrize("which", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_warm_finishes_what_it_has_begun_and_goes_on_from_there(tmp_path, which):
     cache = tmp_path / "cache"
     process = start(tmp_path, "warm", "lake.py:dataset", "--cache", str(cache))
@@ -81,7 +80,7 @@ def test_warm_finishes_what_it_has_begun_and_goes_on_from_there(tmp_path, which)
     assert [path for path in cache.rglob("*") if path.is_file() and "new" in path.suffix] == []
 
 
-@pytest.mark.parametrize("which", SIGNALS)
+@pytest.mark.parametrize("which", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_the_doctor_leaves_nothing(tmp_path, which):
     process = start(tmp_path, "doctor", "lake.py:dataset", "--step-time", "0.01", "--batch-size", "32")
     code, printed = ended(process, which, when=tmp_path, shows="stoker-doctor-*/owner")
@@ -100,7 +99,10 @@ MAKES_A_LOADER = """
 """
 
 
-@pytest.mark.parametrize("scheme", ["http", "s3", "gs", "abfss"])
+SLOW_SCHEMES = [pytest.param(scheme, marks=pytest.mark.slow) for scheme in ("gs", "abfss")]
+
+
+@pytest.mark.parametrize("scheme", ["http", "s3", *SLOW_SCHEMES])
 def test_ctrl_c_ends_a_loader_that_is_being_made_from_a_store_that_says_nothing(scheme):
     with socket.create_server(("127.0.0.1", 0)) as store:
         place = f"127.0.0.1:{store.getsockname()[1]}"

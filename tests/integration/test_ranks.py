@@ -1,4 +1,4 @@
-"""Ranks as real processes, started by torchrun, killed, and started again in another number."""
+"""Ranks as real processes, started by torchrun, killed in mid-epoch, and started again in another number."""
 
 from __future__ import annotations
 
@@ -22,67 +22,83 @@ pytestmark = [
 ]
 
 SCRIPT = Path(__file__).with_name("train_ranks.py")
-NUM_SAMPLES = 601  # no multiple of anything
+NUM_SAMPLES = 451  # no multiple of anything
+SAVE_AT, KILL_AFTER = 3, 5
 
 
-def torchrun(folder: Path, *, run: str, num_ranks: int, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+def torchrun(folder: Path, run: str, num_ranks: int, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [
         sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={num_ranks}", "--standalone",
-        "--local-addr=127.0.0.1", str(SCRIPT), str(folder), *arguments,
+        "--local-addr=127.0.0.1", str(SCRIPT), str(folder), run, *arguments,
     ]  # fmt: skip
     environ = os.environ | {
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
-        "STOKER_TEST_RUN": run,
     }
     return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=200, check=False)
 
 
-def steps_of(folder: Path, *, run: str, num_ranks: int) -> list[list[list[int]]]:
+def steps_of(folder: Path, run: str, num_ranks: int) -> list[list[list[int]]]:
     """Return the ids of each step, rank by rank."""
     files = [folder / f"seen-{run}-{rank}" for rank in range(num_ranks)]
     by_rank = [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
     return [list(step) for step in zip(*by_rank, strict=True)]
 
 
-def test_killed_in_mid_epoch_and_restarted_with_fewer_ranks_each_sample_is_seen_once(tmp_path):
-    write_files(tmp_path / "data", [200, 0, 300, 101], row_group_size=50)
-    killed = torchrun(tmp_path, run="first", num_ranks=4, arguments=["--kill-after", "5"])
+def killed_and_restarted(folder: Path, ranks: tuple[int, int], *arguments: str) -> tuple[list[int], list[int]]:
+    """Return what each step that counts had, and what those had that were done behind the checkpoint and lost."""
+    before, after = ranks
+    killing = ["--save-at", str(SAVE_AT), "--kill-after", str(KILL_AFTER)]
+    killed = torchrun(folder, "first", before, *arguments, *killing)
     assert killed.returncode != 0
-    saved = torch.load(tmp_path / "checkpoint.pt")
-    assert saved["num_steps"] == 3
-
-    restarted = torchrun(tmp_path, run="second", num_ranks=3, arguments=[])
+    first = steps_of(folder, "first", before)
+    assert len(first) == KILL_AFTER, killed.stderr
+    restarted = torchrun(folder, "second", after, *arguments)
     assert restarted.returncode == 0, restarted.stderr
-    before = steps_of(tmp_path, run="first", num_ranks=4)
-    after = steps_of(tmp_path, run="second", num_ranks=3)
-    assert len(before) == 5
-    kept = before[: saved["num_steps"]]
-    seen = list(itertools.chain.from_iterable(ids for step in [*kept, *after] for ids in step))
-    assert len(seen) == NUM_SAMPLES
-    assert sorted(seen) == list(range(NUM_SAMPLES))
-    # What was done after the checkpoint is done again, in the same order.
-    lost = [i for step in before[3:] for ids in step for i in ids]
-    again = [i for step in after for ids in step for i in ids]
-    assert again[: len(lost)] == lost
+    second = steps_of(folder, "second", after)
+    flat = itertools.chain.from_iterable
+    # What was done behind the checkpoint is done again, in the same order.
+    lost = list(flat(flat(first[SAVE_AT:])))
+    assert list(flat(flat(second)))[: len(lost)] == lost
+    return list(flat(flat(first[:SAVE_AT]))), list(flat(flat(second)))
 
 
+@pytest.mark.parametrize(
+    ("kind", "num_workers", "ranks"),
+    [
+        ("loader", 0, (3, 2)),
+        ("plain", 1, (2, 1)),
+        *(
+            pytest.param(kind, num_workers, ranks, marks=pytest.mark.slow)
+            for kind, num_workers, ranks in (
+                ("loader", 0, (4, 3)),
+                ("plain", 2, (4, 3)),
+                ("plain", 2, (2, 5)),
+                ("stateful", 2, (2, 2)),
+                ("stateful", 1, (3, 3)),
+            )
+        ),
+    ],
+)
+def test_killed_and_restarted_with_other_ranks_each_sample_is_seen_once(tmp_path, kind, num_workers, ranks):
+    if kind == "stateful":
+        pytest.importorskip("torchdata")
+    write_files(tmp_path / "data", [150, 0, 200, 101], row_group_size=50)
+    kept, again = killed_and_restarted(tmp_path, ranks, "--kind", kind, "--num-workers", str(num_workers))
+    assert len(kept + again) == NUM_SAMPLES
+    assert sorted(kept + again) == list(range(NUM_SAMPLES))
+
+
+@pytest.mark.slow
 def test_groups_stay_whole_over_a_kill_and_a_restart_with_more_ranks(tmp_path):
-    folder = write_files(tmp_path / "data", [200, 301], row_group_size=50)
+    folder = write_files(tmp_path / "data", [400, 501], row_group_size=50)
     groups = []
     for file in sorted(folder.iterdir()):
         table = pq.read_table(file)
         query = pc.divide(table["id"], 4)
         groups += [list(run) for _, run in itertools.groupby(table["id"].to_pylist(), key=lambda i: i // 4)]
         pq.write_table(table.append_column("query", query), file, row_group_size=50)
-    killed = torchrun(tmp_path, run="first", num_ranks=2, arguments=["--kill-after", "3", "--group-by", "query"])
-    assert killed.returncode != 0
-    saved = torch.load(tmp_path / "checkpoint.pt")
-    assert saved["num_steps"] == 3
-    restarted = torchrun(tmp_path, run="second", num_ranks=3, arguments=["--group-by", "query"])
-    assert restarted.returncode == 0, restarted.stderr
-    before, after = (steps_of(tmp_path, run=run, num_ranks=n) for run, n in (("first", 2), ("second", 3)))
-    seen = [group for step in [*before, *after] for ids in step for group in ids]
-    assert sorted(seen) == groups
-    assert seen != groups
+    kept, again = killed_and_restarted(tmp_path, (2, 3), "--group-by", "query")
+    assert sorted(kept + again) == groups
+    assert kept + again != groups

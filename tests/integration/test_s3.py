@@ -306,6 +306,7 @@ def test_a_server_that_never_answers_is_given_up(server, lake):
     assert caught.value.url == lake
 
 
+@pytest.mark.slow  # The client tries again for 12 s
 def test_a_server_that_goes_away_in_mid_epoch_ends_the_epoch_with_the_object(lake, tmp_path):
     server = S3Server()
     dataset = Dataset(lake, storage_options=server.options(), chunk_size="2KB")

@@ -117,7 +117,7 @@ def test_any_table_reads_back_as_pyarrow_reads_it(table, row_group_size, chunk_s
     assert same(read(Dataset("t", storage=storage, columns=columns).open()), flat.select(columns))
 
 
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(
     table=tables(),
     row_group_size=st.integers(1, 30),

@@ -90,7 +90,7 @@ def test_spawned_ranks_that_meet_before_or_after_their_loaders_are_made(folder, 
     check_brought_together(folder)
 
 
-@pytest.mark.parametrize("way", ["forked", "sent"])
+@pytest.mark.parametrize("way", ["forked", pytest.param("sent", marks=pytest.mark.slow)])
 def test_ranks_that_were_given_a_data_loader_count_their_epochs_each_for_itself(folder, way):
     ended(run(str(SCRIPT), way, str(folder)))
     for num_workers in (0, 1):

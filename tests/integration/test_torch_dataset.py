@@ -144,8 +144,10 @@ def test_passes_are_counted_on_with_other_workers(place, epochs):
         {"batch_size": 2},
         {},
         {"batch_size": 2, "drop_last": True},
-        {"num_workers": 1},
-        pytest.param({"num_workers": 1, "multiprocessing_context": "spawn"}, marks=pytest.mark.slow),
+        *(  # a worker that failed is waited for during 5 s
+            pytest.param({"num_workers": 1, "multiprocessing_context": way}, marks=pytest.mark.slow)
+            for way in ("fork", "spawn")
+        ),
     ],
 )
 def test_a_data_loader_that_would_batch_batches_is_told_so(place, options):

@@ -6,55 +6,74 @@ import argparse
 import json
 import os
 import signal
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
 
 import stoker
-from stoker.torch import TorchLoader
+from stoker.torch import TorchDataset, TorchLoader
+
+State = dict[str, Any]
 
 
-def train(folder: Path, *, save_every: int, kill_after: int | None, group_by: str | None) -> None:
+def feed(
+    given: argparse.Namespace, options: dict[str, Any]
+) -> tuple[Iterable[Any], Callable[[int], State], Callable[[State], object]]:
+    """Return batches by the kind that was asked for, their state after a step, and what takes a state."""
+    dataset = stoker.Dataset(given.folder / "data", chunk_size=4000)
+    if given.kind == "loader":
+        loader = TorchLoader(dataset, group_by=given.group_by, **options)
+        return loader, lambda _: loader.state_dict(), loader.load_state_dict
+    shares = TorchDataset(dataset, **options)
+    workers = {"batch_size": None, "num_workers": given.num_workers, "persistent_workers": given.num_workers > 0}
+    if given.kind == "plain":
+        return DataLoader(shares, **workers), shares.state_after, shares.load_state_dict
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    stateful = StatefulDataLoader(shares, **workers)
+    return stateful, lambda _: stateful.state_dict(), stateful.load_state_dict
+
+
+def train(given: argparse.Namespace) -> None:
     """Train one epoch with DDP from where the checkpoint says; write down the ids of every step."""
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     rank = dist.get_rank()
-    run = os.environ["STOKER_TEST_RUN"]
-    dataset = stoker.Dataset(folder / "data", chunk_size=4000)
+    options = {"shuffle": True, "seed": 11, "window": 2, "cache": given.folder / "cache", "num_threads": 1}
+    batches, state_after, load = feed(given, options | {"batch_size": 16})
+    # The position of a StatefulDataLoader is its workers': each rank keeps its own.
+    is_shared = given.kind != "stateful"
     model = DistributedDataParallel(torch.nn.Linear(3, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
-    options = {"shuffle": True, "seed": 11, "window": 2, "lanes": 1, "cache": folder / "cache", "num_threads": 1}
-    options["group_by"] = group_by
-    with TorchLoader(dataset, batch_size=16, **options) as loader, (folder / f"seen-{run}-{rank}").open("w") as seen:
-        checkpoint = folder / "checkpoint.pt"
-        if checkpoint.exists():
-            saved = torch.load(checkpoint)
-            model.load_state_dict(saved["model"])
-            loader.load_state_dict(saved["loader"])
-        for step, batch in enumerate(loader, start=1):
+    checkpoint = given.folder / ("checkpoint" if is_shared else f"checkpoint-{rank}")
+    if checkpoint.exists():
+        load(json.loads(checkpoint.read_text()))
+    with (given.folder / f"seen-{given.run}-{rank}").open("w") as seen:
+        for step, batch in enumerate(batches, start=1):
             loss = (model(batch["vector"]).squeeze(1) - batch["half"]).square().sum()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             ids = batch["id"].tolist()
-            if group_by is not None:
+            if given.group_by is not None:
                 ids = [ids[start:stop] for start, stop in pairwise(batch["group_offsets"].tolist())]
             seen.write(json.dumps(ids) + "\n")
             seen.flush()
-            states: list[object] = [None] * dist.get_world_size()
-            dist.all_gather_object(states, loader.state_dict())
-            assert all(state == states[0] for state in states), states
-            if step % save_every == 0 and rank == 0:
-                torch.save(
-                    {"model": model.state_dict(), "loader": loader.state_dict(), "num_steps": step},
-                    folder / "checkpoint.new",
-                )
-                (folder / "checkpoint.new").rename(checkpoint)
+            state = state_after(step)
+            if is_shared:
+                states: list[object] = [None] * dist.get_world_size()
+                dist.all_gather_object(states, state)
+                assert all(other == states[0] for other in states), states
+            if step == given.save_at and (rank == 0 or not is_shared):
+                checkpoint.write_text(json.dumps(state))
             dist.barrier()
-            if kill_after is not None and step == kill_after:
+            if step == given.kill_after:
                 os.kill(os.getpid(), signal.SIGKILL)
     dist.destroy_process_group()
     # A thread of gloo's may still hold the last barrier's tensor, and ends the process with SIGABRT where it asks for
@@ -65,13 +84,10 @@ def train(folder: Path, *, save_every: int, kill_after: int | None, group_by: st
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--save-every", type=int, default=3)
+    parser.add_argument("run")
+    parser.add_argument("--kind", choices=("loader", "plain", "stateful"), default="loader")
+    parser.add_argument("--num-workers", type=int, default=0)
+    parser.add_argument("--save-at", type=int)
     parser.add_argument("--kill-after", type=int)
     parser.add_argument("--group-by")
-    arguments = parser.parse_args()
-    train(
-        arguments.folder,
-        save_every=arguments.save_every,
-        kill_after=arguments.kill_after,
-        group_by=arguments.group_by,
-    )
+    train(parser.parse_args())

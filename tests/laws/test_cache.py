@@ -213,7 +213,7 @@ class StoreMachine(RuleBasedStateMachine):
             shutil.rmtree(self.folder)
 
 
-StoreMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+StoreMachine.TestCase.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
 test_stores_on_one_folder_are_a_dict_that_forgets_only_what_it_may = StoreMachine.TestCase
 
 

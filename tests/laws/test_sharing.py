@@ -101,7 +101,7 @@ def batches(dataset, *, batch_size=7, prefetch=2, **options):
         ]  # two epochs
 
 
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(
     drawn=datasets,
     share=st.sampled_from(sorted(SHARES)),

@@ -148,7 +148,7 @@ def is_possible(kind: str, folder: Path) -> bool:
     return kind != "weights" or any(row["weight"] for row in rows if row["keep"])
 
 
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(
     drawn=datasets,
     kind=kinds,
