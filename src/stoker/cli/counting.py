@@ -13,7 +13,7 @@ from stoker.words import count_text
 if TYPE_CHECKING:
     from rich.status import Status
 
-    from stoker.dataset.units.reading import CountProgress
+    from stoker.dataset.catalogue import CountProgress
 
 Show: TypeAlias = "Callable[[CountProgress], None]"
 

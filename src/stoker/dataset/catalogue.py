@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +20,7 @@ import pyarrow.parquet as pq
 from stoker.dataset.doubts import check_doubts
 from stoker.dataset.filters import passes
 from stoker.dataset.fragments import Fragment
-from stoker.dataset.rows import RowReader
+from stoker.dataset.rows import Origin, RowReader
 from stoker.dataset.survey import Cut, Survey, survivors
 from stoker.errors import SourceError
 from stoker.hashing import fingerprint
@@ -29,7 +31,7 @@ from stoker.parquet.schema import Sizes, choose_columns, flat_fields, flatten, s
 from stoker.storage.each import for_each
 from stoker.storage.failures import decoding
 from stoker.storage.fetch import check_unchanged
-from stoker.storage.storage import ObjectInfo, Storage
+from stoker.storage.storage import ObjectInfo
 
 if TYPE_CHECKING:
     from stoker.dataset.dataset import Dataset
@@ -42,6 +44,24 @@ _KEY_VERSION = 4
 _MAX_KEYS = 1 << 18
 
 
+@dataclass(frozen=True, kw_only=True)
+class CountProgress:
+    """How far a pass over a few columns is.
+
+    Attributes:
+        num_fragments: Fragments of the data set.
+        num_done: Those that were read.
+        num_rows: Rows in them that pass the filter.
+    """
+
+    num_fragments: int
+    num_done: int
+    num_rows: int
+
+
+OnCount: TypeAlias = Callable[[CountProgress], object]
+
+
 class Catalogue:
     """Everything about a data set that is known before any row is decoded, and the way to its rows.
 
@@ -49,6 +69,7 @@ class Catalogue:
 
     Attributes:
         dataset: What was opened.
+        survey: What was found out.
         listed: Its files, by URL, and what their paths say of them.
         files: The files alone.
         schema: The columns the transform sees: chosen, structs taken apart, partition columns last unless `columns`
@@ -68,18 +89,14 @@ class Catalogue:
         self,
         dataset: Dataset,
         known: Survey,
-        *,
         cut: Cut,
-        columns: pa.Schema,
-        filter_columns: pa.Schema,
-        storage: Storage,
-        is_local: bool,
+        origin: Origin,
         footers: Footers,
-        store: Mapping[str, object],
+        *,
         kept_together: RunRule | None = None,
     ) -> None:
         self.dataset = dataset
-        self._reader = RowReader(known, cut=cut, storage=storage, is_local=is_local, footers=footers)
+        self._reader = RowReader(known, cut, origin, footers)
         self.num_builders: int | None = None
         self.num_short = 0
         self.may_be_helped = True
@@ -87,19 +104,16 @@ class Catalogue:
         self.kept_together = kept_together
         self.listed = known.files
         self.files: tuple[ObjectInfo, ...] = tuple(file.info for file in known.files)
-        self.schema = columns
+        self.schema = cut.columns
         self.fragments: Sequence[Fragment] = self._reader.fragments
         self.num_rows: npt.NDArray[np.int64] = known.num_rows
         self.num_samples: npt.NDArray[np.int64] = known.num_samples
         self.null_counts: Mapping[str, npt.NDArray[np.int64]] = known.null_counts
-        self._known = known
+        self.survey = known
         self._cut = cut
-        self._storage = storage
-        self._is_local = is_local
+        self._origin = origin
         self._footers = footers
-        self._filter_columns = filter_columns
-        self._rows = self._reader.want(columns, beside=filter_columns)
-        self._store = store
+        self._rows = self._reader.want(cut.columns, beside=cut.filter_columns)
         self._keys: dict[int, str] = {}
 
     @property
@@ -110,12 +124,12 @@ class Catalogue:
     @property
     def is_remote(self) -> bool:
         """Whether reading waits for a network rather than for a core."""
-        return not self._is_local
+        return not self._origin.is_local
 
     @property
     def file_of_chunk(self) -> npt.NDArray[np.int64]:
         """Number of the file of each fragment. int64, shape [K]."""
-        return self._known.file
+        return self.survey.file
 
     def __len__(self) -> int:
         return len(self.fragments)
@@ -139,7 +153,7 @@ class Catalogue:
     @cached_property
     def _recipe(self) -> str:
         """Everything but the source itself that decides what chunk comes from a fragment."""
-        table, names = self._known.table, [*self.schema.names, *self._filter_columns.names]
+        table, names = self.survey.table, [*self.schema.names, *self._cut.filter_columns.names]
         return fingerprint(
             "recipe",
             {
@@ -157,13 +171,13 @@ class Catalogue:
 
         The order depends on less: see `stoker.sampling.contents`.
         """
-        table = self._known.table
+        table = self.survey.table
         return fingerprint(
             "dataset",
             {
                 "recipe": self._recipe,
                 "chunk_bytes": self.dataset.chunk_bytes,
-                "store": self._store,
+                "store": self._origin.store,
                 "files": [self._source(file) for file in range(len(self.files))],
                 **({} if table is None else {"table": [table.version, table.schema_id]}),
                 **({} if self.kept_together is None else {"runs": self.kept_together.to_json()}),
@@ -186,10 +200,10 @@ class Catalogue:
     def _source(self, file: int) -> list[object]:
         """Return what is known of a file that would be different, were it another one."""
         info = self.files[file]
-        return [info.url, info.size_bytes, info.version, self._known.footers[file]]
+        return [info.url, info.size_bytes, info.version, self.survey.footers[file]]
 
     def _key(self, i: int) -> str:
-        known = self._known
+        known = self.survey
         file = known.files[int(known.file[i])]
         deleted = self.deleted(i)
         return fingerprint(
@@ -197,7 +211,7 @@ class Catalogue:
             {
                 **({"deleted": hashlib.blake2b(deleted.tobytes()).hexdigest()} if len(deleted) else {}),
                 "recipe": self._recipe,
-                "store": self._store,
+                "store": self._origin.store,
                 "source": self._source(int(known.file[i])),
                 "partition": file.partition,
                 "row_groups": [int(known.start[i]), int(known.stop[i])],
@@ -246,7 +260,7 @@ class Catalogue:
             SourceError: The rows cannot be fetched or decoded.
             SourceChangedError: The file is no longer the one that was listed.
         """
-        want = self._rows._replace(coded=frozenset(coded).difference(self._filter_columns.names))
+        want = self._rows._replace(coded=frozenset(coded).difference(self._cut.filter_columns.names))
         for j, table in self._reader.read(i, want, on_stage, on_fetched, share_out):
             start = time.perf_counter_ns()
             picked = self._picked(j, table)
@@ -276,7 +290,7 @@ class Catalogue:
             SourceChangedError: It is no longer the one that was listed.
             SourceMissingError: It is gone.
         """
-        check_unchanged(self.files[int(self._known.file[i])], self._storage)
+        check_unchanged(self.files[int(self.survey.file[i])], self._origin.storage)
 
     def check_doubts(self, *, num_threads: int) -> None:
         """Read what perhaps does not fit the types that all files share; see `doubts`.
@@ -285,7 +299,7 @@ class Catalogue:
             FieldError: A value does not fit.
             SourceError: A file cannot be read.
         """
-        check_doubts(self._reader, self._known, self._cut, self._footers, num_threads=num_threads)
+        check_doubts(self._reader, self.survey, self._cut, self._footers, num_threads=num_threads)
 
     def count(self, *, num_threads: int) -> npt.NDArray[np.int64]:
         """Return how many rows of each fragment are delivered, by reading the filter's columns alone. Shape [K].
@@ -295,15 +309,13 @@ class Catalogue:
         """
         counts = self.num_rows.copy()
         if self._cut.expression is None:
-            for i in np.flatnonzero(np.array([bool(file.deleted) for file in self._known.files])[self._known.file]):
+            for i in np.flatnonzero(np.array([bool(file.deleted) for file in self.survey.files])[self.survey.file]):
                 counts[i] -= len(self.deleted(int(i)))
             return counts
-        want = self._reader.want(pa.schema([]), beside=self._filter_columns)
-        units = sorted({self.unit(i)[0] for i in range(len(self))})
+        want = self._reader.want(pa.schema([]), beside=self._cut.filter_columns)
         same: dict[object, bool] = {}
 
-        def work(u: int) -> None:
-            i = units[u]
+        def work(i: int) -> None:
             if not want.names:  # decided by the path alone
                 file = self._reader.file_of(i)
                 if file.partition not in same:
@@ -314,8 +326,13 @@ class Catalogue:
             for j, table in self._reader.read(i, want, ignore_stage):
                 counts[j] = pc.sum(self._picked(j, table)).as_py() or 0
 
-        for_each(len(units), work, num_threads=num_threads)
+        self._each_unit(work, num_threads)
         return counts
+
+    def _each_unit(self, work: Callable[[int], None], num_threads: int) -> None:
+        """Call `work` with the first fragment of every unit, in threads."""
+        units = sorted({self.unit(i)[0] for i in range(len(self))})
+        for_each(len(units), lambda u: work(units[u]), num_threads=num_threads)
 
     def types_of(self, columns: Sequence[str]) -> pa.Schema:
         """Return the types of columns of the files or their paths, whether or not the data set delivers them.
@@ -323,30 +340,51 @@ class Catalogue:
         Raises:
             FieldError: There is no such column.
         """
-        return choose_columns(flat_fields([*self._known.schema, *self._known.partitions]), list(columns))
+        return choose_columns(flat_fields([*self.survey.schema, *self.survey.partitions]), list(columns))
 
-    def read_columns(self, i: int, columns: pa.Schema) -> Iterator[tuple[int, pa.Table, npt.NDArray[np.int64] | None]]:
-        """Yield (j, rows that pass, which rows of the fragment these are) for every j of `unit(i)`, of a few columns.
+    def read_every(
+        self,
+        columns: pa.Schema,
+        take: Callable[[int, pa.Table, npt.NDArray[np.int64] | None], object],
+        *,
+        num_threads: int,
+        on_progress: OnCount | None = None,
+    ) -> None:
+        """Call `take` with every fragment's number, its rows that pass, and which of its rows these are (None: all).
+
+        Fragments come in no order, from several threads at once.
 
         Args:
-            i: Number of a fragment.
-            columns: What `types_of` returned.
+            columns: Columns to read, as `types_of` returned them.
+            take: What to do with them.
+            num_threads: Threads that read.
+            on_progress: Told after each fragment, by one thread at a time.
 
         Raises:
-            SourceError: The rows cannot be read.
+            SourceError: They cannot be read.
         """
-        want = self._reader.want(columns, beside=self._filter_columns)
-        for j, table in self._reader.read(i, want, ignore_stage):
-            kept = None
-            picked = self._picked(j, table)
-            if picked is not None:
-                kept = np.flatnonzero(picked.to_numpy())
-                table = table.filter(picked)
-            yield j, select_flat(table, columns) if len(columns) else table, kept
+        want = self._reader.want(columns, beside=self._cut.filter_columns)
+        mutex = threading.Lock()
+        num_done = num_rows = 0
+
+        def work(i: int) -> None:
+            nonlocal num_done, num_rows
+            for j, table in self._reader.read(i, want, ignore_stage):
+                picked, rows = self._picked(j, table), None
+                if picked is not None:
+                    rows = np.flatnonzero(picked.to_numpy())
+                    table = table.filter(picked)
+                take(j, select_flat(table, columns) if len(columns) else table, rows)
+                with mutex:
+                    num_done, num_rows = num_done + 1, num_rows + table.num_rows
+                    if on_progress is not None:
+                        on_progress(CountProgress(num_fragments=len(self), num_done=num_done, num_rows=num_rows))
+
+        self._each_unit(work, num_threads)
 
     def group_rows(self, i: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return the row groups that fragment i is read from, and the rows that each gives it. Shape [G] each."""
-        known = self._known
+        known = self.survey
         if known.row_start[i] >= 0:
             return known.start[i : i + 1], known.num_rows[i : i + 1]
         file = self._reader.file_of(i)
@@ -360,7 +398,7 @@ class Catalogue:
         groups, sizes = self.group_rows(i)
         starts = np.cumsum(sizes) - sizes
         g = int(np.searchsorted(starts, row, side="right")) - 1
-        row += max(int(self._known.row_start[i]), 0) - int(starts[g])
+        row += max(int(self.survey.row_start[i]), 0) - int(starts[g])
         return f"{self.fragments[i].url} row group {groups[g]}, row {row}"
 
     def deleted(self, i: int) -> npt.NDArray[np.int64]:
@@ -370,7 +408,7 @@ class Catalogue:
             return np.zeros(0, np.int64)
         rows = np.frombuffer(file.deleted, "<i8")
         sizes = self._footers.check(file.info).numbers.groups["num_rows"]
-        starts = np.cumsum(sizes) - sizes + max(int(self._known.row_start[i]), 0)
+        starts = np.cumsum(sizes) - sizes + max(int(self.survey.row_start[i]), 0)
         found, at = [], 0
         for group, num_rows in zip(*self.group_rows(i), strict=True):
             low, high = np.searchsorted(rows, [starts[group], starts[group] + num_rows])
@@ -399,7 +437,7 @@ class Catalogue:
         fields = []
         columns = []
         flat = None
-        for field in self._filter_columns:
+        for field in self._cut.filter_columns:
             if table.schema.get_field_index(field.name) < 0:
                 flat = flatten(table) if flat is None else flat
                 columns.append(flat.column(field.name))

@@ -18,16 +18,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stoker.arguments import check_function, explain_arguments, flag
-from stoker.dataset.catalogue import Catalogue
-from stoker.dataset.filters import needed_columns, parse_filter
+from stoker.arguments import check_function, explain_arguments, flag, integer, names
+from stoker.dataset.catalogue import Catalogue, OnCount
+from stoker.dataset.filters import parse_filter
 from stoker.dataset.listing import Listed, list_sources
+from stoker.dataset.rows import Origin
 from stoker.dataset.runs import RunRule
-from stoker.dataset.survey import Cut, Survey, keep_survey, kept_survey, read_layouts, survey
+from stoker.dataset.survey import Cut, Survey, keep_survey, kept_survey, make_cut, read_layouts, survey
 from stoker.dataset.tables import open_table
-from stoker.dataset.tables.table import LakeTable, table_source
+from stoker.dataset.tables.table import LakeTable, TableSource, table_source
 from stoker.dataset.units.cutting import cut_between_runs
-from stoker.dataset.units.reading import OnCount
 from stoker.dataset.units.runs import find_runs
 from stoker.errors import SourceMissingError
 from stoker.fields.spec import Field, parse_size
@@ -35,7 +35,6 @@ from stoker.hashing import fingerprint
 from stoker.host.machine import num_cores
 from stoker.metrics.stages import OnStage, ignore_stage, timed
 from stoker.parquet.footers import Footers
-from stoker.parquet.schema import choose_columns, flat_fields
 from stoker.storage.find_storage import storage_for
 from stoker.storage.local import LocalStorage
 from stoker.storage.retry import RetryingStorage, Wait
@@ -237,153 +236,11 @@ class Dataset:
             FieldError: A column is not there, or has types that do not go together.
             ValueError: A filter does not fit the columns.
         """
-        if num_threads < 1:
-            raise ValueError(f"num_threads must be at least 1, got {num_threads}")
-        # Connecting to a store, or asking a catalogue, may take requests of its own: a kept catalogue does without.
-        # One look at the environment: the store that is asked is the one that what is kept is kept under.
-        environment = dict(os.environ)
-        store = store_of(str(self._named()[0]), options=self.storage_options or {}, environment=environment)
-        found = _Lazy(self, environment)
-        storage = RetryingStorage(found, wait=wait)
-        kept_at, footers_at = self._kept_paths(folder, runs, store)
-        known = None if kept_at is None or self.refresh else kept_survey(kept_at)
-        if known is None:
-            is_local = found.located.is_local
-        else:
-            is_local = self.storage is None and scheme_of(known.files[0].info.url) == "file"
-        make = functools.partial(self._catalogue, storage=storage, runs=runs, is_local=is_local, store=store)
-        is_fixed = self.table is not None and self.table.is_exact
-        if known is not None and (not is_local or is_fixed):
-            return make(known, footers_at)
-        num_threads = (
-            min(num_threads, _LOCAL_THREADS_A_CORE * num_cores()) if is_local else num_threads * _REMOTE_FACTOR
-        )
-        try:
-            with timed(on_stage, "list"):
-                table, files = self._list(found, storage, is_local=is_local, num_threads=num_threads)
-        except SourceMissingError:
-            if known is None or any(os.path.exists(name_bytes(file.info.url)) for file in known.files):  # noqa: PTH110
-                raise
-            names = ", ".join(place.name for place in self._places())
-            _log.warning("%s is gone; going on with what was kept of it in %s", names, folder)
-            return make(known, footers_at)
-        if known is not None and known.files == tuple(files) and known.table == table:
-            return make(known, footers_at)
-        footers = _footers(storage, footers_at, table, refresh=self.refresh)
-        with timed(on_stage, "footers"):
-            known, catalogue = self._look_through(
-                files, table, make, storage, footers, runs, num_threads=num_threads, on_count=on_count
-            )
-        if untold := [file.info.url for file in known.files if file.info.version == UNKNOWN]:
-            _log.warning(
-                "the store of %s tells neither version nor time of its files (%s): that one was replaced by another of "
-                "the same size shows only in its footer, when it is opened with refresh=True",
-                self._named()[0],
-                some_of(untold, 1),
-            )
-        if kept_at is not None:
-            footers.keep([file.info for file in known.files])
-            # Under its version, too: whoever is told of that one later finds it, without asking the log.
-            for path in {kept_at, catalogue.dataset._kept_paths(folder, runs, store)[0]}:
-                if path is not None:
-                    keep_survey(path, known)
-        return catalogue
+        integer(num_threads, "num_threads")
+        return _Opening(self, folder, runs, wait).open(num_threads, on_count, on_stage)
 
-    def _list(
-        self, found: _Lazy, storage: Storage, *, is_local: bool, num_threads: int
-    ) -> tuple[LakeTable | None, list[Listed]]:
-        """Return the files, and the table that they belong to, if it is one."""
-        if self.table is None:
-            return None, list_sources(self._places(), storage, is_local=is_local)
-        place = found.located._places()[0].name
-        return open_table(self.table, place, storage, is_local=is_local, num_threads=num_threads)
-
-    def _look_through(
-        self,
-        listed: list[Listed],
-        table: LakeTable | None,
-        make: Callable[[Survey, Footers], Catalogue],
-        storage: Storage,
-        footers: Footers,
-        runs: RunRule | None,
-        *,
-        num_threads: int,
-        on_count: OnCount | None,
-    ) -> tuple[Survey, Catalogue]:
-        footers.load([file.info for file in listed])
-        files, schema, partitions = read_layouts(listed, footers, storage, table, num_threads=num_threads)
-        cut, _, _ = self._cut(schema, partitions)
-        known = dataclasses.replace(survey(files, schema, cut, footers, num_threads=num_threads), table=table)
-        catalogue = make(known, footers)
-        catalogue.check_doubts(num_threads=num_threads)
-        if runs is not None:  # counts what passes the filter, too
-            found = find_runs(catalogue, runs, num_threads=num_threads, on_progress=on_count)
-            known = cut_between_runs(catalogue, found, known, cut, footers, num_threads=num_threads)
-            catalogue = make(known, footers)
-            catalogue.runs = found
-        elif self.filter is not None or any(file.deleted for file in files):
-            known = dataclasses.replace(known, num_samples=catalogue.count(num_threads=num_threads))
-            catalogue = make(known, footers)
-        footers.forget()
-        return known, catalogue
-
-    def _catalogue(
-        self,
-        known: Survey,
-        footers: Footers | Path | None,
-        *,
-        storage: Storage,
-        runs: RunRule | None,
-        is_local: bool,
-        store: Mapping[str, object],
-    ) -> Catalogue:
-        if not isinstance(footers, Footers):
-            footers = _footers(storage, footers, known.table, refresh=False)
-        cut, columns, filter_columns = self._cut(known.schema, known.partitions)
-        return Catalogue(
-            self._pinned(known.table),
-            known,
-            cut=cut,
-            columns=columns,
-            filter_columns=filter_columns,
-            storage=storage,
-            is_local=is_local,
-            footers=footers,
-            store=store,
-            kept_together=runs,
-        )
-
-    def _cut(self, schema: pa.Schema, partitions: pa.Schema) -> tuple[Cut, pa.Schema, pa.Schema]:
-        """Return how files are cut, the columns that come out, and what the filter needs."""
-        columns = choose_columns(flat_fields([*schema, *partitions]), self.columns)
-        # Members of structs may be named by their dotted names in an expression too.
-        tops = set(schema.names) | set(partitions.names)
-        dotted = [pa.field(name, type_) for name, type_ in flat_fields(schema) if name not in tops]
-        filter_schema = pa.schema([*schema, *partitions, *dotted])
-        expression = prunable = None
-        if self.filter is not None:
-            expression = self.filter.bind(filter_schema)
-            prunable = self.filter.prunable(filter_schema, expression)
-        needed = pa.schema([]) if expression is None else needed_columns(filter_schema, expression)
-        names = [*columns.names, *(name for name, _ in flat_fields(needed))]
-        cut = Cut(
-            columns=pa.schema([field for field in columns if field.name not in partitions.names]),
-            names=tuple(name for name in names if name not in partitions.names),
-            chunk_bytes=self.chunk_bytes,
-            expression=expression,
-            prunable=prunable,
-            filter_schema=filter_schema,
-            partitions=partitions,
-        )
-        return cut, columns, needed
-
-    def _pinned(self, table: LakeTable | None) -> Dataset:
-        """Return the same data set at the version that was found: whoever opens it later opens that one."""
-        if self.table is None or table is None:
-            return self
-        other = copy.copy(self)
-        other.table, other.refresh = table.pinned(self.table), False
-        return other
+    def _cut(self, schema: pa.Schema, partitions: pa.Schema) -> Cut:
+        return make_cut(schema, partitions, columns=self.columns, chosen=self.filter, chunk_bytes=self.chunk_bytes)
 
     def with_columns(self, columns: Sequence[str]) -> Dataset:
         """Return the same rows with these columns, as they are stored."""
@@ -441,27 +298,144 @@ class Dataset:
         places = [place_of(source, is_local=is_local) for source in self._named()]
         return places if self.table is None else [Location(place.name) for place in places]
 
-    def _kept_paths(
-        self, folder: Path | str | None, runs: RunRule | None, store: Mapping[str, object]
-    ) -> tuple[Path | None, Path | None]:
-        """Return the files that keep the catalogue and the footers."""
-        if folder is None:
-            return None, None
-        source: dict[str, object] = {"sources": self._places(), "store": store}
-        footers = fingerprint("footers", source)
-        catalogue = fingerprint(
-            "catalogue",
-            {
-                **source,
-                **({} if self.table is None else {"table": self.table.to_json()}),
-                "columns": self.columns,
-                "filter": None if self.filter is None else self.filter.to_json(),
-                "chunk_bytes": self.chunk_bytes,
-                **({} if runs is None else {"runs": runs.to_json()}),
-            },
+
+class _Opening:
+    """One opening of a data set: from what a folder keeps of it, or by a look at all its files.
+
+    Args:
+        dataset: What is opened.
+        folder: Where what is found out is kept; None keeps nothing.
+        runs: Rows to keep in one fragment.
+        wait: Waits before a failed read is tried again.
+    """
+
+    def __init__(self, dataset: Dataset, folder: Path | str | None, runs: RunRule | None, wait: Wait) -> None:
+        self._dataset, self._runs = dataset, runs
+        self._folder = None if folder is None else Path(folder) / "source"
+        # Connecting to a store, or asking a catalogue, may take requests of its own: a kept catalogue does without.
+        # One look at the environment: the store that is asked is the one that what is kept is kept under.
+        environment = dict(os.environ)
+        self._lazy = _Lazy(dataset, environment)
+        self._storage = RetryingStorage(self._lazy, wait=wait)
+        self._store = store_of(str(dataset._named()[0]), options=dataset.storage_options or {}, environment=environment)
+
+    def open(self, num_threads: int, on_count: OnCount | None, on_stage: OnStage) -> Catalogue:
+        """Return the opened data set; see `Dataset.open`."""
+        dataset = self._dataset
+        known = None if dataset.refresh else self._kept()
+        if known is None:
+            is_local = self._lazy.located.is_local
+        else:
+            is_local = dataset.storage is None and scheme_of(known.files[0].info.url) == "file"
+        origin = Origin(self._storage, is_local, self._store)
+        is_fixed = dataset.table is not None and dataset.table.is_exact
+        if known is not None and (not is_local or is_fixed):
+            return self._catalogue(known, origin)
+        num_threads = (
+            min(num_threads, _LOCAL_THREADS_A_CORE * num_cores()) if is_local else num_threads * _REMOTE_FACTOR
         )
-        where = Path(folder) / "source"
-        return where / f"catalogue-{catalogue}.stoker", where / f"footers-{footers}.arrow"
+        try:
+            with timed(on_stage, "list"):
+                table, files = self._list(is_local=is_local, num_threads=num_threads)
+        except SourceMissingError:
+            if known is None or any(os.path.exists(name_bytes(file.info.url)) for file in known.files):  # noqa: PTH110
+                raise
+            names = ", ".join(place.name for place in dataset._places())
+            _log.warning("%s is gone; going on with what was kept of it in %s", names, self._folder)
+            return self._catalogue(known, origin)
+        if known is not None and known.files == tuple(files) and known.table == table:
+            return self._catalogue(known, origin)
+        footers = self._footers(table, refresh=dataset.refresh)
+        with timed(on_stage, "footers"):
+            catalogue = self._look_through(files, table, origin, footers, num_threads, on_count)
+        self._keep(catalogue, footers)
+        return catalogue
+
+    def _list(self, *, is_local: bool, num_threads: int) -> tuple[LakeTable | None, list[Listed]]:
+        """Return the files, and the table that they belong to, if it is one."""
+        if self._dataset.table is None:
+            return None, list_sources(self._dataset._places(), self._storage, is_local=is_local)
+        place = self._lazy.located._places()[0].name
+        return open_table(self._dataset.table, place, self._storage, is_local=is_local, num_threads=num_threads)
+
+    def _look_through(
+        self,
+        listed: list[Listed],
+        table: LakeTable | None,
+        origin: Origin,
+        footers: Footers,
+        num_threads: int,
+        on_count: OnCount | None,
+    ) -> Catalogue:
+        footers.load([file.info for file in listed])
+        files, schema, partitions = read_layouts(listed, footers, self._storage, table, num_threads=num_threads)
+        cut = self._dataset._cut(schema, partitions)
+        known = dataclasses.replace(survey(files, schema, cut, footers, num_threads=num_threads), table=table)
+        catalogue = self._catalogue(known, origin, footers)
+        catalogue.check_doubts(num_threads=num_threads)
+        if self._runs is not None:  # counts what passes the filter, too
+            found = find_runs(catalogue, self._runs, num_threads=num_threads, on_progress=on_count)
+            known = cut_between_runs(catalogue, found, cut, footers, num_threads=num_threads)
+            catalogue = self._catalogue(known, origin, footers)
+            catalogue.runs = found
+        elif self._dataset.filter is not None or any(file.deleted for file in files):
+            known = dataclasses.replace(known, num_samples=catalogue.count(num_threads=num_threads))
+            catalogue = self._catalogue(known, origin, footers)
+        footers.forget()
+        return catalogue
+
+    def _catalogue(self, known: Survey, origin: Origin, footers: Footers | None = None) -> Catalogue:
+        dataset = self._dataset
+        if known.table is not None and dataset.table is not None:  # whoever opens it later opens this very version
+            pinned = known.table.pinned(dataset.table)
+            dataset = copy.copy(dataset)
+            dataset.table, dataset.refresh = pinned, False
+        cut = dataset._cut(known.schema, known.partitions)
+        footers = footers or self._footers(known.table)
+        return Catalogue(dataset, known, cut, origin, footers, kept_together=self._runs)
+
+    # ------------------------------------------------------------------ what is kept
+
+    def _footers(self, table: LakeTable | None, *, refresh: bool = False) -> Footers:
+        path = None
+        if self._folder is not None:
+            path = self._folder / f"footers-{fingerprint('footers', self._names())}.arrow"
+        naming = None if table is None else (table.schema, table.by_id)
+        return Footers(self._storage, path=path, table=naming, refresh=refresh)
+
+    def _kept(self) -> Survey | None:
+        return None if self._folder is None else kept_survey(self._survey_path(self._dataset.table))
+
+    def _keep(self, catalogue: Catalogue, footers: Footers) -> None:
+        if untold := [info.url for info in catalogue.files if info.version == UNKNOWN]:
+            _log.warning(
+                "the store of %s tells neither version nor time of its files (%s): that one was replaced by another of "
+                "the same size shows only in its footer, when it is opened with refresh=True",
+                self._dataset._named()[0],
+                some_of(untold, 1),
+            )
+        if self._folder is None:
+            return
+        footers.keep(catalogue.files)
+        # Under its version, too: whoever is told of that one later finds it, without asking the log.
+        for path in {self._survey_path(table) for table in (self._dataset.table, catalogue.dataset.table)}:
+            keep_survey(path, catalogue.survey)
+
+    def _survey_path(self, table: TableSource | None) -> Path:
+        dataset = self._dataset
+        content = {
+            **self._names(),
+            **({} if table is None else {"table": table.to_json()}),
+            "columns": dataset.columns,
+            "filter": None if dataset.filter is None else dataset.filter.to_json(),
+            "chunk_bytes": dataset.chunk_bytes,
+            **({} if self._runs is None else {"runs": self._runs.to_json()}),
+        }
+        assert self._folder is not None
+        return self._folder / f"catalogue-{fingerprint('catalogue', content)}.stoker"
+
+    def _names(self) -> dict[str, object]:
+        return {"sources": self._dataset._places(), "store": self._store}
 
 
 class _Lazy:
@@ -487,10 +461,6 @@ class _Lazy:
 
     def read(self, url: str, offset: int, num_bytes: int) -> Any:
         return self.storage.read(url, offset, num_bytes)
-
-
-def _footers(storage: Storage, path: Path | None, table: LakeTable | None, *, refresh: bool) -> Footers:
-    return Footers(storage, path=path, table=None if table is None else (table.schema, table.by_id), refresh=refresh)
 
 
 def transform_name(transform: Callable[..., Any]) -> str:
@@ -540,9 +510,8 @@ def _checked_columns(columns: object) -> tuple[str, ...] | None:
         return None
     if isinstance(columns, str | bytes) or not isinstance(columns, Sequence):
         raise TypeError(f"columns must be a list of names, not {columns!r}")
-    for name in columns:
-        if not isinstance(name, str):
-            raise TypeError(f"columns must be a list of names, but holds {name!r}")
+    if strange := [name for name in columns if not isinstance(name, str)]:  # a name may be empty
+        raise TypeError(f"columns must be a list of names, but holds {strange[0]!r}")
     if not columns:
         raise ValueError("columns is empty; leave it out to read every column")
     if twice := sorted({name for name in columns if columns.count(name) > 1}):
@@ -573,13 +542,10 @@ def _checked_deduplicate(keys: object) -> dict[str, tuple[str, ...]]:
     if not isinstance(keys, Mapping):
         raise TypeError(f"deduplicate must be a mapping of a key to its fields, not {type(keys).__name__}")
     found = {}
-    for key, names in keys.items():
+    for key, fields in keys.items():
         if not isinstance(key, str):
             raise TypeError(f"deduplicate: a key is named by a text, not {key!r}")
-        patterns = (names,) if isinstance(names, str) else names
-        if not isinstance(patterns, Sequence) or any(not isinstance(one, str) or not one for one in patterns):
-            raise TypeError(f"deduplicate[{key!r}] must hold names and patterns of fields, not {names!r}")
-        if not patterns:
+        found[key] = names(fields, f"deduplicate[{key!r}]")
+        if not found[key]:
             raise ValueError(f"deduplicate[{key!r}] is empty; name the fields that samples of one {key!r} share")
-        found[key] = tuple(patterns)
     return found

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-# Up to twice the chunk size a row group stays whole: half of it could be left over as a second, tiny decode.
-_WHOLE_UP_TO = 2
+import numpy as np
+
+from stoker.fields.offsets import Int64
+
+# Up to twice the chunk size a row group stays whole: half of it could be left over as a second, tiny decode. As far
+# row groups are joined to reach a border that cuts no run.
+_AT_MOST = 2
 # More parts than this mean a footer that lies about its rows: nobody has a row group of 32 TB.
 _MAX_PARTS = 1_000_000
 
@@ -50,54 +55,101 @@ class FragmentRange(NamedTuple):
     num_rows: int
 
 
-def plan_fragments(row_groups: Sequence[RowGroup], *, chunk_bytes: int) -> list[FragmentRange]:
+def _none_cuts(_group: int) -> bool:
+    return False
+
+
+def _begins_unknown(_group: int) -> Int64:
+    return np.empty(0, np.int64)
+
+
+def plan_fragments(
+    row_groups: Sequence[RowGroup],
+    *,
+    chunk_bytes: int,
+    is_cutting: Callable[[int], bool] = _none_cuts,
+    begins_in: Callable[[int], Int64] = _begins_unknown,
+) -> list[FragmentRange]:
     """Cut one file into fragments of about `chunk_bytes`, in the order of its rows.
 
         row groups   2 3 2 2 | 9 | 40                     bytes, chunk size 10
         fragments    [2 3 2 2] [9] [10] [10] [10] [10]    joined, whole, split
 
+    Where runs of rows are to stay together, at the beginning of a run wherever there is one near:
+
+        row groups   4 | 4 ┆ 4 | 4 ┆ 4 ┆ 30               ┆ cuts a run
+        fragments    [4] [4 4] [4 4] [11] [9] [10]        joined up to whole runs; a huge one is split at a run
+
     A row group that is not needed, or empty, costs nothing: it may lie inside a fragment but never begins or ends one.
+
+    Args:
+        row_groups: Row groups of the file.
+        chunk_bytes: Size of a chunk aimed at.
+        is_cutting: Whether a run goes on across the beginning of this row group.
+        begins_in: Rows of a row group at which runs begin, ascending.
 
     Raises:
         ValueError: A row group claims an absurd number of rows.
     """
     pieces: list[FragmentRange] = []
-    start = stop = num_rows = size_bytes = 0  # the fragment that is growing; start == stop: none
+    growing: list[int] = []  # row groups of the fragment that is growing
+    size_bytes = 0  # of these
+    border = 0  # how many of them come before the last place that cuts no run
 
-    def finish() -> None:
-        nonlocal start, stop
-        if stop > start:
-            pieces.append(FragmentRange(start, stop, -1, -1, num_rows))
-        start = stop
+    def finish(num: int) -> None:
+        nonlocal size_bytes, border
+        taken = growing[:num]
+        if taken:
+            rows = sum(row_groups[g].num_rows for g in taken)
+            pieces.append(FragmentRange(taken[0], taken[-1] + 1, -1, -1, rows))
+            size_bytes -= sum(row_groups[g].size_bytes for g in taken)
+            border = 0
+        del growing[:num]
 
-    for i, group in enumerate(row_groups):
+    for g, group in enumerate(row_groups):
         if group.num_rows < 0:
-            raise ValueError(f"row group {i} claims {group.num_rows} rows")
+            raise ValueError(f"row group {g} claims {group.num_rows} rows")
         if not group.is_needed or group.num_rows == 0:
             continue
-        if group.size_bytes > _WHOLE_UP_TO * chunk_bytes and group.num_rows > 1:
-            finish()
-            pieces += _parts(i, group, chunk_bytes)
-            start = stop = i + 1
+        if group.size_bytes > _AT_MOST * chunk_bytes and group.num_rows > 1:
+            finish(len(growing))
+            pieces += _parts(g, group, chunk_bytes, begins_in(g))
             continue
-        if stop > start and size_bytes + group.size_bytes > chunk_bytes:
-            finish()
-        if stop == start:
-            start, num_rows, size_bytes = i, 0, 0
-        stop = i + 1
-        num_rows += group.num_rows
+        if growing and not is_cutting(g):
+            border = len(growing)
+        while growing and size_bytes + group.size_bytes > chunk_bytes:
+            if border:
+                finish(border)
+            elif size_bytes + group.size_bytes > _AT_MOST * chunk_bytes:
+                finish(len(growing))
+            else:
+                break
+        growing.append(g)
         size_bytes += group.size_bytes
-    finish()
+    finish(len(growing))
     return pieces
 
 
-def _parts(i: int, group: RowGroup, chunk_bytes: int) -> list[FragmentRange]:
-    """Split a row group into parts of one length, the last one at most that long."""
+def _parts(g: int, group: RowGroup, chunk_bytes: int, begins: Int64) -> list[FragmentRange]:
+    """Split a row group at the runs that begin nearest to equal parts; at equal parts where none is near.
+
+    Near is what leaves a fragment of half a part to two parts: a run is cut only where it is longer than that.
+    """
     num_parts = min(-(-group.size_bytes // chunk_bytes), group.num_rows)
     if num_parts > _MAX_PARTS:
-        raise ValueError(f"row group {i} claims {group.num_rows:,} rows and {group.size_bytes:,} bytes")
+        raise ValueError(f"row group {g} claims {group.num_rows:,} rows and {group.size_bytes:,} bytes")
     part = -(-group.num_rows // num_parts)
+    borders = [0]
+    for ideal in range(part, group.num_rows, part):
+        least, most = borders[-1] + max(part // 2, 1), borders[-1] + _AT_MOST * part
+        if ideal < least:  # the last one was cut late
+            continue
+        n = int(np.searchsorted(begins, ideal))
+        near = [int(row) for row in begins[max(n - 1, 0) : n + 1] if least <= row <= min(most, group.num_rows - 1)]
+        if not near and group.num_rows <= most and borders[-1] in begins:  # its last run, whole
+            break
+        borders.append(min(near, key=lambda row: abs(row - ideal)) if near else ideal)
     return [
-        FragmentRange(i, i + 1, first, min(first + part, group.num_rows), min(part, group.num_rows - first))
-        for first in range(0, group.num_rows, part)
+        FragmentRange(g, g + 1, start, stop, stop - start)
+        for start, stop in zip(borders, [*borders[1:], group.num_rows], strict=True)
     ]

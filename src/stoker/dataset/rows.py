@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, overload
 
 import pyarrow as pa
@@ -60,6 +60,20 @@ class Want(NamedTuple):
     coded: frozenset[str] = frozenset()
 
 
+class Origin(NamedTuple):
+    """Where the files of a data set are read from.
+
+    Attributes:
+        storage: Reads them.
+        is_local: Whether reading waits for a core rather than for a network.
+        store: What tells the store from others, as JSON can write it.
+    """
+
+    storage: Storage
+    is_local: bool
+    store: Mapping[str, object]
+
+
 class Fragments(Sequence[Fragment]):
     """All fragments of a data set, each made when it is asked for: there may be millions."""
 
@@ -93,20 +107,18 @@ class RowReader:
     Args:
         known: What was found.
         cut: How fragments were cut, and the filter.
-        storage: Where the files are.
-        is_local: Whether reading waits for a core rather than for a network.
+        origin: Where the files are.
         footers: Of the files.
 
     Attributes:
         fragments: In their fixed order: file, row group, row.
     """
 
-    def __init__(self, known: Survey, *, cut: Cut, storage: Storage, is_local: bool, footers: Footers) -> None:
+    def __init__(self, known: Survey, cut: Cut, origin: Origin, footers: Footers) -> None:
         self.fragments: Sequence[Fragment] = Fragments(known)
         self._known = known
         self._cut = cut
-        self._storage = storage
-        self._is_local = is_local
+        self._storage, self._is_local = origin.storage, origin.is_local
         self._footers = footers
 
     def file_of(self, i: int) -> Listed:

@@ -6,36 +6,34 @@ the storage           in parallel                            (pruned by statisti
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.ipc as ipc
 
-from stoker.dataset.filters import surviving_row_groups
+from stoker.dataset.filters import Filter, needed_columns, surviving_row_groups
 from stoker.dataset.fragments import FragmentRange, RowGroup, plan_fragments
+from stoker.dataset.kept import keep, kept
 from stoker.dataset.listing import Listed, partition_fields, partition_value
 from stoker.dataset.tables.table import LakeTable, check_layout, check_values
 from stoker.errors import SourceError
 from stoker.fields.offsets import Int64
-from stoker.parquet.decoded import ReadStart, row_group_bytes
+from stoker.parquet.decoded import row_group_bytes
 from stoker.parquet.footers import Checked, Footers
-from stoker.parquet.schema import Layout
+from stoker.parquet.schema import Layout, choose_columns, flat_fields
 from stoker.parquet.unify import unify
 from stoker.storage.each import for_each
-from stoker.storage.files import write_aside
 from stoker.storage.storage import NOT_LISTED, ObjectInfo, Storage
 from stoker.storage.urls import name_bytes, name_of
 
 _log = logging.getLogger("stoker")
-_MAGIC = b"STKCAT05"
+_MAGIC = b"STKCAT06"
 _NOT_TOLD = -1
 # Of one column chunk; what says more is believed as little as what says less than none.
 _MOST_NULLS = 1 << 40
@@ -130,25 +128,72 @@ def partition_expression(file: Listed, partitions: pa.Schema) -> pc.Expression |
 
 @dataclass(frozen=True, kw_only=True)
 class Cut:
-    """How files are cut into fragments.
+    """How files are cut into fragments, and what of them is read.
 
     Attributes:
-        columns: The columns the transform sees, without partition columns.
-        names: Dotted names of all that is read: these columns, and those of the filter.
+        columns: The columns the transform sees, partition columns included.
+        partitions: Partition columns.
         chunk_bytes: Size of a chunk aimed at.
+        filter_schema: What the filter may name.
         expression: Filter on rows, or None; on `filter_schema`.
         prunable: What of it may be asked of statistics, or None; see `Filter.prunable`.
-        filter_schema: What the filter may name.
-        partitions: Partition columns.
+        filter_columns: What of `filter_schema` it needs.
     """
 
     columns: pa.Schema
-    names: tuple[str, ...]
-    chunk_bytes: int
-    expression: pc.Expression | None
-    prunable: pc.Expression | None
-    filter_schema: pa.Schema
     partitions: pa.Schema
+    chunk_bytes: int
+    filter_schema: pa.Schema
+    expression: pc.Expression | None = None
+    prunable: pc.Expression | None = None
+    filter_columns: pa.Schema = pa.schema([])  # noqa: RUF009  never changed
+
+    @cached_property
+    def stored(self) -> list[str]:
+        """Names of the columns that lie in the files."""
+        return [name for name in self.columns.names if name not in self.partitions.names]
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Dotted names of all that is read: these columns, and those of the filter."""
+        filtered = [name for name, _ in flat_fields(self.filter_columns) if name not in self.partitions.names]
+        return [*self.stored, *filtered]
+
+
+def make_cut(
+    schema: pa.Schema, partitions: pa.Schema, *, columns: Sequence[str] | None, chosen: Filter | None, chunk_bytes: int
+) -> Cut:
+    """Return how to cut files.
+
+    Args:
+        schema: Columns that they share.
+        partitions: Partition columns.
+        columns: Columns to read; None reads all.
+        chosen: Which rows.
+        chunk_bytes: Size of a chunk aimed at.
+
+    Raises:
+        FieldError: A column is not there.
+        ValueError: The filter does not fit the columns.
+    """
+    # Members of structs may be named by their dotted names in an expression too.
+    tops = {*schema.names, *partitions.names}
+    dotted = [pa.field(name, kind) for name, kind in flat_fields(schema) if name not in tops]
+    cut = Cut(
+        columns=choose_columns(flat_fields([*schema, *partitions]), columns),
+        partitions=partitions,
+        chunk_bytes=chunk_bytes,
+        filter_schema=pa.schema([*schema, *partitions, *dotted]),
+    )
+    if chosen is None:
+        return cut
+    expression = chosen.bind(cut.filter_schema)
+    return replace(
+        cut,
+        expression=expression,
+        prunable=chosen.prunable(cut.filter_schema, expression),
+        filter_columns=needed_columns(cut.filter_schema, expression),
+    )
 
 
 def survivors(checked: Checked, file: Listed, cut: Cut, footers: Footers) -> frozenset[int]:
@@ -172,36 +217,23 @@ def survivors(checked: Checked, file: Listed, cut: Cut, footers: Footers) -> fro
     return checked.survivors[file.partition]
 
 
-def cut_file(
-    checked: Checked,
-    file: Listed,
-    cut: Cut,
-    needed: frozenset[int],
-    plan: Callable[[Sequence[RowGroup]], list[FragmentRange]],
-    read: ReadStart,
+def _cut_file(
+    file: Listed, cut: Cut, footers: Footers, plan: Callable[[Sequence[RowGroup]], list[FragmentRange]]
 ) -> tuple[list[FragmentRange], Int64]:
     """Return the fragments of one file, and the nulls of each column in each of them: a row a column.
-
-    Args:
-        checked: Its footer.
-        file: The file.
-        cut: How to cut it.
-        needed: Row groups that may hold a row that passes the filter.
-        plan: Where to cut it.
-        read: Reads the file, where its footer does not tell how large rows are.
 
     Raises:
         SourceError: The footer contradicts itself, or the file cannot be read.
     """
+    checked = footers.check(file.info)
     layout, numbers, url = checked.layout, checked.numbers, file.info.url
+    needed = survivors(checked, file, cut, footers)
+    read = partial(footers.read, file.info)  # where the footer does not tell how large rows are
     sizes = row_group_bytes(
         layout, numbers, layout.leaves(cut.names), sorted(needed), most_bytes=cut.chunk_bytes, read=read
     )
     rows = numbers.groups["num_rows"].tolist()
-    groups = [
-        RowGroup(num_rows, size, g in needed)
-        for g, (num_rows, size) in enumerate(zip(rows, sizes.tolist(), strict=True))
-    ]
+    groups = [RowGroup(*row_group, g in needed) for g, row_group in enumerate(zip(rows, sizes.tolist(), strict=True))]
     try:
         pieces = plan(groups)
     except ValueError as error:
@@ -224,7 +256,7 @@ def _nulls(
         is_picked: Whether only some of its rows are delivered.
     """
     by_leaf = _nulls_of_leaves(layout, pieces, counts, needed, is_picked=is_picked)
-    names = cut.columns.names
+    names = cut.stored
     found = np.empty((len(names), len(pieces)), np.int64)
     # The file may have no such column: all null, though a filter may leave no row of it.
     found[:] = [_NOT_TOLD if is_picked else piece.num_rows for piece in pieces]
@@ -290,10 +322,7 @@ def survey(
     by_size = partial(plan_fragments, chunk_bytes=cut.chunk_bytes)
 
     def work(i: int) -> None:
-        checked = footers.check(files[i].info)
-        needed = survivors(checked, files[i], cut, footers)
-        read = partial(footers.read, files[i].info)
-        found[i] = cut_file(checked, files[i], cut, needed, by_size if plan is None else partial(plan, i), read)
+        found[i] = _cut_file(files[i], cut, footers, by_size if plan is None else partial(plan, i))
 
     for_each(len(files), work, num_threads=num_threads)
     pieces: list[tuple[int, FragmentRange]] = []
@@ -316,13 +345,12 @@ def survey(
         row_stop=row_stop,
         num_rows=num_rows,
         num_samples=num_rows.copy(),
-        null_counts=dict(zip(cut.columns.names, np.concatenate(nulls, axis=1), strict=True)),
+        null_counts=dict(zip(cut.stored, np.concatenate(nulls, axis=1), strict=True)),
     )
 
 
 def keep_survey(path: Path, known: Survey) -> None:
     """Write `known` to one small file; a disk that does not take it is a warning."""
-    sink = pa.BufferOutputStream()
     files = pa.table(
         {
             "url": pa.array([name_bytes(file.info.url) for file in known.files], pa.binary()),
@@ -338,40 +366,20 @@ def keep_survey(path: Path, known: Survey) -> None:
     counts = np.concatenate([*known.null_counts.values(), np.zeros(0, np.int64)])
     offsets = np.arange(len(known.null_counts) + 1, dtype=np.int64) * len(known.file)
     nulls = pa.table(
-        {
-            "column": pa.array(list(known.null_counts), pa.string()),
-            "nulls": pa.LargeListArray.from_arrays(offsets, counts),
-        }
+        {"column": list(known.null_counts), "nulls": pa.LargeListArray.from_arrays(offsets, counts)},
+        schema=pa.schema([("column", pa.string()), ("nulls", pa.large_list(pa.int64()))]),
     )
-    options = ipc.IpcWriteOptions(compression="zstd")
     columns = pa.schema([]) if known.table is None else known.table.to_schema()
-    schemas = (known.schema, known.partitions, columns)
-    for table in (files, fragments, nulls, *(schema.empty_table() for schema in schemas)):
-        with ipc.new_stream(sink, table.schema, options=options) as writer:
-            writer.write_table(table)
-    content = sink.getvalue().to_pybytes()
-    digest = hashlib.blake2b(content, digest_size=16).digest()
-    write_aside(path, lambda draft: _write(draft, _MAGIC + digest + content))
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
+    schemas = (schema.empty_table() for schema in (known.schema, known.partitions, columns))
+    keep(path, _MAGIC, [files, fragments, nulls, *schemas], compression="zstd")
 
 
 def kept_survey(path: Path) -> Survey | None:
     """Return what `keep_survey` wrote; None where nothing is kept, or what is kept is damaged."""
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
+    tables = kept(path, _MAGIC, "the data set is looked through again")
+    if tables is None:
         return None
-    except OSError as error:
-        _log.warning("the kept catalogue %s cannot be read (%s): the data set is looked through again", path, error)
-        return None
-    if content[:8] != _MAGIC or content[8:24] != hashlib.blake2b(content[24:], digest_size=16).digest():
-        _log.warning("the kept catalogue %s is damaged: the data set is looked through again", path)
-        return None
-    source = pa.BufferReader(pa.py_buffer(content).slice(24))
-    files, fragments, nulls, schema, partitions, table = (ipc.open_stream(source).read_all() for _ in range(6))
+    files, fragments, nulls, schema, partitions, table = tables
     columns = (files[name].to_pylist() for name in ("url", "size_bytes", "version", "partition", "deleted"))
     partition_of: dict[str, tuple[tuple[str, str | None], ...]] = {}
     listed = []
@@ -380,19 +388,13 @@ def kept_survey(path: Path) -> Survey | None:
             partition_of[text] = tuple((key, value) for key, value in json.loads(text))
         info = ObjectInfo(url=name_of(name), size_bytes=size, version=version)
         listed.append(Listed(info=info, partition=partition_of[text], deleted=deleted))
+    counts = pc.list_flatten(nulls["nulls"]).to_numpy().reshape(len(nulls), len(fragments))
     return Survey(
         files=tuple(listed),
         footers=tuple(files["footer"].to_pylist()),
         schema=schema.schema,
         partitions=partitions.schema,
         table=LakeTable.from_schema(table.schema) if table.schema.metadata else None,
-        null_counts=dict(zip(nulls["column"].to_pylist(), _rows_of(nulls["nulls"]), strict=True)),
+        null_counts=dict(zip(nulls["column"].to_pylist(), counts, strict=True)),
         **{name: fragments[name].to_numpy() for name in _ARRAYS},
     )
-
-
-def _rows_of(lists: pa.ChunkedArray) -> list[Int64]:
-    """Return lists of numbers as arrays."""
-    return [
-        values for chunk in lists.chunks for values in np.split(chunk.values.to_numpy(), chunk.offsets.to_numpy()[1:-1])
-    ]

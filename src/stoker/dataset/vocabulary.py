@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stoker.arguments import integer
+from stoker.dataset.catalogue import CountProgress
 from stoker.errors import FieldError
 from stoker.host.machine import num_cores
 from stoker.parquet.plain import is_list
-from stoker.storage.each import for_each
 
 if TYPE_CHECKING:
     from stoker.dataset.dataset import Dataset
@@ -98,23 +98,19 @@ class Vocabulary(Sequence["Value"]):
             members = ", ".join(types.names)
             raise FieldError(f"{column} is a struct; name one of its members: {members}", columns=[column])
         _check_type(column, types.field(0).type)
-        units = sorted({catalogue.unit(i)[0] for i in range(len(catalogue))})
         counts: Counter[Value] = Counter()
-        done = 0
         lock = threading.Lock()
 
-        def count_unit(u: int) -> None:
-            nonlocal done
-            for _, rows, _ in catalogue.read_columns(units[u], types):
-                found = _counted(rows.column(0))
-                with lock:
-                    counts.update(found)
+        def count(_: int, rows: pa.Table, __: object) -> None:
+            found = _counted(rows.column(0))
             with lock:
-                done += 1
-                if on_progress is not None:
-                    on_progress(done, len(units))
+                counts.update(found)
 
-        for_each(len(units), count_unit, num_threads=num_threads)
+        def tell(progress: CountProgress) -> None:
+            if on_progress is not None:
+                on_progress(progress.num_done, progress.num_fragments)
+
+        catalogue.read_every(types, count, num_threads=num_threads, on_progress=tell)
         known = set(kept)
         new = (pair for pair in counts.items() if pair[1] >= min_count and pair[0] not in known)
         most = None if max_size is None else max_size - len(kept)
@@ -181,9 +177,7 @@ class Vocabulary(Sequence["Value"]):
 
 def _check_type(column: str, type_: pa.DataType) -> None:
     inner = type_
-    while is_list(inner):
-        inner = inner.value_type
-    if pa.types.is_dictionary(inner):
+    while is_list(inner) or pa.types.is_dictionary(inner):
         inner = inner.value_type
     strings = pa.types.is_string(inner) or pa.types.is_large_string(inner) or inner == pa.string_view()
     if not strings and not pa.types.is_integer(inner):

@@ -23,12 +23,11 @@ from stoker.cache.store import Chunk, Store
 from stoker.cache.threads import AdaptivePool, Permits
 from stoker.cache.warm import OnProgress, WarmProgress, warm
 from stoker.columns import check_nulls
-from stoker.dataset.catalogue import Catalogue
+from stoker.dataset.catalogue import Catalogue, CountProgress, OnCount
 from stoker.dataset.dataset import Dataset
 from stoker.dataset.units.asked import Asked, Pack
 from stoker.dataset.units.count import open_index
 from stoker.dataset.units.index import Index
-from stoker.dataset.units.reading import CountProgress, OnCount
 from stoker.errors import FieldError
 from stoker.fields.spec import Spec
 from stoker.hashing import fingerprint

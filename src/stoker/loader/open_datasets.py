@@ -18,10 +18,10 @@ from typing import Literal
 import numpy as np
 
 from stoker.cache.threads import AdaptivePool
+from stoker.dataset.catalogue import OnCount
 from stoker.dataset.dataset import Dataset
 from stoker.dataset.mixture import Mixture
 from stoker.dataset.units.asked import Asked
-from stoker.dataset.units.reading import OnCount
 from stoker.fields.offsets import Int64
 from stoker.fields.spec import Spec
 from stoker.loader.fill import Filling

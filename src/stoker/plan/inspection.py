@@ -12,12 +12,11 @@ from stoker.cache.builder import empty_arrays
 from stoker.cache.format import PAGE_BYTES
 from stoker.cache.write import prepare_chunk
 from stoker.columns import ColumnAnswer, plan_spec, plan_table
-from stoker.dataset.catalogue import Catalogue
+from stoker.dataset.catalogue import Catalogue, OnCount
 from stoker.dataset.dataset import Dataset
 from stoker.dataset.mixture import Mixture
 from stoker.dataset.overview import SourceOverview, overview
 from stoker.dataset.units.asked import Asked
-from stoker.dataset.units.reading import OnCount
 from stoker.errors import FieldError
 from stoker.fields.spec import Spec
 from stoker.loader.mixing import window_chunks

@@ -13,13 +13,12 @@ import numpy as np
 from stoker.cache.folder import is_cache
 from stoker.cache.store import Store
 from stoker.columns import plan_spec
-from stoker.dataset.catalogue import Catalogue
+from stoker.dataset.catalogue import Catalogue, OnCount
 from stoker.dataset.dataset import Dataset
 from stoker.dataset.mixture import Mixture
 from stoker.dataset.units.asked import Asked
 from stoker.dataset.units.count import open_index
 from stoker.dataset.units.index import Index
-from stoker.dataset.units.reading import OnCount
 from stoker.fields.offsets import Int64
 from stoker.fields.spec import Spec
 from stoker.loader.mixing import window_chunks

@@ -6,15 +6,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.dataset.fragments import RowGroup
-from stoker.dataset.units.cutting import plan_between_runs
+from stoker.dataset.fragments import RowGroup, plan_fragments
 
 
 def plan(sizes, cutting=(), begins=None, *, chunk_bytes=10):
     groups = [RowGroup(num_rows=size, size_bytes=size) for size in sizes]
     return [
         (piece.start, piece.stop, piece.row_start, piece.row_stop)
-        for piece in plan_between_runs(
+        for piece in plan_fragments(
             groups,
             chunk_bytes=chunk_bytes,
             is_cutting=lambda g: g in cutting,

@@ -17,14 +17,13 @@ from stoker.dataset.runs import Runs, comparable_type
 from stoker.dataset.units.asked import Asked, Grouped, NGram, Pack, Weighted
 from stoker.dataset.units.fit import best_fit
 from stoker.dataset.units.index import FORMAT_VERSION, Index, keep_index, kept_index
-from stoker.dataset.units.reading import OnCount, read_every
 from stoker.dataset.units.runs import find_runs, num_reappearing
 from stoker.errors import FieldError, SourceError
 from stoker.fields.offsets import Int64
 from stoker.hashing import fingerprint
 
 if TYPE_CHECKING:
-    from stoker.dataset.catalogue import Catalogue
+    from stoker.dataset.catalogue import Catalogue, OnCount
 
 # Integer weights add up to between 2**60 and 2**62: as exact as 64 bits allow, and their sum cannot overflow.
 _SUM_BITS = 62
@@ -181,7 +180,7 @@ def _count_weights(asked: Weighted, catalogue: Catalogue, num_threads: int, on_p
             )
         weights[row_starts[j] : row_starts[j + 1]] = values
 
-    read_every(catalogue, columns, take, num_threads=num_threads, on_progress=on_progress)
+    catalogue.read_every(columns, take, num_threads=num_threads, on_progress=on_progress)
     if len(weights) and not weights.any():
         first, last = catalogue.fragments[0], catalogue.fragments[len(catalogue) - 1]
         where = f"from {first} to {last}" if len(catalogue) > 1 else f"of {first}"
@@ -228,7 +227,7 @@ def _token_counts(asked: Pack, catalogue: Catalogue, num_threads: int, on_progre
     def take(j: int, table: pa.Table, _: Int64 | None) -> None:
         counts[row_starts[j] : row_starts[j + 1]] = _lengths(table.column(0))
 
-    read_every(catalogue, columns, take, num_threads=num_threads, on_progress=on_progress)
+    catalogue.read_every(columns, take, num_threads=num_threads, on_progress=on_progress)
     return counts
 
 

@@ -9,12 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from stoker.dataset.runs import FragmentRuns, RunRule, Runs, num_distinct
-from stoker.dataset.units.reading import OnCount, read_every
 from stoker.errors import SourceError
 from stoker.fields.offsets import Int64
 
 if TYPE_CHECKING:
-    from stoker.dataset.catalogue import Catalogue
+    from stoker.dataset.catalogue import Catalogue, OnCount
 
 
 def find_runs(catalogue: Catalogue, rule: RunRule, *, num_threads: int, on_progress: OnCount | None = None) -> Runs:
@@ -39,7 +38,7 @@ def find_runs(catalogue: Catalogue, rule: RunRule, *, num_threads: int, on_progr
         keys = table.select(rule.keys).take(pa.array(rows))
         held[j] = FragmentRuns(num_samples=table.num_rows, begins=rows, keys=keys, ends=ends, kept=kept)
 
-    read_every(catalogue, columns, take, num_threads=num_threads, on_progress=on_progress)
+    catalogue.read_every(columns, take, num_threads=num_threads, on_progress=on_progress)
     return _joined(catalogue, rule, [one for one in held if one is not None])
 
 
