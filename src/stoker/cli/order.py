@@ -74,6 +74,7 @@ stoker order quality train.py:dataset --column label --batch-size 512 \\
 
 def run_quality(options: argparse.Namespace, console: Console) -> int:
     """Measure and print."""
+    from stoker.dataset.dataset import dataset_of
     from stoker.plan.known import open_known, plan_orders
     from stoker.plan.labels import label_quality, read_labels
 
@@ -86,7 +87,7 @@ def run_quality(options: argparse.Namespace, console: Console) -> int:
         )
         order = orders.order_in(options.epoch)
         status.update(f"reading column {options.column} …")
-        datasets = {name: one.catalogue.dataset for name, one in known.named.items()}
+        datasets = {name: dataset_of(one.catalogue) for name, one in known.named.items()}
         labels = read_labels(datasets, options.column)
         status.update("measuring …")
         looked_at = {

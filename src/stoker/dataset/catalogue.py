@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from stoker.dataset.description import Description
 from stoker.dataset.doubts import check_doubts
 from stoker.dataset.filters import passes
 from stoker.dataset.fragments import Fragment
 from stoker.dataset.rows import Origin, RowReader
+from stoker.dataset.runs import RunRule, Runs
 from stoker.dataset.survey import Cut, Survey, survivors
 from stoker.errors import SourceError
 from stoker.hashing import fingerprint
@@ -32,10 +34,6 @@ from stoker.storage.each import for_each
 from stoker.storage.failures import decoding
 from stoker.storage.fetch import check_unchanged
 from stoker.storage.storage import ObjectInfo
-
-if TYPE_CHECKING:
-    from stoker.dataset.dataset import Dataset
-    from stoker.dataset.runs import RunRule, Runs
 
 # A part of every key: raise it when the same source and recipe become other rows, or the same rows in another layout.
 _KEY_VERSION = 4
@@ -87,7 +85,7 @@ class Catalogue:
 
     def __init__(
         self,
-        dataset: Dataset,
+        dataset: Description,
         known: Survey,
         cut: Cut,
         origin: Origin,

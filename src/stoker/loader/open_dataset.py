@@ -25,6 +25,7 @@ from stoker.cache.warm import OnProgress, WarmProgress, warm
 from stoker.columns import check_nulls
 from stoker.dataset.catalogue import Catalogue, CountProgress, OnCount
 from stoker.dataset.dataset import Dataset
+from stoker.dataset.description import Description
 from stoker.dataset.units.asked import Asked, Pack
 from stoker.dataset.units.count import open_index
 from stoker.dataset.units.index import Index
@@ -396,7 +397,7 @@ def _open_units(chunks: OpenDataset, asked: Asked, num_threads: int, on_count: O
     )
 
 
-def makes_tokens(asked: Asked, dataset: Dataset) -> bool:
+def makes_tokens(asked: Asked, dataset: Description) -> bool:
     """Return whether only a transform's result says what the units are: then chunks are counted, not columns."""
     return isinstance(asked, Pack) and dataset.transform is not None
 

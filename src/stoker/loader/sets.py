@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from stoker.dataset.catalogue import Catalogue
-from stoker.dataset.dataset import Dataset
+from stoker.dataset.dataset import Dataset, dataset_of
 from stoker.dataset.listing import names_below
 from stoker.dataset.mixture import Mixture
 from stoker.dataset.units.asked import Asked, Weighted
@@ -61,7 +61,7 @@ class Sets(Protocol):
 
 def as_opened(sets: Sets) -> Dataset | Mixture:
     """Return what was opened, each table of it at the version that was found: other processes open that one."""
-    datasets = [one.catalogue.dataset for one in sets.datasets]
+    datasets = [dataset_of(one.catalogue) for one in sets.datasets]
     if sets.mixture is None:
         return datasets[0]
     other = copy.copy(sets.mixture)
