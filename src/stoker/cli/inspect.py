@@ -23,8 +23,8 @@ from stoker.words import bytes_text, count_text, plain_number, some_of
 
 if TYPE_CHECKING:
     from stoker.columns import ColumnAnswer
-    from stoker.dataset.overview import Spread
     from stoker.plan.inspection import Inspection, MixtureInspection
+    from stoker.plan.overview import Spread
 
 # So many columns of one kind, numbered in their names, are shown as one line.
 _MIN_RUN = 3
@@ -90,13 +90,13 @@ def run(options: argparse.Namespace, console: Console) -> int:
         found = inspect(target, cache=cache, asked=asked, on_count=show)
     sharing = None
     if options.deduplicate and not found.problems:
-        from stoker.plan.sharing import find_sharing
+        from stoker.plan.savings import find_sharing
 
         with make_console(stderr=True).status("reading some rows …"):
             sharing = find_sharing(found.catalogue)
     narrowing = None
     if options.compact and not found.problems:
-        from stoker.plan.narrowing import find_narrowing
+        from stoker.plan.savings import find_narrowing
 
         with make_console(stderr=True).status("reading some rows …"):
             narrowing = find_narrowing(found.catalogue)

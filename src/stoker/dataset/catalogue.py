@@ -27,7 +27,7 @@ from stoker.dataset.survey import Cut, Survey, survivors
 from stoker.errors import SourceError
 from stoker.hashing import fingerprint
 from stoker.metrics.stages import OnStage, ignore_stage
-from stoker.parquet.footers import Footers
+from stoker.parquet.footers import Checked, Footers
 from stoker.parquet.parts import ShareOut, one_by_one
 from stoker.parquet.schema import Sizes, choose_columns, flat_fields, flatten, select_flat
 from stoker.storage.each import for_each
@@ -226,6 +226,10 @@ class Catalogue:
             SourceError: It cannot be read.
         """
         return self._footers.get(self.files[file]).metadata
+
+    def footer(self, file: int) -> Checked:
+        """Return what planning needs of the footer of a file, by its number in `files`; blocks as `metadata` does."""
+        return self._footers.check(self.files[file])
 
     def unit(self, i: int) -> range:
         """Return the fragments that are read in one go with i: all parts of its row group, or i alone."""

@@ -15,7 +15,6 @@ from stoker.columns import ColumnAnswer, plan_spec, plan_table
 from stoker.dataset.catalogue import Catalogue, OnCount
 from stoker.dataset.dataset import Dataset
 from stoker.dataset.mixture import Mixture
-from stoker.dataset.overview import SourceOverview, overview
 from stoker.dataset.units.asked import Asked
 from stoker.errors import FieldError
 from stoker.fields.spec import Spec
@@ -25,6 +24,7 @@ from stoker.loader.sets import order_fingerprint
 from stoker.loader.units.make import check_units
 from stoker.loader.units.report import UnitsReport, report_on
 from stoker.plan.known import KnownSet, check_specs, default_window, open_known
+from stoker.plan.overview import SourceOverview, overview
 from stoker.sampling.mixture import mixture_counts
 
 

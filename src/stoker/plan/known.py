@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -15,7 +14,7 @@ from stoker.cache.store import Store
 from stoker.columns import plan_spec
 from stoker.dataset.catalogue import Catalogue, OnCount
 from stoker.dataset.dataset import Dataset
-from stoker.dataset.mixture import Mixture
+from stoker.dataset.mixture import Mixture, naming
 from stoker.dataset.units.asked import Asked
 from stoker.dataset.units.count import open_index
 from stoker.dataset.units.index import Index
@@ -117,28 +116,16 @@ def open_known(
     opened = []
     for name, one in {"": dataset}.items() if isinstance(dataset, Dataset) else dataset.datasets.items():
         with naming(name):
-            opened.append(
-                _open_set(
-                    one,
-                    cache=cache,
-                    num_threads=num_threads,
-                    counts_present=counts_present,
-                    asked=asked,
-                    on_count=on_count,
-                )
+            found = _open_set(
+                one,
+                cache=cache,
+                num_threads=num_threads,
+                counts_present=counts_present,
+                asked=asked,
+                on_count=on_count,
             )
+        opened.append(found)
     return Known(datasets=tuple(opened), mixture=None if isinstance(dataset, Dataset) else dataset, asked=asked)
-
-
-@contextmanager
-def naming(name: str) -> Iterator[None]:
-    """Note the data set of a mixture on an error; one without a name is alone."""
-    try:
-        yield
-    except BaseException as error:
-        if name:
-            error.add_note(f"in data set {name!r} of the mixture")
-        raise
 
 
 def _open_set(
@@ -150,22 +137,19 @@ def _open_set(
     asked: Asked | None,
     on_count: OnCount | None,
 ) -> KnownSet:
-    rule = None if asked is None else asked.rule
-    if cache is None or not is_cache(cache):
-        catalogue = dataset.open(None, num_threads=num_threads, runs=rule, on_count=on_count)
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(Store(cache)) if cache is not None and is_cache(cache) else None
+        folder = None if store is None else store.path
+        rule = None if asked is None else asked.rule
+        catalogue = dataset.open(folder, num_threads=num_threads, runs=rule, on_count=on_count)
+        num_present = 0 if counts_present and cache is not None else None
+        if store is not None and counts_present:
+            num_present = sum(store.has(catalogue.key(i)) for i in range(len(catalogue)))
         return KnownSet(
             catalogue=catalogue,
-            spec=None,
-            num_present=0 if counts_present and cache is not None else None,
-            index=None if asked is None else _index(asked, catalogue, None, num_threads, on_count),
-        )
-    with Store(cache) as store:
-        catalogue = dataset.open(store.path, num_threads=num_threads, runs=rule, on_count=on_count)
-        return KnownSet(
-            catalogue=catalogue,
-            spec=store.registry.spec_of(catalogue.fingerprint),
-            num_present=sum(store.has(catalogue.key(i)) for i in range(len(catalogue))) if counts_present else None,
-            index=None if asked is None else _index(asked, catalogue, store.path, num_threads, on_count),
+            spec=None if store is None else store.registry.spec_of(catalogue.fingerprint),
+            num_present=num_present,
+            index=None if asked is None else _index(asked, catalogue, folder, num_threads, on_count),
         )
 
 
@@ -178,10 +162,13 @@ def _index(
             "run, which knows"
         )
 
-    is_made = makes_tokens(asked, catalogue.dataset)
-    token_counts = refused if is_made else None
     return open_index(
-        asked, catalogue, folder=folder, num_threads=num_threads, on_progress=on_count, token_counts=token_counts
+        asked,
+        catalogue,
+        folder=folder,
+        num_threads=num_threads,
+        on_progress=on_count,
+        token_counts=refused if makes_tokens(asked, catalogue.dataset) else None,
     )
 
 
@@ -203,7 +190,13 @@ def plan_orders(
     """
     record_bytes = 0
     if window is None and shuffle:
-        record_bytes = _spec(known).plain_bytes
+        spec = check_specs(known)
+        if spec is None:
+            raise ValueError(
+                "the default window depends on the size of a sample, which only the transform's result tells: give a "
+                "window, or the cache of a loader that has run"
+            )
+        record_bytes = spec.plain_bytes
     elif known.mixture is not None:
         check_specs(known)
     return Orders(
@@ -240,13 +233,3 @@ def check_specs(known: Known) -> Spec | None:
     if len(found) < len(specs):
         return None
     return next(iter(found.values())) if known.mixture is None else known.mixture.check_specs(found)
-
-
-def _spec(known: Known) -> Spec:
-    spec = check_specs(known)
-    if spec is None:
-        raise ValueError(
-            "the default window depends on the size of a sample, which only the transform's result tells: give a "
-            "window, or the cache of a loader that has run"
-        )
-    return spec
