@@ -21,7 +21,7 @@ from stoker.cache.threads import AdaptivePool
 from stoker.dataset.catalogue import OnCount
 from stoker.dataset.dataset import Dataset
 from stoker.dataset.mixture import Mixture, naming
-from stoker.dataset.units.asked import Asked
+from stoker.dataset.units.kinds import SamplingUnit
 from stoker.fields.offsets import Int64
 from stoker.fields.spec import Spec
 from stoker.loader.fill import Filling
@@ -183,7 +183,7 @@ def open_datasets(
     num_threads: int,
     transform_in: Literal["threads", "processes"],
     on_stage: OnStage,
-    asked: Asked | None = None,
+    unit: SamplingUnit | None = None,
     on_count: OnCount | None = None,
     first_chunks: FirstChunks | None = None,
 ) -> OpenDatasets:
@@ -202,7 +202,7 @@ def open_datasets(
             num_threads=num_threads,
             transform_in=transform_in,
             on_stage=on_stage,
-            asked=asked,
+            unit=unit,
             on_count=on_count,
             first_chunks=None if dataset is not one else first_chunks,
         )

@@ -15,9 +15,9 @@ from stoker.columns import plan_spec
 from stoker.dataset.catalogue import Catalogue, OnCount
 from stoker.dataset.dataset import Dataset
 from stoker.dataset.mixture import Mixture, naming
-from stoker.dataset.units.asked import Asked
 from stoker.dataset.units.count import open_index
 from stoker.dataset.units.index import Index
+from stoker.dataset.units.kinds import SamplingUnit
 from stoker.fields.offsets import Int64
 from stoker.fields.spec import Spec
 from stoker.loader.mixing import window_chunks
@@ -65,12 +65,12 @@ class Known:
     Attributes:
         datasets: Each data set.
         mixture: What the user wrote, where it is one.
-        asked: What the order counts; None for rows.
+        unit: What the order counts; None for rows.
     """
 
     datasets: tuple[KnownSet, ...]
     mixture: Mixture | None = None
-    asked: Asked | None = None
+    unit: SamplingUnit | None = None
 
     @property
     def num_samples(self) -> Int64:
@@ -90,7 +90,7 @@ def open_known(
     cache: Path | None,
     num_threads: int = 8,
     counts_present: bool = False,
-    asked: Asked | None = None,
+    unit: SamplingUnit | None = None,
     on_count: OnCount | None = None,
 ) -> Known:
     """Open a data set or all of a mixture, with the help of a cache that may know them; none is made.
@@ -100,7 +100,7 @@ def open_known(
         cache: The folder, or None.
         num_threads: Threads that read footers.
         counts_present: Whether to look for every chunk: 100,000 of them take seconds.
-        asked: What the order counts, if not rows: then the columns that decide it are read, unless the cache knows.
+        unit: What the order counts, if not rows: then the columns that decide it are read, unless the cache knows.
         on_count: Told how far reading these is.
 
     Raises:
@@ -121,11 +121,11 @@ def open_known(
                 cache=cache,
                 num_threads=num_threads,
                 counts_present=counts_present,
-                asked=asked,
+                unit=unit,
                 on_count=on_count,
             )
         opened.append(found)
-    return Known(datasets=tuple(opened), mixture=None if isinstance(dataset, Dataset) else dataset, asked=asked)
+    return Known(datasets=tuple(opened), mixture=None if isinstance(dataset, Dataset) else dataset, unit=unit)
 
 
 def _open_set(
@@ -134,13 +134,13 @@ def _open_set(
     cache: Path | None,
     num_threads: int,
     counts_present: bool,
-    asked: Asked | None,
+    unit: SamplingUnit | None,
     on_count: OnCount | None,
 ) -> KnownSet:
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(Store(cache)) if cache is not None and is_cache(cache) else None
         folder = None if store is None else store.path
-        rule = None if asked is None else asked.rule
+        rule = None if unit is None else unit.rule
         catalogue = dataset.open(folder, num_threads=num_threads, runs=rule, on_count=on_count)
         num_present = 0 if counts_present and cache is not None else None
         if store is not None and counts_present:
@@ -149,26 +149,26 @@ def _open_set(
             catalogue=catalogue,
             spec=None if store is None else store.registry.spec_of(catalogue.fingerprint),
             num_present=num_present,
-            index=None if asked is None else _index(asked, catalogue, folder, num_threads, on_count),
+            index=None if unit is None else _index(unit, catalogue, folder, num_threads, on_count),
         )
 
 
 def _index(
-    asked: Asked, catalogue: Catalogue, folder: Path | None, num_threads: int, on_count: OnCount | None
+    unit: SamplingUnit, catalogue: Catalogue, folder: Path | None, num_threads: int, on_count: OnCount | None
 ) -> Index:
     def refused() -> Int64:
         raise ValueError(
-            f"only the transform's result says how many {asked.told()} there are: name the cache of a loader that has "
+            f"only the transform's result says how many {unit.told()} there are: name the cache of a loader that has "
             "run, which knows"
         )
 
     return open_index(
-        asked,
+        unit,
         catalogue,
         folder=folder,
         num_threads=num_threads,
         on_progress=on_count,
-        token_counts=refused if makes_tokens(asked, catalogue.dataset) else None,
+        token_counts=refused if makes_tokens(unit, catalogue.dataset) else None,
     )
 
 
@@ -201,7 +201,7 @@ def plan_orders(
         check_specs(known)
     return Orders(
         known,
-        asked=known.asked,
+        unit=known.unit,
         shuffle=shuffle,
         seed=seed,
         window=window_chunks(
