@@ -1,4 +1,4 @@
-"""The arithmetic of traces against an oracle that looks at every microsecond on its own."""
+"""Where idle time goes, against an oracle that looks at every microsecond on its own, and what must not matter."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.doctor.traces import analyse, as_json, read_trace
+from stoker.doctor.traces import analyse, as_json, read_trace, verdict_of
 from stoker.doctor.traces.spans import union
 
 END = 60
@@ -22,101 +22,193 @@ KINDS = {
     "launching": ("cpu_op", "aten::mm", 9),
     "nothing": ("user_annotation", "forward", 9),
 }
-WHYS = ("collating", "waiting_for_data", "synchronising", "launching")
+ON_DEVICE = ("compute", "communication", "copy")
+WHYS = ("collating", "copying_pageable", "waiting_for_data", "synchronising", "launching", "queued", "unattributed")
 MOMENT = st.integers(0, END)
-EVENT = st.tuples(st.sampled_from(sorted(KINDS)), MOMENT, st.integers(0, 20), st.integers(0, 3))
+# What it is, when, how long, on which stream; for work of a device also how long before it was launched, if known.
+EVENT = st.tuples(
+    st.sampled_from(sorted(KINDS)), MOMENT, st.integers(0, 20), st.integers(0, 3), st.none() | st.integers(0, 30)
+)
+EVENTS = st.lists(EVENT, max_size=25)
 STEPS = st.lists(st.integers(1, 20), max_size=5)
 
 
-def covered(events, kind, length):
-    """Return at which microseconds an event of a kind goes on."""
-    found = np.zeros(length, bool)
-    for name, start, duration, _ in events:
-        if name == kind:
-            found[start : start + duration] = True
+def made(events, steps, *, shift=0, rename=str):
+    """Return the events of a trace; the call that launches work takes a microsecond."""
+    found = []
+    for number, (name, start, duration, stream, before) in enumerate(events, 1):
+        cat, text, pid = KINDS[name]
+        tid = stream if pid == 0 else 9
+        event = {"ph": "X", "cat": cat, "name": text, "pid": pid, "tid": tid, "ts": start + shift, "dur": duration}
+        if name == "nothing":
+            event["name"] = rename(text)
+        if pid == 0 and before is not None:
+            event["args"] = {"correlation": number}
+            call = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 9, "tid": 9, "dur": 1}
+            found.append({**call, "ts": start - before - 1 + shift, "args": {"correlation": number}})
+        found.append(event)
+    at = shift
+    for number, length in enumerate(steps):
+        step = {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{number}", "pid": 9, "tid": 9, "ts": at}
+        found.append(step | {"dur": length})
+        at += length
     return found
 
 
-def write(path, events, steps):
-    made = []
-    for name, start, duration, stream in events:
-        cat, text, pid = KINDS[name]
-        tid = stream if pid == 0 else 9
-        made.append({"ph": "X", "cat": cat, "name": text, "pid": pid, "tid": tid, "ts": start, "dur": duration})
-    at = 0
-    for number, length in enumerate(steps):
-        made.append(
-            {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{number}", "pid": 9, "tid": 9, "ts": at}
-            | {"dur": length}
-        )
-        at += length
-    path.write_text(json.dumps({"traceEvents": made}))
-    return path
+def read(folder, events, steps, **options):
+    path = folder / "t.json"
+    path.write_text(json.dumps({"traceEvents": made(events, steps, **options)}))
+    return analyse([read_trace(path)])
 
 
-def expected(events, low, high):
-    """Return the times of a window, counted microsecond by microsecond."""
-    length = 2 * END + 200
-    on = {kind: covered(events, kind, length)[low:high] for kind in KINDS}
+def expected(events, low, high, begin, end):
+    """Return the times of a window, microsecond by microsecond, as the sentences of the how-to have them."""
+    length, first = 400, 100
+    on = {kind: np.zeros(length, bool) for kind in KINDS}
+    calls, work = np.zeros(length, bool), []
+    for name, start, duration, _, before in events:
+        on[name][first + start : first + start + duration] = True
+        if name in ON_DEVICE:
+            launch = start - before - 1 if before is not None else start
+            if before is not None:
+                calls[first + launch : first + launch + 1] = True
+            if duration:
+                work.append((start, launch + (before is not None), launch))
     busy = on["compute"] | on["communication"] | on["copy"]
-    found = {
-        "wall": high - low,
-        "busy": busy.sum(),
-        "idle": (~busy).sum(),
-        "compute": on["compute"].sum(),
-        "communication": on["communication"].sum(),
-        "overlap": (on["compute"] & on["communication"]).sum(),
-        "exposed_comm": (on["communication"] & ~on["compute"]).sum(),
-        "exposed_copy": (on["copy"] & ~on["compute"] & ~on["communication"]).sum(),
-    }
-    rest = ~busy
-    for why in WHYS:
-        found[why] = (rest & on[why]).sum()
-        rest &= ~on[why]
-    found["unattributed"] = rest.sum()
-    return {name: int(value) for name, value in found.items() if value}
+    found = dict.fromkeys((*WHYS, "busy", "idle", "wall"), 0)
+    work.sort()
+    for at in range(low, high):
+        found["wall"] += 1
+        if busy[first + at]:
+            found["busy"] += 1
+            continue
+        found["idle"] += 1
+        gap = at  # when it began
+        while gap > begin and not busy[first + gap - 1]:
+            gap -= 1
+        starts_with_work = gap > begin
+        after = next((one for one in work if one[0] > at), None)
+        is_on_its_way = after is not None and after[2] <= at and after[2] < after[0]
+        if after is not None and starts_with_work and after[1] <= gap and after[1] < after[0] + (after[1] != after[2]):
+            found["queued"] += 1
+            continue
+        is_drained = starts_with_work and any(
+            name == "synchronising" and start < gap <= start + duration for name, start, duration, *_ in merged(events)
+        )
+        is_host = on["launching"][first + at] or calls[first + at] or on["synchronising"][first + at] or is_on_its_way
+        if on["collating"][first + at]:
+            found["collating"] += 1
+        elif on["waiting_for_data"][first + at]:
+            found["waiting_for_data"] += 1
+        elif is_host:
+            found["synchronising" if is_drained else "launching"] += 1
+        else:
+            found["unattributed"] += 1
+    return {name: value for name, value in found.items() if value}
 
 
-def device_end(events):
-    return max((start + duration for name, start, duration, _ in events if KINDS[name][2] == 0 and duration), default=0)
+def merged(events):
+    """Return the waits for the device, those that touch as one."""
+    mine = [(start, start + duration) for name, start, duration, *_ in events if name == "synchronising" and duration]
+    spans = union(np.array([a for a, _ in mine], np.int64), np.array([b for _, b in mine], np.int64))
+    return [("synchronising", int(a), int(b - a)) for a, b in zip(spans.start, spans.stop, strict=True)]
 
 
-@given(events=st.lists(EVENT, max_size=25), steps=STEPS)
+@given(events=EVENTS, steps=STEPS)
 def test_times_are_those_of_every_microsecond_counted(tmp_path_factory, events, steps):
-    path = write(tmp_path_factory.mktemp("law") / "t.json", events, steps)
-    measured = analyse([read_trace(path)]).ranks[0].measured
+    result = read(tmp_path_factory.mktemp("law"), events, steps)
+    measured = result.ranks[0].measured
     if not measured.devices:
-        assert not any(KINDS[name][2] == 0 for name, *_ in events)
+        assert not any(name in ON_DEVICE for name, *_ in events)
         return
+    spans = [(event["ts"], event["ts"] + event["dur"]) for event in made(events, steps)]
+    begin, end = min(start for start, _ in spans), max(stop for _, stop in spans)
+    borders = np.concatenate([[0], np.cumsum(steps)]).astype(int).tolist()
+    for index, step in enumerate(measured.all_steps):
+        low, high = borders[index], borders[index + 1]
+        shown = (*WHYS, "busy", "idle", "wall")
+        times = {name: ns / 1000 for name, ns in vars(step.times).items() if ns and name in shown}
+        assert times == expected(events, low, high, begin, end)
+        assert step.times.compute + step.times.exposed_comm + step.times.queued <= step.least
+        assert step.least <= step.most <= step.length
+    counted = measured.all_steps[1:-1] if len(steps) > 2 else measured.all_steps
     if steps:
-        low, high = 0, max(sum(steps), device_end(events))
-    else:
-        low = min(start for _, start, _, _ in events)
-        high = max(start + duration for _, start, duration, _ in events)
-    times = {name: ns / 1000 for name, ns in vars(measured.times).items() if ns}
-    assert times == expected(events, low, high)
-    at = 0
-    for step, length in zip(measured.steps, steps, strict=True):
-        assert {name: ns / 1000 for name, ns in vars(step.times).items() if ns} == expected(events, at, at + length)
-        wants = covered(events, "waiting_for_data", 300) | covered(events, "collating", 300)
-        assert step.wants_data == 1000 * wants[at : at + length].sum()
-        assert step.times.compute + step.times.exposed_comm <= step.least <= step.length
-        at += length
+        assert vars(measured.times) == vars(sum((step.times for step in counted[1:]), counted[0].times))
 
 
-@given(events=st.lists(EVENT, max_size=25), steps=STEPS)
+@given(events=EVENTS, steps=STEPS)
 def test_parts_add_up_and_none_is_negative(tmp_path_factory, events, steps):
-    path = write(tmp_path_factory.mktemp("law") / "t.json", events, steps)
-    found = as_json(analyse([read_trace(path)]))
+    found = as_json(read(tmp_path_factory.mktemp("law"), events, steps))
     for times in (found["time_us"], *(step["time_us"] for step in found["ranks"][0]["steps"])):
         if times is None:
             continue
         assert min(times.values()) >= 0
         assert times["busy"] + times["idle"] == times["wall"]
-        whys = (*WHYS, "copying_pageable", "pipeline_bubble", "unattributed")
-        assert sum(times[why] for why in whys) == times["idle"]
+        assert sum(times[why] for why in WHYS) == times["idle"]
         assert times["compute"] + times["exposed_comm"] + times["exposed_copy"] == times["busy"]
         assert times["overlap"] + times["exposed_comm"] == times["communication"]
+
+
+@given(events=EVENTS, start=st.integers(61, 80), before=st.integers(1, 60))
+def test_the_host_is_never_blamed_for_a_gap_whose_next_work_was_launched_before_it(
+    tmp_path_factory, events, start, before
+):
+    """Whatever the host does from then on: all of the gap is one in which the device waited for a device."""
+    ends = [at + length for name, at, length, *_ in events if name in ON_DEVICE and length]
+    fell_idle = max(ends, default=0)
+    if not 1 <= fell_idle < start or start - before > fell_idle:
+        return
+    result = read(
+        tmp_path_factory.mktemp("law"),
+        [*events, ("compute", start, 5, 7, before)],
+        [fell_idle, start - fell_idle],  # the second step is the gap
+    )
+    times = result.ranks[0].measured.all_steps[1].times
+    assert times.queued == times.idle == times.wall == 1000 * (start - fell_idle)
+
+
+@given(events=EVENTS, steps=STEPS, shift=st.integers(-(10**9), 10**12))
+def test_a_clock_that_is_shifted_changes_no_verdict(tmp_path_factory, events, steps, shift):
+    folder = tmp_path_factory.mktemp("law")
+    plain, shifted = read(folder, events, steps), read(folder, events, steps, shift=shift)
+    assert verdict_of(plain) == verdict_of(shifted)
+    assert as_json(plain)["time_us"] == as_json(shifted)["time_us"]
+
+
+@given(events=EVENTS, steps=STEPS)
+def test_ranges_that_are_renamed_change_nothing_but_names(tmp_path_factory, events, steps):
+    folder = tmp_path_factory.mktemp("law")
+    plain, renamed = read(folder, events, steps), read(folder, events, steps, rename=lambda _: "my own words")
+    assert verdict_of(plain).replace("forward", "my own words") == verdict_of(renamed)
+    assert as_json(plain)["time_us"] == as_json(renamed)["time_us"]
+    assert plain.largest_range[1] == renamed.largest_range[1]
+
+
+@given(
+    lengths=st.lists(st.lists(st.integers(1, 300), min_size=3, max_size=3), min_size=3, max_size=8),
+    clocks=st.lists(st.integers(-(10**7), 10**7), min_size=3, max_size=3),
+)
+def test_clocks_of_hosts_that_differ_change_no_straggler(tmp_path_factory, lengths, clocks):
+    def run(clocks):
+        folder = tmp_path_factory.mktemp("law")
+        traces = []
+        for rank, clock in enumerate(clocks):
+            events = []
+            for step, of_ranks in enumerate(lengths):
+                at = 1000 * step + clock
+                name = f"ProfilerStep#{step}"
+                events.append(
+                    {"ph": "X", "cat": "user_annotation", "name": name, "pid": 9, "tid": 9, "ts": at, "dur": 1000}
+                )
+                kernel = {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce", "pid": 0, "tid": 7}
+                events.append(kernel | {"ts": at + 900 - of_ranks[rank], "dur": of_ranks[rank]})
+            path = folder / f"rank{rank}.json"
+            path.write_text(json.dumps(events))
+            traces.append(read_trace(path))
+        result = analyse(traces)
+        return verdict_of(result), result.waits
+
+    assert run([0, 0, 0]) == run(clocks)
 
 
 SPANS = st.lists(st.tuples(st.integers(-5, 40), st.integers(-5, 40)), max_size=12)
@@ -142,3 +234,4 @@ def test_sets_of_instants_are_sets(first, second, times):
     assert members(one & other) == instants(first) & instants(second)
     assert members(one - other) == instants(first) - instants(second)
     assert one.until(np.array(times, np.int64)).tolist() == [sum(at < time for at in instants(first)) for time in times]
+    assert one.within(other) == len(instants(first) & instants(second))

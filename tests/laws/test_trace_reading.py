@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from contextlib import closing
 from decimal import ROUND_HALF_UP, Decimal
 
 import numpy as np
@@ -13,7 +14,8 @@ from hypothesis import strategies as st
 
 from stoker._native import parse_microseconds
 from stoker.doctor.traces import analyse, as_json, read_trace
-from stoker.doctor.traces import window as windows
+from stoker.doctor.traces.collect import Collector
+from stoker.doctor.traces.source import ByteWindow
 from stoker.errors import StokerError
 
 TEXT = st.text(max_size=12)
@@ -50,7 +52,7 @@ def host_first(events):
 
 
 def names_of(trace):
-    return [trace.names[index] for part in (trace.host, trace.device) for index in part.name]
+    return [trace.texts[index] for part in (trace.host, trace.device) for index in part.name]
 
 
 @given(events=st.lists(EVENT, max_size=8), indent=st.sampled_from([None, 2]), is_bare=st.booleans())
@@ -84,24 +86,14 @@ def test_times_are_exact_to_the_nanosecond(value, decimals, quoted):
 @settings(max_examples=25)
 def test_the_size_of_blocks_changes_nothing(tmp_path_factory, events, size):
     """Blocks that end anywhere: inside a name, a number, a bracket."""
-
-    class Pieces:
-        def __init__(self, content):
-            self.content, self.size_bytes, self.read_bytes, self.is_cut = content, len(content), 0, False
-
-        def __iter__(self):
-            for at in range(0, len(self.content), size):
-                yield self.content[at : at + size]
-
-    from stoker.doctor.traces.collect import Collector
-
-    content = json.dumps(events).encode()
+    path = tmp_path_factory.mktemp("law") / "t.json"
+    path.write_text(json.dumps(events))
     collector = Collector()
-    window = windows.ByteWindow(Pieces(content))
-    assert window.next_char() == b"["
-    window.skip(1)
-    collector.read_array(window)
-    trace = collector.finish(path="x", header={}, is_cut=False, notes=())
+    with closing(ByteWindow(path, block_bytes=size)) as window:
+        assert window.next_char() == b"["
+        window.at += 1
+        collector.read_array(window)
+    trace = collector.finish(path="x", header={}, is_cut=False)
     assert names_of(trace) == [event["name"] for event in host_first(events)]
     assert collector.has_ended
 
@@ -180,7 +172,8 @@ def test_what_was_written_before_the_cut_is_counted(tmp_path):
     trace = read_trace(path)
     assert trace.is_cut
     assert len(trace.host) + len(trace.device) == 3
-    assert "the file ends before its end: what came before it was counted" in analyse([trace]).ranks[0].notes
+    notes = [note for _, note in analyse([trace]).ranks[0].notes]
+    assert "the file ends before its end: what came before it was counted" in notes
 
 
 @pytest.mark.parametrize(

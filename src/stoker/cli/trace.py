@@ -15,7 +15,7 @@ from stoker.cli.paint import cells, make_console, print_facts, print_json, print
 from stoker.words import bar_text, bytes_text, count_text
 
 if TYPE_CHECKING:
-    from stoker.doctor.traces import ProfilerTrace, Schedule, TraceResult
+    from stoker.doctor.traces import EventNames, ProfilerTrace, Schedule, TraceResult
     from stoker.doctor.traces.result import RankResult
 
 _ENDINGS = (".json", ".json.gz")
@@ -34,6 +34,7 @@ _IDLE = (
     ("copying_pageable", "copying from pageable memory", "magenta"),
     ("synchronising", "synchronising", "yellow"),
     ("launching", "launching", "yellow"),
+    ("queued", "queued, and held up on the device", "cyan"),
     ("pipeline_bubble", "the pipeline's bubble", "blue"),
     ("unattributed", "unattributed", "bright_black"),
 )
@@ -47,17 +48,24 @@ def add_to(commands: Commands) -> None:
         summary="where the GPUs of a profiled run idle, and why",
         text="""
 Reads traces that torch.profiler wrote of any training run (Chrome JSON, plain
-or gzip; CUDA, ROCm and other accelerators), one FILE a rank, and says how busy
+or gzip; CUDA, ROCm and other accelerators), and says how busy
 the devices were, what the launching thread did while they idled, who makes the
-others wait, and what a step could take at best without waiting for data.
-A folder stands for the traces in it.""",
+others wait, and what a step would take without waiting for data. A folder
+stands for the traces in it; cycles of one rank's profiler are put together.""",
         examples="""
 stoker trace trace.json
 stoker trace logs/ --json
-stoker trace rank*.pt.trace.json.gz
+stoker trace logs/ --name data=my_feed --name communication=my_allreduce
 stoker trace rank*.json --pipeline-schedule 1f1b --pipeline-stages 4 --microbatches 16""",
     )
     parser.add_argument("files", metavar="FILE", nargs="+", help="a trace, or a folder of traces")
+    parser.add_argument(
+        "--name",
+        metavar="WHAT=REGEX",
+        action="append",
+        default=[],
+        help="what a name means: data, not_data, collate, synchronise or communication; may be given again",
+    )
     group = parser.add_argument_group("a pipeline's schedule, whose bubble is set apart")
     group.add_argument("--pipeline-schedule", metavar="NAME", help="gpipe, 1f1b or interleaved")
     group.add_argument("--pipeline-stages", metavar="P", type=at_least_1, help="stages, one behind the other")
@@ -72,12 +80,24 @@ def run(options: argparse.Namespace, console: Console) -> int:
     from stoker.doctor.traces import analyse, as_json
 
     schedule = _schedule(options)
-    result = analyse(_read(_files(options.files)), schedule=schedule)
+    result = analyse(_read(_files(options.files), _names(options.name)), schedule=schedule)
     if options.json:
         print_json(as_json(result))
     else:
         _print(result, console)
     return 0
+
+
+def _names(given: list[str]) -> EventNames:
+    from stoker.doctor.traces import NAMES
+
+    more: dict[str, list[str]] = {"data": [], "not_data": [], "collate": [], "synchronise": [], "communication": []}
+    for text in given:
+        what, is_so, pattern = text.partition("=")
+        if what not in more or not is_so or not pattern:
+            raise ValueError(f"--name {text!r} is not WHAT=REGEX, with WHAT one of {', '.join(more)}")
+        more[what].append(pattern)
+    return NAMES.extended(**more)
 
 
 def _schedule(options: argparse.Namespace) -> Schedule | None:
@@ -112,7 +132,7 @@ def _files(names: list[str]) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def _read(paths: list[Path]) -> Iterator[ProfilerTrace]:
+def _read(paths: list[Path], names: EventNames) -> Iterator[ProfilerTrace]:
     """Read one file after the other; one that is no trace is left out, if others are."""
     from stoker.doctor.traces import read_trace
     from stoker.errors import StokerError
@@ -127,7 +147,7 @@ def _read(paths: list[Path]) -> Iterator[ProfilerTrace]:
                 status.update(f"{label}: {100 * done / max(size, 1):.0f} % of {bytes_text(size)} …")
 
             try:
-                trace = read_trace(path, on_bytes=show)
+                trace = read_trace(path, names=names, on_bytes=show)
             except (StokerError, OSError) as error:
                 failures.append(error)
                 continue
@@ -140,12 +160,11 @@ def _read(paths: list[Path]) -> Iterator[ProfilerTrace]:
 
 
 def _print(result: TraceResult, console: Console) -> None:
-    from stoker.doctor.traces.verdict import fix_of, verdict_of
+    from stoker.doctor.traces.verdict import advice_of, verdict_of
 
     print_line(console, verdict_of(result), "bold")
-    advice = fix_of(result)
-    if advice and result.with_device:
-        print_line(console, f"What helps: {advice}.")
+    for number, advice in enumerate(advice_of(result)):
+        print_line(console, f"{'And' if number else 'What helps'}: {advice}.")
     if result.with_device:
         console.print()
         _print_parts(result, console)
@@ -154,11 +173,11 @@ def _print(result: TraceResult, console: Console) -> None:
     if len(result.ranks) > 1:
         console.print()
         _print_ranks(result, console)
-    notes = [(rank, note) for rank in result.ranks for note in rank.notes]
+    notes = list(dict.fromkeys(note for rank in result.ranks for note in rank.notes))
     if notes:
         console.print()
-    for rank, note in notes:
-        print_line(console, f"{Path(rank.path).name}: {note}", "dim")
+    for name, note in notes:
+        print_line(console, f"{name}: {note}", "dim")
 
 
 def _print_parts(result: TraceResult, console: Console) -> None:
@@ -172,7 +191,7 @@ def _print_parts(result: TraceResult, console: Console) -> None:
         for part, words, colour in parts:
             share = getattr(times, part) / times.wall
             is_nothing = not getattr(times, part)
-            if is_nothing and part in ("pipeline_bubble", "exposed_comm", "collating"):
+            if is_nothing and part in ("pipeline_bubble", "exposed_comm", "collating", "queued"):
                 continue
             made.add_row(
                 *cells(
@@ -186,15 +205,17 @@ def _print_parts(result: TraceResult, console: Console) -> None:
 
 
 def _facts(result: TraceResult) -> list[tuple[str, str | Text]]:
-    from stoker.doctor.traces.verdict import duration, percent
+    from stoker.doctor.traces.verdict import duration, percent, range_text
 
-    times = result.times
+    times, ranks = result.times, result.with_device
     facts: list[tuple[str, str | Text]] = []
     if result.step_ns is not None:
-        middle = result.with_device[0].middle
-        facts.append(("a step", f"{duration(result.step_ns)} (median of {count_text(len(middle))} profiled)"))
-    if result.best_case_step_ns is not None:
-        facts.append(("without waiting for data", f"{duration(result.best_case_step_ns)} at best"))
+        steps = count_text(len(ranks[0].measured.steps))
+        cycles = len(ranks[0].measured.traces)
+        of = f" in {cycles} cycles" if cycles > 1 else ""
+        facts.append(("a step", f"{duration(result.step_ns)} (median of {steps} profiled{of})"))
+    if result.without_wait_ns is not None:
+        facts.append(("without waiting for data", range_text(result.without_wait_ns)))
     if times.communication:
         overlap = times.overlap / times.communication
         facts.append(("communication", f"{percent(times.share('communication'))}, {percent(overlap)} of it hidden"))
@@ -202,13 +223,22 @@ def _facts(result: TraceResult) -> list[tuple[str, str | Text]]:
     size = sum(rank.measured.pageable_bytes for rank in result.ranks)
     if copies:
         facts.append(("copies from pageable memory", f"{count_text(copies)}, {bytes_text(size)}"))
+    name, in_range = result.largest_range
+    if name:
+        facts.append(("most of unattributed", f"{percent(in_range / times.wall)} in {name}"))
     if result.schedule is not None:
         expected = result.schedule.bubble_share
         facts.append(
             ("bubble by the schedule", f"{percent(expected)}, {percent(times.share('pipeline_bubble'))} found idle")
         )
-    wall = sum(rank.measured.stop - rank.measured.start for rank in result.with_device) / len(result.with_device)
-    names = sorted({name for rank in result.with_device for name in rank.device_names})
+    for rank in ranks:
+        if len(rank.device_names) > 1:
+            facts += [
+                (f"device {device}", f"{percent(rank.measured.devices[device].share('busy'))} busy")
+                for device in rank.device_names
+            ]
+    wall = sum(rank.measured.wall for rank in ranks) / len(ranks)
+    names = sorted({name for rank in ranks for name in rank.device_names.values()})
     shown = ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
     facts.append(("looked at", f"{duration(wall)} of {shown if not shown.isdigit() else f'device {shown}'}"))
     return facts
@@ -228,11 +258,8 @@ def _print_ranks(result: TraceResult, console: Console) -> None:
         )
         numbers = [
             str(rank.rank),
-            "–" if rank.step_ns is None else duration(rank.step_ns),
-            *(
-                percent(times.share(part))
-                for part in ("busy", "idle", "waiting_for_data", "launching", "synchronising")
-            ),
+            "–" if rank.measured.step_ns is None else duration(rank.measured.step_ns),
+            *(percent(times.share(part)) for part in ("busy", "idle", "data", "launching", "synchronising")),
             percent(times.share("exposed_comm")),
             *([percent(times.share("unattributed"))] if is_wide else []),
             _imposed(result, rank),
@@ -240,9 +267,8 @@ def _print_ranks(result: TraceResult, console: Console) -> None:
         made.add_row(*cells(*numbers, Text(marks, style="bold red" if rank is result.straggler else "dim")))
     console.print(made)
     if result.waits.num_matched:
-        aligned = ", clocks laid over each other by their ends" if result.waits.is_aligned else ""
         collectives = count_text(result.waits.num_matched, "collective")
-        print_line(console, f"others wait: by {collectives} that ranks have in common{aligned}", "dim")
+        print_line(console, f"others wait: by {collectives} that ranks have in common", "dim")
 
 
 def _imposed(result: TraceResult, rank: RankResult) -> str:

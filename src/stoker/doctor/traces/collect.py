@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from stoker._native import TraceScanner, find_trace_event
-from stoker.doctor.traces.columns import GrowingColumns
 from stoker.doctor.traces.events import Columns, Events, ProfilerTrace, ProfilerTrack
-from stoker.doctor.traces.links import flows_to_correlations
 from stoker.doctor.traces.names import (
     DEVICE_KINDS,
     FLOW_CATEGORIES,
     HOST_KINDS,
+    NAMES,
     EventKind,
-    Is,
-    device_kind,
+    EventNames,
+    device_word,
     event_kind,
     kind_of_process,
-    what_is,
 )
-from stoker.doctor.traces.pairs import close_pairs
+from stoker.doctor.traces.pairs import BEGIN, COMPLETE, END, FLOW_FROM, FLOW_TO, META, close_pairs, follow_arrows
+from stoker.doctor.traces.source import ByteWindow
 from stoker.fields.offsets import Int64
-
-if TYPE_CHECKING:
-    from stoker.doctor.traces.window import ByteWindow
 
 # Columns of a row, as the scanner writes them; see native/trace_events.h.
 (_PHASE, _CATEGORY, _NAME, _PID, _TID, _START, _LENGTH, _CORRELATION, _BYTES, _SEQUENCE, _GROUP, _LABEL, _FLOW) = range(
@@ -36,8 +32,8 @@ if TYPE_CHECKING:
 _ROWS = 1 << 16
 # A broken event is given up on when its end is not found within so many bytes.
 _MAX_EVENT_BYTES = 32 << 20
-_COMPLETE, _BEGIN, _END, _META, _FLOW_FROM, _FLOW_TO = (ord(letter) for letter in "XBEMsf")
-_KEEP_PYTHON = Is.DATA_WAIT | Is.COLLATE | Is.SYNC
+# Frames of Python that are shorter say nothing that the frame around them does not, and are most of all events.
+_MIN_FRAME_NS = 10_000
 _TYPES: dict[str, type[np.generic]] = {
     "phase": np.uint8,
     "kind": np.uint8,
@@ -53,30 +49,32 @@ _TYPES: dict[str, type[np.generic]] = {
 
 _IS_HOST = np.array([kind in HOST_KINDS for kind in EventKind])
 _IS_DEVICE = np.array([kind in DEVICE_KINDS for kind in EventKind])
-_IS_SPAN = np.array([code in (_COMPLETE, _BEGIN, _END) for code in range(256)])
-_IS_ARROW = np.array([code in (_FLOW_FROM, _FLOW_TO) for code in range(256)])
+_IS_SPAN = np.isin(np.arange(256), (COMPLETE, BEGIN, END))
+_IS_ARROW = np.isin(np.arange(256), (FLOW_FROM, FLOW_TO))
 
 
 class Collector:
     """Takes rows from the scanner, keeps those that matter, and makes a `ProfilerTrace` of them.
 
+    Args:
+        names: What names mean.
+
     Attributes:
         has_ended: Whether the array of events had its closing bracket.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, names: EventNames = NAMES) -> None:
+        self._names = names
         self._scanner = TraceScanner()
         self._rows: Int64 = np.empty((_ROWS, TraceScanner.NUM_COLUMNS), np.int64)
-        self._num_damaged = 0  # events that did not end; others the scanner counts
-        self._names: list[str] = []
+        self._texts: list[str] = []
         self._kinds: list[int] = []
         self._flows: list[bool] = []
-        self._keeps_python: list[bool] = []
-        self._columns = GrowingColumns(_TYPES)
+        self._parts: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in _TYPES}
         self._tracks: dict[tuple[int, int], int] = {}
         self._processes: dict[int, str] = {}
         self._num_events = 0
-        self._num_without_time = 0
+        self._num_damaged = 0  # events that did not end, or have no time; others the scanner counts
         self._has_correlations = False
         self.has_ended = False
 
@@ -104,65 +102,60 @@ class Collector:
         window.at = found
         return True
 
-    def _learn_names(self) -> None:
-        """Decode texts that are new, and decide what they mean as a category and as a Python function."""
-        for content in self._scanner.texts_from(len(self._names)):
+    def _learn_texts(self) -> None:
+        """Decode texts that are new, and decide what they mean as a category."""
+        for content in self._scanner.texts_from(len(self._texts)):
             text = content.decode("utf-8", errors="replace")
             if "\\" in text:
                 try:
                     text = str(json.loads(f'"{text}"', strict=False))
                 except ValueError:
                     text = text.replace('\\"', '"')
-            self._names.append(text)
+            self._texts.append(text)
             self._kinds.append(int(event_kind(text)))
             self._flows.append(text.strip().lower() in FLOW_CATEGORIES)
-            self._keeps_python.append(bool(what_is(text, EventKind.PYTHON) & _KEEP_PYTHON))
 
     def _take(self, rows: Int64) -> None:
-        self._learn_names()
+        self._learn_texts()
         self._num_events += len(rows)
         phase = rows[:, _PHASE]
-        self._take_metadata(rows[phase == _META])
+        self._take_metadata(rows[phase == META])
         # A number of -1 stands for no text: the last entry of each table.
         kind = np.array([*self._kinds, int(EventKind.UNKNOWN)], np.uint8)[rows[:, _CATEGORY]]
-        keeps_python = np.array([*self._keeps_python, False], bool)[rows[:, _NAME]]
         is_flow = _IS_ARROW[phase] & np.array([*self._flows, False], bool)[rows[:, _CATEGORY]]
-        is_span = _IS_SPAN[phase]
-        wanted = is_span & ((kind != EventKind.IGNORED) & ((kind != EventKind.PYTHON) | keeps_python) | (phase == _END))
+        is_short = (kind == EventKind.PYTHON) & (phase == COMPLETE) & (rows[:, _LENGTH] < _MIN_FRAME_NS)
+        wanted = _IS_SPAN[phase] & ((kind != EventKind.IGNORED) & ~is_short | (phase == END))
         if not self._has_correlations:
             self._has_correlations = bool(np.any(_IS_DEVICE[kind] & (rows[:, _CORRELATION] > 0)))
         if not self._has_correlations:  # then only arrows tell which call launched what
             wanted |= is_flow
         has_time = rows[:, _START] != TraceScanner.MISSING
-        self._num_without_time += int(np.count_nonzero(wanted & ~has_time))
+        self._num_damaged += int(np.count_nonzero(wanted & ~has_time))
         chosen = np.flatnonzero(wanted & has_time)
         if not chosen.size:
             return
-        rows, phase, kind = rows[chosen], phase[chosen], kind[chosen]
-        kind[is_flow[chosen]] = EventKind.IGNORED
-        extra = np.where(kind == EventKind.MEMCPY, rows[:, _BYTES], rows[:, _SEQUENCE])
-        link = np.where(is_flow[chosen], rows[:, _FLOW], rows[:, _CORRELATION])
-        self._columns.append(
-            {
-                "phase": phase,
-                "kind": kind,
-                "name": rows[:, _NAME],
-                "track": self._track_numbers(rows[:, _PID], rows[:, _TID]),
-                "start": rows[:, _START],
-                # MISSING is negative too: an event without a length has none.
-                "length": np.maximum(rows[:, _LENGTH], 0),
-                "correlation": np.maximum(link, -1),
-                "extra": np.maximum(extra, -1),
-                "group": rows[:, _GROUP],
-                "label": rows[:, _LABEL],
-            }
-        )
+        rows, phase, kind, is_flow = rows[chosen], phase[chosen], kind[chosen], is_flow[chosen]
+        kind[is_flow] = EventKind.IGNORED
+        found: Columns = {
+            "phase": phase,
+            "kind": kind,
+            "name": rows[:, _NAME],
+            "track": self._track_numbers(rows[:, _PID], rows[:, _TID]),
+            "start": rows[:, _START],
+            "length": np.maximum(rows[:, _LENGTH], -1),  # MISSING is negative too
+            "correlation": np.maximum(np.where(is_flow, rows[:, _FLOW], rows[:, _CORRELATION]), -1),
+            "extra": np.maximum(np.where(kind == EventKind.MEMCPY, rows[:, _BYTES], rows[:, _SEQUENCE]), -1),
+            "group": rows[:, _GROUP],
+            "label": rows[:, _LABEL],
+        }
+        for name, type_ in _TYPES.items():
+            self._parts[name].append(found[name].astype(type_))
 
     def _take_metadata(self, rows: Int64) -> None:
         for row in rows:
-            name = self._names[row[_NAME]] if row[_NAME] >= 0 else ""
+            name = self._texts[row[_NAME]] if row[_NAME] >= 0 else ""
             if row[_LABEL] >= 0 and name == "process_name":
-                self._processes[int(row[_PID])] = self._names[row[_LABEL]]
+                self._processes[int(row[_PID])] = self._texts[row[_LABEL]]
 
     def _track_numbers(self, pids: Int64, tids: Int64) -> Int64:
         """Return the number of each event's track. [N]."""
@@ -172,62 +165,66 @@ class Collector:
             self._tracks.setdefault(pair, len(self._tracks))
             for pair in zip(pids[borders].tolist(), tids[borders].tolist(), strict=True)
         ]
-        lengths = np.diff(np.append(borders, pids.size))
-        return np.repeat(np.array(numbers, np.int64), lengths)
+        return np.repeat(np.array(numbers, np.int64), np.diff(np.append(borders, pids.size)))
 
-    def finish(self, *, path: str, header: dict[str, object], is_cut: bool, notes: tuple[str, ...]) -> ProfilerTrace:
+    def finish(
+        self, *, path: str, header: dict[str, object], is_cut: bool, notes: tuple[str, ...] = ()
+    ) -> ProfilerTrace:
         """Return what was read, beginnings and ends paired, each event with its final kind."""
-        self._learn_names()
-        columns: Columns = self._columns.take()
+        self._learn_texts()
+        # One column after the other, so that no more than one is held twice.
+        columns: Columns = {
+            name: np.concatenate([np.empty(0, type_), *self._parts.pop(name)]) for name, type_ in _TYPES.items()
+        }
         tracks = tuple(
             ProfilerTrack(pid=self._text(pid), tid=self._text(tid), process=self._processes.get(pid, ""))
             for pid, tid in self._tracks
         )
-        columns, num_open = close_pairs(columns)
+        columns, num_lone = close_pairs(columns)
         if not self._has_correlations:
-            columns = flows_to_correlations(columns)
-        is_span = columns.pop("phase") == _COMPLETE
-        if not is_span.all():  # a copy of everything is what the largest traces can least afford
-            columns = {name: column[is_span] for name, column in columns.items()}
-        length = columns.pop("length")
-        length += columns["start"]
-        columns["stop"] = length
+            follow_arrows(columns)
         columns["kind"] = self._final_kinds(columns, tracks)
-        on_host = _IS_HOST[columns["kind"]]
-        order = np.concatenate([np.flatnonzero(on_host), np.flatnonzero(_IS_DEVICE[columns["kind"]])])
-        for name in columns:  # one after the other, so that no more than one is held twice
+        is_span, kind = columns.pop("phase") == COMPLETE, columns["kind"]
+        length = columns.pop("length")
+        has_length = length >= 0
+        columns["stop"] = columns["start"] + np.maximum(length, 0)
+        on_host = np.flatnonzero(is_span & _IS_HOST[kind])
+        on_device = np.flatnonzero(is_span & _IS_DEVICE[kind] & has_length)
+        order = np.concatenate([on_host, on_device])
+        for name in columns:
             columns[name] = columns[name][order]
-        events, num_host = Events(**columns), int(on_host.sum())
+        events = Events(**columns)
         num_damaged = self._scanner.num_damaged + self._num_damaged
-        if is_cut and num_damaged:  # the event that the end cuts is no damage
-            num_damaged -= 1
         return ProfilerTrace(
             path=path,
-            host=events.where(slice(0, num_host)),
-            device=events.where(slice(num_host, None)),
-            names=tuple(self._names),
+            host=events.where(slice(0, on_host.size)),
+            device=events.where(slice(on_host.size, None)),
+            texts=tuple(self._texts),
             tracks=tracks,
+            names=self._names,
+            device_word=device_word(self._texts),
             header=header,
             num_events=self._num_events,
-            num_damaged=num_damaged + self._num_without_time,
+            # The event that the end cuts is no damage.
+            num_damaged=num_damaged - bool(is_cut and num_damaged),
+            num_without_length=int(np.count_nonzero(is_span & _IS_DEVICE[kind] & ~has_length)),
             is_cut=is_cut,
-            notes=(*notes, *([f"{num_open:,} begin or end events have no partner"] if num_open else [])),
+            notes=(*notes, *([f"{num_lone:,} begin or end events have no partner"] if num_lone else [])),
         )
 
     def _text(self, number: int) -> int | str:
-        return self._names[number - TraceScanner.TEXT] if number >= TraceScanner.TEXT else number
+        return self._texts[number - TraceScanner.TEXT] if number >= TraceScanner.TEXT else number
 
     def _final_kinds(self, columns: Columns, tracks: tuple[ProfilerTrack, ...]) -> npt.NDArray[np.uint8]:
         """Tell events without a category by their process, and communication from computation by its name."""
-        kind, names = columns["kind"].copy(), columns["name"]
+        kind, names = columns["kind"], columns["name"]
         unknown = kind == EventKind.UNKNOWN
         if unknown.any():
             of_track = [int(kind_of_process(track.process or str(track.pid))) for track in tracks]
             kind[unknown] = np.array(of_track, np.uint8)[columns["track"][unknown]]
         for device in (EventKind.KERNEL, EventKind.COLLECTIVE):
-            here = kind == device
-            used = np.unique(names[here])
-            final = np.full(len(self._names) + 1, int(device), np.uint8)
-            final[used] = [int(device_kind(self._names[name] if name >= 0 else "", device)) for name in used.tolist()]
-            kind[here] = final[names[here]]
+            here = np.flatnonzero(kind == device)
+            used, inverse = np.unique(names[here], return_inverse=True)
+            final = [self._names.device_kind(self._texts[name] if name >= 0 else "", device) for name in used.tolist()]
+            kind[here] = np.array(final, np.uint8)[inverse]
         return kind

@@ -1,52 +1,127 @@
-"""The collectives of one rank, each under a name that it has on the other ranks too."""
+"""Collectives of ranks: who comes last to them, and so makes the others wait.
+
+    rank 0   ██████████████   it came first, and waited inside its kernel
+    rank 1         ████████
+    rank 2             ████   the last: its kernel is the shortest
+                          │ all end together
+
+A collective ends on all of its ranks at once, so its length says who waited, and for how long. No clock of one host is
+compared with that of another.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from stoker.doctor.traces.events import ProfilerTrace
-from stoker.doctor.traces.host import HostWork
 from stoker.doctor.traces.names import EventKind
+from stoker.doctor.traces.timeline import HostWork
 
-# Between two ranks, not among all: who waits for whom is the program's order, not somebody's slowness. The kernel of an
-# all-to-all has the same name: only what newer profilers say beside it tells the two apart.
-_POINT_TO_POINT = re.compile(r"^(i?send|i?recv|coalesced|batch_isend_irecv)", re.IGNORECASE)
+# Between two ranks, not among all: who waits for whom is the program's order, not somebody's slowness. From one rank to
+# all, or the other way: they need not end together.
+_NOT_AMONG_ALL = re.compile(r"^_?(i?send|i?recv|coalesced|batch_isend_irecv|broadcast|reduce$|gather|scatter)", re.I)
 _SEND_RECV = re.compile(r"send_?recv", re.IGNORECASE)
-UNTOLD = "send or all-to-all: "
-"""Begins the name of what may be either."""
+_ROOTED = re.compile(r"ccl\w*?_(Broadcast|Reduce)(_|$)")
+# Below this share of the time, the wait is jitter.
+_MIN_WAIT_SHARE = 0.01
 
 Key = tuple[str, str, str, int]
 """Process group, name, step, place in it; or the group's own number of the collective instead of the last two."""
 
-Collectives = dict[Key, tuple[int, int]]
+Collectives = dict[Key, int]
+"""Nanoseconds that each took."""
 
 
-def collectives_of(trace: ProfilerTrace, host: HostWork) -> Collectives:
-    """Return when each collective began and ended, in nanoseconds of the time of day."""
+@dataclass(frozen=True, kw_only=True)
+class CollectiveWaits:
+    """Who waited for whom in collectives that the ranks have in common.
+
+    Attributes:
+        num_matched: Collectives that two ranks or more have in common.
+        waited: Nanoseconds that each rank waited for the last one. [R].
+        imposed: Nanoseconds that the others waited for each rank, added over them. [R].
+        straggler: Index of the rank that makes the others wait, None where it is nobody, or no one in particular.
+    """
+
+    num_matched: int
+    waited: tuple[int, ...]
+    imposed: tuple[int, ...]
+    straggler: int | None
+
+
+def collectives_of(trace: ProfilerTrace, host: HostWork, steps: Sequence[int]) -> Collectives:
+    """Return how long each collective among all ranks took, of those launched in some steps; of all without steps."""
     chosen = np.flatnonzero(trace.device.kind == EventKind.COLLECTIVE)
     mine = trace.device.where(chosen)
     borders = np.array([step.start for step in host.steps], np.int64)
     # By the launch, not by the work: a device runs behind its host, and not on every rank equally far.
-    place = np.searchsorted(borders, host.launched_at[chosen], side="right") - 1
+    place = np.searchsorted(borders, host.launch_begins[chosen], side="right") - 1
     counts: Counter[tuple[str, str, str]] = Counter()
     found: Collectives = {}
     for index in np.argsort(mine.start, kind="stable").tolist():
+        step = host.steps[place[index]].number if host.steps and place[index] >= 0 else -1
         name, group, label = (
-            trace.names[column[index]] if column[index] >= 0 else "" for column in (mine.name, mine.group, mine.label)
+            trace.texts[column[index]] if column[index] >= 0 else "" for column in (mine.name, mine.group, mine.label)
         )
         name = name.split("(")[0]
-        if _POINT_TO_POINT.search(label):
+        is_among_all = not _NOT_AMONG_ALL.search(label) if label else not _ROOTED.search(name)
+        if not is_among_all or (steps and step not in steps):
             continue
-        if not label and _SEND_RECV.search(name):
-            name = UNTOLD + name
         if mine.extra[index] >= 0 and group:
             key: Key = (group, name, "sequence", int(mine.extra[index]))
         else:
-            step = str(host.steps[place[index]].number) if host.steps and place[index] >= 0 else "before"
-            counts[group, name, step] += 1
-            key = (group, name, step, counts[group, name, step])
-        found[key] = (int(mine.start[index]) + trace.base_ns, int(mine.stop[index]) + trace.base_ns)
+            counts[group, name, str(step)] += 1
+            key = (group, name, str(step), counts[group, name, str(step)])
+        found[key] = int(mine.stop[index] - mine.start[index])
     return found
+
+
+def compare_ranks(ranks: Sequence[Collectives], *, wall: float) -> CollectiveWaits:
+    """Find the rank that comes last to its collectives.
+
+    Args:
+        ranks: Theirs.
+        wall: Nanoseconds looked at.
+    """
+    num = len(ranks)
+    keys = _common(ranks)
+    lengths = np.array([[rank.get(key, -1) for rank in ranks] for key in keys], np.int64).reshape(len(keys), num)
+    there = lengths >= 0
+    shortest = np.where(there, lengths, np.iinfo(np.int64).max)
+    waits = np.where(there, lengths - shortest.min(axis=1, initial=np.iinfo(np.int64).max)[:, None], 0)
+    last = shortest.argmin(axis=1) if num else np.empty(0, np.int64)
+    imposed = np.bincount(last, weights=waits.sum(axis=1), minlength=num).astype(np.int64)
+    straggler = None
+    if num > 1:
+        worst = int(imposed.argmax())
+        # With two ranks, chance gives each a half: one that stands out has more.
+        is_one = imposed[worst] >= (0.75 if num == 2 else 0.5) * imposed.sum()
+        straggler = worst if is_one and imposed[worst] / (num - 1) >= _MIN_WAIT_SHARE * wall > 0 else None
+    return CollectiveWaits(
+        num_matched=len(keys),
+        waited=tuple(waits.sum(axis=0).tolist()),
+        imposed=tuple(imposed.tolist()),
+        straggler=straggler,
+    )
+
+
+def _common(ranks: Sequence[Collectives]) -> list[Key]:
+    """Return what ranks have in common and is surely the same.
+
+    Places in a step name the same collective only where all ranks have equally many. A kernel that may be a send or an
+    all-to-all is one of the latter where every rank has it.
+    """
+    seen = Counter(key for rank in ranks for key in rank)
+    counts = [Counter(key[:3] for key in rank) for rank in ranks]
+
+    def is_same(key: Key) -> bool:
+        if _SEND_RECV.search(key[1]) and seen[key] < len(ranks):
+            return False
+        return key[2] == "sequence" or len({count[key[:3]] for count in counts if key[:3] in count}) == 1
+
+    return [key for key, num in seen.items() if num > 1 and is_same(key)]

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from stoker.doctor.traces.names import NAMES, EventNames
 from stoker.fields.offsets import Int64
+
+_RANK_IN_NAME = re.compile(r"(?:rank|worker)[-_. ]?(\d+)", re.IGNORECASE)
 
 Columns = dict[str, npt.NDArray[Any]]  # of several types, by name, before they are `Events`
 
@@ -19,14 +24,14 @@ class Events:
 
     Attributes:
         kind: A `Kind`. uint8 [N].
-        name: Index into the trace's names. int32 [N].
+        name: Index into the trace's texts. int32 [N].
         track: Index into the trace's tracks. int32 [N].
         start: Nanoseconds. int64 [N].
         stop: Nanoseconds, never before `start`. int64 [N].
         correlation: Links a call on the host to what it launched; -1 without one. int64 [N].
         extra: Bytes of a copy, or the sequence number of a collective; -1 without one. int64 [N].
-        group: Index into the trace's names of a collective's process group, or -1. int32 [N].
-        label: Index into the trace's names of what a collective is ("allreduce"), or -1. int32 [N].
+        group: Index into the trace's texts of a collective's process group, or -1. int32 [N].
+        label: Index into the trace's texts of what a collective is ("allreduce"), or -1. int32 [N].
     """
 
     kind: npt.NDArray[np.uint8]
@@ -64,6 +69,7 @@ class ProfilerTrack:
     Attributes:
         pid: Process or device: a number, or a text where the file has one.
         tid: Thread or stream.
+        device_word: What its devices are: "GPU", "NPU", ...
         process: What the file calls the process, "" where it does not.
     """
 
@@ -74,17 +80,21 @@ class ProfilerTrack:
 
 @dataclass(frozen=True, kw_only=True)
 class ProfilerTrace:
-    """One file.
+    """One file, or what one process of several did in it.
 
     Attributes:
         path: Where it was read.
         host: What threads of the host did, as far as it matters here.
         device: What devices did.
-        names: Their texts.
+        texts: Names of events, and what else is text.
         tracks: Where they happened.
+        names: What names mean.
+        device_word: What its devices are: "GPU", "NPU", ...
+        process: What the file calls the process, where it has several that train.
         header: What the file says about itself, beside the events.
         num_events: Events in the file, those of no interest included.
         num_damaged: Events that made no sense and were left out.
+        num_without_length: Events of devices that say when they began and not how long they took; left out.
         is_cut: Whether the file ends before its end.
         notes: What to know about it, one sentence each.
     """
@@ -92,18 +102,37 @@ class ProfilerTrace:
     path: str
     host: Events
     device: Events
-    names: tuple[str, ...]
+    texts: tuple[str, ...]
     tracks: tuple[ProfilerTrack, ...]
+    names: EventNames = NAMES
+    device_word: str = "GPU"
+    process: str = ""
     header: dict[str, object] = field(default_factory=dict)
     num_events: int = 0
     num_damaged: int = 0
+    num_without_length: int = 0
     is_cut: bool = False
     notes: tuple[str, ...] = ()
 
     def without_events(self) -> ProfilerTrace:
         """Return all but the events, which are what takes memory."""
         none = np.empty(0, np.int64)
-        return replace(self, host=self.host.where(none), device=self.device.where(none), names=())
+        return replace(self, host=self.host.where(none), device=self.device.where(none), texts=())
+
+    @property
+    def info(self) -> dict[str, object]:
+        """What the file says of its place among the ranks."""
+        found = self.header.get("distributedInfo")
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def rank(self) -> int | None:
+        """Its rank: by the file, else by its name; None where neither says so."""
+        said = self.info.get("rank")
+        if isinstance(said, (int, str)) and str(said).lstrip("-").isdigit():
+            return int(said)
+        in_name = _RANK_IN_NAME.search(self.process or Path(self.path).name)
+        return int(in_name[1]) if in_name else None
 
     @property
     def base_ns(self) -> int:

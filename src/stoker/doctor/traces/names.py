@@ -1,4 +1,6 @@
-"""What an event is, told by its category and its name: every profiler and version has its own words.
+"""What an event is, told by its category and its name: every profiler, framework and user has words of their own.
+
+`NAMES` is the one table; `NAMES.extended(data=["my_feed"])` is one that knows more.
 
 Source:
     Categories: libkineto, `ActivityType.h`, in its versions of 2021 ("Kernel", "Runtime", "Operator") to 2026
@@ -9,6 +11,8 @@ Source:
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from enum import IntEnum, IntFlag
 
 
@@ -80,11 +84,40 @@ _PROCESSES = {
     "cann": EventKind.RUNTIME,
     "python": EventKind.HOST_OP,
 }
+ONE_DEVICE = {"ascend hardware", "communication", "hccl", "cuda functions"}
+"""Profilers that give computation and communication of one device as two processes."""
 
 _STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 
-_COLLECTIVE = re.compile(
-    r"""
+# Names in the file, as they are.
+_DATA = r"""
+      enumerate\((DataLoader|IterDataPipe|MapDataPipe|DataPipe)\)
+    | _(SingleProcess|MultiProcessing)DataLoaderIter
+    | DataLoader\w*\.__next__
+    | torch/utils/data/dataloader\.py\(\d+\):\ (__next__|_next_data|_get_data|_try_get_data)
+    | \bstoker[ ./:\w]*?[ ./:_](wait|__next__)
+"""
+# Names that people give to ranges and functions, as words: "prefetcher.next", "IteratorGetNext", "SBatchWait_3",
+# "get_batch". The last words count: "wait_for_batch_grad" waits for no batch, "load_batch_to_gpu" loads none.
+_DATA_WORDS = r"""
+    (.*\ )? (
+      (get|next|load|loading|fetch|fetching|read|reading|pull|dequeue|wait|waiting|await)
+          (\ (for|the|a|next|new|train|training|val|valid|validation|test|input|mini|micro|host|from|queue))*
+          \ (batch|batches|minibatch|data|inputs?|examples?|records?|loader|dataloader|iter|iterator|prefetcher)
+    | (train|val|valid|test|predict|data|batch|input|loader|dataloader|iter|iterator|prefetcher|feeder|dataset)
+          (\ get)? \ (next|wait|waiting|load|loading|loader|fetch|fetching|fetcher|iter)
+    | (data|batch|loader|input)\ (wait|load|fetch)?\ ?time
+    | preprocess | preprocessing
+    ) (\ (\d+|n))?
+    | data | dataloader | data\ (\d+|n) | input\ pipeline
+"""
+# TorchRec waits under this name for a copy on another stream, not for data; batch time is that of all of a step.
+_NOT_DATA = r"\#\#\s*wait_for_batch | dist\b | all2all | Awaitable | ^batch[ _]time"
+_COLLATE = r"collat(e|ion|ing|or)(?![a-z]) | collate_fn"
+_SYNC_CALL = r"synchroni[sz]e | urQueueFinish | urEventWait | Memcpy(WithStream|(DtoH|HtoD|DtoD)?(_v2)?)$"
+_SYNC_OP = r"^aten::(item|_local_scalar_dense|is_nonzero)$"
+_SYNC_PYTHON = r"built-in\ method\ (item|synchronize|is_nonzero|_cuda_synchronize)\b | :\ synchronize$"
+_COLLECTIVE = r"""
       (?<![a-z])(nccl|rccl|oneccl|xccl|hccl|mccl|cncl|eccl|gloo|ucc|msccl|mscclpp)(?![a-z]*::detail::test)
     | ^(void\ )?hcom_ | nvshmem | rocshmem | ishmem
     | deep_?ep(::|_) (?!layout)
@@ -92,48 +125,31 @@ _COLLECTIVE = re.compile(
     | \bmori:: | (?<![a-z])ep_?(dispatch|combine) | a2a_?(dispatch|combine|prepare) | moe_?(a2a|comm|all_?to_?all)
     | all_?reduce | all_?gather | reduce_?scatter | all_?to_?all(?!_?merge) | all2all
     | cross_device_reduce | symm_?mem | multimem_ | one_?shot_(all|reduce) | two_?shot_(all|reduce)
-    """,
-    re.IGNORECASE | re.VERBOSE,
-)
-
-# torch's own iterators name themselves, as annotation, operator or Python function.
-_DATA_WAIT = re.compile(
-    r"""
-      enumerate\((DataLoader|IterDataPipe|MapDataPipe|DataPipe)\)
-    | _(SingleProcess|MultiProcessing)DataLoaderIter
-    | DataLoader\w*\.__next__
-    | torch/utils/data/dataloader\.py\(\d+\):\ (__next__|_next_data|_get_data|_try_get_data)
-    | \bstoker[ ./:\w]*?[ ./:_](wait|__next__)
-    """,
-    re.IGNORECASE | re.VERBOSE,
-)
-# What people, Lightning and TorchRec call their own ranges around it.
-_DATA_ANNOTATION = re.compile(
-    r"""
-      \bdata[ _-]?(load(ing|er)?|wait(ing)?|fetch(ing)?|time|next|iter)(?![a-z])
-    | dataloader_next | \b(train|val|test|predict)_next\b | \bnext\(\s*\w*(data|loader|iter|batch)\w*\s*\)
-    | \b(next|load|fetch|get_next|wait_for|wait)[ _-](data|input)?(batch|data|input)s?(?![a-z])
-      (?!.*\b(to|copy)_(gpu|device|cuda))
-    """,
-    re.IGNORECASE | re.VERBOSE,
-)
-# TorchRec waits under this name for a copy on another stream, not for data.
-_NOT_DATA = re.compile(r"##\s*wait_for_batch|dist\b|all2all|Awaitable", re.IGNORECASE)
-_COLLATE = re.compile(r"collat(e|ion|ing|or)(?![a-z])|collate_fn", re.IGNORECASE)
-
-_SYNC_CALL = re.compile(
-    r"synchroni[sz]e|urQueueFinish|urEventWait|Memcpy(WithStream|(DtoH|HtoD|DtoD)?(_v2)?)$", re.IGNORECASE
-)
-_SYNC_OP = re.compile(r"^aten::(item|_local_scalar_dense|is_nonzero)$")
-_SYNC_PYTHON = re.compile(r"built-in method (item|synchronize|is_nonzero|_cuda_synchronize)|: synchronize$")
+"""
 _COPY_CALL = re.compile(r"memcpy", re.IGNORECASE)
 _LAUNCH_CALL = re.compile(r"launch|memcpy|memset|enqueue|runFunction|submit|Execute", re.IGNORECASE)
-
 _PAGEABLE = re.compile(r"\(Pageable -> Device\)")
 _TO_HOST = re.compile(r"DtoH|D2H|Device -> (Pageable|Pinned|Host|Unified)|DeviceToHost|M2H", re.IGNORECASE)
 # Marks on a stream, which keep it busy with nothing.
 _NO_WORK = re.compile(r"event_?(wait|record)|notify_?(wait|record)|^Context Sync|^Stream (Sync|Wait)", re.IGNORECASE)
 _COPY_KERNEL = re.compile(r"^dma_request$|^memcpy|^copy(Host|Device|Buffer)", re.IGNORECASE)
+
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_FRAME = re.compile(r".*\(\d+\): ")
+
+
+# What a device is, by the words that its profilers use.
+_DEVICES = (
+    ("NPU", re.compile(r"ascend hardware|cann|hccl|(hcom_|aclrt|aclnn|npu_|torch_npu).*", re.IGNORECASE)),
+    ("HPU", re.compile(r"hpu_op", re.IGNORECASE)),
+    ("accelerator", re.compile(r"(mtia|privateuse1)_\w+", re.IGNORECASE)),
+)
+
+
+def device_word(texts: Iterable[str]) -> str:
+    """Return what a trace's devices are, by all texts that it has: "GPU", "NPU", ..."""
+    texts = list(texts)
+    return next((word for word, pattern in _DEVICES if any(map(pattern.fullmatch, texts))), "GPU")
 
 
 def event_kind(category: str) -> EventKind:
@@ -151,48 +167,124 @@ def kind_of_process(name: str) -> EventKind:
     return _PROCESSES.get(name.strip().lower(), EventKind.IGNORED)
 
 
-def device_kind(name: str, kind: EventKind) -> EventKind:
-    """Return what a device's event is, seen its name: kernels that communicate are set apart."""
-    if kind not in (EventKind.KERNEL, EventKind.COLLECTIVE):
-        return kind
-    if _NO_WORK.search(name):
-        return EventKind.IGNORED
-    if kind is EventKind.KERNEL and _COPY_KERNEL.search(name):
-        return EventKind.MEMCPY
-    return EventKind.COLLECTIVE if kind is EventKind.COLLECTIVE or _COLLECTIVE.search(name) else kind
-
-
 def step_number(name: str) -> int | None:
     """Return N of "ProfilerStep#N"."""
     match = _STEP.fullmatch(name.strip())
     return int(match[1]) if match else None
 
 
-def what_is(name: str, kind: EventKind) -> Is:
-    """Return what a name says about an event of a kind."""
-    if kind is EventKind.MEMCPY:
-        return (Is.PAGEABLE if _PAGEABLE.search(name) else Is.NOTHING) | (
-            Is.TO_HOST if _TO_HOST.search(name) else Is.NOTHING
+@dataclass(frozen=True, kw_only=True)
+class EventNames:
+    """Regular expressions, verbose ones in any case, for what names mean.
+
+    Attributes:
+        data: The thread waits for data, or makes them.
+        data_words: The same, as words: small letters, one space between them, all of the name.
+        not_data: It does not, whatever the two say.
+        collate: It makes samples into a batch.
+        synchronise: It waits for the device: calls of a runtime, operators, Python functions.
+        communication: Kernels that communicate.
+    """
+
+    data: re.Pattern[str]
+    data_words: re.Pattern[str]
+    not_data: re.Pattern[str]
+    collate: re.Pattern[str]
+    synchronise: dict[EventKind, re.Pattern[str]] = field(hash=False)
+    communication: re.Pattern[str]
+
+    def extended(
+        self,
+        *,
+        data: Iterable[str] = (),
+        not_data: Iterable[str] = (),
+        collate: Iterable[str] = (),
+        synchronise: Iterable[str] = (),
+        communication: Iterable[str] = (),
+    ) -> EventNames:
+        """Return a table that knows more: regular expressions that are looked for anywhere in a name.
+
+        Raises:
+            ValueError: One of them is no regular expression.
+        """
+        return replace(
+            self,
+            data=_more(self.data, data),
+            not_data=_more(self.not_data, not_data),
+            collate=_more(self.collate, collate),
+            synchronise={kind: _more(pattern, synchronise) for kind, pattern in self.synchronise.items()},
+            communication=_more(self.communication, communication),
         )
-    if kind is EventKind.RUNTIME:
-        return (
-            (Is.SYNC if _SYNC_CALL.search(name) else Is.NOTHING)
-            | (Is.COPY_CALL if _COPY_CALL.search(name) else Is.NOTHING)
-            | (Is.LAUNCH_CALL if _LAUNCH_CALL.search(name) else Is.NOTHING)
-        )
-    if kind is EventKind.LOOP:
-        return Is.DATA_WAIT if name == "wait" else Is.NOTHING
-    if kind not in HOST_KINDS:
-        return Is.NOTHING
-    found = Is.NOTHING
-    if step_number(name) is not None and kind is not EventKind.PYTHON:
-        return Is.STEP
-    if _DATA_WAIT.search(name) or (
-        kind is EventKind.ANNOTATION and _DATA_ANNOTATION.search(name) and not _NOT_DATA.search(name)
-    ):
-        found |= Is.DATA_WAIT
-    if _COLLATE.search(name):
-        found |= Is.COLLATE
-    if (_SYNC_OP if kind is EventKind.HOST_OP else _SYNC_PYTHON).search(name):
-        found |= Is.SYNC
-    return found
+
+    def device_kind(self, name: str, kind: EventKind) -> EventKind:
+        """Return what a device's event is, seen its name: kernels that communicate are set apart."""
+        if kind not in (EventKind.KERNEL, EventKind.COLLECTIVE):
+            return kind
+        if _NO_WORK.search(name):
+            return EventKind.IGNORED
+        if kind is EventKind.KERNEL and _COPY_KERNEL.search(name):
+            return EventKind.MEMCPY
+        return EventKind.COLLECTIVE if kind is EventKind.COLLECTIVE or self.communication.search(name) else kind
+
+    def what_is(self, name: str, kind: EventKind) -> Is:
+        """Return what a name says about an event of a kind."""
+        if kind is EventKind.LOOP:
+            return Is.DATA_WAIT if name == "wait" else Is.NOTHING
+        if kind is EventKind.MEMCPY:
+            return _flags((Is.PAGEABLE, _PAGEABLE.search(name)), (Is.TO_HOST, _TO_HOST.search(name)))
+        if kind not in HOST_KINDS:
+            return Is.NOTHING
+        if step_number(name) is not None and kind is not EventKind.PYTHON:
+            return Is.STEP
+        sync = (Is.SYNC, kind in self.synchronise and self.synchronise[kind].search(name))
+        if kind is EventKind.RUNTIME:
+            return _flags(sync, (Is.COPY_CALL, _COPY_CALL.search(name)), (Is.LAUNCH_CALL, _LAUNCH_CALL.search(name)))
+        return _flags(sync, (Is.DATA_WAIT, self._is_data(name, kind)), (Is.COLLATE, self.collate.search(name)))
+
+    def _is_data(self, name: str, kind: EventKind) -> bool:
+        if self.data.search(name):
+            return True
+        if kind is EventKind.PYTHON:  # "train.py(30): get_batch": the file's name says nothing of the function
+            name, num_files = _FRAME.subn("", name)
+            if not num_files:
+                return False
+        elif kind is EventKind.HOST_OP and "::" in name:
+            return False
+        words = " ".join(_WORD.findall(name)).lower()
+        return self.data_words.fullmatch(words) is not None and not self.not_data.search(name)
+
+
+def _flags(*found: tuple[Is, object]) -> Is:
+    return Is(sum(flag for flag, is_so in found if is_so))
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    return re.compile(text, re.IGNORECASE | re.VERBOSE)
+
+
+def _more(pattern: re.Pattern[str], more: Iterable[str]) -> re.Pattern[str]:
+    """Return a pattern with alternatives in which a space is a space."""
+    found = pattern.pattern
+    for text in more:
+        try:
+            re.compile(text)
+        except re.error as error:
+            raise ValueError(f"{text!r} is no regular expression: {error}") from error
+        found += "|(?:" + re.sub(r"(?<!\\)([ #])", r"\\\1", text) + ")"
+    return _pattern(found)
+
+
+NAMES = EventNames(
+    data=_pattern(_DATA),
+    data_words=_pattern(_DATA_WORDS),
+    not_data=_pattern(_NOT_DATA),
+    collate=_pattern(_COLLATE),
+    synchronise={
+        EventKind.RUNTIME: _pattern(_SYNC_CALL),
+        EventKind.HOST_OP: _pattern(_SYNC_OP),
+        EventKind.PYTHON: _pattern(_SYNC_PYTHON),
+        EventKind.ANNOTATION: _pattern(r"(?!)"),
+    },
+    communication=_pattern(_COLLECTIVE),
+)
+"""What Stoker knows."""

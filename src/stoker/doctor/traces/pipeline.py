@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
 
 from stoker.doctor.traces.times import Times
 
-ScheduleName = Literal["gpipe", "1f1b", "interleaved"]
-SCHEDULES: tuple[str, ...] = get_args(ScheduleName)
+SCHEDULES = ("gpipe", "1f1b", "interleaved")
 
 # What a bubble can look like in a trace, in the order in which it is taken for one. Waits for data and copies are
 # never: they have an event that says what they were.
-_LOOKS_LIKE_BUBBLE = ("unattributed", "synchronising", "launching")
+_LOOKS_LIKE_BUBBLE = ("unattributed", "queued", "synchronising", "launching")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,18 +45,18 @@ class Schedule:
     def __post_init__(self) -> None:
         if self.name not in SCHEDULES:
             raise ValueError(f"the schedule is {self.name!r}, not one of {', '.join(SCHEDULES)}")
-        if self.num_stages < 1 or self.num_microbatches < 1 or self.num_virtual < 1:
+        if min(self.num_stages, self.num_microbatches, self.num_virtual) < 1:
             raise ValueError("a pipeline has at least one stage, one microbatch and one part of the model a stage")
-        if self.name == "interleaved":
-            if self.num_virtual < 2:
-                raise ValueError("an interleaved schedule has two or more parts of the model a stage: say how many")
-            if self.num_microbatches % self.num_stages:
-                raise ValueError(
-                    f"an interleaved schedule needs microbatches ({self.num_microbatches}) that are a multiple of the "
-                    f"stages ({self.num_stages})"
-                )
-        elif self.num_virtual != 1:
-            raise ValueError(f"{self.num_virtual} parts a stage make an interleaved schedule, not {self.name}")
+        if self.name != "interleaved":
+            if self.num_virtual != 1:
+                raise ValueError(f"{self.num_virtual} parts a stage make an interleaved schedule, not {self.name}")
+        elif self.num_virtual < 2:
+            raise ValueError("an interleaved schedule has two or more parts of the model a stage: say how many")
+        elif self.num_microbatches % self.num_stages:
+            raise ValueError(
+                f"an interleaved schedule needs microbatches ({self.num_microbatches}) that are a multiple of the "
+                f"stages ({self.num_stages})"
+            )
 
     @property
     def bubble_share(self) -> float:
@@ -67,31 +65,17 @@ class Schedule:
         return bubble / (self.num_virtual * self.num_microbatches + bubble)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Bubble:
-    """Where the bubble of a schedule is found in measured time. Nanoseconds.
+def take_bubble(times: Times, schedule: Schedule) -> tuple[Times, int]:
+    """Set apart what of the idle time the schedule explains; the sums stay what they are, and nothing gets negative.
 
-    Attributes:
-        expected: What the schedule asks for.
-        in_idle: As much of it as idle time without a better reason can hold.
-        in_exposed_comm: As much of the rest as exposed communication can hold: a stage that waits for its neighbour
-            often spins in a receiving kernel.
+    Returns:
+        The times, and as much of the rest of the bubble as exposed communication can hold: a stage that waits for its
+        neighbour often spins in a receiving kernel. Nanoseconds.
     """
-
-    expected: int
-    in_idle: int
-    in_exposed_comm: int
-
-
-def take_bubble(times: Times, schedule: Schedule) -> tuple[Times, Bubble]:
-    """Set apart what of the idle time the schedule explains; the sums stay what they are, and nothing gets negative."""
-    expected = round(times.wall * schedule.bubble_share)
-    left = expected
+    left = expected = round(times.wall * schedule.bubble_share)
     parts: dict[str, int] = {}
     for part in _LOOKS_LIKE_BUBBLE:
         taken = min(left, getattr(times, part))
         parts[part] = getattr(times, part) - taken
         left -= taken
-    in_idle = expected - left
-    found = Bubble(expected=expected, in_idle=in_idle, in_exposed_comm=min(left, times.exposed_comm))
-    return replace(times, **parts, pipeline_bubble=times.pipeline_bubble + in_idle), found
+    return replace(times, **parts, pipeline_bubble=expected - left), min(left, times.exposed_comm)

@@ -1,151 +1,101 @@
-"""Several ranks side by side: which of them makes the others wait."""
+"""Which rank is which: a file may be one of a rank's several, or hold several ranks.
+
+tensorboard_trace_handler("logs")    one file for each rank and each cycle of the profiler's schedule
+ranks merged into one file           several processes with steps, each with devices of its own
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
-from stoker.doctor.traces.collectives import UNTOLD, Collectives, Key
-from stoker.doctor.traces.times import RankTimes
+from stoker.doctor.traces.events import ProfilerTrace
+from stoker.doctor.traces.names import EventKind, step_number
+from stoker.doctor.traces.times import RankTimes, join_cycles
 from stoker.fields.offsets import Int64
 
-# Below this share of the time, the wait is jitter.
-_MIN_WAIT_SHARE = 0.01
-# Clocks by which more collectives than this ended on one rank before they began on another are wrong.
-_MAX_CONTRADICTED = 0.05
-# If fewer are left when these are taken away, the files have too little in common to name anybody.
-_MIN_SAME = 0.5
-# Durations tell a story of their own when they explain so much of the waits that the clocks show.
-_TELLING = 0.2
-_ABSENT = np.iinfo(np.int64).min
+# A track of a device whose launches come from one process so often belongs to it as a whole.
+_MOST = 0.9
 
 
-@dataclass(frozen=True, kw_only=True)
-class CollectiveWaits:
-    """Who waited for whom in collectives that the ranks have in common.
-
-    A collective can only begin when its last rank is there; the others wait inside their kernels until then.
-
-    Attributes:
-        num_matched: Collectives that two ranks or more have in common.
-        waited: Nanoseconds that each rank waited for the last one. [R].
-        imposed: Nanoseconds that the others waited for each rank, added over them. [R].
-        num_last: In how many collectives each rank was the last. [R].
-        straggler: Index of the rank that makes the others wait, None where it is nobody, or no one in particular.
-        is_aligned: Whether the ranks' clocks disagreed, and collectives were laid over each other by their ends.
-    """
-
-    num_matched: int
-    waited: tuple[int, ...]
-    imposed: tuple[int, ...]
-    num_last: tuple[int, ...]
-    straggler: int | None
-    is_aligned: bool
-
-
-def compare_traces(ranks: Sequence[RankTimes]) -> CollectiveWaits:
-    """Find the rank whose collectives start last.
-
-    Collectives are the same on two ranks that have the same name, process group and place among those launched in the
-    same step (or the same sequence number, where the file has it).
-    """
-    num = len(ranks)
-    start, stop = _matched([rank.collectives for rank in ranks])
-    zeros = (0,) * num
-    if not len(start):
-        return CollectiveWaits(
-            num_matched=0, waited=zeros, imposed=zeros, num_last=zeros, straggler=None, is_aligned=False
+def split_processes(trace: ProfilerTrace) -> list[ProfilerTrace]:
+    """Return one trace for each process that trains, where a file holds several; else the file as it is."""
+    pids = [track.pid for track in trace.tracks]
+    numbers = {pid: number for number, pid in enumerate(dict.fromkeys(pids))}
+    of_track = np.array([numbers[pid] for pid in pids], np.int64)
+    host, device = trace.host, trace.device
+    is_step = np.array([step_number(text) is not None for text in trace.texts] + [False], bool)
+    process = of_track[host.track] if len(host) else np.empty(0, np.int64)
+    training = np.unique(process[is_step[host.name]])
+    if training.size < 2:
+        training = np.unique(process[(host.kind == EventKind.RUNTIME) & (host.correlation > 0)])
+    if training.size < 2 or not len(device):
+        return [trace]
+    owner = _owners(trace, process, training)
+    texts = list(numbers)
+    found = []
+    for number in training.tolist():
+        tracks = np.flatnonzero(of_track == number)
+        label = next((track.process for track in trace.tracks if track.pid == texts[number] and track.process), "")
+        found.append(
+            replace(
+                trace,
+                host=host.where(np.isin(host.track, tracks)),
+                device=device.where(owner == number),
+                process=f"{label} {texts[number]}",
+                header={key: value for key, value in trace.header.items() if key != "distributedInfo"},
+            )
         )
-    start, stop, is_aligned = _on_one_clock(start, stop)
-    # What ended on one rank before it began on another is not the same collective: some are missing in a file.
-    there = start != _ABSENT
-    is_same = _last(start, there) < _first(stop, there)
-    is_known = bool(is_same.mean() >= _MIN_SAME)
-    start, stop = start[is_same], stop[is_same]
-    waits = _waits(start, stop)
-    last = start.argmax(axis=1)
-    totals = waits.sum(axis=1)
-    imposed = np.bincount(last, weights=totals, minlength=num).astype(np.int64)
-    wall = float(np.median([rank.stop - rank.start for rank in ranks]))
-    return CollectiveWaits(
-        num_matched=len(start),
-        waited=tuple(waits.sum(axis=0).tolist()),
-        imposed=tuple(imposed.tolist()),
-        num_last=tuple(np.bincount(last[totals > 0], minlength=num).tolist()),
-        straggler=_straggler(imposed, wall) if is_known else None,
-        is_aligned=is_aligned,
-    )
+    return found
 
 
-def _straggler(imposed: Int64, wall: float) -> int | None:
-    num, total = len(imposed), float(imposed.sum())
-    worst = int(imposed.argmax())
-    is_much = num > 1 and imposed[worst] / (num - 1) >= _MIN_WAIT_SHARE * wall > 0
-    # With two ranks, chance gives each a half: one that stands out has more.
-    return worst if is_much and imposed[worst] >= (0.75 if num == 2 else 0.5) * total else None
+def _owners(trace: ProfilerTrace, process: Int64, training: Int64) -> Int64:
+    """Return the process that launched each device event: the one that launched last before it. [D]."""
+    host, device = trace.host, trace.device
+    owner = np.full(len(device), -1, np.int64)
+    delay = np.full(len(device), np.iinfo(np.int64).max)
+    for number in training.tolist():
+        calls = np.flatnonzero((process == number) & (host.kind == EventKind.RUNTIME) & (host.correlation > 0))
+        if not calls.size:
+            continue
+        calls = calls[np.argsort(host.correlation[calls], kind="stable")]
+        place = np.minimum(np.searchsorted(host.correlation[calls], device.correlation), calls.size - 1)
+        ago = device.start - host.start[calls[place]]
+        hit = (host.correlation[calls[place]] == device.correlation) & (ago >= 0) & (ago < delay)
+        owner[hit], delay[hit] = number, ago[hit]
+    # Where ids collide, a track's events agree; where there are none, devices come in the order of their processes.
+    tracks = np.unique(device.track).tolist()
+    for order, track in enumerate(tracks):
+        mine = device.track == track
+        known = owner[mine & (owner >= 0)]
+        votes = np.bincount(known, minlength=1)
+        if not known.size:
+            owner[mine] = training[order * training.size // len(tracks)]
+        elif votes.max() >= _MOST * known.size:
+            owner[mine] = votes.argmax()
+    return owner
 
 
-def _matched(ranks: list[Collectives]) -> tuple[Int64, Int64]:
-    """Return begin and end of each collective that two ranks or more have. [K, R] each, _ABSENT where one has not."""
-    seen: Counter[Key] = Counter(key for rank in ranks for key in rank)
-    # Stages of a pipeline do not send equally often, ranks of an all-to-all do.
-    uneven = {key[:3] for key, num in seen.items() if key[1].startswith(UNTOLD) and num < len(ranks)}
-    keys = [key for key, num in seen.items() if num > 1 and key[:3] not in uneven]
-    start, stop = (
-        np.array([[rank.get(key, (_ABSENT, _ABSENT))[side] for rank in ranks] for key in keys], np.int64).reshape(
-            len(keys), len(ranks)
-        )
-        for side in (0, 1)
-    )
-    return start, stop
+def join_files(measured: Iterable[RankTimes]) -> list[RankTimes]:
+    """Return one entry a rank: files of one process that follow each other in time are cycles of its profiler."""
+    of_process: dict[tuple[object, ...], list[RankTimes]] = defaultdict(list)
+    for one in measured:
+        of_process[one.process].append(one)
+    found = []
+    for files in of_process.values():
+        in_time = sorted(files, key=lambda one: one.span)
+        is_one = all(before.span[1] <= after.span[0] for before, after in pairwise(in_time))
+        found += [join_cycles(in_time)] if is_one and len(files) > 1 else files
+    return found
 
 
-def _on_one_clock(start: Int64, stop: Int64) -> tuple[Int64, Int64, bool]:
-    """Return the times by one clock, and whether the ranks' own clocks had to be corrected for that."""
-    there = start != _ABSENT
-    shift = _clock_shift(stop)
-    shifted, shifted_stop = np.where(there, start - shift, _ABSENT), np.where(there, stop - shift, _ABSENT)
-    contradicted = np.mean(_last(start, there) >= _first(stop, there))
-    is_wrong = bool(
-        contradicted > _MAX_CONTRADICTED
-        and np.mean(_last(shifted, there) >= _first(shifted_stop, there)) < contradicted / 2
-    )
-    if not is_wrong and _waits(shifted, shifted_stop).sum() >= _TELLING * _waits(start, stop).sum():
-        # Ends of one collective lie close together. Where they are apart as the beginnings are, and by the same
-        # distance all the time, it is the clocks that are apart, if durations tell another story.
-        begin_spread = np.median(_last(start, there) - _first(start, there))
-        end_spread = np.median(_last(stop, there) - _first(stop, there))
-        is_wrong = bool(end_spread > begin_spread / 2 and end_spread > 0)
-    return (shifted, shifted_stop, True) if is_wrong else (start, stop, False)
-
-
-def _clock_shift(stop: Int64) -> Int64:
-    """Return by how much each rank's clock is ahead of the first rank's, judged by the ends of collectives. [R]."""
-    there = stop != _ABSENT
-    reference = int(there.sum(axis=0).argmax())
-    shift = np.zeros(stop.shape[1], np.int64)
-    for rank in range(stop.shape[1]):
-        both = there[:, rank] & there[:, reference]
-        if both.any():
-            shift[rank] = int(np.median(stop[both, rank] - stop[both, reference]))
-    return shift
-
-
-def _waits(start: Int64, stop: Int64) -> Int64:
-    """Return how long each rank waited inside each collective for the last one to come. [K, R]."""
-    there = start > _ABSENT // 2
-    last = _last(start, there)[:, None]
-    return np.where(there, np.maximum(np.minimum(last, stop) - start, 0), 0)
-
-
-def _last(times: Int64, there: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> Int64:
-    latest: Int64 = np.where(there, times, _ABSENT).max(axis=1)
-    return latest
-
-
-def _first(times: Int64, there: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> Int64:
-    earliest: Int64 = np.where(there, times, np.iinfo(np.int64).max).min(axis=1)
-    return earliest
+def number_ranks(ranks: Sequence[RankTimes]) -> list[int]:
+    """Return each rank's number: what its files say, where they are all different; else its place."""
+    known = [number for rank in ranks if (number := rank.traces[0].rank) is not None]
+    if len(known) == len(ranks) and len(set(known)) == len(known):
+        return known
+    return list(range(len(ranks)))

@@ -6,9 +6,9 @@ from dataclasses import fields
 
 from stoker.doctor.traces.result import RankResult, TraceResult
 from stoker.doctor.traces.times import StepTimes, Times
-from stoker.doctor.traces.verdict import fix_of, verdict_of, why_of
+from stoker.doctor.traces.verdict import advice_of, verdict_of, why_of
 
-SHARES = {
+_SHARES = {
     "busy_share": "busy",
     "idle_share": "idle",
     "data_wait_share": "waiting_for_data",
@@ -16,6 +16,7 @@ SHARES = {
     "pageable_copy_share": "copying_pageable",
     "launch_share": "launching",
     "sync_share": "synchronising",
+    "queued_share": "queued",
     "pipeline_bubble_share": "pipeline_bubble",
     "unattributed_share": "unattributed",
     "compute_share": "compute",
@@ -23,29 +24,25 @@ SHARES = {
     "exposed_comm_share": "exposed_comm",
     "exposed_copy_share": "exposed_copy",
 }
-"""Shares of the wall time, and which of `Times` each is."""
 
 
 def as_json(result: TraceResult) -> dict[str, object]:
     """Return everything."""
-    straggler = result.straggler
-    schedule = result.schedule
+    straggler, schedule = result.straggler, result.schedule
     return {
         "verdict": verdict_of(result),
-        "advice": fix_of(result),
+        "advice": advice_of(result),
         "status": result.status,
-        **_shares(result.times),
+        **_figures(result.times, result.largest_range),
         "step_us": _us(result.step_ns),
-        "best_case_step_us": _us(result.best_case_step_ns),
+        "step_without_data_wait_us": _bounds(result.without_wait_ns),
         "pageable_copies": sum(rank.measured.num_pageable for rank in result.ranks),
         "pageable_bytes": sum(rank.measured.pageable_bytes for rank in result.ranks),
         "host_data_wait_share": max((rank.host_data_wait_share or 0.0 for rank in result.ranks), default=None),
-        "time_us": _times(result.times),
         "num_ranks": len(result.ranks),
         "straggler": None if straggler is None else straggler.rank,
         "straggler_reason": None if straggler is None else why_of(result, straggler) or None,
         "num_matched_collectives": result.waits.num_matched,
-        "are_clocks_aligned": result.waits.is_aligned,
         "pipeline": None
         if schedule is None
         else {
@@ -60,56 +57,53 @@ def as_json(result: TraceResult) -> dict[str, object]:
 
 
 def _rank(result: TraceResult, rank: RankResult) -> dict[str, object]:
-    measured, trace = rank.measured, rank.measured.trace
+    measured, traces = rank.measured, rank.measured.traces
     index = result.with_device.index(rank) if rank in result.with_device else None
-    waits = result.waits
     return {
         "rank": rank.rank,
-        "path": rank.path,
+        "paths": rank.paths,
         "status": rank.status,
-        "world_size": rank.info.get("world_size"),
-        "backend": rank.info.get("backend"),
-        "devices": rank.device_names,
-        "wall_us": (measured.stop - measured.start) / 1e3,
-        **_shares(rank.times),
-        "step_us": _us(rank.step_ns),
-        "best_case_step_us": _us(rank.best_case_step_ns),
+        "world_size": traces[0].info.get("world_size"),
+        "backend": traces[0].info.get("backend"),
+        "devices": [{"name": name, **_figures(measured.devices[device])} for device, name in rank.device_names.items()],
+        "wall_us": measured.wall / 1e3,
+        **_figures(rank.times, rank.largest_range),
+        "step_us": _us(measured.step_ns),
+        "step_without_data_wait_us": _bounds(measured.without_wait_ns),
         "pageable_copies": measured.num_pageable,
         "pageable_bytes": measured.pageable_bytes,
         "host_data_wait_share": rank.host_data_wait_share,
-        "time_us": _times(rank.times),
-        "collective_wait_us": None if index is None else waits.waited[index] / 1e3,
-        "imposed_wait_us": None if index is None else waits.imposed[index] / 1e3,
-        "pipeline_bubble_us": None
-        if rank.bubble is None
-        else {
-            "expected": rank.bubble.expected / 1e3,
-            "in_idle": rank.bubble.in_idle / 1e3,
-            "in_exposed_comm": rank.bubble.in_exposed_comm / 1e3,
-        },
-        "num_events": trace.num_events,
-        "is_truncated": trace.is_cut,
-        "notes": rank.notes,
-        "steps": [_step(step, has_device=bool(measured.devices)) for step in measured.steps],
+        "collective_wait_us": None if index is None else result.waits.waited[index] / 1e3,
+        "imposed_wait_us": None if index is None else result.waits.imposed[index] / 1e3,
+        "bubble_in_comm_us": None if result.schedule is None else rank.bubble_in_comm / 1e3,
+        "num_events": sum(trace.num_events for trace in traces),
+        "is_truncated": any(trace.is_cut for trace in traces),
+        "notes": [note for _, note in rank.notes],
+        "steps": [_step(step, is_counted=step in measured.steps) for step in measured.all_steps],
     }
 
 
-def _step(step: StepTimes, *, has_device: bool) -> dict[str, object]:
+def _step(step: StepTimes, *, is_counted: bool) -> dict[str, object]:
     return {
         "step": step.number,
+        "is_counted": is_counted,
         "start_us": step.start / 1e3,
         "step_us": step.length / 1e3,
-        "best_case_step_us": step.least / 1e3 if has_device else None,
+        "step_without_data_wait_us": _bounds((step.least, step.most)) if step.times.wall else None,
         "host_data_wait_us": step.wants_data / 1e3,
         "time_us": _times(step.times),
     }
 
 
-def _shares(times: Times) -> dict[str, float | None]:
-    found = {name: times.share(part) for name, part in SHARES.items()}
-    # Of communication, not of the wall time: how well it hides.
-    overlap = times.overlap / times.communication if times.communication else None
-    return {**found, "comm_compute_overlap_share": overlap}
+def _figures(times: Times, largest: tuple[str, int] = ("", 0)) -> dict[str, object]:
+    name, ns = largest
+    return {
+        **{name: times.share(part) for name, part in _SHARES.items()},
+        # Of communication, not of the wall time: how well it hides.
+        "comm_compute_overlap_share": times.overlap / times.communication if times.communication else None,
+        "time_us": _times(times),
+        "largest_range": {"name": name, "share": ns / times.wall} if name and times.wall else None,
+    }
 
 
 def _times(times: Times) -> dict[str, float] | None:
@@ -118,3 +112,7 @@ def _times(times: Times) -> dict[str, float] | None:
 
 def _us(ns: float | None) -> float | None:
     return None if ns is None else ns / 1e3
+
+
+def _bounds(ns: tuple[float, float] | None) -> list[float] | None:
+    return None if ns is None else [ns[0] / 1e3, ns[1] / 1e3]

@@ -1,40 +1,37 @@
-"""What was found in the traces of a run: numbers, and one sentence."""
+"""What was found in the traces of a run: numbers, by rank and in all."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from statistics import median
 
+from stoker.doctor.traces.collectives import CollectiveWaits, compare_ranks
 from stoker.doctor.traces.events import ProfilerTrace
-from stoker.doctor.traces.pipeline import Bubble, Schedule, take_bubble
-from stoker.doctor.traces.ranks import CollectiveWaits, compare_traces
-from stoker.doctor.traces.times import RankTimes, StepTimes, Times, measure
+from stoker.doctor.traces.pipeline import Schedule, take_bubble
+from stoker.doctor.traces.ranks import join_files, number_ranks, split_processes
+from stoker.doctor.traces.times import RankTimes, Times, largest_range, measure
 
 OK, CPU_ONLY, NO_EVENTS = "ok", "cpu_only", "no_events"
 """What kind of answer there is: a whole one, one about the host only, none."""
 
-_RANK_IN_NAME = re.compile(r"(?:rank|worker)[-_.]?(\d+)", re.IGNORECASE)
-
 
 @dataclass(frozen=True, kw_only=True)
 class RankResult:
-    """One file's answer.
+    """One rank's answer.
 
     Attributes:
-        rank: Its number: from the file, else from its name, else its place among the files.
+        rank: Its number: from the file, else from its name, else its place.
         measured: What was added up.
         times: Where the devices' time went, the pipeline's bubble set apart where a schedule was given.
-        bubble: The bubble, None without a schedule.
+        bubble_in_comm: Nanoseconds of the bubble that are exposed communication.
     """
 
     rank: int
     measured: RankTimes
     times: Times
-    bubble: Bubble | None
+    bubble_in_comm: int
 
     @property
     def status(self) -> str:
@@ -44,64 +41,54 @@ class RankResult:
         return CPU_ONLY if self.measured.has_events else NO_EVENTS
 
     @property
-    def path(self) -> str:
-        """The file."""
-        return self.measured.trace.path
-
-    @property
-    def middle(self) -> tuple[StepTimes, ...]:
-        """The steps that medians are taken over."""
-        return self.measured.middle
-
-    @property
-    def step_ns(self) -> float | None:
-        """The median step."""
-        return median(step.length for step in self.middle) if self.middle else None
-
-    @property
-    def best_case_step_ns(self) -> float | None:
-        """The median of the least that each step could take without waiting for data; None without a device."""
-        return median(step.least for step in self.middle) if self.middle and self.status == OK else None
+    def paths(self) -> list[str]:
+        """Its files."""
+        return [trace.path for trace in self.measured.traces]
 
     @property
     def host_data_wait_share(self) -> float | None:
         """The share of the time in which the main thread waited for data or collated, the device idle or not."""
-        length = self.measured.stop - self.measured.start
-        return self.measured.wants_data / length if length else None
+        return self.measured.wants_data / self.measured.wall if self.measured.wall else None
 
     @property
-    def info(self) -> dict[str, object]:
-        """What the file says of its place among the ranks."""
-        found = self.measured.trace.header.get("distributedInfo")
-        return found if isinstance(found, dict) else {}
+    def largest_range(self) -> tuple[str, int]:
+        """The range or function that most unattributed time was spent in, and that time; ("", 0) without any."""
+        name, idle = largest_range(self.measured.ranges)
+        return name, min(idle, self.times.unattributed)
 
     @property
-    def device_names(self) -> list[str]:
-        """Names of the devices that worked, as far as the file has them."""
-        listed = self.measured.trace.header.get("deviceProperties")
+    def device_names(self) -> dict[str, str]:
+        """What devices are called, by the name that events have."""
+        listed = self.measured.traces[0].header.get("deviceProperties")
         names = {
             str(entry.get("id")): str(entry.get("name", ""))
             for entry in (listed if isinstance(listed, list) else [])
             if isinstance(entry, dict)
         }
-        return [names.get(device.name, device.name) for device in self.measured.devices]
+        return {device: names.get(device, device) for device in self.measured.devices}
 
     @property
-    def notes(self) -> list[str]:
-        """What to know about the file."""
-        trace = self.measured.trace
-        notes = list(trace.notes)
-        if trace.is_cut and trace.num_events:
-            notes.append("the file ends before its end: what came before it was counted")
-        elif trace.is_cut and not trace.notes:
-            notes.append("the file ends before its first event")
-        if trace.num_damaged:
-            notes.append(f"{trace.num_damaged:,} events made no sense and were left out")
-        if self.measured.has_events and not self.measured.steps:
-            notes.append("no profiled steps (ProfilerStep#N): call `prof.step()` in the loop to have step times")
-        elif 0 < len(self.measured.steps) < 3:
-            notes.append("fewer than three profiled steps: the first and the last are counted too")
-        return notes
+    def notes(self) -> list[tuple[str, str]]:
+        """What to know about its files: name, and one sentence."""
+        found = []
+        for trace in self.measured.traces:
+            notes = list(trace.notes)
+            if trace.is_cut and trace.num_events:
+                notes.append("the file ends before its end: what came before it was counted")
+            elif trace.is_cut and not trace.notes:
+                notes.append("the file ends before its first event")
+            if trace.num_damaged:
+                notes.append(f"{trace.num_damaged:,} events made no sense and were left out")
+            if trace.num_without_length:
+                notes.append(f"{trace.num_without_length:,} events of devices have no duration and were left out")
+            found += [(Path(trace.path).name, note) for note in notes]
+        name = Path(self.paths[0]).name
+        num_cycles = len(self.measured.traces)
+        if self.measured.has_events and not self.measured.all_steps:
+            found.append((name, "no profiled steps (ProfilerStep#N): call `prof.step()` to have step times"))
+        elif self.measured.all_steps and len(self.measured.all_steps) < 3 * num_cycles:
+            found.append((name, "fewer than three profiled steps: the first and the last are counted too"))
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,22 +124,41 @@ class TraceResult:
     @property
     def step_ns(self) -> float | None:
         """The slowest rank's: a job goes at its pace."""
-        return max((rank.step_ns for rank in self.ranks if rank.step_ns is not None), default=None)
+        return max((rank.measured.step_ns for rank in self.ranks if rank.measured.step_ns is not None), default=None)
 
     @property
-    def best_case_step_ns(self) -> float | None:
-        """The slowest rank's: what one rank gains, the others may still need."""
-        found = [rank.best_case_step_ns for rank in self.ranks if rank.best_case_step_ns is not None]
-        return max(found, default=None)
+    def without_wait_ns(self) -> tuple[float, float] | None:
+        """The slowest rank's bounds of a step that waits for no batch: what one rank gains, the others may need."""
+        found = [rank.measured.without_wait_ns for rank in self.ranks if rank.measured.without_wait_ns is not None]
+        return (max(least for least, _ in found), max(most for _, most in found)) if found else None
 
     @property
     def straggler(self) -> RankResult | None:
         """The rank that makes the others wait."""
         return None if self.waits.straggler is None else self.with_device[self.waits.straggler]
 
+    @cached_property
+    def largest_range(self) -> tuple[str, int]:
+        """Of all ranks: the range or function that most unattributed time was spent in, and that time."""
+        ranges: dict[str, tuple[int, int]] = {}
+        for rank in self.with_device:
+            for name, (idle, total) in rank.measured.ranges.items():
+                before = ranges.get(name, (0, 0))
+                ranges[name] = (before[0] + idle, before[1] + total)
+        name, idle = largest_range(ranges)
+        return name, min(idle, self.times.unattributed)
+
+    @property
+    def device_word(self) -> str:
+        """What its devices are: "GPU", "NPU", ..."""
+        return (self.with_device or self.ranks)[0].measured.traces[0].device_word
+
 
 def analyse(traces: Iterable[ProfilerTrace], *, schedule: Schedule | None = None) -> TraceResult:
-    """Return what some traces of one run say: one a rank.
+    """Return what some traces of one run say.
+
+    Files of one process that follow each other are cycles of its profiler's schedule, and one rank; processes that
+    train beside each other in one file are several.
 
     Args:
         traces: In any order. Each is let go of before the next is asked for, so that an iterator which reads them needs
@@ -162,32 +168,16 @@ def analyse(traces: Iterable[ProfilerTrace], *, schedule: Schedule | None = None
     Raises:
         ValueError: There are none.
     """
-    measured = [measure(trace) for trace in traces]
+    measured = join_files(measure(one) for trace in traces for one in split_processes(trace))
     if not measured:
         raise ValueError("there are no traces to look at")
-    numbers = _rank_numbers([one.trace for one in measured])
     ranks = []
-    for number, one in sorted(zip(numbers, measured, strict=True), key=lambda pair: pair[0]):
-        times, bubble = one.times, None
+    for number, one in sorted(zip(number_ranks(measured), measured, strict=True), key=lambda pair: pair[0]):
+        times, in_comm = one.times, 0
         if schedule is not None and one.devices:
-            times, bubble = take_bubble(times, schedule)
-        ranks.append(RankResult(rank=number, measured=one, times=times, bubble=bubble))
+            times, in_comm = take_bubble(times, schedule)
+        ranks.append(RankResult(rank=number, measured=one, times=times, bubble_in_comm=in_comm))
     working = [rank.measured for rank in ranks if rank.status == OK]
-    return TraceResult(ranks=tuple(ranks), waits=compare_traces(working), schedule=schedule)
-
-
-def _rank_numbers(traces: Sequence[ProfilerTrace]) -> list[int]:
-    """Return each file's rank; where two have the same, their places."""
-    found: list[int | None] = []
-    for trace in traces:
-        info = trace.header.get("distributedInfo")
-        said = info.get("rank") if isinstance(info, dict) else None
-        in_name = _RANK_IN_NAME.search(Path(trace.path).name)
-        if isinstance(said, (int, str)) and str(said).lstrip("-").isdigit():
-            found.append(int(said))
-        else:
-            found.append(int(in_name[1]) if in_name else None)
-    known = [number for number in found if number is not None]
-    if len(known) == len(traces) and len(set(known)) == len(known):
-        return known
-    return list(range(len(traces)))
+    wall = sorted(one.wall for one in working)
+    waits = compare_ranks([one.collectives for one in working], wall=float(wall[len(wall) // 2]) if wall else 0.0)
+    return TraceResult(ranks=tuple(ranks), waits=waits, schedule=schedule)

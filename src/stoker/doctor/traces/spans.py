@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
 from stoker.fields.offsets import Int64
 
@@ -24,10 +26,9 @@ class Intervals:
     def __len__(self) -> int:
         return len(self.start)
 
-    @property
-    def total(self) -> int:
-        """Nanoseconds in all of them."""
-        return int((self.stop - self.start).sum())
+    @cached_property
+    def _before(self) -> Int64:
+        return np.concatenate([[0], np.cumsum(self.stop - self.start)])
 
     def until(self, times: Int64) -> Int64:
         """Return how much of them lies before each of some times. [T] -> [T].
@@ -36,12 +37,24 @@ class Intervals:
         """
         if not len(self):
             return np.zeros(len(times), np.int64)
-        before = np.concatenate([[0], np.cumsum(self.stop - self.start)])
+        before = self._before
         place = np.searchsorted(self.start, times, side="right")
         last_stop = self.stop[np.maximum(place - 1, 0)]
         beyond = np.where(place > 0, np.maximum(last_stop - times, 0), 0)
         found: Int64 = before[place] - beyond
         return found
+
+    def within(self, window: Intervals) -> int:
+        """Return how many nanoseconds of them lie in a window."""
+        return int((self.until(window.stop) - self.until(window.start)).sum())
+
+    def hold(self, times: Int64) -> npt.NDArray[np.bool_]:
+        """Return which times lie in one of them, its end included and its beginning not. [T] -> [T]."""
+        if not len(self):
+            return np.zeros(len(times), bool)
+        place = np.maximum(np.searchsorted(self.start, times, side="left") - 1, 0)
+        held: npt.NDArray[np.bool_] = (self.start[place] < times) & (times <= self.stop[place])
+        return held
 
     def __or__(self, other: Intervals) -> Intervals:
         return union(np.concatenate([self.start, other.start]), np.concatenate([self.stop, other.stop]))

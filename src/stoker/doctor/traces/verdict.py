@@ -5,29 +5,37 @@ from __future__ import annotations
 from statistics import median
 
 from stoker.doctor.traces.result import CPU_ONLY, NO_EVENTS, RankResult, TraceResult
-from stoker.doctor.traces.times import Times
 
 # Below this share a reason is not worth a sentence.
 _LITTLE = 0.05
+# Pageable copies that block the host for so much of the time are worth a word beside the largest reason.
+_PAGEABLE = 0.01
 
-# What follows "idle 54 % of the time: ".
+# What follows "idles 54 % of the time: 30 % ", and what to do about it.
 _REASONS = {
-    "data": "{share} waiting for data",
-    "copying_pageable": "{share} while the host copies from pageable memory, which blocks it",
-    "synchronising": "{share} while the host waits for the device (synchronising)",
-    "launching": "{share} while the host is busy launching work",
-    "unattributed": "{share} for a reason that no event in the trace explains",
-    "exposed_comm": "",
-    "pipeline_bubble": "{share} by the pipeline's schedule",
-}
-_FIXES = {
-    "data": "find the stage that is too slow with `stoker doctor`",
-    "copying_pageable": "pin the batches (`pin_memory=True`) and copy with `non_blocking=True`",
-    "synchronising": "take `.item()`, `.cpu()` and `torch.cuda.synchronize()` out of the step",
-    "launching": "fewer, larger operators: `torch.compile`, CUDA graphs, a larger batch",
-    "unattributed": "profile again with `with_stack=True`, which shows what Python does there",
-    "exposed_comm": "overlap communication with computation, or send less of it",
-    "pipeline_bubble": "more microbatches a step, or an interleaved schedule",
+    "data": ("waiting for data", "find the stage that is too slow with `stoker doctor`"),
+    "copying_pageable": (
+        "while the host copies from pageable memory, which blocks it",
+        "pin the batches (`pin_memory=True`) and copy with `non_blocking=True`",
+    ),
+    "synchronising": (
+        "for the host waits until the device has no work left (synchronising)",
+        "take `.item()`, `.cpu()` and `torch.cuda.synchronize()` out of the step",
+    ),
+    "launching": (
+        "while the host is busy launching work",
+        "fewer, larger operators: `torch.compile`, CUDA graphs, a larger batch",
+    ),
+    "queued": (
+        "though its next work was launched already: it waits for another stream, an event or a collective",
+        "look at what its streams wait for (`wait_stream`, events, collectives, copies): the host has done its part",
+    ),
+    "unattributed": (
+        "for a reason that no event in the trace explains",
+        "profile again with `with_stack=True`, which shows what Python does there",
+    ),
+    "exposed_comm": ("", "overlap communication with computation, or send less of it"),
+    "pipeline_bubble": ("by the pipeline's schedule", "more microbatches a step, or an interleaved schedule"),
 }
 
 
@@ -36,23 +44,30 @@ def verdict_of(result: TraceResult) -> str:
     if result.status == NO_EVENTS:
         return _nothing(result.ranks[0]) if len(result.ranks) == 1 else "There are no events in any of these traces."
     if result.status == CPU_ONLY:
-        return _host_only(result.ranks)
-    where = "The GPU" if len(result.with_device) == 1 and len(result.ranks[0].measured.devices) < 2 else "The GPUs"
-    said = _sentence(where, result.times, result.step_ns, result.best_case_step_ns)
+        return _host_only(result)
+    said = _sentence(result)
     straggler = result.straggler
-    if straggler is None:
-        return said
-    return f"{_straggler_sentence(result, straggler)} {said}"
+    return said if straggler is None else f"{_straggler_sentence(result, straggler)} {said}"
 
 
-def fix_of(result: TraceResult) -> str | None:
-    """Return what to do about the largest reason, None where there is nothing to do."""
-    reason, share = _largest(result.times)
-    if share < _LITTLE:
-        return None
-    if result.straggler is not None and reason == "exposed_comm":
-        return f"begin with rank {result.straggler.rank}: while the others communicate, they mostly wait for it"
-    return _FIXES[reason]
+def advice_of(result: TraceResult) -> list[str]:
+    """Return what to do about the largest reason, and about pageable copies; empty where there is nothing to do."""
+    found = []
+    reason, share = _largest(result)
+    if share >= _LITTLE:
+        name = result.largest_range[0]
+        if result.straggler is not None and reason == "exposed_comm":
+            found.append(f"begin with rank {result.straggler.rank}: while the others communicate, they wait for it")
+        elif reason == "unattributed" and name:
+            found.append(f"look at {name}: the host is in it, and launches nothing")
+        else:
+            found.append(_REASONS[reason][1])
+    wall = sum(rank.measured.wall for rank in result.with_device)
+    blocked = sum(rank.measured.pageable_ns for rank in result.with_device)
+    pin = _REASONS["copying_pageable"][1]
+    if wall and blocked >= _PAGEABLE * wall and pin not in found:
+        found.append(f"{pin}: copies from pageable memory block the host {percent(blocked / wall)} of the time")
+    return found
 
 
 def why_of(result: TraceResult, rank: RankResult) -> str:
@@ -61,23 +76,23 @@ def why_of(result: TraceResult, rank: RankResult) -> str:
     if not others:
         return ""
     parts = {
-        "waits for data": ("waiting_for_data", "collating"),
-        "copies from pageable memory": ("copying_pageable",),
-        "computes": ("compute",),
-        "launches": ("launching",),
-        "synchronises": ("synchronising",),
-        "is idle without a known reason": ("unattributed",),
+        "waits for data": "data",
+        "copies from pageable memory": "copying_pageable",
+        "computes": "compute",
+        "launches": "launching",
+        "synchronises": "synchronising",
+        "is idle without a known reason": "unattributed",
     }
 
-    def a_step(one: RankResult, names: tuple[str, ...]) -> float:
-        total: int = sum(getattr(one.times, name) for name in names)
+    def a_step(one: RankResult, name: str) -> float:
+        total: int = getattr(one.times, name)
         return total / max(len(one.measured.steps), 1)
 
     more = {
-        words: a_step(rank, names) - median(a_step(other, names) for other in others) for words, names in parts.items()
+        words: a_step(rank, name) - median(a_step(other, name) for other in others) for words, name in parts.items()
     }
     words = max(more, key=lambda key: more[key])
-    length = rank.step_ns or rank.times.wall
+    length = rank.measured.step_ns or rank.times.wall
     if not length or more[words] < 0.01 * length:
         return ""
     of = " a step" if rank.measured.steps else ""
@@ -86,13 +101,17 @@ def why_of(result: TraceResult, rank: RankResult) -> str:
 
 def duration(ns: float) -> str:
     """Return a length of time: "12.3 ms"."""
-    if not ns:
-        return "0"
     for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
         if abs(ns) >= size:
             value = ns / size
             return f"{value:,.0f} {unit}" if value >= 99.95 else f"{value:.1f} {unit}"
-    return f"{ns:.0f} ns"
+    return f"{ns:.0f} ns" if ns else "0"
+
+
+def range_text(bounds: tuple[float, float]) -> str:
+    """Return two lengths of time: "105 ms to 131 ms"; one where they read alike."""
+    least, most = map(duration, bounds)
+    return least if least == most else f"{least} to {most}"
 
 
 def percent(share: float | None) -> str:
@@ -103,33 +122,35 @@ def percent(share: float | None) -> str:
     return f"{value:.1f} %" if 0.05 <= value < 9.95 else f"{value:.0f} %"
 
 
-def _largest(times: Times) -> tuple[str, float]:
-    wall = max(times.wall, 1)
-    shares = {
-        "data": (times.waiting_for_data + times.collating) / wall,
-        **{name: getattr(times, name) / wall for name in _REASONS if name != "data"},
-    }
+def _largest(result: TraceResult) -> tuple[str, float]:
+    shares = {name: getattr(result.times, name) / max(result.times.wall, 1) for name in _REASONS}
     reason = max(shares, key=lambda key: shares[key])
     return reason, shares[reason]
 
 
-def _sentence(where: str, times: Times, step: float | None, best: float | None) -> str:
-    is_many = where.endswith("s")
+def _sentence(result: TraceResult) -> str:
+    times = result.times
+    is_many = len(result.with_device) > 1 or len(result.with_device[0].measured.devices) > 1
+    where = f"The {result.device_word}{'s' if is_many else ''}"
     are, idle_word = ("are", "idle") if is_many else ("is", "idles")
-    reason, share = _largest(times)
-    busy, idle = times.share("busy") or 0.0, times.share("idle") or 0.0
-    data = (times.waiting_for_data + times.collating) / max(times.wall, 1)
+    reason, share = _largest(result)
+    busy, idle, data = (percent(times.share(part)) for part in ("busy", "idle", "data"))
     if share < _LITTLE:
-        return f"{where} {are} busy {percent(busy)} of the time. Waiting for data is {percent(data)}: nothing to gain."
+        return f"{where} {are} busy {busy} of the time. Waiting for data is {data}: nothing to gain."
     if reason == "exposed_comm":
         said = f"{where} {'do' if is_many else 'does'} nothing but communicate {percent(share)} of the time, and "
-        return f"{said}{idle_word} {percent(idle)}. Waiting for data is {percent(data)}."
-    said = f"{where} {idle_word} {percent(idle)} of the time: {_REASONS[reason].format(share=percent(share))}"
+        return f"{said}{idle_word} {idle}. Waiting for data is {data}."
+    words = _REASONS[reason][0]
+    name, in_range = result.largest_range
+    if reason == "unattributed" and name:
+        words = f"while the host launches nothing ({percent(in_range / times.wall)} in {name})"
+    said = f"{where} {idle_word} {idle} of the time: {percent(share)} {words}"
     if reason != "data":
-        return f"{said}. Waiting for data is {percent(data)}."
-    if step is None or best is None:
+        return f"{said}. Waiting for data is {data}."
+    step, bounds = result.step_ns, result.without_wait_ns
+    if step is None or bounds is None:
         return f"{said}."
-    return f"{said}. Without that wait, a step takes at best {duration(best)} instead of {duration(step)}."
+    return f"{said}. Without that wait, a step takes {range_text(bounds)} instead of {duration(step)}."
 
 
 def _straggler_sentence(result: TraceResult, rank: RankResult) -> str:
@@ -139,22 +160,23 @@ def _straggler_sentence(result: TraceResult, rank: RankResult) -> str:
     a_step = " a step" if rank.measured.steps else ""
     why = why_of(result, rank)
     return (
-        f"Rank {rank.rank} makes the others wait, {duration(waited)}{a_step} each: its collectives start last"
+        f"Rank {rank.rank} makes the others wait, {duration(waited)}{a_step} each: it comes last to its collectives"
         f"{'; ' + why if why else ''}."
     )
 
 
-def _host_only(ranks: tuple[RankResult, ...]) -> str:
+def _host_only(result: TraceResult) -> str:
+    if any(trace.num_without_length for rank in result.ranks for trace in rank.measured.traces):
+        return "Work of devices has no duration in this trace, so it cannot say whether one idles."
     said = "CPU only: no device did anything in this trace, so it cannot say whether one idles."
-    if len(ranks) > 1:
+    if len(result.ranks) > 1:
         said = "CPU only: no device did anything in these traces, so they cannot say whether one idles."
-    worst = max(ranks, key=lambda rank: rank.host_data_wait_share or 0.0)
-    share = worst.host_data_wait_share
+    share = max(rank.host_data_wait_share or 0.0 for rank in result.ranks)
     return f"{said} The training loop waited for data {percent(share)} of the time." if share else said
 
 
 def _nothing(rank: RankResult) -> str:
-    trace = rank.measured.trace
+    trace = rank.measured.traces[0]
     for note in trace.notes:
         if note.startswith("the file"):
             return f"Nothing to look at: {note}."

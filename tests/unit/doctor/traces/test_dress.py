@@ -8,8 +8,8 @@ import json
 import pytest
 from tests.unit.doctor.traces.made import Made
 
-from stoker.doctor.traces import analyse, read_trace
-from stoker.doctor.traces.names import EventKind, Is, device_kind, event_kind, what_is
+from stoker.doctor.traces import NAMES, analyse, as_json, read_trace
+from stoker.doctor.traces.names import EventKind, Is, event_kind
 from stoker.errors import StokerError
 
 ANSWER = {
@@ -134,7 +134,7 @@ def test_an_open_beginning_lasts_to_the_end_and_a_lone_end_is_dropped(tmp_path):
     ]
     result = analyse([read_trace(write(tmp_path, json.dumps(events)))])
     assert result.ranks[0].times.busy == 90_000
-    assert "2 begin or end events have no partner" in result.ranks[0].notes
+    assert "2 begin or end events have no partner" in [note for _, note in result.ranks[0].notes]
 
 
 def test_arrows_stand_in_for_correlations(tmp_path):
@@ -187,11 +187,11 @@ def test_the_profiler_of_before_kineto_has_no_categories(tmp_path):
         {"ph": "X", "name": "gemm", "ts": 40, "dur": 30, "tid": 1, "pid": "CUDA functions", "args": {}},
     ]
     assert times_of(write(tmp_path, json.dumps(events))) == {
-        "wall": 100,
+        "wall": 60,
         "busy": 30,
         "compute": 30,
-        "idle": 70,
-        "launching": 70,
+        "idle": 30,
+        "launching": 30,
     }
 
 
@@ -233,6 +233,8 @@ def test_what_the_file_says_of_itself_before_or_behind_the_events(tmp_path):
         (b"PK\x03\x04rest", "a zip archive: unpack it first"),
         (b"\x28\xb5\x2f\xfdrest", "unzstd"),
         ("[]".encode("utf-16"), "UTF-16"),
+        (b"\x1f\x8b\x08\x00 broken", "damaged gzip"),
+        (b"\x1f\x8b", "damaged gzip"),
     ],
 )
 def test_what_is_no_trace_is_refused_by_name(tmp_path, content, words):
@@ -259,7 +261,7 @@ def test_what_is_no_trace_is_refused_by_name(tmp_path, content, words):
     ],
 )
 def test_kernels_that_communicate(name):
-    assert device_kind(name, EventKind.KERNEL) is EventKind.COLLECTIVE
+    assert NAMES.device_kind(name, EventKind.KERNEL) is EventKind.COLLECTIVE
 
 
 @pytest.mark.parametrize(
@@ -274,7 +276,7 @@ def test_kernels_that_communicate(name):
     ],
 )
 def test_kernels_that_compute(name):
-    assert device_kind(name, EventKind.KERNEL) is EventKind.KERNEL
+    assert NAMES.device_kind(name, EventKind.KERNEL) is EventKind.KERNEL
 
 
 @pytest.mark.parametrize(
@@ -284,6 +286,17 @@ def test_kernels_that_compute(name):
         ("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", EventKind.ANNOTATION),
         ("torch/utils/data/dataloader.py(701): __next__", EventKind.PYTHON),
         ("[pl][profile][_TrainingEpochLoop].train_dataloader_next", EventKind.ANNOTATION),
+        ("get_batch", EventKind.ANNOTATION),
+        ("prefetcher.next", EventKind.ANNOTATION),
+        ("preprocess", EventKind.ANNOTATION),
+        ("IteratorGetNext", EventKind.HOST_OP),
+        ("SBatchWait_3", EventKind.ANNOTATION),
+        ("SBatchWait_N", EventKind.ANNOTATION),
+        ("next(train_loader)", EventKind.ANNOTATION),
+        ("wait_for_data", EventKind.ANNOTATION),
+        ("data", EventKind.ANNOTATION),
+        ("train.py(30): get_batch", EventKind.PYTHON),
+        ("/home/me/pipeline/loader.py(7): load_next_batch", EventKind.PYTHON),
         ("## data_load ##", EventKind.ANNOTATION),
         ("next_batch", EventKind.ANNOTATION),
         ("stoker.wait", EventKind.ANNOTATION),
@@ -291,14 +304,76 @@ def test_kernels_that_compute(name):
     ],
 )
 def test_names_of_waits_for_data(name, kind):
-    assert what_is(name, kind) & Is.DATA_WAIT
+    assert NAMES.what_is(name, kind) & Is.DATA_WAIT
 
 
 @pytest.mark.parametrize(
-    "name", ["## wait_for_batch ##", "## wait_sparse_data_dist ##", "forward", "copy_batch_to_gpu"]
+    "name",
+    [
+        "## wait_for_batch ##",
+        "## wait_sparse_data_dist ##",
+        "forward",
+        "copy_batch_to_gpu",
+        "wait_for_batch_grad",
+        "load_data_parallel_weights",
+        "FSDP::pre_forward_prefetch",
+        "batch time",
+        "train",
+        "DataParallel.forward",
+        "BatchNorm2d",
+    ],
 )
 def test_names_of_other_things(name):
-    assert not what_is(name, EventKind.ANNOTATION) & Is.DATA_WAIT
+    assert not NAMES.what_is(name, EventKind.ANNOTATION) & Is.DATA_WAIT
+    assert not NAMES.what_is(f"/data/load_data.py(3): {name}", EventKind.PYTHON) & Is.DATA_WAIT
+
+
+@pytest.mark.parametrize(
+    ("name", "is_sync"),
+    [
+        ("<built-in method item of Tensor object at 0x7f>", True),
+        ("<built-in method items of dict object at 0x7f>", False),
+        ("torch/cuda/__init__.py(985): synchronize", True),
+        ("thing.py(3): item", False),
+    ],
+)
+def test_python_functions_that_synchronise(name, is_sync):
+    assert bool(NAMES.what_is(name, EventKind.PYTHON) & Is.SYNC) is is_sync
+
+
+def test_users_extend_the_table_of_names(tmp_path):
+    made = Made().step(0, 0, 100).host("[feed] step 7", 0, 60, cat="user_annotation").kernel(60, 80)
+    made.kernel(80, 100, "my ring kernel")
+    path = made.write(tmp_path / "trace.json")
+    names = NAMES.extended(data=[r"\[feed\] step \d"], communication=["my ring"])
+    times = analyse([read_trace(path, names=names)]).ranks[0].times
+    assert (times.waiting_for_data, times.communication) == (60_000, 20_000)
+    plain = analyse([read_trace(path)]).ranks[0].times
+    assert (plain.unattributed, plain.communication) == (60_000, 0)
+    with pytest.raises(ValueError, match="no regular expression"):
+        NAMES.extended(data=["("])
+
+
+@pytest.mark.parametrize(
+    ("category", "process", "word"),
+    [("cuda_runtime", "python", "The GPU idles"), ("CANN", "Ascend Hardware", "The NPU idles")],
+)
+def test_devices_are_called_what_they_are(tmp_path, category, process, word):
+    made = Made().step(0, 0, 100).wait(0, 60).kernel(60, 100).call("launch", 1, 2, cat=category)
+    made.events.append({"ph": "M", "name": "process_name", "pid": 0, "tid": 0, "args": {"name": process}})
+    assert str(as_json(made.analyse(tmp_path))["verdict"]).startswith(word)
+
+
+def test_kernels_without_a_duration_are_left_out_and_it_says_so(tmp_path):
+    made = Made().step(0, 0, 100).kernel(0, 40).kernel(50, 90)
+    for event in made.events:
+        if event["cat"] == "kernel":
+            del event["dur"]
+    result = made.analyse(tmp_path)
+    found = as_json(result)
+    assert found["verdict"] == "Work of devices has no duration in this trace, so it cannot say whether one idles."
+    assert found["busy_share"] is None
+    assert "2 events of devices have no duration and were left out" in found["ranks"][0]["notes"]
 
 
 @pytest.mark.parametrize(

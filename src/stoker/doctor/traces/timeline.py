@@ -1,0 +1,289 @@
+"""When the devices of one process idled, and what the host did meanwhile. Pure.
+
+    host     │ launches A │ waits for data │ launches B │
+    device        ░░░░░░░AAAAA░░░░░░░░░░░░░░░░░░░BBBBB
+                              └ the gap that B ends ┘
+
+A gap ends when its next work begins, and when that was launched decides whom to ask. Launched before the gap began: not
+the host, which had done its part; the device waited for another stream, an event or a collective. Launched later: the
+host, by what its threads did in the gap until they launched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from stoker.doctor.traces.events import Events, ProfilerTrace
+from stoker.doctor.traces.names import ONE_DEVICE, EventKind, Is, step_number
+from stoker.doctor.traces.spans import Intervals, union
+from stoker.fields.offsets import Int64
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfiledStep:
+    """A step that was profiled.
+
+    Attributes:
+        number: The N of "ProfilerStep#N".
+        start: Nanoseconds.
+        stop: Nanoseconds.
+    """
+
+    number: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostWork:
+    """What the host did.
+
+    Attributes:
+        collating: When the main thread made samples into a batch.
+        waiting: When it waited for data.
+        copying: When it was in a call that copies from pageable memory.
+        others_copying: When another thread that launches work was.
+        syncing: When a thread that launches work waited for the device, or had nothing to wait for in such a call.
+        launching: When one was in an operator or a call of the runtime.
+        steps: In order of time.
+        main_track: Number of the main thread's track, -1 where no host event was found.
+        launch_begins: When the call that launched each device event began; the event's own start where that is not
+            known. In the order of the device events. int64 [D].
+        launch_ends: When it returned. int64 [D].
+        is_pageable: Which device events are copies from pageable memory. bool [D].
+    """
+
+    collating: Intervals
+    waiting: Intervals
+    copying: Intervals
+    others_copying: Intervals
+    syncing: Intervals
+    launching: Intervals
+    steps: tuple[ProfiledStep, ...]
+    main_track: int
+    launch_begins: Int64
+    launch_ends: Int64
+    is_pageable: Mask
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """The work of one device, over all its streams, and why it had none.
+
+    Attributes:
+        name: What the file calls it.
+        compute: Some kernel that is no communication ran.
+        communication: Some kernel of a collective or of point-to-point traffic ran.
+        overlap: Both ran.
+        busy: Either ran, or some copy or fill of memory.
+        idle: By reason, a name of `Times`: disjoint, together all the time in which nothing ran.
+    """
+
+    name: str
+    compute: Intervals
+    communication: Intervals
+    overlap: Intervals
+    busy: Intervals
+    idle: dict[str, Intervals]
+
+
+def host_of(trace: ProfilerTrace) -> HostWork:
+    """Find the launching threads, and what they did."""
+    on_host, on_device = trace.host, trace.device
+    says, device_says = _flags(trace, on_host), _flags(trace, on_device)
+    is_runtime = on_host.kind == EventKind.RUNTIME
+    is_pageable = (device_says & Is.PAGEABLE) != 0
+    call = _calls(on_host, on_device, (says & Is.COPY_CALL) != 0, is_pageable)
+    known = call >= 0
+    launches = np.zeros(len(on_host), bool)
+    launches[call[known]] = True
+    main = _main_track(trace, says, launches)
+    mine = on_host.track == main
+    threads = np.unique(on_host.track[launches])
+    launching = mine | np.isin(on_host.track, threads)
+    copies = np.zeros(len(on_host), bool)
+    copies[call[known & is_pageable]] = True
+    fetches = np.zeros(len(on_host), bool)
+    fetches[call[known & ((device_says & Is.TO_HOST) != 0)]] = True
+
+    def when(chosen: Mask) -> Intervals:
+        return union(on_host.start[chosen], on_host.stop[chosen])
+
+    return HostWork(
+        collating=when(mine & ((says & Is.COLLATE) != 0)),
+        waiting=when(mine & ((says & Is.DATA_WAIT) != 0)),
+        copying=when(mine & copies),
+        others_copying=when(launching & ~mine & copies),
+        syncing=when(launching & (((says & Is.SYNC) != 0) | fetches & ((says & Is.COPY_CALL) != 0))),
+        launching=when(launching & (is_runtime | (on_host.kind == EventKind.HOST_OP) & ((says & Is.STEP) == 0))),
+        steps=_steps(trace, on_host.where(mine & ((says & Is.STEP) != 0))),
+        main_track=main,
+        launch_begins=np.where(known, on_host.start[call] if len(on_host) else 0, on_device.start),
+        launch_ends=np.where(known, on_host.stop[call] if len(on_host) else 0, on_device.start),
+        is_pageable=is_pageable,
+    )
+
+
+def devices_of(trace: ProfilerTrace, host: HostWork) -> tuple[Device, ...]:
+    """Return the devices that did anything, in the order in which the file has them."""
+    events = trace.device
+    if not len(events):
+        return ()
+    names = np.array([device_name(trace, index) for index in range(len(trace.tracks))], object)[events.track]
+    begin = min(int(part.start.min()) for part in (trace.host, events) if len(part))
+    end = max(int(part.stop.max()) for part in (trace.host, events) if len(part))
+    found = []
+    for name in dict.fromkeys(names.tolist()):
+        mine = np.flatnonzero((names == name) & (events.stop > events.start))
+        here = events.where(mine)
+        compute, communication = (
+            union(here.start[here.kind == kind], here.stop[here.kind == kind])
+            for kind in (EventKind.KERNEL, EventKind.COLLECTIVE)
+        )
+        found.append(
+            Device(
+                name=name,
+                compute=compute,
+                communication=communication,
+                overlap=compute & communication,
+                busy=union(here.start, here.stop),
+                idle=explain_gaps(
+                    here.start,
+                    here.stop,
+                    host.launch_begins[mine],
+                    host.launch_ends[mine],
+                    host,
+                    begin=begin,
+                    end=end,
+                ),
+            )
+        )
+    return tuple(found)
+
+
+def device_name(trace: ProfilerTrace, track: int) -> str:
+    """Return which device a track belongs to."""
+    found = trace.tracks[track]
+    return "" if found.process.strip().lower() in ONE_DEVICE else str(found.pid)
+
+
+def explain_gaps(
+    start: Int64, stop: Int64, launch_begins: Int64, launch_ends: Int64, host: HostWork, *, begin: int, end: int
+) -> dict[str, Intervals]:
+    """Return all time in which a device had no work, by reason.
+
+    Args:
+        start: When each piece of work began. In any order. [N].
+        stop: When it ended. [N].
+        launch_begins: When the call that launched it began; its own start where that is not known. [N].
+        launch_ends: When that call returned. [N].
+        host: What the host did.
+        begin: When the trace begins: there, nothing is queued.
+        end: When it ends: by then, nothing is known to be launched.
+
+    Returns:
+        "queued", "collating", "copying_pageable", "waiting_for_data", "synchronising", "launching" and "unattributed".
+    """
+    # Of work that begins at the same time, the one that was launched first ends the gap.
+    order = np.lexsort((launch_ends, start))
+    gap_starts = np.concatenate([[begin - 1], np.maximum.accumulate(stop[order])])
+    gap_stops = np.append(start[order], end)
+    begun, returned = np.append(launch_begins[order], end), np.append(launch_ends[order], end)
+    is_queued = returned <= gap_starts
+    is_queued[-1] = False  # what would come after the end
+
+    def gaps(chosen: Mask) -> Intervals:
+        return union(gap_starts[chosen], gap_stops[chosen])
+
+    # Work that is launched and has not begun: the last part of launching it.
+    on_its_way = union(np.maximum(begun, gap_starts)[~is_queued], gap_stops[~is_queued])
+    # A wait for the device during which it ran out of work made the gap; one that began in a gap has nothing to wait
+    # for, and is a call like others.
+    is_drained = host.syncing.hold(gap_starts)
+    # What counts where the host does several things at once: the first of them.
+    explained = {
+        "collating": host.collating,
+        "copying_pageable": host.copying,
+        "waiting_for_data": host.waiting,
+        "others_copying": host.others_copying,
+    }
+    found = {"queued": gaps(is_queued)}
+    for rest, last, cause in (
+        (gaps(~is_queued & is_drained), "synchronising", host.syncing | host.launching | on_its_way),
+        (gaps(~is_queued & ~is_drained), "launching", host.launching | on_its_way),
+    ):
+        for why, when in [*explained.items(), (last, cause)]:
+            name = "copying_pageable" if why == "others_copying" else why
+            taken = rest & when
+            found[name] = found[name] | taken if name in found else taken
+            rest -= when
+        found["unattributed"] = found.get("unattributed", rest) | rest
+    return found
+
+
+def _flags(trace: ProfilerTrace, events: Events) -> npt.NDArray[np.uint8]:
+    """Return what each event's name says about it. [N]."""
+    found = np.zeros(len(events), np.uint8)
+    for kind in np.unique(events.kind).tolist():
+        here = events.kind == kind
+        used, inverse = np.unique(events.name[here], return_inverse=True)
+        means = [int(trace.names.what_is(trace.texts[name], EventKind(kind))) if name >= 0 else 0 for name in used]
+        found[here] = np.array(means, np.uint8)[inverse]
+    return found
+
+
+def _calls(on_host: Events, on_device: Events, is_copy: Mask, is_pageable: Mask) -> Int64:
+    """Return which host event launched each device event, -1 where that is not known. [D]."""
+    found = np.full(len(on_device), -1, np.int64)
+    calls = np.flatnonzero((on_host.kind == EventKind.RUNTIME) & (on_host.correlation > 0))
+    if calls.size:
+        order = calls[np.argsort(on_host.correlation[calls], kind="stable")]
+        keys = on_host.correlation[order]
+        place = np.minimum(np.searchsorted(keys, on_device.correlation), keys.size - 1)
+        hit = (keys[place] == on_device.correlation) & (on_device.correlation > 0)
+        found[hit] = order[place[hit]]
+    # A copy from pageable memory without a correlation belongs to the call during which it began.
+    copies = np.flatnonzero(is_copy)
+    copies = copies[np.argsort(on_host.start[copies], kind="stable")]
+    lone = np.flatnonzero(is_pageable & (found < 0))
+    if copies.size and lone.size:
+        place = np.searchsorted(on_host.start[copies], on_device.start[lone], side="right") - 1
+        hit = (place >= 0) & (on_device.start[lone] < on_host.stop[copies[np.maximum(place, 0)]])
+        found[lone[hit]] = copies[place[hit]]
+    return found
+
+
+def _main_track(trace: ProfilerTrace, says: npt.NDArray[np.uint8], launches: Mask) -> int:
+    """Return the training loop's track: where the steps are; else the data; else the main thread; else the work."""
+    on_host = trace.host
+    if not len(on_host):
+        return -1
+    num = len(trace.tracks)
+    if not launches.any():  # no correlations at all: go by the names of calls
+        launches |= (says & Is.LAUNCH_CALL) != 0
+    launching = np.isin(on_host.track, np.unique(on_host.track[launches]))
+    for chosen in (
+        (says & Is.STEP) != 0,
+        ((says & Is.DATA_WAIT) != 0) & launching,
+        # Linux gives a process's main thread the number of the process.
+        launching & np.array([track.pid == track.tid for track in trace.tracks], bool)[on_host.track],
+        launches,
+    ):
+        if chosen.any():
+            return int(np.bincount(on_host.track[chosen], minlength=num).argmax())
+    return int(np.bincount(on_host.track, weights=on_host.stop - on_host.start, minlength=num).argmax())
+
+
+def _steps(trace: ProfilerTrace, events: Events) -> tuple[ProfiledStep, ...]:
+    found: dict[int, ProfiledStep] = {}
+    for index in np.argsort(events.start, kind="stable").tolist():
+        number = step_number(trace.texts[events.name[index]])
+        start, stop = int(events.start[index]), int(events.stop[index])
+        if number is not None and stop > start:
+            found.setdefault(number, ProfiledStep(number=number, start=start, stop=stop))
+    return tuple(found.values())

@@ -1,0 +1,159 @@
+"""Files and ranks: one file a cycle of the profiler's schedule, several ranks in one; ranges that name a reason."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from tests.unit.doctor.traces.made import MAIN, Made, rank_of
+
+from stoker.cli import main
+from stoker.doctor.traces import analyse, as_json, read_trace
+
+torch = pytest.importorskip("torch")
+
+
+def cycle(number, *, pid=100, late=0, first_step=0, num_steps=4):
+    """Make one cycle of a rank's profiler: steps of 1000 that begin with a wait of 200, and a collective."""
+    made = Made()
+    for step in range(first_step, first_step + num_steps):
+        at = 1000 * step + 50_000 * number
+        made.step(step, at, at + 1000).wait(at, at + 200 + late)
+        made.launched("cudaLaunchKernel", at + 200 + late, at + 210 + late, at + 500 + late)
+        name = "ncclDevKernel_AllReduce(x)"
+        made.launched("cudaLaunchKernel", at + 220 + late, at + 500 + late, at + 1000, name=name)
+    for event in made.events:
+        event["pid"], event["tid"] = (pid, pid) if event["tid"] == MAIN else (event["pid"], event["tid"])
+    return made
+
+
+def write_folder(folder, *, num_ranks, num_cycles, late=0, **header):
+    """Write what `tensorboard_trace_handler` does: HOST_PID.TIME.pt.trace.json."""
+    folder.mkdir()
+    for number in range(num_ranks):
+        for at in range(num_cycles):
+            made = cycle(at, pid=100 + number, late=late * (number == 1), first_step=4 * at)
+            made.write(folder / f"host_{100 + number}.{at + 1000}.pt.trace.json", **header)
+    return sorted(folder.iterdir())
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2])
+@pytest.mark.parametrize("num_cycles", [1, 3])
+def test_files_of_one_process_are_cycles_of_a_rank(tmp_path, num_ranks, num_cycles):
+    paths = write_folder(tmp_path / "logs", num_ranks=num_ranks, num_cycles=num_cycles)
+    found = as_json(analyse([read_trace(path) for path in paths]))
+    assert found["num_ranks"] == num_ranks
+    for rank in found["ranks"]:
+        assert len(rank["paths"]) == num_cycles
+        assert sum(step["is_counted"] for step in rank["steps"]) == 2 * num_cycles
+        assert rank["wall_us"] == 2000 * num_cycles
+        assert rank["data_wait_share"] == 0.2
+    assert found["num_matched_collectives"] == (2 * num_cycles if num_ranks == 2 else 0)
+    assert found["straggler"] is None
+
+
+def test_a_straggler_is_found_in_a_folder_of_cycles(tmp_path):
+    paths = write_folder(tmp_path / "logs", num_ranks=2, num_cycles=3, late=300)
+    found = as_json(analyse([read_trace(path) for path in paths]))
+    assert (found["num_ranks"], found["straggler"]) == (2, 1)
+    assert found["straggler_reason"] == "it waits for data 300 µs a step longer than the others"
+    assert found["ranks"][1]["imposed_wait_us"] == 300 * 6
+
+
+@pytest.mark.parametrize("does_share_devices", [False, True])
+def test_ranks_in_one_file_are_told_apart(tmp_path, does_share_devices):
+    """Their calls have the same correlations, as those of two processes do."""
+    both = Made()
+    for number in (0, 1):
+        made = cycle(0, pid=100 + number, late=300 * number)
+        for event in made.events:
+            is_work = event["cat"] == "kernel"
+            both.events.append({**event, "pid": number if is_work and not does_share_devices else event["pid"]})
+        both.events.append(
+            {"ph": "M", "name": "process_name", "pid": 100 + number, "tid": 0, "args": {"name": f"rank {number}"}}
+        )
+    found = as_json(both.analyse(tmp_path, **rank_of(0)))
+    assert [rank["rank"] for rank in found["ranks"]] == [0, 1]
+    assert [rank["data_wait_share"] for rank in found["ranks"]] == [0.2, 0.5]
+    assert found["straggler"] == 1
+
+
+def test_what_nothing_else_explains_is_named_by_the_range_it_is_in(tmp_path):
+    made = Made().step(0, 0, 1000).kernel(0, 100).kernel(900, 1000)
+    made.host("train_step", 0, 1000, cat="user_annotation").host("log_metrics", 100, 700, cat="user_annotation")
+    made.host("train.py(80): write_rows", 150, 650, cat="python_function")
+    made.host("save", 700, 850, cat="user_annotation")
+    result = made.analyse(tmp_path)
+    found = as_json(result)
+    assert found["unattributed_share"] == 0.8
+    assert found["largest_range"] == {"name": "train.py(80): write_rows", "share": 0.5}
+    assert "50 % in train.py(80): write_rows" in found["verdict"]
+    assert found["advice"] == ["look at train.py(80): write_rows: the host is in it, and launches nothing"]
+
+
+def test_python_functions_that_make_data_are_data(tmp_path):
+    made = Made().step(0, 0, 100).host("train.py(12): get_batch", 0, 60, cat="python_function").kernel(60, 100)
+    assert made.times(tmp_path)["waiting_for_data"] == 60
+
+
+def test_copies_from_pageable_memory_have_advice_though_they_are_not_the_largest_reason(tmp_path):
+    made = Made().step(0, 0, 1000).wait(0, 500)
+    made.launched(
+        "cudaMemcpyAsync", 500, 510, 560, name="Memcpy HtoD (Pageable -> Device)", cat="gpu_memcpy", length=60
+    )
+    made.kernel(560, 1000)
+    advice = as_json(made.analyse(tmp_path))["advice"]
+    assert "stoker doctor" in advice[0]
+    assert advice[1].startswith("pin the batches (`pin_memory=True`)")
+    assert "block the host 6.0 % of the time" in advice[1]
+
+
+def recipe(folder: Path, num_steps: int) -> str:
+    """Return the how-to's own recipe, with a model and a loader to run on."""
+    text = (Path(__file__).parents[4] / "docs/how-to/trace.md").read_text()
+    code = re.search(r"    with torch\.profiler\.profile\(.*?prof\.step\(\)\n", text, re.DOTALL)[0]
+    lines = "\n".join(line[4:] for line in code.splitlines())
+    return lines.replace('"logs"', repr(str(folder))).replace("loader:", f"[1] * {num_steps}:")
+
+
+@pytest.mark.filterwarnings("ignore:.*Profiler clears events")
+@pytest.mark.parametrize("num_cycles", [1, 2])
+def test_the_recipe_of_the_documentation_is_read_as_what_it_is(tmp_path, capsys, num_cycles):
+    layer = torch.nn.Linear(8, 8)
+    code = recipe(tmp_path / "logs", 15 * num_cycles)
+    exec(code, {"torch": torch, "train_step": lambda _: layer(torch.ones(4, 8)).sum().backward()})
+    files = list((tmp_path / "logs").iterdir())
+    assert len(files) == num_cycles
+    assert main(["trace", str(tmp_path / "logs"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["status"], found["num_ranks"]) == ("cpu_only", 1)
+    assert [step["is_counted"] for step in found["ranks"][0]["steps"]] == num_cycles * [False, *[True] * 6, False]
+
+
+RANK = """
+import sys, torch, torch.distributed as dist
+rank = int(sys.argv[1])
+dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
+layer = torch.nn.Linear(8, 8)
+def train_step(_):
+    layer(torch.ones(4, 8)).sum().backward()
+    dist.all_reduce(layer.weight.grad)
+{code}
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_the_recipe_on_two_ranks_with_two_cycles_is_two_ranks(tmp_path, capsys):
+    import subprocess
+    import sys
+
+    code = RANK.format(code=recipe(tmp_path / "logs", 30))
+    ranks = [subprocess.Popen([sys.executable, "-c", code, str(rank), str(tmp_path / "meet")]) for rank in (0, 1)]
+    assert [rank.wait(timeout=120) for rank in ranks] == [0, 0]
+    assert main(["trace", str(tmp_path / "logs"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(rank["rank"], len(rank["paths"])) for rank in found["ranks"]] == [(0, 2), (1, 2)]
+    assert all(len(rank["steps"]) == 16 for rank in found["ranks"])
