@@ -6,8 +6,8 @@
 //   batch      records ┆ 1,7 ┆ 0,1 ┆ 1,4 ┆               one copy a record
 //              values  ┆ 1,7 1,7 ┆ 1,4 1,4 1,4 ┆         a field behind the other; where lists lie is found first
 //
-// What indices and offsets say is not checked: the order made the ones, and the others lie in chunks whose checksums
-// were.
+// What indices and offsets say is not checked here: the order made the ones, and the others lie in chunks whose
+// checksums were. That the arrays lie in their chunks is: when a window is made.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +15,8 @@
 #include <memory>
 #include <span>
 #include <vector>
+
+#include "chunk_map.h"
 
 namespace stoker {
 
@@ -38,6 +40,38 @@ struct Table {
   size_t record_bytes = 0;
   std::vector<const uint8_t*> records;  // of each chunk [K]
   std::vector<ListGroup> groups;
+  std::vector<size_t> num_rows;  // of each chunk [K]
+};
+
+// What the rows of a table are: the arrays that each chunk has of it, in this order.
+//
+//   records, if there are any, and for each group of lists: places and strips, or offsets, inner ones, and values
+struct TableLayout {
+  struct Lists {
+    bool is_strip, is_nested;
+    std::vector<int64_t> value_bytes;
+  };
+  size_t record_bytes = 0;
+  std::vector<Lists> lists;
+
+  size_t num_arrays() const;
+};
+
+// Where an array lies in its chunk's file.
+struct ArrayPlace {
+  int64_t offset, num_bytes;
+};
+
+// The chunks of a window, in memory for as long as anybody has this, and where their rows lie: those of the samples
+// first, then those of what they share by each key. Never changed once it is made.
+struct Window {
+  std::vector<ChunkMap> chunks;  // [K]
+  std::vector<Table> tables;
+
+  // `places` of the arrays of each chunk, table by table [K, A].
+  //
+  // Throws std::invalid_argument: an array does not lie in its chunk, or has another number of rows than its table.
+  Window(std::vector<ChunkMap> chunks, std::span<const ArrayPlace> places, std::span<const TableLayout> layouts);
 };
 
 // Rows of a batch that lie in one window: slots of its chunks, and rows counted in these.

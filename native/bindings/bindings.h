@@ -12,8 +12,8 @@ void bind_cache(nb::module_& module);
 void bind_gather(nb::module_& module);
 void bind_packing(nb::module_& module);
 void bind_permutation(nb::module_& module);
-void bind_read(nb::module_& module);
 void bind_trace_events(nb::module_& module);
+void bind_window(nb::module_& module);
 
 // The interpreter's lock is given up while a function runs. To get it back takes as long as it takes beside threads
 // that hold it, so what is over in microseconds keeps it.

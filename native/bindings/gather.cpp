@@ -1,80 +1,14 @@
-#include "../gather.h"
-
 #include <nanobind/stl/vector.h>
 
 #include <list>
 #include <memory>
 
 #include "bindings.h"
+#include "window.h"
 #include "window_order.h"
 
 namespace stoker {
 namespace {
-
-// A table with the memory that it points into.
-class BoundTable : public Table {
- public:
-  BoundTable(Array<const uint8_t> memory, Matrix<const int64_t> begins, size_t width)
-      : memory_(std::move(memory)), begins_(std::move(begins)) {
-    record_bytes = width;
-    if (width) records = next();
-  }
-
-  void add_strips(std::vector<int64_t> value_bytes) { add(true, false, std::move(value_bytes)); }
-  void add_field(int64_t value_bytes, bool is_nested) { add(false, is_nested, {value_bytes}); }
-
- private:
-  void add(bool is_strip, bool is_nested, std::vector<int64_t> value_bytes) {
-    ListGroup group{is_strip, std::move(value_bytes), next(), {}, {}};
-    if (is_nested) group.inner = next();
-    group.values = next();
-    groups.push_back(std::move(group));
-  }
-
-  // Where an array of each chunk begins: of the next one in `begins`.
-  std::vector<const uint8_t*> next() {
-    if (column_ == begins_.shape(1)) throw std::invalid_argument("begins has no column for this array");
-    std::vector<const uint8_t*> found(begins_.shape(0));
-    for (size_t k = 0; k < found.size(); ++k) found[k] = memory_.data() + begins_.row(k)[column_];
-    ++column_;
-    return found;
-  }
-
-  Array<const uint8_t> memory_;
-  Matrix<const int64_t> begins_;
-  size_t column_ = 0;
-};
-
-// Where the lists of a batch lie, with the array that gets their offsets.
-struct BoundLists : FoundLists {
-  Matrix<int64_t> offset_array;
-  size_t num_bytes = 0;
-
-  BoundLists(const ListGroup& group, size_t num, Matrix<int64_t> array)
-      : FoundLists(group, num, checked(array, group, num)), offset_array(std::move(array)) {}
-
-  static int64_t* checked(const Matrix<int64_t>& array, const ListGroup& group, size_t num) {
-    if (array.shape(0) != group.value_bytes.size() || array.shape(1) != num + 1) {
-      throw std::invalid_argument("offsets must have the shape [fields, rows + 1]");
-    }
-    return array.data();
-  }
-  // How far from the beginning of their window's memory the lists of a field lie.
-  void sources_into(size_t field, const Array<const uint8_t>& memory, const Array<int64_t>& out) const {
-    for (size_t i = 0; i < num_rows; ++i) out.data()[i] = sources[field * num_rows + i] - memory.data();
-  }
-  void lay_out_fields(const std::vector<int64_t>& chosen) { num_bytes = lay_out(chosen); }
-  void descend_into(const Array<int64_t>& inner_offsets) {
-    nb::gil_scoped_release without_lock;
-    descend(inner_offsets.data());
-    num_bytes = lay_out();
-  }
-  void copy_into(const Array<uint8_t>& out) const {
-    if (out.size() < num_bytes) throw std::invalid_argument("there is no room for all lists");
-    nb::gil_scoped_release without_lock;
-    copy(out.data());
-  }
-};
 
 // Rows of a batch with what says where they lie. Positions are looked up when the rows are first used: in that call.
 class BoundRows : public Rows {
@@ -83,17 +17,18 @@ class BoundRows : public Rows {
   BoundRows(nb::list given, nb::object order) {
     for (nb::handle one : given) {
       const nb::tuple part = nb::cast<nb::tuple>(one);
-      kept_.push_back(part);
-      const BoundTable& table = nb::cast<const BoundTable&>(part[0]);
-      if (part.size() == 4) {
-        const size_t here = nb::cast<size_t>(part[3]);
+      windows_.push_back(nb::cast<const BoundWindow&>(part[0]).get());
+      const Table& table = windows_.back()->tables.at(nb::cast<size_t>(part[1]));
+      if (part.size() == 5) {
+        const size_t here = nb::cast<size_t>(part[4]);
+        orders_.push_back(part[2]);
         // Not filled with zeros: for eight batches of 4,096 rows that would be half a megabyte to write in vain.
-        positions_.push_back({&nb::cast<const BoundWindowOrder&>(part[1]), nb::cast<int64_t>(part[2]), here,
+        positions_.push_back({&nb::cast<const BoundWindowOrder&>(part[2]), nb::cast<int64_t>(part[3]), here,
                               std::make_unique_for_overwrite<int64_t[]>(2 * here)});
         const int64_t* found = positions_.back().found.get();
         parts_.push_back({&table, {found, here}, {found + here, here}});
       } else {
-        parts_.push_back({&table, take(part[1]), take(part[2])});
+        parts_.push_back({&table, take(part[2]), take(part[3])});
       }
       num += parts_.back().row.size();
       if (parts_.back().slot.size() != parts_.back().row.size()) throw std::invalid_argument("a slot for each row");
@@ -184,7 +119,8 @@ class BoundRows : public Rows {
     return {out.data() + at, out.shape(1)};
   }
 
-  std::vector<nb::object> kept_;
+  std::vector<std::shared_ptr<const Window>> windows_;
+  std::vector<nb::object> orders_;
   std::list<Positions> positions_, positions_found_;
   std::vector<Array<const int64_t>> arrays_;
   std::vector<Part> parts_;
@@ -193,38 +129,27 @@ class BoundRows : public Rows {
 }  // namespace
 
 void bind_gather(nb::module_& module) {
-  nb::class_<BoundTable>(module, "Table", "Where the records and lists of each chunk of a window lie: one table of them.")
-      .def(nb::init<Array<const uint8_t>, Matrix<const int64_t>, size_t>(), nb::arg("memory"), nb::arg("begins"),
-           nb::arg("record_bytes"),
-           "Arrays of K chunks begin at `begins` of `memory`, a column each [K, A]: records, if there are any, then\n"
-           "the arrays of each group of lists in the order in which groups are added.")
-      .def("add_strips", &BoundTable::add_strips, nb::arg("value_bytes"),
-           "Add fields whose lists lie side by side: columns of places and of strips.")
-      .def("add_field", &BoundTable::add_field, nb::arg("value_bytes"), nb::arg("is_nested"),
-           "Add a ragged field that lies alone: columns of offsets, of inner offsets where it is nested, of values.");
-
   nb::class_<BoundRows>(module, "Rows", "Rows of a batch, and where each goes.")
       .def(nb::init<nb::list, nb::object>(), nb::arg("parts"), nb::arg("places").none() = nb::none(),
-           nb::sig("def __init__(self, parts: list[tuple[Table, numpy.typing.NDArray[numpy.int64], "
-                   "numpy.typing.NDArray[numpy.int64]] | tuple[Table, WindowOrder, int, int]], "
+           nb::sig("def __init__(self, parts: list[tuple[WindowChunks, int, numpy.typing.NDArray[numpy.int64], "
+                   "numpy.typing.NDArray[numpy.int64]] | tuple[WindowChunks, int, WindowOrder, int, int]], "
                    "places: numpy.typing.NDArray[numpy.int64] | None = None) -> None"),
-           "Of each window: its table, slots and rows in these, int64 [b] each, or its order and consecutive positions,\n"
-           "the first one and how many. Row k goes to `places[k]`, int64 [B], or one after the other.")
+           "Of each window, and of one of its tables: slots and rows, int64 [b] each, or the window's order and consecutive\n"
+           "positions, the first one and how many. Row k goes to `places[k]`, int64 [B], or one after the other.")
       .def("take", &BoundRows::take_into, nb::arg("out"), nb::arg("at"), "Copy records to byte `at` of the rows of `out`.")
       .def("take_with_lists", &BoundRows::take_with_lists, nb::arg("out"), nb::arg("at"), nb::arg("group"),
-           nb::arg("offsets"), nb::arg("values"),
+           nb::arg("offsets"), nb::arg("values"), nb::keep_alive<0, 1>(),
            "Copy records as `take` does, and lists of a group, if `values` has `num_bytes`. Offsets: [F, B + 1].")
-      .def("find", &BoundRows::find, nb::arg("group"), nb::arg("offsets"), "Find where the lists of a group lie.")
+      .def("find", &BoundRows::find, nb::arg("group"), nb::arg("offsets"), nb::keep_alive<0, 1>(),
+           "Find where the lists of a group lie.")
       .def("take_with_runs", &BoundRows::take_with_runs, nb::arg("out"), nb::arg("offset"), nb::arg("runs"),
            "Copy the records of one part, and read what they share; see `runs`.")
       .def("runs", &BoundRows::runs_into, nb::arg("offset"), nb::arg("runs"),
            "Read the uint32 at byte `offset` of each record. Shape [B], in the order of the parts.");
 
-  nb::class_<BoundLists>(module, "FoundLists", "Where the lists of a batch lie, as long as its windows are open.")
+  nb::class_<BoundLists>(module, "FoundLists", "Where the lists of a batch lie.")
       .def_ro("begins", &BoundLists::begins, "First byte of each field's values; -1 where it was not chosen.")
       .def_ro("num_bytes", &BoundLists::num_bytes, "Room that the values need.")
-      .def("sources", &BoundLists::sources_into, nb::arg("field"), nb::arg("memory"), nb::arg("out"),
-           "Write where in `memory` each list of a field begins. Shape [B].")
       .def("choose", &BoundLists::lay_out_fields, nb::arg("fields"), "Have the values of some fields copied alone.")
       .def("descend", &BoundLists::descend_into, nb::arg("offsets"),
            "Of lists of lists: write the offsets of all inner ones, whose number the last of the outer offsets is.")

@@ -11,6 +11,6 @@ NB_MODULE(_native, module) {
   stoker::bind_gather(module);
   stoker::bind_packing(module);
   stoker::bind_permutation(module);
-  stoker::bind_read(module);
   stoker::bind_trace_events(module);
+  stoker::bind_window(module);
 }

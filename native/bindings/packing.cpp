@@ -1,6 +1,7 @@
 #include "../packing.h"
 
 #include "bindings.h"
+#include "window.h"
 
 namespace stoker {
 
@@ -21,14 +22,16 @@ void bind_packing(nb::module_& module) {
       "Write each token's segment, counted from 1 in its packed row, and its place in that segment; 0 is padding.");
   module.def(
       "pack_values",
-      [](const Input& num, const Input& offsets, size_t length, const Array<const uint8_t>& memory,
-         const Input& sources, const Input& num_values, const Array<const uint8_t>& end,
-         const Array<const uint8_t>& pad, const Array<uint8_t>& out) {
-        pack_values({num, offsets, length}, memory.data(), sources, num_values, end, pad, out);
+      [](const Input& num, const Input& offsets, size_t length, const BoundLists& lists, size_t field,
+         const Input& first, const Input& num_values, const Array<const uint8_t>& end, const Array<const uint8_t>& pad,
+         const Array<uint8_t>& out) {
+        if (field >= lists.num_fields || first.size() != lists.num_rows || num_values.size() != lists.num_rows)
+          throw std::invalid_argument("there must be a list of this field for each segment");
+        pack_values({num, offsets, length}, {lists.sources.get() + field * lists.num_rows, first, num_values}, end, pad, out);
       },
-      nb::arg("num"), nb::arg("offsets"), nb::arg("length"), nb::arg("memory"), nb::arg("sources"),
+      nb::arg("num"), nb::arg("offsets"), nb::arg("length"), nb::arg("lists"), nb::arg("field"), nb::arg("first"),
       nb::arg("num_values"), nb::arg("end"), nb::arg("pad"), nb::arg("out"), WithoutLock{},
-      "Copy a field's values to their tokens, from each segment's first byte in `memory`; then `end`s, then `pad`s.");
+      "Copy a field's values to their tokens, of each segment's list from value `first` on; then `end`s, then `pad`s.");
 }
 
 }  // namespace stoker

@@ -6,7 +6,6 @@
 
 #include "check.h"
 #include "moves.h"
-#include "read.h"
 
 namespace {
 
@@ -153,10 +152,4 @@ TEST("different rows are numbered batch by batch in the order in which they come
   CHECK(number == (std::vector<int32_t>{0, 0, 1, 2, 0, 1}));
   CHECK(counts == (std::vector<int64_t>{3, 0, 2}));
   CHECK(std::vector<int64_t>(found_row.begin(), found_row.begin() + 5) == (std::vector<int64_t>{5, 5, 2, 5, 5}));
-}
-
-TEST("a piece of a file that has no room in its target is not read") {
-  const std::vector<stoker::FilePiece> pieces{{-1, 0, 4096, 4096}};
-  Bytes target(4096);
-  CHECK_EQUAL(stoker::read_pieces(pieces, target, 0, 1, 4096), size_t{0});
 }

@@ -139,12 +139,12 @@ TEST("pieces fill rows of one length, each piece once") {
 TEST("tokens, ends and padding stand where they belong, in few rows and in many") {
   for (const size_t num_rows : {1, 3, 600}) {
     const size_t length = 1000;
-    Numbers num, num_values, offsets{0}, sources;
+    Numbers num, num_values, offsets{0}, first;
     for (size_t row = 0; row < num_rows; ++row) {
       for (const int64_t tokens : {300, 1, 0, 650}) {
         num.push_back(tokens);
         num_values.push_back(tokens - (tokens == 650));  // the last one has an end
-        sources.push_back(static_cast<int64_t>(row % 7 * 3));
+        first.push_back(static_cast<int64_t>(row % 7));
       }
       offsets.push_back(static_cast<int64_t>(num.size()));
     }
@@ -153,7 +153,8 @@ TEST("tokens, ends and padding stand where they belong, in few rows and in many"
     const stoker::PackedRows rows{num, offsets, length};
     const std::vector<uint8_t> end{201, 202, 203}, pad{101, 102, 103};
     std::vector<uint8_t> out(num_rows * length * 3);
-    stoker::pack_values(rows, memory.data(), sources, num_values, end, pad, out);
+    const std::vector<const uint8_t*> lists(num.size(), memory.data());
+    stoker::pack_values(rows, {lists.data(), first, num_values}, end, pad, out);
     std::vector<int32_t> ids(num_rows * length), positions(num_rows * length);
     stoker::fill_places(rows, ids, positions);
     for (size_t row = 0; row < num_rows; ++row) {

@@ -267,34 +267,13 @@ def find_changed(names: numpy.typing.NDArray[numpy.uint8], versions: numpy.typin
 def widen_float16(halves: numpy.typing.NDArray[numpy.uint16], singles: numpy.typing.NDArray[numpy.float32]) -> None:
     """Write each float16, given by its bits, as a float32. Shapes [N]."""
 
-class Table:
-    """
-    Where the records and lists of each chunk of a window lie: one table of them.
-    """
-
-    def __init__(self, memory: numpy.typing.NDArray[numpy.uint8], begins: numpy.typing.NDArray[numpy.int64], record_bytes: int) -> None:
-        """
-        Arrays of K chunks begin at `begins` of `memory`, a column each [K, A]: records, if there are any, then
-        the arrays of each group of lists in the order in which groups are added.
-        """
-
-    def add_strips(self, value_bytes: Sequence[int]) -> None:
-        """
-        Add fields whose lists lie side by side: columns of places and of strips.
-        """
-
-    def add_field(self, value_bytes: int, is_nested: bool) -> None:
-        """
-        Add a ragged field that lies alone: columns of offsets, of inner offsets where it is nested, of values.
-        """
-
 class Rows:
     """Rows of a batch, and where each goes."""
 
-    def __init__(self, parts: list[tuple[Table, numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.int64]] | tuple[Table, WindowOrder, int, int]], places: numpy.typing.NDArray[numpy.int64] | None = None) -> None:
+    def __init__(self, parts: list[tuple[WindowChunks, int, numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.int64]] | tuple[WindowChunks, int, WindowOrder, int, int]], places: numpy.typing.NDArray[numpy.int64] | None = None) -> None:
         """
-        Of each window: its table, slots and rows in these, int64 [b] each, or its order and consecutive positions,
-        the first one and how many. Row k goes to `places[k]`, int64 [B], or one after the other.
+        Of each window, and of one of its tables: slots and rows, int64 [b] each, or the window's order and consecutive
+        positions, the first one and how many. Row k goes to `places[k]`, int64 [B], or one after the other.
         """
 
     def take(self, out: numpy.typing.NDArray[numpy.uint8], at: int) -> None:
@@ -317,7 +296,7 @@ class Rows:
         """
 
 class FoundLists:
-    """Where the lists of a batch lie, as long as its windows are open."""
+    """Where the lists of a batch lie."""
 
     @property
     def begins(self) -> list[int]:
@@ -326,9 +305,6 @@ class FoundLists:
     @property
     def num_bytes(self) -> int:
         """Room that the values need."""
-
-    def sources(self, field: int, memory: numpy.typing.NDArray[numpy.uint8], out: numpy.typing.NDArray[numpy.int64]) -> None:
-        """Write where in `memory` each list of a field begins. Shape [B]."""
 
     def choose(self, fields: Sequence[int]) -> None:
         """Have the values of some fields copied alone."""
@@ -366,9 +342,9 @@ def fill_places(num: numpy.typing.NDArray[numpy.int64], offsets: numpy.typing.ND
     Write each token's segment, counted from 1 in its packed row, and its place in that segment; 0 is padding.
     """
 
-def pack_values(num: numpy.typing.NDArray[numpy.int64], offsets: numpy.typing.NDArray[numpy.int64], length: int, memory: numpy.typing.NDArray[numpy.uint8], sources: numpy.typing.NDArray[numpy.int64], num_values: numpy.typing.NDArray[numpy.int64], end: numpy.typing.NDArray[numpy.uint8], pad: numpy.typing.NDArray[numpy.uint8], out: numpy.typing.NDArray[numpy.uint8]) -> None:
+def pack_values(num: numpy.typing.NDArray[numpy.int64], offsets: numpy.typing.NDArray[numpy.int64], length: int, lists: FoundLists, field: int, first: numpy.typing.NDArray[numpy.int64], num_values: numpy.typing.NDArray[numpy.int64], end: numpy.typing.NDArray[numpy.uint8], pad: numpy.typing.NDArray[numpy.uint8], out: numpy.typing.NDArray[numpy.uint8]) -> None:
     """
-    Copy a field's values to their tokens, from each segment's first byte in `memory`; then `end`s, then `pad`s.
+    Copy a field's values to their tokens, of each segment's list from value `first` on; then `end`s, then `pad`s.
     """
 
 def permute(index: numpy.typing.NDArray[numpy.int64], start: int, size: int, key: int, out: numpy.typing.NDArray[numpy.int64]) -> None:
@@ -412,12 +388,6 @@ class WindowOrder:
         Write the same for consecutive positions from `first` on, as many as there is room for.
         """
 
-def read_pieces(pieces: numpy.typing.NDArray[numpy.int64], target: numpy.typing.NDArray[numpy.uint8], first: int, step: int, page_bytes: int) -> int:
-    """
-    Read pieces `first`, `first + step`, ... of files: descriptor, offset, bytes and place in the target [N, 4].
-    Returns which could not be read whole, or how many there are.
-    """
-
 class TraceScanner:
     """Reads trace events, a row of integers each."""
 
@@ -457,3 +427,117 @@ def find_trace_event(data: numpy.typing.NDArray[numpy.uint8], at: int, stop: int
 
 def parse_microseconds(text: numpy.typing.NDArray[numpy.uint8]) -> int:
     """Return a number of microseconds, as JSON has it, as nanoseconds."""
+
+class ChunkMap:
+    """A chunk's file in memory, for as long as anything refers to it."""
+
+    def __init__(self, fd: int, num_bytes: int) -> None:
+        """Map a file that is open for reading. OSError where the system refuses."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the file."""
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether it is the page cache, not memory that it was read into."""
+
+    def view(self) -> memoryview:
+        """Return its bytes, as long as it lives."""
+
+def let_go(maps: list[ChunkMap]) -> None:
+    """Let go of maps, which must not be used any more, in one go."""
+
+class WindowMemory:
+    """Memory that windows are read into, one after the other."""
+
+    def __init__(self) -> None: ...
+
+    def rest(self) -> None:
+        """
+        Say that a window needed none: after many in a row, the system gets it back.
+        """
+
+    def clear(self) -> None:
+        """Give the system back what is not in use."""
+
+    @property
+    def num_free(self) -> int:
+        """Memories that wait to be used again."""
+
+class ChunkReader:
+    """Reads files into memory by threads of its own."""
+
+    def __init__(self, files: Sequence[tuple[int, int]], memory: WindowMemory, waits: bool = True) -> None:
+        """
+        Begin to read files, given by descriptor and bytes. `waits`: for moments, where as much memory as is wanted
+        at one time is in use.
+        """
+
+    def finish(self) -> list[ChunkMap]:
+        """
+        Wait for the end, and return the files in memory. OSError: the disk failed, or a file is shorter than it was.
+        """
+
+class TableLayout:
+    """What the rows of one table are: the arrays that each chunk has of it."""
+
+    def __init__(self, record_bytes: int) -> None:
+        """Records are an array, if they have any bytes."""
+
+    def add_strips(self, value_bytes: Sequence[int]) -> None:
+        """
+        Add fields whose lists lie side by side: arrays of places and of strips.
+        """
+
+    def add_field(self, value_bytes: int, is_nested: bool) -> None:
+        """
+        Add a ragged field that lies alone: arrays of offsets, of inner offsets where it is nested, of values.
+        """
+
+class WindowChunks:
+    """The chunks of a window, and where the rows of its tables lie."""
+
+    def __init__(self, chunks: Sequence[ChunkMap], places: numpy.typing.NDArray[numpy.int64], tables: Sequence[TableLayout]) -> None:
+        """
+        Of K chunks: first byte and bytes of each array in its file, in the order of the tables. [K, A, 2].
+        ValueError where an array does not lie there, or has another number of rows than its table.
+        """
+
+    @property
+    def num_slots(self) -> int:
+        """K."""
+
+    @property
+    def num_mapped(self) -> int:
+        """How many of the chunks are mapped; the others were read."""
+
+    def is_in_memory(self) -> bool:
+        """
+        Return whether its pages lie in memory, as far as a look at a few of them tells.
+        """
+
+    def enter(self, most_bytes: int) -> bool:
+        """
+        Enter pages of chunks that nobody has entered, and return whether all are now.
+        """
+
+    def records(self, slot: int) -> memoryview:
+        """
+        Return the records of the samples of a chunk, as long as the window is open.
+        """
+
+    def close(self) -> None:
+        """
+        Let go of the chunks; whoever gathers from them has them still. Harmless when called again.
+        """
+
+def cached_bytes(fd: int, num_bytes: int) -> int:
+    """
+    Return how many bytes of a file lie in the page cache; all, where the system does not tell.
+    """
+
+def bring_in(fd: int, offset: int, num_bytes: int) -> None:
+    """
+    Read a part of a file into the page cache by huge pages, where the system has such; else do nothing.
+    """

@@ -8,15 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import stoker
-from stoker.loader.windows.region import CAN_MAP_SIDE_BY_SIDE, PAGE_BYTES, Region
-
-
-@pytest.mark.skipif(not CAN_MAP_SIDE_BY_SIDE, reason="files are read, not mapped")
-def test_what_lies_between_files_may_be_read_and_is_zero():
-    # Without this the test of the loader below, as every process with such data, is a segmentation fault.
-    region = Region(3 * PAGE_BYTES)
-    assert not region.bytes.any()
-    region.close()
+from stoker.host.huge import PAGE_BYTES
 
 
 @pytest.mark.parametrize("first", [0, 1])

@@ -11,8 +11,8 @@ import pytest
 
 import stoker.loader.windows.standing
 from stoker import Dataset, Loader
+from stoker._native import cached_bytes
 from stoker.loader.windows.page_cache_trial import PageCacheTrial
-from stoker.loader.windows.resident import cached_bytes
 
 SMAPS = Path("/proc/self/smaps_rollup")
 pytestmark = pytest.mark.skipif(not SMAPS.exists(), reason="the system does not tell")

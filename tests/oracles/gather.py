@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
 
-from stoker._native import Table
+from stoker._native import ChunkMap, TableLayout, WindowChunks
 from stoker.cache.tables import make_strips
 from stoker.fields.offsets import offsets_of
 from stoker.fields.spec import Entry, Ragged, Spec
@@ -37,10 +39,31 @@ def lists_of(entry: Entry, lengths: Any, rng: np.random.Generator) -> Ragged:
     return Ragged(content.view(entry.dtype).reshape(-1, *entry.shape), offsets)
 
 
-def laid_out(spec: Spec, chunks: Sequence[Chunk]) -> tuple[Table, list[tuple[Entry, ...]]]:
-    """Return chunks as a table of a window, as chunk files have them, and its groups of fields."""
+def in_memory(arrays: Sequence[Any]) -> tuple[ChunkMap, list[tuple[int, int]]]:
+    """Return arrays as a chunk's file, which ends with the last one, and where each lies: first byte, and bytes."""
+    places, end = [], 0
+    with TemporaryFile() as file:
+        for array in arrays:
+            end += -end % 64
+            os.pwrite(file.fileno(), array.tobytes(), end)
+            places.append((end, array.nbytes))
+            end += array.nbytes
+        if not end:
+            os.pwrite(file.fileno(), b"0", 0)
+        return ChunkMap(file.fileno(), max(end, 1)), places
+
+
+def window_of(chunks: Sequence[Sequence[Any]], layout: TableLayout) -> WindowChunks:
+    """Return a window of one table; of each chunk, its arrays."""
+    found = [in_memory(arrays) for arrays in chunks]
+    places = np.array([one for _, one in found], dtype=np.int64).reshape(len(found), -1, 2)
+    return WindowChunks([one for one, _ in found], places, [layout])
+
+
+def laid_out(spec: Spec, chunks: Sequence[Chunk]) -> tuple[WindowChunks, list[tuple[Entry, ...]]]:
+    """Return chunks as a window, as chunk files have them, and its groups of fields."""
     groups = [spec.strip] if spec.strip else [(entry,) for entry in spec]
-    parts, begins, end = [], [], 0
+    contents = []
     for chunk in chunks:
         arrays = [chunk.records] if chunk.records.shape[1] else []
         if (strips := make_strips(spec, chunk.lists)) is not None:
@@ -49,19 +72,14 @@ def laid_out(spec: Spec, chunks: Sequence[Chunk]) -> tuple[Table, list[tuple[Ent
             arrays += [strips.places, content]
         else:
             arrays += [array for lists in chunk.lists.values() for array in (lists.offsets, lists.values)]
-        begins.append([])
-        for array in arrays:
-            content = np.frombuffer(array.tobytes(), dtype=np.uint8)
-            begins[-1].append(end)
-            parts += [content, np.zeros(-len(content) % 64 + 64, dtype=np.uint8)]
-            end += sum(map(len, parts[-2:]))
-    table = Table(np.concatenate(parts), np.array(begins, dtype=np.int64), chunks[0].records.shape[1])
+        contents.append(arrays)
+    layout = TableLayout(chunks[0].records.shape[1])
     for group in groups:
         if group is spec.strip:
-            table.add_strips([entry.value_bytes for entry in group])
+            layout.add_strips([entry.value_bytes for entry in group])
         else:
-            table.add_field(group[0].value_bytes, is_nested=False)
-    return table, groups
+            layout.add_field(group[0].value_bytes, is_nested=False)
+    return window_of(contents, layout), groups
 
 
 def taken(chunks: Sequence[Chunk], slot: Any, row: Any) -> list[tuple[bytes, dict[str, bytes]]]:

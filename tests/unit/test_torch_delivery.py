@@ -250,7 +250,7 @@ def test_batches_that_leave_as_one_are_those_that_leave_one_by_one(tmp_path, col
     window = window_of(tmp_path, [30], first=0, columns=columns)
     rows = np.random.default_rng(3).integers(0, 30, sum(sizes))
     pool = buffers.BufferPool()
-    whole = assemble(window.spec, [Part.at(window, np.zeros_like(rows), rows)], pool)
+    whole = assemble(window.layout.spec, [Part.at(window, np.zeros_like(rows), rows)], pool)
     stream = LateStream()
     delivery = DeviceDelivery(stream)
     alone = [delivery.prepare(rows_made(batch), LEAVING) for batch in whole.cut(sizes)]
@@ -281,7 +281,7 @@ def test_a_stream_waits_once_for_batches_that_crossed_together(tmp_path):
     window = window_of(tmp_path, [30], first=0, columns=["id", "history"])
     rows = np.arange(12)
     pool = buffers.BufferPool()
-    whole = assemble(window.spec, [Part.at(window, np.zeros_like(rows), rows)], pool)
+    whole = assemble(window.layout.spec, [Part.at(window, np.zeros_like(rows), rows)], pool)
     stream = TwoStreams()
     delivery = DeviceDelivery(stream)
     batches = delivery.prepare_together(side_by_side(whole, [4, 4, 4], pool), LEAVING)

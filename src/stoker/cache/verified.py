@@ -26,8 +26,9 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from stoker._native import bring_in
 from stoker._native import find_changed as find_changed_files
-from stoker.host.huge import HUGE_BYTES, bring_in
+from stoker.host.huge import HUGE_BYTES
 
 FileVersion: TypeAlias = tuple[int, int, int]
 """Which file a chunk is: inode, time of writing in nanoseconds, size in bytes."""
@@ -205,6 +206,6 @@ class Readahead:
             if self._end and _LEAST_BYTES_S * (time.thread_time() - self._cpu_s) > _BLOCK_BYTES:
                 _costs_much.set()
                 return
-            bring_in(self._fd, begin=self._end, num_bytes=min(_BLOCK_BYTES, self._size_bytes - self._end))
+            bring_in(self._fd, self._end, min(_BLOCK_BYTES, self._size_bytes - self._end))
             self._end += _BLOCK_BYTES
             self._cpu_s = time.thread_time()

@@ -8,14 +8,11 @@ docs/decisions/0014.
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
-from stoker.host.maps import MADV_POPULATE_READ, libc, map_at
 
 PAGE_BYTES = mmap.PAGESIZE
 HUGE_BYTES = 2 << 20
@@ -44,24 +41,3 @@ def memory(num_bytes: int, *, is_inherited: bool = True) -> npt.NDArray[Any]:
     begin = -np.frombuffer(whole, dtype=np.uint8).ctypes.data % HUGE_BYTES
     # By way of a memoryview: a view of a slice of an array would refer to that array, not be one of its own.
     return np.frombuffer(memoryview(whole)[begin : begin + num_bytes], dtype=np.uint8)
-
-
-def bring_in(fd: int, *, begin: int, num_bytes: int) -> None:
-    """Read a part of a file into the page cache by huge pages, where the system has such; else nothing happens.
-
-    An error of the disk is none here: it shows when the part is read.
-
-    Args:
-        fd: Open for reading.
-        begin: A multiple of the page.
-        num_bytes: Up to the end of the file at most.
-    """
-    if ADVICE is None:
-        return
-    with contextlib.suppress(OSError):
-        address = map_at(None, num_bytes, mmap.PROT_READ, mmap.MAP_SHARED, fd, begin)
-        try:
-            if libc().madvise(address, num_bytes, ADVICE) == 0:
-                libc().madvise(address, num_bytes, MADV_POPULATE_READ)
-        finally:
-            libc().munmap(address, num_bytes)

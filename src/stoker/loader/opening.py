@@ -1,8 +1,8 @@
 """Opening windows of one data set: its chunks found, and brought to where they are gathered from.
 
-    an eighth of memory at most     each chunk mapped once            standing
-    in the page cache               mapped, nothing is copied         window
-    not there, and read before      read past the page cache          window, in memory that windows share
+    an eighth of memory at most     mapped once                       standing
+    in the page cache               mapped for a window, nothing is copied
+    not there, and read before      read past the page cache          into memory that windows share
     not there for the first time    read to compare its checksums, and so in the page cache
 
 Whoever opens a chunk the first time after the machine started reads all of it, and it stays in the page cache if it
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import logging
 import os
 import threading
@@ -24,24 +25,21 @@ from typing import TypeVar
 
 import numpy as np
 
+from stoker._native import ChunkMap, ChunkReader, WindowMemory, cached_bytes
 from stoker.cache.store import Chunk, Store
-from stoker.cache.verified import NO_VERSION
 from stoker.errors import CacheError, ChunkCorruptError
 from stoker.fields.spec import Spec
 from stoker.host.machine import available_bytes
 from stoker.loader.fill import Filling
 from stoker.loader.held import Held, HeldAhead
-from stoker.loader.windows.memory import Memories
 from stoker.loader.windows.page_cache_trial import PageCacheTrial
-from stoker.loader.windows.reading import DIRECT, pass_by_page_cache
-from stoker.loader.windows.resident import cached_bytes
-from stoker.loader.windows.standing import NoPlaceError, Standing
-from stoker.loader.windows.window import Index, Window
+from stoker.loader.windows.standing import Standing
+from stoker.loader.windows.window import Index, Window, WindowLayout
 
 # A chunk that was found corrupt, or was evicted between being built and being opened, is built again this often before
 # it counts as a fault of the disk.
 _TRIES = 5
-# Files that a window may hold open while its chunks come in; the usual limit of a process is 1,024.
+# Files of a window that are held open at a time; the usual limit of a process is 1,024.
 _MAX_HELD = 256
 # Where a window has many chunks, the thread that opens it waits so often for them, and opens as many as are there then.
 # Woken by each of them it would take turns with those that build: 35 kB each, 470 to 487 chunks/s, and 584 to 628 so.
@@ -49,14 +47,12 @@ _MOST_WAITS = 16
 # Missing from the page cache, less than this part of a window is brought back: the system may have let go of a page or
 # two of everybody's. Up to the other part only where all of the data set fits.
 _FEW, _SOME = 1 / 16, 1 / 4
+# The flag of a file that is read past the page cache; 0 where the system, as all but Linux, has no such.
+_DIRECT: int = getattr(os, "O_DIRECT", 0)
 
 T = TypeVar("T")
 
 _log = logging.getLogger("stoker")
-
-
-class _NotInMemoryError(Exception):
-    """A chunk that could be mapped once and for all is not in the page cache now."""
 
 
 class WindowOpener:
@@ -82,11 +78,11 @@ class WindowOpener:
         is_tight: bool,
     ) -> None:
         self._store = store
-        self._spec = spec
         self._num_samples: list[int] = num_samples.tolist()
         self._key = key
         self._fragments = fragments
-        self._memories = Memories()
+        self._layout = WindowLayout(spec)
+        self._memory = WindowMemory()
         self._trial = PageCacheTrial()
         self._ahead = HeldAhead(self._hold_now)
         self._lock = threading.Lock()
@@ -101,9 +97,8 @@ class WindowOpener:
             window: Chunks that lie in a window at most; None for all.
         """
         num_samples = np.array(self._num_samples, dtype=np.int64)
-        if not self._is_tight and Standing.suits(self._spec, num_samples, window=window):
-            with contextlib.suppress(OSError):  # no room for its addresses
-                self._standing = Standing(self._spec, num_samples, window=window)
+        if not self._is_tight and Standing.suits(self._layout.spec, num_samples, window=window):
+            self._standing = Standing(self._layout, num_samples, window=window)
 
     def not_standing(self, chunks: Index) -> Index:
         """Return which chunks are not mapped: the others need not be looked for before their window opens."""
@@ -120,36 +115,21 @@ class WindowOpener:
             filler: Has been or will be asked for them.
             following: Chunks that will be asked for next, if it is known.
         """
-        standing = self._standing
         # What is held was found while the window before it was read past the page cache: it is hardly there now.
-        if standing is not None and not self._ahead.holds_any(numbers):
-            try:
-                window = self._open_standing(standing, numbers, filler)
-                if not standing.is_large or window.is_in_memory:
-                    return window
-                window.close()
-                self._give_up(standing)  # somebody needs the memory
-            except NoPlaceError:  # it is not as small as its records let it seem, or nearly all of it was replaced
-                self._give_up(standing)
-            except _NotInMemoryError:
-                pass  # it may be another time
-            except OSError as error:
-                if error.errno != errno.ENOMEM:
-                    raise
-                self._give_up(standing)  # no more maps: those of a window alone may still be made
+        if (standing := self._standing) is not None and not self._ahead.holds_any(numbers):
+            window = self._open_standing(standing, numbers, filler)
+            if window is not None:
+                return window
         if self._is_tight:
             filler.request(numbers)
-        if len(numbers) > _MAX_HELD:
-            return self._open_in_turn(numbers, filler)
-        with self._all_held(numbers, filler) as held:
-            sizes = [one.header.size_bytes for one in held]
-            is_mapped = self._is_mapped(numbers, sizes, [one.missing_bytes for one in held])
-
-            def hold_following() -> None:
-                if not self._is_tight and len(following) <= _MAX_HELD:
-                    self._ahead.fill(following)
-
-            return self._filled(sizes, is_mapped, lambda window: _place(window, 0, held, hold_following))
+        maps, headers = [], []
+        for begin in range(0, len(numbers), _MAX_HELD):
+            some = numbers[begin : begin + _MAX_HELD]
+            with self._all_held(some, filler) as held:
+                may_hold = not self._is_tight and len(numbers) <= _MAX_HELD and len(following) <= _MAX_HELD
+                maps += self._in_memory(some, held, following if may_hold else (), is_first=begin == 0)
+                headers += [one.header for one in held]
+        return Window(self._layout, maps, self._layout.places(headers))
 
     def with_chunk(self, chunk: int, filler: Filling, use: Callable[[Chunk], T]) -> T:
         """Return what `use` makes of a chunk, once it is there and found sound; closed afterwards.
@@ -175,82 +155,86 @@ class WindowOpener:
 
     def close(self) -> None:
         """Give back maps and memory that no window uses. Harmless when called again."""
-        if self._standing is not None:
-            self._give_up(self._standing)
+        self._give_up()
         self._ahead.close()
-        self._memories.clear()
+        self._memory.clear()
 
-    def _give_up(self, standing: Standing) -> None:
+    def _give_up(self) -> bool:
+        """Map no chunk once and for all any more, and return False."""
         with self._lock:
-            was_mine, self._standing = self._standing is standing, None
-        if was_mine:
-            standing.leave()
+            standing, self._standing = self._standing, None
+        if standing is not None:
+            standing.close()
+        return False
 
-    def _open_standing(self, standing: Standing, numbers: Sequence[int], filler: Filling) -> Window:
+    def _open_standing(self, standing: Standing, numbers: Sequence[int], filler: Filling) -> Window | None:
+        """Return a window of chunks that are mapped once; None where one of them should not be, now or ever."""
         chunks = np.array(numbers, dtype=np.int64)
-        missing: list[int] = standing.find_changed(chunks).tolist()
+        changed: list[int] = standing.find_changed(chunks).tolist()
+        for n in self._as_they_come(changed, filler):
+            if not self.with_chunk(n, filler, partial(self._stays, standing, n)):
+                return None
+        window = standing.window(chunks)
+        if window is not None and standing.is_large and not window.is_in_memory():
+            window.close()
+            self._give_up()  # somebody needs the memory
+            return None
+        return window
 
-        def place(chunk: int, opened: Chunk) -> None:
-            if not opened.is_kept:
-                raise NoPlaceError  # it is to leave the disk when its window is closed
-            if standing.is_large and self._missing(opened) > _FEW * opened.version[2]:
-                raise _NotInMemoryError
-            name = self._store.name_of(self._key(chunk))
-            standing.place(chunk, opened.fd, opened.header, opened.version, name=name)
-
-        if missing:
-            standing.versions[missing] = NO_VERSION
-            for n in self._as_they_come(missing, filler):
-                self.with_chunk(n, filler, partial(place, n))
-        return standing.window(chunks)
-
-    def _open_in_turn(self, numbers: Sequence[int], filler: Filling) -> Window:
-        """Open a window of too many chunks to hold open: looked up twice, built again where one went in between."""
-        sizes, missing = [], []
-        for chunk in self._as_they_come(numbers, filler):
-            size, lacking = self.with_chunk(chunk, filler, lambda opened: (opened.version[2], self._missing(opened)))
-            sizes.append(size)
-            missing.append(lacking)
-        is_mapped = self._is_mapped(numbers, sizes, missing)
-
-        def place(window: Window) -> None:
-            for begin in range(0, len(numbers), _MAX_HELD):
-                with self._all_held(numbers[begin : begin + _MAX_HELD], filler) as held:
-                    for chunk, size, one in zip(numbers[begin:], sizes[begin:], held, strict=False):
-                        if one.header.size_bytes > size:
-                            raise CacheError(
-                                f"the chunk of {self._fragments[chunk]} was built anew while a window of it was "
-                                "opened, and is larger than before: its transform is not deterministic; give it a new "
-                                "version",
-                                path=self._store.path,
-                            )
-                    _place(window, begin, held)
-
-        return self._filled(sizes, is_mapped, place)
-
-    def _window(self, sizes: Sequence[int], *, is_mapped: bool | None) -> Window:
-        return Window(self._spec, size_bytes=sizes, is_mapped=is_mapped, memories=self._memories)
-
-    def _filled(
-        self,
-        sizes: Sequence[int],
-        is_mapped: bool | None,
-        place: Callable[[Window], None],
-    ) -> Window:
-        """Return a window with all its chunks in their places, in memory of its own where no more can be mapped."""
+    def _stays(self, standing: Standing, chunk: int, opened: Chunk) -> bool:
+        """Map a chunk once, if it should be, and return whether it is."""
+        if not opened.is_kept:  # it is to leave the disk when its window is closed
+            return self._give_up()
+        if standing.is_large and self._missing(opened) > _FEW * opened.version[2]:
+            return False  # it may be another time
         try:
-            return _with_all_placed(self._window(sizes, is_mapped=is_mapped), place)
+            # It may not be as small as its records let it seem, or nearly all of it was replaced.
+            name = self._store.name_of(self._key(chunk))
+            return standing.keep(chunk, opened, name=name) or self._give_up()
         except OSError as error:
-            if error.errno != errno.ENOMEM or is_mapped is False:
+            if error.errno != errno.ENOMEM:
+                raise
+            return self._give_up()  # no more maps: those of a window alone may still be made
+
+    def _in_memory(
+        self, chunks: Sequence[int], held: Sequence[Held], following: Sequence[int], *, is_first: bool
+    ) -> list[ChunkMap]:
+        """Return chunks in memory, those of `following` held open where there is time for it.
+
+        Args:
+            chunks: Their numbers.
+            held: The same, open.
+            following: Chunks that will be asked for next.
+            is_first: Whether they are the first of their window.
+        """
+        is_read = self._are_read(chunks, held)
+        found = [None if reads else self._mapped(one) for one, reads in zip(held, is_read, strict=True)]
+        maps = {slot: one for slot, one in enumerate(found) if one is not None}
+        if len(maps) < len(held):
+            slots = [slot for slot in range(len(held)) if slot not in maps]
+            files = [(held[slot].fd, held[slot].header.size_bytes) for slot in slots]
+            reader = ChunkReader(files, self._memory, is_first)
+            self._ahead.fill(following)
+            maps |= zip(slots, reader.finish(), strict=True)
+        else:
+            self._memory.rest()
+        return [maps[slot] for slot in range(len(held))]
+
+    def _mapped(self, held: Held) -> ChunkMap | None:
+        """Return a map of a chunk; None where the system maps no more files."""
+        try:
+            return ChunkMap(held.fd, held.header.size_bytes)
+        except OSError as error:
+            if error.errno != errno.ENOMEM:
                 raise
             if not self._has_warned:
                 self._has_warned = True
                 _log.warning(
-                    "the system maps no more files into this process (%s): windows are read into memory instead; "
+                    "the system maps no more files into this process (%s): chunks are read into memory instead; "
                     "a larger vm.max_map_count, larger chunks or fewer loaders at a time spare that",
-                    error,
+                    error.strerror,  # not the error, whose frames refer to maps
                 )
-        return _with_all_placed(self._window(sizes, is_mapped=False), place)
+            return None
 
     @contextlib.contextmanager
     def _all_held(self, numbers: Sequence[int], filler: Filling) -> Iterator[list[Held]]:
@@ -282,8 +266,9 @@ class WindowOpener:
 
     def _hold(self, opened: Chunk) -> Held:
         missing_bytes = self._missing(opened)
-        if missing_bytes:  # it is read so, if its window is not mapped after all
-            pass_by_page_cache(opened.fd)
+        if missing_bytes and _DIRECT:  # a map of it is as it would be
+            with contextlib.suppress(OSError):
+                fcntl.fcntl(opened.fd, fcntl.F_SETFL, _DIRECT)
         return Held(opened.detach(), opened.header, missing_bytes)
 
     def _missing(self, opened: Chunk) -> int:
@@ -298,32 +283,16 @@ class WindowOpener:
         available = available_bytes()
         return available is None or mean_bytes * len(self._num_samples) <= available
 
-    def _is_mapped(self, numbers: Sequence[int], sizes: Sequence[int], missing: Sequence[int]) -> bool | None:
-        """Return whether to map a window: None is as the platform can, False is to read it past the page cache."""
-        total = sum(sizes)
-        share = sum(missing) / max(1, total)
-        gone = [chunk for chunk, lacking, size in zip(numbers, missing, sizes, strict=True) if lacking > _FEW * size]
-        self._trial.see(numbers, gone)
-        if share < _FEW or not DIRECT:
-            self._memories.rest()
-            return None
-        if (share < _SOME or self._trial.is_due(gone)) and self._fits(total // len(sizes)):
+    def _are_read(self, chunks: Sequence[int], held: Sequence[Held]) -> list[bool]:
+        """Return which chunks to read past the page cache, rather than to map them."""
+        sizes = [one.header.size_bytes for one in held]
+        share = sum(one.missing_bytes for one in held) / max(1, sum(sizes))
+        gone = [n for n, one, size in zip(chunks, held, sizes, strict=True) if one.missing_bytes > _FEW * size]
+        self._trial.see(chunks, gone)
+        if share < _FEW or not _DIRECT:
+            return [False] * len(held)
+        if (share < _SOME or self._trial.is_due(gone)) and self._fits(sum(sizes) // len(sizes)):
             if share >= _SOME:
                 self._trial.bring_back(gone)
-            return None
-        return False
-
-
-def _with_all_placed(window: Window, place: Callable[[Window], None]) -> Window:
-    """Return the window with all its chunks in their places; closed where that fails."""
-    try:
-        place(window)
-    except BaseException:
-        window.close()
-        raise
-    return window
-
-
-def _place(window: Window, first: int, held: Sequence[Held], meanwhile: Callable[[], None] = lambda: None) -> None:
-    """Put chunks in their slots, from `first` on; `meanwhile` is called while a disk reads them, if it does."""
-    window.place({slot: (one.fd, one.header) for slot, one in enumerate(held, first)}, meanwhile)
+            return [False] * len(held)
+        return [one.missing_bytes > 0 for one in held]

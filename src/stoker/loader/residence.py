@@ -60,7 +60,8 @@ def offer_window(resident: Resident, window: Window, chunks: Int64, num_samples:
     """
     for slot in np.flatnonzero((resident.first_row[chunks] < 0) & (num_samples[chunks] > 0)).tolist():
         chunk = int(chunks[slot])
-        resident.offer(chunk, window.tables[0].records(slot, int(num_samples[chunk])))
+        records = np.frombuffer(window.records(slot), dtype=np.uint8)
+        resident.offer(chunk, records.reshape(int(num_samples[chunk]), -1))
 
 
 def assemble_resident(spec: Spec, parts: Sequence[UnitPart], first_row: Int64, pool: BufferPool) -> Assembled:

@@ -193,7 +193,7 @@ class Run:
             with self._stages.span("open", subject=asking(number)):
                 following = order.window_chunks(number + 1) if number + 1 < order.num_windows else ()
                 window = self._opened.open_window(which, order.window_chunks(number), self._filler, following)
-                if not window.is_in_memory:
+                if not window.is_in_memory():
                     # One read through all of it, before random rows are asked for: a disk is many times as fast so.
                     window.settle(goes_on=lambda: not self._is_closed)
                 if (resident := self._settings.delivery.resident) is not None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from stoker._native import ChunkMap, ChunkReader, WindowMemory
 from stoker.cache.folder import Files
 from stoker.cache.format import ChunkHeader, array_names, check_arrays, opened, read_header, strip_names, table_names
 from stoker.cache.tables import STRIP_UNIT_BYTES, take_rows
 from stoker.cache.write import prepare_chunk
 from stoker.fields.offsets import offsets_of, ranges
 from stoker.fields.spec import Array, Arrays, Ragged, Spec, run_name
+from stoker.loader.windows.window import Window, WindowLayout
 
 
 def write_chunk(target: Path | str | int, arrays, spec: Spec, **options) -> int:
@@ -24,6 +26,17 @@ def write_chunk(target: Path | str | int, arrays, spec: Spec, **options) -> int:
         with Path(target).open("xb") as file:
             prepared.write(file.fileno(), Files())
     return prepared.size_bytes
+
+
+def window_of_files(paths: Sequence[Path], spec: Spec, *, is_mapped: bool = True) -> Window:
+    """Return a window of some chunk files, mapped or read."""
+    layout, maps, headers = WindowLayout(spec), [], []
+    for path in paths:
+        with opened(path) as fd:
+            headers.append(read_header(fd))
+            file = (fd, headers[-1].size_bytes)
+            maps += [ChunkMap(*file)] if is_mapped else ChunkReader([file], WindowMemory(), False).finish()
+    return Window(layout, maps, layout.places(headers))
 
 
 def read_arrays(path: Path | str) -> Arrays:

@@ -20,7 +20,7 @@ BLOCK = 8 << 20
 def brought(monkeypatch):
     """The parts that were brought in; the processor's clock stands still unless told."""
     parts = []
-    monkeypatch.setattr(verified, "bring_in", lambda fd, *, begin, num_bytes: parts.append((fd, begin, num_bytes)))
+    monkeypatch.setattr(verified, "bring_in", lambda *part: parts.append(part))
     monkeypatch.setattr(verified, "_costs_much", threading.Event())
     monkeypatch.setattr(verified.time, "thread_time", lambda: 0.0)
     return parts
@@ -30,7 +30,7 @@ def brought(monkeypatch):
 def test_what_is_reached_has_been_brought_in_once(size, ends):
     with pytest.MonkeyPatch.context() as patched:
         parts = []
-        patched.setattr(verified, "bring_in", lambda _fd, *, begin, num_bytes: parts.append((begin, begin + num_bytes)))
+        patched.setattr(verified, "bring_in", lambda _fd, begin, num: parts.append((begin, begin + num)))
         patched.setattr(verified, "_costs_much", threading.Event())
         patched.setattr(verified.time, "thread_time", lambda: 0.0)
         one = Readahead(7, size)

@@ -1,5 +1,6 @@
 """How windows get into memory: mapped once, mapped anew, or read past the page cache; the batches are the same."""
 
+import ctypes
 import errno
 import os
 import threading
@@ -9,17 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import stoker.loader.opening
-import stoker.loader.windows.region
 import stoker.loader.windows.standing
 from stoker import Dataset, Loader
+from stoker._native import ChunkMap, ChunkReader, WindowChunks, WindowMemory, cached_bytes
+from stoker.host.huge import PAGE_BYTES
 from stoker.loader.held import HeldAhead
-from stoker.loader.windows.memory import Memories
-from stoker.loader.windows.reading import FilePart
-from stoker.loader.windows.region import PAGE_BYTES, Region
-from stoker.loader.windows.resident import cached_bytes
-from stoker.loader.windows.standing import Standing, StandingWindow
 
 NUM_ROWS = 6_000
 OPTIONS = {"batch_size": 64, "shuffle": True, "seed": 3, "window": 3, "num_threads": 2}
@@ -45,13 +44,13 @@ def nothing_is_tried(monkeypatch):
 
 @pytest.fixture
 def windows(monkeypatch):
-    """Every window that was opened: whether it was mapped, and how many chunks it has."""
+    """Of every window that was opened: how many of its chunks were mapped, and how many were read."""
     opened = []
     whole = stoker.loader.opening.WindowOpener.open
 
     def noted(self, numbers, filler, **options):
         window = whole(self, numbers, filler, **options)
-        opened.append(window)
+        opened.append((window.num_mapped, window.num_slots - window.num_mapped))
         return window
 
     monkeypatch.setattr(stoker.loader.opening.WindowOpener, "open", noted)
@@ -95,6 +94,14 @@ def chunk_maps():
     return [(words[0], words[-1]) for words in lines if "/chunks/" in words[-1]]
 
 
+def all_mapped(windows):
+    return bool(windows) and not any(num_read for _, num_read in windows)
+
+
+def all_read(windows):
+    return bool(windows) and not any(num_mapped for num_mapped, _ in windows)
+
+
 def content(batches):
     return [
         (batch["id"].tobytes(), batch["list"].offsets.tobytes(), batch["list"].values.tobytes()) for batch in batches
@@ -106,19 +113,18 @@ def test_a_window_that_left_the_page_cache_is_read_past_it_and_gives_the_same_ba
 ):
     with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
         expected = [content(loader) for _ in range(2)]
-        assert all(window.is_mapped for window in windows)
+        assert all_mapped(windows)
     for number, epoch in enumerate(expected):
         with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
             drop(tmp_path / "cache")
             windows.clear()
             loader.set_epoch(number)
             assert content(loader) == epoch
-            assert windows
-            assert not any(window.is_mapped for window in windows)
+            assert all_read(windows)
             assert in_memory(tmp_path / "cache") == 0
 
 
-def test_what_is_left_in_the_page_cache_is_copied_from_there(
+def test_what_is_left_in_the_page_cache_is_mapped_and_the_rest_read_past_it(
     dataset, tmp_path, nothing_stands, nothing_is_tried, windows
 ):
     options = OPTIONS | {"window": "all"}
@@ -131,8 +137,8 @@ def test_what_is_left_in_the_page_cache_is_copied_from_there(
         loader.set_epoch(0)
         windows.clear()
         assert content(loader) == expected
-        assert not any(window.is_mapped for window in windows)
-        assert in_memory(tmp_path / "cache") <= sum(path.stat().st_size + PAGE_BYTES for path in kept)
+        assert windows[0] == (2, len(chunk_files(tmp_path / "cache")) - 2)
+        assert in_memory(tmp_path / "cache") == sum(path.stat().st_size for path in kept)
 
 
 def test_windows_of_more_chunks_than_may_be_open_are_the_same_in_every_way(
@@ -148,7 +154,7 @@ def test_windows_of_more_chunks_than_may_be_open_are_the_same_in_every_way(
         loader.set_epoch(0)
         windows.clear()
         assert content(loader) == expected
-        assert not any(window.is_mapped for window in windows)
+        assert all_read(windows)
 
 
 def test_chunks_that_are_held_ahead_may_go_before_their_turn(
@@ -170,7 +176,7 @@ def test_chunks_that_are_held_ahead_may_go_before_their_turn(
     with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
         drop(tmp_path / "cache")
         assert content(loader) == expected
-        assert not any(window.is_mapped for window in windows[-3:])
+        assert all_read(windows[-3:])
     assert len(held) == len(set(held)) == num_chunks - OPTIONS["window"]
 
 
@@ -186,12 +192,12 @@ def test_the_page_cache_is_tried_again_after_a_while(dataset, tmp_path, nothing_
             windows.clear()
             for _ in loader:
                 pass
-            ways.append(windows[0].is_mapped)
+            ways.append(all_mapped(windows[:1]))
         nothing_begun(loader)
         windows.clear()
         for _ in loader:
             pass
-        assert not windows[0].is_mapped  # the ninth time left nothing there
+        assert all_read(windows[:1])  # the ninth time left nothing there
     assert ways == [number in (1, 2, 4, 8) for number in range(1, 10)]
 
 
@@ -211,7 +217,7 @@ def test_the_page_cache_is_tried_with_one_window_and_all_come_back_where_it_stay
             assert content(loader) == epoch
             nothing_begun(loader)
             num_there.append(in_memory(tmp_path / "cache"))
-        assert all(window.is_mapped for window in windows)
+        assert all_mapped(windows)
     num_bytes = sum(path.stat().st_size for path in chunk_files(tmp_path / "cache"))
     assert 0 < num_there[0] < num_there[-1] == num_bytes
 
@@ -229,7 +235,7 @@ def test_a_data_set_that_does_not_fit_never_goes_back_to_the_page_cache(
             drop(tmp_path / "cache")
             for _ in loader:
                 pass
-        assert not any(window.is_mapped for window in windows)
+        assert all_read(windows)
 
 
 @pytest.mark.parametrize(("max_bytes", "parts"), [(512 << 20, 6), (0, 2), (0, 1)], ids=["small", "two windows", "one"])
@@ -286,52 +292,53 @@ def test_a_large_data_set_that_is_not_in_the_page_cache_is_read_past_it_until_it
     options = OPTIONS | {"num_threads": 1}
     with Loader(dataset, cache=tmp_path / "cache", **options) as loader:
         expected = content(loader)
-        assert all(isinstance(window, StandingWindow) for window in windows)
+        assert all_mapped(windows)
     with Loader(dataset, cache=tmp_path / "cache", **options) as loader:
         drop(tmp_path / "cache")
         windows.clear()
         assert content(loader) == expected
-        assert not any(window.is_mapped for window in windows)
+        assert all_read(windows)
         for path in chunk_files(tmp_path / "cache"):
             path.read_bytes()
         windows.clear()
         loader.set_epoch(0)
         assert content(loader) == expected
-        assert all(isinstance(window, StandingWindow) for window in windows)
+        assert all_mapped(windows)
 
 
-def test_a_large_data_set_that_was_pushed_out_of_memory_is_mapped_no_more(
-    dataset, tmp_path, all_is_large, windows, monkeypatch
-):
+def push_out():
+    """Have the system let go of the pages of all maps of chunks; skips where it does not."""
+    libc = ctypes.CDLL(None)
+    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    for borders, _ in chunk_maps():
+        begin, end = (int(border, 16) for border in borders.split("-"))
+        libc.madvise(begin, end - begin, 21)  # MADV_PAGEOUT
+
+
+def test_a_large_data_set_that_was_pushed_out_of_memory_is_mapped_no_more(dataset, tmp_path, all_is_large, windows):
     with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
         expected = content(loader)
-        monkeypatch.setattr(StandingWindow, "is_in_memory", False)
+        assert len(chunk_maps()) == len(chunk_files(tmp_path / "cache"))
+        nothing_begun(loader)
+        push_out()
+        if in_memory(tmp_path / "cache"):
+            pytest.skip("the system keeps pages of maps")
         windows.clear()
         loader.set_epoch(0)
         assert content(loader) == expected
-        assert windows
-        assert not any(isinstance(window, StandingWindow) for window in windows)
+        nothing_begun(loader)
+        assert all_read(windows[:1])
+        assert len(chunk_maps()) < len(chunk_files(tmp_path / "cache"))
 
 
-def test_pages_whose_entering_was_ended_early_are_entered_later(dataset, tmp_path):
-    with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
-        content(loader)
-        opener = loader._opened.datasets[0]._opener
-        chunks = np.arange(len(chunk_files(tmp_path / "cache")))
-        standing = Standing(loader.spec, loader._opened.num_samples, window=None)
-        for number in chunks.tolist():
-            opener.with_chunk(
-                number, None, lambda one, n=number: standing.place(n, one.fd, one.header, one.version, name=b"it")
-            )
-        window = standing.window(chunks)
-        window.settle(goes_on=lambda: False)
-        fresh = standing.take_fresh(chunks)
-        assert fresh.tolist() == chunks.tolist()
-        standing.give_back_fresh(fresh)
-        window.settle()
-        assert standing.take_fresh(chunks).size == 0
-        window.close()
-        standing.leave()
+def test_pages_are_entered_once_and_go_on_where_it_was_ended_early(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(bytes(10 * PAGE_BYTES))
+    with path.open("rb") as file:
+        maps = [ChunkMap(file.fileno(), 10 * PAGE_BYTES) for _ in range(2)]
+    window = WindowChunks(maps, np.zeros((2, 0, 2), dtype=np.int64), [])
+    assert [window.enter(4 * PAGE_BYTES) for _ in range(6)] == [False] * 4 + [True] * 2
+    assert window.is_in_memory()
 
 
 @pytest.mark.parametrize("stands", [True, False])
@@ -364,65 +371,116 @@ def test_a_data_set_that_turns_out_too_large_to_stand_is_opened_window_by_window
         assert [content(loader) for _ in range(2)] == expected
 
 
-def test_memory_is_used_by_one_window_after_the_other_and_never_by_two():
-    memories = Memories()
-    first, second = memories.take(PAGE_BYTES), memories.take(PAGE_BYTES)
-    assert not np.shares_memory(first, second)
-    memories.give(first)
-    third = memories.take(PAGE_BYTES)
-    assert np.shares_memory(first, third)
-    memories.give(second)
-    memories.give(third)
-    assert memories.num_free == 2
-    memories.clear()
-    assert memories.num_free == 0
+@pytest.fixture
+def read_one(tmp_path):
+    """Reads a file as one window's only chunk, and tells where it lies."""
+    (tmp_path / "file").write_bytes(b"1")
+
+    def read(memory):
+        with (tmp_path / "file").open("rb") as file:
+            (one,) = ChunkReader([(file.fileno(), 1)], memory, True).finish()
+        return one, np.frombuffer(one.view(), dtype=np.uint8).ctypes.data
+
+    return read
 
 
-def test_who_needs_more_memory_than_is_wanted_gets_it():
-    memories = Memories()
-    taken = [memories.take(PAGE_BYTES) for _ in range(4)]
-    assert sum(np.shares_memory(a, b) for a in taken for b in taken) == 4
-    for memory in taken:
-        memories.give(memory)
-    assert memories.num_free == 4
+def test_memory_is_used_by_one_window_after_the_other_and_never_by_two(read_one):
+    memory = WindowMemory()
+    first, its_place = read_one(memory)
+    second, other_place = read_one(memory)
+    assert other_place != its_place
+    del first
+    third, place = read_one(memory)
+    assert place == its_place
+    del second, third
+    assert memory.num_free == 2
+    memory.clear()
+    assert memory.num_free == 0
 
 
-def test_memory_that_no_window_needs_any_more_goes_back():
-    memories = Memories()
-    memories.give(memories.take(PAGE_BYTES))
+def test_who_needs_more_memory_than_is_wanted_gets_it(read_one):
+    memory = WindowMemory()
+    taken = [read_one(memory) for _ in range(4)]
+    assert len({place for _, place in taken}) == 4
+    taken.clear()
+    assert memory.num_free == 4
+
+
+def test_memory_that_no_window_needs_any_more_goes_back(read_one):
+    memory = WindowMemory()
+    read_one(memory)
+    assert memory.num_free == 1
     for _ in range(100):
-        memories.rest()
-    assert memories.num_free == 0
+        memory.rest()
+    assert memory.num_free == 0
 
 
-def test_what_is_read_past_the_page_cache_lies_where_what_is_mapped_lies(tmp_path):
-    path = tmp_path / "file"
-    path.write_bytes(np.random.default_rng(0).bytes(10 * PAGE_BYTES + 100))
-    regions = [Region(12 * PAGE_BYTES), Region(12 * PAGE_BYTES, is_mapped=False)]
-    for region, flags in zip(regions, (0, getattr(os, "O_DIRECT", 0)), strict=True):
+@given(sizes=st.lists(st.integers(1, 3 << 20), min_size=1, max_size=5), is_direct=st.booleans())
+@settings(max_examples=30, deadline=None)
+def test_what_is_read_is_what_is_mapped(tmp_path_factory, sizes, is_direct):
+    folder, files = tmp_path_factory.mktemp("files"), []
+    for i, size in enumerate(sizes):
+        (folder / str(i)).write_bytes(np.random.default_rng(i).bytes(size))
         try:
-            fd = os.open(path, os.O_RDONLY | flags)
+            fd = os.open(folder / str(i), os.O_RDONLY | (getattr(os, "O_DIRECT", 0) if is_direct else 0))
         except OSError:
             pytest.skip("the file system cannot do without the page cache")
-        region.place([FilePart(fd, 2 * PAGE_BYTES, 8 * PAGE_BYTES + 100, at=PAGE_BYTES)])
+        files.append((fd, size))
+    read = ChunkReader(files, WindowMemory(), False).finish()
+    mapped = [ChunkMap(*file) for file in files]
+    for i, (fd, _) in enumerate(files):
         os.close(fd)
-    mapped, read = (region.bytes[PAGE_BYTES : 9 * PAGE_BYTES + 100].tobytes() for region in regions)
-    assert mapped == read == path.read_bytes()[2 * PAGE_BYTES :]
-    for region in regions:
-        region.close()
+        (folder / str(i)).unlink()
+    for i, (one, other) in enumerate(zip(read, mapped, strict=True)):
+        assert not one.is_mapped
+        assert other.is_mapped
+        assert one.view() == other.view() == np.random.default_rng(i).bytes(sizes[i])
 
 
-def test_what_a_file_has_in_the_page_cache_is_told_in_both_ways(tmp_path):
-    from stoker.loader.windows import resident
+def test_a_file_that_became_shorter_and_one_that_cannot_be_read_are_errors(tmp_path):
+    (tmp_path / "file").write_bytes(bytes(PAGE_BYTES))
+    with (tmp_path / "file").open("rb") as file:
+        with pytest.raises(OSError, match=r"the file ends \d+ bytes too early"):
+            ChunkReader([(file.fileno(), PAGE_BYTES + 700_000)], WindowMemory(), False).finish()
+        fd = file.fileno()
+    for size in (PAGE_BYTES, 3 << 20):
+        with pytest.raises(OSError, match="Bad file descriptor") as raised:
+            ChunkReader([(fd, size)], WindowMemory(), False).finish()
+        assert raised.value.errno == errno.EBADF
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            ChunkMap(fd, size)
 
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="there is no way to ask whether memory can be read")
+@pytest.mark.parametrize("is_mapped", [True, False])
+@pytest.mark.parametrize("size", [PAGE_BYTES, PAGE_BYTES - 64, PAGE_BYTES - 63, 1, 2 << 20, (2 << 20) + 1, 4 << 20])
+def test_behind_a_chunk_there_is_a_line_that_can_be_read(tmp_path, size, is_mapped):
+    """Lists are copied by whole lines: behind a list that ends with the file."""
+    (tmp_path / "file").write_bytes(b"1" * size)
+    with (tmp_path / "file").open("rb") as file, Path("/proc/self/mem").open("rb", buffering=0) as memory:
+        files = [(file.fileno(), size)] * 3
+        maps = [ChunkMap(*one) for one in files] if is_mapped else ChunkReader(files, WindowMemory(), False).finish()
+        for one in maps:
+            place = np.frombuffer(one.view(), dtype=np.uint8).ctypes.data
+            memory.seek(place)
+            assert memory.read(size + 64)[:size] == b"1" * size
+            assert not is_mapped or size < 2 << 20 or place % (2 << 20) == 0
+
+
+def test_what_a_file_has_in_the_page_cache_is_told(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"1" * (10 * PAGE_BYTES))
     fd = os.open(path, os.O_RDWR)
     os.fsync(fd)
     size = 10 * PAGE_BYTES
-    assert cached_bytes(fd, size) == resident._mapped_bytes(fd, size) == size
+    assert cached_bytes(fd, size) == size
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    assert cached_bytes(fd, size) == resident._mapped_bytes(fd, size)
+    left = cached_bytes(fd, size)
+    if left == size:
+        pytest.skip("the file system keeps its files in memory")
+    assert left == 0
+    os.pread(fd, 1, 9 * PAGE_BYTES)
+    assert 0 < cached_bytes(fd, size) < size
     os.close(fd)
 
 
@@ -436,15 +494,15 @@ def test_a_process_that_may_have_no_more_maps_reads_what_it_cannot_map(
         monkeypatch.setattr(stoker.loader.windows.standing, "MAX_CHUNKS", 0)
     left, lock = [num_left], threading.Lock()
 
-    def map_at(address, num_bytes, protection, flags, fd, offset):
+    def map_file(fd, num_bytes):
         with lock:
-            left[0] -= fd >= 0
-            if fd >= 0 and left[0] < 0:
+            left[0] -= 1
+            if left[0] < 0:
                 raise OSError(errno.ENOMEM, "mmap: Cannot allocate memory")
-        return whole(address, num_bytes, protection, flags, fd, offset)
+        return ChunkMap(fd, num_bytes)
 
-    whole = stoker.loader.windows.region.map_at
-    monkeypatch.setattr(stoker.loader.windows.region, "map_at", map_at)
+    monkeypatch.setattr(stoker.loader.windows.standing, "ChunkMap", map_file)
+    monkeypatch.setattr(stoker.loader.opening, "ChunkMap", map_file)
     with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
         assert [batch["id"].tolist() for batch in loader] == expected
     assert left[0] < 0
@@ -452,13 +510,10 @@ def test_a_process_that_may_have_no_more_maps_reads_what_it_cannot_map(
 
 
 def test_another_error_of_a_map_is_not_taken_for_that(dataset, tmp_path, monkeypatch):
-    def map_at(address, num_bytes, protection, flags, fd, offset):
-        if fd >= 0:
-            raise OSError(errno.EACCES, "mmap: Permission denied")
-        return whole(address, num_bytes, protection, flags, fd, offset)
+    def map_file(fd, num_bytes):
+        raise OSError(errno.EACCES, "mmap: Permission denied")
 
-    whole = stoker.loader.windows.region.map_at
-    monkeypatch.setattr(stoker.loader.windows.region, "map_at", map_at)
+    monkeypatch.setattr(stoker.loader.windows.standing, "ChunkMap", map_file)
     with (
         Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader,
         pytest.raises(PermissionError, match="Permission denied"),

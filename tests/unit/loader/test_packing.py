@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.oracles.gather import window_of
 
-from stoker._native import fill_places, pack_values
+from stoker._native import Rows, TableLayout, fill_places, pack_values
+from stoker.dataset.units.asked import Pack
 from stoker.dataset.units.count import pack_lengths
-from stoker.dataset.units.kinds import Pack
 from stoker.loader.gather.buffers import plain_buffer
 from stoker.loader.units.expand import Packed
 
@@ -18,9 +19,9 @@ chunk_lengths = st.lists(st.lists(st.integers(0, 30), max_size=12), min_size=1, 
 
 @given(chunks=chunk_lengths, length=st.integers(1, 12), split=st.booleans(), num_ends=st.integers(0, 1))
 def test_every_token_stands_at_one_place_and_ids_and_positions_say_which(chunks, length, split, num_ends):
-    unit = Pack("t", length=length, split=split, end=9 if num_ends else None)
+    asked = Pack("t", length=length, split=split, end=9 if num_ends else None)
     counts = np.array([n for chunk in chunks for n in chunk], dtype=np.int64)
-    index = pack_lengths(unit, counts, np.array([len(chunk) for chunk in chunks], dtype=np.int64))
+    index = pack_lengths(asked, counts, np.array([len(chunk) for chunk in chunks], dtype=np.int64))
     packed = Packed(index, length, split)
     seen = []
     for c, num in enumerate(packed.num_units.tolist()):
@@ -47,6 +48,15 @@ def test_every_token_stands_at_one_place_and_ids_and_positions_say_which(chunks,
         assert packed.num_units.tolist() == [-(-sum(n + num_ends for n in chunk) // length) for chunk in chunks]
 
 
+def lists_of(values, offsets, rows):
+    """Return where some rows of a chunk with one ragged field lie. Shape of the values [V, value_bytes]."""
+    layout = TableLayout(0)
+    layout.add_field(values.dtype.itemsize * values.shape[1], is_nested=False)
+    window = window_of([[offsets, values]], layout)
+    found = Rows([(window, 0, np.zeros_like(rows), rows)])
+    return found.find(0, np.empty((1, len(rows) + 1), dtype=np.int64))
+
+
 @given(
     rows=st.lists(st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=4), max_size=5),
     value_bytes=st.sampled_from([0, 1, 2, 3, 4, 8, 12, 70]),
@@ -54,21 +64,21 @@ def test_every_token_stands_at_one_place_and_ids_and_positions_say_which(chunks,
 )
 def test_values_come_first_then_each_segments_end_then_padding(rows, value_bytes, room):
     rng = np.random.default_rng(0)
-    memory = rng.integers(0, 256, 2000, dtype=np.uint8)
-    num_values = [num for row in rows for num, _ in row]
-    num = [num + is_ended for row in rows for num, is_ended in row]
-    sources = rng.integers(0, 2000 - 5 * value_bytes, len(num))
+    num_values = np.array([num for row in rows for num, _ in row], dtype=np.int64)
+    num = np.array([num + is_ended for row in rows for num, is_ended in row], dtype=np.int64)
+    values = rng.integers(0, 256, (300, value_bytes), dtype=np.uint8)
+    documents, first = rng.integers(0, 10, len(num)), rng.integers(0, 25, len(num))
     end, pad = np.full((2, value_bytes), [[7], [9]], np.uint8)
     length = 6 * 4 + room
     out = np.zeros(len(rows) * length * value_bytes, np.uint8)
     offsets = np.cumsum([0, *map(len, rows)])
-    places = (memory, sources, np.array(num_values, np.int64))
-    pack_values(np.array(num, np.int64), offsets, length, *places, end, pad, out)
-    values = iter(zip(sources.tolist(), num_values, num, strict=True))
+    lists = lists_of(values, np.arange(11) * 30, documents)
+    pack_values(num, offsets, length, lists, 0, first, num_values, end, pad, out)
+    segments = iter(zip((30 * documents + first).tolist(), num_values.tolist(), num.tolist(), strict=True))
     for row, found in zip(rows, out.reshape(len(rows), length * value_bytes), strict=True):
         expected = b""
-        for source, n, tokens in [next(values) for _ in row]:
-            expected += memory[source : source + n * value_bytes].tobytes() + end.tobytes() * (tokens - n)
+        for begin, n, tokens in [next(segments) for _ in row]:
+            expected += values[begin : begin + n].tobytes() + end.tobytes() * (tokens - n)
         assert found.tobytes() == expected.ljust(length * value_bytes, b"\x09")
 
 
@@ -85,16 +95,17 @@ def test_large_batches_which_go_past_the_caches_have_every_token_at_its_place(le
     ids, positions, copied = (plain_buffer(num * length * 4).view(np.int32).reshape(num, length) for _ in range(3))
     fill_places(segments.num, segments.offsets, ids, positions)
     tokens = np.arange(counts.sum(), dtype=np.int32)
-    sources = 4 * (np.concatenate([[0], np.cumsum(counts)])[segments.row] + segments.first)
-    places = (tokens.view(np.uint8), sources, segments.num)
+    begins = np.concatenate([[0], np.cumsum(counts)])
+    lists = lists_of(tokens.reshape(-1, 1), begins, segments.row)
     pad = np.full(4, 255, np.uint8)
-    pack_values(segments.num, segments.offsets, length, *places, pad, pad, copied.reshape(-1).view(np.uint8))
+    values = (lists, 0, segments.first, segments.num)
+    pack_values(segments.num, segments.offsets, length, *values, pad, pad, copied.reshape(-1).view(np.uint8))
     for row in range(num):
         of_row = slice(segments.offsets[row], segments.offsets[row + 1])
-        begins, nums = sources[of_row] // 4, segments.num[of_row]
+        firsts, nums = (begins[segments.row] + segments.first)[of_row], segments.num[of_row]
         padding = np.zeros(length - nums.sum(), np.int32)
         expected = np.concatenate([np.arange(n) for n in nums] + [padding])
         assert np.array_equal(positions[row], expected)
         assert np.array_equal(ids[row], np.concatenate([np.repeat(np.arange(len(nums)) + 1, nums), padding]))
-        values = [np.arange(begin, begin + n) for begin, n in zip(begins, nums, strict=True)]
-        assert np.array_equal(copied[row], np.concatenate([*values, padding - 1]))
+        expected = [np.arange(first, first + n) for first, n in zip(firsts, nums, strict=True)]
+        assert np.array_equal(copied[row], np.concatenate([*expected, padding - 1]))

@@ -15,7 +15,7 @@ from stoker._native import distinct as find_distinct
 from stoker.fields.offsets import offsets_of
 from stoker.fields.spec import Array, Arrays, Deduplicated, Entry, Ragged, Spec, run_name
 from stoker.loader.gather.buffers import BufferPool
-from stoker.loader.windows.window import Window, WindowTable
+from stoker.loader.windows.window import Window
 from stoker.sampling.epoch import Located
 
 Index = npt.NDArray[np.int64]
@@ -50,22 +50,19 @@ class Part(NamedTuple):
     """Samples of a batch that lie in one window.
 
     Attributes:
-        window: Where they lie; of what they share, the table of the window.
+        window: Where they lie.
         where: Their places in it, which need not have been found: b of them.
+        table: Of the window: 0 has the samples themselves, the others what they share.
     """
 
-    window: Window | WindowTable
+    window: Window
     where: FoundSamples | Located
+    table: int = 0
 
     @classmethod
-    def at(cls, window: Window | WindowTable, slot: Index, row: Index) -> Part:
+    def at(cls, window: Window, slot: Index, row: Index, table: int = 0) -> Part:
         """Return samples at places that have been found; see `slot` and `row`."""
-        return cls(window, FoundSamples(slot, row))
-
-    @property
-    def table(self) -> WindowTable:
-        """Rows of the window: those of the samples themselves, unless it is a table."""
-        return self.window.tables[0] if isinstance(self.window, Window) else self.window
+        return cls(window, FoundSamples(slot, row), table)
 
     @property
     def slot(self) -> Index:
@@ -76,6 +73,20 @@ class Part(NamedTuple):
     def row(self) -> Index:
         """Row of each, counted in its chunk. Shape [b]."""
         return self.where.row
+
+    @property
+    def native(self) -> Any:
+        """The same as native code takes it; it finds where consecutive positions lie itself."""
+        where = self.where
+        if isinstance(where, Located) and (stretch := where.unfound) is not None:
+            start, stop = stretch
+            return self.window, self.table, where.tables, start, stop - start
+        return self.window, self.table, where.slot, where.row
+
+    @property
+    def expected_bytes(self) -> float:
+        """What their lists will probably take."""
+        return self.window.expected_bytes[self.table] * self.where.num
 
 
 @dataclass(frozen=True)
@@ -244,8 +255,7 @@ def assemble(
     batches = np.array([sum(part.where.num for part in parts)] if sizes is None else sizes, dtype=np.int64)
     if once == "always" and places is None and len(parts) == len(spec.keys) == 1 and _is_only_records(spec.unshared):
         return _assembled_once(spec, parts[0], pool, batches)
-    tables = [[Part(part.table, part.where) for part in parts]]
-    tables += [_shared_parts(key, i, parts) for i, key in enumerate(spec.keys, start=1)]
+    tables = [list(parts), *(_shared_parts(key, i, parts) for i, key in enumerate(spec.keys, start=1))]
     if once != "never":
         cut = _by_batch(parts, batches)
         found = [[distinct(part, own) for part, own in zip(table, cut, strict=True)] for table in tables[1:]]
@@ -279,14 +289,13 @@ def _by_batch(parts: Sequence[Part], sizes: Index) -> list[Index]:
 
 def _assembled_once(spec: Spec, part: Part, pool: BufferPool, sizes: Index) -> Assembled:
     """Gather what each sample has for itself, and once what they share by the only key: all in one window."""
-    assert isinstance(part.window, Window)
-    (own, shared), (key,) = part.window.tables, spec.keys
+    own = part.window.layout.spec.tables[0]
     num, runs = part.where.num, np.empty(part.where.num, dtype=np.int64)
-    records = _memory(pool, num, own.spec.record_bytes)
-    rows = Rows([(own.native, part.slot, part.row)])
-    rows.take_with_runs(records, own.spec.record_offsets[run_name(key)], runs)
-    found = distinct(Part.at(shared, part.slot, runs), sizes)
-    once = _assembled(spec.tables[1], [[Part.at(shared, found.slot, found.row)]], pool)
+    records = _memory(pool, num, own.record_bytes)
+    rows = Rows([(part.window, 0, part.slot, part.row)])
+    rows.take_with_runs(records, own.record_offsets[run_name(spec.keys[0])], runs)
+    found = distinct(Part.at(part.window, part.slot, runs, 1), sizes)
+    once = _assembled(spec.tables[1], [[Part.at(part.window, found.slot, found.row, 1)]], pool)
     return Assembled(spec.unshared, num, records, {}, (SharedRows(once, found.number, found.counts),), spec.names)
 
 
@@ -329,24 +338,20 @@ def _take(
     """
     if not parts:
         return {entry.name: _no_lists(entry) for entry in spec.ragged}
-    rows, num, table = (
-        Rows([_native(part) for part in parts], places),
-        sum(part.where.num for part in parts),
-        parts[0].table,
-    )
+    rows, num = Rows([part.native for part in parts], places), sum(part.where.num for part in parts)
     wanted, found = {entry.name for entry in spec.ragged}, {}
-    for number, group in enumerate(table.groups):
+    for number, group in enumerate(parts[0].window.layout.groups[parts[0].table]):
         chosen = [f for f, entry in enumerate(group) if entry.name in wanted]
         if not chosen:
             continue
         offsets, inner = np.empty((len(group), num + 1), dtype=np.int64), None
         if records is not None and len(chosen) == len(group) and group[0].num_levels == 1:
-            values = pool.take(int(sum(part.table.expected_bytes * part.where.num for part in parts)))
+            values = pool.take(int(sum(part.expected_bytes for part in parts)))
             lists, records = rows.take_with_lists(records, at, number, offsets, values), None
             is_copied = lists.num_bytes <= len(values)
             if not is_copied:
                 for part in parts:
-                    part.table.expect(lists.num_bytes, num)
+                    part.window.expect(part.table, lists.num_bytes, num)
         else:
             lists, is_copied = rows.find(number, offsets), False
             if group[0].num_levels > 1:
@@ -363,15 +368,6 @@ def _take(
     if records is not None:
         rows.take(records, at)
     return found
-
-
-def _native(part: Part) -> Any:
-    """Return rows as native code takes them; it finds where consecutive positions lie itself."""
-    where = part.where
-    if isinstance(where, Located) and (stretch := where.unfound) is not None:
-        start, stop = stretch
-        return part.table.native, where.tables, start, stop - start
-    return part.table.native, where.slot, where.row
 
 
 def _as_field(entry: Entry, values: Array, offsets: Index, inner: Index | None) -> Ragged:
@@ -405,7 +401,7 @@ def assemble_beside(
     """
     records = _memory(pool, len(residence.here), spec.record_bytes)
     if others:
-        Rows([_native(part) for part in others]).take(records, 0)
+        Rows([part.native for part in others]).take(records, 0)
     ragged = _take(spec, parts, pool, None) if spec.ragged else {}
     return Assembled(spec, residence.num_samples, records, ragged, residence=residence)
 
@@ -417,18 +413,16 @@ def _placed(values: Array, places: Index) -> Array:
     return placed
 
 
-def _shared_parts(key: str, i: int, parts: Sequence[Part]) -> list[Part]:
+def _shared_parts(key: str, table: int, parts: Sequence[Part]) -> list[Part]:
     """Return where lies what samples share: their runs, as rows of a table of the windows.
 
     Cheap, though it goes through memory at random: gathering the samples finds the same lines in the cache.
     """
     found = []
     for part in parts:
-        assert isinstance(part.window, Window)
-        own, shared = part.window.tables[0], part.window.tables[i]
-        runs = np.empty(part.where.num, dtype=np.int64)
-        Rows([(own.native, part.slot, part.row)]).runs(own.spec.record_offsets[run_name(key)], runs)
-        found.append(Part.at(shared, part.slot, runs))
+        own, runs = part.window.layout.spec.tables[0], np.empty(part.where.num, dtype=np.int64)
+        Rows([(part.window, 0, part.slot, part.row)]).runs(own.record_offsets[run_name(key)], runs)
+        found.append(Part.at(part.window, part.slot, runs, table))
     return found
 
 
@@ -480,7 +474,7 @@ def _gathered_once(
     """
     rows, index, counts = [], [np.empty(0, np.int32)], np.zeros(len(cut[0]) if cut else 1, dtype=np.int64)
     for part, own, sizes in zip(parts, found, cut, strict=True):
-        rows.append(Part.at(part.window, own.slot, own.row))
+        rows.append(Part.at(part.window, own.slot, own.row, part.table))
         # A batch that a part before this one begins has rows already.
         before = np.where(sizes > 0, counts, 0)
         index.append(own.number + np.repeat(before, sizes).astype(np.int32) if before.any() else own.number)

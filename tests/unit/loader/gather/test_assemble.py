@@ -4,15 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.strategies import check_samples, sample_table
-from tests.unit.cache.chunk_files import write_chunk
+from tests.unit.cache.chunk_files import window_of_files, write_chunk
 
-from stoker.cache.format import opened, read_header
 from stoker.columns import plan_spec, to_arrays
 from stoker.fields.spec import Ragged
 from stoker.loader.gather.assemble import Part, assemble
 from stoker.loader.gather.buffers import BufferPool
 from stoker.loader.gather.together import side_by_side
-from stoker.loader.windows.window import Window
 from stoker.sampling.epoch import Located, Order
 
 NESTED = "nested"
@@ -26,7 +24,7 @@ def table_of(num_rows, first):
     return table.append_column(NESTED, pa.array(nested, type=pa.list_(pa.list_(pa.int16()))))
 
 
-def window_of(folder, sizes, *, first, columns=None, is_mapped=None):
+def window_of(folder, sizes, *, first, columns=None, is_mapped=True):
     paths, spec = [], None
     for i, size in enumerate(sizes):
         table = table_of(size, first)
@@ -36,11 +34,7 @@ def window_of(folder, sizes, *, first, columns=None, is_mapped=None):
         paths.append(folder / f"{first}-{i}.safetensors")
         paths[-1].unlink(missing_ok=True)
         write_chunk(paths[-1], to_arrays(table, {}, where=""), spec, num_samples=size)
-    window = Window(spec, size_bytes=[path.stat().st_size for path in paths], is_mapped=is_mapped)
-    for slot, path in enumerate(paths):
-        with opened(path) as fd:
-            window.place({slot: (fd, read_header(fd))})
-    return window
+    return window_of_files(paths, spec, is_mapped=is_mapped)
 
 
 @given(
@@ -59,7 +53,7 @@ def test_a_batch_is_the_rows_asked_for_from_all_windows_in_their_order(tmp_path_
         row = np.array([rng.integers(0, window_sizes[s]) for s in slot], dtype=np.int64)
         parts.append(Part.at(window, slot, row))
         expected += (starts[slot] + row).tolist()
-    spec = parts[0].window.spec
+    spec = parts[0].window.layout.spec
     batch = assemble(spec, parts, BufferPool()).views()
     assert list(batch) == [entry.name for entry in spec]
     assert batch["id"].tolist() == expected
@@ -82,10 +76,10 @@ def test_any_set_of_fields_is_assembled(tmp_path, columns, is_mapped):
     window = window_of(tmp_path, [10, 3], first=0, columns=columns, is_mapped=is_mapped)
     slot = np.array([1, 0, 1])
     part = Part.at(window, slot, np.array([2, 9, 0]))
-    whole = assemble(window.spec, [part], BufferPool())
+    whole = assemble(window.layout.spec, [part], BufferPool())
     assert whole.num_samples == 3
     assert list(whole.views()) == columns
-    empty = assemble(window.spec, [], BufferPool())
+    empty = assemble(window.layout.spec, [], BufferPool())
     assert empty.num_samples == 0
     for array in empty.views().values():
         assert len(array.offsets if isinstance(array, Ragged) else array) == (1 if isinstance(array, Ragged) else 0)
@@ -110,7 +104,7 @@ def test_batches_cut_from_one_are_those_assembled_one_by_one(tmp_path_factory, s
         def assembled(begin, end):
             slot = slots[begin:end]
             return assemble(
-                window.spec,
+                window.layout.spec,
                 [Part.at(window, slot, rows[begin:end])],
                 BufferPool(),
             )
@@ -131,7 +125,7 @@ def test_lists_of_batches_that_leave_as_one_are_counted_from_each_batchs_first(t
     window = window_of(tmp_path_factory.mktemp("cut"), [30, 20], first=0, columns=columns)
     slot = np.random.default_rng(seed).integers(0, 2, sum(sizes))
     row = np.random.default_rng(seed + 1).integers(0, 20, sum(sizes))
-    whole = assemble(window.spec, [Part.at(window, slot, row)], BufferPool())
+    whole = assemble(window.layout.spec, [Part.at(window, slot, row)], BufferPool())
     together = side_by_side(whole, sizes, BufferPool())
     ends = np.cumsum([size + 1 for size in sizes])[:-1]
     offsets = [np.split(of_field, ends) for of_field in together.offsets]
@@ -145,7 +139,7 @@ def test_lists_of_batches_that_leave_as_one_are_counted_from_each_batchs_first(t
 
 def test_lists_of_lists_do_not_leave_as_one(tmp_path):
     window = window_of(tmp_path, [10], first=0, columns=["id", NESTED])
-    whole = assemble(window.spec, [Part.at(window, np.zeros(4, np.int64), np.arange(4))], BufferPool())
+    whole = assemble(window.layout.spec, [Part.at(window, np.zeros(4, np.int64), np.arange(4))], BufferPool())
     assert side_by_side(whole, [3, 1], BufferPool()) is None
     window.close()
 
@@ -158,9 +152,9 @@ def test_places_found_in_the_call_that_gathers_are_those_found_before(tmp_path, 
     window = window_of(tmp_path, [sizes[chunk] for chunk in order.window_chunks(0)], first=0, columns=columns)
     tables, num = order.tables(0), sum(sizes)
     for ranges in ([(0, num)], [(3, 4)], [(2, num - 1)], [(4, 4)], [(1, 3), (5, 9)]):
-        located = assemble(window.spec, [Part(window, Located(ranges, tables))], BufferPool())
+        located = assemble(window.layout.spec, [Part(window, Located(ranges, tables))], BufferPool())
         found = Located(ranges, tables)
-        before = assemble(window.spec, [Part.at(window, found.slot, found.row)], BufferPool())
+        before = assemble(window.layout.spec, [Part.at(window, found.slot, found.row)], BufferPool())
         assert located.num_samples == sum(stop - start for start, stop in ranges)
         assert {name: plain(field) for name, field in located.views().items()} == {
             name: plain(field) for name, field in before.views().items()
@@ -186,10 +180,10 @@ def test_rows_of_several_windows_are_those_gathered_one_window_at_a_time(tmp_pat
     parts = [parts[i] for i in rng.permutation(len(parts))]
     num = sum(part.where.num for part in parts)
     places = rng.permutation(num) if is_placed else None
-    several = assemble(parts[0].window.spec, parts, BufferPool(), places=places).views()
+    several = assemble(parts[0].window.layout.spec, parts, BufferPool(), places=places).views()
     pool, alone = BufferPool(), {name: [] for name in columns}
     for part in parts:
-        for name, field in assemble(part.window.spec, [part], pool).views().items():
+        for name, field in assemble(part.window.layout.spec, [part], pool).views().items():
             is_ragged = isinstance(field, Ragged)
             pieces = np.split(field.values, field.offsets[1:-1])[: part.where.num] if is_ragged else list(field)
             alone[name] += [piece.tolist() for piece in pieces]

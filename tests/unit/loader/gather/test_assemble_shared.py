@@ -6,16 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.cache.chunk_files import write_chunk
+from tests.unit.cache.chunk_files import window_of_files, write_chunk
 from tests.unit.cache.samples import arrays_of, entry, same_fields, specs
 from tests.unit.cache.test_runs import repeated
 
-from stoker.cache.format import opened, read_header
 from stoker.cache.tables import take_rows
 from stoker.fields.spec import Deduplicated, Spec
 from stoker.loader.gather.assemble import Part, assemble
 from stoker.loader.gather.buffers import BufferPool
-from stoker.loader.windows.window import Window
 
 chunks = st.lists(st.lists(st.integers(1, 5), max_size=8), min_size=1, max_size=3)
 
@@ -31,11 +29,7 @@ def window_of(folder, spec, contents, *, is_mapped):
     paths = [folder / f"{i}" for i in range(len(contents))]
     for path, (num, arrays) in zip(paths, contents, strict=True):
         write_chunk(path, arrays, spec, num_samples=num)
-    window = Window(spec, size_bytes=[path.stat().st_size for path in paths], is_mapped=is_mapped)
-    for slot, path in enumerate(paths):
-        with opened(path) as fd:
-            window.place({slot: (fd, read_header(fd))})
-    return window
+    return window_of_files(paths, spec, is_mapped=is_mapped)
 
 
 def chunk_of(spec, lengths, seed):

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.oracles.gather import Chunk, laid_out, lists_of, spec_of, taken
+from tests.oracles.gather import Chunk, in_memory, laid_out, lists_of, spec_of, taken, window_of
 
-from stoker._native import Rows, Table, copy_lists, distinct, expand
+from stoker._native import Rows, TableLayout, WindowChunks, copy_lists, distinct, expand
 from stoker.fields.offsets import offsets_of
 from stoker.fields.spec import Spec
 
@@ -35,7 +35,7 @@ def places_in(chunks, num, rng):
 
 def parts_of(table, slot, row, num_parts):
     borders = np.linspace(0, len(slot), num_parts + 1).astype(int)
-    return [(table, slot[a:b].copy(), row[a:b].copy()) for a, b in itertools.pairwise(borders)]
+    return [(table, 0, slot[a:b].copy(), row[a:b].copy()) for a, b in itertools.pairwise(borders)]
 
 
 @given(
@@ -141,22 +141,21 @@ def test_lists_of_any_length_come_out_whole(kinds, usual, longest, width, num, n
 )
 def test_lists_of_lists_come_out_whole(lengths, num, is_placed, seed):
     rng = np.random.default_rng(seed)
-    parts, begins, values = [], [], []
+    chunks, values = [], []
     for chunk in lengths:
         inner = offsets_of(np.array([n for row in chunk for n in row], dtype=np.int64))
         outer = offsets_of(np.array([len(row) for row in chunk], dtype=np.int64))
         values.append(rng.integers(0, 2**60, int(inner[-1]) + 8))
-        arrays = [outer, inner, values[-1]]
-        begins.append([8 * (sum(map(len, parts)) + sum(map(len, arrays[:i]))) for i in range(3)])
-        parts += arrays
-    table = Table(np.concatenate(parts).view(np.uint8), np.array(begins, dtype=np.int64), 0)
-    table.add_field(8, is_nested=True)
+        chunks.append([outer, inner, values[-1]])
+    layout = TableLayout(0)
+    layout.add_field(8, is_nested=True)
+    table = window_of(chunks, layout)
     slot = rng.integers(0, len(lengths), num)
     row = np.array([rng.integers(0, len(lengths[s])) for s in slot.tolist()], dtype=np.int64)
     places = rng.permutation(num) if is_placed else None
     order = np.arange(num) if places is None else np.argsort(places)
     offsets = np.empty((1, num + 1), dtype=np.int64)
-    found = Rows([(table, slot, row)], places).find(0, offsets)
+    found = Rows([(table, 0, slot, row)], places).find(0, offsets)
     asked = [lengths[s][r] for s, r in zip(slot[order], row[order], strict=True)]
     assert np.diff(offsets[0]).tolist() == [len(lists) for lists in asked]
     inner = np.empty(int(offsets[0, -1]) + 1, dtype=np.int64)
@@ -238,7 +237,7 @@ def test_what_records_share_is_read_with_or_without_them(width, num):
     slot, row = places_in(chunks, num, rng)
     offset = int(rng.integers(0, width // 4)) * 4
     expected = [int(chunks[s].records[r, offset : offset + 4].view("<u4")[0]) for s, r in zip(slot, row, strict=True)]
-    rows, runs, out = Rows([(table, slot, row)]), np.empty(num, np.int64), np.empty((num, width), np.uint8)
+    rows, runs, out = Rows([(table, 0, slot, row)]), np.empty(num, np.int64), np.empty((num, width), np.uint8)
     rows.runs(offset, runs)
     assert runs.tolist() == expected
     runs[:] = -1
@@ -248,17 +247,45 @@ def test_what_records_share_is_read_with_or_without_them(width, num):
 
 
 def test_wrong_arrays_are_refused():
-    table = Table(np.zeros(64, dtype=np.uint8), np.zeros((1, 1), dtype=np.int64), 8)
-    with pytest.raises(ValueError, match="no column"):
-        table.add_field(8, is_nested=False)
+    table = window_of([[np.zeros((8, 8), dtype=np.uint8)]], TableLayout(8))
     one = np.zeros(1, dtype=np.int64)
     with pytest.raises(ValueError, match="a slot for each row"):
-        Rows([(table, one, np.zeros(2, dtype=np.int64))])
+        Rows([(table, 0, one, np.zeros(2, dtype=np.int64))])
     with pytest.raises(ValueError, match="a place for each row"):
-        Rows([(table, one, one)], np.zeros(2, dtype=np.int64))
+        Rows([(table, 0, one, one)], np.zeros(2, dtype=np.int64))
     with pytest.raises(ValueError, match="wider than their room"):
-        Rows([(table, one, one)]).take(np.zeros((1, 8), dtype=np.uint8), 1)
+        Rows([(table, 0, one, one)]).take(np.zeros((1, 8), dtype=np.uint8), 1)
     with pytest.raises(ValueError, match="no room for all records"):
-        Rows([(table, one, one)]).take(np.zeros((0, 8), dtype=np.uint8), 0)
+        Rows([(table, 0, one, one)]).take(np.zeros((0, 8), dtype=np.uint8), 0)
     with pytest.raises(TypeError, match="contiguous arrays of int64"):
-        Rows([(table, one.astype(np.int32), one)])
+        Rows([(table, 0, one.astype(np.int32), one)])
+
+
+@pytest.mark.parametrize(
+    ("place", "error"),
+    [((-1, 8), "does not lie"), ((0, 72), "does not lie"), ((2**62, 8), "does not lie"), ((0, 12), "number of rows")],
+)
+def test_arrays_that_do_not_lie_in_their_chunk_are_refused(place, error):
+    chunk, _ = in_memory([np.zeros(64, dtype=np.uint8)])
+    with pytest.raises(ValueError, match=error):
+        WindowChunks([chunk], np.array([[place]], dtype=np.int64), [TableLayout(8)])
+
+
+def test_a_table_whose_arrays_have_different_numbers_of_rows_is_refused():
+    layout = TableLayout(8)
+    layout.add_field(8, is_nested=False)
+    arrays = [np.zeros((3, 8), dtype=np.uint8), np.zeros(3, dtype=np.int64), np.zeros(0, dtype=np.int64)]
+    with pytest.raises(ValueError, match="number of rows"):
+        window_of([arrays], layout)
+
+
+def test_whoever_gathers_from_a_window_has_it_after_it_was_closed():
+    window = window_of([[np.arange(8, dtype=np.int64)]], TableLayout(8))
+    rows = Rows([(window, 0, np.zeros(1, dtype=np.int64), np.full(1, 5))])
+    window.close()
+    window.close()
+    out = np.empty((1, 8), dtype=np.uint8)
+    rows.take(out, 0)
+    assert out.view(np.int64).item() == 5
+    with pytest.raises(ValueError, match="was closed"):
+        Rows([(window, 0, np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64))])

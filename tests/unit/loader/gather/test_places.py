@@ -20,7 +20,7 @@ def test_a_batch_whose_samples_have_places_is_the_one_without_put_in_order(tmp_p
         slot = rng.integers(0, len(sizes), 20)
         row = np.array([rng.integers(0, sizes[s]) for s in slot])
         parts.append(Part.at(window, slot, row))
-    spec, places = parts[0].window.spec, rng.permutation(60)
+    spec, places = parts[0].window.layout.spec, rng.permutation(60)
     plain = assemble(spec, parts, BufferPool()).views()
     placed = assemble(spec, parts, BufferPool(), places=places).views()
     np.testing.assert_array_equal(placed["id"][places], plain["id"])

@@ -14,11 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import stoker
+from stoker._native import ChunkMap, bring_in
 from stoker.cache import store, verified
-from stoker.host.huge import HUGE_BYTES, bring_in
+from stoker.host.huge import HUGE_BYTES
 from stoker.loader.windows import standing
-from stoker.loader.windows.reading import FilePart
-from stoker.loader.windows.region import Region
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="maps are looked at in /proc")
 
@@ -92,14 +91,12 @@ def _reads_huge_pages(folder):
     path.write_bytes(bytes(2 * HUGE_BYTES))
     _push_out(path)
     with path.open("rb") as file:
-        bring_in(file.fileno(), begin=0, num_bytes=2 * HUGE_BYTES)
-        region = Region(2 * HUGE_BYTES)
-        region.place([FilePart(file.fileno(), 0, 2 * HUGE_BYTES, at=0)])
+        bring_in(file.fileno(), 0, 2 * HUGE_BYTES)
+        mapped = ChunkMap(file.fileno(), 2 * HUGE_BYTES)
     try:
-        assert not region.bytes[:: mmap.PAGESIZE].any()
+        assert not any(mapped.view()[:: mmap.PAGESIZE])
         return sum(_huge_bytes(path)) == 2 * HUGE_BYTES
     finally:
-        region.close()
         path.unlink()
 
 
@@ -133,11 +130,9 @@ def _keeps_huge_pages(folder):
     path = folder / "control"
     with path.open("w+b") as file:
         os.pwrite(file.fileno(), bytes(2 * HUGE_BYTES), 0)
-        region = Region(2 * HUGE_BYTES)
-        region.place([FilePart(file.fileno(), 0, 2 * HUGE_BYTES, at=0)])
+        mapped = ChunkMap(file.fileno(), 2 * HUGE_BYTES)
     try:
-        assert not region.bytes[:: mmap.PAGESIZE].any()
+        assert not any(mapped.view()[:: mmap.PAGESIZE])
         return sum(_huge_bytes(path)) > 0
     finally:
-        region.close()
         path.unlink()

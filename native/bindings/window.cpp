@@ -1,0 +1,129 @@
+#include "window.h"
+
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <system_error>
+
+#include "../chunk_reader.h"
+#include "bindings.h"
+
+namespace stoker {
+namespace {
+
+// Python's OSError, of the kind that the number means.
+void translate(const std::exception_ptr& error, void*) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::system_error& raised) {
+    PyErr_SetObject(PyExc_OSError, nb::make_tuple(raised.code().value(), raised.what()).ptr());
+  }
+}
+
+std::vector<ChunkFile> files_of(const std::vector<std::pair<int, size_t>>& given) {
+  std::vector<ChunkFile> files;
+  for (const auto& [fd, num_bytes] : given) files.push_back({fd, num_bytes});
+  return files;
+}
+
+// Lets go of maps: to unmap a gigabyte takes 50 milliseconds.
+template <typename Held>
+void let_go(Held held) {
+  nb::gil_scoped_release without_lock;
+  const Held gone = std::move(held);
+}
+
+}  // namespace
+
+void bind_window(nb::module_& module) {
+  nb::register_exception_translator(translate, nullptr);
+
+  nb::class_<ChunkMap>(module, "ChunkMap", "A chunk's file in memory, for as long as anything refers to it.")
+      .def(nb::init<int, size_t>(), nb::arg("fd"), nb::arg("num_bytes"), WithoutLock{},
+           "Map a file that is open for reading. OSError where the system refuses.")
+      .def_prop_ro("num_bytes", &ChunkMap::num_bytes, "Of the file.")
+      .def_prop_ro("is_mapped", &ChunkMap::is_mapped, "Whether it is the page cache, not memory that it was read into.")
+      .def("view", [](const ChunkMap& self) {
+             const char* data = reinterpret_cast<const char*>(self.data());
+             return nb::steal(PyMemoryView_FromMemory(const_cast<char*>(data), static_cast<Py_ssize_t>(self.num_bytes()), PyBUF_READ));
+           },
+           nb::keep_alive<0, 1>(), nb::sig("def view(self) -> memoryview"), "Return its bytes, as long as it lives.");
+
+  module.def("let_go", [](const nb::typed<nb::list, ChunkMap>& maps) {
+               std::vector<ChunkMap> gone;
+               for (nb::handle one : maps) gone.push_back(std::exchange(nb::cast<ChunkMap&>(one), {}));
+               let_go(std::move(gone));
+             }, nb::arg("maps"), "Let go of maps, which must not be used any more, in one go.");
+
+  nb::class_<WindowMemory>(module, "WindowMemory", "Memory that windows are read into, one after the other.")
+      .def(nb::init<>())
+      .def("rest", &WindowMemory::rest, "Say that a window needed none: after many in a row, the system gets it back.")
+      .def("clear", &WindowMemory::clear, WithoutLock{}, "Give the system back what is not in use.")
+      .def_prop_ro("num_free", &WindowMemory::num_free, "Memories that wait to be used again.");
+
+  nb::class_<ChunkReader>(module, "ChunkReader", "Reads files into memory by threads of its own.")
+      .def("__init__", [](ChunkReader* self, const std::vector<std::pair<int, size_t>>& files, WindowMemory& memory, bool waits) {
+             const std::vector<ChunkFile> some = files_of(files);
+             nb::gil_scoped_release without_lock;
+             new (self) ChunkReader(some, memory, waits);
+           },
+           nb::arg("files"), nb::arg("memory"), nb::arg("waits") = true, nb::keep_alive<1, 3>(),
+           "Begin to read files, given by descriptor and bytes. `waits`: for moments, where as much memory as is wanted\n"
+           "at one time is in use.")
+      .def("finish", &ChunkReader::finish, WithoutLock{},
+           "Wait for the end, and return the files in memory. OSError: the disk failed, or a file is shorter than it was.");
+
+  nb::class_<TableLayout>(module, "TableLayout", "What the rows of one table are: the arrays that each chunk has of it.")
+      .def("__init__", [](TableLayout* self, size_t record_bytes) { new (self) TableLayout{record_bytes, {}}; },
+           nb::arg("record_bytes"), "Records are an array, if they have any bytes.")
+      .def("add_strips", [](TableLayout& self, std::vector<int64_t> value_bytes) {
+             self.lists.push_back({true, false, std::move(value_bytes)});
+           },
+           nb::arg("value_bytes"), "Add fields whose lists lie side by side: arrays of places and of strips.")
+      .def("add_field", [](TableLayout& self, int64_t value_bytes, bool is_nested) {
+             self.lists.push_back({false, is_nested, {value_bytes}});
+           },
+           nb::arg("value_bytes"), nb::arg("is_nested"),
+           "Add a ragged field that lies alone: arrays of offsets, of inner offsets where it is nested, of values.");
+
+  nb::class_<BoundWindow>(module, "WindowChunks", "The chunks of a window, and where the rows of its tables lie.")
+      .def("__init__", [](BoundWindow* self, std::vector<ChunkMap> chunks, const Array<const int64_t, 3>& places,
+                          const std::vector<TableLayout>& tables) {
+             static_assert(sizeof(ArrayPlace) == 2 * sizeof(int64_t));
+             if (places.shape(2) != 2 || places.shape(0) != chunks.size()) throw std::invalid_argument("places must have the shape [K, A, 2]");
+             const std::span all(reinterpret_cast<const ArrayPlace*>(places.data()), places.size() / 2);
+             new (self) BoundWindow{std::make_shared<const Window>(std::move(chunks), all, tables)};
+           },
+           nb::arg("chunks"), nb::arg("places"), nb::arg("tables"),
+           "Of K chunks: first byte and bytes of each array in its file, in the order of the tables. [K, A, 2].\n"
+           "ValueError where an array does not lie there, or has another number of rows than its table.")
+      .def_prop_ro("num_slots", [](const BoundWindow& self) { return self.get()->chunks.size(); }, "K.")
+      .def_prop_ro("num_mapped", [](const BoundWindow& self) {
+             return std::ranges::count_if(self.get()->chunks, &ChunkMap::is_mapped);
+           }, "How many of the chunks are mapped; the others were read.")
+      .def("is_in_memory", [](const BoundWindow& self) { return are_in_memory(self.get()->chunks); },
+           "Return whether its pages lie in memory, as far as a look at a few of them tells.")
+      .def("enter", [](const BoundWindow& self, size_t most_bytes) {
+             const std::shared_ptr<const Window> window = self.get();
+             nb::gil_scoped_release without_lock;
+             return enter(window->chunks, most_bytes);
+           },
+           nb::arg("most_bytes"), "Enter pages of chunks that nobody has entered, and return whether all are now.")
+      .def("records", [](const BoundWindow& self, size_t slot) {
+             const Table& table = self.get()->tables.at(0);
+             char* begin = const_cast<char*>(reinterpret_cast<const char*>(table.records.at(slot)));
+             return nb::steal(PyMemoryView_FromMemory(begin, static_cast<Py_ssize_t>(table.num_rows[slot] * table.record_bytes), PyBUF_READ));
+           },
+           nb::arg("slot"), nb::sig("def records(self, slot: int) -> memoryview"),
+           "Return the records of the samples of a chunk, as long as the window is open.")
+      .def("close", [](BoundWindow& self) { let_go(std::exchange(self.window, nullptr)); },
+           "Let go of the chunks; whoever gathers from them has them still. Harmless when called again.");
+
+  module.def("cached_bytes", &cached_bytes, nb::arg("fd"), nb::arg("num_bytes"),
+             "Return how many bytes of a file lie in the page cache; all, where the system does not tell.");
+  module.def("bring_in", &bring_in, nb::arg("fd"), nb::arg("offset"), nb::arg("num_bytes"), WithoutLock{},
+             "Read a part of a file into the page cache by huge pages, where the system has such; else do nothing.");
+}
+
+}  // namespace stoker

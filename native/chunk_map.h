@@ -1,0 +1,87 @@
+// Chunk files in memory, one map each; and what the system says and does about pages of files.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+namespace stoker {
+
+// Behind a chunk so many bytes can be read: lists are copied by whole lines, and the last one may end with the file.
+constexpr size_t kReadBehind = 64;
+
+// Of a huge page, on x86 and, with pages of 4 KiB, on ARM.
+constexpr size_t kHugeBytes = size_t{2} << 20;
+
+size_t page_bytes();
+
+// A range of addresses; the system gets it back at the end.
+//
+// Throws std::system_error where the system refuses.
+class Mapping {
+ public:
+  // Zeros, in huge pages as far as it fills them, from such a page's border on.
+  explicit Mapping(size_t num_bytes);
+  // The page cache's own pages of a file, from its beginning on. Huge ones stay huge where file and addresses are
+  // mapped alike, 2 MiB for 2 MiB: so addresses of large files begin at such a border.
+  Mapping(int fd, size_t num_bytes);
+  Mapping(const Mapping&) = delete;
+  ~Mapping();
+
+  uint8_t* begin = nullptr;
+  size_t num_bytes = 0;
+  bool is_file = false;
+  std::atomic<size_t> entered_bytes{0};  // so many from the beginning on are in the page table
+
+ private:
+  uint8_t* reserve(size_t num_bytes);
+
+  void* reserved_ = nullptr;  // with what is before a border and behind the end
+  size_t reserved_bytes_ = 0;
+};
+
+// A chunk's file in memory, for as long as anybody has a copy of this.
+class ChunkMap {
+ public:
+  ChunkMap() = default;
+  ChunkMap(int fd, size_t num_bytes) : mapping_(std::make_shared<Mapping>(fd, num_bytes)) {
+    data_ = mapping_->begin;
+    num_bytes_ = num_bytes;
+  }
+  // A file that was read into a part of some memory, behind which more can be read.
+  ChunkMap(std::shared_ptr<Mapping> memory, const uint8_t* data, size_t num_bytes)
+      : mapping_(std::move(memory)), data_(data), num_bytes_(num_bytes) {}
+
+  const uint8_t* data() const { return data_; }
+  size_t num_bytes() const { return num_bytes_; }
+  bool is_mapped() const { return mapping_ && mapping_->is_file; }
+
+ private:
+  friend bool are_in_memory(std::span<const ChunkMap> chunks);
+  friend bool enter(std::span<const ChunkMap> chunks, size_t most_bytes);
+
+  std::shared_ptr<Mapping> mapping_;
+  const uint8_t* data_ = nullptr;
+  size_t num_bytes_ = 0;
+};
+
+// Whether mapped chunks seem to lie in memory, by a look at some of their pages. Where one does not, all of them count
+// as not entered.
+bool are_in_memory(std::span<const ChunkMap> chunks);
+
+// Reads chunks into memory and enters their pages, so that nobody has to stop at them later; at most about so many
+// bytes. Returns whether all are entered. Costs some 25 milliseconds a gigabyte that lies in memory already.
+bool enter(std::span<const ChunkMap> chunks, size_t most_bytes);
+
+// How many bytes of a file lie in the page cache; all, where the system does not tell.
+//
+// Source: Linux man-pages, cachestat(2) and mincore(2): both tell only who owns the file or may write to it.
+size_t cached_bytes(int fd, size_t num_bytes);
+
+// Reads a part of a file into the page cache by huge pages, where the system has such; else nothing happens. An error of
+// the disk is none here: it shows when the part is read.
+void bring_in(int fd, size_t offset, size_t num_bytes);
+
+}  // namespace stoker

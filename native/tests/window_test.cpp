@@ -1,0 +1,119 @@
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <random>
+#include <system_error>
+
+#include "check.h"
+#include "chunk_reader.h"
+#include "gather.h"
+
+namespace {
+
+using Bytes = std::vector<uint8_t>;
+
+Bytes noise(size_t num_bytes, unsigned seed) {
+  std::mt19937 generator(seed);
+  Bytes bytes(num_bytes);
+  for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(generator());
+  return bytes;
+}
+
+// A file that goes away with this.
+struct File {
+  std::FILE* file = std::tmpfile();
+  int fd = fileno(file);
+
+  explicit File(const Bytes& content) {
+    CHECK_EQUAL(pwrite(fd, content.data(), content.size(), 0), static_cast<ssize_t>(content.size()));
+  }
+  ~File() { std::fclose(file); }
+};
+
+bool has(const stoker::ChunkMap& chunk, const Bytes& content) {
+  return chunk.num_bytes() == content.size() && std::equal(content.begin(), content.end(), chunk.data());
+}
+
+uint8_t line_behind(const stoker::ChunkMap& chunk) {
+  uint8_t found = 0;
+  for (size_t i = 0; i < stoker::kReadBehind; ++i) found |= chunk.data()[chunk.num_bytes() + i];
+  return found;
+}
+
+}  // namespace
+
+TEST("a map is what the file is, though that is gone, and has a line that can be read behind it") {
+  const size_t page = stoker::page_bytes();
+  for (const size_t size : {size_t{1}, page - 64, page - 63, page, 3 * page, stoker::kHugeBytes, stoker::kHugeBytes + 1}) {
+    const Bytes content = noise(size, 1);
+    stoker::ChunkMap chunk;
+    {
+      const File file(content);
+      chunk = stoker::ChunkMap(file.fd, size);
+    }
+    CHECK(has(chunk, content));
+    line_behind(chunk);
+    if (size >= stoker::kHugeBytes) CHECK_EQUAL(reinterpret_cast<uintptr_t>(chunk.data()) % stoker::kHugeBytes, 0u);
+    CHECK(stoker::are_in_memory({&chunk, 1}));
+    while (!stoker::enter({&chunk, 1}, page)) {
+    }
+  }
+  CHECK_THROWS(stoker::ChunkMap(-1, page), std::system_error);
+  CHECK_THROWS(stoker::ChunkMap(-1, stoker::kHugeBytes), std::system_error);
+}
+
+TEST("files are read side by side into memory that is used again") {
+  const Bytes first = noise(3'000'000, 2), second = noise(1, 3), third = noise(stoker::page_bytes(), 4);
+  const File one(first), two(second), three(third);
+  const std::vector<stoker::ChunkFile> files{{one.fd, first.size()}, {two.fd, 1}, {three.fd, third.size()}};
+  stoker::WindowMemory memory;
+  const uint8_t* place = nullptr;
+  for (int round = 0; round < 3; ++round) {
+    stoker::ChunkReader reader(files, memory, true);
+    const std::vector<stoker::ChunkMap> chunks = reader.finish();
+    CHECK(has(chunks[0], first) && has(chunks[1], second) && has(chunks[2], third));
+    line_behind(chunks[2]);
+    CHECK(!chunks[0].is_mapped() && stoker::are_in_memory(chunks) && stoker::enter(chunks, 1));
+    CHECK(round == 0 || chunks[0].data() == place);
+    place = chunks[0].data();
+    CHECK_EQUAL(memory.num_free(), 0u);
+  }
+  CHECK_EQUAL(memory.num_free(), 1u);
+  const std::vector<stoker::ChunkFile> longer{{two.fd, 2}};
+  CHECK_THROWS(stoker::ChunkReader(longer, memory, true).finish(), std::system_error);
+  const std::vector<stoker::ChunkFile> closed{{-1, 5'000'000}};
+  CHECK_THROWS(stoker::ChunkReader(closed, memory, true).finish(), std::system_error);
+  { const stoker::ChunkReader unfinished(files, memory, true); }
+}
+
+TEST("arrays that do not lie in their chunk, or have another number of rows, make no window") {
+  const Bytes content = noise(4096, 5);
+  const File file(content);
+  const std::vector<stoker::ChunkMap> chunks(2, stoker::ChunkMap(file.fd, content.size()));
+  stoker::TableLayout layout;
+  layout.record_bytes = 8;
+  layout.lists = {{true, false, {4, 2}}, {false, true, {8}}};
+  // Five rows: records, places, strips, outer and inner offsets, values.
+  const std::vector<stoker::ArrayPlace> right{{0, 40}, {64, 60}, {128, 1000}, {1200, 48}, {1300, 80}, {1400, 2696}};
+  const auto window_of = [&](size_t wrong, stoker::ArrayPlace place) {
+    std::vector<stoker::ArrayPlace> places(right);
+    places.insert(places.end(), right.begin(), right.end());
+    places[6 + wrong] = place;
+    return stoker::Window(chunks, places, {&layout, 1});
+  };
+  const stoker::Window window = window_of(0, right[0]);
+  CHECK_EQUAL(window.tables[0].num_rows[1], 5u);
+  CHECK(window.tables[0].groups[1].values[1] == chunks[1].data() + 1400);
+  for (size_t array = 0; array < 6; ++array) {
+    CHECK_THROWS(window_of(array, {-1, right[array].num_bytes}), std::invalid_argument);
+    CHECK_THROWS(window_of(array, {4096, right[array].num_bytes}), std::invalid_argument);
+    CHECK_THROWS(window_of(array, {INT64_MAX, INT64_MAX}), std::invalid_argument);
+    CHECK_THROWS(window_of(array, {0, -1}), std::invalid_argument);
+  }
+  for (const size_t array : {0, 1, 3}) {
+    CHECK_THROWS(window_of(array, {0, 4}), std::invalid_argument);
+    CHECK_THROWS(window_of(array, {0, right[array].num_bytes * 2}), std::invalid_argument);
+  }
+  CHECK_THROWS(stoker::Window(chunks, right, {&layout, 1}), std::invalid_argument);
+}
