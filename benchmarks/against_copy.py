@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.measure import Answer, compare, rate_of, skip_an_epoch
+from benchmarks.measure import Answer, compare, rate_of, sized, skip_an_epoch
 from stoker import Dataset, Pack
 from stoker.fields.spec import Ragged
 
 # A copy this large lies in no cache.
-COPY_BYTES = 256 << 20
+COPY_BYTES = sized(256 << 20, small=1 << 20)
 
 
 def against_copy(

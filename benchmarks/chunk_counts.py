@@ -1,4 +1,4 @@
-"""Warm epochs of small rows: does a batch cost the same from one chunk and from thousands, early and late?"""
+"""Warm epochs of small rows: does a batch cost the same from one chunk and from thousands?"""
 
 from __future__ import annotations
 
@@ -10,56 +10,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.measure import Answer, compare
+from benchmarks.measure import Answer, compare, sized
 from stoker import Dataset, Field, Loader
 from stoker.demo.data import DemoData
 
-NUM_ROWS = 1 << 20
-NUM_SOME, NUM_MANY = 1_024, 10_000
+NUM_ROWS = sized(1 << 20, small=1 << 15)
+NUM_CHUNKS = sized(1_024, small=32)
 ROW_BYTES = 64
 BATCH_SIZE = 256
-# Of what an epoch is compared with at its beginning and after many.
-NUM_EPOCHS = 100
 
 
 def run(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
     """The same rows in one chunk and in a thousand."""
     del data
-    return _compare(folder, num_chunks=NUM_SOME, num_rounds=num_rounds)
-
-
-def run_many(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
-    """The same rows in one chunk and in ten thousand."""
-    del data
-    return _compare(folder, num_chunks=NUM_MANY, num_rounds=num_rounds)
-
-
-def run_epochs(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
-    """Epochs of a loader that has made a hundred, against its first ones."""
-    del data
-    with _loader(folder, num_chunks=64) as loader:
-        _epoch_s(loader)  # builds what is missing, and has the loops compiled
-        early = [_thread_s(loader) for _ in range(num_rounds + 1)]
-        for _ in range(NUM_EPOCHS - 2 * num_rounds):
-            _epoch_s(loader)
-        late = [_thread_s(loader) for _ in range(num_rounds + 1)]
-        num_batches = len(loader)
-    before, after = iter(early), iter(late)
-    return compare(
-        f"a batch of epoch {NUM_EPOCHS} / one of the first epochs",
-        ours=lambda: num_batches / next(after) / 1e3,
-        ceiling=lambda: num_batches / next(before) / 1e3,
-        unit="thousand batches/s",
-        num_rounds=num_rounds,
-        promise=0.9,
-        remarks=lambda: (
-            f"{num_batches:,} batches of {BATCH_SIZE} rows an epoch, 64 chunks; processor time of the calling thread, "
-            "which assembles them",
-        ),
-    )
-
-
-def _compare(folder: Path, *, num_chunks: int, num_rounds: int) -> Answer:
+    num_chunks = NUM_CHUNKS
     wall: list[tuple[float, float]] = []
     with _loader(folder, num_chunks=1) as one, _loader(folder, num_chunks=num_chunks) as many:
         for loader, num in ((one, 1), (many, num_chunks)):
@@ -123,9 +87,3 @@ def _epoch_s(loader: Loader) -> float:
     if num_rows != NUM_ROWS:
         raise AssertionError(f"{num_rows} rows of {NUM_ROWS} were delivered")
     return time.perf_counter() - start
-
-
-def _thread_s(loader: Loader) -> float:
-    start = time.thread_time()
-    _epoch_s(loader)
-    return time.thread_time() - start

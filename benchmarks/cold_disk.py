@@ -7,7 +7,7 @@ import os
 import time
 from pathlib import Path
 
-from benchmarks.measure import Answer, compare, rate_of, skip_an_epoch
+from benchmarks.measure import Answer, compare, rate_of, sized, skip_an_epoch
 from benchmarks.warm_gather import BATCH_SIZE, STACKED
 from stoker import Dataset, Loader
 from stoker._native import cached_bytes
@@ -15,7 +15,7 @@ from stoker.demo.data import DemoData
 
 # Windows of an epoch.
 NUM_WINDOWS = 10
-CHUNK_BYTES = 16 << 20
+CHUNK_BYTES = sized(16 << 20, small=256 << 10)
 # What a program that copies large files takes.
 BLOCK_BYTES = 8 << 20
 # A page that somebody else reads meanwhile may stay.

@@ -1,4 +1,4 @@
-"""Fields kept narrower than they are delivered: how many bytes fewer, and what widening them does to a warm epoch."""
+"""Fields kept narrower than they are delivered: what does widening them do to a warm epoch?"""
 
 from __future__ import annotations
 
@@ -16,28 +16,7 @@ from stoker.fields.compact import Scaled
 FORMS: dict[str, Any] = {"float16": "float16", "bfloat16": "bfloat16", "8 bits of a range": Scaled(-10, 10)}
 
 
-def run_bytes(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
-    """Bytes gathered into batches, and so copied to a device: floats of 16 bits and ids of 32 against plain ones."""
-    del num_rounds  # nothing is timed
-    sizes = []
-    for form in (None, "float16"):
-        with _loader(data, folder, form) as loader:
-            for _ in loader:
-                pass
-            sizes.append(loader.stats().stages["gather"].num_bytes)
-    plain, narrow = sizes
-    return Answer(
-        question="bytes a batch carries: plain / floats of 16 bits, ids of 32",
-        ours=plain / narrow,
-        ceiling=1.0,
-        unit="times fewer",
-        ratios=(plain / narrow,),
-        promise=None,
-        remarks=(f"{plain / data.num_rows:.0f} bytes a row, {narrow / data.num_rows:.0f} where it is kept narrower",),
-    )
-
-
-def run_speed(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
+def run(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
     """A warm epoch with fields kept narrower and widened on the host, against plain ones, a form at a time."""
     answers = {}
     with _loader(data, folder, None) as plain:

@@ -14,10 +14,7 @@ from pathlib import Path
 from benchmarks.elsewhere import applied, on_cores
 from benchmarks.measure import Answer
 from benchmarks.planted import CASES, RANKS, SLOW_RANK, Case
-from stoker import Dataset, Field
-from stoker.demo.data import DemoData
-from stoker.demo.link import BANDWIDTH_BYTES_S, LATENCY_S, MeteredLink
-from stoker.demo.ranking import COUNTRIES
+from stoker.demo.data import DemoData, MeteredLink, ranking_dataset
 from stoker.doctor.examine import examine
 from stoker.doctor.fill import fill_cache
 from stoker.doctor.probe_machine import Disk, Pace, pace
@@ -26,7 +23,6 @@ from stoker.doctor.results import DoctorResult
 from stoker.doctor.settings import DoctorSettings
 from stoker.doctor.step import TimedStep
 from stoker.doctor.verify import TODAY
-from stoker.storage.find_storage import storage_for
 
 BUDGET_S = 60.0
 _RANK_BUDGET_S = 20.0
@@ -213,17 +209,10 @@ def _settings(case: Case, folder: Path, *, budget_s: float, verify_all: bool) ->
 
 
 def _demo(data: DemoData) -> Case:
-    link = MeteredLink(storage_for(str(data.folder)), latency_s=LATENCY_S, bandwidth_bytes_s=BANDWIDTH_BYTES_S)
-    fields = {
-        "dense": Field("float32", columns="dense_*"),
-        "context": Field("float32", columns="context_*"),
-        "ids": Field("int64", columns="id_*"),
-        "country": Field("int32", vocabulary=COUNTRIES),
-    }
     return Case(
         name="the demo",
         stages=frozenset({"fetch"}),
-        dataset=lambda _: Dataset([str(path) for path in data.paths], fields=fields, storage=link),
+        dataset=lambda _: ranking_dataset(data.paths, storage=MeteredLink(data.folder)),
         batch_size=4_096,
         step_s=4_096 / 1e6,
     )

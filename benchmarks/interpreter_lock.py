@@ -22,16 +22,16 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.measure import Answer, compare
+from benchmarks.measure import Answer, compare, sized
 from benchmarks.warm_gather import BATCH_SIZE, fixed_width
 from stoker import Loader
 from stoker.demo.data import DemoData
 from stoker.host.machine import num_cores
 
-_COUNTING_S = 1.0
+_COUNTING_S = sized(1.0, small=0.05)
 _COPY_BYTES = 64 << 20
 # Operations of a step that does nothing but launch: some milliseconds of Python and torch, as an eager model's are.
-_NUM_LAUNCHES, _NUM_STEPS = 1500, 100
+_NUM_LAUNCHES, _NUM_STEPS = sized(1500, small=10), sized(100, small=5)
 
 
 def run(data: DemoData, folder: Path, *, num_rounds: int, num_threads: int = 2) -> Answer:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.measure import Answer, in_a_new_process
+from benchmarks.measure import Answer, in_a_new_process, sized
 from stoker import Dataset, Loader
 from stoker.demo.data import DemoData
 from stoker.fields.spec import Arrays
 from stoker.loader.gathering import TOGETHER_BYTES
 
 BATCH_SIZE = 4_096
-NUM_EPOCHS = 50
+NUM_EPOCHS = sized(50, small=6)
 # By then every buffer has been made.
 NUM_FIRST = 5
 # Beside the batches that are ahead and the one in use there are those gathered together with the first of the former
@@ -41,22 +41,6 @@ def run(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
             f"{num_ahead} ahead, one in use, and twice {TOGETHER_MIB} MiB of what is gathered together with these",
             *_by_epoch(found),
         ),
-    )
-
-
-def run_growth(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
-    """Memory of a process after a few epochs beside that after fifty."""
-    del num_rounds
-    found = _found(data, folder)
-    return Answer(
-        question=f"memory of a loader in epoch {NUM_FIRST} / in epoch {NUM_EPOCHS}",
-        ours=found.own[NUM_FIRST - 1],
-        ceiling=found.own[-1],
-        unit="MiB of the process's own beside what it had, at most in the epoch",
-        # Less than a MiB is nothing that could be told from what else a process does.
-        ratios=(max(1.0, found.own[NUM_FIRST - 1]) / max(1.0, found.own[-1]),),
-        promise=0.9,
-        remarks=_by_epoch(found),
     )
 
 

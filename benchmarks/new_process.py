@@ -16,7 +16,6 @@ BATCH_SIZE = 4096
 FIRST_BATCH_S = 0.1
 # Rows of a chunk of 512 KiB, so that a window of all of them has some hundred.
 FIRST_BATCH_CHUNKS = 128
-NUM_EPOCHS = 5
 
 
 def run_first_batch(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
@@ -49,44 +48,8 @@ def run_first_batch(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
     )
 
 
-def run_first_warm_epoch(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
-    """The first epoch of a process, from making the loader, beside its later ones."""
-    dataset = Dataset([str(path) for path in data.paths])
-    _epochs(dataset, folder, data.num_rows)  # builds what is missing
-    first: list[float] = []
-
-    def later() -> float:
-        first_rate, *others = in_a_new_process(_epochs, dataset, folder, data.num_rows)
-        first.append(first_rate)
-        return statistics.median(others)
-
-    return compare(
-        "first warm epoch of a process, its loader made included / its later epochs",
-        ours=lambda: first[-1],  # of the process that was asked for the others right before
-        ceiling=later,
-        unit="million rows/s",
-        num_rounds=num_rounds,
-        promise=None,
-        remarks=lambda: (f"all columns, batches of {BATCH_SIZE:,} rows, {NUM_EPOCHS} epochs a process",),
-    )
-
-
 def _first_batch_s(dataset: Dataset, folder: Path, window: object) -> float:
     start = time.perf_counter()
     with Loader(dataset, batch_size=BATCH_SIZE, shuffle=True, cache=folder / "cache", window=window) as loader:  # type: ignore[arg-type]
         next(iter(loader))
         return time.perf_counter() - start
-
-
-def _epochs(dataset: Dataset, folder: Path, num_rows: int) -> list[float]:
-    """Return the rates of some epochs, in million rows a second, the first from making the loader on."""
-    rates = []
-    start = time.perf_counter()
-    with Loader(dataset, batch_size=BATCH_SIZE, shuffle=True, cache=folder / "cache", num_threads=2) as loader:
-        for _ in range(NUM_EPOCHS):
-            num = sum(len(batch["label"]) for batch in loader)
-            if num != num_rows:
-                raise AssertionError(f"{num} rows of {num_rows} were delivered")
-            rates.append(num / (time.perf_counter() - start) / 1e6)
-            start = time.perf_counter()
-    return rates

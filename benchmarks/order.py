@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.measure import Answer
+from benchmarks.measure import Answer, sized
 from stoker import Dataset, Loader
 from stoker.cli import main as stoker_command
 from stoker.demo.data import DemoData
@@ -31,7 +31,8 @@ from stoker.sampling.mixture import MixtureOrder
 
 BATCH_SIZE = 4096
 PROMISED_NS = 50
-NUM_SAMPLES, NUM_CHUNKS, NUM_FILES = 10**9, 100_000, 100
+NUM_SAMPLES, NUM_CHUNKS = sized(10**9, small=10**6), sized(100_000, small=100)
+NUM_FILES = sized(100, small=10)
 SIZES = (65_536, 10**6, 10**7, 10**9)
 
 

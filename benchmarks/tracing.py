@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from benchmarks.measure import Answer
+from benchmarks.measure import Answer, sized
 from stoker import Dataset, Loader, Trace
 from stoker.demo.data import DemoData
 from stoker.metrics.stages import Stages, Subject
@@ -18,9 +18,8 @@ from stoker.metrics.stages import Stages, Subject
 # Small batches: the less a step costs besides, the plainer the difference.
 BATCH_SIZE = 32
 STEPS_A_TURN = 50
-TURNS_A_ROUND = 20
+TURNS_A_ROUND = sized(20, small=1)
 STEP_S = 1e-3
-NUM_CALLS = 5
 
 
 class _Silence:
@@ -72,7 +71,6 @@ def run(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
         batches = [_endless(loader) for loader in loaders]
         turns = [[_cpu_s(each) for each in batches] for _ in range((num_rounds + 1) * TURNS_A_ROUND)][TURNS_A_ROUND:]
         spans_a_step = sum(map(len, trace.spans().values())) / loaders[2].stats().num_steps
-        files_s = _cost_of_a_look(loaders[2])
         for each in batches:
             each.close()
     silent, totals, traced = (statistics.median(column) for column in zip(*turns, strict=True))
@@ -90,10 +88,6 @@ def run(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
             f"totals, {traced * 1e6:.1f} with a trace of {spans_a_step:.1f} spans a step",
             f"so totals cost {(totals - silent) / STEP_S:.2%} of a step of 1 ms, and a trace "
             f"{(traced - silent) / STEP_S:.2%}",
-            f"the calls that record {NUM_CALLS} pieces of work, alone: {_cost_of_calls(Stages()) * 1e6:.1f} µs for "
-            f"totals, {_cost_of_calls(Trace().stages('data')) * 1e6:.1f} for a trace; what is more "
-            "above is noise, or caches",
-            f"writing the status file costs {files_s * 1e6:.0f} µs a second, {files_s:.3%} of the time, included above",
         ),
     )
 
@@ -111,41 +105,3 @@ def _cpu_s(batches: Iterator[Any]) -> float:
         next(batches)
         time.sleep(max(0.0, start_s + (step + 1) * STEP_S - time.perf_counter()))
     return (time.process_time() - begun) / STEPS_A_TURN
-
-
-def _cost_of_calls(stages: Stages) -> float:
-    """Return the processor time of what a step tells of: step, wait, batch, gather, wait for room."""
-    costs = []
-    for _ in range(20):
-        begun = time.thread_time()
-        for step in range(2_000):
-            subject = (0, step, -1, -1)
-            stages("step", 1, 2, 0, subject)
-            with stages.span("wait", subject=subject):
-                pass
-            with stages.span("batch", subject=subject):
-                stages("gather", time.perf_counter_ns(), time.perf_counter_ns(), 1)
-            with stages.span("wait_room"):
-                pass
-        costs.append((time.thread_time() - begun) / 2_000)
-    return min(costs)
-
-
-def _cost_of_a_look(loader: Loader) -> float:
-    """Return what the status file costs once a second: its processor time."""
-    from tempfile import TemporaryDirectory
-
-    from stoker.metrics.status import About, ShownLoader, StatusWriter
-
-    stages = Stages()
-    about = About(dataset="data", rank=0, world_size=1, global_batch_size=BATCH_SIZE)
-    with TemporaryDirectory() as folder:
-        entry = ShownLoader(StatusWriter([Path(folder) / "status"]), stages, lambda: (about, loader.stats()))
-        entry.show()
-        costs = []
-        for second in range(1, 30):
-            begun = time.thread_time()
-            stages("gather", 0, second * 2_000_000_000, 0)
-            costs.append(time.thread_time() - begun)
-        entry.close()
-    return statistics.median(costs)

@@ -5,13 +5,10 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from benchmarks.against_copy import against_copy
-from benchmarks.measure import Answer, compare, rate_of
+from benchmarks.measure import Answer, compare, sized
 from stoker import Dataset, Field, Loader
 from stoker.demo.data import DemoData
 from stoker.demo.ranking import column_names
@@ -21,41 +18,7 @@ RAGGED = ("country", "clicked_items", "viewed_categories")
 STACKED = {"dense": Field("float32", columns="dense_*"), "ids": Field("int64", columns="id_*")}
 # What a batch may cost beyond its bytes, in microseconds, and what more for each field.
 BATCH_US, FIELD_US = 60, 1
-NUM_SMALL = 3_000
-
-
-def run(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
-    """One thread against a bare `np.take` of the same records."""
-    with Loader(
-        fixed_width(data), batch_size=BATCH_SIZE, shuffle=True, cache=folder / "cache", num_threads=1, prefetch=0
-    ) as loader:
-        records = np.random.default_rng(0).integers(0, 256, (data.num_rows, loader.spec.record_bytes), dtype=np.uint8)
-        out = np.empty((BATCH_SIZE, loader.spec.record_bytes), dtype=np.uint8)
-        order = np.random.default_rng(1).permutation(data.num_rows)
-        item = np.dtype((np.void, loader.spec.record_bytes))
-
-        def take() -> None:
-            for start in range(0, data.num_rows - BATCH_SIZE + 1, BATCH_SIZE):
-                index = order[start : start + BATCH_SIZE]
-                np.take(records.view(item)[:, 0], index, out=out.view(item)[:, 0], mode="clip")
-
-        def epoch() -> None:
-            num_rows = sum(len(batch["label"]) for batch in loader)
-            if num_rows != data.num_rows:
-                raise AssertionError(f"{num_rows} rows of {data.num_rows} were delivered")
-
-        return compare(
-            "warm epoch, fixed-width fields, 1 thread / bare np.take of the same records",
-            ours=lambda: rate_of(data.num_rows, epoch) / 1e6,
-            ceiling=lambda: rate_of(data.num_rows, take) / 1e6,
-            unit="million rows/s",
-            num_rounds=num_rounds,
-            promise=0.7,
-            remarks=lambda: (
-                f"records of {loader.spec.record_bytes} bytes, batches of {BATCH_SIZE:,} rows, assembled in the "
-                "calling thread (prefetch=0)",
-            ),
-        )
+NUM_SMALL = sized(3_000, small=50)
 
 
 def run_stacked(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
@@ -96,9 +59,6 @@ def fixed_width(data: DemoData, fields: Mapping[str, Field] = STACKED) -> Datase
     """Return the demo's rows without lists and strings, as stacked tensors unless told."""
     columns = [name for name in column_names() if name not in RAGGED]
     return Dataset([str(path) for path in data.paths], columns=columns, fields=fields)
-
-
-_against_copy = partial(against_copy, batch_size=BATCH_SIZE)
 
 
 def _cost(words: str, dataset: Dataset, folder: Path, *, num_rounds: int, budget_us: int) -> Answer:

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import stoker
-from benchmarks.measure import Answer, compare
+from benchmarks.measure import Answer, compare, sized
 from stoker.demo.data import DemoData
 
 STEP_S = 1e-3
-NUM_STEPS = 200
-NUM_BLOCKS = 8
-NUM_EMPTY_STEPS = 200_000
+NUM_STEPS = sized(200, small=5)
+NUM_BLOCKS = sized(8, small=2)
+NUM_EMPTY_STEPS = sized(200_000, small=500)
 
 
 class Batches:

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.against_copy import against_copy
-from benchmarks.measure import Answer
+from benchmarks.measure import Answer, sized
 from stoker import Dataset, Field, Pack
 from stoker.demo.data import DemoData
 
 # Of each data set, about: more than any cache of a processor, less than the memory of a small machine.
-NUM_BYTES = 1 << 30
-_GROUP_BYTES = 32 << 20
+NUM_BYTES = sized(1 << 30, small=4 << 20)
+_GROUP_BYTES = sized(32 << 20, small=1 << 20)
 _IMAGE_BYTES = 224 * 224 * 3
 # Of an image as most keep them: compressed once, by itself.
 IMAGE_FILE_BYTES = (20_000, 150_000)

@@ -34,20 +34,26 @@ QUESTIONS = {
 }
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Ask the questions and print the answers; 1 where a promise is not kept, 2 without a GPU."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     parser.add_argument("questions", nargs="*", metavar="QUESTION", help=f"of {', '.join(QUESTIONS)}; all unless told")
     parser.add_argument("--rows", type=int, default=2_097_152, help="rows of the data set")
     parser.add_argument("--rounds", type=int, default=5, help="times each is measured")
     parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
-    options = parser.parse_args()
+    parser.add_argument(
+        "--device",
+        type=torch.device,
+        default=torch.device("cuda", 0),
+        help="another than the first GPU (default: cuda:0)",
+    )
+    options = parser.parse_args(arguments)
     if wrong := [name for name in options.questions if name not in QUESTIONS]:
         parser.error(f"there is no question {wrong[0]!r}; there are {', '.join(QUESTIONS)}")
-    if not torch.cuda.is_available():
+    if options.device.type == "cuda" and not torch.cuda.is_available():
         print("There is no GPU here that torch can use: these questions are about one.", file=sys.stderr)
         return 2
-    device = torch.device("cuda", torch.cuda.current_device())
+    device = options.device
     console = Console(highlight=False)
     folder = Path(tempfile.mkdtemp(prefix="stoker-bench-"))
     try:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.device import Marks, seconds_of
-from benchmarks.measure import Answer, compare, skip_an_epoch
+from benchmarks.measure import Answer, compare, sized, skip_an_epoch
 from benchmarks.warm_gather import BATCH_SIZE, STACKED
 from stoker import Dataset
 from stoker.demo.data import DemoData
@@ -21,7 +21,7 @@ from stoker.demo.ranking import column_names
 from stoker.torch import TorchLoader
 from stoker.torch.resident import ResidentRows
 
-COPY_BYTES = 256 << 20
+COPY_BYTES = sized(256 << 20, small=1 << 20)
 # Of what lies on the device. An epoch of few batches is over in milliseconds, so several are made.
 LARGE_BATCH_SIZE, NUM_EPOCHS = 65_536, 8
 _RAGGED = ("country", "clicked_items", "viewed_categories")

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+from benchmarks.measure import IS_SMALL
 from stoker.demo.ranking import COUNTRIES
 from stoker.fields.spec import Ragged
 from stoker.host.machine import num_cores
@@ -85,7 +86,7 @@ def on_device(
         device: Where they are wanted.
         num_workers: Processes; as many as there are cores unless told.
     """
-    num = num_cores() if num_workers is None else num_workers
+    num = (0 if IS_SMALL else num_cores()) if num_workers is None else num_workers
     loader = DataLoader(
         dataset,
         batch_size=None,

@@ -15,27 +15,27 @@ from torch.utils.data import IterableDataset
 from benchmarks import workloads
 from benchmarks.gpu.device import Marks, busy_share
 from benchmarks.gpu.plain import PlainRanking, PlainTokens, on_device
-from benchmarks.measure import Answer
+from benchmarks.measure import Answer, sized
 from stoker import Dataset, Field, Pack
 from stoker.demo.data import DemoData
 from stoker.demo.ranking import COUNTRIES, ID_CARDINALITIES
 from stoker.torch import TorchLoader
 
-NUM_STEPS = 150
+NUM_STEPS = sized(150, small=3)
 # More than a DataLoader has ready: sixteen workers with two batches each.
-_NUM_FIRST = 50
+_NUM_FIRST = sized(50, small=1)
 _PROMISE = 0.97
 _VOCABULARY = 128_256
-_LENGTH = 1_024
+_LENGTH = sized(1_024, small=8)
 # Rows of a batch of the ranking model. Large steps keep a GPU of 2024 busy; small ones it has done sooner than Python
 # launches the next, so that whatever else takes the interpreter's lock shows.
-LARGE, SMALL = 32_768, 8_192
+LARGE, SMALL = sized(32_768, small=64), sized(8_192, small=32)
 
 
 class Ranking(nn.Module):
     """Embeddings of ids and lists beside dense features, crossed pair by pair, into an MLP: as DLRM does."""
 
-    def __init__(self, *, buckets: int = 100_000, width: int = 64) -> None:
+    def __init__(self, *, buckets: int = sized(100_000, small=1_000), width: int = sized(64, small=8)) -> None:
         super().__init__()
         sizes = torch.tensor([min(size, buckets) for size in ID_CARDINALITIES])
         self.register_buffer("sizes", sizes)
@@ -64,7 +64,9 @@ class Ranking(nn.Module):
 class Language(nn.Module):
     """A small causal transformer."""
 
-    def __init__(self, *, width: int = 512, num_layers: int = 6, vocabulary: int = _VOCABULARY) -> None:
+    def __init__(
+        self, *, width: int = sized(512, small=64), num_layers: int = sized(6, small=1), vocabulary: int = _VOCABULARY
+    ) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, width)
         layer = nn.TransformerEncoderLayer(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from stoker.dataset.dataset import Dataset
     from stoker.dataset.mixture import Mixture
-    from stoker.dataset.units.asked import NGram, Pack
+    from stoker.dataset.units.kinds import NGram, Pack
     from stoker.dataset.vocabulary import Vocabulary
     from stoker.doctor.watch import Watched, WatchReport, watch
     from stoker.errors import (
@@ -95,7 +95,7 @@ _HOMES = {
     "stoker.loader.shard": ("Shard",),
     "stoker.dataset.dataset": ("Dataset",),
     "stoker.dataset.mixture": ("Mixture",),
-    "stoker.dataset.units.asked": (
+    "stoker.dataset.units.kinds": (
         "NGram",
         "Pack",
     ),

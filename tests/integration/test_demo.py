@@ -7,7 +7,6 @@ import pytest
 from rich.console import Console
 
 from stoker.demo.run import run_demo
-from stoker.demo.settings import DemoSettings
 
 
 @pytest.fixture(scope="module")
@@ -18,16 +17,16 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def run(folder):
     console = Console(file=io.StringIO(), width=120)
-    settings = DemoSettings(
-        folder=folder,
+    result = run_demo(
+        folder,
         num_rows=40_000,
         num_epochs=2,
-        num_threads=2,
         latency_s=0.001,
         bandwidth_bytes_s=50e6,
         html=folder / "demo.html",
+        console=console,
     )
-    return run_demo(settings, console=console), console.file.getvalue()
+    return result, console.file.getvalue()
 
 
 def test_five_ways_deliver_every_row_and_all_checks_hold(run):

@@ -1,4 +1,4 @@
-"""`stoker inspect --compact`: which fields could be kept narrower, what that saves, and what it costs."""
+"""`stoker inspect --compact`: which fields could be kept narrower, and what that saves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stoker.cli.paint import cells, print_facts, print_line, table
 from stoker.words import bytes_text, count_text
 
 if TYPE_CHECKING:
-    from stoker.plan.narrowing import Narrower, NarrowingFound
+    from stoker.plan.savings import Narrower, NarrowingFound
 
 
 def print_narrowing(found: NarrowingFound, console: Console, *, num_samples: int) -> None:
@@ -21,7 +21,7 @@ def print_narrowing(found: NarrowingFound, console: Console, *, num_samples: int
         print_line(console, f"No field could be kept much narrower, {seen}.")
         return
     print_line(console, f"Fields could be kept narrower, {seen}:", "bold")
-    numbers = ("bytes a row", "then", "widening", "saves")
+    numbers = ("bytes a row", "then")
     made = table("field", "storage_dtype", *numbers, "what comes back", numbers=numbers, folds=("field",))
     for one in found.fields:
         made.add_row(
@@ -30,22 +30,19 @@ def print_narrowing(found: NarrowingFound, console: Console, *, num_samples: int
                 Text(f'"{one.storage_dtype}"', style="green" if not one.error else "yellow"),
                 f"{one.row_bytes:,.0f}",
                 f"{one.kept_bytes:,.0f}",
-                f"{one.widen_ns:,.0f} ns",
-                f"{one.move_ns:,.0f} ns",
                 "the same" if not one.error else f"within {one.error:.1g}",
             )
         )
     console.print(made)
     console.print()
     exact, rounded = found.kept_bytes, found.rounded_bytes
-    paying = [one.field for one in found.fields if one.pays_here]
     print_facts(
         console,
         [
             ("on SSD", _less(found.row_bytes, exact, num_samples) + " with what comes back the same"),
             ("", _less(found.row_bytes, rounded, num_samples) + " with all of them" if rounded < exact else ""),
             ("on a device", "widened there, behind the copy of so many bytes less: give all of them that you can"),
-            ("on the host", _host(paying, found)),
+            ("on the host", "widening takes time of its own, most for bits and bfloat16"),
             ("ask for it with", _argument(found.fields[0])),
         ],
     )
@@ -71,9 +68,6 @@ def narrowing_json(found: NarrowingFound) -> dict[str, object]:
                 "row_bytes": one.row_bytes,
                 "kept_bytes": one.kept_bytes,
                 "error": one.error,
-                "widen_ns": one.widen_ns,
-                "move_ns": one.move_ns,
-                "pays_here": one.pays_here,
             }
             for one in found.fields
         ],
@@ -83,14 +77,6 @@ def narrowing_json(found: NarrowingFound) -> dict[str, object]:
 def _less(before: float, after: float, num_samples: int) -> str:
     sizes = f"{bytes_text(int(before * num_samples))} become {bytes_text(int(after * num_samples))}"
     return f"{before / after:.2f} times less, {sizes}"
-
-
-def _host(paying: list[str], found: NarrowingFound) -> str:
-    few = "widening costs more here than copying what it saves"
-    if not paying:
-        return f"{few}: for a smaller cache, not for speed"
-    rest = "" if len(paying) == len(found.fields) else f"; for the others {few}"
-    return f"pays for {', '.join(paying)}{rest}"
 
 
 def _argument(one: Narrower) -> str:

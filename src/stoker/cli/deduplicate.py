@@ -11,7 +11,7 @@ from stoker.cli.paint import cells, print_facts, print_line, table
 from stoker.words import bytes_text, count_text
 
 if TYPE_CHECKING:
-    from stoker.plan.sharing import SharingFound
+    from stoker.plan.savings import SharingFound
 
 # Below it, sharing is not worth its tables.
 _MIN_FACTOR = 1.1
@@ -20,7 +20,7 @@ _FIELDS = "fields that do not change within a run"
 
 def print_sharing(found: SharingFound, console: Console, *, num_samples: int) -> None:
     """Print what was found, and the argument that asks for it."""
-    from stoker.plan.sharing import BATCH_SIZE
+    from stoker.plan.savings import BATCH_SIZE
 
     seen = f"in {count_text(found.num_rows, 'row')} that were read"
     if not found.keys:

@@ -44,14 +44,13 @@ def run(options: argparse.Namespace, _: Console) -> int:
     """Run the demo."""
     from stoker.demo.data import NUM_ROWS
     from stoker.demo.run import default_folder, run_demo
-    from stoker.demo.settings import DemoSettings
 
-    settings = DemoSettings(
-        folder=default_folder() if options.folder is None else Path(options.folder).expanduser(),
+    result = run_demo(
+        default_folder() if options.folder is None else Path(options.folder).expanduser(),
         num_rows=options.rows or NUM_ROWS,
         html=Path(options.html).expanduser(),
+        console=make_console(stderr=options.json, pipe_width=_LOG_CELLS),
     )
-    result = run_demo(settings, console=make_console(stderr=options.json, pipe_width=_LOG_CELLS))
     if options.json:
         print_json(result.to_json())
     return OK if result.checks_hold else FAILED

@@ -110,7 +110,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     if options.html is not None:
         check_report(options.html)
     with ExitStack() as stack:
-        dataset = stack.enter_context(_demo(messages)) if options.demo else dataset_of(options)
+        dataset = _demo(messages) if options.demo else dataset_of(options)
         step = _step(options)
         on_progress = stack.enter_context(_progress(messages))
         settings = DoctorSettings(
@@ -198,31 +198,14 @@ def _make_loader(device: str | None) -> MakeLoader:
     return partial(TorchLoader, device=device)
 
 
-@contextmanager
-def _demo(messages: Console) -> Iterator[Dataset]:
-    """Give the demo's data set behind its link; it stays for the next time."""
-    from stoker.dataset.dataset import Dataset
-    from stoker.demo.data import make_data
-    from stoker.demo.link import BANDWIDTH_BYTES_S, LATENCY_S, MeteredLink
-    from stoker.demo.ranking import COUNTRIES
+def _demo(messages: Console) -> Dataset:
+    """Return the demo's data set behind its link; it stays for the next time."""
+    from stoker.demo.data import MeteredLink, make_data, ranking_dataset
     from stoker.demo.run import default_folder
-    from stoker.fields.spec import Field
-    from stoker.storage.find_storage import storage_for
 
-    folder = default_folder() / "doctor"
     with messages.status("writing the demo's data, once …"):
-        data = make_data(folder, num_rows=_DEMO_ROWS)
-    link = MeteredLink(storage_for(str(folder)), latency_s=LATENCY_S, bandwidth_bytes_s=BANDWIDTH_BYTES_S)
-    yield Dataset(
-        [str(path) for path in data.paths],
-        fields={
-            "dense": Field("float32", columns="dense_*"),
-            "context": Field("float32", columns="context_*"),
-            "ids": Field("int64", columns="id_*"),
-            "country": Field("int32", vocabulary=COUNTRIES),
-        },
-        storage=link,
-    )
+        data = make_data(default_folder() / "doctor", num_rows=_DEMO_ROWS)
+    return ranking_dataset(data.paths, storage=MeteredLink(data.folder))
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from stoker.cli.arguments import Commands, add_cache, add_command, add_json, add
 from stoker.cli.counting import counting
 from stoker.cli.paint import cells, print_json, print_line, table
 from stoker.cli.target import add_target, target_of
-from stoker.cli.units import add_units, asked_of
+from stoker.cli.units import add_units, unit_of
 from stoker.words import count_text
 
 if TYPE_CHECKING:
@@ -76,10 +76,10 @@ def run(options: argparse.Namespace, console: Console) -> int:
     from stoker.sampling import RankShare, Steps
 
     shard = RankShare(options.rank, options.world_size)
-    target, asked = target_of(options), asked_of(options)
+    target, unit = target_of(options), unit_of(options)
     with counting("reading footers …") as (_, show):
         cache = Path(options.cache).expanduser() if options.cache else None
-        known = open_known(target, cache=cache, asked=asked, on_count=show)
+        known = open_known(target, cache=cache, unit=unit, on_count=show)
         orders = plan_orders(
             known, shuffle=options.shuffle, seed=options.seed, window=options.window, lanes=options.lanes
         )
@@ -101,7 +101,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     if options.json:
         print_json(_as_json(found, known, steps))
     else:
-        counted = "sample" if asked is None else "unit"
+        counted = "sample" if unit is None else "unit"
         _print(found, known, steps, console, shows_all=options.all, counted=counted)
     return 0
 
@@ -165,7 +165,7 @@ def _as_json(found: Explanation, known: Known, steps: Steps) -> dict[str, object
     from stoker.loader.sets import order_fingerprint
 
     return {
-        "fingerprint": order_fingerprint(known, known.asked),
+        "fingerprint": order_fingerprint(known, known.unit),
         "epoch": found.epoch,
         "step": found.step,
         "num_steps": steps.num_steps,
@@ -226,8 +226,8 @@ def _find(options: argparse.Namespace, known: Known, orders: Orders, steps: Step
 def _why_not(options: argparse.Namespace, known: Known, orders: Orders) -> str:
     """Return what may have left a row out of an epoch."""
     reasons = ["the remainder is dropped"] if options.remainder == "drop" else []
-    if orders.asked is not None:
-        reasons.append(f"it is in none of the {orders.asked.told()}")
+    if orders.unit is not None:
+        reasons.append(f"it is in none of the {orders.unit.told()}")
     if known.mixture is not None and known.mixture.weights is not None:
         reasons.append("its data set gives a part of its samples to each epoch: another one has it")
     return ", or ".join(reasons) or "nothing says why"

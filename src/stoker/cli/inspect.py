@@ -18,13 +18,13 @@ from stoker.cli.counting import counting
 from stoker.cli.deduplicate import print_sharing, sharing_json
 from stoker.cli.paint import cells, make_console, print_facts, print_json, print_line, table
 from stoker.cli.target import add_target, target_of
-from stoker.cli.units import add_units, asked_of
+from stoker.cli.units import add_units, unit_of
 from stoker.words import bytes_text, count_text, plain_number, some_of
 
 if TYPE_CHECKING:
     from stoker.columns import ColumnAnswer
-    from stoker.dataset.overview import Spread
     from stoker.plan.inspection import Inspection, MixtureInspection
+    from stoker.plan.overview import Spread
 
 # So many columns of one kind, numbered in their names, are shown as one line.
 _MIN_RUN = 3
@@ -73,30 +73,30 @@ def run(options: argparse.Namespace, console: Console) -> int:
     from stoker.dataset.dataset import Dataset
     from stoker.plan.inspection import inspect, inspect_mixture
 
-    target, asked = target_of(options), asked_of(options)
+    target, unit = target_of(options), unit_of(options)
     cache = Path(options.cache).expanduser() if options.cache else None
     if not isinstance(target, Dataset):
         if options.deduplicate or options.compact:
             asked_for = "--deduplicate" if options.deduplicate else "--compact"
             raise ValueError(f"{asked_for} looks at one data set; name one of {', '.join(target.names)} in the module")
         with counting("reading footers …") as (_, show):
-            mixed = inspect_mixture(target, cache=cache, asked=asked, on_count=show)
+            mixed = inspect_mixture(target, cache=cache, unit=unit, on_count=show)
         if options.json:
             print_json(mixture_json(mixed))
         else:
             print_mixture(mixed, console)
         return 1 if mixed.problems else 0
     with counting("reading footers …") as (_, show):
-        found = inspect(target, cache=cache, asked=asked, on_count=show)
+        found = inspect(target, cache=cache, unit=unit, on_count=show)
     sharing = None
     if options.deduplicate and not found.problems:
-        from stoker.plan.sharing import find_sharing
+        from stoker.plan.savings import find_sharing
 
         with make_console(stderr=True).status("reading some rows …"):
             sharing = find_sharing(found.catalogue)
     narrowing = None
     if options.compact and not found.problems:
-        from stoker.plan.narrowing import find_narrowing
+        from stoker.plan.savings import find_narrowing
 
         with make_console(stderr=True).status("reading some rows …"):
             narrowing = find_narrowing(found.catalogue)

@@ -15,11 +15,11 @@ from stoker.cli.codes import WRONG_USAGE
 from stoker.cli.counting import counting
 from stoker.cli.paint import cells, print_facts, print_json, print_line, table
 from stoker.cli.target import add_target, target_of
-from stoker.cli.units import add_units, asked_of
+from stoker.cli.units import add_units, unit_of
 from stoker.words import count_text, plain_number
 
 if TYPE_CHECKING:
-    from stoker.dataset.units.asked import Asked
+    from stoker.dataset.units.kinds import SamplingUnit
     from stoker.sampling.quality import Quality, Share
 
 
@@ -74,19 +74,20 @@ stoker order quality train.py:dataset --column label --batch-size 512 \\
 
 def run_quality(options: argparse.Namespace, console: Console) -> int:
     """Measure and print."""
+    from stoker.dataset.dataset import dataset_of
     from stoker.plan.known import open_known, plan_orders
     from stoker.plan.labels import label_quality, read_labels
 
-    target, asked = target_of(options), asked_of(options)
+    target, unit = target_of(options), unit_of(options)
     cache = Path(options.cache).expanduser() if options.cache else None
     with counting("reading footers …") as (status, show):
-        known = open_known(target, cache=cache, asked=asked, on_count=show)
+        known = open_known(target, cache=cache, unit=unit, on_count=show)
         orders = plan_orders(
             known, shuffle=options.shuffle, seed=options.seed, window=options.window, lanes=options.lanes
         )
         order = orders.order_in(options.epoch)
         status.update(f"reading column {options.column} …")
-        datasets = {name: one.catalogue.dataset for name, one in known.named.items()}
+        datasets = {name: dataset_of(one.catalogue) for name, one in known.named.items()}
         labels = read_labels(datasets, options.column)
         status.update("measuring …")
         looked_at = {
@@ -97,12 +98,12 @@ def run_quality(options: argparse.Namespace, console: Console) -> int:
         found = label_quality(known, orders, labels, **looked_at)
         num_classes = sum(any(counts) for counts in zip(*(one.counts for one in labels), strict=True))
     if options.json:
-        print_json(_as_json(options, found, num_classes, num_samples=order.num_samples, asked=asked))
+        print_json(_as_json(options, found, num_classes, num_samples=order.num_samples, unit=unit))
         return 0
     print_line(console, found.sentence, "bold")
     console.print()
     kinds = "values" if labels[0].are_values else "ranges of values"
-    facts = [] if asked is None else [("order of", f"{count_text(order.num_samples)} {_told(asked)}")]
+    facts = [] if unit is None else [("order of", f"{count_text(order.num_samples)} {_told(unit)}")]
     facts += [
         ("measured by", f"{options.column}, {count_text(num_classes)} {kinds}"),
         ("looked at", f"{count_text(found.num_batches)} batches of {count_text(looked_at['batch_size'])}"),
@@ -144,12 +145,12 @@ def _print_shares(shares: tuple[Share, ...], console: Console) -> None:
 
 
 def _as_json(
-    options: argparse.Namespace, found: Quality, num_classes: int, *, num_samples: int, asked: Asked | None
+    options: argparse.Namespace, found: Quality, num_classes: int, *, num_samples: int, unit: SamplingUnit | None
 ) -> dict[str, object]:
     return {
         "column": options.column,
         "num_classes": num_classes,
-        "units": "rows" if asked is None else asked.told(),
+        "units": "rows" if unit is None else unit.told(),
         "num_samples": num_samples,
         "num_batches": found.num_batches,
         "chi_square": found.chi_square,
@@ -164,7 +165,7 @@ def _as_json(
     }
 
 
-def _told(asked: Asked) -> str:
-    from stoker.dataset.units.asked import Weighted
+def _told(unit: SamplingUnit) -> str:
+    from stoker.dataset.units.kinds import Weighted
 
-    return asked.told() if isinstance(asked, Weighted) else f"{asked.told()}, each by its first row"
+    return unit.told() if isinstance(unit, Weighted) else f"{unit.told()}, each by its first row"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from stoker.cli.target import load_named
 
 if TYPE_CHECKING:
-    from stoker.dataset.units.asked import Asked
+    from stoker.dataset.units.kinds import SamplingUnit
 
 
 def add_units(parser: argparse.ArgumentParser) -> None:
@@ -19,7 +19,7 @@ def add_units(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--sequence", metavar="NAME", help="a stoker.NGram or stoker.Pack in code: train.py:pack")
 
 
-def asked_of(options: argparse.Namespace) -> Asked | None:
+def unit_of(options: argparse.Namespace) -> SamplingUnit | None:
     """Return what the arguments say; None for rows.
 
     Raises:
@@ -27,7 +27,7 @@ def asked_of(options: argparse.Namespace) -> Asked | None:
         TypeError: What --sequence names is neither an NGram nor a Pack.
         StokerError: The user's module cannot be imported.
     """
-    from stoker.dataset.units.asked import parse_asked
+    from stoker.dataset.units.kinds import parse_unit
 
     group_by = None
     if options.group_by is not None:
@@ -35,4 +35,4 @@ def asked_of(options: argparse.Namespace) -> Asked | None:
     sequence = None
     if options.sequence is not None:
         sequence = load_named(options.sequence, what="a sequence")
-    return parse_asked(group_by=group_by, weights=options.weights, sequence=sequence)
+    return parse_unit(group_by=group_by, weights=options.weights, sequence=sequence)

@@ -18,13 +18,13 @@ from stoker.cli.counting import counting
 from stoker.cli.interrupts import stoppable
 from stoker.cli.paint import make_console, print_json, print_line
 from stoker.cli.target import add_target, target_of
-from stoker.cli.units import add_units, asked_of
+from stoker.cli.units import add_units, unit_of
 from stoker.cli.warming import warming
 from stoker.words import bytes_text, count_text, duration_text
 
 if TYPE_CHECKING:
     from stoker.cache.warm import WarmProgress
-    from stoker.dataset.units.asked import Asked
+    from stoker.dataset.units.kinds import SamplingUnit
     from stoker.loader.open_dataset import OpenDataset
     from stoker.loader.units.report import UnitsReport
 
@@ -102,7 +102,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     from stoker.loader.open_datasets import open_datasets
     from stoker.metrics.stages import ignore_stage
 
-    target, asked = target_of(options), asked_of(options)
+    target, unit = target_of(options), unit_of(options)
     limit_bytes = None if options.cache_limit is None else parse_size(options.cache_limit, name="--cache-limit")
     num_threads = options.threads or num_cores()
     messages = make_console(stderr=True)
@@ -115,7 +115,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
             num_threads=num_threads,
             transform_in="processes" if options.processes else "threads",
             on_stage=ignore_stage,
-            asked=asked,
+            unit=unit,
             on_count=show,
         )
     names = ("",) if opened.mixture is None else opened.mixture.names
@@ -127,7 +127,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
                     break
                 if name:
                     print_line(messages, name, "bold cyan")
-                done[name] = _warm(chunks, asked, messages, stop_event, num_threads=num_threads)
+                done[name] = _warm(chunks, unit, messages, stop_event, num_threads=num_threads)
     finally:
         opened.close()
     was_stopped = any(one.was_stopped for one in done.values()) or len(done) < len(names)
@@ -147,7 +147,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 
 def _warm(
-    chunks: OpenDataset, asked: Asked | None, messages: Console, stop_event: threading.Event, *, num_threads: int
+    chunks: OpenDataset, unit: SamplingUnit | None, messages: Console, stop_event: threading.Event, *, num_threads: int
 ) -> _Warmed:
     from stoker.loader.units.report import report_on
 
@@ -159,7 +159,7 @@ def _warm(
         progress=progress,
         num_built=chunks.counts().num_built,
         num_samples=num_samples,
-        counted=None if asked is None else report_on(asked, chunks.index, num_samples=chunks.num_samples),
+        counted=None if unit is None else report_on(unit, chunks.index, num_samples=chunks.num_samples),
         was_stopped=stop_event.is_set() and not progress.is_complete,
     )
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,25 +17,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from stoker.dataset.description import Description
 from stoker.dataset.doubts import check_doubts
 from stoker.dataset.filters import passes
 from stoker.dataset.fragments import Fragment
 from stoker.dataset.rows import Origin, RowReader
+from stoker.dataset.runs import RunRule, Runs
 from stoker.dataset.survey import Cut, Survey, survivors
 from stoker.errors import SourceError
 from stoker.hashing import fingerprint
 from stoker.metrics.stages import OnStage, ignore_stage
-from stoker.parquet.footers import Footers
+from stoker.parquet.footers import Checked, Footers
 from stoker.parquet.parts import ShareOut, one_by_one
 from stoker.parquet.schema import Sizes, choose_columns, flat_fields, flatten, select_flat
 from stoker.storage.each import for_each
 from stoker.storage.failures import decoding
 from stoker.storage.fetch import check_unchanged
 from stoker.storage.storage import ObjectInfo
-
-if TYPE_CHECKING:
-    from stoker.dataset.dataset import Dataset
-    from stoker.dataset.runs import RunRule, Runs
 
 # A part of every key: raise it when the same source and recipe become other rows, or the same rows in another layout.
 _KEY_VERSION = 4
@@ -87,7 +85,7 @@ class Catalogue:
 
     def __init__(
         self,
-        dataset: Dataset,
+        dataset: Description,
         known: Survey,
         cut: Cut,
         origin: Origin,
@@ -228,6 +226,10 @@ class Catalogue:
             SourceError: It cannot be read.
         """
         return self._footers.get(self.files[file]).metadata
+
+    def footer(self, file: int) -> Checked:
+        """Return what planning needs of the footer of a file, by its number in `files`; blocks as `metadata` does."""
+        return self._footers.check(self.files[file])
 
     def unit(self, i: int) -> range:
         """Return the fragments that are read in one go with i: all parts of its row group, or i alone."""

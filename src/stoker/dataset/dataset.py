@@ -7,40 +7,31 @@ import dataclasses
 import functools
 import logging
 import os
-import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from stoker.arguments import check_function, explain_arguments, flag, integer, names
+from stoker.arguments import explain_arguments, integer
 from stoker.dataset.catalogue import Catalogue, OnCount
-from stoker.dataset.filters import parse_filter
+from stoker.dataset.description import Description
 from stoker.dataset.listing import Listed, list_sources
 from stoker.dataset.rows import Origin
 from stoker.dataset.runs import RunRule
-from stoker.dataset.survey import Cut, Survey, keep_survey, kept_survey, make_cut, read_layouts, survey
+from stoker.dataset.survey import Survey, keep_survey, kept_survey, read_layouts, survey
 from stoker.dataset.tables import open_table
-from stoker.dataset.tables.table import LakeTable, TableSource, table_source
+from stoker.dataset.tables.table import LakeTable, TableSource
 from stoker.dataset.units.cutting import cut_between_runs
 from stoker.dataset.units.runs import find_runs
 from stoker.errors import SourceMissingError
-from stoker.fields.spec import Field, parse_size
 from stoker.hashing import fingerprint
 from stoker.host.machine import num_cores
 from stoker.metrics.stages import OnStage, ignore_stage, timed
 from stoker.parquet.footers import Footers
-from stoker.storage.find_storage import storage_for
-from stoker.storage.local import LocalStorage
 from stoker.storage.retry import RetryingStorage, Wait
 from stoker.storage.storage import UNKNOWN, Storage
 from stoker.storage.stores import store_of
-from stoker.storage.urls import Location, Source, check_name, common_scheme, name_bytes, place_of, scheme_of
+from stoker.storage.urls import name_bytes, scheme_of
 from stoker.words import some_of
 
 _log = logging.getLogger("stoker")
@@ -63,8 +54,6 @@ _HINTS = {
     "split": "give the folder or files of the split: Dataset('data/train')",
 }
 
-Transform: TypeAlias = "Callable[[pa.Table], Mapping[str, np.ndarray[Any, Any]] | pa.Table]"
-
 # Footers of a remote store are waits, not work: this many times more of them at once than threads were asked for.
 _REMOTE_FACTOR = 8
 # Those of local files are mostly work, and many threads take the GIL from each other.
@@ -72,7 +61,7 @@ _LOCAL_THREADS_A_CORE = 2
 
 
 @explain_arguments(_HINTS)
-class Dataset:
+class Dataset(Description):
     """Rows of Parquet files, as the user wants them: which files, columns and rows, and what becomes of them.
 
     Making one reads no file. Wrong arguments raise at once; what only the files can show raises when it is opened.
@@ -109,97 +98,6 @@ class Dataset:
         >>> Dataset("lake/ranking", columns=["dense", "label"], filters=[("country", "in", ["DE", "FR"])])
         Dataset('lake/ranking', columns=['dense', 'label'], filters="country in ('DE', 'FR')")
     """
-
-    def __init__(
-        self,
-        source: Source | Sequence[Source],
-        *,
-        version: int | str | datetime | None = None,
-        snapshot: int | str | datetime | None = None,
-        columns: Sequence[str] | None = None,
-        filters: pc.Expression | Sequence[Any] | None = None,
-        fields: Mapping[str, Field | str] | None = None,
-        transform: Transform | None = None,
-        transform_version: str | None = None,
-        deduplicate: Mapping[str, str | Sequence[str]] | None = None,
-        chunk_size: int | str = "32MiB",
-        storage: Storage | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        refresh: bool = False,
-    ) -> None:
-        self.sources = _checked_sources(source)
-        self.table = table_source(self.sources, version=version, snapshot=snapshot)
-        self.columns = _checked_columns(columns)
-        self.filter = parse_filter(filters)
-        self.fields = _checked_fields(fields)
-        self.transform = transform
-        self.transform_version = transform_version
-        self.deduplicate = _checked_deduplicate(deduplicate)
-        self.chunk_bytes = parse_size(chunk_size, name="chunk_size")
-        self.storage = storage
-        if storage_options is not None and not isinstance(storage_options, Mapping):
-            raise TypeError(f"storage_options must be a dict of options, not {storage_options!r}")
-        self.storage_options = None if storage_options is None else dict(storage_options)
-        self.refresh = flag(refresh, "refresh")
-        self._chunk_size = chunk_size
-        if self.chunk_bytes == 0:
-            raise ValueError("chunk_size must be positive")
-        self._check_transform()
-        if storage is not None:
-            if not isinstance(storage, Storage):
-                raise TypeError(f"storage must have list, stat and read (stoker.Storage), not {type(storage).__name__}")
-            if storage_options is not None:
-                raise ValueError("storage_options are for the storage that Stoker makes; give them to your own storage")
-        else:
-            scheme = common_scheme(self.sources if self.table is None else [self.table.place])
-            in_catalog = self.table is not None and self.table.may_be_in_catalog
-            if scheme == "file" and storage_options and not in_catalog:
-                raise ValueError(f"storage_options mean nothing for local files, got {sorted(storage_options)}")
-
-    def _check_transform(self) -> None:
-        if self.transform is None:
-            if self.transform_version is not None:
-                raise ValueError("transform_version is the version of a transform: give both, or neither")
-            return
-        check_function(self.transform, "transform", "table")
-        if self.transform_version is None:
-            raise ValueError(
-                'transform needs a version, such as transform_version="1": chunks on disk are found by it, '
-                "and a changed function with the old version would be served old chunks"
-            )
-        if not isinstance(self.transform_version, str) or not self.transform_version:
-            raise TypeError(f"transform_version must be a text that is not empty, not {self.transform_version!r}")
-
-    def __repr__(self) -> str:
-        sources = [str(source) for source in self.sources]
-        parts = [repr(sources[0] if len(sources) == 1 else sources)]
-        if self.table is not None and self.table.pin is not None:
-            parts.append(f"{self.table.argument}={self.table.pin!r}")
-        if self.columns is not None:
-            parts.append(f"columns={list(self.columns)}")
-        if self.filter is not None:
-            parts.append(f"filters={str(self.filter)!r}")
-        if self.fields:
-            parts.append(f"fields={self.fields}")
-        if self.transform is not None:
-            parts.append(f"transform={transform_name(self.transform)}, transform_version={self.transform_version!r}")
-        if self.deduplicate:
-            parts.append(f"deduplicate={self.deduplicate}")
-        if self._chunk_size != "32MiB":
-            parts.append(f"chunk_size={self._chunk_size!r}")
-        if self.storage is not None:
-            parts.append(f"storage={self.storage!r}")
-        return f"Dataset({', '.join(parts)})"
-
-    def recipe(self) -> dict[str, object]:
-        """Return everything but the source that decides what its rows become, as JSON can write it."""
-        return {
-            "columns": self.columns,
-            "filter": None if self.filter is None else self.filter.to_json(),
-            "fields": {name: field.to_json() for name, field in self.fields.items()},
-            "transform": None if self.transform is None else [transform_name(self.transform), self.transform_version],
-            **({"deduplicate": self.deduplicate} if self.deduplicate else {}),
-        }
 
     def open(
         self,
@@ -239,64 +137,11 @@ class Dataset:
         integer(num_threads, "num_threads")
         return _Opening(self, folder, runs, wait).open(num_threads, on_count, on_stage)
 
-    def _cut(self, schema: pa.Schema, partitions: pa.Schema) -> Cut:
-        return make_cut(schema, partitions, columns=self.columns, chosen=self.filter, chunk_bytes=self.chunk_bytes)
 
-    def with_columns(self, columns: Sequence[str]) -> Dataset:
-        """Return the same rows with these columns, as they are stored."""
-        other = copy.copy(self)
-        other.columns = _checked_columns(columns)
-        other.fields, other.deduplicate = {}, {}
-        other.transform = other.transform_version = None
-        return other
-
-    def located(self) -> Dataset:
-        """Return the same data set, with the place of its metadata in place of a name in a catalogue.
-
-        Blocks: on the catalogue, if it is one.
-
-        Raises:
-            ValueError: No such catalogue is configured.
-            SourceError: It has no such table, or cannot be asked.
-        """
-        table = self.table
-        if table is None or not table.may_be_in_catalog or self.storage is not None:
-            return self
-        other = copy.copy(self)
-        place = place_of(Path(table.place), is_local=True).name
-        if not os.path.lexists(name_bytes(place)):
-            from stoker.dataset.tables.iceberg import find_in_catalog
-
-            place, options = find_in_catalog(table.place)
-            if scheme_of(place) != "file":
-                other.storage_options = {**options, **(self.storage_options or {})}
-        other.table = dataclasses.replace(table, place=place)
-        return other
-
-    @property
-    def is_local(self) -> bool:
-        """Whether Stoker reads files of this machine, as far as names tell."""
-        return self.storage is None and scheme_of(self._named()[0]) == "file"
-
-    def find_storage(self, environment: Mapping[str, str] | None = None) -> Storage:
-        """Return what opens the files, with the variables of this environment; None: as they are.
-
-        Blocks: on the store, where it must be asked to know.
-        """
-        if self.storage is not None:
-            return self.storage
-        if self.is_local:
-            return LocalStorage()
-        return storage_for(str(self._named()[0]), storage_options=self.storage_options, environment=environment)
-
-    def _named(self) -> Sequence[Source]:
-        return self.sources if self.table is None else (self.table.place,)
-
-    def _places(self) -> list[Location]:
-        """Return the sources as the storage knows them: local ones as absolute paths."""
-        is_local = self.is_local and (self.table is None or not self.table.may_be_in_catalog)
-        places = [place_of(source, is_local=is_local) for source in self._named()]
-        return places if self.table is None else [Location(place.name) for place in places]
+def dataset_of(catalogue: Catalogue) -> Dataset:
+    """Return the data set that was opened, at the version that was found."""
+    assert isinstance(catalogue.dataset, Dataset)
+    return catalogue.dataset
 
 
 class _Opening:
@@ -317,7 +162,7 @@ class _Opening:
         environment = dict(os.environ)
         self._lazy = _Lazy(dataset, environment)
         self._storage = RetryingStorage(self._lazy, wait=wait)
-        self._store = store_of(str(dataset._named()[0]), options=dataset.storage_options or {}, environment=environment)
+        self._store = store_of(str(dataset.named()[0]), options=dataset.storage_options or {}, environment=environment)
 
     def open(self, num_threads: int, on_count: OnCount | None, on_stage: OnStage) -> Catalogue:
         """Return the opened data set; see `Dataset.open`."""
@@ -340,7 +185,7 @@ class _Opening:
         except SourceMissingError:
             if known is None or any(os.path.exists(name_bytes(file.info.url)) for file in known.files):  # noqa: PTH110
                 raise
-            names = ", ".join(place.name for place in dataset._places())
+            names = ", ".join(place.name for place in dataset.places())
             _log.warning("%s is gone; going on with what was kept of it in %s", names, self._folder)
             return self._catalogue(known, origin)
         if known is not None and known.files == tuple(files) and known.table == table:
@@ -354,8 +199,8 @@ class _Opening:
     def _list(self, *, is_local: bool, num_threads: int) -> tuple[LakeTable | None, list[Listed]]:
         """Return the files, and the table that they belong to, if it is one."""
         if self._dataset.table is None:
-            return None, list_sources(self._dataset._places(), self._storage, is_local=is_local)
-        place = self._lazy.located._places()[0].name
+            return None, list_sources(self._dataset.places(), self._storage, is_local=is_local)
+        place = self._lazy.located.places()[0].name
         return open_table(self._dataset.table, place, self._storage, is_local=is_local, num_threads=num_threads)
 
     def _look_through(
@@ -369,7 +214,7 @@ class _Opening:
     ) -> Catalogue:
         footers.load([file.info for file in listed])
         files, schema, partitions = read_layouts(listed, footers, self._storage, table, num_threads=num_threads)
-        cut = self._dataset._cut(schema, partitions)
+        cut = self._dataset.cut(schema, partitions)
         known = dataclasses.replace(survey(files, schema, cut, footers, num_threads=num_threads), table=table)
         catalogue = self._catalogue(known, origin, footers)
         catalogue.check_doubts(num_threads=num_threads)
@@ -390,7 +235,7 @@ class _Opening:
             pinned = known.table.pinned(dataset.table)
             dataset = copy.copy(dataset)
             dataset.table, dataset.refresh = pinned, False
-        cut = dataset._cut(known.schema, known.partitions)
+        cut = dataset.cut(known.schema, known.partitions)
         footers = footers or self._footers(known.table)
         return Catalogue(dataset, known, cut, origin, footers, kept_together=self._runs)
 
@@ -411,7 +256,7 @@ class _Opening:
             _log.warning(
                 "the store of %s tells neither version nor time of its files (%s): that one was replaced by another of "
                 "the same size shows only in its footer, when it is opened with refresh=True",
-                self._dataset._named()[0],
+                self._dataset.named()[0],
                 some_of(untold, 1),
             )
         if self._folder is None:
@@ -435,7 +280,7 @@ class _Opening:
         return self._folder / f"catalogue-{fingerprint('catalogue', content)}.stoker"
 
     def _names(self) -> dict[str, object]:
-        return {"sources": self._dataset._places(), "store": self._store}
+        return {"sources": self._dataset.places(), "store": self._store}
 
 
 class _Lazy:
@@ -461,91 +306,3 @@ class _Lazy:
 
     def read(self, url: str, offset: int, num_bytes: int) -> Any:
         return self.storage.read(url, offset, num_bytes)
-
-
-def transform_name(transform: Callable[..., Any]) -> str:
-    """Return the name that stands for a transform: module and qualified name.
-
-    A script has the same name whether it is run or imported: `train.py` is "train" both times.
-    """
-    function = transform
-    while isinstance(function, functools.partial):
-        function = function.func
-    name = getattr(function, "__qualname__", None) or type(function).__qualname__
-    module = getattr(function, "__module__", None) or type(function).__module__
-    if module in ("__main__", "__mp_main__"):  # the latter: the same script in a spawned process
-        main = sys.modules["__main__"]
-        spec = getattr(main, "__spec__", None)
-        file = getattr(main, "__file__", None)
-        module = spec.name if spec is not None else Path(file).stem if file else "__main__"
-    return f"{module}.{name}"
-
-
-def _checked_sources(source: object) -> tuple[Source, ...]:
-    if isinstance(source, str | os.PathLike):
-        sources: list[object] = [source]
-    elif isinstance(source, Sequence) and not isinstance(source, bytes | bytearray):
-        sources = list(source)
-    else:
-        listed = ": write sorted(...) of it" if isinstance(source, Iterable) and not hasattr(source, "read") else ""
-        raise TypeError(f"source must be a path, a URL, or a list of them, not {type(source).__name__}{listed}")
-    if not sources:
-        raise ValueError("source is an empty list")
-    found: list[Source] = []
-    for one in sources:
-        if isinstance(one, str):
-            found.append(str(one))
-        elif isinstance(one, Path):
-            found.append(one)
-        elif isinstance(one, os.PathLike) and isinstance(os.fspath(one), str):
-            found.append(Path(os.fspath(one)))
-        else:
-            raise TypeError(f"source must hold paths and URLs, not {one!r}")
-        check_name(found[-1])
-    return tuple(found)
-
-
-def _checked_columns(columns: object) -> tuple[str, ...] | None:
-    if columns is None:
-        return None
-    if isinstance(columns, str | bytes) or not isinstance(columns, Sequence):
-        raise TypeError(f"columns must be a list of names, not {columns!r}")
-    if strange := [name for name in columns if not isinstance(name, str)]:  # a name may be empty
-        raise TypeError(f"columns must be a list of names, but holds {strange[0]!r}")
-    if not columns:
-        raise ValueError("columns is empty; leave it out to read every column")
-    if twice := sorted({name for name in columns if columns.count(name) > 1}):
-        raise ValueError(f"columns names {twice[0]!r} twice")
-    return tuple(columns)
-
-
-def _checked_fields(fields: object) -> dict[str, Field]:
-    if fields is None:
-        return {}
-    if not isinstance(fields, Mapping):
-        raise TypeError(f"fields must be a mapping of names to stoker.Field, not {type(fields).__name__}")
-    found = {}
-    for name, field in fields.items():
-        if not isinstance(name, str):
-            raise TypeError(f"fields: a field is named by a text, not {name!r}")
-        if not isinstance(field, Field | str | type | np.dtype):
-            raise TypeError(
-                f"fields[{name!r}] must be a stoker.Field or the name of a dtype, such as 'float32', not {field!r}"
-            )
-        found[name] = field if isinstance(field, Field) else Field(cast("str", field))
-    return found
-
-
-def _checked_deduplicate(keys: object) -> dict[str, tuple[str, ...]]:
-    if keys is None:
-        return {}
-    if not isinstance(keys, Mapping):
-        raise TypeError(f"deduplicate must be a mapping of a key to its fields, not {type(keys).__name__}")
-    found = {}
-    for key, fields in keys.items():
-        if not isinstance(key, str):
-            raise TypeError(f"deduplicate: a key is named by a text, not {key!r}")
-        found[key] = names(fields, f"deduplicate[{key!r}]")
-        if not found[key]:
-            raise ValueError(f"deduplicate[{key!r}] is empty; name the fields that samples of one {key!r} share")
-    return found

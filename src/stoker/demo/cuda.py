@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from stoker.demo.timeline import TimeRange
-from stoker.demo.ways.way import BATCH_SIZE
+from stoker.demo.accelerator import TimeRange
+from stoker.demo.ways import BATCH_SIZE
 from stoker.fields.spec import Array, Arrays, Ragged
 
 _WIDTH = 2_048

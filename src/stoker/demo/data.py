@@ -1,51 +1,43 @@
-"""The demo's files: written once into a folder, found again by a marker that is written last."""
+"""The demo's files: written once into a folder, found again by a marker that is written last; and the link to them."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stoker.demo.ranking import NUM_DENSE, column_names, ranking_table
+from stoker.dataset.dataset import Dataset
+from stoker.demo.ranking import COUNTRIES, column_names, ranking_table
 from stoker.errors import SourceError
+from stoker.fields.spec import Field
+from stoker.storage.find_storage import storage_for
+from stoker.storage.storage import BytesLike, Storage
+from stoker.testing import SlowStorage
 
 NUM_ROWS = 2_097_152
 SEED = 7
+# What a host often gets of a lake that a whole fleet reads: 320 Mbit/s, and the first byte after 30 ms, as from an
+# object store of the same region.
+LATENCY_S = 0.030
+BANDWIDTH_BYTES_S = 40e6
 
 # 65,536 rows of these columns are about 12 MB of zstd and 64 MB of Arrow: row groups as data teams write them.
 _ROW_GROUP_ROWS = 65_536
 _MIN_FILES = 16
 _MARKER = "complete.json"
 # Another number makes every kept data set be written anew: raise it when the rows change.
-_VERSION = 1
+_VERSION = 2
 # A row's float: its bits are as good as random, so a sum of them misses no lost, doubled or changed row.
 CHECKED_COLUMN = "dense_00"
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataFile:
-    """One Parquet file of the data set.
-
-    Attributes:
-        name: Name inside the folder.
-        num_rows: Its rows.
-        size_bytes: Its size.
-        checksum: `checksum_of` its rows.
-    """
-
-    name: str
-    num_rows: int
-    size_bytes: int
-    checksum: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,37 +46,62 @@ class DemoData:
 
     Attributes:
         folder: Where its files are.
-        files: The files, by name.
-        row_group_rows: Rows of all row groups but the last of each file.
-        seed: Seed of the rows.
+        num_rows: Rows of all files.
+        sizes: Bytes of each file, by its name.
+        checksum: `checksum_of` all rows, computed from what was generated and not from what is read.
         was_there: Whether it was found rather than written.
     """
 
     folder: Path
-    files: tuple[DataFile, ...]
-    row_group_rows: int
-    seed: int
+    num_rows: int
+    sizes: dict[str, int]
+    checksum: int
     was_there: bool
-
-    @property
-    def num_rows(self) -> int:
-        """Rows of all files."""
-        return sum(file.num_rows for file in self.files)
 
     @property
     def size_bytes(self) -> int:
         """Size of all files."""
-        return sum(file.size_bytes for file in self.files)
-
-    @property
-    def checksum(self) -> int:
-        """`checksum_of` all rows, computed from what was generated and not from what is read."""
-        return sum(file.checksum for file in self.files) % 2**64
+        return sum(self.sizes.values())
 
     @property
     def paths(self) -> list[Path]:
         """The files."""
-        return [self.folder / file.name for file in self.files]
+        return [self.folder / name for name in self.sizes]
+
+
+def ranking_dataset(paths: Iterable[str | Path], *, storage: Storage | None = None) -> Dataset:
+    """Return files of the demo as a data set whose columns of one kind are a field each."""
+    fields = {
+        "dense": Field("float32", columns="dense_*"),
+        "context": Field("float32", columns="context_*"),
+        "ids": Field("int64", columns="id_*"),
+        "country": Field("int32", vocabulary=COUNTRIES),
+    }
+    return Dataset([str(path) for path in paths], fields=fields, storage=storage)
+
+
+class MeteredLink(SlowStorage):
+    """The demo's remote store: local files behind a latency and a bandwidth, and a meter of what is read.
+
+    Args:
+        folder: Where the files are.
+        latency_s: Seconds before the first byte of each call.
+        bandwidth_bytes_s: Bytes a second, over all reads together.
+    """
+
+    def __init__(
+        self, folder: Path, *, latency_s: float = LATENCY_S, bandwidth_bytes_s: float = BANDWIDTH_BYTES_S
+    ) -> None:
+        super().__init__(storage_for(str(folder)), latency_s=latency_s, bandwidth_bytes_s=bandwidth_bytes_s)
+        self._meter = threading.Lock()
+        self.bytes_read = 0
+
+    def read(self, url: str, offset: int, num_bytes: int) -> BytesLike:
+        """Return what is read, slowly."""
+        data = super().read(url, offset, num_bytes)
+        with self._meter:
+            self.bytes_read += num_bytes
+        return data
 
 
 def checksum_of(values: np.ndarray[Any, np.dtype[np.float32]]) -> int:
@@ -127,68 +144,59 @@ def make_data(
     borders = [num_rows * i // num_files for i in range(num_files + 1)]
     row_group_rows = min(_ROW_GROUP_ROWS, -(-num_rows // (2 * num_files)))
 
-    def write(part: int) -> DataFile:
-        name = f"part-{part:05}.parquet"
+    def write(part: int) -> tuple[str, int, int]:
+        path = folder / f"part-{part:05}.parquet"
         table = ranking_table(num_rows=borders[part + 1] - borders[part], seed=seed, part=part)
-        file = _write_file(folder / name, table, row_group_rows=row_group_rows)
-        on_rows(file.num_rows)
-        return file
+        pq.write_table(
+            table,
+            path,
+            row_group_size=row_group_rows,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=[name for name in column_names() if _repeats(name)],
+        )
+        on_rows(len(table))
+        return path.name, path.stat().st_size, checksum_of(table[CHECKED_COLUMN].to_numpy())
 
     with ThreadPoolExecutor(num_threads, thread_name_prefix="stoker-demo-write") as pool:
-        files = tuple(pool.map(write, range(num_files)))
-    data = DemoData(folder=folder, files=files, row_group_rows=row_group_rows, seed=seed, was_there=False)
-    _write_marker(data)
-    return data
+        files = list(pool.map(write, range(num_files)))
+    marker = {
+        "version": _VERSION,
+        "seed": seed,
+        "num_rows": num_rows,
+        "sizes": {name: size_bytes for name, size_bytes, _ in files},
+        "checksum": sum(checksum for *_, checksum in files) % 2**64,
+    }
+    aside = folder / f".{_MARKER}.{os.getpid()}"
+    aside.write_text(json.dumps(marker, indent=1))
+    # Last of all: an interrupted run leaves files without a marker, which the next one writes anew.
+    aside.replace(folder / _MARKER)
+    return _data_of(folder, marker, was_there=False)
 
 
 def find_data(folder: Path, *, num_rows: int, seed: int) -> DemoData | None:
     """Return the data set in `folder` if it is complete and the one that was asked for, else None."""
     try:
         marker = json.loads((folder / _MARKER).read_text())
-        if marker["version"] != _VERSION or marker["seed"] != seed:
+        if (marker["version"], marker["seed"], marker["num_rows"]) != (_VERSION, seed, num_rows):
             return None
-        files = tuple(DataFile(**file) for file in marker["files"])
-        data = DemoData(folder=folder, files=files, row_group_rows=marker["row_group_rows"], seed=seed, was_there=True)
-        is_complete = all(path.stat().st_size == f.size_bytes for path, f in zip(data.paths, files, strict=True))
-    except (OSError, ValueError, KeyError, TypeError):
+        data = _data_of(folder, marker, was_there=True)
+        is_complete = all(path.stat().st_size == data.sizes[path.name] for path in data.paths)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return data if is_complete and data.num_rows == num_rows else None
+    return data if is_complete else None
 
 
-def _write_file(path: Path, table: pa.Table, *, row_group_rows: int) -> DataFile:
-    # A dictionary pays where values repeat; for scores, embeddings and histories it is built and thrown away.
-    with_dictionary = [
-        name
-        for name in column_names()
-        if name.startswith(("query_id", "country", "label", "context_", "id_")) or _is_repetitive_dense(name)
-    ]
-    pq.write_table(
-        table,
-        path,
-        row_group_size=row_group_rows,
-        compression="zstd",
-        compression_level=1,
-        use_dictionary=with_dictionary,
-    )
-    checksum = checksum_of(table[CHECKED_COLUMN].to_numpy())
-    return DataFile(name=path.name, num_rows=len(table), size_bytes=path.stat().st_size, checksum=checksum)
+def _data_of(folder: Path, marker: dict[str, Any], *, was_there: bool) -> DemoData:
+    known = {name: marker[name] for name in ("num_rows", "sizes", "checksum")}
+    return DemoData(folder=folder, was_there=was_there, **known)
 
 
-def _is_repetitive_dense(name: str) -> bool:
-    return name in {f"dense_{i:02}" for i in range(NUM_DENSE) if i % 4 in (1, 2)}
-
-
-def _write_marker(data: DemoData) -> None:
-    marker = {
-        "version": _VERSION,
-        "seed": data.seed,
-        "row_group_rows": data.row_group_rows,
-        "files": [asdict(file) for file in data.files],
-    }
-    aside = data.folder / f".{_MARKER}.{os.getpid()}"
-    aside.write_text(json.dumps(marker, indent=1))
-    # Last of all: an interrupted run leaves files without a marker, which the next one writes anew.
-    aside.replace(data.folder / _MARKER)
+def _repeats(name: str) -> bool:
+    """Return whether a column's values repeat: for scores, embeddings and histories a dictionary is thrown away."""
+    if name.startswith("dense_"):
+        return int(name[-2:]) % 4 in (1, 2)
+    return name.startswith(("query_id", "country", "label", "context_", "id_"))
 
 
 def _clear(folder: Path) -> None:

@@ -6,10 +6,12 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 
-from stoker.demo.pictures import bars, lanes
-from stoker.demo.results import PLAIN, RAM, STOKER, DemoResult, WayResult
-from stoker.demo.screen import comparison, conclusion
+from stoker.demo.results import ARROW, BIN_S, PLAIN, RAM, STOKER, DemoResult, TimeShares, WayResult
 from stoker.doctor.words import size_text
+
+# Ways whose first epoch differs from the later ones, for it fills a cache.
+_CACHING = (ARROW, STOKER)
+_MAX_TICKS = 7
 
 
 def write_demo_report(result: DemoResult, path: Path) -> None:
@@ -37,7 +39,7 @@ def demo_html(result: DemoResult) -> str:
 <main>
 <p class="brand"><b>stoker</b> demo · {escape(result.when)} · {result.num_rows:,} rows, {result.num_epochs} epochs</p>
 <h1>{_headline(result)}</h1>
-<p class="lead">{escape(conclusion(result))} {escape(comparison(result))}</p>
+<p class="lead">{escape(result.conclusion)} {escape(result.comparison)}</p>
 <div class="figures">
 <div><b>{plain.later.busy:.0%}</b><span>busy with plain Parquet reads</span></div>
 <div class="is-ours"><b>{stoker.later.busy:.0%}</b><span>busy with Stoker, from the second epoch on</span></div>
@@ -51,14 +53,14 @@ a cache.</p>
 <figure>
 <div class="legend"><span><i class="busy"></i>computing</span><span><i class="waited"></i>waiting for data</span>\
 <span><i class="other"></i>idle for another reason</span></div>
-{bars(result)}
+{_bars(result)}
 </figure>
 
 <h2>{result.num_epochs} epochs from beginning to end</h2>
 <p class="soft">The height is how busy the accelerator is at that moment; the lines divide epochs. All lanes
 have one scale.</p>
 <figure>
-{lanes(result)}
+{_lanes(result)}
 </figure>
 
 <h2>The numbers</h2>
@@ -85,7 +87,7 @@ have one scale.</p>
 
 <h2>Do it again</h2>
 <pre>pip install stoker
-{escape(result.command)}</pre>
+stoker demo</pre>
 <p class="note">Took {result.wall_s:.0f} seconds here. What else ran on the machine shows in the numbers.</p>
 </main>
 </body>
@@ -99,30 +101,14 @@ def _headline(result: DemoResult) -> str:
 
 
 def _table(result: DemoResult) -> str:
-    head = "<th></th><th>busy,<br>first epoch</th><th>busy,<br>later epochs</th><th>waiting<br>for data</th>"
-    head += (
-        "<th>other<br>idle</th><th>rows/s</th><th>times<br>plain</th><th>cores<br>used</th><th>remote,<br>an epoch</th>"
+    heads = "".join(f"<th>{head.replace(chr(10), '<br>')}</th>" for head in ("", *result.figures(result.ways[0])))
+    rows = "\n".join(
+        f'<tr class="{_ours(way).strip()}"><td>{escape(way.name)}</td>'
+        + "".join(f"<td>{figure}</td>" for figure in result.figures(way).values())
+        + "</tr>"
+        for way in result.ways
     )
-    plain = result.way(PLAIN)
-    body = "\n".join(_table_row(way, plain) for way in result.ways)
-    return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
-
-
-def _table_row(way: WayResult, plain: WayResult) -> str:
-    later = way.later
-    cells = [
-        escape(way.name),
-        "" if way.key == RAM else f"{way.first.busy:.1%}",
-        f"{later.busy:.1%}",
-        f"{later.waited:.1%}",
-        f"{later.other:.1%}",
-        f"{later.rows_per_s:,.0f}",
-        f"{later.rows_per_s / plain.later.rows_per_s:.1f}",
-        f"{later.cores:.1f}",
-        size_text(later.remote_bytes) if later.remote_bytes else "none",
-    ]
-    kind = ' class="is-ours"' if way.key == STOKER else ""
-    return f"<tr{kind}>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
+    return f"<table>\n<thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table>"
 
 
 def _checks(result: DemoResult) -> str:
@@ -154,3 +140,76 @@ def _method(result: DemoResult) -> str:
 
 def _definitions(pairs: dict[str, str]) -> str:
     return "\n".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in pairs.items())
+
+
+def _bars(result: DemoResult) -> str:
+    """Return how busy each way keeps the accelerator: thick for later epochs, thin for a first that differs."""
+    return "\n".join(_bar_row(way) for way in result.ways)
+
+
+def _lanes(result: DemoResult) -> str:
+    """Return how busy the accelerator is over the time of all epochs, one lane a way, all on one scale."""
+    longest_s = max(way.wall_s for way in result.ways)
+    rows = "\n".join(_lane_row(way, longest_s=longest_s) for way in result.ways)
+    ticks = "".join(
+        f'<span style="left:{second / longest_s:.2%}">{f"{second:g} s" if second else "0"}</span>'
+        for second in _ticks(longest_s)
+    )
+    return f'{rows}\n<div class="axis" aria-hidden="true"><div>{ticks}</div></div>'
+
+
+def _bar_row(way: WayResult) -> str:
+    first = _bar(way.first, "is-first", f"first epoch {way.first.busy:.1%} busy") if way.key in _CACHING else ""
+    about = "thin: first epoch" if way.key in _CACHING else "the ceiling" if way.key == RAM else ""
+    return (
+        f'<div class="way{_ours(way)}"><div class="name">{escape(way.name)}'
+        + (f"<small>{about}</small>" if about else "")
+        + f'</div><div class="bars">{first}{_bar(way.later, "", f"later epochs {way.later.busy:.1%} busy")}</div>'
+        f'<div class="value"><b>{way.later.busy:.0%}</b><small>{way.later.rows_per_s:,.0f} rows/s</small></div></div>'
+    )
+
+
+def _bar(share: TimeShares, kind: str, label: str) -> str:
+    parts = (("busy", share.busy), ("other", share.other), ("waited", share.waited))
+    return (
+        f'<div class="bar {kind}" role="img" aria-label="{escape(label)}">'
+        + "".join(f'<i class="{name}" style="width:{part:.2%}"></i>' for name, part in parts)
+        + "</div>"
+    )
+
+
+def _lane_row(way: WayResult, *, longest_s: float) -> str:
+    path, borders = _area(way)
+    epochs = f"{len(way.epochs)} epoch{'s' if len(way.epochs) > 1 else ''}"
+    return (
+        f'<div class="way{_ours(way)}"><div class="name">{escape(way.name)}</div>'
+        f'<div class="lane"><svg style="width:{way.wall_s / longest_s:.2%}" viewBox="0 0 {way.wall_s:.3f} 1" '
+        f'preserveAspectRatio="none" role="img" aria-label="{escape(way.name)}: {epochs} in '
+        f'{way.wall_s:.1f} seconds">{path}{borders}</svg></div>'
+        f'<div class="value"><b>{way.wall_s:.1f} s</b><small>{epochs}</small></div></div>'
+    )
+
+
+def _area(way: WayResult) -> tuple[str, str]:
+    """Return the path under the busy share, and the lines between epochs."""
+    points, borders = [], []
+    start = 0.0
+    for epoch in way.epochs:
+        for i, busy in enumerate(epoch.busy_over_time):
+            left = start + i * BIN_S
+            right = min(left + BIN_S, start + epoch.wall_s)
+            points.append(f"L{left:.3f} {1 - busy:.3f}L{right:.3f} {1 - busy:.3f}")
+        start += epoch.wall_s
+        borders.append(f'<line x1="{start:.3f}" x2="{start:.3f}" y1="0" y2="1"/>')
+    return f'<path d="M0 1{"".join(points)}L{start:.3f} 1Z"/>', "".join(borders[:-1])
+
+
+def _ticks(longest_s: float) -> list[float]:
+    steps = [step * 10**power for power in (-1, 0, 1, 2) for step in (1, 2, 5)]
+    step = next((step for step in steps if longest_s / step <= _MAX_TICKS), steps[-1])
+    # The last tick keeps its distance from the edge, where its label would be cut off.
+    return [i * step for i in range(int(longest_s * 0.97 / step) + 1)]
+
+
+def _ours(way: WayResult) -> str:
+    return " is-ours" if way.key == STOKER else ""

@@ -7,13 +7,43 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from stoker.demo.measure import EpochResult
+from stoker.doctor.words import size_text
 
 PLAIN, THREADS, ARROW, STOKER, RAM = "plain", "threads", "arrow", "stoker", "ram"
 """The keys of the ways, in the order they are shown."""
 
 # Stoker has done its work when the accelerator is this busy, measured against batches in RAM.
 GOAL = 0.95
+BIN_S = 0.25
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochResult:
+    """What one epoch of one way gave.
+
+    Attributes:
+        epoch: Number of the epoch.
+        num_steps: Steps trained.
+        num_rows: Rows in them.
+        checksum: `checksum_of` those rows.
+        wall_s: From asking for the first batch to the end of the last step.
+        busy_s: Time in which the accelerator computed.
+        waited_s: Time in which it had nothing to do because the loop was waiting for a batch.
+        cpu_s: Processor time of all threads, Stoker's and the loop's.
+        remote_bytes: Bytes that came over the link.
+        busy_over_time: Share of each `BIN_S` seconds in which the accelerator computed.
+    """
+
+    epoch: int
+    num_steps: int
+    num_rows: int
+    checksum: int
+    wall_s: float
+    busy_s: float
+    waited_s: float
+    cpu_s: float
+    remote_bytes: int
+    busy_over_time: tuple[float, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +65,21 @@ class TimeShares:
     rows_per_s: float
     cores: float
     remote_bytes: float
+
+    @classmethod
+    def of(cls, epochs: Sequence[EpochResult]) -> TimeShares:
+        """Return epochs as shares of the time they took together."""
+        wall_s = sum(epoch.wall_s for epoch in epochs)
+        busy = sum(epoch.busy_s for epoch in epochs) / wall_s
+        waited = sum(epoch.waited_s for epoch in epochs) / wall_s
+        return cls(
+            busy=busy,
+            waited=waited,
+            other=max(0.0, 1 - busy - waited),
+            rows_per_s=sum(epoch.num_rows for epoch in epochs) / wall_s,
+            cores=sum(epoch.cpu_s for epoch in epochs) / wall_s,
+            remote_bytes=sum(epoch.remote_bytes for epoch in epochs) / len(epochs),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,12 +103,12 @@ class WayResult:
     @property
     def first(self) -> TimeShares:
         """The first epoch."""
-        return share_of(self.epochs[:1])
+        return TimeShares.of(self.epochs[:1])
 
     @property
     def later(self) -> TimeShares:
         """The epochs behind the first; the first itself where there is no other."""
-        return share_of(self.epochs[1:] or self.epochs)
+        return TimeShares.of(self.epochs[1:] or self.epochs)
 
     @property
     def wall_s(self) -> float:
@@ -103,7 +148,6 @@ class DemoResult:
         link: What stood between the files and the reader.
         machine: What it ran on, by name.
         versions: Version of each part.
-        command: How to do it again.
         wall_s: Seconds of everything.
         when: Date of the run.
         notes: What a reader should know beside the numbers.
@@ -121,7 +165,6 @@ class DemoResult:
     link: str
     machine: dict[str, str]
     versions: dict[str, str]
-    command: str
     wall_s: float
     when: str
     notes: tuple[str, ...]
@@ -157,17 +200,37 @@ class DemoResult:
             "checks_hold": self.checks_hold,
         }
 
+    @property
+    def conclusion(self) -> str:
+        """What the numbers say, in a sentence."""
+        says = (
+            f"Stoker's later epochs keep the accelerator {self.way(STOKER).later.busy:.0%} busy: {self.of_ceiling:.0%} "
+            f"of what batches in RAM do, and {self.times_plain:.1f} times the rows of plain Parquet reads."
+        )
+        if self.of_ceiling < GOAL:
+            says += f" That is below the {GOAL:.0%} it should be; was the machine busy with something else?"
+        return says
 
-def share_of(epochs: Sequence[EpochResult]) -> TimeShares:
-    """Return epochs as shares of the time they took together."""
-    wall_s = sum(epoch.wall_s for epoch in epochs)
-    busy = sum(epoch.busy_s for epoch in epochs) / wall_s
-    waited = sum(epoch.waited_s for epoch in epochs) / wall_s
-    return TimeShares(
-        busy=busy,
-        waited=waited,
-        other=max(0.0, 1 - busy - waited),
-        rows_per_s=sum(epoch.num_rows for epoch in epochs) / wall_s,
-        cores=sum(epoch.cpu_s for epoch in epochs) / wall_s,
-        remote_bytes=sum(epoch.remote_bytes for epoch in epochs) / len(epochs),
-    )
+    @property
+    def comparison(self) -> str:
+        """What busy alone does not show: the processor time that the two caches take for it."""
+        stoker, arrow = self.way(STOKER).later, self.way(ARROW).later
+        return (
+            f"For that it used {stoker.cores:.1f} cores on average. The cache of Arrow tables used {arrow.cores:.1f} "
+            f"for {arrow.busy:.0%} busy."
+        )
+
+    def figures(self, way: WayResult) -> dict[str, str]:
+        """Return a way's line of the table, by the heads of its columns."""
+        later = way.later
+        return {
+            # What lies in RAM has no first epoch: it was loaded before.
+            "busy,\nfirst": "" if way.key == RAM else f"{way.first.busy:.0%}",
+            "busy,\nlater epochs": f"{later.busy:.1%}",
+            "\nwaits": f"{later.waited:.0%}",
+            "other\nidle": f"{later.other:.0%}",
+            "\nrows/s": f"{later.rows_per_s:,.0f}",
+            "times\nplain": f"{later.rows_per_s / self.way(PLAIN).later.rows_per_s:.1f}",
+            "cores\nused": f"{later.cores:.1f}",
+            "from remote,\nan epoch": size_text(later.remote_bytes) if later.remote_bytes else "none",
+        }

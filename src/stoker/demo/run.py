@@ -1,38 +1,82 @@
-"""The demo from beginning to end."""
+"""The demo from beginning to end: the ways one after the other, on the same rows, for the same accelerator."""
 
 from __future__ import annotations
 
 import shutil
 import time
-from contextlib import ExitStack
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 
+import numpy as np
+import xxhash
 from rich.console import Console
 
-from stoker.demo.accelerator import accelerator_for
-from stoker.demo.contest import PLAIN_BUSY, Contest, check_bytes, check_rows, plain_epochs, plain_rate, run_ways
-from stoker.demo.data import find_data, make_data
-from stoker.demo.link import MeteredLink
+from stoker.demo.accelerator import Accelerator, SimulatedAccelerator, TimeRange, busy_over_time, busy_s, waited_s
+from stoker.demo.data import (
+    BANDWIDTH_BYTES_S,
+    CHECKED_COLUMN,
+    LATENCY_S,
+    NUM_ROWS,
+    SEED,
+    DemoData,
+    MeteredLink,
+    checksum_of,
+    find_data,
+    make_data,
+)
 from stoker.demo.report import write_demo_report
-from stoker.demo.results import DemoResult
+from stoker.demo.results import ARROW, BIN_S, PLAIN, RAM, STOKER, THREADS, Check, DemoResult, EpochResult, WayResult
 from stoker.demo.screen import Screen
-from stoker.demo.settings import DemoSettings
-from stoker.demo.ways.way import BATCH_SIZE
-from stoker.host.machine import machine, versions
+from stoker.demo.ways import BATCH_SIZE, STACKED, ArrowCache, PlainReads, RamBatches, Source, StokerLoader, Way
+from stoker.doctor.probe_copy import has_cuda
+from stoker.fields.spec import Array, Arrays, Ragged
+from stoker.host.machine import free_memory_bytes, machine, num_cores, versions
 from stoker.storage.find_storage import storage_for
 
+# Plain reads shall keep the accelerator about this busy: 10-20 % is what teams see who read a lake directly.
+_PLAIN_BUSY = 0.17
+# Seconds that a plain way may take. Where all its epochs would take longer, it trains fewer: whole ones, for the first
+# steps alone would count an epoch's start too much. Two plain ways, the epochs that calibrate and fill caches, and the
+# rest stay below four minutes.
+_SLOW_WAY_S = 45.0
+# Batches compared without a cache: building the chunks of all of them once more would show nothing new.
+_UNCACHED_STEPS = 128
+# Of the free memory that the ceiling may take.
+_RAM_SHARE = 0.5
 # A row takes 0.17 kB as Parquet, 0.95 kB as Arrow and 1.1 kB as chunks; the caches are there together.
-_DISK_BYTES_A_ROW = 2_400
+_DISK_BYTES_A_ROW, _DATA_BYTES_A_ROW = 2_400, 200
 
 
-def run_demo(settings: DemoSettings, *, console: Console | None = None) -> DemoResult:
+def default_folder() -> Path:
+    """Return where the demo keeps its data unless told otherwise."""
+    return Path.home() / ".cache" / "stoker" / "demo"
+
+
+def run_demo(
+    folder: Path,
+    *,
+    num_rows: int = NUM_ROWS,
+    num_epochs: int = 3,
+    latency_s: float = LATENCY_S,
+    bandwidth_bytes_s: float = BANDWIDTH_BYTES_S,
+    html: Path | None = None,
+    console: Console | None = None,
+) -> DemoResult:
     """Train the same rows in five ways, print what each gives, and return the numbers.
 
     The data set stays in the folder for the next run; the caches, which must be cold at the start, are removed.
 
     Args:
-        settings: How to run.
+        folder: Where the data set is kept from run to run, and the caches while it runs.
+        num_rows: Rows of the data set.
+        num_epochs: Epochs that each way trains; first and later ones are compared.
+        latency_s: Latency of the simulated remote store.
+        bandwidth_bytes_s: Its bandwidth.
+        html: Where the page is written; None writes none.
         console: Where to print.
 
     Raises:
@@ -41,100 +85,275 @@ def run_demo(settings: DemoSettings, *, console: Console | None = None) -> DemoR
     """
     start = time.perf_counter()
     screen = Screen(console or Console())
-    work = settings.folder / "work"
+    work = folder / "work"
     with ExitStack() as stack:
         stack.enter_context(screen)
-        _check_room(settings)
+        _check_room(folder, num_rows)
         shutil.rmtree(work, ignore_errors=True)
         stack.callback(shutil.rmtree, work, ignore_errors=True)
-
-        screen.begin_data(settings.num_rows)
-        data = make_data(
-            settings.folder / "data",
-            num_rows=settings.num_rows,
-            seed=settings.seed,
-            num_threads=settings.num_threads,
-            on_rows=screen.advance,
-        )
+        screen.begin("writing the data set", num_rows)
+        data = make_data(folder / "data", num_rows=num_rows, num_threads=num_cores(), on_rows=screen.advance)
         screen.show_data(data, took_s=time.perf_counter() - start)
-
-        local = storage_for(str(data.folder), storage_options=None)
-        link = MeteredLink(local, latency_s=settings.latency_s, bandwidth_bytes_s=settings.bandwidth_bytes_s)
-        contest = Contest(
-            settings=settings,
-            data=data,
-            local=local,
-            link=link,
-            work=work,
-            on_start=screen.begin,
-            on_batch=screen.on_batch,
-            on_epoch=screen.show_epoch,
+        link = MeteredLink(data.folder, latency_s=latency_s, bandwidth_bytes_s=bandwidth_bytes_s)
+        link_text = (
+            f"simulated: local files behind {latency_s * 1e3:.0f} ms of latency and {bandwidth_bytes_s / 1e6:.0f} MB/s"
         )
-        link_text = _link_text(settings)
         screen.say("remote store", link_text)
 
-        rate = plain_rate(contest)
-        accelerator = accelerator_for(PLAIN_BUSY * BATCH_SIZE / rate)
+        contest = _Contest(data=data, link=link, work=work, screen=screen, num_epochs=num_epochs)
+        rate = data.num_rows / contest.alone_s(PlainReads(contest.remote, num_threads=contest.num_threads))
+        contest.accelerator = _accelerator_for(_PLAIN_BUSY * BATCH_SIZE / rate)
+        step_s = contest.accelerator.step_s
         calibration = (
-            f"an epoch of plain reads alone gave {rate:,.0f} rows/s; steps of {accelerator.step_s * 1e3:.2f} ms for "
-            f"{BATCH_SIZE:,} rows each are {accelerator.step_s * rate / BATCH_SIZE:.0%} of that time"
+            f"an epoch of plain reads alone gave {rate:,.0f} rows/s; steps of {step_s * 1e3:.2f} ms for "
+            f"{BATCH_SIZE:,} rows each are {step_s * rate / BATCH_SIZE:.0%} of that time"
         )
-        screen.say("accelerator", accelerator.description)
+        screen.say("accelerator", contest.accelerator.description)
         screen.say("", calibration)
-        num_plain_epochs = plain_epochs(contest, rate)
-        if num_plain_epochs < settings.num_epochs:
-            contest.notes.append(
-                f"Both plain ways were measured over {num_plain_epochs} of {settings.num_epochs} epochs, to keep the "
-                "demo short: each of their epochs is the same work."
-            )
-            screen.say("", contest.notes[-1])
-
-        ways, cold = run_ways(contest, accelerator, num_plain_epochs=num_plain_epochs)
-        checks = (check_rows(contest, ways), *check_bytes(contest, cold))
+        ways, cold = contest.run_ways(num_plain_epochs=min(num_epochs, int(_SLOW_WAY_S * rate / data.num_rows) or 1))
         result = DemoResult(
             ways=tuple(ways),
-            checks=checks,
+            checks=(_check_rows(data, ways), *contest.check_bytes(cold)),
             num_rows=data.num_rows,
-            num_files=len(data.files),
+            num_files=len(data.paths),
             size_bytes=data.size_bytes,
-            num_epochs=settings.num_epochs,
-            accelerator=accelerator.description,
-            step_s=accelerator.step_s,
+            num_epochs=num_epochs,
+            accelerator=contest.accelerator.description,
+            step_s=step_s,
             calibration=calibration,
             link=link_text,
             machine=machine(),
             versions=versions(),
-            command=settings.command,
             wall_s=time.perf_counter() - start,
             when=datetime.now(UTC).date().isoformat(),
             notes=tuple(contest.notes),
         )
-    if settings.html is not None:
-        write_demo_report(result, settings.html)
-    screen.show_result(result, html=settings.html)
+    if html is not None:
+        write_demo_report(result, html)
+    screen.show_result(result, html=html)
     return result
 
 
-def _check_room(settings: DemoSettings) -> None:
-    settings.folder.mkdir(parents=True, exist_ok=True)
-    needed = settings.num_rows * _DISK_BYTES_A_ROW
-    if find_data(settings.folder / "data", num_rows=settings.num_rows, seed=settings.seed) is None:
-        needed += settings.num_rows * 200
-    free = shutil.disk_usage(settings.folder).free
-    if free < needed:
-        raise OSError(
-            f"the demo needs {needed / 1e9:.1f} GB in {settings.folder}, where {free / 1e9:.1f} GB are free: "
-            "give it another folder or fewer rows"
+@dataclass(kw_only=True)
+class _Contest:
+    """What all ways are given, and what a reader should know of how it went."""
+
+    data: DemoData
+    link: MeteredLink
+    work: Path
+    screen: Screen
+    num_epochs: int
+    num_threads: int = field(default_factory=num_cores)
+    accelerator: Accelerator = field(init=False)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of a whole epoch."""
+        return -(-self.data.num_rows // BATCH_SIZE)
+
+    @property
+    def remote(self) -> Source:
+        """The rows behind the link."""
+        return Source(urls=tuple(map(str, self.data.paths)), storage=self.link, seed=SEED)
+
+    @property
+    def local(self) -> Source:
+        """The rows without it."""
+        storage = storage_for(str(self.data.folder), storage_options=None)
+        return Source(urls=self.remote.urls, storage=storage, seed=SEED)
+
+    def alone_s(self, way: Way) -> float:
+        """Return the seconds of a whole epoch with no accelerator behind it."""
+        self.screen.begin("plain reads alone", self.num_steps)
+        start = time.perf_counter()
+        with closing(way), closing(way.epoch(0)) as batches:
+            for _ in batches:
+                self.screen.advance()
+        return time.perf_counter() - start
+
+    def run_ways(self, *, num_plain_epochs: int) -> tuple[list[WayResult], list[str]]:
+        """Return each way's result, and the digests of all batches of Stoker's first epoch."""
+        num, remote = self.num_threads, self.remote
+        threads = "1 thread" if num == 1 else f"{num} threads"
+        if num_plain_epochs < self.num_epochs:
+            self.notes.append(
+                f"Both plain ways were measured over {num_plain_epochs} of {self.num_epochs} epochs, to keep the "
+                "demo short: each of their epochs is the same work."
+            )
+            self.screen.say("", self.notes[-1])
+        plain = self._train(
+            PlainReads(remote, num_threads=num),
+            key=PLAIN,
+            name="plain Parquet reads",
+            how=f"{threads} read row groups ahead and decode them; each becomes arrays once; rows of four row groups "
+            "are mixed",
+            num_epochs=num_plain_epochs,
+        )
+        more = self._train(
+            PlainReads(remote, num_threads=4 * num),
+            key=THREADS,
+            name="4 × the threads",
+            how=f"the same with {4 * num} threads",
+            num_epochs=num_plain_epochs,
+        )
+        arrow = self._train(
+            ArrowCache(remote, folder=self.work / "arrow", num_threads=num),
+            key=ARROW,
+            name="Arrow on SSD",
+            how=f"decoded tables are kept as Arrow files and mapped; {threads} draw the rows of each batch in Arrow, "
+            "which become arrays when the batch is dequeued",
+        )
+        cold: list[str] = []
+        stoker = self._train(
+            StokerLoader(remote, cache=self.work / "stoker", num_threads=num),
+            key=STOKER,
+            name="Stoker",
+            how=f"stoker.Loader with {threads}: finished arrays are kept on SSD, a batch is one gather",
+            on_first=lambda batch: cold.append(digest_of(batch)),
+        )
+        self.screen.begin("batches into RAM", self.num_steps)
+        in_ram = RamBatches(self.local, num_threads=num, limit_bytes=int(free_memory_bytes() * _RAM_SHARE))
+        if not in_ram.is_whole:
+            self.notes.append("Not all batches fit into the free memory: the ceiling was measured with those that do.")
+        ram = self._train(in_ram, key=RAM, name="batches in RAM", how="all batches lie in memory already: the ceiling")
+        return [plain, more, arrow, stoker, ram], cold
+
+    def _train(
+        self,
+        way: Way,
+        *,
+        key: str,
+        name: str,
+        how: str,
+        num_epochs: int | None = None,
+        on_first: Callable[[Arrays], object] = lambda _: None,
+    ) -> WayResult:
+        """Train all epochs of one way, close it, and return what it gave; `on_first` is told of the first's batches."""
+        results = []
+        with closing(way):
+            for epoch in range(num_epochs or self.num_epochs):
+                self.screen.begin(f"{name}, epoch {epoch + 1}", self.num_steps)
+                results.append(self._measure(way, epoch, on_first if epoch == 0 else lambda _: None))
+                self.screen.show_epoch(name, results[-1])
+        return WayResult(
+            key=key, name=name, how=how, epochs=tuple(results), has_all_rows=getattr(way, "is_whole", True)
         )
 
+    def _measure(self, way: Way, epoch: int, on_batch: Callable[[Arrays], object]) -> EpochResult:
+        """Train one epoch and return what it gave."""
+        fetches: list[TimeRange] = []
+        num_rows = checksum = 0
+        remote_before, cpu_before = self.link.bytes_read, time.process_time()
+        start = asked = time.perf_counter()
+        with closing(way.epoch(epoch)) as batches:
+            for batch in batches:
+                fetches.append(TimeRange(asked, time.perf_counter()))
+                self.accelerator.step(batch)
+                checked = _checked(batch)
+                num_rows += len(checked)
+                checksum += checksum_of(checked)
+                on_batch(batch)
+                self.screen.advance()
+                asked = time.perf_counter()
+            steps = self.accelerator.finish()
+            cpu_s = time.process_time() - cpu_before
+        stop = max(step.stop for step in steps)
+        return EpochResult(
+            epoch=epoch,
+            num_steps=len(steps),
+            num_rows=num_rows,
+            checksum=checksum % 2**64,
+            wall_s=stop - start,
+            busy_s=busy_s(steps),
+            waited_s=waited_s(fetches, steps, start=start),
+            cpu_s=cpu_s,
+            remote_bytes=self.link.bytes_read - remote_before,
+            busy_over_time=tuple(busy_over_time(steps, start=start, stop=stop, bin_s=BIN_S)),
+        )
 
-def _link_text(settings: DemoSettings) -> str:
-    return (
-        f"simulated: local files behind {settings.latency_s * 1e3:.0f} ms of latency and "
-        f"{settings.bandwidth_bytes_s / 1e6:.0f} MB/s"
+    def check_bytes(self, cold: list[str]) -> list[Check]:
+        """Return whether Stoker delivers the same bytes warm and without a cache, and reads nothing when warm."""
+        before = self.link.bytes_read
+        warm = self._digests("warm", self.remote, self.work / "stoker", num_steps=len(cold))
+        num_read = self.link.bytes_read - before
+        uncached = self._digests("no cache", self.local, None, num_steps=min(len(cold), _UNCACHED_STEPS))
+        return [
+            Check(
+                text="cold, warm and uncached Stoker runs deliver byte-equal batches",
+                holds=warm == cold and uncached == cold[:_UNCACHED_STEPS],
+                detail=f"cold and warm: all {len(cold):,} batches of an epoch; without a cache: the first "
+                f"{len(uncached):,}",
+            ),
+            Check(
+                text="a run that starts on a warm cache reads no data from the remote store",
+                holds=num_read == 0,
+                detail=f"{num_read:,} bytes came over the link",
+            ),
+        ]
+
+    def _digests(self, name: str, source: Source, cache: Path | None, *, num_steps: int) -> list[str]:
+        """Return the digests of Stoker's first batches."""
+        digests: list[str] = []
+        self.screen.begin(f"{name}, byte by byte", num_steps)
+        way = StokerLoader(source, cache=cache, num_threads=self.num_threads)
+        with closing(way), closing(way.epoch(0)) as batches:
+            for batch in islice(batches, num_steps):
+                digests.append(digest_of(batch))
+                self.screen.advance()
+        return digests
+
+
+def _check_rows(data: DemoData, ways: list[WayResult]) -> Check:
+    """Return whether every epoch delivered each row exactly once."""
+    whole = [(way, epoch) for way in ways if way.has_all_rows for epoch in way.epochs]
+    wrong = [
+        f"{way.name}, epoch {e.epoch + 1}: {e.num_rows:,} rows"
+        for way, e in whole
+        if (e.num_rows, e.checksum) != (data.num_rows, data.checksum)
+    ]
+    return Check(
+        text="every way delivered every row exactly once an epoch",
+        holds=not wrong,
+        detail="; ".join(wrong)
+        or f"{len(whole)} epochs of {data.num_rows:,} rows, each with the checksum of the rows as made",
     )
 
 
-def default_folder() -> Path:
-    """Return where the demo keeps its data unless told otherwise."""
-    return Path.home() / ".cache" / "stoker" / "demo"
+def _accelerator_for(step_s: float) -> Accelerator:
+    """Return a CUDA device training a real model with steps of about `step_s` where there is one, else a simulation."""
+    if has_cuda():
+        from stoker.demo.cuda import CudaAccelerator
+
+        return CudaAccelerator(step_s)
+    return SimulatedAccelerator(step_s)
+
+
+def _checked(batch: Arrays) -> Array:
+    """Return the batch's `CHECKED_COLUMN`. Shape [B]."""
+    dense = batch["dense"]
+    assert not isinstance(dense, Ragged)
+    return dense[:, STACKED["dense"][0].index(CHECKED_COLUMN)]
+
+
+def digest_of(batch: Arrays) -> str:
+    """Return 32 hex digits of a batch: names, order, dtypes, shapes and every byte of every value."""
+    digest = xxhash.xxh3_128()
+    for name, field_ in batch.items():
+        digest.update(name.encode())
+        for array in field_.arrays if isinstance(field_, Ragged) else [field_]:
+            digest.update(f"{array.dtype.str}{array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).view(np.uint8).reshape(-1).data if array.size else b"")
+    return digest.hexdigest()
+
+
+def _check_room(folder: Path, num_rows: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    is_there = find_data(folder / "data", num_rows=num_rows, seed=SEED) is not None
+    needed = num_rows * (_DISK_BYTES_A_ROW + (0 if is_there else _DATA_BYTES_A_ROW))
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise OSError(
+            f"the demo needs {needed / 1e9:.1f} GB in {folder}, where {free / 1e9:.1f} GB are free: "
+            "give it another folder or fewer rows"
+        )

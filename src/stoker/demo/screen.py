@@ -12,10 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from stoker.demo.data import DemoData
-from stoker.demo.measure import EpochResult
-from stoker.demo.results import ARROW, GOAL, RAM, STOKER, DemoResult, WayResult, share_of
+from stoker.demo.results import STOKER, DemoResult, EpochResult, TimeShares
 from stoker.doctor.words import size_text
-from stoker.fields.spec import Arrays
 from stoker.words import bar_text
 
 _BAR_CELLS = 16
@@ -25,6 +23,8 @@ _LABEL_CELLS = 22
 _STARVED = 0.5
 # Below this width the table leaves out what it can do without.
 _WIDE_CELLS = 110
+_WIDE_HEADS = ("other\nidle", "from remote,\nan epoch")
+_BAR_HEAD = "busy,\nlater epochs"
 
 
 class Screen:
@@ -60,14 +60,10 @@ class Screen:
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
-    def begin_data(self, num_rows: int) -> None:
-        """Show that the data set is being written."""
-        self._progress.reset(self._task, description="writing the data set", total=num_rows, visible=True)
-
     def show_data(self, data: DemoData, *, took_s: float) -> None:
         """Print what the data set is, and how long it took to have it."""
         how = "found" if data.was_there else f"written in {took_s:.0f} s"
-        self.say("data set", f"{data.num_rows:,} rows in {len(data.files)} files, {size_text(data.size_bytes)}, {how}")
+        self.say("data set", f"{data.num_rows:,} rows in {len(data.paths)} files, {size_text(data.size_bytes)}, {how}")
         self.say("", str(data.folder))
 
     def say(self, label: str, text: str) -> None:
@@ -75,16 +71,11 @@ class Screen:
         line = Text.assemble("  ", (f"{label:<14}", "bold"), (text, "" if label else "dim"))
         self._console.print(line, soft_wrap=True)
 
-    def begin(self, name: str, epoch: int, num_steps: int) -> None:
-        """Show that a way begins an epoch (-1: something beside the epochs)."""
-        description = name if epoch < 0 else f"{name}, epoch {epoch + 1}"
-        self._progress.reset(self._task, description=description, total=num_steps or None, visible=True)
+    def begin(self, what: str, num: int) -> None:
+        """Show that something begins that has so many steps."""
+        self._progress.reset(self._task, description=what, total=num or None, visible=True)
 
-    def on_batch(self, _: Arrays, /) -> None:
-        """Count a step."""
-        self._progress.advance(self._task)
-
-    def advance(self, num: int) -> None:
+    def advance(self, num: int = 1) -> None:
         """Count `num` of what is being counted."""
         self._progress.advance(self._task, num)
 
@@ -92,13 +83,13 @@ class Screen:
         """Print an epoch that has ended."""
         if name != self._last_name:
             self._console.print()
-        share = share_of([epoch])
+        shares = TimeShares.of([epoch])
         line = Text.assemble(
             "  ",
             (f"{'' if name == self._last_name else name:<{_LABEL_CELLS}}", "bold"),
             (f"epoch {epoch.epoch + 1}  ", "dim"),
-            *_bar(share.busy, waited=share.waited),
-            f" {share.busy:>6.1%} busy  {share.rows_per_s:>11,.0f} rows/s  {epoch.wall_s:>5.1f} s",
+            *_bar(shares),
+            f" {shares.busy:>6.1%} busy  {shares.rows_per_s:>11,.0f} rows/s  {epoch.wall_s:>5.1f} s",
         )
         self._console.print(line, soft_wrap=True)
         self._last_name = name
@@ -117,69 +108,29 @@ class Screen:
             console.print(Text.assemble(mark, check.text), soft_wrap=True)
             console.print(Text(f"    {check.detail}", style="dim"), soft_wrap=True)
         console.print()
-        console.print(Text.assemble("  ", (conclusion(result), "bold")), soft_wrap=True)
-        console.print(Text(f"  {comparison(result)}"), soft_wrap=True)
+        console.print(Text.assemble("  ", (result.conclusion, "bold")), soft_wrap=True)
+        console.print(Text(f"  {result.comparison}"), soft_wrap=True)
         console.print(Text(f"  {result.wall_s:.0f} s in all.", style="dim"), soft_wrap=True)
         if html is not None:
             console.print(Text.assemble("  ", ("The picture: ", "dim"), str(html)), soft_wrap=True)
         console.print()
 
 
-def conclusion(result: DemoResult) -> str:
-    """Return what the numbers say, in a sentence."""
-    stoker = result.way(STOKER).later
-    says = (
-        f"Stoker's later epochs keep the accelerator {stoker.busy:.0%} busy: {result.of_ceiling:.0%} of what batches "
-        f"in RAM do, and {result.times_plain:.1f} times the rows of plain Parquet reads."
-    )
-    if result.of_ceiling < GOAL:
-        says += f" That is below the {GOAL:.0%} it should be; was the machine busy with something else?"
-    return says
-
-
-def comparison(result: DemoResult) -> str:
-    """Return what busy alone does not show: the processor time that the two caches take for it."""
-    stoker, arrow = result.way(STOKER).later, result.way(ARROW).later
-    return (
-        f"For that it used {stoker.cores:.1f} cores on average. The cache of Arrow tables used {arrow.cores:.1f} "
-        f"for {arrow.busy:.0%} busy."
-    )
-
-
 def _table(result: DemoResult, *, is_wide: bool) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.add_column("", no_wrap=True)
-    table.add_column("busy,\nfirst", justify="right", no_wrap=True)
-    table.add_column("busy,\nlater epochs", no_wrap=True)
-    table.add_column("\nwaits", justify="right", no_wrap=True)
-    if is_wide:
-        table.add_column("other\nidle", justify="right", no_wrap=True)
-    table.add_column("\nrows/s", justify="right", no_wrap=True)
-    table.add_column("times\nplain", justify="right", no_wrap=True)
-    table.add_column("cores\nused", justify="right", no_wrap=True)
-    if is_wide:
-        table.add_column("from remote,\nan epoch", justify="right", no_wrap=True)
-    plain = result.ways[0].later.rows_per_s
+    heads = [head for head in result.figures(result.ways[0]) if is_wide or head not in _WIDE_HEADS]
+    for head in heads:
+        table.add_column(head, justify="left" if head == _BAR_HEAD else "right", no_wrap=True)
     for way in result.ways:
-        table.add_row(*_row(way, plain=plain, is_wide=is_wide), style="bold" if way.key == STOKER else "")
+        figures: dict[str, str | Text] = {**result.figures(way)}
+        bar = _bar(way.later, num_cells=_BAR_CELLS if is_wide else _SHORT_BAR_CELLS)
+        figures[_BAR_HEAD] = Text.assemble(*bar, f" {figures[_BAR_HEAD]:>6}")
+        table.add_row(way.name, *(figures[head] for head in heads), style="bold" if way.key == STOKER else "")
     return table
 
 
-def _row(way: WayResult, *, plain: float, is_wide: bool) -> list[str | Text]:
-    later = way.later
-    bar = _bar(later.busy, waited=later.waited, num_cells=_BAR_CELLS if is_wide else _SHORT_BAR_CELLS)
-    # What lies in RAM has no first epoch: it was loaded before.
-    first = "" if way.key == RAM else f"{way.first.busy:.0%}"
-    cells: list[str | Text] = [way.name, first, Text.assemble(*bar, f" {later.busy:>6.1%}"), f"{later.waited:.0%}"]
-    if is_wide:
-        cells.append(f"{later.other:.0%}")
-    cells += [f"{later.rows_per_s:,.0f}", f"{later.rows_per_s / plain:.1f}", f"{later.cores:.1f}"]
-    if is_wide:
-        cells.append(size_text(later.remote_bytes) if later.remote_bytes else "none")
-    return cells
-
-
-def _bar(busy: float, *, waited: float, num_cells: int = _BAR_CELLS) -> list[tuple[str, str]]:
+def _bar(shares: TimeShares, *, num_cells: int = _BAR_CELLS) -> list[tuple[str, str]]:
     """Return a bar in styled parts: what was computed, and the rest."""
-    full = bar_text(busy, num_cells)
-    return [(full, "green"), ("░" * (num_cells - len(full)), "red" if waited > _STARVED else "dim")]
+    full = bar_text(shares.busy, num_cells)
+    return [(full, "green"), ("░" * (num_cells - len(full)), "red" if shares.waited > _STARVED else "dim")]

@@ -18,7 +18,7 @@ import numpy as np
 from stoker.cache.store import Store
 from stoker.cache.workers import can_be_sent
 from stoker.dataset.catalogue import Catalogue
-from stoker.dataset.dataset import Dataset
+from stoker.dataset.dataset import Dataset, dataset_of
 from stoker.doctor import probe_machine
 from stoker.doctor.arrow import ArrowCost, converter, probe_arrow, write_tables
 from stoker.doctor.clock import PLANNED, Clock
@@ -338,7 +338,7 @@ class _Examination:
         self._clock.say("Arrow on SSD")
         return probe_arrow(
             sample.arrow,
-            convert=converter(sample.catalogue.dataset),
+            convert=converter(dataset_of(sample.catalogue)),
             batch_size=self._settings.batch_size,
             window=min(sample.window, len(sample.arrow)),
             num_threads=self._settings.num_threads,

@@ -9,7 +9,7 @@ from stoker.doctor.fill import fill_cache
 from stoker.doctor.runs import Sample
 from stoker.doctor.sampled import SampledDataset
 from stoker.errors import StokerError
-from stoker.plan.sharing import SharingFound, find_sharing
+from stoker.plan.savings import SharingFound, find_sharing
 
 
 @dataclass(frozen=True, kw_only=True)

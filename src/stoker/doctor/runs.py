@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.dataset.catalogue import Catalogue
+from stoker.dataset.dataset import dataset_of
 from stoker.doctor.arrow import ArrowBatches, converter
 from stoker.doctor.costs import Plan
 from stoker.doctor.flow import num_short_of, rate_of
@@ -155,7 +156,7 @@ def _num_times(sample: Sample, num_samples: float) -> int:
 
 def without_widest(sample: Sample) -> Sample | None:
     """Return what runs on the data set without its widest column; None where that column is needed."""
-    dataset = copy.copy(sample.catalogue.dataset)
+    dataset = copy.copy(dataset_of(sample.catalogue))
     dataset.columns = tuple(name for name in sample.catalogue.schema.names if name != sample.widest_column)
     try:
         catalogue = dataset.open()
@@ -184,7 +185,7 @@ def run_arrow(sample: Sample, settings: DoctorSettings, *, seconds: float) -> Wh
     """Train from Arrow on SSD."""
     source = ArrowBatches(
         sample.arrow,
-        convert=converter(sample.catalogue.dataset),
+        convert=converter(dataset_of(sample.catalogue)),
         batch_size=settings.batch_size,
         window=min(sample.window, len(sample.arrow)),
         num_threads=settings.num_threads,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal, TypedDict
 
 from stoker.arguments import check_function, flag, integer
-from stoker.dataset.units.asked import Asked, NGram, Pack, parse_asked
+from stoker.dataset.units.kinds import NGram, Pack, SamplingUnit, parse_unit
 from stoker.fields.spec import parse_size
 from stoker.host.machine import num_cores
 from stoker.loader.augmenting import Augment
@@ -131,7 +131,7 @@ class LoaderConfig:
         transform_in: Threads or processes.
         augment: Function.
         trace: Records spans.
-        asked: What the order counts; None for rows.
+        unit: What the order counts; None for rows.
         sequence_shard: Part of every sequence.
         deduplicated: How shared fields come.
     """
@@ -151,7 +151,7 @@ class LoaderConfig:
     transform_in: Literal["threads", "processes"]
     augment: Augment | None
     trace: Trace | None
-    asked: Asked | None
+    unit: SamplingUnit | None
     sequence_shard: SequenceShard | None
     deduplicated: Literal["expand", "unique"]
 
@@ -168,7 +168,7 @@ class LoaderConfig:
         """
         if self.deduplicated == "unique":
             return "always"
-        needs_each = self.augment is not None or isinstance(self.asked, NGram | Pack)
+        needs_each = self.augment is not None or isinstance(self.unit, NGram | Pack)
         return "where it pays" if expands and not needs_each else "never"
 
     def global_size(self, shard: Shard) -> int:
@@ -247,7 +247,7 @@ def make_config(given: LoaderOptions) -> LoaderConfig:
         )
     if trace is not None and not isinstance(trace, Trace):
         raise TypeError(f"trace must be a stoker.Trace, not {trace!r}")
-    asked = parse_asked(group_by=options["group_by"], weights=options["weights"], sequence=sequence)
+    unit = parse_unit(group_by=options["group_by"], weights=options["weights"], sequence=sequence)
     prefetch = None if options["prefetch"] is None else integer(options["prefetch"], "prefetch", at_least=0)
     limit, num_threads = options["cache_limit"], options["num_threads"]
     limit_bytes = None if limit is None else parse_size(limit, name="cache_limit")
@@ -273,7 +273,7 @@ def make_config(given: LoaderOptions) -> LoaderConfig:
         transform_in=transform_in,
         augment=augment,
         trace=trace,
-        asked=asked,
+        unit=unit,
         sequence_shard=sequence_shard,
         deduplicated=deduplicated,
     )

@@ -55,7 +55,7 @@ def explain_all(opened: Sets, orders: Orders, steps: Steps, step: int, *, epoch:
 def _rows(samples: Samples, orders: Orders) -> tuple[Int64, Int64]:
     """Return the rows of the samples of a mixture, in their order, and which sample each is of. Shape [T] each."""
     num = samples.row.size
-    if orders.asked is None:
+    if orders.unit is None:
         return samples.row, np.arange(num, dtype=np.int64)
     counts, found = np.zeros(num, dtype=np.int64), []
     for which, epoch in sorted(set(zip(samples.component.tolist(), samples.epoch.tolist(), strict=True))):

@@ -14,8 +14,8 @@ def make_maker(config: LoaderConfig, opened: OpenDatasets) -> Maker | None:
     Raises:
         ValueError: A field that is asked for is not there, of another shape, or in the way.
     """
-    asked, sequence_shard, marks_padding = config.asked, config.sequence_shard, config.marks_padding
-    maker = None if asked is None else Maker(asked, opened.spec, marks_padding=marks_padding)
+    unit, sequence_shard, marks_padding = config.unit, config.sequence_shard, config.marks_padding
+    maker = None if unit is None else Maker(unit, opened.spec, marks_padding=marks_padding)
     spec = opened.spec.delivered if maker is None else maker.spec
     if maker is None and marks_padding and any(entry.name == "sample_mask" for entry in spec):
         raise ValueError(
@@ -37,7 +37,7 @@ def check_resident(config: LoaderConfig, opened: OpenDatasets) -> None:
     conflicts = {
         "a Mixture": opened.is_mixed,
         "Dataset(deduplicate=...)": bool(opened.spec.keys),
-        "group_by=, weights= or sequence=": config.asked is not None,
+        "group_by=, weights= or sequence=": config.unit is not None,
         "augment=": config.augment is not None,
         "sequence_shard=": config.sequence_shard is not None,
         "fields that are all lists": not opened.spec.record_bytes,

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, NoReturn, Self, Unpack
 from stoker.arguments import explain_arguments, integer
 from stoker.dataset.dataset import Dataset
 from stoker.dataset.mixture import Mixture
-from stoker.dataset.units.asked import Grouped, NGram
+from stoker.dataset.units.kinds import Grouped, NGram
 from stoker.errors import ResumeError
 from stoker.fields.ragged import register_pytrees
 from stoker.fields.spec import Spec
@@ -167,7 +167,7 @@ class Loader:
             num_threads=config.num_threads,
             transform_in=config.transform_in,
             on_stage=self._stages,
-            asked=config.asked,
+            unit=config.unit,
             first_chunks=partial(first_chunks, config),
         )
         self._runs: weakref.WeakSet[Run] = weakref.WeakSet()
@@ -187,7 +187,7 @@ class Loader:
             )
             self._orders = Orders(
                 self._opened,
-                asked=config.asked,
+                unit=config.unit,
                 shuffle=config.shuffle,
                 seed=config.seed,
                 window=chunks,
@@ -207,17 +207,17 @@ class Loader:
         self._settled: Settled | None = None
         self._num_steps = 0
         self._num_samples = 0
-        files = tuple(files_of(one, config.asked) for one in self._opened.datasets)
+        files = tuple(files_of(one, config.unit) for one in self._opened.datasets)
         beginning = Position(
             datasets=tuple(
-                contents_of(one, config.asked, its) for one, its in zip(self._opened.datasets, files, strict=True)
+                contents_of(one, config.unit, its) for one, its in zip(self._opened.datasets, files, strict=True)
             ),
             mixing=mixing_of(self._opened.mixture),
             seed=config.seed,
             shuffle=config.shuffle,
             window=self._order.window,
             lanes=config.lanes,
-            units=ROWS if config.asked is None else config.asked.identity,
+            units=ROWS if config.unit is None else config.unit.identity,
         )
         self._resume = Resume(beginning=beginning, files=files, takes_window=config.window is None)
         self._start = beginning  # where the next `for` begins
@@ -484,22 +484,22 @@ class Loader:
             is_expanded=config.deduplicated == "expand",
         )
         # A function that the user may change between two epochs must not be asked before the second one begins.
-        is_simple = config.augment is None and config.asked is None and self._opened.mixture is None
+        is_simple = config.augment is None and config.unit is None and self._opened.mixture is None
         is_possible = is_simple and not self._opened.is_tight and delivery.resident is None
         return Settled(settings, global_size, NextEpoch(prefetch=prefetch, is_possible=is_possible))
 
     def _batch_bytes(self, num_units: float) -> float | None:
         """Return about how much a batch of so many of what the order counts takes; None where only making one tells."""
-        asked, opened, maker = self._config.asked, self._opened, self._maker
+        unit, opened, maker = self._config.unit, self._opened, self._maker
         if maker is not None and (row_bytes := maker.row_bytes) is not None:
             return num_units * row_bytes
-        if isinstance(asked, Grouped) and opened.is_mixed:
+        if isinstance(unit, Grouped) and opened.is_mixed:
             return None
         num_rows = 1.0  # of what the order counts
-        if isinstance(asked, Grouped):
+        if isinstance(unit, Grouped):
             num_rows = int(opened.num_samples.sum()) / max(1, self._order.num_samples)
-        elif isinstance(asked, NGram):
-            num_rows = asked.length
+        elif isinstance(unit, NGram):
+            num_rows = unit.length
         return num_units * num_rows * opened.sample_bytes
 
     def _begin_run(self, start: Position | None = None, turn: Turn | None = None) -> Run:

@@ -55,7 +55,7 @@ def first_chunks(config: LoaderConfig, num_samples: npt.NDArray[np.int64], spec:
         num_samples: Samples of each chunk. Shape [K].
         spec: What a sample is.
     """
-    if config.asked is not None:
+    if config.unit is not None:
         return []
     at_most = window_chunks(config.window, num_samples=num_samples, record_bytes=spec.plain_bytes)
     order = Order(num_samples, shuffle=config.shuffle, seed=config.seed, window=at_most, lanes=config.lanes)

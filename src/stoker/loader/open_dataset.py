@@ -25,9 +25,10 @@ from stoker.cache.warm import OnProgress, WarmProgress, warm
 from stoker.columns import check_nulls
 from stoker.dataset.catalogue import Catalogue, CountProgress, OnCount
 from stoker.dataset.dataset import Dataset
-from stoker.dataset.units.asked import Asked, Pack
+from stoker.dataset.description import Description
 from stoker.dataset.units.count import open_index
 from stoker.dataset.units.index import Index
+from stoker.dataset.units.kinds import Pack, SamplingUnit
 from stoker.errors import FieldError
 from stoker.fields.spec import Spec
 from stoker.hashing import fingerprint
@@ -302,7 +303,7 @@ def open_dataset(
     num_threads: int,
     transform_in: Literal["threads", "processes"],
     on_stage: OnStage,
-    asked: Asked | None = None,
+    unit: SamplingUnit | None = None,
     on_count: OnCount | None = None,
     first_chunks: FirstChunks | None = None,
 ) -> OpenDataset:
@@ -315,7 +316,7 @@ def open_dataset(
         num_threads: Threads that read footers, and processes where the transform runs in some.
         transform_in: Where the transform runs.
         on_stage: Told of the work that building does.
-        asked: What the order counts, if not rows.
+        unit: What the order counts, if not rows.
         on_count: Told how far counting that is.
         first_chunks: Returns the chunks of the first batches; some of them are built beside the first one of all.
 
@@ -334,12 +335,12 @@ def open_dataset(
         store = Store(cache, limit_bytes=limit_bytes, is_temporary=temporary is not None)
         stack.callback(store.close)
         counting = None
-        if asked is not None and not makes_tokens(asked, dataset) and temporary is None and store.is_writable:
-            counting = stack.enter_context(_counting(dataset, asked, store))
+        if unit is not None and not makes_tokens(unit, dataset) and temporary is None and store.is_writable:
+            counting = stack.enter_context(_counting(dataset, unit, store))
         catalogue = dataset.open(
             store.path if temporary is None else None,
             num_threads=num_threads,
-            runs=None if asked is None else asked.rule,
+            runs=None if unit is None else unit.rule,
             on_stage=on_stage,
             on_count=on_count,
         )
@@ -373,21 +374,21 @@ def open_dataset(
             temporary=temporary,
             beside=beside,
         )
-        if asked is not None:
-            check_units(asked, spec)
-            chunks.index = _open_units(chunks, asked, num_threads, on_count)
+        if unit is not None:
+            check_units(unit, spec)
+            chunks.index = _open_units(chunks, unit, num_threads, on_count)
         if counting is not None:
             counting.release()
         stack.pop_all()
         return chunks
 
 
-def _open_units(chunks: OpenDataset, asked: Asked, num_threads: int, on_count: OnCount | None) -> Index:
+def _open_units(chunks: OpenDataset, unit: SamplingUnit, num_threads: int, on_count: OnCount | None) -> Index:
     token_counts = None
-    if isinstance(asked, Pack) and makes_tokens(asked, chunks.catalogue.dataset):
-        token_counts = partial(chunks.token_counts, asked.field, num_threads, on_count)
+    if isinstance(unit, Pack) and makes_tokens(unit, chunks.catalogue.dataset):
+        token_counts = partial(chunks.token_counts, unit.field, num_threads, on_count)
     return open_index(
-        asked,
+        unit,
         chunks.catalogue,
         folder=chunks.kept_in,
         num_threads=num_threads,
@@ -396,17 +397,17 @@ def _open_units(chunks: OpenDataset, asked: Asked, num_threads: int, on_count: O
     )
 
 
-def makes_tokens(asked: Asked, dataset: Dataset) -> bool:
+def makes_tokens(unit: SamplingUnit, dataset: Description) -> bool:
     """Return whether only a transform's result says what the units are: then chunks are counted, not columns."""
-    return isinstance(asked, Pack) and dataset.transform is not None
+    return isinstance(unit, Pack) and dataset.transform is not None
 
 
-def _counting(dataset: Dataset, asked: Asked, store: Store) -> Lock:
+def _counting(dataset: Dataset, unit: SamplingUnit, store: Store) -> Lock:
     """Return the lock under which units are counted, so that the ranks of a host do not all read the same columns.
 
     Blocks: while another process or thread counts them.
     """
-    name = fingerprint("counting", {"sources": list(map(str, dataset.sources)), "units": asked.to_json()})
+    name = fingerprint("counting", {"sources": list(map(str, dataset.sources)), "units": unit.to_json()})
     while (lock := store.try_lock(name)) is None:
         time.sleep(_POLL_S)
     return lock

@@ -20,8 +20,8 @@ import numpy as np
 from stoker.cache.threads import AdaptivePool
 from stoker.dataset.catalogue import OnCount
 from stoker.dataset.dataset import Dataset
-from stoker.dataset.mixture import Mixture
-from stoker.dataset.units.asked import Asked
+from stoker.dataset.mixture import Mixture, naming
+from stoker.dataset.units.kinds import SamplingUnit
 from stoker.fields.offsets import Int64
 from stoker.fields.spec import Spec
 from stoker.loader.fill import Filling
@@ -183,7 +183,7 @@ def open_datasets(
     num_threads: int,
     transform_in: Literal["threads", "processes"],
     on_stage: OnStage,
-    asked: Asked | None = None,
+    unit: SamplingUnit | None = None,
     on_count: OnCount | None = None,
     first_chunks: FirstChunks | None = None,
 ) -> OpenDatasets:
@@ -202,7 +202,7 @@ def open_datasets(
             num_threads=num_threads,
             transform_in=transform_in,
             on_stage=on_stage,
-            asked=asked,
+            unit=unit,
             on_count=on_count,
             first_chunks=None if dataset is not one else first_chunks,
         )
@@ -220,26 +220,12 @@ def open_datasets(
             limit_bytes = temporary.limit_bytes if limit_bytes is None else limit_bytes
         parts = []
         for name, one in dataset.datasets.items():
-            with _naming(name):
+            with naming(name):
                 parts.append(opened(one, cache, limit_bytes))
             stack.callback(parts[-1].close)
         spec = dataset.check_specs({name: one.spec for name, one in zip(dataset.names, parts, strict=True)})
         stack.pop_all()
         return OpenDatasets(parts, spec=spec, mixture=dataset, temporary=temporary)
-
-
-class _naming:  # noqa: N801  used as a block
-    """Notes the data set of a mixture on an error."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if error is not None:
-            error.add_note(f"in data set {self._name!r} of the mixture")
 
 
 def title_of(dataset: Dataset | Mixture) -> str:

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from stoker.dataset.units.asked import Asked, Grouped, NGram, Weighted
+from stoker.dataset.units.kinds import Grouped, NGram, SamplingUnit, Weighted
 from stoker.fields.offsets import Int64
 from stoker.loader.sets import Sets, segments_of
 from stoker.loader.units.expand import Units, units_of
@@ -30,7 +30,7 @@ class Orders:
 
     Args:
         opened: The data sets.
-        asked: What is counted; None for rows.
+        unit: What is counted; None for rows.
         shuffle: Whether epochs are permuted.
         seed: Seed of the order.
         window: Chunks that are mixed together; None for all.
@@ -40,7 +40,7 @@ class Orders:
         ValueError: As `Order` and `MixtureOrder` say.
 
     Attributes:
-        asked: What is counted; None for rows.
+        unit: What is counted; None for rows.
         first: The order of every epoch that is not of its own: because of draws, or of files that were added to it.
     """
 
@@ -48,34 +48,34 @@ class Orders:
         self,
         opened: Sets,
         *,
-        asked: Asked | None,
+        unit: SamplingUnit | None,
         shuffle: bool,
         seed: int,
         window: int | None,
         lanes: int,
     ) -> None:
         self._opened = opened
-        self.asked = asked
+        self.unit = unit
         self._shuffle, self._seed, self._window, self._lanes = shuffle, seed, window, lanes
         self._names = (None,) if opened.mixture is None else opened.mixture.names
         self.units_in = lru_cache(maxsize=_NUM_KEPT * len(self._names))(self._units_in)
         self._under_way: Position | None = None
         self._make()
-        if asked is not None and not self.first.num_samples and opened.num_samples.sum():
+        if unit is not None and not self.first.num_samples and opened.num_samples.sum():
             _log.warning("every epoch is empty: %s", self.report())
-        elif isinstance(asked, Grouped | NGram):
-            self._tell_torn(asked)
+        elif isinstance(unit, Grouped | NGram):
+            self._tell_torn(unit)
 
-    def _tell_torn(self, asked: Grouped | NGram) -> None:
+    def _tell_torn(self, unit: Grouped | NGram) -> None:
         """Say where rows of one key do not come together, which nothing else would show."""
         report = self.report()
         if report.num_reappearing:
             _log.warning(
                 "%s: rows of one key do not all lie side by side; sort the files by %s to have them together",
                 report,
-                ", ".join(asked.keys),
+                ", ".join(unit.keys),
             )
-        elif report.num_cut and isinstance(asked, Grouped):
+        elif report.num_cut and isinstance(unit, Grouped):
             _log.warning(
                 "%s: the parts of these groups are groups of their own; no group is cut where files and row groups "
                 "begin with one",
@@ -96,7 +96,7 @@ class Orders:
                 seed=self._seed,
                 window=self._window,
                 lanes=self._lanes,
-                num_samples_in=self._num_units if isinstance(self.asked, Weighted) else None,
+                num_samples_in=self._num_units if isinstance(self.unit, Weighted) else None,
                 leg=None if self._under_way is None else self._under_way.leg,
                 segments_in=None if self._under_way is None else self._segments_in,
             )
@@ -142,7 +142,7 @@ class Orders:
         mine = self._under_way
         if mine is not None and mine.epoch == epoch:
             return self._order(epoch, segments_of(self._opened.datasets[0], mine.datasets[0]))
-        if not isinstance(self.asked, Weighted):
+        if not isinstance(self.unit, Weighted):
             return self.first
         if self._alone is None or self._alone[0] != epoch:
             self._alone = epoch, self._order(epoch, None)
@@ -164,7 +164,7 @@ class Orders:
 
     def report(self) -> UnitsReport:
         """Return what is counted, how many of them there are, and what chunks' borders cut; of all data sets."""
-        reports = [report_on(self.asked, one.index, num_samples=one.num_samples) for one in self._opened.datasets]
+        reports = [report_on(self.unit, one.index, num_samples=one.num_samples) for one in self._opened.datasets]
         first, *others = reports
         if not others:
             return first
@@ -176,14 +176,14 @@ class Orders:
     def _units_in(self, which: int, epoch: int) -> Units | None:
         """Return what is counted of a data set in one of its own epochs; None for rows."""
         index, name = self._opened.datasets[which].index, self._names[which]
-        if self.asked is None or index is None:
+        if self.unit is None or index is None:
             return None
         seed = self._seed if name is None else component_seed(self._seed, name)
-        return units_of(self.asked, index, seed=seed, epoch=epoch)
+        return units_of(self.unit, index, seed=seed, epoch=epoch)
 
     def _num_units(self, which: int, epoch: int) -> Int64:
-        if self.asked is None:
+        if self.unit is None:
             return self._opened.datasets[which].num_samples
-        units = self.units_in(which, epoch if isinstance(self.asked, Weighted) else 0)
+        units = self.units_in(which, epoch if isinstance(self.unit, Weighted) else 0)
         assert units is not None
         return np.asarray(units.num_units, dtype=np.int64)

@@ -11,11 +11,11 @@ from typing import Protocol
 import numpy as np
 
 from stoker.dataset.catalogue import Catalogue
-from stoker.dataset.dataset import Dataset
+from stoker.dataset.dataset import Dataset, dataset_of
 from stoker.dataset.listing import names_below
 from stoker.dataset.mixture import Mixture
-from stoker.dataset.units.asked import Asked, Weighted
 from stoker.dataset.units.index import Index
+from stoker.dataset.units.kinds import SamplingUnit, Weighted
 from stoker.fields.offsets import Int64
 from stoker.hashing import fingerprint
 from stoker.loader.units.expand import units_of
@@ -61,7 +61,7 @@ class Sets(Protocol):
 
 def as_opened(sets: Sets) -> Dataset | Mixture:
     """Return what was opened, each table of it at the version that was found: other processes open that one."""
-    datasets = [one.catalogue.dataset for one in sets.datasets]
+    datasets = [dataset_of(one.catalogue) for one in sets.datasets]
     if sets.mixture is None:
         return datasets[0]
     other = copy.copy(sets.mixture)
@@ -69,14 +69,14 @@ def as_opened(sets: Sets) -> Dataset | Mixture:
     return other
 
 
-def files_of(one: Set, asked: Asked | None) -> OpenFiles:
+def files_of(one: Set, unit: SamplingUnit | None) -> OpenFiles:
     """Return the files of a data set as the order knows them: by their names, and what each of its chunks has.
 
     Args:
         one: The data set.
-        asked: What the order counts; None for rows.
+        unit: What the order counts; None for rows.
     """
-    counts, num_units = one.num_samples, _num_units(one, asked)
+    counts, num_units = one.num_samples, _num_units(one, unit)
     if num_units is not counts:
         counts = np.stack([counts, num_units], axis=1)
     file = one.catalogue.file_of_chunk[one.num_samples > 0]
@@ -93,16 +93,16 @@ def files_of(one: Set, asked: Asked | None) -> OpenFiles:
     return OpenFiles(root, names, layouts_of(samples))
 
 
-def contents_of(one: Set, asked: Asked | None, files: OpenFiles) -> Contents:
+def contents_of(one: Set, unit: SamplingUnit | None, files: OpenFiles) -> Contents:
     """Return what the order of a data set is made of.
 
     Args:
         one: The data set.
-        asked: What the order counts; None for rows.
+        unit: What the order counts; None for rows.
         files: Its files, as `files_of` returned them.
     """
     draws = None
-    if isinstance(asked, Weighted) and one.index is not None:
+    if isinstance(unit, Weighted) and one.index is not None:
         cumulated = one.index.arrays["cumulated"][one.index.row_starts]
         draws = hashlib.blake2b(cumulated.astype("<i8").tobytes(), digest_size=8).hexdigest()
     chosen = one.catalogue.dataset.filter
@@ -110,15 +110,15 @@ def contents_of(one: Set, asked: Asked | None, files: OpenFiles) -> Contents:
         files,
         filter=None if chosen is None else f"{_shortened(str(chosen))} [{fingerprint('filter', chosen.to_json())[:8]}]",
         draws=draws,
-        num_samples=int(_num_units(one, asked).sum()),
+        num_samples=int(_num_units(one, unit).sum()),
     )
 
 
-def _num_units(one: Set, asked: Asked | None) -> Int64:
+def _num_units(one: Set, unit: SamplingUnit | None) -> Int64:
     """Return what the order counts of each chunk; of draws, its rows: how many there are, other files decide too."""
-    if asked is None or one.index is None or isinstance(asked, Weighted):
+    if unit is None or one.index is None or isinstance(unit, Weighted):
         return one.num_samples
-    return units_of(asked, one.index, seed=0, epoch=0).num_units
+    return units_of(unit, one.index, seed=0, epoch=0).num_units
 
 
 def segments_of(one: Set, contents: Contents) -> Int64 | None:
@@ -148,9 +148,9 @@ def mixing_of(mixture: Mixture | None) -> Mixing | None:
     return Mixing(names=mixture.names, weights=weights, until=None if weights is None else mixture.until)
 
 
-def order_fingerprint(sets: Sets, asked: Asked | None) -> str:
+def order_fingerprint(sets: Sets, unit: SamplingUnit | None) -> str:
     """Return what tells the order of these data sets, mixed in this way, from all others."""
-    contents = [contents_of(one, asked, files_of(one, asked)) for one in sets.datasets]
+    contents = [contents_of(one, unit, files_of(one, unit)) for one in sets.datasets]
     return position.fingerprint_of(contents, mixing_of(sets.mixture))
 
 

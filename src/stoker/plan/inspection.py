@@ -15,8 +15,7 @@ from stoker.columns import ColumnAnswer, plan_spec, plan_table
 from stoker.dataset.catalogue import Catalogue, OnCount
 from stoker.dataset.dataset import Dataset
 from stoker.dataset.mixture import Mixture
-from stoker.dataset.overview import SourceOverview, overview
-from stoker.dataset.units.asked import Asked
+from stoker.dataset.units.kinds import SamplingUnit
 from stoker.errors import FieldError
 from stoker.fields.spec import Spec
 from stoker.loader.mixing import window_chunks
@@ -25,6 +24,7 @@ from stoker.loader.sets import order_fingerprint
 from stoker.loader.units.make import check_units
 from stoker.loader.units.report import UnitsReport, report_on
 from stoker.plan.known import KnownSet, check_specs, default_window, open_known
+from stoker.plan.overview import SourceOverview, overview
 from stoker.sampling.mixture import mixture_counts
 
 
@@ -90,7 +90,7 @@ def inspect(
     *,
     cache: Path | None = None,
     num_threads: int = 8,
-    asked: Asked | None = None,
+    unit: SamplingUnit | None = None,
     on_count: OnCount | None = None,
 ) -> Inspection:
     """Return what a loader would make of a data set; only footers are read, and a filter's columns.
@@ -99,7 +99,7 @@ def inspect(
         dataset: What to look at.
         cache: A cache to look into; one that is not there yet is not made.
         num_threads: Threads that read footers.
-        asked: What the order counts, if not rows: then the columns that decide it are read, too.
+        unit: What the order counts, if not rows: then the columns that decide it are read, too.
         on_count: Told how far reading these is.
 
     Raises:
@@ -108,10 +108,8 @@ def inspect(
         FieldError: A column that was asked for is not there, or files contradict each other.
         CacheError: The cache cannot be used.
     """
-    known = open_known(
-        dataset, cache=cache, num_threads=num_threads, counts_present=True, asked=asked, on_count=on_count
-    )
-    return _inspect_set(known.datasets[0], asked, num_threads=num_threads)
+    known = open_known(dataset, cache=cache, num_threads=num_threads, counts_present=True, unit=unit, on_count=on_count)
+    return _inspect_set(known.datasets[0], unit, num_threads=num_threads)
 
 
 def inspect_mixture(
@@ -119,14 +117,12 @@ def inspect_mixture(
     *,
     cache: Path | None = None,
     num_threads: int = 8,
-    asked: Asked | None = None,
+    unit: SamplingUnit | None = None,
     on_count: OnCount | None = None,
 ) -> MixtureInspection:
     """Return what a loader would make of a mixture; see `inspect`."""
-    known = open_known(
-        mixture, cache=cache, num_threads=num_threads, counts_present=True, asked=asked, on_count=on_count
-    )
-    parts = {name: _inspect_set(one, asked, num_threads=num_threads) for name, one in known.named.items()}
+    known = open_known(mixture, cache=cache, num_threads=num_threads, counts_present=True, unit=unit, on_count=on_count)
+    parts = {name: _inspect_set(one, unit, num_threads=num_threads) for name, one in known.named.items()}
     problems = [f"{name}: {problem}" for name, part in parts.items() for problem in part.problems]
     num_samples = {
         name: part.num_samples if part.units is None else part.units.num_units for name, part in parts.items()
@@ -145,7 +141,7 @@ def inspect_mixture(
             window = None if spec is None else default_window(known, spec)
     return MixtureInspection(
         mixture=mixture,
-        fingerprint=order_fingerprint(known, known.asked),
+        fingerprint=order_fingerprint(known, known.unit),
         parts=parts,
         counts=counts,
         num_samples=num_samples,
@@ -154,7 +150,7 @@ def inspect_mixture(
     )
 
 
-def _inspect_set(known: KnownSet, asked: Asked | None, *, num_threads: int) -> Inspection:
+def _inspect_set(known: KnownSet, unit: SamplingUnit | None, *, num_threads: int) -> Inspection:
     catalogue, dataset = known.catalogue, known.catalogue.dataset
     source = overview(catalogue, num_threads=num_threads)
     columns = tuple(plan_table(catalogue.schema, dataset.fields, values_per_sample=source.values_a_row))
@@ -162,8 +158,8 @@ def _inspect_set(known: KnownSet, asked: Asked | None, *, num_threads: int) -> I
     problems: tuple[str, ...] = ()
     if dataset.transform is None:
         spec, problems = _planned(catalogue, columns)
-    if asked is not None and spec is not None:
-        check_units(asked, spec)
+    if unit is not None and spec is not None:
+        check_units(unit, spec)
     num_samples = int(catalogue.num_samples.sum())
     sample_bytes, is_exact = _sample_bytes(spec, columns)
     return Inspection(
@@ -178,7 +174,7 @@ def _inspect_set(known: KnownSet, asked: Asked | None, *, num_threads: int) -> I
         size_bytes=None if spec is None or sample_bytes is None else _size_bytes(catalogue, spec, sample_bytes),
         window=None if spec is None else _window(catalogue, spec),
         num_present=known.num_present,
-        units=None if asked is None else report_on(asked, known.index, num_samples=catalogue.num_samples),
+        units=None if unit is None else report_on(unit, known.index, num_samples=catalogue.num_samples),
     )
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -15,10 +14,10 @@ from stoker.cache.store import Store
 from stoker.columns import plan_spec
 from stoker.dataset.catalogue import Catalogue, OnCount
 from stoker.dataset.dataset import Dataset
-from stoker.dataset.mixture import Mixture
-from stoker.dataset.units.asked import Asked
+from stoker.dataset.mixture import Mixture, naming
 from stoker.dataset.units.count import open_index
 from stoker.dataset.units.index import Index
+from stoker.dataset.units.kinds import SamplingUnit
 from stoker.fields.offsets import Int64
 from stoker.fields.spec import Spec
 from stoker.loader.mixing import window_chunks
@@ -66,12 +65,12 @@ class Known:
     Attributes:
         datasets: Each data set.
         mixture: What the user wrote, where it is one.
-        asked: What the order counts; None for rows.
+        unit: What the order counts; None for rows.
     """
 
     datasets: tuple[KnownSet, ...]
     mixture: Mixture | None = None
-    asked: Asked | None = None
+    unit: SamplingUnit | None = None
 
     @property
     def num_samples(self) -> Int64:
@@ -91,7 +90,7 @@ def open_known(
     cache: Path | None,
     num_threads: int = 8,
     counts_present: bool = False,
-    asked: Asked | None = None,
+    unit: SamplingUnit | None = None,
     on_count: OnCount | None = None,
 ) -> Known:
     """Open a data set or all of a mixture, with the help of a cache that may know them; none is made.
@@ -101,7 +100,7 @@ def open_known(
         cache: The folder, or None.
         num_threads: Threads that read footers.
         counts_present: Whether to look for every chunk: 100,000 of them take seconds.
-        asked: What the order counts, if not rows: then the columns that decide it are read, unless the cache knows.
+        unit: What the order counts, if not rows: then the columns that decide it are read, unless the cache knows.
         on_count: Told how far reading these is.
 
     Raises:
@@ -117,28 +116,16 @@ def open_known(
     opened = []
     for name, one in {"": dataset}.items() if isinstance(dataset, Dataset) else dataset.datasets.items():
         with naming(name):
-            opened.append(
-                _open_set(
-                    one,
-                    cache=cache,
-                    num_threads=num_threads,
-                    counts_present=counts_present,
-                    asked=asked,
-                    on_count=on_count,
-                )
+            found = _open_set(
+                one,
+                cache=cache,
+                num_threads=num_threads,
+                counts_present=counts_present,
+                unit=unit,
+                on_count=on_count,
             )
-    return Known(datasets=tuple(opened), mixture=None if isinstance(dataset, Dataset) else dataset, asked=asked)
-
-
-@contextmanager
-def naming(name: str) -> Iterator[None]:
-    """Note the data set of a mixture on an error; one without a name is alone."""
-    try:
-        yield
-    except BaseException as error:
-        if name:
-            error.add_note(f"in data set {name!r} of the mixture")
-        raise
+        opened.append(found)
+    return Known(datasets=tuple(opened), mixture=None if isinstance(dataset, Dataset) else dataset, unit=unit)
 
 
 def _open_set(
@@ -147,41 +134,41 @@ def _open_set(
     cache: Path | None,
     num_threads: int,
     counts_present: bool,
-    asked: Asked | None,
+    unit: SamplingUnit | None,
     on_count: OnCount | None,
 ) -> KnownSet:
-    rule = None if asked is None else asked.rule
-    if cache is None or not is_cache(cache):
-        catalogue = dataset.open(None, num_threads=num_threads, runs=rule, on_count=on_count)
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(Store(cache)) if cache is not None and is_cache(cache) else None
+        folder = None if store is None else store.path
+        rule = None if unit is None else unit.rule
+        catalogue = dataset.open(folder, num_threads=num_threads, runs=rule, on_count=on_count)
+        num_present = 0 if counts_present and cache is not None else None
+        if store is not None and counts_present:
+            num_present = sum(store.has(catalogue.key(i)) for i in range(len(catalogue)))
         return KnownSet(
             catalogue=catalogue,
-            spec=None,
-            num_present=0 if counts_present and cache is not None else None,
-            index=None if asked is None else _index(asked, catalogue, None, num_threads, on_count),
-        )
-    with Store(cache) as store:
-        catalogue = dataset.open(store.path, num_threads=num_threads, runs=rule, on_count=on_count)
-        return KnownSet(
-            catalogue=catalogue,
-            spec=store.registry.spec_of(catalogue.fingerprint),
-            num_present=sum(store.has(catalogue.key(i)) for i in range(len(catalogue))) if counts_present else None,
-            index=None if asked is None else _index(asked, catalogue, store.path, num_threads, on_count),
+            spec=None if store is None else store.registry.spec_of(catalogue.fingerprint),
+            num_present=num_present,
+            index=None if unit is None else _index(unit, catalogue, folder, num_threads, on_count),
         )
 
 
 def _index(
-    asked: Asked, catalogue: Catalogue, folder: Path | None, num_threads: int, on_count: OnCount | None
+    unit: SamplingUnit, catalogue: Catalogue, folder: Path | None, num_threads: int, on_count: OnCount | None
 ) -> Index:
     def refused() -> Int64:
         raise ValueError(
-            f"only the transform's result says how many {asked.told()} there are: name the cache of a loader that has "
+            f"only the transform's result says how many {unit.told()} there are: name the cache of a loader that has "
             "run, which knows"
         )
 
-    is_made = makes_tokens(asked, catalogue.dataset)
-    token_counts = refused if is_made else None
     return open_index(
-        asked, catalogue, folder=folder, num_threads=num_threads, on_progress=on_count, token_counts=token_counts
+        unit,
+        catalogue,
+        folder=folder,
+        num_threads=num_threads,
+        on_progress=on_count,
+        token_counts=refused if makes_tokens(unit, catalogue.dataset) else None,
     )
 
 
@@ -203,12 +190,18 @@ def plan_orders(
     """
     record_bytes = 0
     if window is None and shuffle:
-        record_bytes = _spec(known).plain_bytes
+        spec = check_specs(known)
+        if spec is None:
+            raise ValueError(
+                "the default window depends on the size of a sample, which only the transform's result tells: give a "
+                "window, or the cache of a loader that has run"
+            )
+        record_bytes = spec.plain_bytes
     elif known.mixture is not None:
         check_specs(known)
     return Orders(
         known,
-        asked=known.asked,
+        unit=known.unit,
         shuffle=shuffle,
         seed=seed,
         window=window_chunks(
@@ -240,13 +233,3 @@ def check_specs(known: Known) -> Spec | None:
     if len(found) < len(specs):
         return None
     return next(iter(found.values())) if known.mixture is None else known.mixture.check_specs(found)
-
-
-def _spec(known: Known) -> Spec:
-    spec = check_specs(known)
-    if spec is None:
-        raise ValueError(
-            "the default window depends on the size of a sample, which only the transform's result tells: give a "
-            "window, or the cache of a loader that has run"
-        )
-    return spec

@@ -15,15 +15,15 @@ import pyarrow.compute as pc
 
 from stoker.dataset.catalogue import Catalogue
 from stoker.dataset.dataset import Dataset
+from stoker.dataset.mixture import naming
 from stoker.dataset.runs import comparable_type
 from stoker.errors import FieldError
 from stoker.fields.offsets import Int64
 from stoker.loader.orders import Orders
 from stoker.loader.units.expand import Units
-from stoker.plan.known import Known, naming
+from stoker.plan.known import Known
 from stoker.sampling.epoch import Order
 from stoker.sampling.quality import Quality, quality
-from stoker.storage.each import for_each
 
 # Up to so many different values, each is a class of its own; beyond, they are cut into so many classes of equal size:
 # chi-square wants a few samples of each class in a batch.
@@ -115,13 +115,11 @@ def _open_column(dataset: Dataset, column: str, num_threads: int) -> Catalogue:
 def _read_values(catalogue: Catalogue, reader: _Numbers | _Words, num_threads: int) -> _Numeric:
     starts = np.concatenate([[0], np.cumsum(catalogue.num_samples)])
     values: _Numeric = np.empty(int(starts[-1]), dtype=reader.dtype)
-    units = sorted({catalogue.unit(i)[0] for i in range(len(catalogue))})
 
-    def work(u: int) -> None:
-        for j, table in catalogue.read(units[u]):
-            values[starts[j] : starts[j + 1]] = reader.convert(table.column(0))
+    def take(j: int, table: pa.Table, _: object) -> None:
+        values[starts[j] : starts[j + 1]] = reader.convert(table.column(0))
 
-    for_each(len(units), work, num_threads=num_threads)
+    catalogue.read_every(catalogue.schema, take, num_threads=num_threads)
     return values
 
 
@@ -223,8 +221,7 @@ class _Words:
     def convert(self, column: pa.ChunkedArray) -> _Numeric:
         if not pa.types.is_dictionary(column.type):
             column = pc.dictionary_encode(column.cast(comparable_type(column.type)))
-        encoded = column
-        encoded = encoded.unify_dictionaries()
+        encoded = column.unify_dictionaries()
         if not encoded.num_chunks:
             return np.empty(0, np.int32)
         words = encoded.chunk(0).dictionary.to_pylist()

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from stoker.dataset.dataset import Dataset, transform_name
+from stoker.dataset.dataset import Dataset
+from stoker.dataset.description import transform_name
 from stoker.fields.spec import Field
 from stoker.testing import MemoryStorage
 

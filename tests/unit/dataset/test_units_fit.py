@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.dataset.units.fit import best_fit
+from stoker.dataset.units.count import best_fit
 
 
 def slow_rows(lengths: list[int], length: int) -> list[list[tuple[int, int]]]:

@@ -9,11 +9,9 @@ from html.parser import HTMLParser
 import pytest
 from rich.console import Console
 
-from stoker.demo.measure import EpochResult
 from stoker.demo.report import demo_html, write_demo_report
-from stoker.demo.results import ARROW, PLAIN, RAM, STOKER, THREADS, Check, DemoResult, WayResult
-from stoker.demo.screen import Screen, conclusion
-from stoker.demo.settings import DemoSettings
+from stoker.demo.results import ARROW, PLAIN, RAM, STOKER, THREADS, Check, DemoResult, EpochResult, WayResult
+from stoker.demo.screen import Screen
 
 
 def epoch(number, busy):
@@ -58,7 +56,6 @@ def result():
         link="simulated: slow",
         machine={"processor": "A & B", "cores": "2"},
         versions={"python": "3.11"},
-        command="stoker demo",
         wall_s=100.0,
         when="2026-11-21",
         notes=("a note",),
@@ -97,14 +94,14 @@ def test_a_failed_check_and_a_missed_goal_are_said(result):
 
 
 def test_the_conclusion_speaks_of_later_epochs(result):
-    assert conclusion(result).startswith("Stoker's later epochs keep the accelerator 98% busy")
+    assert result.conclusion.startswith("Stoker's later epochs keep the accelerator 98% busy")
 
 
 def test_where_nobody_watches_lines_are_plain_text(result):
     console = Console(file=io.StringIO(), width=80)
     with Screen(console) as screen:
-        screen.begin("Stoker", 0, 100)
-        screen.on_batch({})
+        screen.begin("Stoker, epoch 1", 100)
+        screen.advance()
         screen.show_epoch("Stoker", result.way(STOKER).epochs[0])
     text = console.file.getvalue()
     assert "\x1b" not in text
@@ -162,17 +159,3 @@ def test_the_result_can_be_written_as_json_with_the_figures_worked_out(result):
     assert data["times_plain"] == pytest.approx(4.9)
     assert data["ways"][3]["later"]["busy"] == pytest.approx(0.98)
     assert data["checks"][0]["holds"] is True
-
-
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [
-        ({"num_epochs": 1}, "2 at least, not 1"),
-        ({"num_threads": 0}, "num_threads must be at least 1"),
-        ({"bandwidth_bytes_s": 0.0}, "bandwidth above 0"),
-        ({"latency_s": -1.0}, "latency of at least 0"),
-    ],
-)
-def test_settings_out_of_range_are_refused(tmp_path, wrong, says):
-    with pytest.raises(ValueError, match=says):
-        DemoSettings(folder=tmp_path, **wrong)

@@ -2,8 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.demo.accelerator import SimulatedAccelerator
-from stoker.demo.timeline import TimeRange, busy_over_time, busy_s, waited_s
+from stoker.demo.accelerator import SimulatedAccelerator, TimeRange, busy_over_time, busy_s, waited_s
 
 
 class Clock:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.oracles.gather import window_of
 
 from stoker._native import Rows, TableLayout, fill_places, pack_values
-from stoker.dataset.units.asked import Pack
 from stoker.dataset.units.count import pack_lengths
+from stoker.dataset.units.kinds import Pack
 from stoker.loader.gather.buffers import plain_buffer
 from stoker.loader.units.expand import Packed
 
@@ -19,9 +19,9 @@ chunk_lengths = st.lists(st.lists(st.integers(0, 30), max_size=12), min_size=1, 
 
 @given(chunks=chunk_lengths, length=st.integers(1, 12), split=st.booleans(), num_ends=st.integers(0, 1))
 def test_every_token_stands_at_one_place_and_ids_and_positions_say_which(chunks, length, split, num_ends):
-    asked = Pack("t", length=length, split=split, end=9 if num_ends else None)
+    unit = Pack("t", length=length, split=split, end=9 if num_ends else None)
     counts = np.array([n for chunk in chunks for n in chunk], dtype=np.int64)
-    index = pack_lengths(asked, counts, np.array([len(chunk) for chunk in chunks], dtype=np.int64))
+    index = pack_lengths(unit, counts, np.array([len(chunk) for chunk in chunks], dtype=np.int64))
     packed = Packed(index, length, split)
     seen = []
     for c, num in enumerate(packed.num_units.tolist()):

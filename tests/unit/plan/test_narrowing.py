@@ -7,7 +7,7 @@ import pytest
 
 import stoker
 from stoker.cli import main
-from stoker.plan.narrowing import find_narrowing
+from stoker.plan.savings import find_narrowing
 
 NUM_ROWS = 2_000
 
@@ -55,7 +55,7 @@ def test_the_narrowest_form_that_holds_what_was_seen_is_proposed(folder):
     assert 0 < errors["normal"] < 1e-2
     assert 1e-4 < errors["huge"] <= 1 / 256
     assert found.rounded_bytes < found.kept_bytes < found.row_bytes
-    assert all(one.kept_bytes < one.row_bytes and one.widen_ns > 0 and one.move_ns > 0 for one in found.fields)
+    assert all(one.kept_bytes < one.row_bytes for one in found.fields)
 
 
 def test_what_is_proposed_can_be_asked_for_and_nothing_more_is_found_then(folder):

@@ -11,7 +11,7 @@ import pytest
 import stoker
 from stoker.cli import main
 from stoker.demo.data import make_data
-from stoker.plan.sharing import find_sharing
+from stoker.plan.savings import find_sharing
 
 
 def data_in(folder, *, run=10, num_rows=4000):

@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stoker._native import best_fit as fit_into
 from stoker.columns.kinds import Form
 from stoker.columns.plan import plan_fields
 from stoker.dataset.runs import Runs, comparable_type
-from stoker.dataset.units.asked import Asked, Grouped, NGram, Pack, Weighted
-from stoker.dataset.units.fit import best_fit
 from stoker.dataset.units.index import FORMAT_VERSION, Index, keep_index, kept_index
+from stoker.dataset.units.kinds import Grouped, NGram, Pack, SamplingUnit, Weighted
 from stoker.dataset.units.runs import find_runs, num_reappearing
 from stoker.errors import FieldError, SourceError
 from stoker.fields.offsets import Int64
@@ -30,7 +30,7 @@ _SUM_BITS = 62
 
 
 def open_index(
-    asked: Asked,
+    unit: SamplingUnit,
     catalogue: Catalogue,
     *,
     folder: Path | None,
@@ -41,8 +41,8 @@ def open_index(
     """Return the units of a data set: as they were kept, or counted now and kept.
 
     Args:
-        asked: What is counted.
-        catalogue: The opened data set; opened with `asked.rule`, so that fragments are cut between runs.
+        unit: What is counted.
+        catalogue: The opened data set; opened with `unit.rule`, so that fragments are cut between runs.
         folder: Where they are kept for the next start; None keeps nothing.
         num_threads: Threads that read.
         on_progress: Told how far the pass is.
@@ -54,41 +54,41 @@ def open_index(
     """
     path = None
     if folder is not None:
-        content = {"version": FORMAT_VERSION, "dataset": catalogue.fingerprint, "units": asked.to_json()}
+        content = {"version": FORMAT_VERSION, "dataset": catalogue.fingerprint, "units": unit.to_json()}
         path = Path(folder) / "source" / f"units-{fingerprint('units', content)}.stoker"
         kept = kept_index(path)
         if kept is not None:
             catalogue.runs = None
             return kept
-    if isinstance(asked, Pack) and token_counts is not None:
-        index = pack_lengths(asked, token_counts(), catalogue.num_samples)
+    if isinstance(unit, Pack) and token_counts is not None:
+        index = pack_lengths(unit, token_counts(), catalogue.num_samples)
     else:
-        index = _count(asked, catalogue, num_threads, on_progress)
+        index = _count(unit, catalogue, num_threads, on_progress)
     catalogue.runs = None
     if path is not None:
         keep_index(path, index)
     return index
 
 
-def _count(asked: Asked, catalogue: Catalogue, num_threads: int, on_progress: OnCount | None) -> Index:
-    if isinstance(asked, Grouped | NGram):
+def _count(unit: SamplingUnit, catalogue: Catalogue, num_threads: int, on_progress: OnCount | None) -> Index:
+    if isinstance(unit, Grouped | NGram):
         runs = None
-        if asked.rule is not None:
+        if unit.rule is not None:
             runs = catalogue.runs
-            if runs is None or runs.rule != asked.rule:
-                runs = find_runs(catalogue, asked.rule, num_threads=num_threads, on_progress=on_progress)
+            if runs is None or runs.rule != unit.rule:
+                runs = find_runs(catalogue, unit.rule, num_threads=num_threads, on_progress=on_progress)
         row_starts = _starts(catalogue.num_samples)
-        if isinstance(asked, NGram):
-            index = count_windows(asked, row_starts, None if runs is None else runs.begins)
-            if runs is None or not asked.keys or asked.max_gap is not None:  # a gap begins a run of the same key
+        if isinstance(unit, NGram):
+            index = count_windows(unit, row_starts, None if runs is None else runs.begins)
+            if runs is None or not unit.keys or unit.max_gap is not None:  # a gap begins a run of the same key
                 return index
             return replace(index, numbers={**index.numbers, "num_reappearing": num_reappearing(runs, row_starts)})
         assert runs is not None
         return _count_groups(runs, row_starts)
-    if isinstance(asked, Weighted):
-        return _count_weights(asked, catalogue, num_threads, on_progress)
-    assert isinstance(asked, Pack)
-    return pack_lengths(asked, _token_counts(asked, catalogue, num_threads, on_progress), catalogue.num_samples)
+    if isinstance(unit, Weighted):
+        return _count_weights(unit, catalogue, num_threads, on_progress)
+    assert isinstance(unit, Pack)
+    return pack_lengths(unit, _token_counts(unit, catalogue, num_threads, on_progress), catalogue.num_samples)
 
 
 def _starts(num_samples: Int64) -> Int64:
@@ -117,11 +117,11 @@ def _count_groups(runs: Runs, row_starts: Int64) -> Index:
     )
 
 
-def count_windows(asked: NGram, row_starts: Int64, begins: Int64 | None) -> Index:
+def count_windows(unit: NGram, row_starts: Int64, begins: Int64 | None) -> Index:
     """Return the windows over runs of rows.
 
     Args:
-        asked: Length and stride.
+        unit: Length and stride.
         row_starts: Where each chunk's rows begin, and the end. Shape [K + 1].
         begins: Rows that begin a run; None where all rows are one. Shape [R].
     """
@@ -131,15 +131,13 @@ def count_windows(asked: NGram, row_starts: Int64, begins: Int64 | None) -> Inde
 
     def windows(starts: Int64) -> Int64:
         lengths = np.diff(np.append(starts, num_rows))
-        return np.where(lengths < asked.length, 0, (lengths - asked.length) // asked.stride + 1)
+        return np.where(lengths < unit.length, 0, (lengths - unit.length) // unit.stride + 1)
 
     counts = windows(starts)
     total = int(counts.sum())
     inside = np.arange(total, dtype=np.int64) - np.repeat(np.cumsum(counts) - counts, counts)
-    first = np.repeat(starts, counts) + inside * asked.stride
-    used = np.minimum(
-        counts * min(asked.stride, asked.length) + max(asked.length - asked.stride, 0), asked.length * counts
-    )
+    first = np.repeat(starts, counts) + inside * unit.stride
+    used = np.minimum(counts * min(unit.stride, unit.length) + max(unit.length - unit.stride, 0), unit.length * counts)
     return Index(
         row_starts=row_starts,
         arrays={"unit_starts": np.searchsorted(first, row_starts).astype(np.int64), "starts": first},
@@ -151,16 +149,16 @@ def count_windows(asked: NGram, row_starts: Int64, begins: Int64 | None) -> Inde
     )
 
 
-def _count_weights(asked: Weighted, catalogue: Catalogue, num_threads: int, on_progress: OnCount | None) -> Index:
-    columns = catalogue.types_of([asked.column])
+def _count_weights(unit: Weighted, catalogue: Catalogue, num_threads: int, on_progress: OnCount | None) -> Index:
+    columns = catalogue.types_of([unit.column])
     kind = columns.field(0).type if len(columns) == 1 else None
     is_number = kind is not None and any(
         check(kind) for check in (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
     )
     if not is_number:
         raise FieldError(
-            f"column {asked.column!r} ({kind or 'a struct'}) cannot be the weights: only numbers can",
-            columns=[asked.column],
+            f"column {unit.column!r} ({kind or 'a struct'}) cannot be the weights: only numbers can",
+            columns=[unit.column],
         )
     row_starts = _starts(catalogue.num_samples)
     weights = np.empty(int(row_starts[-1]), dtype=np.float64)
@@ -174,7 +172,7 @@ def _count_weights(asked: Weighted, catalogue: Catalogue, num_threads: int, on_p
             row = int(wrong[0])
             value = column[row].as_py()
             raise SourceError(
-                f"{catalogue.place(j, row if kept is None else int(kept[row]))}: the weight {asked.column!r} is "
+                f"{catalogue.place(j, row if kept is None else int(kept[row]))}: the weight {unit.column!r} is "
                 f"{value!r}; weights must be finite numbers from 0 on: filter such rows out, or write a number",
                 url=catalogue.fragments[j].url,
             )
@@ -185,8 +183,7 @@ def _count_weights(asked: Weighted, catalogue: Catalogue, num_threads: int, on_p
         first, last = catalogue.fragments[0], catalogue.fragments[len(catalogue) - 1]
         where = f"from {first} to {last}" if len(catalogue) > 1 else f"of {first}"
         raise SourceError(
-            f"the weight {asked.column!r} is 0 in every one of {len(weights):,} rows, {where}: no sample could be "
-            "drawn",
+            f"the weight {unit.column!r} is 0 in every one of {len(weights):,} rows, {where}: no sample could be drawn",
             url=first.url,
         )
     cumulated = cumulate(weights)
@@ -218,9 +215,9 @@ def cumulate(weights: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Int64:
     return cumulated
 
 
-def _token_counts(asked: Pack, catalogue: Catalogue, num_threads: int, on_progress: OnCount | None) -> Int64:
+def _token_counts(unit: Pack, catalogue: Catalogue, num_threads: int, on_progress: OnCount | None) -> Int64:
     """Return how many values the packed field has in every row that passes. Shape [N]."""
-    columns = catalogue.types_of([packed_column(asked, catalogue)])
+    columns = catalogue.types_of([packed_column(unit, catalogue)])
     row_starts = _starts(catalogue.num_samples)
     counts = np.zeros(int(row_starts[-1]), dtype=np.int64)
 
@@ -231,14 +228,14 @@ def _token_counts(asked: Pack, catalogue: Catalogue, num_threads: int, on_progre
     return counts
 
 
-def packed_column(asked: Pack, catalogue: Catalogue) -> str:
+def packed_column(unit: Pack, catalogue: Catalogue) -> str:
     """Return the column that the packed field is made of.
 
     Raises:
         FieldError: There is no such field, it is not ragged, or is ragged twice over.
     """
     for plan in plan_fields(catalogue.schema, catalogue.dataset.fields):
-        if plan.match.name != asked.field:
+        if plan.match.name != unit.field:
             continue
         is_words = plan.columns[0].leaf.form in (Form.BYTES, Form.FIXED_BYTES)
         if plan.entry.num_levels != 1 or (is_words and plan.entry.dtype != np.uint8):
@@ -247,7 +244,7 @@ def packed_column(asked: Pack, catalogue: Catalogue) -> str:
                 columns=plan.match.columns,
             )
         return plan.match.columns[0]
-    raise FieldError(f"there is no field {asked.field!r} to pack", columns=[asked.field])
+    raise FieldError(f"there is no field {unit.field!r} to pack", columns=[unit.field])
 
 
 def _lengths(column: pa.ChunkedArray) -> Int64:
@@ -259,33 +256,31 @@ def _lengths(column: pa.ChunkedArray) -> Int64:
     return found
 
 
-def pack_lengths(asked: Pack, counts: Int64, num_samples: Int64) -> Index:
+def pack_lengths(unit: Pack, counts: Int64, num_samples: Int64) -> Index:
     """Return the packed rows for documents of these lengths.
 
     Args:
-        asked: How to pack.
+        unit: How to pack.
         counts: Tokens of every row that passes, without ends. Shape [N].
         num_samples: Rows of each fragment. Shape [K].
     """
     row_starts = _starts(num_samples)
-    lengths = counts + asked.num_ends
+    lengths = counts + unit.num_ends
     token_starts = _starts(lengths)
     arrays = {"token_starts": token_starts}
     borders = token_starts[row_starts]
-    if asked.split:
-        unit_starts = _starts(-(-np.diff(borders) // asked.length))
+    if unit.split:
+        unit_starts = _starts(-(-np.diff(borders) // unit.length))
         # A document is torn where a row ends inside it.
         chunk_of_row = np.repeat(np.arange(len(num_samples)), num_samples)
         before = token_starts[:-1] - borders[:-1][chunk_of_row]
-        num_torn = int(
-            np.count_nonzero(before // asked.length != (before + np.maximum(lengths, 1) - 1) // asked.length)
-        )
+        num_torn = int(np.count_nonzero(before // unit.length != (before + np.maximum(lengths, 1) - 1) // unit.length))
     else:
         documents, firsts, starts = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.zeros(1, np.int64)]
         rows_of = []
         num_pieces = 0
         for start, stop in zip(row_starts[:-1].tolist(), row_starts[1:].tolist(), strict=True):
-            document, first, piece_starts = best_fit(lengths[start:stop], length=asked.length)
+            document, first, piece_starts = best_fit(lengths[start:stop], length=unit.length)
             documents.append(document)
             firsts.append(first)
             starts.append(piece_starts[1:] + num_pieces)
@@ -297,7 +292,7 @@ def pack_lengths(asked: Pack, counts: Int64, num_samples: Int64) -> Index:
             "piece_firsts": np.concatenate(firsts),
             "piece_starts": np.concatenate(starts),
         }
-        num_torn = int(np.count_nonzero(lengths > asked.length))
+        num_torn = int(np.count_nonzero(lengths > unit.length))
     return Index(
         row_starts=row_starts,
         arrays={**arrays, "unit_starts": unit_starts},
@@ -307,3 +302,29 @@ def pack_lengths(asked: Pack, counts: Int64, num_samples: Int64) -> Index:
             "num_unused_rows": int(np.count_nonzero(lengths == 0)),
         },
     )
+
+
+def best_fit(lengths: Int64, *, length: int) -> tuple[Int64, Int64, Int64]:
+    """Cut documents longer than a row at its length, and put the pieces into rows, longest first, best fit.
+
+    Every piece goes into the row that it leaves the least room in; of several, the one filled last. Rows come in the
+    order of their first document, and pieces within a row in that of theirs.
+
+    Args:
+        lengths: Tokens of each document; those without tokens are in no row. Shape [N].
+        length: Tokens of a row.
+
+    Returns:
+        Document of each piece, row by row. Shape [P].
+        Its first token in the document. Shape [P].
+        First piece of each row, and the end. Shape [R + 1].
+
+    Source:
+        Ding et al., "Fewer truncations improve language modeling", ICML 2024: best-fit packing, with a tree over the
+        room that is left.
+    """
+    num_pieces = int((-(-lengths // length)).sum())
+    document, first = np.empty(num_pieces, np.int64), np.empty(num_pieces, np.int64)
+    starts = np.empty(num_pieces + 1, np.int64)
+    num_rows = fit_into(lengths, length, document, first, starts)
+    return document, first, starts[: num_rows + 1].copy()

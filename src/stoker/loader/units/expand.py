@@ -8,8 +8,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from stoker.dataset.units.asked import Asked, Grouped, NGram, Pack, Weighted
 from stoker.dataset.units.index import Index
+from stoker.dataset.units.kinds import Grouped, NGram, Pack, SamplingUnit, Weighted
 from stoker.fields.offsets import Int64, offsets_of, ranges
 from stoker.sampling.draws import Draws
 
@@ -237,13 +237,13 @@ class Packed:
         )
 
 
-def units_of(asked: Asked, index: Index, *, seed: int, epoch: int) -> Units:
+def units_of(unit: SamplingUnit, index: Index, *, seed: int, epoch: int) -> Units:
     """Return the units of an epoch; they are the same in every one, but for draws by weight."""
-    if isinstance(asked, Grouped):
+    if isinstance(unit, Grouped):
         return GroupUnits(index)
-    if isinstance(asked, NGram):
-        return WindowUnits(index, asked.length)
-    if isinstance(asked, Pack):
-        return Packed(index, asked.length, asked.split)
-    assert isinstance(asked, Weighted)
+    if isinstance(unit, NGram):
+        return WindowUnits(index, unit.length)
+    if isinstance(unit, Pack):
+        return Packed(index, unit.length, unit.split)
+    assert isinstance(unit, Weighted)
     return Weights(Draws(index.arrays["cumulated"], index.row_starts, seed=seed, epoch=epoch))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stoker._native import expand, fill_places
-from stoker.dataset.units.asked import Asked, Grouped, NGram, Pack
+from stoker.dataset.units.kinds import Grouped, NGram, Pack, SamplingUnit
 from stoker.errors import FieldError
 from stoker.fields.offsets import Int64, offsets_of
 from stoker.fields.spec import Array, Arrays, Entry, Ragged, Spec
@@ -117,7 +117,7 @@ class Maker:
     """Makes batches of units; checks at once whether that can be.
 
     Args:
-        asked: What a unit is.
+        unit: What a unit is.
         spec: Spec of the samples.
         marks_padding: Whether batches get `sample_mask`.
 
@@ -126,22 +126,22 @@ class Maker:
         FieldError: A field that was asked for is not there, or cannot be had in this way.
     """
 
-    def __init__(self, asked: Asked, spec: Spec, *, marks_padding: bool = False) -> None:
-        self.asked = asked
+    def __init__(self, unit: SamplingUnit, spec: Spec, *, marks_padding: bool = False) -> None:
+        self.unit = unit
         self._spec = spec
         self._fixed = spec.only(spec.fixed)
-        check_units(asked, spec)
+        check_units(unit, spec)
         self._wanted: dict[str, tuple[int, ...]] = {}
         delivered = [entry.name for entry in spec]
         added: tuple[str, ...] = ()
-        if isinstance(asked, Grouped):
+        if isinstance(unit, Grouped):
             added = ("group_offsets",)
-        elif isinstance(asked, NGram):
-            self._wanted = _windowed(asked, spec)
+        elif isinstance(unit, NGram):
+            self._wanted = _windowed(unit, spec)
             delivered = list(self._wanted)
-        elif isinstance(asked, Pack):
-            delivered = [*asked.packed, *asked.per_segment]
-            added = (*_PLACES, *(("cu_seqlens", "max_seqlen") if asked.cu_seqlens else ()))
+        elif isinstance(unit, Pack):
+            delivered = [*unit.packed, *unit.per_segment]
+            added = (*_PLACES, *(("cu_seqlens", "max_seqlen") if unit.cu_seqlens else ()))
         for name in (*added, *(("sample_mask",) if marks_padding else ())):
             if name in delivered:
                 raise ValueError(
@@ -149,23 +149,23 @@ class Maker:
                     f'it otherwise, with fields={{"other": stoker.Field(columns="{name}")}}'
                 )
         places = {name: _place(at) for name, at in self._wanted.items() if not spec[name].is_ragged}
-        self._shaping = Shaping(asked.length, places) if isinstance(asked, NGram) else None
+        self._shaping = Shaping(unit.length, places) if isinstance(unit, NGram) else None
 
     @property
     def is_grouped(self) -> bool:
         """Whether units are groups: rows of any number, whose borders batches have."""
-        return isinstance(self.asked, Grouped)
+        return isinstance(self.unit, Grouped)
 
     @property
     def tells_sequences(self) -> bool:
         """Whether batches of packed rows get `cu_seqlens` and `max_seqlen`."""
-        return isinstance(self.asked, Pack) and self.asked.cu_seqlens
+        return isinstance(self.unit, Pack) and self.unit.cu_seqlens
 
     @property
     def spec(self) -> Spec:
         """What a batch holds of each unit; of a group, of each of its rows."""
-        asked, spec = self.asked, self._spec.delivered
-        if isinstance(asked, NGram):
+        unit, spec = self.unit, self._spec.delivered
+        if isinstance(unit, NGram):
             shapes = {name: (len(at), *spec[name].shape) for name, at in self._wanted.items()}
             wanted = [spec[name] for name in self._wanted]
             return Spec(
@@ -176,17 +176,17 @@ class Maker:
                     for one in wanted
                 )
             )
-        if not isinstance(asked, Pack):
+        if not isinstance(unit, Pack):
             return spec
-        places = [Entry(name=name, dtype=np.dtype(np.int32), shape=(asked.length,)) for name in _PLACES]
-        packed = [spec[name] for name in asked.packed]
-        rows = [replace(one, shape=(asked.length, *one.shape), num_levels=0) for one in packed]
-        return Spec((*rows, *places, *(replace(spec[name], num_levels=1) for name in asked.per_segment)))
+        places = [Entry(name=name, dtype=np.dtype(np.int32), shape=(unit.length,)) for name in _PLACES]
+        packed = [spec[name] for name in unit.packed]
+        rows = [replace(one, shape=(unit.length, *one.shape), num_levels=0) for one in packed]
+        return Spec((*rows, *places, *(replace(spec[name], num_levels=1) for name in unit.per_segment)))
 
     @property
     def row_bytes(self) -> float | None:
         """What a packed row takes, what its documents have beside tokens aside; None for other units."""
-        if not isinstance(self.asked, Pack):
+        if not isinstance(self.unit, Pack):
             return None
         return float(sum(entry.value_bytes for entry in self.spec.fixed))
 
@@ -204,8 +204,8 @@ class Maker:
         Raises:
             FieldMismatchError: As `pack_field` says; of whichever batch.
         """
-        if isinstance(self.asked, Pack):
-            return self._packed(self.asked, parts, pool)
+        if isinstance(self.unit, Pack):
+            return self._packed(self.unit, parts, pool)
         found, offsets = [], []
         for part in parts:
             window, slot = part.window, part.slot
@@ -215,13 +215,13 @@ class Maker:
             expand(slot, spans.first, spans.offsets, slots, rows)
             found.append(Part.at(window, slots, rows))
             offsets.append(spans.offsets)
-        if isinstance(self.asked, NGram):
+        if isinstance(self.unit, NGram):
             return self._windows(found, pool)
         rows = _joined(offsets)
         num_rows = np.diff(rows[[0, *accumulate(sizes)]]).tolist()
         assembled = assemble(self._spec, found, pool, once=once, sizes=num_rows)
         made = rows_made(assembled)
-        if isinstance(self.asked, Grouped):
+        if isinstance(self.unit, Grouped):
             made.arrays["group_offsets"] = rows
         return Gathered([made], assembled.size_bytes)
 
@@ -238,8 +238,8 @@ class Maker:
         if self._makes_rows:
             return self._cut_rows(made, sizes, borders)
         assembled: Iterable[Assembled] = repeat(made.assembled)  # of documents, as long as any is left of them
-        if isinstance(self.asked, NGram):
-            assembled = made.assembled.cut([self.asked.length * size for size in sizes])
+        if isinstance(self.unit, NGram):
+            assembled = made.assembled.cut([self.unit.length * size for size in sizes])
         return [
             made._replace(arrays=_between(made.arrays, begin, end), assembled=batch, num_samples=end - begin)
             for batch, (begin, end) in zip(assembled, pairwise(borders), strict=False)
@@ -261,7 +261,7 @@ class Maker:
     @property
     def _makes_rows(self) -> bool:
         """Whether batches hold rows as they are, those of units behind each other."""
-        return not isinstance(self.asked, Pack | NGram)
+        return not isinstance(self.unit, Pack | NGram)
 
     def _num_rows(self, made: Made, sizes: Sequence[int]) -> list[int]:
         """Return how many rows each batch has; `sizes` says how many units."""
@@ -298,7 +298,7 @@ class Maker:
         size_bytes = fixed.size_bytes + sum(one.size_bytes for one in lists.values())
         return Gathered([Made(arrays, fixed, shaping, True, num)], size_bytes)
 
-    def _packed(self, asked: Pack, parts: Sequence[UnitPart], pool: BufferPool) -> Gathered:
+    def _packed(self, unit: Pack, parts: Sequence[UnitPart], pool: BufferPool) -> Gathered:
         found = []
         for window, chunks, where, units, fragments, _ in parts:
             assert isinstance(units, Packed)
@@ -310,9 +310,9 @@ class Maker:
             found.append(PackedPart(window, slots, segments.row, segments, lists, names))
         num_rows = sum(part.num_rows for part in found)
         ids, positions = (
-            pool.take(num_rows * asked.length * 4)[: num_rows * asked.length * 4].view(np.int32).reshape(num_rows, -1)
+            pool.take(num_rows * unit.length * 4)[: num_rows * unit.length * 4].view(np.int32).reshape(num_rows, -1)
             if num_rows
-            else np.empty((0, asked.length), np.int32)
+            else np.empty((0, unit.length), np.int32)
             for _ in range(2)
         )
         row = 0
@@ -320,14 +320,14 @@ class Maker:
             at = slice(row, row + part.num_rows)
             fill_places(part.segments.num, part.segments.offsets, ids[at], positions[at])
             row += part.num_rows
-        arrays: Arrays = {name: pack_field(asked, self._spec[name], found, pool) for name in asked.packed}
+        arrays: Arrays = {name: pack_field(unit, self._spec[name], found, pool) for name in unit.packed}
         arrays |= {"segment_ids": ids, "positions": positions}
         size_bytes = sum(array.nbytes for array in arrays.values() if isinstance(array, np.ndarray))
-        chosen = self._fixed if asked.per_segment else Spec(())
+        chosen = self._fixed if unit.per_segment else Spec(())
         fixed = assemble(chosen, [Part.at(part.window, part.slot, part.row) for part in found], pool)
         offsets = _joined([part.segments.offsets for part in found])
         views = fixed.views()
-        for name in asked.per_segment:
+        for name in unit.per_segment:
             arrays[name] = Ragged(views[name], offsets)
         return Gathered([Made(arrays, fixed, None, False, num_rows)], size_bytes + fixed.size_bytes)
 
@@ -364,36 +364,36 @@ class _Names(Sequence[str]):
         return str(self._fragments[int(self._chunks[i])])
 
 
-def _windowed(asked: NGram, spec: Spec) -> dict[str, tuple[int, ...]]:
+def _windowed(unit: NGram, spec: Spec) -> dict[str, tuple[int, ...]]:
     """Return the fields that windows deliver, in the spec's order, and the rows at which they do."""
     names = [entry.name for entry in spec]
-    places = asked.places()
+    places = unit.places()
     if places is None:
-        return dict.fromkeys(names, tuple(range(asked.length)))
+        return dict.fromkeys(names, tuple(range(unit.length)))
     if missing := sorted(set(places) - set(names)):
         raise FieldError(f"NGram: there is no field {missing[0]!r}; there are {', '.join(names)}", columns=missing)
     return {name: places[name] for name in names if name in places}
 
 
-def check_units(asked: Asked, spec: Spec) -> None:
+def check_units(unit: SamplingUnit, spec: Spec) -> None:
     """Raise where the fields cannot be had in this way; before anything is counted.
 
     Raises:
         ValueError: A value that is put in is none of the field's dtype.
         FieldError: A field that was asked for is not there, or is of the wrong kind.
     """
-    if isinstance(asked, NGram):
-        _windowed(asked, spec)
-    elif isinstance(asked, Pack):
-        _check_pack(asked, spec)
+    if isinstance(unit, NGram):
+        _windowed(unit, spec)
+    elif isinstance(unit, Pack):
+        _check_pack(unit, spec)
 
 
-def _check_pack(asked: Pack, spec: Spec) -> None:
+def _check_pack(unit: Pack, spec: Spec) -> None:
     entries = {entry.name: entry for entry in spec}
-    wanted = (*asked.packed, *asked.per_segment)
+    wanted = (*unit.packed, *unit.per_segment)
     if missing := [name for name in wanted if name not in entries]:
         raise FieldError(f"Pack: there is no field {missing[0]!r}; there are {', '.join(entries)}", columns=missing)
-    for name in asked.packed:
+    for name in unit.packed:
         entry = entries[name]
         if entry.num_levels != 1:
             way = "name it in per_segment" if not entry.is_ragged else "unfold it in a transform"
@@ -409,14 +409,14 @@ def _check_pack(asked: Pack, spec: Spec) -> None:
                 f"Pack: {entry} cannot be packed in that form; take an integer or float16, or leave storage_dtype out",
                 columns=[name],
             )
-        _check_fits(entry, asked.pad[name], "pad")
-        if asked.end is not None:
-            _check_fits(entry, asked.end[name], "end")
-    for name in asked.per_segment:
+        _check_fits(entry, unit.pad[name], "pad")
+        if unit.end is not None:
+            _check_fits(entry, unit.end[name], "end")
+    for name in unit.per_segment:
         if entries[name].is_ragged:
             raise FieldError(
                 f"Pack: {entries[name]} is ragged, and per_segment is for fixed-width fields; where it has as many "
-                f"values a row as {asked.field!r}, name it in together",
+                f"values a row as {unit.field!r}, name it in together",
                 columns=[name],
             )
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker._native import FoundLists, Rows, pack_values
-from stoker.dataset.units.asked import Pack
+from stoker.dataset.units.kinds import Pack
 from stoker.errors import FieldMismatchError
 from stoker.fields.offsets import Int32, Int64
 from stoker.fields.spec import Array, Entry
@@ -92,11 +92,11 @@ def sequences_of(ids: Int32) -> dict[str, Any]:
     return {"cu_seqlens": borders, "max_seqlen": int(np.diff(borders).max(initial=0))}
 
 
-def pack_field(asked: Pack, entry: Entry, parts: Sequence[PackedPart], pool: BufferPool) -> Array:
+def pack_field(unit: Pack, entry: Entry, parts: Sequence[PackedPart], pool: BufferPool) -> Array:
     """Return one field of packed rows, copied from where its values are mapped. Shape [B, length, ...].
 
     Args:
-        asked: How they are packed.
+        unit: How they are packed.
         entry: The field.
         parts: The packed rows; all parts together are the batch.
         pool: Gives the memory.
@@ -105,20 +105,20 @@ def pack_field(asked: Pack, entry: Entry, parts: Sequence[PackedPart], pool: Buf
         FieldMismatchError: A document has another number of values of this field than of tokens.
     """
     num_rows = sum(part.num_rows for part in parts)
-    size = num_rows * asked.length
+    size = num_rows * unit.length
     memory = pool.take(size * entry.value_bytes)[: size * entry.value_bytes]
     out = memory.view(entry.dtype).reshape(size, *entry.shape)
-    end, pad = (_one(entry, values[entry.name]) for values in (asked.end or asked.pad, asked.pad))
+    end, pad = (_one(entry, values[entry.name]) for values in (unit.end or unit.pad, unit.pad))
     row = 0
     for part in parts:
         segments = part.segments
-        tokens, lists = _checked_tokens(asked, entry, part), part.lists[entry.name]
+        tokens, lists = _checked_tokens(unit, entry, part), part.lists[entry.name]
         num_values = np.minimum(segments.num, tokens - segments.first)
-        rows = out[row * asked.length : (row + part.num_rows) * asked.length].reshape(-1).view(np.uint8)
+        rows = out[row * unit.length : (row + part.num_rows) * unit.length].reshape(-1).view(np.uint8)
         values = (lists.group, lists.field, segments.first, num_values)
-        pack_values(segments.num, segments.offsets, asked.length, *values, end, pad, rows)
+        pack_values(segments.num, segments.offsets, unit.length, *values, end, pad, rows)
         row += part.num_rows
-    return out.reshape(num_rows, asked.length, *entry.shape)
+    return out.reshape(num_rows, unit.length, *entry.shape)
 
 
 def _one(entry: Entry, value: float) -> npt.NDArray[np.uint8]:
@@ -126,16 +126,16 @@ def _one(entry: Entry, value: float) -> npt.NDArray[np.uint8]:
     return np.full(entry.shape, value, entry.dtype).reshape(-1).view(np.uint8)
 
 
-def _checked_tokens(asked: Pack, entry: Entry, part: PackedPart) -> Int64:
+def _checked_tokens(unit: Pack, entry: Entry, part: PackedPart) -> Int64:
     """Return how many tokens each segment's document has, without its end: as many as values. Shape [S]."""
     segments = part.segments
-    tokens = segments.lengths - asked.num_ends
+    tokens = segments.lengths - unit.num_ends
     found = part.lists[entry.name].lengths
     if not np.array_equal(found, tokens):
         wrong = int(np.flatnonzero(found != tokens)[0])
         raise FieldMismatchError(
             f"{part.chunks[int(part.slot[wrong])]}: row {int(segments.row[wrong])} has {int(found[wrong]):,} values of "
-            f"{entry.name!r} but {int(tokens[wrong]):,} of {asked.field!r}; they can only be packed together where "
+            f"{entry.name!r} but {int(tokens[wrong]):,} of {unit.field!r}; they can only be packed together where "
             "every row has as many of both",
             fragment=part.chunks[int(part.slot[wrong])],
         )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stoker.dataset.units.asked import Asked, Grouped, NGram, Pack, Weighted
 from stoker.dataset.units.index import Index
+from stoker.dataset.units.kinds import Grouped, NGram, Pack, SamplingUnit, Weighted
 from stoker.fields.offsets import Int64
 
 
@@ -52,21 +52,21 @@ class UnitsReport:
         return "; ".join([told, *parts])
 
 
-def report_on(asked: Asked | None, index: Index | None, *, num_samples: Int64) -> UnitsReport:
+def report_on(unit: SamplingUnit | None, index: Index | None, *, num_samples: Int64) -> UnitsReport:
     """Return what was counted.
 
     Args:
-        asked: What a unit is; None for rows.
+        unit: What a unit is; None for rows.
         index: What counting found; None for rows.
         num_samples: Rows of each chunk. Shape [K].
     """
     num_rows = int(num_samples.sum())
-    if asked is None or index is None:
+    if unit is None or index is None:
         return UnitsReport(told="rows", num_units=num_rows, num_rows=num_rows)
-    num_units = num_rows if isinstance(asked, Weighted) else int(index.arrays["unit_starts"][-1])
+    num_units = num_rows if isinstance(unit, Weighted) else int(index.arrays["unit_starts"][-1])
     filled = 1.0
-    if isinstance(asked, Pack) and num_units:
-        filled = index.numbers["num_tokens"] / (num_units * asked.length)
-    assert isinstance(asked, Grouped | Weighted | NGram | Pack)
+    if isinstance(unit, Pack) and num_units:
+        filled = index.numbers["num_tokens"] / (num_units * unit.length)
+    assert isinstance(unit, Grouped | Weighted | NGram | Pack)
     numbers = {name: num for name, num in index.numbers.items() if name != "num_tokens"}
-    return UnitsReport(told=asked.told(), num_units=num_units, num_rows=num_rows, filled=filled, **numbers)
+    return UnitsReport(told=unit.told(), num_units=num_units, num_rows=num_rows, filled=filled, **numbers)

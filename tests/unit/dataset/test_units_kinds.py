@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from stoker.dataset.units.asked import Grouped, NGram, Pack, Weighted, parse_asked
+from stoker.dataset.units.kinds import Grouped, NGram, Pack, Weighted, parse_unit
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from stoker.dataset.units.asked import Grouped, NGram, Pack, Weighted, parse_ask
 )
 def test_arguments_that_contradict_each_other_are_refused(arguments, error, message):
     with pytest.raises(error, match=message):
-        parse_asked(**({"group_by": None, "weights": None, "sequence": None} | arguments))
+        parse_unit(**({"group_by": None, "weights": None, "sequence": None} | arguments))
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_descriptions_check_themselves(make, error, message):
 
 
 def test_an_identity_differs_exactly_where_units_do():
-    asked = [
+    unit = [
         Grouped.parse("a"),
         Grouped.parse(["a", "b"]),
         Weighted.parse("a"),
@@ -72,7 +72,7 @@ def test_an_identity_differs_exactly_where_units_do():
         Pack("t", length=8, end=1),
         Pack("u", length=8),
     ]
-    assert len({one.identity for one in asked}) == len(asked)
+    assert len({one.identity for one in unit}) == len(unit)
     assert NGram(length=2, overlap=False).identity == NGram(length=2, stride=2).identity
     assert NGram({-1: ["a"], 0: ["b"]}).identity == NGram(length=2).identity
     assert Pack("t", length=8, pad=1, per_segment="x").identity == Pack("t", length=8).identity

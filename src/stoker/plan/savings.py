@@ -1,4 +1,4 @@
-"""What sharing would save: which fields are the same on neighbouring rows, from a look at some of them."""
+"""What keeping fields otherwise would save, from a look at some rows: shared by neighbours, or in narrower numbers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
-import pyarrow as pa
 
 from stoker.cache.tables import find_begins
-from stoker.columns import Columns, Converter, Packable, spec_of
+from stoker.columns import Columns, Converter, Packable, spec_of, to_arrays
 from stoker.dataset.catalogue import Catalogue
+from stoker.fields.compact import MisfitError, narrow, plan_compact, widen
 from stoker.fields.offsets import Bools
 from stoker.fields.spec import Array, Entry, Ragged, Spec
 from stoker.loader.mixing import window_chunks
@@ -25,9 +25,33 @@ BATCH_SIZE = 4096
 _MAX_FRAGMENTS = 4
 _MAX_ROWS = 1 << 16
 # A key must save this share of a row's bytes: a number more in each record, and one more table, are not free.
-_MIN_SAVING = 0.05
+_MIN_SHARED = 0.05
 # A record keeps the run of its sample in so many bytes, for each key.
 _RUN_BYTES = 4
+# Of a row: fields that save less by being narrower are left as they are.
+_MIN_NARROWER = 0.01
+# Integers that were seen are seldom all there are: a form is proposed that holds twice as much.
+_HEADROOM = 2
+
+
+def _look_at(catalogue: Catalogue) -> Iterator[tuple[Columns, Spec, int, str]]:
+    """Yield what the first rows of some fragments become: columns, what a sample is, how many rows, and where they lie.
+
+    Raises:
+        StokerError: A fragment cannot be read, transformed, or become tensors.
+    """
+    dataset = catalogue.dataset
+    filled = np.flatnonzero(catalogue.num_samples)
+    chosen = filled[np.unique(np.linspace(0, len(filled) - 1, _MAX_FRAGMENTS).astype(int))] if len(filled) else filled
+    for i in chosen.tolist():
+        with closing(catalogue.read(i)) as tables:  # type: ignore[type-var]  # it is a generator
+            table = next(table for j, table in tables if j == i).slice(0, -(-_MAX_ROWS // len(chosen)))
+        columns = table if dataset.transform is None else dataset.transform(table)
+        where = str(catalogue.fragments[i])
+        yield columns, spec_of(columns, dataset.fields, where=where), table.num_rows, where
+
+
+# ---------------------------------------------------------------------- what neighbours share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,14 +120,12 @@ def find_sharing(catalogue: Catalogue) -> SharingFound:
     Raises:
         StokerError: A fragment cannot be read, transformed, or become tensors.
     """
-    dataset = catalogue.dataset
     changes: dict[str, list[Bools]] = {}
     sizes: dict[str, float] = {}
     num_rows = 0
     spec = Spec(())
-    converter = Converter(dataset.fields)
-    for columns, found, num, where in look_at(catalogue):
-        spec = found
+    converter = Converter(catalogue.dataset.fields)
+    for columns, spec, num, where in _look_at(catalogue):
         arrays = converter.convert(columns, where=where)
         num_rows += num
         for entry in spec:
@@ -111,36 +133,14 @@ def find_sharing(catalogue: Catalogue) -> SharingFound:
             sizes[entry.name] = sizes.get(entry.name, 0) + _num_bytes(entry, arrays, num)
     begins = {name: np.concatenate(parts) for name, parts in changes.items()}
     means = {name: size / max(num_rows, 1) for name, size in sizes.items()}
-    filled = np.flatnonzero(catalogue.num_samples)
+    filled = catalogue.num_samples[catalogue.num_samples > 0]
     window = window_chunks(None, num_samples=catalogue.num_samples, record_bytes=spec.plain_bytes)
-    window_rows = int(catalogue.num_samples[filled][: len(filled) if window is None else window].sum())
     return SharingFound(
         keys=tuple(_choose(spec, begins, means, num_rows)),
         num_rows=num_rows,
         row_bytes=sum(means.values()),
-        window_rows=window_rows,
+        window_rows=int(filled[:window].sum()),
     )
-
-
-def look_at(catalogue: Catalogue) -> Iterator[tuple[Columns, Spec, int, str]]:
-    """Yield what the first rows of some fragments become: columns, what a sample is, how many rows, and where they lie.
-
-    Raises:
-        StokerError: A fragment cannot be read, transformed, or become tensors.
-    """
-    dataset = catalogue.dataset
-    filled = np.flatnonzero(catalogue.num_samples)
-    chosen = filled[np.unique(np.linspace(0, len(filled) - 1, _MAX_FRAGMENTS).astype(int))] if len(filled) else filled
-    for i in chosen.tolist():
-        table = _first_rows(catalogue, i, -(-_MAX_ROWS // len(chosen)))
-        columns = table if dataset.transform is None else dataset.transform(table)
-        where = str(catalogue.fragments[i])
-        yield columns, spec_of(columns, dataset.fields, where=where), table.num_rows, where
-
-
-def _first_rows(catalogue: Catalogue, i: int, num_rows: int) -> pa.Table:
-    with closing(catalogue.read(i)) as tables:  # type: ignore[type-var]  # it is a generator
-        return next(table for j, table in tables if j == i).slice(0, num_rows)
 
 
 def _num_bytes(entry: Entry, arrays: Packable, num_rows: int) -> int:
@@ -157,7 +157,7 @@ def _num_bytes(entry: Entry, arrays: Packable, num_rows: int) -> int:
 
 def _choose(spec: Spec, begins: Mapping[str, Bools], sizes: Mapping[str, float], num_rows: int) -> list[ShareableKey]:
     """Return keys and what hangs on each, the one that saves most first, as long as one saves enough."""
-    left = [entry.name for entry in spec]
+    left = list(spec.names)
     found: list[ShareableKey] = []
     while left and num_rows:
         hanging = {key: [name for name in left if not (begins[name] & ~begins[key]).any()] for key in left}
@@ -167,7 +167,7 @@ def _choose(spec: Spec, begins: Mapping[str, Bools], sizes: Mapping[str, float],
         }
         # Fields that change at the same rows save the same: the one that looks like a key is taken.
         key = max(left, key=lambda name: (round(savings[name], 6), _looks_like_a_key(spec[name]), -left.index(name)))
-        if savings[key] < _MIN_SAVING * sum(sizes.values()):
+        if savings[key] < _MIN_SHARED * sum(sizes.values()):
             break
         shared = hanging[key]
         fields = tuple(name for name in shared if name != key)
@@ -175,7 +175,7 @@ def _choose(spec: Spec, begins: Mapping[str, Bools], sizes: Mapping[str, float],
             ShareableKey(
                 key=key,
                 fields=fields,
-                patterns=_patterns(fields, [entry.name for entry in spec], key),
+                patterns=_patterns(fields, spec.names, key),
                 run_rows=num_rows / float(begins[key].sum()),
                 row_bytes=sum(sizes[name] for name in shared),
             )
@@ -200,3 +200,125 @@ def _patterns(fields: Sequence[str], names: Sequence[str], key: str) -> tuple[st
         is_safe = not set(name) & set("*?[") and len(matched) > 1 and set(matched) <= allowed and pattern != "*"
         patterns[pattern if is_safe else name] = None
     return tuple(patterns)
+
+
+# ---------------------------------------------------------------------- what could be narrower
+
+
+@dataclass(frozen=True, kw_only=True)
+class Narrower:
+    """A form in which a field would take fewer bytes.
+
+    Attributes:
+        field: The field.
+        storage_dtype: What to give `Field`.
+        row_bytes: Mean bytes of a row that it holds now.
+        kept_bytes: The same in that form.
+        error: The largest difference of a value that was seen from what would come back, as a share of the value; 0
+            where each comes back as it was.
+    """
+
+    field: str
+    storage_dtype: str
+    row_bytes: float
+    kept_bytes: float
+    error: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class NarrowingFound:
+    """What could be kept narrower.
+
+    Attributes:
+        fields: Those that would save something, in batch order; forms that lose nothing before those that round.
+        num_rows: Rows that were looked at.
+        row_bytes: Mean bytes of a row, all fields.
+    """
+
+    fields: tuple[Narrower, ...]
+    num_rows: int
+    row_bytes: float
+
+    @property
+    def kept_bytes(self) -> float:
+        """Mean bytes of a row with all of them, those that round left out."""
+        return self.row_bytes - sum(one.row_bytes - one.kept_bytes for one in self.fields if not one.error)
+
+    @property
+    def rounded_bytes(self) -> float:
+        """Mean bytes of a row with all of them."""
+        return self.row_bytes - sum(one.row_bytes - one.kept_bytes for one in self.fields)
+
+
+def find_narrowing(catalogue: Catalogue) -> NarrowingFound:
+    """Return which fields could be kept narrower, from some fragments: they are read, and transformed.
+
+    Raises:
+        StokerError: A fragment cannot be read, transformed, or become tensors.
+    """
+    values: dict[str, list[Array]] = {}
+    entries: dict[str, Entry] = {}
+    num_rows, num_bytes = 0, 0
+    for columns, spec, num, where in _look_at(catalogue):
+        arrays = to_arrays(columns, catalogue.dataset.fields, where=where)
+        for entry in spec:
+            field: Array | Ragged = arrays[entry.name]
+            num_bytes += field.nbytes
+            while isinstance(field, Ragged):
+                field = cast("Array | Ragged", field.values)
+            entries[entry.name] = entry
+            values.setdefault(entry.name, []).append(field)
+        num_rows += num
+    row_bytes = num_bytes / max(1, num_rows)
+    proposals = (
+        _narrower(entries[name], np.concatenate(parts), num_rows)
+        for name, parts in values.items()
+        if entries[name].compact is None
+    )
+    return NarrowingFound(
+        fields=tuple(one for one in proposals if one and one.row_bytes - one.kept_bytes >= _MIN_NARROWER * row_bytes),
+        num_rows=num_rows,
+        row_bytes=row_bytes,
+    )
+
+
+def _narrower(entry: Entry, values: Array, num_rows: int) -> Narrower | None:
+    """Return the narrowest form that holds the values: that loses nothing, or else the one that rounds least."""
+    for storage_dtype in _forms(entry, values) if values.size else ():
+        planned = plan_compact(storage_dtype, values.dtype, values.shape[1:])
+        if isinstance(planned, str):
+            continue
+        dtype, _, compact = planned
+        try:
+            kept = narrow(values, compact, dtype)
+        except MisfitError:
+            continue
+        return Narrower(
+            field=entry.name,
+            storage_dtype=storage_dtype,
+            row_bytes=values.nbytes / num_rows,
+            kept_bytes=kept.nbytes / num_rows,
+            error=_error(values, widen(kept, compact)),
+        )
+    return None
+
+
+def _forms(entry: Entry, values: Array) -> list[str]:
+    if values.dtype.kind == "b":
+        return ["bits"]
+    if values.dtype.kind == "f":
+        return ["float16", "bfloat16"] if values.dtype.itemsize > 2 else []
+    if values.dtype.kind not in "iu" or entry.unit is not None:
+        return []  # instants go on where the sample ends
+    low, high = int(values.min()), int(values.max())
+    kinds = ("uint8", "uint16", "uint32") if low >= 0 else ("int8", "int16", "int32")
+    return [kind for kind in kinds if np.iinfo(kind).min <= _HEADROOM * low and _HEADROOM * high <= np.iinfo(kind).max]
+
+
+def _error(values: Array, back: Array) -> float:
+    differ = values != back
+    if not differ.any():
+        return 0.0
+    there, came = values[differ].astype(np.float64), back[differ].astype(np.float64)
+    usual = np.isfinite(there) & (there != 0)
+    return float((np.abs(came[usual] - there[usual]) / np.abs(there[usual])).max(initial=0.0))

@@ -22,7 +22,7 @@ _MOST = 2**31 - 1  # places in a row are int32
 Number: TypeAlias = int | float
 
 
-class Asked:
+class SamplingUnit:
     """Anything that can be counted in place of rows."""
 
     @property
@@ -47,7 +47,7 @@ class Asked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grouped(Asked):
+class Grouped(SamplingUnit):
     """Runs of consecutive rows with equal keys: `Loader(group_by=...)`.
 
     Attributes:
@@ -81,7 +81,7 @@ class Grouped(Asked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Weighted(Asked):
+class Weighted(SamplingUnit):
     """Draws by a column of weights: `Loader(weights=...)`.
 
     Attributes:
@@ -113,7 +113,7 @@ class Weighted(Asked):
 
 @explain_arguments({})
 @dataclass(frozen=True, init=False, repr=False)
-class NGram(Asked):
+class NGram(SamplingUnit):
     """Windows over consecutive rows of one key, for `Loader(sequence=...)`: a batch gives [B, L, ...] of each field.
 
         key          a   a   a   a   a │ b   b   b   b
@@ -221,7 +221,7 @@ class NGram(Asked):
 
 @explain_arguments({})
 @dataclass(frozen=True, init=False, repr=False)
-class Pack(Asked):
+class Pack(SamplingUnit):
     """Ragged fields packed into rows of one length, for `Loader(sequence=...)`.
 
         documents     aaaaa bbb cccccccc ...
@@ -329,7 +329,7 @@ class Pack(Asked):
         }
 
 
-def parse_asked(*, group_by: object, weights: object, sequence: object) -> Asked | None:
+def parse_unit(*, group_by: object, weights: object, sequence: object) -> SamplingUnit | None:
     """Return what the order counts by the arguments of a loader; None for rows.
 
     Raises:

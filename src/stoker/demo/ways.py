@@ -1,0 +1,413 @@
+"""The ways a training loop can get its batches, each written as a good engineer would.
+
+    PlainReads    Parquet from the remote store, decoded again in each epoch
+    ArrowCache    Arrow tables kept on SSD, turned into arrays at each dequeue
+    StokerLoader  `stoker.Loader`
+    RamBatches    batches that lie in memory already: the ceiling
+
+The first two read row groups ahead in shuffled order, mix the rows of four at a time, and cut them into batches:
+
+    threads   fetch ─► decode ─┐                                    PlainReads: ─► arrays ─► take rows ─► the loop
+    thread                     4 row groups ─► permutation ─► cut ─┤
+    threads   map Arrow file ──┘                                    ArrowCache: ─► take rows ─► arrays, in the loop
+"""
+
+from __future__ import annotations
+
+import io
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import count
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from stoker.demo.data import ranking_dataset
+from stoker.demo.ranking import COUNTRIES, EMBEDDING_SIZE, ID_CARDINALITIES, NUM_CONTEXT, NUM_DENSE
+from stoker.fields.offsets import Int64
+from stoker.fields.spec import Array, Arrays, Ragged
+from stoker.loader.loader import Loader
+from stoker.loader.shard import Shard
+from stoker.storage.storage import Storage
+
+BATCH_SIZE = 4_096
+# Rows that are mixed with each other: four row groups, 64 batches.
+SHUFFLE_ROW_GROUPS = 4
+
+_MAX_FOOTERS = 16
+# Batches that wait for their step: more only take memory.
+_PLAIN_AHEAD, _ARROW_AHEAD = 8, 16
+
+# Fields that are several columns side by side, with their dtype.
+STACKED: dict[str, tuple[list[str], str]] = {
+    "context": ([f"context_{i}" for i in range(NUM_CONTEXT)], "float32"),
+    "dense": ([f"dense_{i:02}" for i in range(NUM_DENSE)], "float32"),
+    "ids": ([f"id_{i:02}" for i in range(len(ID_CARDINALITIES))], "int64"),
+}
+_RAGGED = ("clicked_items", "viewed_categories")
+# Rows stacked at a time: what 40 columns of them take stays in the second-level cache, four times faster than whole
+# columns one after the other.
+_BLOCK_ROWS = 4_096
+
+Batches: TypeAlias = Generator[Arrays, None, None]
+Item = TypeVar("Item")
+Made = TypeVar("Made")
+
+
+class Way(Protocol):
+    """A way to get the data set's rows as shuffled batches."""
+
+    def epoch(self, epoch: int) -> Batches:
+        """Yield each row once, in batches of `BATCH_SIZE` (the last may be smaller), in an order that differs by epoch.
+
+        Closing the generator early ends whatever works for it.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give back what the way holds; files it cached stay."""
+        return
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """The rows that all ways deliver.
+
+    Attributes:
+        urls: The Parquet files.
+        storage: What they are read through.
+        seed: Seed of the order.
+    """
+
+    urls: tuple[str, ...]
+    storage: Storage
+    seed: int
+
+
+class PlainReads(Way):
+    """Row groups read ahead, decoded, turned into arrays once each, mixed, and cut into batches by one more thread.
+
+    Args:
+        source: The rows.
+        num_threads: Threads that read.
+    """
+
+    def __init__(self, source: Source, *, num_threads: int) -> None:
+        self._groups = _RowGroups(source)
+        self._num_threads = num_threads
+
+    def epoch(self, epoch: int) -> Batches:
+        """Yield each row once in shuffled batches."""
+        groups = self._groups.shuffled(epoch)
+        # One row group more than is being read: a reader never waits for the mixer, and memory stays bounded.
+        tables = _ahead(self._groups.read, groups, num_threads=self._num_threads, num_ahead=self._num_threads + 1)
+
+        def batches() -> Batches:
+            with closing(tables):
+                for pool, order in _mixed(tables, self._groups.rng(epoch)):
+                    arrays = arrays_of(pool)
+                    for rows in _cut(order):
+                        yield take(arrays, rows)
+
+        yield from _in_background(batches(), num_ahead=_PLAIN_AHEAD)
+
+
+class ArrowCache(Way):
+    """Row groups kept as Arrow files on SSD, and mapped into memory: the cache that is tried first.
+
+    Parquet is gone from it. Rows are drawn in Arrow, and become arrays when their batch is dequeued.
+
+    Args:
+        source: The rows.
+        folder: Where the Arrow files are kept.
+        num_threads: Threads that read and map, and as many that draw rows.
+    """
+
+    def __init__(self, source: Source, *, folder: Path, num_threads: int) -> None:
+        self._groups = _RowGroups(source)
+        self._folder = folder
+        self._num_threads = num_threads
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def epoch(self, epoch: int) -> Batches:
+        """Yield each row once in shuffled batches."""
+        num_threads, groups = self._num_threads, self._groups.shuffled(epoch)
+        tables = _ahead(self._table, groups, num_threads=num_threads, num_ahead=SHUFFLE_ROW_GROUPS)
+
+        def parts() -> Generator[tuple[pa.Table, Int64], None, None]:
+            with closing(tables):
+                for pool, order in _mixed(tables, self._groups.rng(epoch)):
+                    whole = pool.combine_chunks()  # Arrow draws from one chunk far faster than from several
+                    yield from ((whole, rows) for rows in _cut(order))
+
+        with closing(_in_background(parts(), num_ahead=_ARROW_AHEAD)) as drawn:
+            batches = _ahead(_take_in_arrow, drawn, num_threads=num_threads, num_ahead=_ARROW_AHEAD)
+            with closing(batches):
+                for batch in batches:
+                    yield arrays_of(batch)
+
+    def _table(self, group: _RowGroup) -> pa.Table:
+        path = self._folder / f"{Path(group.url).stem}-{group.number:03}.arrow"
+        if not path.exists():
+            table = self._groups.read(group)
+            aside = path.with_suffix(".part")
+            with pa.OSFile(str(aside), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+                writer.write_table(table)
+            aside.rename(path)
+            return table
+        with pa.memory_map(str(path)) as source:
+            return pa.ipc.open_file(source).read_all()
+
+
+class StokerLoader(Way):
+    """A `stoker.Loader` over the rows, with nothing but its public arguments.
+
+    Args:
+        source: The rows.
+        cache: Folder for the chunks; None keeps them in memory, for this loader alone.
+        num_threads: Threads that build, and as many that assemble.
+    """
+
+    def __init__(self, source: Source, *, cache: Path | None, num_threads: int) -> None:
+        self._source = source
+        self._options: dict[str, Any] = {"cache": cache, "num_threads": num_threads}
+
+    @cached_property
+    def _loader(self) -> Loader:
+        return Loader(
+            ranking_dataset(self._source.urls, storage=self._source.storage),
+            shard=Shard(0, 1),  # whatever started this process
+            batch_size=BATCH_SIZE,
+            shuffle=True,
+            seed=self._source.seed,
+            # A chunk of this data is a row group: rows are mixed as widely as in the other ways.
+            window=SHUFFLE_ROW_GROUPS,
+            **self._options,
+        )
+
+    def epoch(self, epoch: int) -> Batches:
+        """Yield the epoch's batches; the first one lists the files and reads their footers, as the other ways do."""
+        self._loader.set_epoch(epoch)
+        yield from self._loader
+
+    def close(self) -> None:
+        """Close the loader."""
+        self._loader.close()
+
+
+class RamBatches(Way):
+    """Batches kept in memory; each epoch hands them over in another order, and does nothing else.
+
+    Args:
+        source: The rows. They are read once, here.
+        num_threads: Threads that read.
+        limit_bytes: Memory to use at most; batches that do not fit are left out.
+
+    Attributes:
+        is_whole: Whether all batches fit.
+    """
+
+    def __init__(self, source: Source, *, num_threads: int, limit_bytes: int) -> None:
+        self._seed = source.seed
+        self._batches: list[Arrays] = []
+        self.is_whole = True
+        with closing(PlainReads(source, num_threads=num_threads).epoch(0)) as batches:
+            for batch in batches:
+                limit_bytes -= sum(array.nbytes for array in batch.values())
+                if limit_bytes < 0 and self._batches:
+                    self.is_whole = False
+                    break
+                self._batches.append(batch)
+
+    def epoch(self, epoch: int) -> Batches:
+        """Yield the batches in an order of the epoch's own."""
+        for i in np.random.default_rng([self._seed, epoch]).permutation(len(self._batches)):
+            yield self._batches[i]
+
+
+def arrays_of(table: pa.Table) -> Arrays:
+    """Return the arrays of a table of the demo's columns: whole columns at a time, no Python for each row.
+
+        dense [N, 40]   ids [N, 20]   context [N, 6]   query_embedding [N, 64]   country, query_id, label [N]
+        clicked_items, viewed_categories: ragged
+
+    Args:
+        table: All of the columns. Shape [N].
+    """
+    columns = {name: _one_chunk(table[name]) for name in table.column_names}
+    arrays: Arrays = {
+        "query_id": columns["query_id"].to_numpy(),
+        "country": pc.index_in(columns["country"], value_set=pa.array(COUNTRIES)).to_numpy(),
+        "query_embedding": columns["query_embedding"].flatten().to_numpy().reshape(-1, EMBEDDING_SIZE),
+        "label": columns["label"].to_numpy(),
+    }
+    for field, (names, dtype) in STACKED.items():
+        arrays[field] = _stacked([columns[name].to_numpy() for name in names], dtype)
+    for field in _RAGGED:
+        # Behind a slice the offsets do not begin at zero; flatten() gives exactly the values between them.
+        offsets = columns[field].offsets.to_numpy().astype(np.int64)
+        arrays[field] = Ragged(columns[field].flatten().to_numpy(), offsets - offsets[0])
+    return arrays
+
+
+def take(arrays: Arrays, rows: Int64) -> Arrays:
+    """Return copies of the rows, in the order of `rows`. Shape [B]."""
+    return {
+        name: array[rows] if isinstance(array, Ragged) else array.take(rows, axis=0) for name, array in arrays.items()
+    }
+
+
+def _take_in_arrow(part: tuple[pa.Table, Int64]) -> pa.Table:
+    table, rows = part
+    return table.take(pa.array(rows))
+
+
+def _one_chunk(column: pa.ChunkedArray) -> Any:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _stacked(columns: Sequence[Array], dtype: str) -> Array:
+    stacked = np.empty((len(columns[0]), len(columns)), dtype=dtype)
+    for start in range(0, len(stacked), _BLOCK_ROWS):
+        block = stacked[start : start + _BLOCK_ROWS]
+        for i, column in enumerate(columns):
+            block[:, i] = column[start : start + _BLOCK_ROWS]
+    return stacked
+
+
+def _mixed(tables: Iterable[pa.Table], rng: np.random.Generator) -> Iterator[tuple[pa.Table, Int64]]:
+    """Yield pools of `SHUFFLE_ROW_GROUPS` tables with their rows in random order; rows left over join the next pool.
+
+    Of all pools but the last, the order has a multiple of `BATCH_SIZE` rows.
+    """
+    pool: list[pa.Table] = []
+    num_tables = 0
+    for table in tables:
+        pool.append(table)
+        num_tables += 1
+        if num_tables == SHUFFLE_ROW_GROUPS:
+            rows = pa.concat_tables(pool)
+            order = rng.permutation(len(rows))
+            num_whole = len(order) // BATCH_SIZE * BATCH_SIZE
+            yield rows, order[:num_whole]
+            pool, num_tables = [rows.take(pa.array(order[num_whole:]))], 0
+    rows = pa.concat_tables(pool)
+    yield rows, rng.permutation(len(rows))
+
+
+def _cut(order: Int64) -> Iterator[Int64]:
+    for start in range(0, len(order), BATCH_SIZE):
+        yield order[start : start + BATCH_SIZE]
+
+
+def _ahead(
+    work: Callable[[Item], Made], items: Iterable[Item], *, num_threads: int, num_ahead: int
+) -> Generator[Made, None, None]:
+    """Yield `work` of each item, in their order; threads of its own are up to `num_ahead` items ahead of who asks."""
+    waiting: deque[Future[Made]] = deque()
+    with ThreadPoolExecutor(num_threads, thread_name_prefix="stoker-demo") as pool:
+        try:
+            for item in items:
+                waiting.append(pool.submit(work, item))
+                if len(waiting) > num_ahead:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+def _in_background(items: Generator[Made, None, None], *, num_ahead: int) -> Generator[Made, None, None]:
+    """Yield what a generator yields, run by a thread of its own, up to `num_ahead` items ahead of who asks."""
+    with (
+        closing(items),
+        closing(_ahead(lambda _: next(items, None), count(), num_threads=1, num_ahead=num_ahead)) as it,
+    ):
+        for item in it:
+            if item is None:
+                return
+            yield item
+
+
+@dataclass(frozen=True, kw_only=True)
+class _RowGroup:
+    url: str
+    footer: pq.FileMetaData
+    number: int
+
+
+class _RowGroups:
+    """All row groups of the source's files; the footers are read once, at the first use."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def shuffled(self, epoch: int) -> list[_RowGroup]:
+        """Return the row groups in an order of the epoch's own."""
+        order = np.random.default_rng([self._source.seed, epoch]).permutation(len(self._all))
+        return [self._all[i] for i in order]
+
+    def rng(self, epoch: int) -> np.random.Generator:
+        """Return what mixes the rows of an epoch."""
+        return np.random.default_rng([self._source.seed, epoch, 1])
+
+    def read(self, group: _RowGroup) -> pa.Table:
+        """Fetch a row group and decode it on this thread, for the caller brings the threads."""
+        with pq.ParquetFile(self._file(group.url), metadata=group.footer, pre_buffer=True) as file:
+            return file.read_row_group(group.number, use_threads=False)
+
+    @cached_property
+    def _all(self) -> list[_RowGroup]:
+        # Each waits for the latency twice: at the same time, not one after the other.
+        urls = self._source.urls
+        footers = _ahead(
+            lambda url: pq.read_metadata(self._file(url)), urls, num_threads=_MAX_FOOTERS, num_ahead=len(urls)
+        )
+        return [
+            _RowGroup(url=url, footer=footer, number=number)
+            for url, footer in zip(urls, footers, strict=True)
+            for number in range(footer.num_row_groups)
+        ]
+
+    def _file(self, url: str) -> pa.PythonFile:
+        return pa.PythonFile(_StoredFile(self._source.storage, url), mode="r")
+
+
+class _StoredFile(io.RawIOBase):
+    """A file of a storage as pyarrow reads it: a request for each range that it asks for."""
+
+    def __init__(self, storage: Storage, url: str) -> None:
+        self._storage = storage
+        self._url = url
+        self._at = 0
+
+    @cached_property
+    def _size_bytes(self) -> int:
+        return self._storage.stat(self._url).size_bytes
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + (0, self._at, self._size_bytes if whence == io.SEEK_END else 0)[whence]
+        return self._at
+
+    def read(self, size: int = -1) -> Any:
+        size = min(size, self._size_bytes - self._at) if size >= 0 else self._size_bytes - self._at
+        self._at += size
+        return pa.py_buffer(self._storage.read(self._url, self._at - size, size))
