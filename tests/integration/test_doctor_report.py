@@ -10,7 +10,7 @@ from tests.unit.doctor.report.pages import Page
 from tests.unit.doctor.report.results_made import data_bound
 
 from stoker.cli import main
-from stoker.cli.codes import OK, WRONG_USAGE
+from stoker.cli.arguments import OK, WRONG_USAGE
 from stoker.doctor.report import check_report, write_report
 
 

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from stoker import __version__
-from stoker.cli.arguments import Parser
-from stoker.cli.codes import FAILED, INTERRUPTED, OK, WRONG_USAGE
+from stoker.cli.arguments import FAILED, INTERRUPTED, OK, WRONG_USAGE, Parser
 from stoker.cli.interrupts import ending_in_order
 from stoker.cli.paint import make_console, print_error
 from stoker.errors import StokerError

@@ -1,4 +1,4 @@
-"""Arguments that several commands share, checked while they are parsed."""
+"""Arguments that several commands share, checked while they are parsed; and exit codes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import argparse
 from typing import Any, Literal, NoReturn, TypeAlias
 
 from stoker.arguments import near
-from stoker.cli.codes import WRONG_USAGE
 from stoker.cli.paint import make_console, print_error
 
-_RAW = argparse.RawDescriptionHelpFormatter
+# Exit codes, which scripts rely on; docs/reference/cli.md says what each means.
+OK, FAILED, WRONG_USAGE, DAMAGED, INTERRUPTED = 0, 1, 2, 3, 130
 
+_RAW = argparse.RawDescriptionHelpFormatter
 
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 

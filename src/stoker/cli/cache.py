@@ -15,8 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from stoker.cli.arguments import Commands, add_command, add_json
-from stoker.cli.codes import DAMAGED, OK, WRONG_USAGE
+from stoker.cli.arguments import DAMAGED, OK, WRONG_USAGE, Commands, add_command, add_json
 from stoker.cli.paint import cells, make_console, print_json, print_line, table
 from stoker.words import age_text, bytes_text, count_text, some_of
 

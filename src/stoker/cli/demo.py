@@ -7,8 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from stoker.cli.arguments import Commands, add_command, add_json, at_least_1
-from stoker.cli.codes import FAILED, OK
+from stoker.cli.arguments import FAILED, OK, Commands, add_command, add_json, at_least_1
 from stoker.cli.paint import make_console, print_json
 
 _PAGE = "stoker-demo.html"

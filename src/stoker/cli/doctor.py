@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from stoker.cli.arguments import Commands, add_command, add_json, at_least_1, folder
-from stoker.cli.codes import OK
+from stoker.cli.arguments import OK, Commands, add_command, add_json, at_least_1, folder
 from stoker.cli.paint import make_console, print_json, print_line
 from stoker.cli.target import add_target, dataset_of, load_named
 

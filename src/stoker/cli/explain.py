@@ -12,10 +12,8 @@ from rich.console import Console
 from rich.text import Text
 
 from stoker.cli.arguments import Commands, add_cache, add_command, add_json, add_order, at_least_0
-from stoker.cli.counting import counting
 from stoker.cli.paint import cells, print_json, print_line, table
-from stoker.cli.target import add_target, target_of
-from stoker.cli.units import add_units, unit_of
+from stoker.cli.target import add_target, add_units, counting, target_of, unit_of
 from stoker.words import count_text
 
 if TYPE_CHECKING:

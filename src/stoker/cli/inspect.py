@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import re
+from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,12 +13,9 @@ from rich.console import Console
 from rich.text import Text
 
 from stoker.cli.arguments import Commands, add_cache, add_command, add_json
-from stoker.cli.compact import narrowing_json, print_narrowing
-from stoker.cli.counting import counting
-from stoker.cli.deduplicate import print_sharing, sharing_json
 from stoker.cli.paint import cells, make_console, print_facts, print_json, print_line, table
-from stoker.cli.target import add_target, target_of
-from stoker.cli.units import add_units, unit_of
+from stoker.cli.savings import narrowing_json, print_narrowing, print_sharing, sharing_json
+from stoker.cli.target import add_target, add_units, counting, target_of, unit_of
 from stoker.words import bytes_text, count_text, plain_number, some_of
 
 if TYPE_CHECKING:
@@ -88,30 +85,25 @@ def run(options: argparse.Namespace, console: Console) -> int:
         return 1 if mixed.problems else 0
     with counting("reading footers …") as (_, show):
         found = inspect(target, cache=cache, unit=unit, on_count=show)
-    sharing = None
-    if options.deduplicate and not found.problems:
-        from stoker.plan.savings import find_sharing
+    sharing = narrowing = None
+    if not found.problems and (options.deduplicate or options.compact):
+        from stoker.plan.savings import find_narrowing, find_sharing
 
         with make_console(stderr=True).status("reading some rows …"):
-            sharing = find_sharing(found.catalogue)
-    narrowing = None
-    if options.compact and not found.problems:
-        from stoker.plan.savings import find_narrowing
-
-        with make_console(stderr=True).status("reading some rows …"):
-            narrowing = find_narrowing(found.catalogue)
+            sharing = find_sharing(found.catalogue) if options.deduplicate else None
+            narrowing = find_narrowing(found.catalogue) if options.compact else None
     if options.json:
         shared = {} if sharing is None else {"sharing": sharing_json(sharing)}
         narrow = {} if narrowing is None else {"narrowing": narrowing_json(narrowing)}
         print_json(inspection_json(found) | shared | narrow)
-    else:
-        print_inspection(found, console)
-        if sharing is not None:
-            console.print()
-            print_sharing(sharing, console, num_samples=found.num_samples)
-        if narrowing is not None:
-            console.print()
-            print_narrowing(narrowing, console, num_samples=found.num_samples)
+        return 1 if found.problems else 0
+    print_inspection(found, console)
+    if sharing is not None:
+        console.print()
+        print_sharing(sharing, console, num_samples=found.num_samples)
+    if narrowing is not None:
+        console.print()
+        print_narrowing(narrowing, console, num_samples=found.num_samples)
     return 1 if found.problems else 0
 
 
@@ -345,7 +337,7 @@ def inspection_json(found: Inspection) -> dict[str, object]:
         "cache_bytes": found.size_bytes,
         "default_window": found.window,
         "num_present": found.num_present,
-        "units": None if found.units is None else dataclasses.asdict(found.units),
+        "units": None if found.units is None else asdict(found.units),
     }
 
 

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from stoker.cli.arguments import Commands, add_cache, add_command, add_json, add_order, at_least_1
-from stoker.cli.codes import WRONG_USAGE
-from stoker.cli.counting import counting
 from stoker.cli.paint import cells, print_facts, print_json, print_line, table
-from stoker.cli.target import add_target, target_of
-from stoker.cli.units import add_units, unit_of
+from stoker.cli.target import add_target, add_units, counting, target_of, unit_of
 from stoker.words import count_text, plain_number
 
 if TYPE_CHECKING:
@@ -24,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def add_to(commands: Commands) -> None:
-    """Add the commands."""
+    """Add the command."""
     parser = add_command(
         commands,
         "order",
@@ -32,19 +28,9 @@ def add_to(commands: Commands) -> None:
         text="Measures the order of samples before anything is trained with it.",
         examples="stoker order quality data/ --column day --batch-size 4096",
     )
-    parser.set_defaults(run=lambda *_: _no_command(parser))
-    inner = parser.add_subparsers(metavar="quality", title="commands")
-    _add_quality(inner)
-
-
-def _no_command(parser: argparse.ArgumentParser) -> int:
-    parser.print_help(sys.stderr)
-    return WRONG_USAGE
-
-
-def _add_quality(commands: Commands) -> None:
+    inner = parser.add_subparsers(metavar="quality", title="commands", required=True)
     parser = add_command(
-        commands,
+        inner,
         "quality",
         summary="is the window large enough? compares batches with those of a random permutation",
         text="""

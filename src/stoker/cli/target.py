@@ -1,4 +1,4 @@
-"""What a command works on: a URL, or a data set named in the user's code."""
+"""What a command works on: a URL, or a data set named in the user's code; what its order counts; how far reading is."""
 
 from __future__ import annotations
 
@@ -8,24 +8,33 @@ import importlib
 import importlib.util
 import re
 import sys
+import time
 import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from stoker.cli.paint import make_console
 from stoker.errors import StokerError
+from stoker.words import count_text
 
 if TYPE_CHECKING:
+    from rich.status import Status
+
+    from stoker.dataset.catalogue import CountProgress
     from stoker.dataset.dataset import Dataset
     from stoker.dataset.mixture import Mixture
+    from stoker.dataset.units.kinds import SamplingUnit
+
+Show: TypeAlias = "Callable[[CountProgress], None]"
+
+# Where there is no terminal: how long until the first line, and from one to the next.
+_LINE_S = 5.0
 
 # A module or a .py file, a colon, a name. A URL has "//" behind its colon.
 _NAMED = re.compile(r"(?P<module>[^:]+):(?P<name>[A-Za-z_]\w*)")
-
-
-class _Options(TypedDict, total=False):
-    columns: list[str]
-    chunk_size: str
 
 
 def add_target(parser: argparse.ArgumentParser, *, takes_mixture: bool = False) -> None:
@@ -77,7 +86,7 @@ def target_of(options: argparse.Namespace) -> Dataset | Mixture:
         raise ValueError(f"{options.target} is Python: name the Dataset in it, such as {options.target}:dataset")
     match = _NAMED.fullmatch(options.target)
     if match is None or Path(options.target).exists():
-        given: _Options = {}
+        given: dict[str, Any] = {}
         if options.columns:
             # As in a CSV file: a name with a comma or with blanks around it stands in quotes.
             given["columns"] = next(csv.reader([options.columns], skipinitialspace=True))
@@ -135,7 +144,7 @@ def _load(name: str) -> ModuleType:
             f"there is no module {name!r} to take the data set from ({error}); a script is named with its ending: "
             f"train.py:dataset"
         ) from None
-    with _Importing(name):
+    with _importing(name):
         return importlib.import_module(name)
 
 
@@ -149,26 +158,69 @@ def _load_file(path: Path) -> ModuleType:
     # A transform is known by its module's name, in the cache and in build processes.
     sys.modules[path.stem] = module
     sys.path.insert(0, str(path.resolve().parent))
-    with _Importing(str(path)):
+    with _importing(str(path)):
         spec.loader.exec_module(module)
     return module
 
 
-class _Importing:
-    """Turns what the user's code raises while it is imported into one line that names the place."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if error is None or isinstance(error, StokerError | KeyboardInterrupt):
-            return
+@contextmanager
+def _importing(name: str) -> Iterator[None]:
+    """Turn what the user's code raises while it is imported into one line that names the place."""
+    try:
+        yield
+    except (StokerError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         what = "left" if isinstance(error, SystemExit) else f"failed: {type(error).__name__}: {error}"
         raise StokerError(
-            f"importing {self._name} {what} ({last.filename}, line {last.lineno}); what trains belongs behind "
+            f"importing {name} {what} ({last.filename}, line {last.lineno}); what trains belongs behind "
             f'if __name__ == "__main__":'
         ) from error
+
+
+def add_units(parser: argparse.ArgumentParser) -> None:
+    """Add --group-by, --weights and --sequence, of which one may be given."""
+    group = parser.add_argument_group("what the order counts, as your Loader has it (default: rows)")
+    group.add_argument("--group-by", metavar="A,B,...", help="columns whose runs of equal values stay together")
+    group.add_argument("--weights", metavar="NAME", help="column by which samples are drawn")
+    group.add_argument("--sequence", metavar="NAME", help="a stoker.NGram or stoker.Pack in code: train.py:pack")
+
+
+def unit_of(options: argparse.Namespace) -> SamplingUnit | None:
+    """Return what the arguments say; None for rows.
+
+    Raises:
+        ValueError: They say two things, or name nothing.
+        TypeError: What --sequence names is neither an NGram nor a Pack.
+        StokerError: The user's module cannot be imported.
+    """
+    from stoker.dataset.units.kinds import parse_unit
+
+    group_by = None
+    if options.group_by is not None:
+        group_by = [name.strip() for name in options.group_by.split(",")]
+    sequence = None
+    if options.sequence is not None:
+        sequence = load_named(options.sequence, what="a sequence")
+    return parse_unit(group_by=group_by, weights=options.weights, sequence=sequence)
+
+
+@contextmanager
+def counting(text: str) -> Iterator[tuple[Status, Show]]:
+    """Show on stderr what is under way, and give what changes the text and what is told of counting."""
+    messages = make_console(stderr=True)
+    said_s = time.monotonic()
+    with messages.status(text) as status:
+
+        def show(progress: CountProgress) -> None:
+            nonlocal said_s
+            done = f"{count_text(progress.num_done)} of {count_text(progress.num_fragments, 'fragment')}"
+            told = f"counting: {done}, {count_text(progress.num_rows, 'row')}"
+            if messages.is_terminal:
+                status.update(f"{told} …")
+            elif time.monotonic() - said_s >= _LINE_S:
+                said_s = time.monotonic()
+                messages.print(told)
+
+        yield status, show

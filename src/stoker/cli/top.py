@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from stoker.cli.arguments import Commands, add_command, add_json
-from stoker.cli.codes import OK
+from stoker.cli.arguments import OK, Commands, add_command, add_json
 from stoker.cli.paint import print_json
 
 if TYPE_CHECKING:

@@ -12,13 +12,10 @@ from typing import TYPE_CHECKING, cast
 
 from rich.console import Console
 
-from stoker.cli.arguments import Commands, add_command, add_json, at_least_1, folder
-from stoker.cli.codes import INTERRUPTED, OK
-from stoker.cli.counting import counting
+from stoker.cli.arguments import INTERRUPTED, OK, Commands, add_command, add_json, at_least_1, folder
 from stoker.cli.interrupts import stoppable
 from stoker.cli.paint import make_console, print_json, print_line
-from stoker.cli.target import add_target, target_of
-from stoker.cli.units import add_units, unit_of
+from stoker.cli.target import add_target, add_units, counting, target_of, unit_of
 from stoker.cli.warming import warming
 from stoker.words import bytes_text, count_text, duration_text
 
