@@ -30,7 +30,7 @@ def run(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
         for _ in loader:
             pass
         num_chunks = loader.stats().num_built
-    files = sorted((cache / "chunks").glob("*/*"))
+    files = sorted((cache / "chunks").glob("*"))
     num_bytes = sum(path.stat().st_size for path in files)
     window = max(1, num_chunks // NUM_WINDOWS)
     _sync(files)

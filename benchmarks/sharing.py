@@ -123,7 +123,7 @@ def _epoch(loader: Loader, num_rows: int, busy_us: list[float]) -> float:
 
 
 def _chunk_bytes(cache: Path) -> int:
-    return sum(path.stat().st_size for path in cache.glob("chunks/*/*.safetensors"))
+    return sum(path.stat().st_size for path in cache.glob("chunks/*.safetensors"))
 
 
 def _bound(data: DemoData, folder: Path) -> tuple[float, str]:

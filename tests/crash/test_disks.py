@@ -20,10 +20,8 @@ def put(store, i, **options):
     return store.publish(key(i), arrays_of(SPEC, N, i), SPEC, num_samples=N, **options)
 
 
-def use(store, name, numbers, **options):
-    store.registry.register(
-        name, name=name, urls=[], num_chunks=len(numbers), keys=lambda: [key(i) for i in numbers], **options
-    )
+def use(store, name, numbers):
+    store.register(name, name=name, urls=[], keys=lambda: [key(i) for i in numbers])
 
 
 def run(*command):
@@ -45,7 +43,7 @@ def fill_up(store, name, numbers):
     use(store, name, numbers)
     for done, i in enumerate(numbers):
         try:
-            put(store, i)
+            put(store, i, must_be_kept=True)
         except CacheFullError:
             return done
     raise AssertionError("the disk is larger than that")
@@ -55,8 +53,8 @@ def test_a_full_disk_names_path_need_and_rest_and_keeps_every_chunk(disk):
     with Store(disk / "cache") as store:
         done = fill_up(store, "a", range(20))
         assert done == 4
-        with pytest.raises(CacheFullError, match=rf"disk of {store.path} is full.*needs.*bytes.*are free.*cache_limit"):
-            put(store, 19)
+        with pytest.raises(CacheFullError, match=rf"disk of {store.path} is full.*bytes are free.*cache_limit"):
+            put(store, 19, must_be_kept=True)
         assert list((disk / "cache" / "tmp").iterdir()) == []
         assert admin.verify(store).corrupt == ()
         for i in range(done):
@@ -69,42 +67,65 @@ def test_a_full_disk_makes_room_from_data_sets_that_nobody_uses(disk):
     with Store(disk / "cache") as store:
         use(store, "b", range(30, 40))
         for i in range(30, 30 + done):
-            put(store, i)
+            put(store, i, must_be_kept=True)
         assert sum(store.has(key(i)) for i in range(30, 40)) == done
         assert store.counts().num_evicted == done
 
 
-def test_on_a_full_disk_training_goes_on_in_the_reserve(disk):
+def test_on_a_full_disk_chunks_are_used_from_memory_until_there_is_room(disk, caplog):
     with Store(disk / "cache") as store:
-        size = put(store, 0)
-        use(store, "a", range(40), reserve_bytes=2 * size)
+        use(store, "a", range(40))
         for _ in range(2):
             for i in range(40):
                 if not store.has(key(i)):
                     put(store, i)
                 with store.open(key(i)) as chunk:
+                    assert same_fields(read_arrays(chunk.path), arrays_of(SPEC, N, i))
+        assert len(list((disk / "cache" / "chunks").iterdir())) == 4
+        store.discard(key(0))
+        put(store, 30)
+        assert store.size_of(key(30)) is not None
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert f"the disk of {disk / 'cache'} is full" in caplog.text
+
+
+def test_a_disk_without_inodes_says_so(tmp_path, caplog):
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if shutil.which("mount") is None or not run("mount", "-t", "tmpfs", "-o", "nr_inodes=20", "tmpfs", str(folder)):
+        pytest.skip("this user may not mount a disk")
+    try:
+        with Store(folder / "cache") as store:
+            use(store, "a", range(20))
+            for i in range(20):
+                put(store, i)
+                with store.open(key(i)) as chunk:
                     assert chunk.header.num_samples == N
-        kept = [chunk for entry in admin.entries(store) for chunk in entry.chunks if chunk.is_kept]
-        assert len(kept) == 2  # of the four that the disk holds
-        assert admin.verify(store).corrupt == ()
+    finally:
+        assert run("umount", str(folder)), "something on the disk is still open"
+    assert "no inodes left" in caplog.text
 
 
-def test_a_cache_on_a_disk_that_became_read_only_is_still_read(disk):
+def test_a_cache_on_a_disk_that_became_read_only_is_still_read(disk, caplog):
     with Store(disk / "cache") as store:
-        use(store, "a", range(2), spec=SPEC)
+        use(store, "a", range(3))
         put(store, 0)
         put(store, 1)
     assert run("mount", "-o", "remount,ro", str(disk))
     with Store(disk / "cache") as store:
         assert not store.is_writable
-        use(store, "a", range(2))
-        assert store.registry.spec_of("a") == SPEC
+        use(store, "a", range(3))
         with store.open(key(0)) as chunk:
             assert same_fields(read_arrays(chunk.path), arrays_of(SPEC, N, 0))
-        with pytest.raises(CacheError, match="not writable"):
-            store.try_lock(key(2))
-        with pytest.raises(CacheError, match="not writable"):
-            put(store, 2)
+        assert store.try_lock(key(2)) is not None
+        with pytest.raises(CacheError, match="read-only"):
+            put(store, 2, must_be_kept=True)
+        put(store, 2)
+        with store.open(key(2)) as chunk:
+            assert same_fields(read_arrays(chunk.path), arrays_of(SPEC, N, 2))
         assert admin.verify(store).num_chunks == 2
+        assert len(caplog.records) == 1
+        assert run("mount", "-o", "remount,rw", str(disk))
+    assert run("mount", "-o", "remount,ro", str(disk))
     with pytest.raises(CacheError, match="this user may write to"):
         Store(disk / "another")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker import Dataset, Loader, Mixture
+from stoker import Cache, Dataset, Loader, Mixture
 from stoker.cache.threads import AT_WORK, WORTH, AdaptivePool, Permit, Permits
 from stoker.loader.open_dataset import open_dataset
 from stoker.loader.open_datasets import open_datasets
@@ -200,8 +200,7 @@ def test_warming_fetches_more_at_once_too(tmp_path):
     late = Late(lake(200), 0.03)
     chunks = open_dataset(
         Dataset("lake", storage=late),
-        cache=tmp_path,
-        limit_bytes=None,
+        cache=Cache(tmp_path),
         num_threads=1,
         transform_in="threads",
         on_stage=ignore_stage,
@@ -219,9 +218,8 @@ def test_where_one_cache_of_a_mixture_is_tight_the_crew_stays_small(is_tight, tm
     small, large = (Dataset(name, storage=lake(num, name)) for name, num in (("small", 2), ("large", 200)))
     opened = open_datasets(
         Mixture({"small": small, "large": large}),
-        cache=tmp_path,
+        cache=Cache(tmp_path, limit=200 * 100 * 8 if is_tight else 1 << 30),
         # Twice as much as the small one has, and not as the large one has.
-        limit_bytes=200 * 100 * 8 if is_tight else 1 << 30,
         num_threads=1,
         transform_in="threads",
         on_stage=ignore_stage,

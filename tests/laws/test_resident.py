@@ -38,7 +38,7 @@ def write(path, *, num_rows, rows_per_chunk, width):
 
 
 def drop(cache):
-    for path in (cache / "chunks").glob("*/*"):
+    for path in (cache / "chunks").glob("*"):
         fd = os.open(path, os.O_RDONLY)
         os.fsync(fd)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stoker.cache.folder import ChunkFile
+from stoker.cache.datasets import Manifest
+from stoker.cache.folder import ChunkFile, Folder
 from stoker.cache.format import check_arrays, read_header
-from stoker.cache.manifests import Manifest
 from stoker.cache.store import Store
 from stoker.errors import CacheError, ChunkCorruptError
 from stoker.words import some_of
@@ -43,8 +43,8 @@ class VerifyReport:
         num_chunks: Chunks checked.
         num_bytes: Their bytes.
         corrupt: Paths and reasons.
-        strays: Files among the chunks that are none.
-        is_fixed: Whether what was found was also removed.
+        strays: What lies among the chunks and is none.
+        is_fixed: Whether what was found was also removed; a folder among the chunks stays.
     """
 
     num_chunks: int
@@ -56,22 +56,19 @@ class VerifyReport:
 
 def usage_bytes(store: Store) -> int:
     """Bytes of all chunks, those being written included."""
-    return sum(chunk.size_bytes for chunk in (*_chunks(store), *store.folder.temporary()))
+    return store.disk.folder.count_bytes()
 
 
 def entries(store: Store) -> list[DatasetEntry]:
     """Return the data sets and their chunks, the most recently opened first; chunks of none come last."""
-    manifests = store.manifests
-    folder = store.folder
-    chunks = {chunk.key: chunk for chunk in (*folder.overflow_chunks(), *folder.kept_chunks())}
-    in_use = store.quota.in_use()
-    unclaimed = dict(chunks)
+    manifests = store.disk.manifests
+    chunks = {chunk.key: chunk for chunk in store.disk.folder.list_chunks()}
+    in_use, unclaimed = manifests.in_use(), dict(chunks)
     found = []
-    for manifest in sorted(manifests, key=lambda manifest: -manifest.opened_ns):
-        keys = manifests.keys(manifest.fingerprint)
-        mine = tuple(chunks[key] for key in keys if key in chunks)
-        for key in keys:
-            unclaimed.pop(key, None)
+    for manifest in sorted(manifests.all(), key=lambda manifest: -manifest.opened_ns):
+        mine = tuple(chunks[key] for key in manifest.keys if key in chunks)
+        for chunk in mine:
+            unclaimed.pop(chunk.key, None)
         found.append(DatasetEntry(manifest=manifest, chunks=mine, is_in_use=manifest.fingerprint in in_use))
     if unclaimed:
         found.append(DatasetEntry(manifest=None, chunks=tuple(unclaimed.values()), is_in_use=False))
@@ -86,28 +83,24 @@ def verify(store: Store, *, fix: bool = False, on_chunk: Callable[[ChunkFile], o
         fix: Whether to remove what is corrupt or stray, so that it is built again.
         on_chunk: Told of each chunk checked.
     """
+    folder = store.disk.folder
     corrupt: list[tuple[Path, str]] = []
     num_chunks = num_bytes = 0
-    for chunk in _chunks(store):
-        reason = _find_damage(chunk.path)
+    for chunk in folder.list_chunks():
+        reason = _find_damage(folder, chunk)
         num_chunks, num_bytes = num_chunks + 1, num_bytes + chunk.size_bytes
         if reason is not None:
             corrupt.append((chunk.path, reason))
             if fix:
-                with store.ledger.open() as account:
-                    store.quota.discard(account, chunk.path)
+                store.discard(chunk.key)
         if on_chunk is not None:
             on_chunk(chunk)
-    strays = store.folder.strays()
+    strays = folder.list_strays()
     if fix:
         for path in strays:
-            store.folder.files.remove(path)
+            folder.remove_stray(path)
     return VerifyReport(
-        num_chunks=num_chunks,
-        num_bytes=num_bytes,
-        corrupt=tuple(corrupt),
-        strays=tuple(strays),
-        is_fixed=fix,
+        num_chunks=num_chunks, num_bytes=num_bytes, corrupt=tuple(corrupt), strays=tuple(strays), is_fixed=fix
     )
 
 
@@ -123,30 +116,25 @@ def remove(store: Store, fingerprints: Collection[str] | None = None) -> int:
     Raises:
         CacheError: One of them is in use by a process, this one included; nothing was removed.
     """
-    with store.ledger.open() as account:
-        known = store.manifests.fingerprints()
-        chosen = set(known if fingerprints is None else fingerprints)
-        busy = sorted(chosen & store.quota.in_use())
-        if busy:
-            raise CacheError(
-                f"the data set {busy[0]} in {store.path} is in use; end the processes that load from it first",
-                path=store.path,
-            )
-        stays = {key for name in known if name not in chosen for key in store.manifests.keys(name)}
-        goes = {key for name in chosen for key in store.manifests.keys(name)}
-        freed = 0
-        for chunk in _chunks(store):
-            if chunk.key not in stays and (fingerprints is None or chunk.key in goes):
-                store.verified.drop(chunk.key)
-                freed += chunk.size_bytes * store.quota.discard(account, chunk.path)
-        for name in chosen:
-            store.manifests.remove(name)
+    manifests = store.disk.manifests
+    names = store.disk.folder.list_datasets()
+    chosen = set(names if fingerprints is None else fingerprints)
+    busy = sorted(chosen & manifests.in_use())
+    if busy:
+        raise CacheError(
+            f"the data set {busy[0]} in {store.path} is in use; end the processes that load from it first",
+            path=store.path,
+        )
+    known = manifests.all()
+    stays = {key for one in known if one.fingerprint not in chosen for key in one.keys}
+    goes = {key for one in known if one.fingerprint in chosen for key in one.keys}
+    freed = 0
+    for chunk in store.disk.folder.list_chunks():
+        if chunk.key not in stays and (fingerprints is None or chunk.key in goes):
+            freed += chunk.size_bytes * store.discard(chunk.key)
+    for name in chosen:
+        manifests.remove(name)
     return freed
-
-
-def _chunks(store: Store) -> tuple[ChunkFile, ...]:
-    folder = store.folder
-    return (*folder.kept_chunks(), *folder.overflow_chunks())
 
 
 def choose(entries: Sequence[DatasetEntry], names: Sequence[str]) -> list[DatasetEntry]:
@@ -173,13 +161,13 @@ def choose(entries: Sequence[DatasetEntry], names: Sequence[str]) -> list[Datase
     return [entry for entry in entries if entry.manifest is not None and entry.manifest.fingerprint in chosen]
 
 
-def _find_damage(path: Path) -> str | None:
+def _find_damage(folder: Folder, chunk: ChunkFile) -> str | None:
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd, _ = folder.open_chunk(chunk.key)
     except FileNotFoundError:  # evicted since it was listed
         return None
     try:
-        check_arrays(fd, read_header(fd), path=path)
+        check_arrays(fd, read_header(fd), path=chunk.path)
     except (ChunkCorruptError, OSError) as error:
         return str(error)
     finally:

@@ -20,7 +20,7 @@ from stoker.columns import Columns, Converter, Packable, num_rows, plan_spec, sp
 from stoker.dataset.catalogue import Catalogue
 from stoker.dataset.fragments import Fragment
 from stoker.errors import (
-    CacheFullError,
+    CacheError,
     ChunkCorruptError,
     FieldMismatchError,
     SourceChangedError,
@@ -48,7 +48,6 @@ class Builder:
         catalogue: The opened data set.
         store: Where chunks go. It is told that the data set is in use.
         on_stage: Told of each piece of work.
-        reserve_bytes: See `Registry.register`.
         num_computing: Threads that may decode, transform and convert at a time, None for any number. With more threads
             than that, one chunk is fetched, and another one published, while the next one is decoded:
 
@@ -71,7 +70,6 @@ class Builder:
         store: Store,
         *,
         on_stage: OnStage = ignore_stage,
-        reserve_bytes: int = 0,
         num_computing: int | None = None,
         num_processes: int | None = None,
     ) -> None:
@@ -90,15 +88,15 @@ class Builder:
         self._finding = threading.Lock()
         self._permits = None if num_computing is None else Permits(num_computing)
         self._helpers = None if self._permits is None or not catalogue.may_be_helped else Helpers(self._permits)
-        store.registry.register(
+        store.register(
             catalogue.fingerprint,
             name=repr(self._dataset),
             urls=list(map(str, self._dataset.sources)),
-            num_chunks=len(catalogue.fragments),
-            keys=lambda: [catalogue.key(i) for i in range(len(catalogue.fragments))],
-            spec=self._spec if self._dataset.transform is not None else None,
-            reserve_bytes=reserve_bytes,
+            keys=lambda: list(self._keys()),
         )
+
+    def _keys(self) -> Iterator[str]:
+        return map(self._catalogue.key, range(len(self._catalogue)))
 
     @property
     def permits(self) -> Permits | None:
@@ -130,7 +128,7 @@ class Builder:
         """
         with self._finding:
             if self._spec is None:
-                self._spec = self._store.registry.spec_of(self._catalogue.fingerprint)
+                self._spec = self._store.spec_of(self._keys())
             if self._spec is None:
                 filled = np.flatnonzero(self._catalogue.num_samples)
                 if first is not None or len(filled):
@@ -138,31 +136,28 @@ class Builder:
                 else:
                     result = self._transformed(self._catalogue.schema.empty_table(), "an empty table")
                     self._spec = spec_of(result, self._dataset.fields, self._dataset.deduplicate)
-                self._store.registry.keep_spec(self._catalogue.fingerprint, self._spec)
             return self._spec
 
     def _spec_of_chunk(self, i: int) -> Spec:
         wait = threading.Event().wait
-        key = self._catalogue.key(i)
-        with self._store.pin(key):
-            while True:
-                try:
-                    with self._store.open(key) as chunk:
-                        return chunk.header.spec
-                except (KeyError, ChunkCorruptError):
-                    if not self._build(i, None, may_overflow=True):
-                        wait(_POLL_S)
+        while True:
+            try:
+                with self._store.open(self._catalogue.key(i)) as chunk:
+                    return chunk.header.spec
+            except (KeyError, ChunkCorruptError):
+                if not self._build(i, None, must_be_kept=False):
+                    wait(_POLL_S)
 
     # ------------------------------------------------------------------ chunks
 
-    def build(self, i: int, *, may_overflow: bool = True) -> bool:
+    def build(self, i: int, *, must_be_kept: bool = False) -> bool:
         """Build chunk i, and what is read in one go with it; return False where somebody else is at it.
 
         Never decodes what is there: looks when it has the lock, or cannot have it.
 
         Args:
             i: Number of a fragment.
-            may_overflow: Whether it is wanted even where it cannot be kept.
+            must_be_kept: Whether it is not wanted where the cache cannot keep it.
 
         Raises:
             SourceError: The rows cannot be read; SourceChangedError where they are not those that were listed.
@@ -171,9 +166,7 @@ class Builder:
             FieldError: A value cannot become what its field asks for.
             CacheError: The chunk cannot be published; CacheFullError where there is no room.
         """
-        if not self._store.is_writable and self._store.has(self._catalogue.key(i)):
-            return True
-        return self._build(i, self.find_spec(), may_overflow=may_overflow)
+        return self._build(i, self.find_spec(), must_be_kept=must_be_kept)
 
     def close(self) -> None:
         """End the threads that help and the processes of the transform; threads that build are the caller's."""
@@ -182,7 +175,7 @@ class Builder:
         if self._helpers is not None:
             self._helpers.close()
 
-    def _build(self, i: int, spec: Spec | None, *, may_overflow: bool) -> bool:
+    def _build(self, i: int, spec: Spec | None, *, must_be_kept: bool) -> bool:
         keys = {j: self._catalogue.key(j) for j in self._catalogue.unit(i)}
         lock = self._store.try_lock(next(iter(keys.values())))
         if lock is None:
@@ -190,22 +183,21 @@ class Builder:
         with lock:
             missing = {j for j, key in keys.items() if not self._store.has(key)}
             if i in missing:
-                self._build_missing(i, keys, missing, spec, may_overflow=may_overflow)
+                self._build_missing(i, keys, missing, spec, must_be_kept=must_be_kept)
         return True
 
     def _build_missing(
-        self, i: int, keys: Mapping[int, str], missing: Collection[int], spec: Spec | None, *, may_overflow: bool
+        self, i: int, keys: Mapping[int, str], missing: Collection[int], spec: Spec | None, *, must_be_kept: bool
     ) -> None:
         is_full = False
         with Overlapped(self._helpers if len(missing) > 1 else None) as overlapped:
             for j, arrays, found in self._made(i, missing, spec):
-                # Parts that came along are wanted where they can stay, or where somebody waits for them.
-                is_wanted = may_overflow and (j == i or self._store.is_pinned(keys[j]))
-                publish = partial(self._try_publish, j, keys[j], arrays, found, may_overflow=is_wanted, must_fit=j == i)
+                # Parts that came along are wanted where they can stay.
+                publish = partial(self._try_publish, j, keys[j], arrays, found, i=i, must_be_kept=must_be_kept)
                 del arrays
                 is_full |= not overlapped.do(publish)
                 del publish
-                if is_full and j >= i and not any(self._store.is_pinned(keys[k]) for k in missing if k > j):
+                if is_full and j >= i:
                     break  # nothing that is still to come could stay
 
     def _made(
@@ -313,19 +305,17 @@ class Builder:
                 f"the transform failed on {where}: {type(error).__name__}: {error}", fragment=where
             ) from error
 
-    def _try_publish(
-        self, j: int, key: str, arrays: Packable, spec: Spec, *, may_overflow: bool, must_fit: bool
-    ) -> bool:
-        """Publish the chunk of fragment j; False where there is no room for it, and need not be."""
+    def _try_publish(self, j: int, key: str, arrays: Packable, spec: Spec, *, i: int, must_be_kept: bool) -> bool:
+        """Publish the chunk of fragment j; False where it cannot be kept, and is not the one that was asked for."""
         try:
-            self._publish(j, key, arrays, spec, may_overflow=may_overflow)
-        except CacheFullError:
-            if must_fit:
+            self._publish(j, key, arrays, spec, must_be_kept=must_be_kept or j != i)
+        except CacheError:
+            if j == i:
                 raise
             return False
         return True
 
-    def _publish(self, j: int, key: str, arrays: Packable, spec: Spec, *, may_overflow: bool) -> None:
+    def _publish(self, j: int, key: str, arrays: Packable, spec: Spec, *, must_be_kept: bool) -> None:
         fragment = self._catalogue.fragments[j]
         about = {
             "url": fragment.url,
@@ -341,7 +331,7 @@ class Builder:
                     spec,
                     num_samples=int(self._catalogue.num_samples[j]),
                     about=about,
-                    may_overflow=may_overflow,
+                    must_be_kept=must_be_kept,
                 )
             except MismatchError as error:
                 raise FieldMismatchError(

@@ -1,25 +1,29 @@
-"""What lies where in a cache folder.
+"""What lies where in a cache folder, and every change to it.
 
-    stoker-cache.json               says that it is one, and of which version
-    chunks/ab/abcd….safetensors     kept
-    overflow/abcd….safetensors      needed now, but beyond what is kept: goes when room is needed
-    tmp/abcd….….kept, .overflow     being written; a lock of its writer's name says that this one lives
-    datasets/….json, .keys          data sets that used this cache, and the chunks they are made of
-    failed/                         why a build process failed, until its parent has read it
-    checked/abcd…                   which files were checked since the machine started
-    usage                           bytes of kept chunks, and of all else at most
-    locks                           empty; its bytes are what processes lock
+    stoker-cache.json         says that it is one, and of which version
+    chunks/abcd….safetensors  the chunks
+    tmp/abcd….…               being written; a lock of its writer's name says that this one lives
+    datasets/…                data sets that used this cache, and the chunks they are made of
+    checked/abcd…             which files were checked since the machine started
+    source/                   what opening a data set found out: footers, catalogues, sampling units
+    usage                     bytes of all chunks, at most
+    locks                     empty; its bytes are what processes lock
 
-A chunk is kept or in overflow by where it lies, so that all processes agree without talking.
+Nothing outside of the folder is ever touched, whoever may write to it. Each folder is opened once, as itself and not
+through a link; each file is named in its folder's descriptor (openat), never opened through a link, and believed to be
+one of ours when it is a plain file. No file is changed in place but `usage`, which must have no other name.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import json
 import os
+import pwd
 import secrets
+import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -30,32 +34,37 @@ from stoker.errors import CacheError
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 """What a full disk answers."""
 
-FOLDER_VERSION = 1
+FOLDER_VERSION = 2
 SUFFIX = ".safetensors"
 _MARKER = "stoker-cache.json"
-_FOLDERS = ("chunks", "overflow", "tmp", "datasets", "failed", "checked")
-# What the source keeps beside the chunks may be there before the cache itself.
-_ALSO_OURS = (*_FOLDERS, "source", "usage", "locks")
+_FOLDERS = ("chunks", "tmp", "datasets", "checked", "source")
+_FILES = ("usage", "locks")
+# A fifo must not be waited for, and a terminal must not become ours.
+_SAFELY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+# A small file that is larger is not ours: keys of eight million chunks.
+_MAX_SMALL_BYTES = 256 << 20
 
 
 class Files:
     """Every change the cache makes to its disk: a crash can fall between any two of these calls, and nowhere else.
 
-    Paths may be texts: a dozen `Path`s made for a chunk take a tenth of the time in which a small one is published.
+    Each file is named in the folder that a descriptor stands for.
     """
 
-    def create(self, path: Path | str, *, size_bytes: int = 0) -> int:
+    def create(self, folder: int, name: str, *, size_bytes: int = 0, mode: int = 0o600) -> int:
         """Return a descriptor, open for reading and writing, of a new file of `size_bytes` zeros.
 
         Raises:
             FileExistsError: There is one.
         """
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | _SAFELY, mode, dir_fd=folder)
         try:
+            if mode != 0o600:
+                os.fchmod(fd, mode)  # whatever the umask
             os.ftruncate(fd, size_bytes)
         except BaseException:
             os.close(fd)
-            self.remove(path)
+            self.remove(folder, name)
             raise
         return fd
 
@@ -81,30 +90,17 @@ class Files:
             if number in NO_ROOM:
                 raise OSError(number, os.strerror(number))
 
-    def replace(self, source: Path | str, target: Path | str) -> None:
-        """Give `source` the name `target`, at once, in place of what was there."""
-        os.replace(source, target)  # noqa: PTH105
+    def replace(self, source: int, name: str, target: int, new_name: str) -> None:
+        """Give a file another name, at once, in place of what had it."""
+        os.replace(name, new_name, src_dir_fd=source, dst_dir_fd=target)
 
-    def remove(self, path: Path | str) -> bool:
-        """Remove a file and return whether there was one."""
+    def remove(self, folder: int, name: str) -> bool:
+        """Remove a file, or a link itself, and return whether there was one."""
         try:
-            os.unlink(path)  # noqa: PTH108
+            os.unlink(name, dir_fd=folder)
         except FileNotFoundError:
             return False
         return True
-
-    def write_small(self, path: Path, data: bytes, *, aside: Path) -> None:
-        """Write a small file whole or not at all, through `aside`, a path nobody else uses."""
-        fd = self.create(aside)
-        try:
-            try:
-                self.write(fd, data, offset=0)
-            finally:
-                os.close(fd)
-            self.replace(aside, path)
-        except BaseException:
-            self.remove(aside)
-            raise
 
 
 @cache
@@ -127,192 +123,314 @@ class ChunkFile:
         key: Of the chunk.
         path: Of the file.
         size_bytes: Of the file.
-        is_kept: False in overflow.
-        changed_ns: When it was published.
     """
 
     key: str
     path: Path
     size_bytes: int
-    is_kept: bool
-    changed_ns: int
 
 
 class Folder:
-    """Paths of a cache folder, and listings of it.
+    """A cache folder, opened.
 
     Args:
-        path: The folder; made if it is not there.
+        path: The folder; made if it is not there. It may be named through links: they are the caller's.
         files: What changes the disk.
+        is_shared: Whether other users of its group use it, too; then they may write to what is made.
 
     Attributes:
         path: The folder, absolute.
         files: What changes the disk.
+        root: Descriptor of it; `chunks`, `tmp`, `datasets`, `checked` are those of the folders in it.
 
     Raises:
-        CacheError: It holds something else, is of another version, or cannot be made.
+        CacheError: It holds something else, is of another version or another user's, or has something in the way.
+        OSError: It cannot be made or used.
     """
 
-    def __init__(self, path: Path, files: Files) -> None:
+    def __init__(self, path: Path, files: Files, *, is_shared: bool = False) -> None:
         self.path = path.absolute()
         self.files = files
-        self.chunks = self.path / "chunks"
-        self._chunks_name = str(self.chunks)
-        self.overflow = self.path / "overflow"
-        self._overflow_name = str(self.overflow)
-        self.tmp = self.path / "tmp"
-        self.datasets = self.path / "datasets"
-        self.failed = self.path / "failed"
-        self.checked = self.path / "checked"
-        self.lock_file = self.path / "locks"
-        self.usage = self.path / "usage"
+        self._is_shared = is_shared
+        self._file_mode, self._folder_mode = (0o660, 0o2770) if is_shared else (0o600, 0o700)
+        self._chunks_name = f"{self.path}/chunks/"
+        if not self.path.exists():
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                self.path.mkdir(0o700)
+                if is_shared:
+                    self.path.chmod(self._folder_mode)
+        self._fds: list[int] = []
         try:
-            self._make()
-        except OSError as error:
-            raise CacheError(
-                f"{self.path} cannot be used as a cache: {error.strerror}; give a folder that this user may write to",
-                path=self.path,
-            ) from error
+            self.root = self._keep(os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+            about = os.fstat(self.root)
+            self.identity = about.st_dev, about.st_ino
+            self._mark()
+            self.chunks, self.tmp, self.datasets, self.checked, _ = map(self._opened, _FOLDERS)
+        except BaseException:
+            self.close()
+            raise
 
-    def _make(self) -> None:
-        marker = self.path / _MARKER
-        if not marker.exists():
-            self.path.mkdir(parents=True, exist_ok=True)
-            known = (*_ALSO_OURS, _MARKER)
-            strange = sorted(name for name in os.listdir(self.path) if not name.startswith(known))  # noqa: PTH208
-            if strange and not marker.exists():
-                raise CacheError(
-                    f"{self.path} is no Stoker cache: it holds {strange[0]!r}; give a folder of its own",
-                    path=self.path,
-                )
-            content = json.dumps({"format": "stoker-cache", "version": FOLDER_VERSION}) + "\n"
-            # Aside in the same folder: tmp is not there yet, and of processes that start together each writes its own.
-            aside = self.path / f"{_MARKER}.{secrets.token_hex(8)}"
-            self.files.write_small(marker, content.encode(), aside=aside)
-        self._check(marker)
-        for name in _FOLDERS:
-            if not (self.path / name).exists():
-                (self.path / name).mkdir(exist_ok=True)
+    def _keep(self, fd: int) -> int:
+        self._fds.append(fd)
+        return fd
 
-    def _check(self, marker: Path) -> None:
+    def _mark(self) -> None:
+        """Check the marker, and write it where there is none or it cannot be read."""
         try:
-            content = json.loads(marker.read_text())
-            version = content["version"]
-        except (ValueError, KeyError, TypeError):
-            version = "unreadable"
-        if version != FOLDER_VERSION:
+            content = json.loads(self.read_small(self.root, _MARKER))
+            version = content["version"] if content["format"] == "stoker-cache" else None
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            version = None
+        if isinstance(version, int) and version != FOLDER_VERSION:
             raise CacheError(
                 f"{self.path} is a cache of version {version}, this Stoker uses version {FOLDER_VERSION}; "
                 f"give another folder, or remove this one",
                 path=self.path,
             )
+        if version is None:
+            known = (*_FOLDERS, *_FILES, _MARKER)
+            strange = sorted(name for name, _ in _scan(self.root) if not name.startswith(known))
+            if strange:
+                raise CacheError(
+                    f"{self.path} is no Stoker cache: it holds {strange[0]!r}; give a folder of its own", path=self.path
+                )
+            content = json.dumps({"format": "stoker-cache", "version": FOLDER_VERSION}) + "\n"
+            self.write_small(self.root, _MARKER, content.encode())
 
-    def unwritable(self, error: OSError) -> CacheError:
-        """Return what to raise where the disk refuses."""
-        return CacheError(f"{self.path} cannot be written to: {error.strerror}", path=self.path)
+    def _opened(self, name: str) -> int:
+        """Return a descriptor of a folder in it, which is made if it is not there."""
+        try:
+            fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | _SAFELY, dir_fd=self.root)
+        except FileNotFoundError:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, 0o700, dir_fd=self.root)
+            fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | _SAFELY, dir_fd=self.root)
+            if self._is_shared and os.fstat(fd).st_uid == os.geteuid():
+                os.fchmod(fd, self._folder_mode)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENOTDIR):
+                raise CacheError(
+                    f"{self.path / name} is {self._kind(name)} where a folder of the cache should be: remove it",
+                    path=self.path / name,
+                ) from None
+            raise
+        self._keep(fd)
+        self._check_owner(os.fstat(fd), name)
+        return fd
 
-    def kept_path(self, key: str) -> Path:
-        """Return where a kept chunk lies."""
-        return Path(self.kept_name(key))
+    def _kind(self, name: str) -> str:
+        mode = os.stat(name, dir_fd=self.root, follow_symlinks=False).st_mode
+        kinds = {stat.S_IFLNK: "a link", stat.S_IFREG: "a file", stat.S_IFIFO: "a fifo", stat.S_IFSOCK: "a socket"}
+        return kinds.get(stat.S_IFMT(mode), "a device" if not stat.S_ISDIR(mode) else "a folder")
 
-    def kept_name(self, key: str) -> str:
-        """Return where a kept chunk lies, as a text: asked for each chunk of each window."""
-        return f"{self._chunks_name}/{key[:2]}/{key}{SUFFIX}"
+    def _check_owner(self, about: os.stat_result, name: str) -> None:
+        """Raise where others could have put chunks there, and nobody said that they may."""
+        # The system's own user may do anything anyway.
+        if about.st_uid not in (os.geteuid(), 0) and not self._is_shared:
+            raise CacheError(
+                f"{self.path / name} belongs to {_user(about.st_uid)}, and this process to {_user(os.geteuid())}, who "
+                f"would believe what lies there: give a folder of your own, or share one on purpose by "
+                f"stoker.Cache(..., is_shared=True)",
+                path=self.path,
+            )
+        if about.st_mode & (0o002 if self._is_shared else 0o022):
+            who = "everybody" if about.st_mode & 0o002 else "a group"
+            way_out = "" if about.st_mode & 0o002 else ", or share it on purpose by stoker.Cache(..., is_shared=True)"
+            raise CacheError(
+                f"{self.path / name} may be written to by {who}, so what lies there cannot be believed: take that "
+                f"right away (chmod -R go-w){way_out}",
+                path=self.path,
+            )
 
-    def overflow_path(self, key: str) -> Path:
-        """Return where a chunk lies that is needed now but not kept."""
-        return Path(self.overflow_name(key))
+    @property
+    def is_in_place(self) -> bool:
+        """Whether its path still is this folder; False where that was removed or moved."""
+        try:
+            about = os.stat(self.path)  # noqa: PTH116
+        except OSError:
+            return False
+        return (about.st_dev, about.st_ino) == self.identity
 
-    def overflow_name(self, key: str) -> str:
-        """Return where a chunk lies that is needed now but not kept, as a text."""
-        return f"{self._overflow_name}/{key}{SUFFIX}"
+    def open_own(self, name: str) -> tuple[int, bool]:
+        """Return a descriptor of a file beside the folders, made if it is not there, and whether it is writable.
 
-    def kept_chunks(self) -> Iterator[ChunkFile]:
-        """Yield every kept chunk."""
-        for folder in sorted(self.chunks.iterdir()):
-            if folder.is_dir():
-                yield from _chunk_files(folder, is_kept=True)
+        What is in its place and not a plain file with this one name is replaced.
+        """
+        for _ in range(2):
+            try:
+                fd, is_writable = os.open(name, os.O_RDWR | _SAFELY, dir_fd=self.root), True
+            except FileNotFoundError:
+                with contextlib.suppress(FileExistsError):
+                    return self.files.create(self.root, name, mode=self._file_mode), True
+                continue
+            except OSError as error:
+                if error.errno not in (errno.ELOOP, errno.ENXIO, errno.ENODEV):
+                    fd, is_writable = os.open(name, os.O_RDONLY | _SAFELY, dir_fd=self.root), False
+                else:
+                    self.files.remove(self.root, name)
+                    continue
+            about = os.fstat(fd)
+            if stat.S_ISREG(about.st_mode) and about.st_nlink == 1:
+                return fd, is_writable
+            os.close(fd)
+            self.files.remove(self.root, name)
+        raise OSError(errno.EEXIST, f"something is in the place of {name!r}")
 
-    def kept_bytes(self) -> int:
-        """Return the bytes of all kept chunks: a quarter of the time that listing them takes."""
-        folders = [item.path for item in _scan(self.chunks) if item.is_dir()]
-        files = (item for folder in folders for item in _scan(folder) if item.name.endswith(SUFFIX))
-        return sum(about.st_size for item in files if (about := _stat(item)) is not None)
+    # ------------------------------------------------------------------ small files
 
-    def overflow_chunks(self) -> list[ChunkFile]:
-        """Return the chunks in overflow, the one published first in front."""
-        return sorted(_chunk_files(self.overflow, is_kept=False), key=lambda chunk: (chunk.changed_ns, chunk.key))
+    def read_small(self, folder: int, name: str) -> bytes:
+        """Return the content of a small file.
 
-    def strays(self) -> list[Path]:
+        Raises:
+            FileNotFoundError: There is none that is a plain file.
+        """
+        try:
+            fd = os.open(name, os.O_RDONLY | _SAFELY, dir_fd=folder)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENXIO):
+                raise FileNotFoundError(errno.ENOENT, f"{name} is no plain file") from None
+            raise
+        with os.fdopen(fd, "rb") as file:
+            about = os.fstat(fd)
+            if not stat.S_ISREG(about.st_mode) or about.st_size > _MAX_SMALL_BYTES:
+                raise FileNotFoundError(errno.ENOENT, f"{name} is no plain file")
+            return file.read(_MAX_SMALL_BYTES)
+
+    def write_small(self, folder: int, name: str, data: bytes) -> None:
+        """Write a small file whole or not at all."""
+        aside = f"{name}.{secrets.token_hex(4)}.new"
+        fd = self.files.create(folder, aside, mode=self._file_mode)
+        try:
+            try:
+                self.files.write(fd, data, offset=0)
+            finally:
+                os.close(fd)
+            self.files.replace(folder, aside, folder, name)
+        except BaseException:
+            self.files.remove(folder, aside)
+            raise
+
+    # ------------------------------------------------------------------ chunks
+
+    def path_of(self, key: str) -> Path:
+        """Return where a chunk lies, or would."""
+        return Path(self.name_of(key))
+
+    def name_of(self, key: str) -> str:
+        """Return where a chunk lies, as a text: asked for each chunk of each window."""
+        return f"{self._chunks_name}{key}{SUFFIX}"
+
+    def size_of(self, key: str) -> int | None:
+        """Return the size of a chunk in bytes, None where it is not there."""
+        try:
+            about = os.stat(key + SUFFIX, dir_fd=self.chunks, follow_symlinks=False)
+        except OSError:
+            return None
+        return about.st_size if stat.S_ISREG(about.st_mode) else None
+
+    def open_chunk(self, key: str) -> tuple[int, os.stat_result]:
+        """Return a chunk, open for reading, and what the system tells of its file.
+
+        Raises:
+            FileNotFoundError: It is not there, or what has its name is no plain file.
+            OSError: It cannot be opened.
+        """
+        try:
+            fd = os.open(key + SUFFIX, os.O_RDONLY | _SAFELY, dir_fd=self.chunks)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENXIO):
+                raise FileNotFoundError(errno.ENOENT, "no plain file") from None
+            raise
+        about = os.fstat(fd)
+        if not stat.S_ISREG(about.st_mode):
+            os.close(fd)
+            raise FileNotFoundError(errno.ENOENT, "no plain file")
+        return fd, about
+
+    def create_chunk(self, name: str, size_bytes: int) -> int:
+        """Return a new file in which a chunk is written, at its full length, so that it counts for who lists."""
+        return self.files.create(self.tmp, name, size_bytes=size_bytes, mode=self._file_mode)
+
+    def place(self, name: str, key: str) -> None:
+        """Publish a chunk that was written."""
+        self.files.replace(self.tmp, name, self.chunks, key + SUFFIX)
+
+    def remove(self, key: str) -> int | None:
+        """Remove a chunk, and return how large it was; None where it was not there. Maps of it stay readable."""
+        size_bytes = self.size_of(key)
+        return size_bytes if size_bytes is not None and self.files.remove(self.chunks, key + SUFFIX) else None
+
+    def list_chunks(self) -> list[ChunkFile]:
+        """Return every chunk."""
+        return [
+            ChunkFile(name.removesuffix(SUFFIX), Path(self._chunks_name + name), about.st_size)
+            for name, about in _scan(self.chunks)
+            if name.endswith(SUFFIX) and stat.S_ISREG(about.st_mode)
+        ]
+
+    def list_strays(self) -> list[Path]:
         """Return what lies among the chunks and is none."""
-        places = [self.chunks, self.overflow, *(p for p in self.chunks.iterdir() if p.is_dir())]
         return sorted(
-            path
-            for place in places
-            for path in place.iterdir()
-            if not path.name.endswith(SUFFIX) and not (place == self.chunks and path.is_dir())
+            Path(self._chunks_name + name)
+            for name, about in _scan(self.chunks)
+            if not (name.endswith(SUFFIX) and stat.S_ISREG(about.st_mode))
         )
 
-    def sweep_failures(self) -> None:
-        """Remove what processes wrote down whose parents were killed before they read it."""
-        for path in self.failed.iterdir():
-            pid = path.name.split(".")[1]
-            if not (pid.isdigit() and _is_alive(int(pid))):
-                self.files.remove(path)
+    def remove_stray(self, path: Path) -> bool:
+        """Remove what lies among the chunks and is none; False where it is a folder, which is not ours to empty."""
+        try:
+            return self.files.remove(self.chunks, path.name)
+        except OSError:
+            return False
 
-    def temporary(self) -> list[ChunkFile]:
-        """Return the files being written, as the chunks they will be."""
-        found = []
-        for item in _scan(self.tmp):
-            about = _stat(item)
-            if about is not None:
-                path = Path(item.path)
-                found.append(ChunkFile(path.stem, path, about.st_size, path.suffix == ".kept", about.st_mtime_ns))
-        return found
+    def list_temporary(self) -> list[str]:
+        """Return the names of files that are being written, or were when their writer was killed."""
+        return [name for name, about in _scan(self.tmp) if not stat.S_ISDIR(about.st_mode)]
 
+    def count_bytes(self) -> int:
+        """Return the bytes of all chunks, those being written included."""
+        return sum(
+            about.st_size for fd in (self.chunks, self.tmp) for _, about in _scan(fd) if stat.S_ISREG(about.st_mode)
+        )
 
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # another user's
-        return True
-    return True
+    def changed_ns(self) -> int:
+        """Return when a chunk last came or went."""
+        return os.fstat(self.chunks).st_mtime_ns
+
+    def list_datasets(self) -> list[str]:
+        """Return the names of the files of data sets."""
+        return sorted(name for name, about in _scan(self.datasets) if name.isalnum() and stat.S_ISREG(about.st_mode))
+
+    def close(self) -> None:
+        """Close what is open. Harmless when called again."""
+        while self._fds:
+            os.close(self._fds.pop())
 
 
 def is_cache(path: Path) -> bool:
     """Return whether a folder is a cache, of whatever version; nothing is made."""
-    return (path / _MARKER).is_file()
-
-
-def file_size(path: Path | str) -> int | None:
-    """Return the size of a file in bytes, None where there is none."""
     try:
-        return os.stat(path).st_size  # noqa: PTH116  (of a text, too)
-    except FileNotFoundError:
-        return None
+        return stat.S_ISREG((path / _MARKER).lstat().st_mode)
+    except OSError:
+        return False
 
 
-def _scan(folder: Path | str) -> list[os.DirEntry[str]]:
+def _scan(folder: int) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield what is in a folder, links as themselves."""
+    # Opened anew: descriptors of one opening share their place in the listing, with other threads and forks as well.
+    fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     try:
-        with os.scandir(folder) as items:
-            return list(items)
-    except FileNotFoundError:
-        return []
+        with os.scandir(fd) as items:
+            for item in items:
+                with contextlib.suppress(FileNotFoundError):  # removed since it was listed
+                    yield item.name, item.stat(follow_symlinks=False)
+    finally:
+        os.close(fd)
 
 
-def _stat(item: os.DirEntry[str]) -> os.stat_result | None:
+def _user(uid: int) -> str:
     try:
-        return item.stat()
-    except FileNotFoundError:  # removed since it was listed
-        return None
-
-
-def _chunk_files(folder: Path, *, is_kept: bool) -> Iterator[ChunkFile]:
-    for item in _scan(folder):
-        if item.name.endswith(SUFFIX):
-            about = _stat(item)
-            if about is not None:
-                key = item.name.removesuffix(SUFFIX)
-                yield ChunkFile(key, Path(item.path), about.st_size, is_kept, about.st_mtime_ns)
+        return f"user {pwd.getpwuid(uid).pw_name!r}"
+    except KeyError:
+        return f"user {uid}"

@@ -20,9 +20,9 @@ import os
 import struct
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Self
 
+from stoker.cache.folder import Folder
 from stoker.errors import CacheError
 from stoker.host.forks import open_in_forks
 
@@ -31,23 +31,22 @@ _SET_AND_WAIT = getattr(fcntl, "F_OFD_SETLKW", fcntl.F_SETLKW)
 _GET = getattr(fcntl, "F_OFD_GETLK", fcntl.F_GETLK)
 _IS_LINUX_LAYOUT = hasattr(fcntl, "F_OFD_SETLK")
 
-# Places are below 2**63; five kinds times 2**58 names. Two names that share a place only wait for each other.
+# Places are below 2**63; four kinds times 2**58 names. Two names that share a place only wait for each other.
 _PLACE_BITS = 58
+_NAME = "locks"
 _BUSY = (errno.EAGAIN, errno.EACCES)
 
 
 class Kind(enum.IntEnum):
     """What is locked; the same name may be locked once as each kind."""
 
-    LEDGER = 0
-    """Deciding what is kept, held for moments."""
+    USAGE = 0
+    """Counting what is there, held for moments."""
     BUILD = 1
     """Making a chunk."""
-    PIN = 2
-    """Needing a chunk, shared."""
-    DATASET = 3
+    DATASET = 2
     """Having a data set in use, shared."""
-    TEMPORARY = 4
+    WRITER = 3
     """Writing temporary files."""
 
 
@@ -73,25 +72,23 @@ class _LockFile:
         self.fd = fd
         self.is_writable = is_writable
         self.mutex = threading.Lock()
-        self.ledger = threading.Lock()
+        self.usage = threading.Lock()
         self.held: dict[int, int] = {}  # place -> number of shared holders, or -1
         self.pid = identity[0]
         self._identity = identity
         self._num_users = 0
 
     @classmethod
-    def open(cls, path: Path) -> _LockFile:
+    def open(cls, folder: Folder) -> _LockFile:
         with cls._registry:
             with contextlib.suppress(FileNotFoundError):
                 # Looked up before it is opened: a second descriptor, once closed, would drop POSIX locks.
-                known = cls._open.get(cls._identity_of(path.stat()))
+                about = os.stat(_NAME, dir_fd=folder.root, follow_symlinks=False)
+                known = cls._open.get(cls._identity_of(about))
                 if known is not None:
                     known._num_users += 1
                     return known
-            try:
-                fd, is_writable = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), True
-            except OSError:
-                fd, is_writable = os.open(path, os.O_RDONLY | os.O_CLOEXEC), False
+            fd, is_writable = folder.open_own(_NAME)
             identity = cls._identity_of(os.fstat(fd))
             file = cls._open[identity] = cls(fd, identity, is_writable=is_writable)
             file._num_users += 1
@@ -147,15 +144,17 @@ class Locks:
     """The locks that one store holds; `close` gives them all back.
 
     Args:
-        path: The lock file; made if it is not there. On a disk that is read-only, shared locks still work.
+        folder: The cache folder, in which the lock file is made if it is not there. On a disk that is read-only,
+            shared locks still work.
 
     Raises:
         OSError: It can neither be made nor opened.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._opened = _LockFile.open(path)
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._path = folder.path / _NAME
+        self._opened = _LockFile.open(folder)
         self._mine: set[Lock] = set()
         self._is_closed = False
 
@@ -163,7 +162,7 @@ class Locks:
     def _file(self) -> _LockFile:
         """The lock file of this process: a forked child must neither take nor drop the locks of its parent."""
         if self._opened.pid != os.getpid():
-            self._opened = _LockFile.open(self._path)
+            self._opened = _LockFile.open(self._folder)
             self._mine = set()
         return self._opened
 
@@ -215,14 +214,14 @@ class Locks:
             return file.held.get(place, 0) not in (0, mine) or not file.is_free_elsewhere(place)
 
     @contextlib.contextmanager
-    def ledger(self) -> Iterator[None]:
-        """Hold the one lock under which it is decided what is kept.
+    def usage(self) -> Iterator[None]:
+        """Hold the one lock under which it is counted what is there.
 
         Blocks: while another thread or process holds it; nobody holds it while anything large is read or written.
         """
-        place = _place(Kind.LEDGER, "")
+        place = _place(Kind.USAGE, "")
         file = self._file
-        with file.ledger:
+        with file.usage:
             try:
                 file.set(fcntl.F_WRLCK, place, waits=True)
             except OSError as error:

@@ -1,6 +1,7 @@
 """The cache folder: chunks published whole or not at all, found by key, shared by any number of processes.
 
-    publish   room is made ─► written to tmp/ ─► renamed into chunks/ or overflow/
+    publish   room is made ─► written to tmp/ ─► renamed into chunks/
+                         └──► the folder is full, read-only or gone ─► kept in memory until it was used
     open      header, length and all checksums compared the first time in a process, and again when the file was
               touched ─► descriptor to map
 
@@ -13,81 +14,124 @@ costs once.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
+import logging
 import os
 import secrets
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Literal, NamedTuple, Self, TypeAlias
 
-from stoker.cache.eviction import Account, Ledger, Quota
-from stoker.cache.folder import NO_ROOM, Files, Folder, file_size
+from stoker.arguments import flag
+from stoker.cache.datasets import Manifests
+from stoker.cache.folder import NO_ROOM, Files, Folder
 from stoker.cache.format import ChunkHeader, check_arrays, read_header
-from stoker.cache.locks import Kind, Lock, Locks
-from stoker.cache.manifests import Manifests
-from stoker.cache.registry import Registry
+from stoker.cache.locks import Kind, Locks
+from stoker.cache.memory import MemoryChunks
+from stoker.cache.quota import Quota
 from stoker.cache.verified import FileVersion, Readahead, VerifiedFiles, version_of
 from stoker.cache.write import PreparedChunk, prepare_chunk
 from stoker.columns import Packable
 from stoker.errors import CacheError, CacheFullError, ChunkCorruptError
-from stoker.fields.spec import Spec
+from stoker.fields.spec import Spec, parse_size
+from stoker.storage.urls import local_folder
 
 # Verified files by folder and key: which version, and its header. By process, not by store: a second loader need not
 # verify again, and parsing a header costs as much as all else about opening a chunk.
 _verified: dict[tuple[int, int, str], tuple[FileVersion, ChunkHeader]] = {}
 # A header takes some 2 kB. Whoever has more chunks than this reads headers again; the oldest are let go first.
 _MAX_VERIFIED = 16384
+# Of a data set, so many chunks are looked for to find one that says what a sample is.
+_MOST_ASKED = 64
 
 _temporary_numbers = itertools.count()
+_log = logging.getLogger("stoker")
+
+Verify: TypeAlias = Literal["boot", "always"]
+
+
+@dataclass(frozen=True)
+class Cache:
+    """A folder that keeps transformed chunks, and how it is used; give it to a loader as `cache=`.
+
+    Args:
+        folder: On a fast local disk; made if it is not there. None keeps chunks in memory, for one loader alone.
+        limit: Size of that folder, "500GB" or bytes; None is what the disk has.
+        is_shared: Whether other users of the folder's group use it, too: what is made there they may write to, and what
+            they put there is believed. Otherwise folders and files are this user's alone, and those of another user
+            are refused.
+        verify: When the checksums of a chunk are compared: "boot", when it is first opened after the machine was
+            started, and when its file changed since; "always", whenever a window opens it.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: The folder is no local one, the limit is 0, or `verify` is none of these.
+    """
+
+    folder: Path | str | None
+    _: KW_ONLY
+    limit: int | str | None = None
+    is_shared: bool = False
+    verify: Verify = "boot"
+
+    def __post_init__(self) -> None:
+        if self.folder is not None:
+            if not isinstance(self.folder, str | os.PathLike):
+                raise TypeError(f"cache must be the path of a folder, not {self.folder!r}")
+            local_folder(self.folder, what="cache")
+        flag(self.is_shared, "is_shared")
+        if self.verify not in ("boot", "always"):
+            raise ValueError(f"verify must be 'boot' or 'always', not {self.verify!r}")
+        if self.limit_bytes == 0:
+            raise ValueError("cache_limit must not be 0: there is always a cache, in memory where cache= is left out")
+
+    @property
+    def path(self) -> Path | None:
+        """The folder, absolute; None for memory."""
+        return None if self.folder is None else local_folder(self.folder, what="cache")
+
+    @property
+    def limit_bytes(self) -> int | None:
+        """The limit in bytes."""
+        return None if self.limit is None else parse_size(self.limit, name="cache_limit")
 
 
 class Chunk:
-    """An open chunk: a descriptor to map or read, and what the file says about itself.
-
-    Until it is closed, a chunk in overflow is pinned. Maps of the file outlive it.
+    """An open chunk: a descriptor to map or read, and what the file says about itself. Maps of the file outlive it.
 
     Attributes:
         fd: Open for reading.
         header: What lies where.
         version: Which file it is: inode, time of writing and size.
-        is_kept: Whether it stays in the cache.
+        is_kept: Whether it is in the cache folder, and not only in memory.
         was_read: Whether all of it was just read, to be verified.
+        path: Where the file lies.
     """
 
-    __slots__ = ("_name", "_pin", "fd", "header", "is_kept", "version", "was_read")
+    __slots__ = ("fd", "header", "is_kept", "path", "version", "was_read")
 
     def __init__(
-        self, fd: int, header: ChunkHeader, name: str, pin: Lock | None, *, version: FileVersion, was_read: bool
+        self, fd: int, header: ChunkHeader, path: Path, *, is_kept: bool, version: FileVersion, was_read: bool
     ) -> None:
         self.fd = fd
         self.header = header
+        self.path = path
         self.version = version
-        self.is_kept = pin is None
+        self.is_kept = is_kept
         self.was_read = was_read
-        self._name = name
-        self._pin = pin
-
-    @property
-    def path(self) -> Path:
-        """Where the file lies."""
-        return Path(self._name)
 
     def detach(self) -> int:
-        """Return the descriptor, which the caller closes, and close the rest."""
+        """Return the descriptor, which the caller closes."""
         fd, self.fd = self.fd, -1
-        if self._pin is not None:
-            self._pin.release()
         return fd
 
     def close(self) -> None:
-        """Close the descriptor and give the pin back. Harmless when called again."""
+        """Close the descriptor. Harmless when called again."""
         if self.fd >= 0:
-            fd, self.fd = self.fd, -1
-            os.close(fd)
-            if self._pin is not None:
-                self._pin.release()
+            os.close(self.detach())
 
     def __enter__(self) -> Self:
         return self
@@ -101,8 +145,9 @@ class StoreCounts:
     """What a store has done since it was opened.
 
     Attributes:
-        num_built: Chunks published.
-        num_reused: Different chunks opened that it had not published.
+        num_built: Chunks published, or kept in memory.
+        num_reused: Uses of chunks that were in the folder when they were asked for.
+        num_missed: Uses of others.
         num_mended: Chunks published in place of corrupt ones.
         num_corrupt: Chunks found corrupt and discarded.
         num_evicted: Chunks removed to make room.
@@ -111,35 +156,71 @@ class StoreCounts:
 
     num_built: int = 0
     num_reused: int = 0
+    num_missed: int = 0
     num_mended: int = 0
     num_corrupt: int = 0
     num_evicted: int = 0
     bytes_built: int = 0
 
 
+class _Dataset(NamedTuple):
+    """A data set that a store uses; see `Store.register`."""
+
+    fingerprint: str
+    name: str
+    urls: Sequence[str]
+    keys: Callable[[], Sequence[str]]
+
+
+class _Disk:
+    """A cache folder with all that belongs to it, as long as it is that folder."""
+
+    def __init__(self, path: Path, files: Files, *, limit_bytes: int | None, is_shared: bool) -> None:
+        self.writer = f"{os.getpid()}x{secrets.token_hex(4)}"
+        self.pid = os.getpid()
+        with contextlib.ExitStack() as stack:
+            self.folder = Folder(path, files, is_shared=is_shared)
+            stack.callback(self.folder.close)
+            self.locks = Locks(self.folder)
+            stack.callback(self.locks.close)
+            self.verified = VerifiedFiles(self.folder.checked)
+            stack.callback(self.verified.settle)
+            self.manifests = Manifests(self.folder, self.locks)
+            self.quota = Quota(self.folder, self.locks, self.manifests, limit_bytes=limit_bytes)
+            stack.callback(self.quota.close)
+            if self.locks.is_writable:
+                self._sweep()
+                if limit_bytes is not None:
+                    self.quota.recount()
+            self.close = stack.pop_all().close
+
+    def _sweep(self) -> None:
+        """Take this process's name as a writer, and remove what killed writers left."""
+        self.locks.try_lock(Kind.WRITER, self.writer)
+        for name in self.folder.list_temporary():
+            lock = self.locks.try_lock(Kind.WRITER, name.rpartition(".")[2].rpartition("-")[0])
+            if lock is not None:
+                with lock:
+                    self.folder.files.remove(self.folder.tmp, name)
+
+
 class Store:
     """Chunks by key, in a folder on a local disk.
 
-    Any number of threads and processes may use the folder at once; each has its own store. On a disk that is
-    read-only, chunks can be opened and nothing else.
+    Any number of threads and processes may use the folder at once; each has its own store. Where the folder cannot take
+    a chunk, for lack of room or because it is read-only, failing or gone, the chunk is kept in memory until it was
+    used, and the next one is tried again.
 
     Args:
         path: The folder; made if it is not there.
-        limit_bytes: Of everything in it; None is what the disk has. A process with a lower limit evicts for all.
+        limit_bytes: Of all chunks in it; None is what the disk has.
         is_temporary: Whether it goes with this process: then nothing is noted for the next one.
+        is_shared: Whether other users of its group use it, too.
+        verify: When checksums are compared: once after the machine was started, or whenever a chunk is opened.
         files: What changes the disk; for tests.
 
-    Attributes:
-        folder: What lies where.
-        locks: Who uses what.
-        verified: Which files were verified.
-        manifests: The data sets.
-        ledger: What is there, in bytes.
-        quota: Who gets room.
-        registry: Data sets that use it.
-
     Raises:
-        CacheError: The folder holds something else, is of another version, or cannot be used.
+        CacheError: The folder holds something else, is of another version or another user's, or cannot be used.
     """
 
     def __init__(
@@ -148,80 +229,76 @@ class Store:
         *,
         limit_bytes: int | None = None,
         is_temporary: bool = False,
+        is_shared: bool = False,
+        verify: Verify = "boot",
         files: Files | None = None,
     ) -> None:
-        self.folder = folder = Folder(Path(path), Files() if files is None else files)
-        try:
-            self.locks = Locks(folder.lock_file)
-        except OSError as error:
-            raise CacheError(
-                f"{folder.path} cannot be used as a cache: {error.strerror}; give a folder this user may write to",
-                path=folder.path,
-            ) from error
-        self.verified = VerifiedFiles(folder.checked)
-        self.manifests = Manifests(folder.datasets, folder.files)
-        self.ledger = Ledger(folder, self.locks, self.manifests)
-        self.quota = Quota(folder, self.locks, self.manifests, limit_bytes=limit_bytes)
-        self.registry = Registry(self.ledger, self.quota)
-        about = folder.path.stat()
-        self._device, self._inode = about.st_dev, about.st_ino
+        self.path = Path(path).absolute()
+        self.limit_bytes = limit_bytes
+        self.verify = verify
+        self._is_shared = is_shared
         self._is_temporary = is_temporary
+        self._files = Files() if files is None else files
+        self._memory = MemoryChunks(None if is_temporary else self.path, self._files)
         self._mutex = threading.Lock()
-        self._writer = (-1, "")  # by process: a fork is another one
+        self._warned: set[str] = set()
+        self._datasets: list[_Dataset] = []
+        self._left: list[_Disk] = []  # folders that were removed or moved: their files may still be read
         self._counts = StoreCounts()
-        self._num_reused = 0
-        self._published: set[str] = set()
-        self._opened: set[str] = set()
+        self._missed: set[str] = set()
         self._corrupt: set[str] = set()
+        self.is_refusing = False
+        self._disk: _Disk | None = None
         try:
-            if self.is_writable:
-                self._sweep()
-        except BaseException:
-            self.close()
-            raise
+            self._disk = self._open_disk()
+        except OSError as error:
+            if error.errno not in (*NO_ROOM, errno.EIO):
+                raise CacheError(
+                    f"{self.path} cannot be used as a cache: {error.strerror}; give a folder that this user may write "
+                    f"to",
+                    path=self.path,
+                ) from error
+            self._warn(self._refusal(error))
+
+    def _open_disk(self) -> _Disk:
+        return _Disk(self.path, self._files, limit_bytes=self.limit_bytes, is_shared=self._is_shared)
 
     @property
-    def path(self) -> Path:
-        """The folder, absolute."""
-        return self.folder.path
+    def disk(self) -> _Disk:
+        """The folder, for those who look after it.
 
-    @property
-    def limit_bytes(self) -> int | None:
-        """The limit of the whole folder, None for what the disk has."""
-        return self.quota.limit_bytes
+        Raises:
+            CacheError: It cannot be used now.
+        """
+        if self._disk is None:
+            raise CacheError(f"{self.path} cannot be used now: the disk is full or fails", path=self.path)
+        return self._disk
 
     @property
     def is_writable(self) -> bool:
-        """Whether chunks can be published; False on a disk that is read-only."""
-        return self.locks.is_writable
-
-    def check_writable(self) -> None:
-        """Raise where chunks cannot be published.
-
-        Raises:
-            CacheError: The folder is read-only.
-        """
-        if not self.is_writable:
-            raise CacheError(
-                f"{self.path} is not writable and lacks a chunk; use a folder this user may write to, or fill it first",
-                path=self.path,
-            )
+        """Whether the folder may take chunks; False on a disk that is read-only."""
+        return self._disk is not None and self._disk.locks.is_writable
 
     # ------------------------------------------------------------------ finding
 
     def path_of(self, key: str) -> Path:
         """Return where the chunk lies, or would if it were kept."""
-        overflow, kept = self.folder.overflow_path(key), self.folder.kept_path(key)
-        return overflow if overflow.exists() and not kept.exists() else kept
-
-    def has(self, key: str) -> bool:
-        """Return whether the chunk is there. Costs a file lookup or two, and does not look inside."""
-        folder = self.folder
-        return os.path.exists(folder.kept_name(key)) or os.path.exists(folder.overflow_name(key))  # noqa: PTH110  (twice as fast)
+        return self.path / "chunks" / f"{key}.safetensors"
 
     def name_of(self, key: str) -> bytes:
         """Return the name of a chunk's file, if it is kept: what the system is asked by."""
-        return os.fsencode(self.folder.kept_name(key))
+        return os.fsencode(f"{self.path}/chunks/{key}.safetensors")
+
+    def size_of(self, key: str) -> int | None:
+        """Return the size of a chunk in the folder in bytes, None where it is not there."""
+        return None if self._disk is None else self._disk.folder.size_of(key)
+
+    def has(self, key: str) -> bool:
+        """Return whether the chunk is there, or in memory. Costs a file lookup or two, and does not look inside."""
+        if self.size_of(key) is not None:
+            return True
+        self._missed.add(key)
+        return self._memory.has(key)
 
     def open(self, key: str) -> Chunk:
         """Return the chunk, open for reading.
@@ -230,131 +307,146 @@ class Store:
         it is missing from then on.
 
         Raises:
-            KeyError: It is not there; perhaps not any more, because it was evicted.
+            KeyError: It is not there; perhaps not any more.
             ChunkCorruptError: It was not what had been published. It has been discarded: build it again.
+            CacheError: It cannot be opened.
         """
         try:
             chunk = self._open(key)
         except ChunkCorruptError:
-            if self.is_writable:
-                with self._mutex:
-                    self._corrupt.add(key)
-                    self._counts = replace(self._counts, num_corrupt=self._counts.num_corrupt + 1)
-            raise
-        if key not in self._opened:
             with self._mutex:
-                if key not in self._opened and key not in self._published:
-                    self._num_reused += 1
-                self._opened.add(key)
+                self._corrupt.add(key)
+                self._counts = replace(self._counts, num_corrupt=self._counts.num_corrupt + 1)
+            raise
+        if not chunk.is_kept:
+            self._missed.add(key)
         return chunk
 
+    def count_uses(self, num: int, keys: Iterable[str]) -> None:
+        """Count uses of chunks, so many: which were in the folder when they were asked for, and which were not."""
+        with self._mutex:
+            missed = self._missed.intersection(keys) if self._missed else ()
+            self._missed.difference_update(missed)
+            counts = self._counts
+            self._counts = replace(
+                counts,
+                num_reused=counts.num_reused + num - len(missed),
+                num_missed=counts.num_missed + len(missed),
+            )
+
     def _open(self, key: str) -> Chunk:
-        kept = self.folder.kept_name(key)
+        disk = self._disk
+        if disk is not None:
+            try:
+                fd, about = disk.folder.open_chunk(key)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                path = self.path_of(key)
+                raise CacheError(f"{path} cannot be opened: {error.strerror}", path=path) from error
+            else:
+                return self._checked(disk, key, fd, about)
+        fd = self._memory.open(key) or -1
+        if fd < 0:
+            raise KeyError(key)
         try:
-            fd = os.open(kept, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            raise _unreadable(Path(kept), error) from error
-        else:
-            return self._verify(key, fd, kept, None)
-        # Pinned before it is opened: between the two it could be evicted.
-        pin = self.pin(key)
-        overflow = self.folder.overflow_name(key)
-        try:
-            fd = os.open(overflow, os.O_RDONLY | os.O_CLOEXEC)
-            return self._verify(key, fd, overflow, pin)
-        except FileNotFoundError:
-            pin.release()
-            raise KeyError(key) from None
-        except OSError as error:
-            pin.release()
-            raise _unreadable(Path(overflow), error) from error
+            about = os.fstat(fd)
+            header = read_header(fd, file_bytes=about.st_size)
         except BaseException:
-            pin.release()
+            os.close(fd)
+            self._memory.drop(key)
             raise
+        return Chunk(fd, header, Path(f"/proc/self/fd/{fd}"), is_kept=False, version=version_of(about), was_read=False)
 
-    def _note(self, key: str, version: FileVersion, header: ChunkHeader) -> None:
-        """Note that a file need not be verified: which one, and what it says about itself."""
-        place = self._device, self._inode, key
-        _verified.pop(place, None)
-        with contextlib.suppress(KeyError, StopIteration, RuntimeError):  # another thread lets go of the same one
-            while len(_verified) >= _MAX_VERIFIED:
-                del _verified[next(iter(_verified))]
-        _verified[place] = (version, header)
-
-    def _verify(self, key: str, fd: int, name: str, pin: Lock | None) -> Chunk:
+    def _checked(self, disk: _Disk, key: str, fd: int, about: os.stat_result) -> Chunk:
+        """Return a chunk, once it is known to be sound."""
         was_read = False
         try:
             try:
-                about = os.fstat(fd)  # before it is read: what is written meanwhile is not what was verified
-                version = version_of(about)
-                known, header = _verified.get((self._device, self._inode, key), (None, None))
-                if known != version or header is None:
-                    ahead = None if self.verified.holds(key, about) else Readahead(fd, about.st_size)
+                version = version_of(about)  # before it is read: what is written meanwhile is not what was verified
+                known, header = _verified.get((*disk.folder.identity, key), (None, None))
+                if known != version or header is None or self.verify == "always":
+                    is_noted = self.verify != "always" and disk.verified.holds(key, about)
+                    ahead = None if is_noted else Readahead(fd, about.st_size)
                     if ahead is not None:
                         ahead.reach(1)  # before the header is read, in pages that would stay small
                     header = read_header(fd, file_bytes=about.st_size)
                     if ahead is not None:
-                        check_arrays(fd, header, path=Path(name), ahead=ahead)
-                        self.verified.set(key, about)
+                        check_arrays(fd, header, path=self.path_of(key), ahead=ahead)
+                        disk.verified.set(key, about)
                         was_read = True
-                    self._note(key, version, header)
+                    _note(disk, key, version, header)
             except (ChunkCorruptError, OSError) as error:
-                path = Path(name)
-                self._discard_corrupt(key, fd, path)
+                path = self.path_of(key)
+                self._discard_corrupt(disk, key, about)
                 raise ChunkCorruptError(f"{path} is corrupt and was discarded: {error}", path=path) from error
         except BaseException:
             os.close(fd)
             raise
-        return Chunk(fd, header, name, pin, version=version, was_read=was_read)
+        return Chunk(fd, header, self.path_of(key), is_kept=True, version=version, was_read=was_read)
 
-    def _discard_corrupt(self, key: str, fd: int, path: Path) -> None:
-        """Remove a chunk, where the name still is the file that `fd` has open: another process may have mended it."""
-        if not self.is_writable:
-            return
-        self.verified.drop(key)
-        with self.ledger.open() as account:
-            if path.exists() and os.path.samestat(path.stat(), os.fstat(fd)):
-                self.quota.discard(account, path)
+    def _discard_corrupt(self, disk: _Disk, key: str, about: os.stat_result) -> None:
+        """Remove a chunk, where the name still is the file that was opened: another process may have mended it."""
+        if disk.locks.is_writable:
+            with contextlib.suppress(OSError):
+                now = os.stat(f"{key}.safetensors", dir_fd=disk.folder.chunks, follow_symlinks=False)
+                if os.path.samestat(now, about):
+                    self.discard(key)
 
     def discard(self, key: str) -> bool:
         """Remove a chunk, and return whether it was there. Maps of it stay readable."""
-        self.verified.drop(key)
-        with self.ledger.open() as account:
-            was_kept = self.quota.discard(account, self.folder.kept_path(key))
-            return self.quota.discard(account, self.folder.overflow_path(key)) or was_kept
+        self._memory.drop(key)
+        disk = self._disk
+        if disk is None:
+            return False
+        disk.verified.drop(key)
+        size_bytes = disk.folder.remove(key)
+        if size_bytes is not None:
+            disk.quota.give_back(size_bytes)
+        return size_bytes is not None
 
-    # ------------------------------------------------------------------ locks and pins
-
-    def try_lock(self, key: str) -> Lock | None:
+    def try_lock(self, key: str) -> contextlib.AbstractContextManager[object] | None:
         """Return the lock under which the chunk is built, or None where another thread or process has it.
 
-        Never waits. The system drops the lock when the process dies.
-
-        Raises:
-            CacheError: The folder cannot be written to, so nothing can be built in it.
+        Never waits. The system drops the lock when the process dies. Where the folder is read-only or gone, each builds
+        for itself.
         """
-        self.check_writable()
-        return self.locks.try_lock(Kind.BUILD, key)
+        disk = self._disk
+        if disk is None or not disk.locks.is_writable:
+            return contextlib.nullcontext()
+        return disk.locks.try_lock(Kind.BUILD, key)
 
-    def is_locked(self, key: str) -> bool:
-        """Return whether anyone has the lock under which the chunk is built."""
-        return self.locks.is_held(Kind.BUILD, key)
+    # ------------------------------------------------------------------ data sets
 
-    def pin(self, key: str) -> Lock:
-        """Keep the chunk from being evicted, from now on or from when it is there, until the pin is released.
+    def register(self, fingerprint: str, *, name: str, urls: Sequence[str], keys: Callable[[], Sequence[str]]) -> None:
+        """Say that this store uses a data set, until it is closed: as long as any process does, its chunks stay.
 
-        Who asks for a chunk to be built pins it first and releases it behind the last use: pins of several processes
-        add up, so that none takes from another what it is about to need. Chunks that are kept need none.
+        Args:
+            fingerprint: Of the data set; two with the same one have the same keys.
+            name: What people call it.
+            urls: Where it comes from.
+            keys: Gives the keys of its chunks, in order.
         """
-        pin = self.locks.try_lock(Kind.PIN, key, is_shared=True)
-        assert pin is not None, "nobody locks a pin exclusively"
-        return pin
+        dataset = _Dataset(fingerprint, name, urls, keys)
+        self._datasets.append(dataset)
+        if self._disk is not None:
+            self._enter(self._disk, dataset)
 
-    def is_pinned(self, key: str) -> bool:
-        """Return whether any process has the chunk pinned."""
-        return self.locks.is_held(Kind.PIN, key)
+    def _enter(self, disk: _Disk, dataset: _Dataset) -> None:
+        try:
+            disk.manifests.enter(*dataset)
+            if disk.locks.is_writable:
+                disk.quota.trim(dataset.fingerprint)
+        except OSError as error:
+            self._warn(self._refusal(error))
+
+    def spec_of(self, keys: Iterable[str]) -> Spec | None:
+        """Return what a sample of a data set is, as one of its first chunks says; None where none of them is there."""
+        for key in itertools.islice(keys, _MOST_ASKED):
+            if self.size_of(key) is not None:
+                with contextlib.suppress(KeyError, CacheError), self._open(key) as chunk:
+                    return chunk.header.spec
+        return None
 
     # ------------------------------------------------------------------ publishing
 
@@ -366,7 +458,7 @@ class Store:
         *,
         num_samples: int,
         about: Mapping[str, object] | None = None,
-        may_overflow: bool = True,
+        must_be_kept: bool = False,
     ) -> int:
         """Write a chunk, whole or not at all, and return its size in bytes.
 
@@ -376,138 +468,140 @@ class Store:
             spec: What a sample is.
             num_samples: N.
             about: What made it, for people: url, row groups, rows.
-            may_overflow: Whether it is wanted even where it cannot be kept.
+            must_be_kept: Whether it is not wanted where the folder cannot take it. Else it is kept in memory then.
 
         Raises:
-            CacheFullError: There is no room, within the limit or on the disk, and nothing may be evicted for it.
-            CacheError: The folder cannot be written to.
+            CacheFullError: It must be kept, and there is no room within the limit or on the disk.
+            CacheError: It must be kept, and the folder cannot be written to; or memory has no room either.
             MismatchError: The arrays do not fit the spec.
             FieldError: Two fields would share the name of an array.
         """
         prepared = prepare_chunk(arrays, spec, num_samples=num_samples, about={**(about or {}), "key": key})
         try:
-            self._publish(key, prepared, may_overflow=may_overflow)
-        except OSError as error:
-            if error.errno not in NO_ROOM:
-                raise self.folder.unwritable(error) from error
-            self._publish_on_full_disk(key, prepared, may_overflow=may_overflow)
-        self.count_built(key, prepared.size_bytes)
-        return prepared.size_bytes
-
-    def _sweep(self) -> None:
-        """Remove what killed processes left, and count what is kept, where that is limited.
-
-        Elsewhere nobody asks how much it is, and thousands of chunks take longer to look at than the first batch takes.
-        """
-        with self.ledger.open() as account:
-            for path in self.folder.tmp.iterdir():
-                lock = self.locks.try_lock(Kind.TEMPORARY, path.stem.rpartition(".")[2].rpartition("-")[0])
-                if lock is not None:
-                    with lock:
-                        self.folder.files.remove(path)
-            for chunk in self.folder.overflow_chunks():
-                if self.folder.kept_path(chunk.key).exists():  # killed between keeping it and this
-                    self.folder.files.remove(chunk.path)
-            self.folder.sweep_failures()
-            if self.quota.limit_bytes is None:
-                with account.changing():
-                    account.relist()
-            else:
-                account.recount(self.manifests)
-
-    def _writer_name(self) -> str:
-        """Return this process's name as a writer, locked: who finds a file of it without its lock knows it is dead."""
-        with self._mutex:
-            pid, name = self._writer
-            if pid != os.getpid():
-                name = f"{os.getpid()}x{secrets.token_hex(4)}"
-                lock = self.locks.try_lock(Kind.TEMPORARY, name)
-                assert lock is not None, "the name is new"
-                self._writer = os.getpid(), name
-            return name
-
-    def _publish_on_full_disk(self, key: str, prepared: PreparedChunk, *, may_overflow: bool) -> None:
-        """Make room on the disk and try once more."""
-        with self.ledger.open() as account:
-            num_free = self.quota.clear_disk(account, prepared.size_bytes)
-        try:
-            self._publish(key, prepared, may_overflow=may_overflow)
-        except OSError as error:
-            if error.errno not in NO_ROOM:
-                raise self.folder.unwritable(error) from error
-            raise CacheFullError(
-                f"the disk of {self.path} is full: a chunk needs {prepared.size_bytes:,} bytes, {num_free:,} are "
-                f"free, and no chunk may be evicted; free the disk, or give a cache_limit that leaves room",
-                path=self.path,
-            ) from error
-
-    def _publish(self, key: str, prepared: PreparedChunk, *, may_overflow: bool) -> None:
-        self.check_writable()
-        fd, aside, is_kept = self.ledger.share(
-            lambda account: self._begin(account, key, prepared.size_bytes, may_overflow=may_overflow)
-        )
-        try:
+            self._keep(key, prepared)
+        except (OSError, CacheError) as error:
+            refusal = self._refusal(error)
+            if must_be_kept:
+                raise refusal from error
+            self.is_refusing = True
+            if not isinstance(error, CacheFullError) or prepared.size_bytes > (self.limit_bytes or 0):
+                self._warn(refusal)
             try:
-                # Its checksums were taken from what was written a moment ago: nothing to compare them with.
-                header = prepared.write(fd, self.folder.files)
-                version = version_of(os.fstat(fd))
-                self._note(key, version, header)
-            finally:
-                os.close(fd)
-            self.ledger.share(lambda account: self._place(account, key, aside, prepared.size_bytes, is_kept=is_kept))
-        except BaseException:
-            self.folder.files.remove(aside)
-            raise
-        if not self._is_temporary:
-            self.verified.set_later(key, self.folder.kept_name(key), version)
-
-    def _begin(self, account: Account, key: str, size_bytes: int, *, may_overflow: bool) -> tuple[int, str, bool]:
-        """Return a new file for a chunk, open, where it lies, and whether it is to be kept."""
-        is_kept = self.quota.admit(account, size_bytes, may_overflow=may_overflow)
-        name = f"{key}.{self._writer_name()}-{next(_temporary_numbers)}{'.kept' if is_kept else '.overflow'}"
-        aside = f"{self.folder.tmp}/{name}"
-        with account.growing(size_bytes):
-            # Made at its full length, so that it counts for who lists the folder.
-            return self.folder.files.create(aside, size_bytes=size_bytes), aside, is_kept
-
-    def _place(self, account: Account, key: str, aside: str, size_bytes: int, *, is_kept: bool) -> None:
-        folder, files = self.folder, self.folder.files
-        target = folder.kept_name(key)
-        replaced = file_size(target)
-        if not is_kept and replaced is None:
-            files.replace(aside, folder.overflow_name(key))
-            return
-        with account.changing(size_bytes - (replaced or 0), loose_bytes=-size_bytes):
-            try:
-                files.replace(aside, target)
-            except FileNotFoundError:  # the first in its folder
-                folder.kept_path(key).parent.mkdir(exist_ok=True)
-                files.replace(aside, target)
-        files.remove(folder.overflow_name(key))
-
-    def count_built(self, key: str, size_bytes: int) -> None:
-        """Count a chunk as built by this store: `publish` does, and who has a process of its own do it."""
+                self._memory.put(key, lambda fd: prepared.write(fd, self._files))
+            except OSError as memory_error:
+                refusal.add_note(f"and it does not fit into memory: {memory_error.strerror}")
+                raise refusal from memory_error
+        else:
+            self.is_refusing = False
         with self._mutex:
-            self._published.add(key)
             counts = self._counts
             self._counts = replace(
                 counts,
                 num_built=counts.num_built + 1,
                 num_mended=counts.num_mended + (key in self._corrupt),
-                bytes_built=counts.bytes_built + size_bytes,
+                bytes_built=counts.bytes_built + prepared.size_bytes,
             )
             self._corrupt.discard(key)
+        return prepared.size_bytes
+
+    def _keep(self, key: str, prepared: PreparedChunk) -> None:
+        """Write a chunk into the folder.
+
+        Raises:
+            CacheError: The limit leaves no room, or the folder has become something else.
+            OSError: The disk refuses.
+        """
+        disk = self._disk_in_place()
+        try:
+            self._write(disk, key, prepared)
+        except OSError as error:
+            if error.errno not in NO_ROOM or not disk.quota.make_room(prepared.size_bytes):
+                raise
+            self._write(disk, key, prepared)
+
+    def _disk_in_place(self) -> _Disk:
+        """Return the folder that can be written to; opened anew, where it was removed or moved since."""
+        disk = self._disk
+        if disk is None or disk.pid != os.getpid() or not disk.folder.is_in_place:
+            with self._mutex:
+                if self._disk is disk:
+                    fresh = self._open_disk()
+                    if disk is not None:
+                        self._left.append(disk)
+                        if disk.pid == fresh.pid:
+                            self._warn(f"the cache {self.path} was removed or moved: it is made anew")
+                    self._disk = fresh
+                    for dataset in self._datasets:
+                        self._enter(fresh, dataset)
+                disk = self._disk
+            assert disk is not None
+        if not disk.locks.is_writable:
+            raise OSError(errno.EROFS, "it is read-only, or not this user's to write to")
+        return disk
+
+    def _write(self, disk: _Disk, key: str, prepared: PreparedChunk) -> None:
+        aside = f"{key}.{disk.writer}-{next(_temporary_numbers)}"
+        fd = disk.quota.create(aside, prepared.size_bytes)
+        try:
+            try:
+                # Its checksums were taken from what was written a moment ago: nothing to compare them with.
+                header = prepared.write(fd, self._files)
+                version = version_of(os.fstat(fd))
+            finally:
+                os.close(fd)
+            replaced_bytes = disk.folder.size_of(key)
+            disk.folder.place(aside, key)
+        except BaseException:
+            if self._files.remove(disk.folder.tmp, aside):
+                disk.quota.give_back(prepared.size_bytes)
+            raise
+        if replaced_bytes is not None:
+            disk.quota.give_back(replaced_bytes)
+        _note(disk, key, version, header)
+        if not self._is_temporary:
+            disk.verified.set_later(key, disk.folder.name_of(key), version)
+
+    def _refusal(self, error: OSError | CacheError) -> CacheError:
+        """Return what to say where the folder cannot take a chunk."""
+        if isinstance(error, CacheError):
+            return error
+        if error.errno in NO_ROOM:
+            with contextlib.suppress(OSError):
+                about = os.statvfs(self.path)
+                why = f"the disk of {self.path} is full"
+                if error.errno == errno.EDQUOT:
+                    why = f"this user's quota on the disk of {self.path} is used up"
+                elif about.f_files and not about.f_favail:
+                    why = f"the disk of {self.path} has no inodes left: it holds as many files as it can"
+                return CacheFullError(
+                    f"{why} ({about.f_bavail * about.f_frsize:,} bytes are free), and no chunk may be evicted; free "
+                    f"it, or give a cache_limit that leaves room",
+                    path=self.path,
+                )
+        return CacheError(f"the cache {self.path} cannot be written to: {error.strerror}", path=self.path)
+
+    def _warn(self, what: CacheError | str) -> None:
+        """Say once what keeps chunks from the folder."""
+        text = str(what)
+        if isinstance(what, CacheError):
+            text += "; chunks are made each time they are needed until it takes them again"
+        kind = text.partition("(")[0]
+        if kind not in self._warned:
+            self._warned.add(kind)
+            _log.warning("%s", text)
 
     def counts(self) -> StoreCounts:
         """Return what this store has done so far."""
         with self._mutex:
-            return replace(self._counts, num_reused=self._num_reused, num_evicted=self.quota.num_evicted)
+            num_evicted = sum(disk.quota.num_evicted for disk in (self._disk, *self._left) if disk is not None)
+            return replace(self._counts, num_evicted=num_evicted)
 
     def close(self) -> None:
-        """Give all locks and pins back. Harmless when called again."""
-        self.verified.settle()
-        self.locks.close()
-        self.ledger.close()
+        """Give all locks back. Harmless when called again."""
+        self._memory.close()
+        for disk in (self._disk, *self._left):
+            if disk is not None:
+                disk.close()
 
     def __enter__(self) -> Self:
         return self
@@ -519,5 +613,11 @@ class Store:
         return f"Store({str(self.path)!r}, limit_bytes={self.limit_bytes})"
 
 
-def _unreadable(path: Path, error: OSError) -> CacheError:
-    return CacheError(f"{path} cannot be opened: {error.strerror}", path=path)
+def _note(disk: _Disk, key: str, version: FileVersion, header: ChunkHeader) -> None:
+    """Note that a file need not be verified: which one, and what it says about itself."""
+    place = *disk.folder.identity, key
+    _verified.pop(place, None)
+    with contextlib.suppress(KeyError, StopIteration, RuntimeError):  # another thread lets go of the same one
+        while len(_verified) >= _MAX_VERIFIED:
+            del _verified[next(iter(_verified))]
+    _verified[place] = (version, header)

@@ -82,12 +82,11 @@ class VerifiedFiles:
     """Notes of verified chunk files. Where they cannot be read or written, every process verifies for itself.
 
     Args:
-        folder: Where they lie.
+        folder: Descriptor of the folder where they lie.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: int) -> None:
         self._folder = folder
-        self._folder_name = str(folder)
         self._lock = threading.Lock()
         self._fresh: deque[tuple[int, str, str, FileVersion]] = deque()
 
@@ -100,7 +99,7 @@ class VerifiedFiles:
         """
         wanted = _text(about)
         try:
-            return wanted is not None and os.readlink(f"{self._folder_name}/{key}") == wanted  # noqa: PTH115 (no Path: it is text)
+            return wanted is not None and os.readlink(key, dir_fd=self._folder) == wanted
         except OSError:
             return False
 
@@ -112,17 +111,16 @@ class VerifiedFiles:
         text = _text(about)
         if text is None or time.time_ns() - about.st_ctime_ns < _SETTLED_NS:
             return
-        note = f"{self._folder_name}/{key}"
         with contextlib.suppress(OSError):  # a folder that only others may write to, or a full disk
             try:
-                os.symlink(text, note)  # noqa: PTH211
+                os.symlink(text, key, dir_fd=self._folder)
             except FileExistsError:
-                aside = f"{note}.{_PROCESS}-{os.getpid()}-{next(_numbers)}"
-                os.symlink(text, aside)  # noqa: PTH211
+                aside = f"{key}.{_PROCESS}-{os.getpid()}-{next(_numbers)}"
+                os.symlink(text, aside, dir_fd=self._folder)
                 try:
-                    os.replace(aside, note)  # noqa: PTH105
+                    os.replace(aside, key, src_dir_fd=self._folder, dst_dir_fd=self._folder)
                 except OSError:
-                    os.unlink(aside)  # noqa: PTH108
+                    os.unlink(aside, dir_fd=self._folder)
 
     def set_later(self, key: str, path: str, version: FileVersion) -> None:
         """Note a file just published, once enough time has passed.
@@ -152,7 +150,7 @@ class VerifiedFiles:
     def drop(self, key: str) -> None:
         """Forget a chunk."""
         with contextlib.suppress(OSError):
-            (self._folder / key).unlink()
+            os.unlink(key, dir_fd=self._folder)
 
 
 def _text(about: os.stat_result) -> str | None:

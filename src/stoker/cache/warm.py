@@ -185,7 +185,7 @@ class _Warming:
                 return False
             chunks = self._in_work[i] = deque(j for j in self._catalogue.unit(i) if j in self._missing)
         try:
-            return self._builder.build(i, may_overflow=False)
+            return self._builder.build(i, must_be_kept=True)
         finally:
             with self._mutex:
                 for j in chunks:  # one that found no room is asked for again by itself, to find out why
@@ -211,10 +211,7 @@ class _Warming:
 
     def _size_of(self, i: int) -> int | None:
         """Return the size of a chunk that is in the cache, None where it is not."""
-        try:
-            return self._store.path_of(self._catalogue.key(i)).stat().st_size
-        except FileNotFoundError:
-            return None
+        return self._store.size_of(self._catalogue.key(i))
 
     def _full(self, error: CacheFullError) -> None:
         with self._mutex:

@@ -152,13 +152,13 @@ def _print_entries(entries: Sequence[DatasetEntry], console: Console) -> None:
         if manifest is None:
             made.add_row(*cells("", "chunks of no data set", count_text(len(entry.chunks)), size, "", ""))
             continue
-        num_missing = manifest.num_chunks - len(entry.chunks)
+        num_missing = len(manifest.keys) - len(entry.chunks)
         made.add_row(
             *cells(
                 Text(manifest.fingerprint[:_SHORT], style="cyan"),
                 _name(entry, with_details=console.is_terminal and console.width >= _WIDE),
                 Text(
-                    f"{count_text(len(entry.chunks))}/{count_text(manifest.num_chunks)}",
+                    f"{count_text(len(entry.chunks))}/{count_text(len(manifest.keys))}",
                     style="yellow" if num_missing else "",
                 ),
                 size,
@@ -190,7 +190,7 @@ def _as_json(entry: DatasetEntry) -> dict[str, object]:
         "urls": list(manifest.urls),
         "transform": transform["name"] if transform else None,
         "transform_version": transform["version"] if transform else None,
-        "num_chunks": manifest.num_chunks,
+        "num_chunks": len(manifest.keys),
         "num_present": len(entry.chunks),
         "size_bytes": entry.size_bytes,
         "opened": manifest.opened_ns / 1e9,

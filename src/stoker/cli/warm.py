@@ -52,6 +52,7 @@ stoker warm train.py:dataset --cache /nvme/stoker --processes""",
         "--cache", metavar="DIR", type=folder, required=True, help="folder of the cache, on a fast local disk"
     )
     parser.add_argument("--cache-limit", metavar="SIZE", help="size of that folder, such as 500GB (default: the disk)")
+    parser.add_argument("--shared", action="store_true", help="share that folder with the users of its group")
     parser.add_argument(
         "--threads", metavar="N", type=at_least_1, help="threads that build (default: the cores this process may use)"
     )
@@ -94,21 +95,20 @@ class _Warmed:
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Fill the cache, and print how that goes and what came of it."""
-    from stoker.fields.spec import parse_size
+    from stoker.cache.store import Cache
     from stoker.host.machine import num_cores
     from stoker.loader.open_datasets import open_datasets
     from stoker.metrics.stages import ignore_stage
 
     target, unit = target_of(options), unit_of(options)
-    limit_bytes = None if options.cache_limit is None else parse_size(options.cache_limit, name="--cache-limit")
+    cache = Cache(Path(options.cache).expanduser(), limit=options.cache_limit, is_shared=options.shared)
     num_threads = options.threads or num_cores()
     messages = make_console(stderr=True)
     started = time.monotonic()
     with counting("opening the data set …") as (_, show):
         opened = open_datasets(
             target,
-            cache=Path(options.cache).expanduser(),
-            limit_bytes=limit_bytes,
+            cache=cache,
             num_threads=num_threads,
             transform_in="processes" if options.processes else "threads",
             on_stage=ignore_stage,

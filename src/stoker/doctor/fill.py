@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from stoker.cache.store import Cache
 from stoker.cache.threads import AdaptivePool
 from stoker.dataset.dataset import Dataset
 from stoker.loader.open_dataset import open_dataset
@@ -38,7 +39,7 @@ def fill_cache(dataset: Dataset, folder: Path, *, num_threads: int) -> Filled:
         StokerError: A chunk cannot be built.
     """
     chunks = open_dataset(
-        dataset, cache=folder, limit_bytes=None, num_threads=num_threads, transform_in="threads", on_stage=ignore_stage
+        dataset, cache=Cache(folder), num_threads=num_threads, transform_in="threads", on_stage=ignore_stage
     )
     try:
         progress = chunks.warm(num_threads=num_threads)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypedDict
 
 from stoker.arguments import check_function, flag, integer
+from stoker.cache.store import Cache
 from stoker.dataset.units.kinds import NGram, Pack, SamplingUnit, parse_unit
-from stoker.fields.spec import parse_size
 from stoker.host.machine import num_cores
 from stoker.loader.augmenting import Augment
 from stoker.loader.gather.assemble import Once
@@ -19,7 +18,6 @@ from stoker.loader.sequence import SequenceShard
 from stoker.loader.shard import Shard
 from stoker.metrics.record import Trace
 from stoker.sampling.steps import Remainder
-from stoker.storage.urls import local_folder
 
 # Batches made ahead of the step. The more there are, the more are made together, and the less often threads wait for
 # the interpreter's lock (docs/decisions/0010); large ones gain nothing by it and take memory.
@@ -71,7 +69,7 @@ class LoaderOptions(TypedDict, total=False):
     world_size: int | None
     shard: Shard | None
     global_batch_size: int | None
-    cache: str | Path | None
+    cache: str | Path | Cache | None
     cache_limit: int | str | None
     num_threads: int | None
     prefetch: int | None
@@ -124,8 +122,7 @@ class LoaderConfig:
         window: Chunks; None for as many as make a default window.
         lanes: Divides a global batch.
         remainder: Of samples.
-        cache: Folder; None for memory.
-        limit_bytes: Of the cache; None for what the disk has.
+        cache: Folder, or memory, and how it is used.
         num_threads: At least 1.
         prefetch: At least 0; None for `default_prefetch`.
         transform_in: Threads or processes.
@@ -144,8 +141,7 @@ class LoaderConfig:
     window: int | Literal["all"] | None
     lanes: int
     remainder: Remainder
-    cache: Path | None
-    limit_bytes: int | None
+    cache: Cache
     num_threads: int
     prefetch: int | None
     transform_in: Literal["threads", "processes"]
@@ -237,8 +233,10 @@ def make_config(given: LoaderOptions) -> LoaderConfig:
     )
     if augment is not None:
         check_function(augment, "augment", "batch", "generator")
-    if cache is not None and not isinstance(cache, str | os.PathLike):
-        raise TypeError(f"cache must be the path of a folder, not {cache!r}")
+    if not isinstance(cache, Cache):
+        cache = Cache(cache, limit=options["cache_limit"])
+    elif options["cache_limit"] is not None:
+        raise ValueError("cache_limit is told twice: give it to stoker.Cache, as limit=")
     if deduplicated not in ("expand", "unique"):
         raise ValueError(f"deduplicated must be 'expand' or 'unique', not {deduplicated!r}")
     if deduplicated == "unique" and sequence is not None:
@@ -249,11 +247,7 @@ def make_config(given: LoaderOptions) -> LoaderConfig:
         raise TypeError(f"trace must be a stoker.Trace, not {trace!r}")
     unit = parse_unit(group_by=options["group_by"], weights=options["weights"], sequence=sequence)
     prefetch = None if options["prefetch"] is None else integer(options["prefetch"], "prefetch", at_least=0)
-    limit, num_threads = options["cache_limit"], options["num_threads"]
-    limit_bytes = None if limit is None else parse_size(limit, name="cache_limit")
-    if limit_bytes == 0:
-        raise ValueError("cache_limit must not be 0: there is always a cache, in memory where cache= is left out")
-    num_threads = num_cores() if num_threads is None else integer(num_threads, "num_threads")
+    num_threads = num_cores() if options["num_threads"] is None else integer(options["num_threads"], "num_threads")
     if window is None and not shuffle:
         # A window then mixes nothing, so the first batch should wait for few chunks: those built at once.
         window = max(_MIN_PLAIN_WINDOW, num_threads)
@@ -266,8 +260,7 @@ def make_config(given: LoaderOptions) -> LoaderConfig:
         window=window,
         lanes=lanes,
         remainder=remainder,
-        cache=None if cache is None else local_folder(cache, what="cache"),
-        limit_bytes=limit_bytes,
+        cache=cache,
         num_threads=num_threads,
         prefetch=prefetch,
         transform_in=transform_in,

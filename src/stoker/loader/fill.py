@@ -11,15 +11,11 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 from stoker.cache.threads import AdaptivePool
-from stoker.errors import CacheFullError
 
 # How long to leave a chunk alone that another process builds. Short against building one, long against a file lookup.
 _POLL_S = 0.01
 # Whoever waited for a chunk so long, while nothing was left to be begun, waited for too little to have been asked for.
 _SHORT_S = 0.02
-# Where there is no room for a chunk, some may come by itself: who reads chunks, here or in another process, holds them
-# for moments. So long it is tried again, beside whatever was being written when it began.
-_ROOM_S = 1.0
 
 
 class Filling(Protocol):
@@ -36,16 +32,15 @@ class Filler:
     """Build missing chunks in the order in which they are asked for.
 
     A chunk that another process is building is not built again: it goes to the end of the queue and is looked for
-    later, while others get built; so is one that finds no room, for a while. Any other exception of `build` is raised
-    by `wait` for that chunk, which is not tried again.
+    later, while others get built. An exception of `build` is raised by `wait` for that chunk, which is not tried again.
 
     Args:
         is_there: Whether a chunk is in the cache.
         build: Builds a chunk, unless it is there; False means that another process has its lock.
         pool: How many threads build. None is started before a chunk is missing.
         size_of: Says how many samples a chunk has.
-        max_ahead: Chunks that may be built and not yet waited for; None for any number. Where the cache is small, a
-            chunk built too early is evicted before it is used.
+        max_ahead: Says how many chunks may be built and not yet waited for; None for any number. What the cache cannot
+            keep waits for its use in memory.
         num_short: See below; so many to begin with.
         waiting: Gives the block in which one waits for a chunk.
 
@@ -61,7 +56,7 @@ class Filler:
         build: Callable[[int], bool],
         pool: AdaptivePool,
         size_of: Callable[[int], int] = lambda _: 1,
-        max_ahead: int | None = None,
+        max_ahead: Callable[[], int | None] = lambda: None,
         num_short: int = 0,
         waiting: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
@@ -82,8 +77,7 @@ class Filler:
         self._pending: set[int] = set()
         self._ahead: set[int] = set()  # built, and nobody has waited for them yet
         self._awaited: set[int] = set()
-        self._building: dict[int, float] = {}  # what is being built, and since when
-        self._full_since: float | None = None  # when a chunk found no room; None since one was built
+        self._building: set[int] = set()
         self._empty_since: float | None = None  # when a thread found nothing to begin; None since more was asked for
         self.num_short = num_short
         self._failed: dict[int, BaseException] = {}
@@ -124,7 +118,7 @@ class Filler:
         with self._lock:
             self._ahead.discard(chunk)
             self._awaited.add(chunk)
-            if self._max_ahead is not None:  # one more may be built, this one at least
+            if self._max_ahead() is not None:  # one more may be built, this one at least
                 self._to_begin.notify()
             is_pending = chunk in self._pending
         since = time.monotonic()
@@ -170,20 +164,17 @@ class Filler:
             except BaseException as raised:  # it belongs to the step that needs this chunk
                 error = raised
             with self._lock:
-                del self._building[chunk]
-                if isinstance(error, CacheFullError) and self._may_find_room():
-                    error = None
+                self._building.discard(chunk)
                 if error is not None:
                     self._failed[chunk] = error
                     self._pending.discard(chunk)
                 elif is_done:
-                    self._full_since = None
                     is_hungry, self._is_hungry = self._is_hungry, True
                     if self._pool.built(self._size_of(chunk), is_hungry=is_hungry):
                         self._start_threads()
                         self._to_begin.notify_all()  # those that a smaller pool had no use for
                     self._pending.discard(chunk)
-                    if chunk not in self._awaited:
+                    if chunk not in self._awaited and self._max_ahead() is not None:
                         self._ahead.add(chunk)
                 else:
                     self._queue.append(chunk)  # for this thread, in a while: nobody is woken to find it taken
@@ -192,21 +183,13 @@ class Filler:
             if error is None and not is_done:
                 self._stopped.wait(_POLL_S)
 
-    def _may_find_room(self) -> bool:
-        """Return whether a chunk that found no room is worth another try."""
-        now = time.monotonic()
-        if self._full_since is None:
-            self._full_since = now
-        # What was begun before that gives room back when it is done; what began since may itself be without room.
-        return now - self._full_since < _ROOM_S or any(since < self._full_since for since in self._building.values())
-
     def _claim(self) -> int | None:
         """Return the chunk to build next."""
         with self._lock:
             while not self._stopped.is_set():
                 chunk = self._next()
                 if chunk is not None:
-                    self._building[chunk] = time.monotonic()
+                    self._building.add(chunk)
                     return chunk
                 self._to_begin.wait()
             return None
@@ -220,7 +203,8 @@ class Filler:
             if self._empty_since is None:
                 self._empty_since = time.monotonic()
             return None
-        if self._max_ahead is None or len(self._ahead) < self._max_ahead:
+        max_ahead = self._max_ahead()
+        if max_ahead is None or len(self._ahead) < max_ahead:
             return self._queue.popleft()
         chunk = next((chunk for chunk in self._queue if chunk in self._awaited), None)
         if chunk is not None:

@@ -110,7 +110,8 @@ class Loader:
             one of its own: `Shard.from_mesh(...)`, or `Shard(0, 1)` for all of it.
         global_batch_size: Samples a step over all ranks; default batch_size x world_size.
         cache: Folder on a fast local disk that keeps the transformed chunks; it may be shared by any number of
-            processes and data sets. None keeps them in memory (tmpfs) for this loader alone.
+            processes and data sets. `stoker.Cache` says more about it. None keeps them in memory (tmpfs) for this
+            loader alone.
         cache_limit: Size of that folder, "500GB" or bytes; None is what the disk has.
         num_threads: Threads that decode, transform and convert at a time (as many more as are worth it wait for a
             remote source, one writes), and as many that assemble batches, but no more than gain by it; default: the
@@ -163,7 +164,6 @@ class Loader:
         self._opened: OpenDatasets = open_datasets(
             dataset,
             cache=config.cache,
-            limit_bytes=config.limit_bytes,
             num_threads=config.num_threads,
             transform_in=config.transform_in,
             on_stage=self._stages,
@@ -357,6 +357,7 @@ class Loader:
             else sum(run.num_ready for run in list(self._runs)) - settled.next_epoch.num_ready,
             num_built=counts.num_built,
             num_reused=counts.num_reused,
+            num_missed=counts.num_missed,
             num_mended=counts.num_mended,
             num_evicted=counts.num_evicted,
             epoch=at.epoch,

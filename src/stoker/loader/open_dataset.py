@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -18,8 +17,7 @@ import pyarrow as pa
 
 from stoker.cache.builder import Builder
 from stoker.cache.format import read_lengths
-from stoker.cache.locks import Lock
-from stoker.cache.store import Chunk, Store
+from stoker.cache.store import Cache, Chunk, Store
 from stoker.cache.threads import AdaptivePool, Permits
 from stoker.cache.warm import OnProgress, WarmProgress, warm
 from stoker.columns import check_nulls
@@ -69,13 +67,15 @@ class ChunkCounts:
 
     Attributes:
         num_built: Built by this process.
-        num_reused: Found in the cache.
+        num_reused: Uses of chunks that were in the cache when they were asked for: once a window.
+        num_missed: Uses of others.
         num_mended: Built again because they were corrupt.
         num_evicted: Removed to make room for others.
     """
 
     num_built: int
     num_reused: int
+    num_missed: int
     num_mended: int
     num_evicted: int
 
@@ -124,7 +124,7 @@ class OpenDataset:
             num_samples=self.num_samples,
             key=catalogue.key,
             fragments=catalogue.fragments,
-            is_tight=self.is_tight,
+            is_tight=lambda: self.is_tight,
         )
 
     @property
@@ -238,7 +238,10 @@ class OpenDataset:
             filler: Has been or will be asked for them.
             following: Those of the window that will be opened next.
         """
-        return self._opener.open(np.asarray(chunks).tolist(), filler, following=np.asarray(following).tolist())
+        numbers = np.asarray(chunks).tolist()
+        window = self._opener.open(numbers, filler, following=np.asarray(following).tolist())
+        self._store.count_uses(len(numbers), map(self.catalogue.key, numbers))
+        return window
 
     def token_counts(self, field: str, num_threads: int, on_progress: OnCount | None) -> npt.NDArray[np.int64]:
         """Return how many values a ragged field has in every sample, as the chunks say. Shape [N].
@@ -258,7 +261,7 @@ class OpenDataset:
             is_there=self.is_there,
             build=self.build,
             pool=self.pool(num_threads),
-            max_ahead=num_threads if self.is_tight else None,
+            max_ahead=lambda: num_threads if self.is_tight else None,
         )
         try:
             filler.request(filled)
@@ -278,6 +281,7 @@ class OpenDataset:
         return ChunkCounts(
             num_built=counts.num_built,
             num_reused=counts.num_reused,
+            num_missed=counts.num_missed,
             num_mended=counts.num_mended,
             num_evicted=counts.num_evicted,
         )
@@ -298,8 +302,7 @@ class OpenDataset:
 def open_dataset(
     dataset: Dataset,
     *,
-    cache: Path | None,
-    limit_bytes: int | None,
+    cache: Cache,
     num_threads: int,
     transform_in: Literal["threads", "processes"],
     on_stage: OnStage,
@@ -311,8 +314,7 @@ def open_dataset(
 
     Args:
         dataset: What to open.
-        cache: Folder of the cache; None makes one in memory that lives as long as the chunks are open.
-        limit_bytes: Size of the cache, None for what the disk has.
+        cache: Without a folder, one is made in memory that lives as long as the chunks are open.
         num_threads: Threads that read footers, and processes where the transform runs in some.
         transform_in: Where the transform runs.
         on_stage: Told of the work that building does.
@@ -323,20 +325,24 @@ def open_dataset(
     Raises:
         StokerError: As `Loader` says.
     """
-    with ExitStack() as stack:
+    with ExitStack() as stack, ExitStack() as counting:
         temporary = None
-        if cache is None:
+        path, limit_bytes = cache.path, cache.limit_bytes
+        if path is None:
             temporary = TemporaryFolder()
             stack.callback(temporary.close)
             temporary.make()
-            cache = temporary.cache
-            if limit_bytes is None:
-                limit_bytes = temporary.limit_bytes
-        store = Store(cache, limit_bytes=limit_bytes, is_temporary=temporary is not None)
+            path, limit_bytes = temporary.cache, limit_bytes or temporary.limit_bytes
+        store = Store(
+            path,
+            limit_bytes=limit_bytes,
+            is_temporary=temporary is not None,
+            is_shared=cache.is_shared,
+            verify=cache.verify,
+        )
         stack.callback(store.close)
-        counting = None
-        if unit is not None and not makes_tokens(unit, dataset) and temporary is None and store.is_writable:
-            counting = stack.enter_context(_counting(dataset, unit, store))
+        if unit is not None and not makes_tokens(unit, dataset) and temporary is None:
+            counting.enter_context(_counting(dataset, unit, store))
         catalogue = dataset.open(
             store.path if temporary is None else None,
             num_threads=num_threads,
@@ -349,7 +355,6 @@ def open_dataset(
                 catalogue,
                 store,
                 on_stage=on_stage,
-                reserve_bytes=_reserve_bytes(catalogue, store.limit_bytes, num_threads),
                 num_computing=num_threads,
                 num_processes=num_threads if transform_in == "processes" else None,
             )
@@ -377,8 +382,6 @@ def open_dataset(
         if unit is not None:
             check_units(unit, spec)
             chunks.index = _open_units(chunks, unit, num_threads, on_count)
-        if counting is not None:
-            counting.release()
         stack.pop_all()
         return chunks
 
@@ -402,7 +405,7 @@ def makes_tokens(unit: SamplingUnit, dataset: Description) -> bool:
     return isinstance(unit, Pack) and dataset.transform is not None
 
 
-def _counting(dataset: Dataset, unit: SamplingUnit, store: Store) -> Lock:
+def _counting(dataset: Dataset, unit: SamplingUnit, store: Store) -> AbstractContextManager[object]:
     """Return the lock under which units are counted, so that the ranks of a host do not all read the same columns.
 
     Blocks: while another process or thread counts them.
@@ -445,13 +448,7 @@ def _num_beside(catalogue: Catalogue, store: Store, spec: Spec, num_threads: int
 
 
 def _is_tight(store: Store, expected_bytes: int) -> bool:
-    return store.limit_bytes is not None and 2 * expected_bytes > store.limit_bytes
-
-
-def _reserve_bytes(catalogue: Catalogue, limit_bytes: int | None, num_threads: int) -> int:
-    """Return the room for chunks that cannot stay: what is being built and opened, however small the cache."""
-    wanted = (2 * _num_builders(catalogue, num_threads) + 2) * catalogue.dataset.chunk_bytes
-    return wanted if limit_bytes is None else min(wanted, limit_bytes // 2)
+    return store.is_refusing or (store.limit_bytes is not None and 2 * expected_bytes > store.limit_bytes)
 
 
 def _expected_bytes(catalogue: Catalogue, store: Store, spec: Spec) -> int:
@@ -461,10 +458,8 @@ def _expected_bytes(catalogue: Catalogue, store: Store, spec: Spec) -> int:
     if not spec.ragged:
         return record_bytes
     filled = np.flatnonzero(counts)
-    with contextlib.suppress(OSError, IndexError):
-        first = int(filled[0])
-        size_bytes = store.path_of(catalogue.key(first)).stat().st_size
-        return int(size_bytes / counts[first] * counts.sum())
+    if len(filled) and (size_bytes := store.size_of(catalogue.key(int(filled[0])))) is not None:
+        return int(size_bytes / counts[filled[0]] * counts.sum())
     return max(record_bytes, len(counts) * catalogue.dataset.chunk_bytes)
 
 

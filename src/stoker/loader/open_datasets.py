@@ -12,11 +12,11 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from itertools import accumulate
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
+from stoker.cache.store import Cache
 from stoker.cache.threads import AdaptivePool
 from stoker.dataset.catalogue import OnCount
 from stoker.dataset.dataset import Dataset
@@ -159,6 +159,7 @@ class OpenDatasets:
         return ChunkCounts(
             num_built=sum(counts.num_built for counts in all_counts),
             num_reused=sum(counts.num_reused for counts in all_counts),
+            num_missed=sum(counts.num_missed for counts in all_counts),
             num_mended=sum(counts.num_mended for counts in all_counts),
             num_evicted=sum(counts.num_evicted for counts in all_counts),
         )
@@ -178,8 +179,7 @@ class OpenDatasets:
 def open_datasets(
     dataset: Dataset | Mixture,
     *,
-    cache: Path | None,
-    limit_bytes: int | None,
+    cache: Cache,
     num_threads: int,
     transform_in: Literal["threads", "processes"],
     on_stage: OnStage,
@@ -194,11 +194,10 @@ def open_datasets(
         StokerError: As `Loader` says; a note names the data set of a mixture.
     """
 
-    def opened(one: Dataset, folder: Path | None, limit: int | None) -> OpenDataset:
+    def opened(one: Dataset, cache: Cache) -> OpenDataset:
         return open_dataset(
             one,
-            cache=folder,
-            limit_bytes=limit,
+            cache=cache,
             num_threads=num_threads,
             transform_in=transform_in,
             on_stage=on_stage,
@@ -208,20 +207,19 @@ def open_datasets(
         )
 
     if isinstance(dataset, Dataset):
-        alone = opened(dataset, cache, limit_bytes)
+        alone = opened(dataset, cache)
         return OpenDatasets([alone], spec=alone.spec)
     with ExitStack() as stack:
         temporary = None
-        if cache is None:
+        if cache.path is None:
             temporary = TemporaryFolder()
             stack.callback(temporary.close)
             temporary.make()
-            cache = temporary.cache
-            limit_bytes = temporary.limit_bytes if limit_bytes is None else limit_bytes
+            cache = Cache(temporary.cache, limit=cache.limit_bytes or temporary.limit_bytes)
         parts = []
         for name, one in dataset.datasets.items():
             with naming(name):
-                parts.append(opened(one, cache, limit_bytes))
+                parts.append(opened(one, cache))
             stack.callback(parts[-1].close)
         spec = dataset.check_specs({name: one.spec for name, one in zip(dataset.names, parts, strict=True)})
         stack.pop_all()

@@ -64,7 +64,7 @@ class WindowOpener:
         num_samples: Of each chunk. Shape [N].
         key: Gives the key of a chunk.
         fragments: Names the chunks, for errors.
-        is_tight: Whether chunks may have to leave the cache again: then none stays mapped.
+        is_tight: Says whether chunks may have to leave the cache again: then none stays mapped.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class WindowOpener:
         num_samples: Index,
         key: Callable[[int], str],
         fragments: Sequence[object],
-        is_tight: bool,
+        is_tight: Callable[[], bool],
     ) -> None:
         self._store = store
         self._num_samples: list[int] = num_samples.tolist()
@@ -97,7 +97,8 @@ class WindowOpener:
             window: Chunks that lie in a window at most; None for all.
         """
         num_samples = np.array(self._num_samples, dtype=np.int64)
-        if not self._is_tight and Standing.suits(self._layout.spec, num_samples, window=window):
+        is_looked_at = self._store.verify == "always"  # each time: what stays mapped is looked at once
+        if not (is_looked_at or self._is_tight()) and Standing.suits(self._layout.spec, num_samples, window=window):
             self._standing = Standing(self._layout, num_samples, window=window)
 
     def not_standing(self, chunks: Index) -> Index:
@@ -120,13 +121,13 @@ class WindowOpener:
             window = self._open_standing(standing, numbers, filler)
             if window is not None:
                 return window
-        if self._is_tight:
+        if self._is_tight():
             filler.request(numbers)
         maps, headers = [], []
         for begin in range(0, len(numbers), _MAX_HELD):
             some = numbers[begin : begin + _MAX_HELD]
             with self._all_held(some, filler) as held:
-                may_hold = not self._is_tight and len(numbers) <= _MAX_HELD and len(following) <= _MAX_HELD
+                may_hold = not self._is_tight() and len(numbers) <= _MAX_HELD and len(following) <= _MAX_HELD
                 maps += self._in_memory(some, held, following if may_hold else (), is_first=begin == 0)
                 headers += [one.header for one in held]
         return Window(self._layout, maps, self._layout.places(headers))
@@ -140,7 +141,7 @@ class WindowOpener:
         for i in range(_TRIES + 1):
             # Where chunks may have to leave, the filler counts who has been waited for, and builds no more than these.
             # Elsewhere nearly all are there, and asking costs as much as opening.
-            if i or self._is_tight:
+            if i or self._is_tight():
                 filler.wait(chunk)
             try:
                 with self._store.open(self._key(chunk)) as opened:
@@ -183,7 +184,7 @@ class WindowOpener:
 
     def _stays(self, standing: Standing, chunk: int, opened: Chunk) -> bool:
         """Map a chunk once, if it should be, and return whether it is."""
-        if not opened.is_kept:  # it is to leave the disk when its window is closed
+        if not opened.is_kept:  # it is in memory, which it is to leave when its window is closed
             return self._give_up()
         if standing.is_large and self._missing(opened) > _FEW * opened.version[2]:
             return False  # it may be another time
@@ -254,7 +255,7 @@ class WindowOpener:
 
         Blocks: until the last of some of them is there, if it was asked for.
         """
-        num_together = 1 if self._is_tight else len(numbers) // _MOST_WAITS
+        num_together = 1 if self._is_tight() else len(numbers) // _MOST_WAITS
         for i, chunk in enumerate(numbers):
             if num_together > 1 and i % num_together == 0:
                 filler.wait(numbers[min(i + num_together, len(numbers)) - 1])

@@ -139,7 +139,7 @@ class Run:
             build=self._build,
             pool=self._pool,
             size_of=lambda number: int(opened.num_samples[number]),
-            max_ahead=settings.num_threads if opened.is_tight else None,
+            max_ahead=lambda: settings.num_threads if opened.is_tight else None,
             num_short=opened.num_short,
             waiting=partial(stages.span, "wait_chunk"),
         )

@@ -41,7 +41,7 @@ def try_first_chunk(
         StokerError: The first chunk cannot be built. What is wrong with another one belongs to the step that needs it.
     """
     filled = np.flatnonzero(catalogue.num_samples)
-    if not len(filled) or not store.is_writable:
+    if not len(filled):
         return []
     first = int(filled[0])
     if len(catalogue.unit(first)) > 1 or store.has(catalogue.key(first)):

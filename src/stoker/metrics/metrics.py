@@ -46,7 +46,7 @@ def _one(read: Callable[[LoaderStats], float]) -> Callable[[LoaderStats], Values
 
 
 def _cache_chunks(stats: LoaderStats) -> Values:
-    return {("hit",): stats.num_reused, ("miss",): stats.num_built}
+    return {("hit",): stats.num_reused, ("miss",): stats.num_missed}
 
 
 def _waits(stats: LoaderStats) -> Values:

@@ -42,7 +42,8 @@ class LoaderStats:
         elapsed_s: Time since the loader was made.
         num_ready: Batches that wait for their step right now.
         num_built: Chunks built by this process.
-        num_reused: Chunks found in the cache.
+        num_reused: Uses of chunks that were in the cache when they were asked for: each once a window.
+        num_missed: Uses of others.
         num_mended: Chunks that were corrupt and were built again.
         num_evicted: Chunks removed to make room for others.
         epoch: Epoch of the next batch.
@@ -61,6 +62,7 @@ class LoaderStats:
     num_ready: int
     num_built: int
     num_reused: int
+    num_missed: int = 0
     num_mended: int
     num_evicted: int = 0
     epoch: int = 0
@@ -92,8 +94,8 @@ class LoaderStats:
 
     @property
     def hit_share(self) -> float:
-        """Share of the chunks used that were in the cache."""
-        return _share(self.num_reused, self.num_reused + self.num_built)
+        """Share of the uses of chunks for which they were in the cache; of an epoch, where that is what was counted."""
+        return _share(self.num_reused, self.num_reused + self.num_missed)
 
     @property
     def num_building(self) -> int:
@@ -175,6 +177,7 @@ class LoaderStats:
             num_ready=self.num_ready,
             num_built=self.num_built - earlier.num_built,
             num_reused=self.num_reused - earlier.num_reused,
+            num_missed=self.num_missed - earlier.num_missed,
             num_mended=self.num_mended - earlier.num_mended,
             num_evicted=self.num_evicted - earlier.num_evicted,
             epoch=self.epoch,

@@ -147,7 +147,7 @@ def _open_set(
             num_present = sum(store.has(catalogue.key(i)) for i in range(len(catalogue)))
         return KnownSet(
             catalogue=catalogue,
-            spec=None if store is None else store.registry.spec_of(catalogue.fingerprint),
+            spec=None if store is None else store.spec_of(map(catalogue.key, range(len(catalogue)))),
             num_present=num_present,
             index=None if unit is None else _index(unit, catalogue, folder, num_threads, on_count),
         )

@@ -112,20 +112,18 @@ def test_the_parts_of_one_huge_row_group_are_read_once(store):
     assert len(transform.seen) == len(catalogue) + 1
 
 
-def test_a_part_that_only_came_along_does_not_push_out_what_is_needed(tmp_path):
+def test_parts_that_only_came_along_stay_where_they_can_and_are_not_kept_in_memory(tmp_path):
     catalogue = opened(lake(sizes=(3000,), row_group_size=3000), chunk_size=20_000)
     with Store(tmp_path / "other") as store:
         Builder(catalogue, store).build(0)
-        size = max(store.path_of(catalogue.key(i)).stat().st_size for i in range(len(catalogue)))
-    with Store(tmp_path / "cache", limit_bytes=3 * size) as store:
-        builder = Builder(catalogue, store, reserve_bytes=2 * size)
+        size = max(store.size_of(catalogue.key(i)) for i in range(len(catalogue)))
+    with Store(tmp_path / "cache", limit_bytes=2 * size) as store:
+        builder = Builder(catalogue, store)
         last = len(catalogue) - 1
-        with store.pin(catalogue.key(last)), store.pin(catalogue.key(last - 1)):
-            assert builder.build(last)
-            assert store.has(catalogue.key(last - 1))
-            with pytest.raises(CacheFullError):
-                builder.build(1)
-            assert builder.build(last)
+        assert builder.build(last)
+        with store.open(catalogue.key(last)) as chunk:
+            assert not chunk.is_kept
+        assert [store.has(catalogue.key(i)) for i in range(last)] == [True, True] + [False] * (last - 2)
 
 
 def test_a_chunk_somebody_else_builds_is_left_to_them(store):

@@ -8,21 +8,29 @@ from pathlib import Path
 import pytest
 
 import stoker
+from stoker.cache.folder import Files, Folder
 from stoker.cache.locks import Kind, Locks
 from stoker.errors import CacheError
 
 
 @pytest.fixture
-def locks(tmp_path):
-    with_locks = Locks(tmp_path / "locks")
+def folder(tmp_path):
+    folder = Folder(tmp_path, Files())
+    yield folder
+    folder.close()
+
+
+@pytest.fixture
+def locks(folder):
+    with_locks = Locks(folder)
     yield with_locks
     with_locks.close()
 
 
 def hold(path, connection):
-    locks = Locks(path)
+    locks = Locks(Folder(path, Files()))
     exclusive = locks.try_lock(Kind.BUILD, "a")
-    shared = locks.try_lock(Kind.PIN, "a", is_shared=True)
+    shared = locks.try_lock(Kind.DATASET, "a", is_shared=True)
     connection.send_bytes(b"held" if exclusive and shared else b"refused")
     connection.recv_bytes()
 
@@ -31,7 +39,7 @@ def hold(path, connection):
 def other_process(locks, tmp_path):
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=hold, args=(tmp_path / "locks", theirs))
+    process = context.Process(target=hold, args=(tmp_path, theirs))
     process.start()
     theirs.close()
     assert ours.recv_bytes() == b"held"
@@ -55,7 +63,7 @@ def test_a_lock_is_had_once_at_a_time(locks):
 
 
 def test_names_and_kinds_do_not_get_in_each_others_way(locks):
-    assert all(locks.try_lock(kind, name) for kind in (Kind.BUILD, Kind.PIN, Kind.DATASET) for name in "abc")
+    assert all(locks.try_lock(kind, name) for kind in (Kind.BUILD, Kind.WRITER, Kind.DATASET) for name in "abc")
 
 
 def test_threads_exclude_each_other_too(locks):
@@ -67,22 +75,22 @@ def test_threads_exclude_each_other_too(locks):
     assert got == [None]
 
 
-def test_a_shared_lock_is_held_until_the_last_one_lets_go(locks, tmp_path):
-    other = Locks(tmp_path / "locks")
-    first = locks.try_lock(Kind.PIN, "a", is_shared=True)
-    second = other.try_lock(Kind.PIN, "a", is_shared=True)
-    assert other.try_lock(Kind.PIN, "a") is None
-    assert locks.is_held_elsewhere(Kind.PIN, "a")
+def test_a_shared_lock_is_held_until_the_last_one_lets_go(locks, folder):
+    other = Locks(folder)
+    first = locks.try_lock(Kind.DATASET, "a", is_shared=True)
+    second = other.try_lock(Kind.DATASET, "a", is_shared=True)
+    assert other.try_lock(Kind.DATASET, "a") is None
+    assert locks.is_held_elsewhere(Kind.DATASET, "a")
     first.release()
-    assert locks.is_held(Kind.PIN, "a")
-    assert not other.is_held_elsewhere(Kind.PIN, "a")
+    assert locks.is_held(Kind.DATASET, "a")
+    assert not other.is_held_elsewhere(Kind.DATASET, "a")
     second.release()
-    assert not locks.is_held(Kind.PIN, "a")
+    assert not locks.is_held(Kind.DATASET, "a")
     other.close()
 
 
-def test_closing_gives_everything_back_and_takes_nothing_from_others(locks, tmp_path):
-    other = Locks(tmp_path / "locks")
+def test_closing_gives_everything_back_and_takes_nothing_from_others(locks, folder):
+    other = Locks(folder)
     kept = locks.try_lock(Kind.BUILD, "mine")
     assert other.try_lock(Kind.BUILD, "theirs")
     other.close()
@@ -97,24 +105,24 @@ def test_closing_gives_everything_back_and_takes_nothing_from_others(locks, tmp_
 def test_another_process_excludes_us_until_it_dies(locks, other_process):
     assert locks.try_lock(Kind.BUILD, "a") is None
     assert locks.is_held(Kind.BUILD, "a")
-    assert locks.is_held_elsewhere(Kind.PIN, "a")
-    assert locks.try_lock(Kind.PIN, "a") is None
-    shared = locks.try_lock(Kind.PIN, "a", is_shared=True)
+    assert locks.is_held_elsewhere(Kind.DATASET, "a")
+    assert locks.try_lock(Kind.DATASET, "a") is None
+    shared = locks.try_lock(Kind.DATASET, "a", is_shared=True)
     assert shared is not None
     shared.release()
     other_process.kill()
     other_process.join()
     assert locks.try_lock(Kind.BUILD, "a") is not None
-    assert locks.try_lock(Kind.PIN, "a") is not None
+    assert locks.try_lock(Kind.DATASET, "a") is not None
 
 
-def test_the_ledger_is_held_by_one_at_a_time(locks, tmp_path):
-    other = Locks(tmp_path / "locks")
+def test_the_count_is_held_by_one_at_a_time(locks, folder):
+    other = Locks(folder)
     inside, most = [], []
 
     def work(held):
         for _ in range(50):
-            with held.ledger():
+            with held.usage():
                 inside.append(1)
                 most.append(len(inside))
                 inside.pop()
@@ -130,15 +138,16 @@ def test_the_ledger_is_held_by_one_at_a_time(locks, tmp_path):
 
 def test_the_file_stays_empty_and_alone(locks, tmp_path):
     assert all(locks.try_lock(Kind.BUILD, str(i)) for i in range(100))
-    assert [(path.name, path.stat().st_size) for path in tmp_path.iterdir()] == [("locks", 0)]
+    assert [(path.name, path.stat().st_size) for path in tmp_path.glob("lock*")] == [("locks", 0)]
 
 
 FORK = """
 import os, subprocess, sys
 from pathlib import Path
+from stoker.cache.folder import Files, Folder
 from stoker.cache.locks import Kind, Locks
 
-locks = Locks(Path(sys.argv[1]))
+locks = Locks(Folder(Path(sys.argv[1]), Files()))
 lock = locks.try_lock(Kind.BUILD, "a")
 pid = os.fork()
 if pid == 0:
@@ -148,13 +157,14 @@ if pid == 0:
     os._exit(0 if child_sees == (True, None) else 1)
 assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 ask = "import sys; from pathlib import Path; from stoker.cache.locks import Kind, Locks; "
-ask += "sys.exit(Locks(Path(sys.argv[1])).is_held(Kind.BUILD, 'a'))"
+ask += "from stoker.cache.folder import Files, Folder; "
+ask += "sys.exit(Locks(Folder(Path(sys.argv[1]), Files())).is_held(Kind.BUILD, 'a'))"
 assert subprocess.run([sys.executable, "-c", ask, sys.argv[1]]).returncode == 1
 """
 
 
 def test_a_forked_child_neither_shares_nor_drops_the_locks_of_its_parent(tmp_path):
-    script = [sys.executable, "-W", "ignore", "-c", FORK, str(tmp_path / "locks")]
+    script = [sys.executable, "-W", "ignore", "-c", FORK, str(tmp_path)]
     environment = os.environ | {"PYTHONPATH": str(Path(stoker.__file__).parents[1])}
     done = subprocess.run(script, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -27,7 +27,9 @@ def _about(path, *, age_ns=2 * _SETTLED_NS):
 def verified(tmp_path):
     folder = tmp_path / "checked"
     folder.mkdir()
-    return VerifiedFiles(folder)
+    fd = os.open(folder, os.O_RDONLY)
+    yield VerifiedFiles(fd)
+    os.close(fd)
 
 
 def test_a_mark_holds_for_the_file_as_it_was(verified, file):
@@ -88,10 +90,14 @@ def test_a_file_that_changed_a_moment_ago_is_not_marked(verified, file):
 
 
 def test_a_folder_that_cannot_be_written_to_marks_nothing(tmp_path, file):
-    verified = VerifiedFiles(tmp_path / "missing")
+    (tmp_path / "gone").mkdir()
+    fd = os.open(tmp_path / "gone", os.O_RDONLY)
+    (tmp_path / "gone").rmdir()
+    verified = VerifiedFiles(fd)
     verified.set(KEY, _about(file))
     verified.drop(KEY)
     assert not verified.holds(KEY, _about(file))
+    os.close(fd)
 
 
 def test_no_name_stays_aside(verified, file, tmp_path):

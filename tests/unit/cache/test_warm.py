@@ -44,8 +44,8 @@ def test_parts_are_counted_while_the_others_are_still_to_come(opened):
     class Slow(Builder):
         """Does not finish a row group before some of its parts have been counted."""
 
-        def build(self, i, *, may_overflow=True):
-            is_built = super().build(i, may_overflow=may_overflow)
+        def build(self, i, **options):
+            is_built = super().build(i, **options)
             if len(catalogue.unit(i)) > 1:
                 assert seen.wait(60)
             return is_built

@@ -3,13 +3,11 @@
 import pytest
 
 from stoker.cache.admin import DatasetEntry, choose
-from stoker.cache.manifests import Manifest
+from stoker.cache.datasets import Manifest
 
 
 def entry(fingerprint, *urls):
-    manifest = Manifest(
-        fingerprint=fingerprint, name="", urls=urls, num_chunks=1, reserve_bytes=0, spec=None, opened_ns=0
-    )
+    manifest = Manifest(fingerprint=fingerprint, name="", urls=urls, keys=("k",), opened_ns=0)
     return DatasetEntry(manifest=manifest, chunks=(), is_in_use=False)
 
 

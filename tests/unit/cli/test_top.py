@@ -41,6 +41,7 @@ def stats(**changes):
         "num_ready": 3,
         "num_built": 112,
         "num_reused": 9_410,
+        "num_missed": 112,
         "num_mended": 1,
         "num_evicted": 0,
         "epoch": 3,

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from stoker import Dataset, Field, Loader
+from stoker import Cache, Dataset, Field, Loader
 from stoker.doctor.fill import fill_cache
 from stoker.doctor.sampled import SampledDataset
 from stoker.loader import open_dataset as feed_dataset
@@ -37,8 +37,7 @@ def folder_of(path, *, num_files, num_rows, width=1):
 def crew_size(dataset, cache, *, transform_in="threads"):
     opened = open_datasets(
         dataset,
-        cache=cache,
-        limit_bytes=None,
+        cache=Cache(cache),
         num_threads=NUM_THREADS,
         transform_in=transform_in,
         on_stage=ignore_stage,

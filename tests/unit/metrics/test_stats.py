@@ -12,7 +12,9 @@ def stats(**changes):
 
 
 def test_shares_and_rates_are_of_the_loops_own_time():
-    some = stats(num_steps=10, num_samples=640, wait_s=1.0, step_s=3.0, elapsed_s=100.0, num_built=1, num_reused=3)
+    some = stats(
+        num_steps=10, num_samples=640, wait_s=1.0, step_s=3.0, elapsed_s=100.0, num_built=4, num_missed=1, num_reused=3
+    )
     assert some.stall_share == 0.25
     assert some.busy_share == 0.75
     assert some.samples_per_s == 160.0

@@ -7,8 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.cache.threads import AdaptivePool
-from stoker.errors import CacheFullError
-from stoker.loader import fill
 from stoker.loader.fill import Filler
 from stoker.loader.windows.in_use import Windows, num_windows_ahead
 
@@ -272,52 +270,6 @@ def test_a_chunk_another_process_builds_is_waited_for_while_others_get_built():
     assert there == {0, 1, 2, 3}
 
 
-def test_a_chunk_without_room_is_tried_again_while_others_give_theirs_back(tmp_path):
-    there, tries = set(), []
-
-    def build(chunk):
-        tries.append(chunk)
-        if tries.count(chunk) < 4:  # who reads what lies there, perhaps in another process, does so for a moment
-            raise CacheFullError("no room", path=tmp_path)
-        there.add(chunk)
-        return True
-
-    filler = Filler(is_there=there.__contains__, build=build, pool=AdaptivePool(1))
-    with closing(filler):
-        filler.request([0])
-        filler.wait(0)
-    assert tries == [0, 0, 0, 0]
-
-
-@pytest.mark.parametrize("num_threads", [1, 3])
-def test_chunks_that_never_find_room_are_given_up(tmp_path, monkeypatch, num_threads):
-    monkeypatch.setattr(fill, "_ROOM_S", 0.05)
-    is_written, is_full = threading.Event(), threading.Event()
-
-    def build(chunk):
-        if chunk == 0:
-            is_full.wait(30)
-            is_written.wait(30)
-            return True
-        is_full.set()
-        raise CacheFullError("no room", path=tmp_path)
-
-    filler = Filler(is_there=lambda _: False, build=build, pool=AdaptivePool(num_threads))
-    with closing(filler):
-        if num_threads > 1:  # the others are without room while the first is being written
-            filler.request([0])
-            while not filler._building:
-                time.sleep(0.001)
-        filler.request([1, 2, 3])
-        is_full.wait(30)
-        time.sleep(0.2)
-        assert not filler._failed or num_threads == 1  # it may give some back when it is done
-        is_written.set()
-        for chunk in (1, 2, 3):
-            with pytest.raises(CacheFullError, match="no room"):
-                filler.wait(chunk)
-
-
 def test_a_wait_beside_idle_threads_is_counted_once_until_more_is_asked_for():
     there, may_build = set(), threading.Event()
 
@@ -469,7 +421,7 @@ def test_no_more_chunks_are_built_ahead_than_may_be_and_evicted_ones_are_built_a
             highest.append(len(there))
         return True
 
-    filler = Filler(is_there=there.__contains__, build=build, pool=AdaptivePool(num_threads), max_ahead=2)
+    filler = Filler(is_there=there.__contains__, build=build, pool=AdaptivePool(num_threads), max_ahead=lambda: 2)
     filler.request(range(30))
     for chunk in range(30):
         filler.wait(chunk)
