@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.sampling import Order, RankShare, Steps
-from stoker.sampling.samples import samples_of
+from stoker.sampling.steps import samples_of
 
 
 @st.composite

@@ -308,10 +308,9 @@ def test_where_each_stream_stands_is_what_comes_of_it_next(order, data):
 
 
 def test_chunks_whose_samples_differ_from_epoch_to_epoch_are_asked_for_each():
-    order = MixtureOrder(
-        [[4, 2], [5]], names=("a", "b"), weights=None, shuffle=True, seed=0, window=None,
-        num_samples_in=lambda component, epoch: [[4, 2], [1, 5], [0, 6]][epoch % 3] if component == 0 else [5],
-    )  # fmt: skip
+    order = MixtureOrder([[4, 2], [5]], names=("a", "b"), weights=None, shuffle=True, seed=0, window=None).going_on(
+        chunks_in=lambda component, epoch: ([[4, 2], [1, 5], [0, 6]][epoch % 3] if component == 0 else [5], None)
+    )
     for epoch, sizes in enumerate([[4, 2], [1, 5], [0, 6]]):
         component, _, chunk, _ = order.epoch(epoch).samples(0, 11)
         assert np.bincount(chunk[component == 0], minlength=2).tolist() == sizes
@@ -461,7 +460,7 @@ def test_places_that_do_not_exist_are_refused():
         lambda: order.epoch(0).stretches(4, 3),
         lambda: order.epoch(0).samples(99, 100),
     ):
-        with pytest.raises(ValueError, match=r"outside|negative"):
+        with pytest.raises(ValueError, match=r"outside|at least 0"):
             call()
     with pytest.raises(TypeError, match="integer"):
         order.epoch(True)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.strategies import NOTHING
 
 from stoker.sampling import Order, Position, RankShare, Steps
-from stoker.sampling.samples import samples_of
+from stoker.sampling.steps import samples_of
 
 remainders = st.sampled_from(["keep", "drop", "pad"])
 

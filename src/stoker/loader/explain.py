@@ -19,9 +19,7 @@ from stoker.errors import printable
 from stoker.fields.offsets import Int64
 from stoker.loader.units.expand import Units
 from stoker.sampling.epoch import Order
-from stoker.sampling.samples import samples_of
-from stoker.sampling.shard import RankShare
-from stoker.sampling.steps import Steps
+from stoker.sampling.steps import RankShare, Steps, samples_of
 from stoker.words import count_text
 
 _MAX_LINES = 10  # of a printed explanation

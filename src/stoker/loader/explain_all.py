@@ -10,9 +10,7 @@ from stoker.loader.orders import Orders
 from stoker.loader.sets import Sets
 from stoker.sampling.epoch import Order
 from stoker.sampling.mixture import MixtureOrder
-from stoker.sampling.samples import Samples, samples_of
-from stoker.sampling.shard import RankShare
-from stoker.sampling.steps import Steps
+from stoker.sampling.steps import RankShare, Samples, Steps, samples_of
 
 
 def explain_all(opened: Sets, orders: Orders, steps: Steps, step: int, *, epoch: int, shard: RankShare) -> Explanation:

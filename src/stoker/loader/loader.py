@@ -41,7 +41,7 @@ from stoker.loader.units.report import UnitsReport
 from stoker.metrics import status
 from stoker.metrics.stages import Stages, StageTotal
 from stoker.metrics.stats import LoaderStats
-from stoker.sampling import shard as order
+from stoker.sampling import steps as order
 from stoker.sampling.position import ROWS, Position
 from stoker.sampling.steps import Steps
 

@@ -96,10 +96,10 @@ class Orders:
                 seed=self._seed,
                 window=self._window,
                 lanes=self._lanes,
-                num_samples_in=self._num_units if isinstance(self.unit, Weighted) else None,
-                leg=None if self._under_way is None else self._under_way.leg,
-                segments_in=None if self._under_way is None else self._segments_in,
             )
+            if self._under_way is not None or isinstance(self.unit, Weighted):
+                leg = None if self._under_way is None else self._under_way.leg
+                self._mixed = self._mixed.going_on(leg, chunks_in=self._chunks_in)
         self._alone: tuple[int, Order] | None = None
         self.first: Order | MixtureOrder = self._mixed or self._order(0, None)
 
@@ -123,12 +123,12 @@ class Orders:
         other._make()
         return other
 
-    def _segments_in(self, which: int, own_epoch: int) -> Int64 | None:
-        """Return the segments of a data set of a mixture, in the epoch of its own to which files were added."""
-        mine = self._under_way
-        if mine is None or mine.leg is None or mine.leg.streams[which][0] != own_epoch:
-            return None
-        return segments_of(self._opened.datasets[which], mine.datasets[which])
+    def _chunks_in(self, which: int, own_epoch: int) -> tuple[Int64 | None, Int64 | None]:
+        """Return draws and segments of a data set of a mixture, in the epoch of its own to which files were added."""
+        mine, segments = self._under_way, None
+        if mine is not None and mine.leg is not None and mine.leg.streams[which][0] == own_epoch:
+            segments = segments_of(self._opened.datasets[which], mine.datasets[which])
+        return self._num_units(which, own_epoch) if isinstance(self.unit, Weighted) else None, segments
 
     @property
     def is_mixed(self) -> bool:

@@ -9,7 +9,7 @@ from stoker.loader.delivery import Delivery
 from stoker.loader.gather.assemble import Once
 from stoker.loader.sequence import SequenceShard
 from stoker.loader.units.make import Maker
-from stoker.sampling.shard import RankShare
+from stoker.sampling.steps import RankShare
 
 
 @dataclass(frozen=True, kw_only=True)

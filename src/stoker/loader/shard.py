@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from stoker.arguments import explain_arguments, flag
 from stoker.loader.claims import launched_claim
-from stoker.sampling import shard as order
+from stoker.sampling import steps as order
 
 
 @explain_arguments({})

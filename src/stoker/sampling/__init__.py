@@ -2,9 +2,7 @@
 
 permute    a shuffle without a table
 epoch      chunks, windows and lanes: which sample stands at which position
-steps      which positions a rank takes in a step
-shard      rank and world size
-samples    which samples a step is made of
+steps      which positions, and which samples, a rank takes in a step
 mixture    several data sets as one order, mixed by weights
 draws      which sample each draw by weight takes
 quality    how well an order mixes
@@ -14,8 +12,7 @@ position   all that must be saved to go on, and contents, what it tells of the f
 from stoker.sampling.epoch import EpochOrder, Order
 from stoker.sampling.permute import permute, unpermute
 from stoker.sampling.position import Position
-from stoker.sampling.shard import RankShare
-from stoker.sampling.steps import Remainder, Slice, Steps
+from stoker.sampling.steps import RankShare, Remainder, Slice, Steps
 
 __all__ = [
     "EpochOrder",

@@ -79,9 +79,8 @@ class Contents:
         }
         if not isinstance(data, Mapping) or data.keys() != kinds.keys():
             raise ValueError(f"a data set is told by {', '.join(kinds)}")
-        for name, kind in kinds.items():
-            if not isinstance(data[name], kind) or isinstance(data[name], bool):
-                raise ValueError(f"{name} of a data set is {data[name]!r}")
+        if wrong := of_wrong_type(data, kinds):
+            raise ValueError(f"{wrong[0]} of a data set is {data[wrong[0]]!r}")
         found = cls(**{**data, "segment_sizes": tuple(data["segment_sizes"])})
         if not all(type(size) is int and size >= 0 for size in found.segment_sizes):
             raise ValueError(f"segment_sizes of a data set is {data['segment_sizes']!r}")
@@ -294,6 +293,15 @@ def compare(saved: Contents, files: OpenFiles) -> Comparison | None:
         num_gone=len(known) - len(np.unique(place[is_known])),
         is_in_order=bool((np.diff(place[is_known]) > 0).all()),
     )
+
+
+def of_wrong_type(data: Mapping[str, object], kinds: Mapping[str, tuple[type, ...]]) -> list[str]:
+    """Return the names of what is of another type than it should be; a bool is no number."""
+    return [
+        name
+        for name, kind in sorted(kinds.items())
+        if not isinstance(data[name], kind) or (isinstance(data[name], bool) and bool not in kind)
+    ]
 
 
 def _decoded(text: str) -> bytes:

@@ -10,6 +10,7 @@ positions     0 1 2 3 ...        │ window_starts[1] ...              what a st
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -17,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker._native import WindowOrder, unpermute
+from stoker.arguments import integer
 from stoker.fields.offsets import Int64
 from stoker.hashing import order_key
 from stoker.sampling.permute import MAX_SIZE, as_index, permute
@@ -73,13 +75,6 @@ class Order:
         lanes: int = 1,
         segments: npt.ArrayLike | None = None,
     ) -> None:
-        for name, value in (("seed", seed), ("lanes", lanes), ("window", window)):
-            if isinstance(value, bool) or not isinstance(value, int | np.integer | None):
-                raise TypeError(f"{name} must be an integer, not {type(value).__name__}")
-        if window is not None and window < 1:
-            raise ValueError(f"window must be at least 1 chunk, got {window}")
-        if lanes < 1:
-            raise ValueError(f"lanes must be at least 1, got {lanes}")
         counts = as_index(num_samples, stop=MAX_SIZE, name="num_samples")
         starts = np.zeros(counts.size + 1, dtype=np.int64)
         np.cumsum(counts, out=starts[1:])
@@ -88,9 +83,9 @@ class Order:
         starts.setflags(write=False)
         self.chunk_starts: Int64 = starts
         self.shuffle = bool(shuffle)
-        self.seed = int(seed)
-        self.window = None if window is None else int(window)
-        self.lanes = int(lanes)
+        self.seed = integer(seed, "seed", at_least=None)
+        self.window = None if window is None else integer(window, "window")
+        self.lanes = integer(lanes, "lanes")
         self._members: tuple[Int64, ...] = (np.arange(counts.size, dtype=np.int64),)
         if segments is not None:
             numbers = as_index(segments, stop=MAX_SIZE, name="segments")
@@ -118,6 +113,12 @@ class Order:
     def _segment_sizes(self) -> list[tuple[int, ...]]:
         """Samples of each lane in each segment."""
         return shares([int(np.diff(self.chunk_starts)[members].sum()) for members in self._members], self.lanes)
+
+    def with_lane_sizes(self, lane_sizes: tuple[int, ...]) -> Order:
+        """Return the same chunks in lanes of these sizes, which are those of an equal share, give or take one."""
+        other = copy.copy(self)
+        other.lane_sizes, other._segment_sizes = lane_sizes, [lane_sizes]
+        return other
 
     def held(self, lane: int) -> list[tuple[Int64, Int64, Int64]]:
         """Return what a lane has in each segment: chunks in fixed order, first row and number of rows of each.
@@ -185,6 +186,18 @@ class Order:
         return sample
 
 
+def checked_place(epoch: int, lane: int, lanes: int) -> tuple[int, int]:
+    """Return an epoch and a lane as integers.
+
+    Raises:
+        TypeError: The epoch is no integer.
+        ValueError: It is negative, or there is no such lane.
+    """
+    if not 0 <= lane < lanes:
+        raise ValueError(f"lane {lane} lies outside [0, {lanes})")
+    return integer(epoch, "epoch", at_least=0), int(lane)
+
+
 def shares(segments: Sequence[int], lanes: int) -> list[tuple[int, ...]]:
     """Return how many samples each lane has of each segment; lanes never differ by more than one in all.
 
@@ -216,44 +229,29 @@ class EpochOrder:
     """
 
     def __init__(self, order: Order, *, epoch: int, lane: int) -> None:
-        if isinstance(epoch, bool) or not isinstance(epoch, int | np.integer):
-            raise TypeError(f"epoch must be an integer, not {type(epoch).__name__}")
-        if epoch < 0:
-            raise ValueError(f"epoch must not be negative, got {epoch}")
-        if not 0 <= lane < order.lanes:
-            raise ValueError(f"lane {lane} lies outside [0, {order.lanes})")
-        self.epoch, self.lane = int(epoch), int(lane)
+        self.epoch, self.lane = checked_place(epoch, lane, order.lanes)
         self._shuffle, self._seed = order.shuffle, order.seed
         self._purpose = f"lane:{lane}:" if order.lanes > 1 else ""
 
-        # The lane's slots: chunk, first row and first position of each, segment by segment.
-        chunks: list[Int64] = []
-        first_rows: list[Int64] = []
-        counts: list[Int64] = []
-        slots: list[Int64] = []
-        window_slots = [np.zeros(1, dtype=np.int64)]
-        for segment, (held, rows, sizes) in enumerate(order.held(lane)):
-            places, before = np.arange(held.size, dtype=np.int64), sum(one.size for one in chunks)
+        # The lane's slots: chunk, first row and number of rows of each, segment by segment.
+        segments = order.held(lane)
+        held, rows, sizes = (np.concatenate(found) for found in zip(*segments, strict=True))
+        slots, window_slots, before = [], [np.zeros(1, dtype=np.int64)], 0
+        for segment, (chunks, _, _) in enumerate(segments):
+            places = np.arange(chunks.size, dtype=np.int64)
             if self._shuffle:
-                places = permute(
-                    places, size=held.size, key=self._key(f"segment:{segment}:chunks" if segment else "chunks")
-                )
-            inverse = np.empty(held.size, dtype=np.int64)
-            inverse[places] = np.arange(held.size, dtype=np.int64)
-            num_windows = 0
-            if held.size:
-                num_windows = 1 if order.window is None else -(-held.size // order.window)
-            borders = np.arange(1, num_windows + 1, dtype=np.int64) * held.size // max(num_windows, 1)
-            for found, more in zip(
-                (chunks, first_rows, counts, slots, window_slots),
-                (held, rows, sizes, inverse + before, borders + before),
-                strict=True,
-            ):
-                found.append(more)
+                key = self._key(f"segment:{segment}:chunks" if segment else "chunks")
+                places = permute(places, size=chunks.size, key=key)
+            inverse = np.empty(chunks.size, dtype=np.int64)
+            inverse[places] = np.arange(chunks.size, dtype=np.int64)
+            num_windows = min(chunks.size, 1 if order.window is None else -(-chunks.size // order.window))
+            borders = np.arange(1, num_windows + 1, dtype=np.int64) * chunks.size // max(num_windows, 1)
+            slots.append(inverse + before)
+            window_slots.append(borders + before)
+            before += chunks.size
         self._window_slots: Int64 = np.concatenate(window_slots)
         of_slot = np.concatenate(slots)
         num_slots = of_slot.size
-        held, rows, sizes = (np.concatenate(found) for found in (chunks, first_rows, counts))
         ends = np.cumsum(sizes[of_slot])
         self._slot_chunks: Int64 = held[of_slot]
         self._slot_starts: Int64 = ends - sizes[of_slot]

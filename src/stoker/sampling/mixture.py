@@ -8,6 +8,7 @@ code (b)        0       1           2                      read in its own order
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Callable, Sequence
 from fractions import Fraction
@@ -21,7 +22,7 @@ import numpy.typing as npt
 from stoker._native import mix_blocks
 from stoker.fields.offsets import Int64
 from stoker.hashing import order_key
-from stoker.sampling.epoch import EpochOrder, Order
+from stoker.sampling.epoch import EpochOrder, Order, checked_place
 from stoker.sampling.permute import MAX_SIZE
 
 Until = Literal["first", "last"]
@@ -82,6 +83,13 @@ class Leg(NamedTuple):
     start: int
     given: tuple[int, ...]
     streams: tuple[tuple[int, int], ...]
+
+
+ChunksIn = Callable[[int, int], tuple[npt.ArrayLike | None, npt.ArrayLike | None]]
+"""Returns the samples and the segments of a component's chunks in one of its own epochs, None where they are as always.
+
+The samples must have the same sum in every epoch; for segments, see `Order`.
+"""
 
 
 def rest_counts(
@@ -202,10 +210,6 @@ class MixtureOrder:
         seed: Any integer.
         window: At most how many chunks of a component are mixed together; None for all.
         lanes: How many lanes.
-        num_samples_in: Returns the samples of each chunk of a component in one of its own epochs, where they differ
-            from epoch to epoch; their sum must not.
-        leg: Where it goes on from what another mixture left; with one lane only.
-        segments_in: Returns the segments of a component's chunks in one of its own epochs, None for one; see `Order`.
 
     Raises:
         TypeError: As `Order` says.
@@ -230,36 +234,21 @@ class MixtureOrder:
         seed: int,
         window: int | None,
         lanes: int = 1,
-        num_samples_in: Callable[[int, int], npt.ArrayLike] | None = None,
-        leg: Leg | None = None,
-        segments_in: Callable[[int, int], npt.ArrayLike | None] | None = None,
     ) -> None:
         if len(names) != len(num_samples) or len(set(names)) != len(names) or not names:
             raise ValueError(f"a mixture needs one name for each of its {len(num_samples)} components, each another")
-        alone = [
-            Order(
-                counts,
-                shuffle=shuffle,
-                seed=component_seed(seed, name),
-                window=window,
-                lanes=lanes,
-            )
-            for name, counts in zip(names, num_samples, strict=True)
-        ]
-        self.names = tuple(names)
-        self._num_samples_in, self._segments_in = num_samples_in, segments_in
-        self.leg = leg
-        self.shuffle, self.window, self.lanes, self.seed = bool(shuffle), alone[0].window, alone[0].lanes, int(seed)
-        sizes = [order.num_samples for order in alone]
-        self.counts = mixture_counts(sizes, weights=weights, until=until, names=self.names)
+        self.shuffle, self.window, self.lanes, self.seed = bool(shuffle), window, lanes, int(seed)
+        alone = [self._component(counts, name) for name, counts in zip(names, num_samples, strict=True)]
+        self.names, self._weights, self._until = tuple(names), weights, until
+        self.leg: Leg | None = None
+        self._chunks_in: ChunksIn | None = None
+        self.counts = mixture_counts(
+            [order.num_samples for order in alone], weights=weights, until=until, names=self.names
+        )
         self.rest: tuple[int, ...] = ()
-        if leg is not None:
-            if lanes > 1:
-                raise ValueError("a mixture in lanes cannot go on from another one")
-            self.rest = rest_counts(sizes, leg.given, weights=weights, until=until)
         firsts = list(accumulate((count % self.lanes for count in self.counts[:-1]), initial=0))
         self.components: tuple[Order, ...] = tuple(
-            _Component(order, lane_sizes=_dealt(order.num_samples, self.lanes, first))
+            order.with_lane_sizes(_dealt(order.num_samples, self.lanes, first))
             for order, first in zip(alone, firsts, strict=True)
         )
         by_component = [_dealt(count, self.lanes, first) for count, first in zip(self.counts, firsts, strict=True)]
@@ -275,6 +264,35 @@ class MixtureOrder:
                     f"{name!r} has {order.num_samples} sample{'s' * (order.num_samples != 1)}, too few to share out "
                     f"among {lanes} lanes: use fewer lanes, or leave it out"
                 )
+
+    def _component(self, num_samples: npt.ArrayLike, name: str, segments: npt.ArrayLike | None = None) -> Order:
+        return Order(
+            num_samples,
+            shuffle=self.shuffle,
+            seed=component_seed(self.seed, name),
+            window=self.window,
+            lanes=self.lanes,
+            segments=segments,
+        )
+
+    def going_on(self, leg: Leg | None = None, *, chunks_in: ChunksIn | None = None) -> MixtureOrder:
+        """Return the same order where epochs are not all alike.
+
+        Args:
+            leg: Where it goes on from what another mixture left; with one lane only.
+            chunks_in: Says of what chunks a component is made in its own epochs, where that differs.
+
+        Raises:
+            ValueError: There are several lanes.
+        """
+        other = copy.copy(self)
+        other.leg, other._chunks_in = leg, chunks_in
+        if leg is not None:
+            if self.lanes > 1:
+                raise ValueError("a mixture in lanes cannot go on from another one")
+            sizes = [order.num_samples for order in self.components]
+            other.rest = rest_counts(sizes, leg.given, weights=self._weights, until=self._until)
+        return other
 
     @property
     def lane_sizes(self) -> tuple[int, ...]:
@@ -311,11 +329,12 @@ class MixtureOrder:
     def component_in(self, component: int, epoch: int) -> Order:
         """Return the order of a component in one of its own epochs."""
         order = self.components[component]
-        segments = None if self._segments_in is None else self._segments_in(component, epoch)
-        if self._num_samples_in is None and segments is None:
+        counts, segments = (None, None) if self._chunks_in is None else self._chunks_in(component, epoch)
+        if counts is None and segments is None:
             return order
-        counts = None if self._num_samples_in is None else self._num_samples_in(component, epoch)
-        return _Component(order, lane_sizes=order.lane_sizes, num_samples=counts, segments=segments)
+        counts = np.diff(order.chunk_starts) if counts is None else counts
+        found = self._component(counts, self.names[component], segments)
+        return found.with_lane_sizes(order.lane_sizes) if segments is None else found
 
     def epoch(self, epoch: int, *, lane: int = 0) -> MixtureEpoch:
         """Return the order of one lane in one epoch; that of a component is worked out when it is first needed.
@@ -349,13 +368,7 @@ class MixtureEpoch:
     """
 
     def __init__(self, order: MixtureOrder, *, epoch: int, lane: int) -> None:
-        if isinstance(epoch, bool) or not isinstance(epoch, int | np.integer):
-            raise TypeError(f"epoch must be an integer, not {type(epoch).__name__}")
-        if epoch < 0:
-            raise ValueError(f"epoch must not be negative, got {epoch}")
-        if not 0 <= lane < order.lanes:
-            raise ValueError(f"lane {lane} lies outside [0, {order.lanes})")
-        self.epoch, self.lane = int(epoch), int(lane)
+        self.epoch, self.lane = checked_place(epoch, lane, order.lanes)
         self._order = order
         self._counts = order.counts_in(self.epoch, lane)
         self._begins = order.begins_in(self.epoch, lane)
@@ -541,30 +554,6 @@ class MixtureEpoch:
     def _check(self, start: int, stop: int) -> None:
         if not self.first <= start <= stop <= self.num_samples:
             raise ValueError(f"positions [{start}, {stop}) lie outside [{self.first}, {self.num_samples})")
-
-
-class _Component(Order):
-    """An order whose lanes are of given sizes; the sizes are those of an equal share, give or take one."""
-
-    def __init__(
-        self,
-        order: Order,
-        *,
-        lane_sizes: tuple[int, ...],
-        num_samples: npt.ArrayLike | None = None,
-        segments: npt.ArrayLike | None = None,
-    ) -> None:
-        super().__init__(
-            np.diff(order.chunk_starts) if num_samples is None else num_samples,
-            shuffle=order.shuffle,
-            seed=order.seed,
-            window=order.window,
-            lanes=order.lanes,
-            segments=segments,
-        )
-        if segments is None:
-            self.lane_sizes = lane_sizes
-            self._segment_sizes = [lane_sizes]
 
 
 def _interleaved(counts: Sequence[int], phases: Sequence[Phase]) -> Int64:

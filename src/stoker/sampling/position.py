@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from stoker.errors import ResumeError
 from stoker.hashing import ORDER_VERSION, fingerprint
-from stoker.sampling.contents import Contents
+from stoker.sampling.contents import Contents, of_wrong_type
 from stoker.sampling.epoch import shares
 from stoker.sampling.mixture import Leg, MixtureOrder, Until
 from stoker.sampling.steps import Remainder, Steps
@@ -171,11 +171,7 @@ class Position:
         }
         unsound = [f"{name} is missing" for name in sorted(kinds.keys() - data.keys())]
         unsound += [f"{name} is not known" for name in sorted(data.keys() - kinds.keys() - {"format_version"})]
-        unsound = unsound or [
-            f"{name} is {data[name]!r}"
-            for name, kind in sorted(kinds.items())
-            if not isinstance(data[name], kind) or (isinstance(data[name], bool) and bool not in kind)
-        ]
+        unsound = unsound or [f"{name} is {data[name]!r}" for name in of_wrong_type(data, kinds)]
         if unsound:
             raise ResumeError(
                 f"the saved position is not sound: {', '.join(unsound)}", saved=dict(data), current=sorted(kinds)
@@ -262,8 +258,7 @@ class Position:
             seed=self.seed,
             window=None,
             lanes=self.lanes,
-            leg=self.leg,
-        )
+        ).going_on(self.leg)
 
     def after(self, step: int, steps: Steps) -> Position:
         """Return the position once `step` of `steps` is handed over: after the last one, the next epoch's beginning.

@@ -15,8 +15,7 @@ import numpy.typing as npt
 from stoker.fields.offsets import Int64
 from stoker.sampling.epoch import Order
 from stoker.sampling.mixture import MixtureOrder
-from stoker.sampling.samples import Samples, samples_of
-from stoker.sampling.steps import Steps
+from stoker.sampling.steps import Samples, Steps, samples_of
 
 # A random permutation stays within it at 65,536 samples and more: docs/concepts/order.md has the measurements.
 RANDOM_CHI_SQUARE = 1.05
@@ -192,14 +191,7 @@ def quality(
     if (label_of is None) != (label_counts is None):
         raise ValueError("label_of and label_counts go together")
     sizes = [component.num_samples for component in _components(order)]
-    if label_of is None or label_counts is None:
-        counts = [_sorted_counts(size) for size in sizes]
-
-        def label_of(which: int, epoch: int, place: Int64) -> Int64:
-            del epoch
-            return place * counts[which].size // sizes[which]
-    else:
-        counts = [np.asarray(one, dtype=np.int64) for one in label_counts]
+    counts = [np.asarray(one, dtype=np.int64) for one in label_counts or map(_sorted_counts, sizes)]
     for one, size in zip(counts, sizes, strict=True):
         if one.sum() != size:
             raise ValueError(f"label_counts add up to {one.sum()}, the data set has {size} samples")
@@ -208,28 +200,30 @@ def quality(
     if np.count_nonzero(expected) < 2:
         raise ValueError("fewer than two labels occur: every batch is like every other")
 
+    def sorted_label(which: int, _: int, place: Int64) -> Int64:
+        return place * counts[which].size // sizes[which]
+
     lanes = order.lanes_of_epoch(epoch)
     lags = [1 << i for i in range(batch_size.bit_length() - 1)]
     chi_squares, held, excess, num_chunks, num_files = [], [], [], [], []
     products = np.zeros(len(lags))
     for i in range(looked_at := min(num_batches, steps.num_steps)):
         batch = samples_of(lanes, steps, i * steps.num_steps // looked_at)
-        labels, place = _labels(order, batch, label_of)
+        labels, place = _labels(order, batch, label_of or sorted_label)
         chi_squares.append(chi_square(labels, expected))
         products += lag_products(place, lags)
         held.append(np.bincount(batch.component, minlength=len(sizes)) / batch_size)
         excess.append(_excess(labels, batch.component, counts, expected))
         whose, chunk = _distinct(batch.component, batch.chunk)
         num_chunks.append(chunk.size)
-        if files is not None:
-            numbers = [np.asarray(one)[chunk[whose == which]] for which, one in enumerate(files)]
-            num_files.append(np.unique(np.concatenate(numbers)).size)
+        for which, numbers in enumerate(files or ()):
+            num_files.append(np.unique(np.asarray(numbers)[chunk[whose == which]]).size)
     return Quality(
         num_batches=looked_at,
         chi_square=float(np.mean(chi_squares)),
         lag_correlations=dict(zip(lags, (products / looked_at).tolist(), strict=True)),
         num_chunks=float(np.mean(num_chunks)),
-        num_files=float(np.mean(num_files)) if num_files else None,
+        num_files=sum(num_files) / looked_at if num_files else None,  # no two data sets share one
         shares=_shares(order, np.array(held), np.mean(excess, axis=0).tolist(), epoch),
         shuffle=order.shuffle,
     )

@@ -1,4 +1,4 @@
-"""Which positions a rank takes in which step: arithmetic on the sizes of lanes, batch and world."""
+"""Which positions, and so which samples, a rank takes in which step: arithmetic, without reading any data."""
 
 from __future__ import annotations
 
@@ -8,9 +8,42 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple, get_args
 
-from stoker.sampling.shard import RankShare
+import numpy as np
+import numpy.typing as npt
+
+from stoker.arguments import integer
+from stoker.fields.offsets import Int64
+from stoker.sampling.epoch import EpochOrder
+from stoker.sampling.mixture import MixtureEpoch
 
 Remainder = Literal["keep", "drop", "pad"]
+
+
+@dataclass(frozen=True)
+class RankShare:
+    """The rank's share of every global batch.
+
+    Args:
+        rank: This process, from 0.
+        world_size: How many processes share a global batch.
+
+    Raises:
+        TypeError: One of them is no integer.
+        ValueError: `rank` lies outside [0, world_size), or there are no ranks.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("rank", "world_size"):
+            object.__setattr__(self, name, integer(getattr(self, name), f"Shard: {name}", at_least=None))
+        if self.world_size < 1:
+            raise ValueError(f"Shard: world_size must be at least 1, not {self.world_size}")
+        if not 0 <= self.rank < self.world_size:
+            raise ValueError(
+                f"Shard: rank {self.rank} lies outside [0, {self.world_size}): {self.world_size} ranks count from 0"
+            )
 
 
 class Slice(NamedTuple):
@@ -92,9 +125,7 @@ class Steps:
     def __post_init__(self) -> None:
         object.__setattr__(self, "lane_sizes", tuple(int(size) for size in self.lane_sizes))
         for name in ("global_batch_size", "start"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise TypeError(f"{name} must be an integer, not {type(value).__name__}")
+            integer(getattr(self, name), name, at_least=None)
         if self.remainder not in get_args(Remainder):
             raise ValueError(f"remainder must be 'keep', 'drop' or 'pad', not {self.remainder!r}")
         if not self.lane_sizes or min(self.lane_sizes) < 0 or max(self.lane_sizes) - min(self.lane_sizes) > 1:
@@ -162,7 +193,7 @@ class Steps:
         """Return how many rows the global batch of a step has, padding included."""
         return sum(self.part(step, lane) for lane in range(self.num_lanes))
 
-    def slices(self, step: int, shard: RankShare = RankShare()) -> tuple[Slice, ...]:  # noqa: B008  frozen
+    def slices(self, step: int, shard: RankShare = RankShare()) -> tuple[Slice, ...]:
         """Return what a rank takes in a step: none of the slices is empty, together they may be none.
 
         The rank's batch is the slices one after the other, and the global batch is the ranks' batches one after the
@@ -191,7 +222,7 @@ class Steps:
                 taken += self._padding(lane, max(start, size) - size, stop - size)
         return tuple(taken)
 
-    def slices_of(self, steps: Sequence[int], shard: RankShare = RankShare()) -> list[tuple[Slice, ...]]:  # noqa: B008  frozen
+    def slices_of(self, steps: Sequence[int], shard: RankShare = RankShare()) -> list[tuple[Slice, ...]]:
         """Return `slices` of several steps.
 
         Args:
@@ -243,3 +274,51 @@ class Steps:
             pieces.append(Slice(source, self.first + begin, self.first + end, is_padding=True))
             start += end - begin
         return pieces
+
+
+class Samples(NamedTuple):
+    """The samples of a batch, in the order in which they are delivered. Shape [B] each.
+
+    Attributes:
+        lane: Lane that gives the sample.
+        component: Number of its data set in a mixture, else 0.
+        epoch: That data set's own epoch.
+        chunk: Its chunk, in fixed order.
+        row: Its row in that chunk.
+        is_padding: Whether it only fills the batch.
+    """
+
+    lane: Int64
+    component: Int64
+    epoch: Int64
+    chunk: Int64
+    row: Int64
+    is_padding: npt.NDArray[np.bool_]
+
+
+def samples_of(
+    lanes: Sequence[EpochOrder] | Sequence[MixtureEpoch],
+    steps: Steps,
+    step: int,
+    shard: RankShare = RankShare(),
+) -> Samples:
+    """Return every sample of a step on a rank; for one rank of one, of the global batch.
+
+    Args:
+        lanes: The epoch's order: `Order.lanes_of_epoch(epoch)`, or a mixture's.
+        steps: The epoch's steps.
+        step: Which of them.
+        shard: Rank and world size.
+
+    Raises:
+        ValueError: There is no such step, or `steps` belong to other lanes.
+    """
+    sizes = tuple(lane.num_samples for lane in lanes)
+    if sizes != steps.lane_sizes:
+        raise ValueError(f"the steps are made for lanes of {steps.lane_sizes} samples, the order has {sizes}")
+    nothing = np.empty(0, dtype=np.int64)
+    parts = [Samples(nothing, nothing, nothing, nothing, nothing, nothing.astype(np.bool_))]
+    for lane, start, stop, is_padding in steps.slices(step, shard):
+        located = lanes[lane].samples(start, stop)
+        parts.append(Samples(np.full(stop - start, lane), *located, is_padding=np.full(stop - start, is_padding)))
+    return Samples(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
