@@ -19,8 +19,8 @@ import stoker
 from stoker.cache.tables import take_rows
 from stoker.fields.spec import Deduplicated, Ragged
 from stoker.torch import TorchDataset, TorchLoader
+from stoker.torch.copies import expand_ragged, expand_rows, expanded_totals
 from stoker.torch.delivery import DeviceDelivery
-from stoker.torch.expand import expand_ragged, expand_rows, expanded_totals
 from stoker.torch.tensors import as_tensors
 
 pytestmark = pytest.mark.torch

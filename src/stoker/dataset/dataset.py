@@ -201,7 +201,7 @@ class _Opening:
         if self._dataset.table is None:
             return None, list_sources(self._dataset.places(), self._storage, is_local=is_local)
         place = self._lazy.located.places()[0].name
-        return open_table(self._dataset.table, place, self._storage, is_local=is_local, num_threads=num_threads)
+        return open_table(self._dataset.table, place, self._storage, num_threads=num_threads)
 
     def _look_through(
         self,

@@ -98,13 +98,11 @@ def plan_fragments(
 
     def finish(num: int) -> None:
         nonlocal size_bytes, border
-        taken = growing[:num]
-        if taken:
+        if taken := growing[:num]:
             rows = sum(row_groups[g].num_rows for g in taken)
             pieces.append(FragmentRange(taken[0], taken[-1] + 1, -1, -1, rows))
-            size_bytes -= sum(row_groups[g].size_bytes for g in taken)
-            border = 0
-        del growing[:num]
+            size_bytes, border = size_bytes - sum(row_groups[g].size_bytes for g in taken), 0
+            del growing[:num]
 
     for g, group in enumerate(row_groups):
         if group.num_rows < 0:
@@ -115,8 +113,7 @@ def plan_fragments(
             finish(len(growing))
             pieces += _parts(g, group, chunk_bytes, begins_in(g))
             continue
-        if growing and not is_cutting(g):
-            border = len(growing)
+        border = len(growing) if growing and not is_cutting(g) else border
         while growing and size_bytes + group.size_bytes > chunk_bytes:
             if border:
                 finish(border)

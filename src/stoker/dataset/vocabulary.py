@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stoker.arguments import integer
-from stoker.dataset.catalogue import CountProgress
+from stoker.dataset.catalogue import Catalogue, CountProgress
 from stoker.errors import FieldError
 from stoker.host.machine import num_cores
 from stoker.parquet.plain import is_list
@@ -93,34 +93,13 @@ class Vocabulary(Sequence["Value"]):
         if max_size is not None and len(kept) > max_size:
             raise ValueError(f"the vocabulary to extend has {len(kept):,} values, more than max_size={max_size:,}")
         catalogue = dataset.open(num_threads=num_threads)
-        types = catalogue.types_of([column])
-        if len(types) != 1:
-            members = ", ".join(types.names)
-            raise FieldError(f"{column} is a struct; name one of its members: {members}", columns=[column])
-        _check_type(column, types.field(0).type)
-        counts: Counter[Value] = Counter()
-        lock = threading.Lock()
-
-        def count(_: int, rows: pa.Table, __: object) -> None:
-            found = _counted(rows.column(0))
-            with lock:
-                counts.update(found)
-
-        def tell(progress: CountProgress) -> None:
-            if on_progress is not None:
-                on_progress(progress.num_done, progress.num_fragments)
-
-        catalogue.read_every(types, count, num_threads=num_threads, on_progress=tell)
-        known = set(kept)
-        new = (pair for pair in counts.items() if pair[1] >= min_count and pair[0] not in known)
-        most = None if max_size is None else max_size - len(kept)
-        found = [value for value, _ in sorted(new, key=lambda pair: (-pair[1], pair[0]))[:most]]
-        return cls(
-            column=column,
-            values=(*kept, *found),
-            version=1 if extend is None else extend.version + 1,
-            fingerprint=catalogue.fingerprint,
-        )
+        counts = _count_values(catalogue, column, num_threads, on_progress)
+        for value in kept:
+            counts.pop(value, None)
+        new = sorted((pair for pair in counts.items() if pair[1] >= min_count), key=lambda pair: (-pair[1], pair[0]))
+        values = [*kept, *(value for value, _ in new)][:max_size]
+        version = 1 if extend is None else extend.version + 1
+        return cls(column=column, values=tuple(values), version=version, fingerprint=catalogue.fingerprint)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -175,14 +154,33 @@ class Vocabulary(Sequence["Value"]):
         return f"<Vocabulary of {self.column}: {len(self):,} values, version {self.version}>"
 
 
-def _check_type(column: str, type_: pa.DataType) -> None:
-    inner = type_
+def _count_values(
+    catalogue: Catalogue, column: str, num_threads: int, on_progress: Callable[[int, int], object] | None
+) -> Counter[Value]:
+    types = catalogue.types_of([column])
+    if len(types) != 1:
+        raise FieldError(f"{column} is a struct; name one of its members: {', '.join(types.names)}", columns=[column])
+    inner = kind = types.field(0).type
     while is_list(inner) or pa.types.is_dictionary(inner):
         inner = inner.value_type
     strings = pa.types.is_string(inner) or pa.types.is_large_string(inner) or inner == pa.string_view()
     if not strings and not pa.types.is_integer(inner):
-        what = f"{column} is {type_}: a vocabulary is of strings or integers, or of lists of them"
+        what = f"{column} is {kind}: a vocabulary is of strings or integers, or of lists of them"
         raise FieldError(what, columns=[column])
+    counts: Counter[Value] = Counter()
+    lock = threading.Lock()
+
+    def count(_: int, rows: pa.Table, __: object) -> None:
+        found = _counted(rows.column(0))
+        with lock:
+            counts.update(found)
+
+    def tell(progress: CountProgress) -> None:
+        if on_progress is not None:
+            on_progress(progress.num_done, progress.num_fragments)
+
+    catalogue.read_every(types, count, num_threads=num_threads, on_progress=tell)
+    return counts
 
 
 def _counted(column: pa.ChunkedArray) -> dict[Value, int]:

@@ -190,18 +190,10 @@ def quality(
         raise ValueError(f"{order.num_samples} samples make fewer than two batches of {batch_size}: nothing to compare")
     if (label_of is None) != (label_counts is None):
         raise ValueError("label_of and label_counts go together")
-    sizes = [component.num_samples for component in _components(order)]
-    counts = [np.asarray(one, dtype=np.int64) for one in label_counts or map(_sorted_counts, sizes)]
-    for one, size in zip(counts, sizes, strict=True):
-        if one.sum() != size:
-            raise ValueError(f"label_counts add up to {one.sum()}, the data set has {size} samples")
-    parts = np.array(sizes if isinstance(order, Order) else order.counts) / np.maximum(sizes, 1)
-    expected = np.asarray(parts @ np.array(counts, dtype=np.float64))
-    if np.count_nonzero(expected) < 2:
-        raise ValueError("fewer than two labels occur: every batch is like every other")
+    counts, expected = _checked_counts(order, label_counts)
 
     def sorted_label(which: int, _: int, place: Int64) -> Int64:
-        return place * counts[which].size // sizes[which]
+        return place * counts[which].size // int(counts[which].sum())
 
     lanes = order.lanes_of_epoch(epoch)
     lags = [1 << i for i in range(batch_size.bit_length() - 1)]
@@ -212,7 +204,7 @@ def quality(
         labels, place = _labels(order, batch, label_of or sorted_label)
         chi_squares.append(chi_square(labels, expected))
         products += lag_products(place, lags)
-        held.append(np.bincount(batch.component, minlength=len(sizes)) / batch_size)
+        held.append(np.bincount(batch.component, minlength=len(counts)) / batch_size)
         excess.append(_excess(labels, batch.component, counts, expected))
         whose, chunk = _distinct(batch.component, batch.chunk)
         num_chunks.append(chunk.size)
@@ -227,6 +219,26 @@ def quality(
         shares=_shares(order, np.array(held), np.mean(excess, axis=0).tolist(), epoch),
         shuffle=order.shuffle,
     )
+
+
+def _checked_counts(
+    order: Order | MixtureOrder, label_counts: Sequence[npt.ArrayLike] | None
+) -> tuple[list[Int64], Floats]:
+    """Return the samples of each label in each data set, and what of each an epoch has. Shapes [C].
+
+    Raises:
+        ValueError: The counts are not those of the data sets, or fewer than two labels occur.
+    """
+    sizes = [component.num_samples for component in _components(order)]
+    counts = [np.asarray(one, dtype=np.int64) for one in label_counts or map(_sorted_counts, sizes)]
+    for one, size in zip(counts, sizes, strict=True):
+        if one.sum() != size:
+            raise ValueError(f"label_counts add up to {one.sum()}, the data set has {size} samples")
+    parts = np.array(sizes if isinstance(order, Order) else order.counts) / np.maximum(sizes, 1)
+    expected = np.asarray(parts @ np.array(counts, dtype=np.float64))
+    if np.count_nonzero(expected) < 2:
+        raise ValueError("fewer than two labels occur: every batch is like every other")
+    return counts, expected
 
 
 def _components(order: Order | MixtureOrder) -> tuple[Order, ...]:

@@ -6,16 +6,18 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from stoker.fields.compact import Compact
 from stoker.fields.spec import Array, Deduplicated, Ragged, Spec
 from stoker.loader.gather.assemble import Assembled, SharedRows
-from stoker.torch.compact import widen_tensor
-from stoker.torch.expand import expand_ragged, expand_rows, expanded_totals
 from stoker.torch.resident import ResidentRows
 from stoker.torch.stream import Copier
-from stoker.torch.tensors import Tensors, fields_of
+from stoker.torch.tensors import Tensors, fields_of, torch_dtype, words_of
+
+# What torch cannot gather from is gathered from as integers of the same size.
+_AS_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
 
 class Copies:
@@ -93,3 +95,88 @@ class Copies:
         if isinstance(field, Ragged):
             return Ragged(self._widened(field.values, compact), field.offsets)
         return self.own(widen_tensor(field, compact))
+
+
+def widen_tensor(kept: torch.Tensor, compact: Compact) -> torch.Tensor:
+    """Return values as they are delivered: those of `stoker.fields.compact.widen`, bit for bit.
+
+    Args:
+        kept: Shape [..., and that of what is kept].
+        compact: How.
+    """
+    dtype = torch_dtype(compact.dtype)
+    if compact.form == "cast":
+        return kept.to(dtype)
+    if compact.form == "bfloat16":
+        return kept.view(torch.bfloat16).to(dtype)
+    if compact.form == "bits":
+        shifts = torch.arange(8, dtype=torch.uint8, device=kept.device)
+        bits = (kept.unsqueeze(-1) >> shifts) & 1
+        return bits.flatten(-2)[..., : compact.shape[-1]].to(torch.bool)
+    # Step and range as the narrow float that they are there, too.
+    step, low = (float(compact.dtype.type(value)) for value in (compact.step, compact.low))
+    return kept.to(dtype).mul_(step).add_(low)
+
+
+def expand_rows(rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """Return `rows[index]`, of any dtype.
+
+    Args:
+        rows: Shape [U, ...].
+        index: int32 or int64, shape [B].
+    """
+    signed = _AS_SIGNED.get(rows.dtype)
+    if signed is not None:
+        return rows.view(signed).index_select(0, index).view(rows.dtype)
+    if rows.dtype == torch.uint8 and rows.ndim == 2:
+        return words_of(rows).index_select(0, index).view(torch.uint8)
+    return rows.index_select(0, index)
+
+
+def expand_records(records: torch.Tensor, index: torch.Tensor, *, out: torch.Tensor) -> None:
+    """Write `records[index]` to memory that is there.
+
+    Args:
+        records: uint8, shape [U, record_bytes].
+        index: int32 or int64, shape [B].
+        out: uint8, shape [B, record_bytes].
+    """
+    torch.index_select(words_of(records), 0, index, out=words_of(out))
+
+
+def expanded_totals(ragged: Ragged, index: Array) -> list[int]:
+    """Return how many lists or values each level has once it is expanded; counted on the host, which has it all.
+
+    Args:
+        ragged: U lists, of arrays.
+        index: Which of them each sample has. Shape [B].
+    """
+    starts: npt.NDArray[np.int64] = ragged.offsets
+    totals = []
+    values: Any = ragged
+    while isinstance(values, Ragged):
+        totals.append(int((starts[1:] - starts[:-1])[index].sum()))
+        values = values.values
+        if isinstance(values, Ragged):
+            starts = values.offsets[starts]
+    return totals
+
+
+def expand_ragged(ragged: Ragged, index: torch.Tensor, totals: list[int]) -> Ragged:
+    """Return lists `index` of a ragged field; the host does not wait for the device.
+
+    Args:
+        ragged: U lists, of tensors.
+        index: int32 or int64, shape [B].
+        totals: Of `expanded_totals`.
+    """
+    starts = ragged.offsets.index_select(0, index)
+    lengths = ragged.offsets.diff().index_select(0, index)
+    offsets = torch.zeros(len(index) + 1, dtype=torch.int64, device=index.device)
+    torch.cumsum(lengths, 0, out=offsets[1:])
+    total = totals[0]
+    places = torch.repeat_interleave(starts - offsets[:-1], lengths, output_size=total)
+    places += torch.arange(total, device=index.device)
+    if isinstance(ragged.values, Ragged):
+        return Ragged(expand_ragged(ragged.values, places, totals[1:]), offsets)
+    return Ragged(expand_rows(ragged.values, places), offsets)

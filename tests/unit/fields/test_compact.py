@@ -178,7 +178,7 @@ def test_entries_and_fields_say_how_they_are_kept_and_json_brings_them_back(stor
 )
 def test_a_device_widens_floats_to_the_same_bits(values, storage_dtype):
     torch = pytest.importorskip("torch")
-    from stoker.torch.compact import widen_tensor
+    from stoker.torch.copies import widen_tensor
 
     found, compact = kept(values, storage_dtype)
     np.testing.assert_array_equal(widen_tensor(torch.from_numpy(found), compact).numpy(), widen(found, compact))
@@ -191,7 +191,7 @@ def test_a_device_widens_floats_to_the_same_bits(values, storage_dtype):
 @given(st.data(), st.sampled_from([*INTEGERS, "bits"]), SHAPES.filter(lambda shape: len(shape) > 1))
 def test_a_device_widens_integers_and_bits_to_the_same(data, storage_dtype, shape):
     torch = pytest.importorskip("torch")
-    from stoker.torch.compact import widen_tensor
+    from stoker.torch.copies import widen_tensor
 
     dtype = np.dtype(np.bool_ if storage_dtype == "bits" else storage_dtype)
     values = data.draw(hnp.arrays(dtype, shape)).astype(np.bool_ if storage_dtype == "bits" else np.int64)

@@ -14,7 +14,7 @@ from stoker.storage.storage import Storage
 
 
 def open_table(
-    source: TableSource, place: str, storage: Storage, *, is_local: bool, num_threads: int
+    source: TableSource, place: str, storage: Storage, *, num_threads: int
 ) -> tuple[LakeTable, list[Listed]]:
     """Return a table at the version that is asked for, and its files, by URL.
 
@@ -22,7 +22,6 @@ def open_table(
         source: What the user named.
         place: Where it is, as the storage knows it.
         storage: Where its log and files are.
-        is_local: Whether that is a path of this machine.
         num_threads: Of requests at once.
 
     Raises:
@@ -33,7 +32,7 @@ def open_table(
     if source.kind == "delta":
         from stoker.dataset.tables.delta import open_delta
 
-        return open_delta(source, place, storage, is_local=is_local, num_threads=num_threads)
+        return open_delta(source, place, storage, num_threads=num_threads)
     from stoker.dataset.tables.iceberg import open_iceberg
 
     return open_iceberg(source, place, storage, num_threads=num_threads)

@@ -54,19 +54,16 @@ _Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*
 
 
 def open_delta(
-    source: TableSource, place: str, storage: Storage, *, is_local: bool, num_threads: int
+    source: TableSource, place: str, storage: Storage, *, num_threads: int
 ) -> tuple[LakeTable, list[Listed]]:
     """Return a Delta table at a version, and its files. Arguments and errors as for `open_table`."""
     deltalake = _library()
     root = place.rstrip("/") + "/"
     with tempfile.TemporaryDirectory(prefix="stoker-delta-") as temporary:
-        # As deltalake sees it, behind links of the temporary folder.
+        # As deltalake sees it.
         folder = Path(os.path.realpath(temporary))
         copy = _Copy(root, storage, folder, num_threads=num_threads)
-        if is_local:
-            copy.link()
-        else:
-            copy.fetch(source)
+        copy.fetch(source)
         with _translated(place):
             log = deltalake.DeltaTable(str(folder), version=source.pin if isinstance(source.pin, int) else None)
             if isinstance(source.pin, str | datetime):
@@ -79,8 +76,7 @@ def open_delta(
             version = int(log.version())
         deleted = {}
         if "deletionVectors" in (log.protocol().reader_features or ()):
-            if not is_local:
-                copy.fetch_vectors({action["path"] for action in actions})
+            copy.fetch_vectors({action["path"] for action in actions})
             with _translated(place):
                 deleted = _deleted_rows(log, folder, root)
     protocol = log.protocol()
@@ -212,16 +208,6 @@ class _Copy:
         self._folder = folder
         self._num_threads = num_threads
 
-    def link(self) -> None:
-        """Link to a log on this machine: deltalake takes `%` and `[` in a path for something else."""
-        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(self._root) as entries:
-            for entry in entries:
-                if entry.name.startswith(("_delta_log", "deletion_vector_")) or (
-                    entry.is_dir() and "=" not in entry.name
-                ):
-                    (self._folder / entry.name).symlink_to(entry.path)
-        self._check(has_log=(self._folder / "_delta_log").is_dir())
-
     def fetch(self, source: TableSource) -> None:
         """Fetch the newest checkpoint up to the version that is asked for, and the commits behind it."""
         prefix = self._root + "_delta_log/"
@@ -238,16 +224,12 @@ class _Copy:
         names = [name for name in infos if (match := _COMMIT.fullmatch(name)) and int(match[1]) >= first]
         names += [name for version in whole if version >= first for name in checkpoints[version]]
         names += [name for name in infos if name.startswith("_sidecars/")]
-        self._check(has_log=bool(names))
+        if not names:
+            place = self._root.rstrip("/")
+            raise SourceMissingError(f"no Delta table lies at {place}: it has no _delta_log", url=place)
         self._fetch([("_delta_log/" + name, infos[name]) for name in names])
         if isinstance(source.pin, str | datetime):
             self._set_times()
-
-    def _check(self, *, has_log: bool) -> None:
-        if not has_log:
-            raise SourceMissingError(
-                f"no Delta table lies at {self._root.rstrip('/')}: it has no _delta_log", url=self._root.rstrip("/")
-            )
 
     def _fetch(self, files: Sequence[tuple[str, int]]) -> None:
         def work(i: int) -> None:
@@ -285,10 +267,12 @@ class _Copy:
                         action["add"] for line in file if line.strip() and "add" in (action := json.loads(line))
                     )
             elif path.suffix == ".parquet":
-                kind = pq.read_schema(path).field("add").type if "add" in pq.read_schema(path).names else None
-                if kind is not None and kind.get_field_index("deletionVector") >= 0:
-                    columns = ["add.path", "add.deletionVector.storageType", "add.deletionVector.pathOrInlineDv"]
-                    yield from (add for add in pq.read_table(path, columns=columns)["add"].to_pylist() if add)
+                with pq.ParquetFile(path) as checkpoint:
+                    schema = checkpoint.schema_arrow
+                    kind = schema.field("add").type if "add" in schema.names else None
+                    if kind is not None and kind.get_field_index("deletionVector") >= 0:
+                        columns = ["add.path", "add.deletionVector.storageType", "add.deletionVector.pathOrInlineDv"]
+                        yield from (add for add in checkpoint.read(columns)["add"].to_pylist() if add)
 
 
 def _is_whole(names: Sequence[str]) -> bool:

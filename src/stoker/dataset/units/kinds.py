@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 
@@ -23,7 +24,15 @@ Number: TypeAlias = int | float
 
 
 class SamplingUnit:
-    """Anything that can be counted in place of rows."""
+    """Anything that can be counted in place of rows.
+
+    Attributes:
+        kind: What it is called in fingerprints.
+        decides: Its attributes that decide which rows make which unit.
+    """
+
+    kind: ClassVar[str]
+    decides: ClassVar[tuple[str, ...]] = ()
 
     @property
     def identity(self) -> str:
@@ -32,18 +41,23 @@ class SamplingUnit:
         told = told if len(told) <= _MAX_SHOWN else told[: _MAX_SHOWN - 3] + "..."
         return f"{told} [{fingerprint('units', self.to_json())[:16]}]"
 
+    @abstractmethod
     def told(self) -> str:
         """Return what is counted, in words."""
-        raise NotImplementedError
 
     def to_json(self) -> dict[str, object]:
         """Return everything that decides which rows make which unit."""
-        raise NotImplementedError
+        runs = {} if self._runs is None else self._runs.to_json()
+        return {"kind": self.kind, **{name: getattr(self, name) for name in self.decides}, **runs}
+
+    @property
+    def _runs(self) -> RunRule | None:
+        return None
 
     @property
     def rule(self) -> RunRule | None:
-        """What keeps rows in one run, where runs matter and columns say so."""
-        return None
+        """What keeps rows in one run; None where runs do not matter, or all rows of the data set are one."""
+        return self._runs if self._runs is not None and self._runs.columns else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +69,7 @@ class Grouped(SamplingUnit):
     """
 
     keys: tuple[str, ...]
+    kind = "groups"
 
     @classmethod
     def parse(cls, group_by: object) -> Grouped:
@@ -70,13 +85,8 @@ class Grouped(SamplingUnit):
         """Return what is counted, in words."""
         return f"groups of {', '.join(self.keys)}"
 
-    def to_json(self) -> dict[str, object]:
-        """Return everything that decides which rows make which unit."""
-        return {"kind": "groups", **self.rule.to_json()}
-
     @property
-    def rule(self) -> RunRule:
-        """What keeps rows in one group."""
+    def _runs(self) -> RunRule:
         return RunRule(keys=self.keys)
 
 
@@ -89,6 +99,7 @@ class Weighted(SamplingUnit):
     """
 
     column: str
+    kind, decides = "weights", ("column",)
 
     @classmethod
     def parse(cls, weights: object) -> Weighted:
@@ -105,10 +116,6 @@ class Weighted(SamplingUnit):
     def told(self) -> str:
         """Return what is counted, in words."""
         return f"draws by {self.column}"
-
-    def to_json(self) -> dict[str, object]:
-        """Return everything that decides which rows make which unit."""
-        return {"kind": "weights", "column": self.column}
 
 
 @explain_arguments({})
@@ -146,6 +153,7 @@ class NGram(SamplingUnit):
     timestamp: str | None
     max_gap: Number | timedelta | None
     stride: int
+    kind, decides = "ngram", ("length", "stride")
 
     def __init__(
         self,
@@ -196,16 +204,9 @@ class NGram(SamplingUnit):
         keys = f" of {', '.join(self.keys)}" if self.keys else ""
         return f"windows of {self.length} rows{keys}"
 
-    def to_json(self) -> dict[str, object]:
-        """Return everything that decides which rows make which unit."""
-        rule = RunRule(keys=self.keys, timestamp=self.timestamp, max_gap=self.max_gap)
-        return {"kind": "ngram", "length": self.length, "stride": self.stride, **rule.to_json()}
-
     @property
-    def rule(self) -> RunRule | None:
-        """What keeps rows in one run; None where all rows of the data set are one."""
-        rule = RunRule(keys=self.keys, timestamp=self.timestamp, max_gap=self.max_gap)
-        return rule if rule.columns else None
+    def _runs(self) -> RunRule:
+        return RunRule(keys=self.keys, timestamp=self.timestamp, max_gap=self.max_gap)
 
     def places(self) -> dict[str, tuple[int, ...]] | None:
         """Return the rows of a window, from 0, at which each field is wanted; None for every field at all of them."""
@@ -264,6 +265,7 @@ class Pack(SamplingUnit):
     pad: Mapping[str, Number] = dataclasses.field(hash=False)
     end: Mapping[str, Number] | None = dataclasses.field(hash=False)
     cu_seqlens: bool
+    kind, decides = "pack", ("field", "length", "split", "num_ends")
 
     def __init__(
         self,
@@ -317,16 +319,6 @@ class Pack(SamplingUnit):
     def told(self) -> str:
         """Return what is counted, in words."""
         return f"rows of {self.length:,} {self.field}, {'cut' if self.split else 'best fit'}"
-
-    def to_json(self) -> dict[str, object]:
-        """Return everything that decides which rows make which unit."""
-        return {
-            "kind": "pack",
-            "field": self.field,
-            "length": self.length,
-            "split": self.split,
-            "num_ends": self.num_ends,
-        }
 
 
 def parse_unit(*, group_by: object, weights: object, sequence: object) -> SamplingUnit | None:
