@@ -84,7 +84,7 @@ def _measure(paths: list[str], folder: Path, num_epochs: int) -> _Found:
     with _loader(paths, folder) as loader:  # whatever a process takes once
         for batch in loader:
             del batch
-        num_ahead = loader._settle().settings.prefetch
+        num_ahead = loader._settle().prefetch
     before = _memory_mib()
     own: list[float] = []
     mapped: list[float] = []

@@ -45,9 +45,9 @@ def wait_until(holds):
 
 def is_begun(loader):
     """Whether another epoch has been begun; if so, two of its batches are ready."""
-    if loader._settled.next_epoch._begun is None:
+    if loader._next_epoch._begun is None:
         return False
-    wait_until(lambda: loader._settled.next_epoch.num_ready == 2)
+    wait_until(lambda: loader._next_epoch.num_ready == 2)
     return True
 
 
@@ -206,6 +206,6 @@ def test_epochs_shorter_than_what_is_ahead_follow_each_other_too(dataset, num_st
 
 
 def test_nothing_is_begun_where_it_cannot_be():
-    following = NextEpoch(prefetch=4, is_possible=False)
+    following = NextEpoch(prefetch=0)
     assert following.take(None) is None
     assert following.num_ready == 0

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker import Cache, Dataset, Loader, Mixture
+from stoker import Dataset, Loader, Mixture
 from stoker.cache.threads import AT_WORK, WORTH, AdaptivePool, Permit, Permits
+from stoker.loader.config import make_config
 from stoker.loader.open_dataset import open_dataset
 from stoker.loader.open_datasets import open_datasets
-from stoker.metrics.stages import ignore_stage
 from stoker.testing import MemoryStorage
 
 LEAST, MOST = 8, 64
@@ -198,13 +198,8 @@ def test_a_loader_fetches_more_at_once_from_a_store_that_answers_late_and_gives_
 
 def test_warming_fetches_more_at_once_too(tmp_path):
     late = Late(lake(200), 0.03)
-    chunks = open_dataset(
-        Dataset("lake", storage=late),
-        cache=Cache(tmp_path),
-        num_threads=1,
-        transform_in="threads",
-        on_stage=ignore_stage,
-    )
+    config = make_config({"batch_size": 1, "cache": tmp_path, "num_threads": 1})
+    chunks = open_dataset(Dataset("lake", storage=late), config)
     try:
         late.most_waiting = 0
         assert chunks.warm(num_threads=1).is_complete
@@ -216,14 +211,10 @@ def test_warming_fetches_more_at_once_too(tmp_path):
 @pytest.mark.parametrize("is_tight", [False, True])
 def test_where_one_cache_of_a_mixture_is_tight_the_crew_stays_small(is_tight, tmp_path):
     small, large = (Dataset(name, storage=lake(num, name)) for name, num in (("small", 2), ("large", 200)))
-    opened = open_datasets(
-        Mixture({"small": small, "large": large}),
-        cache=Cache(tmp_path, limit=200 * 100 * 8 if is_tight else 1 << 30),
-        # Twice as much as the small one has, and not as the large one has.
-        num_threads=1,
-        transform_in="threads",
-        on_stage=ignore_stage,
-    )
+    # Twice as much as the small one has, and not as the large one has.
+    limit_bytes = 200 * 100 * 8 if is_tight else 1 << 30
+    config = make_config({"batch_size": 1, "cache": tmp_path, "cache_limit": limit_bytes, "num_threads": 1})
+    opened = open_datasets(Mixture({"small": small, "large": large}), config)
     try:
         assert [one.is_tight for one in opened.datasets] == [False, is_tight]
         pool = opened.pool(1)

@@ -21,7 +21,7 @@ from stoker.loader.gather import buffers
 from stoker.loader.gather.assemble import Part, assemble
 from stoker.loader.gather.together import side_by_side
 from stoker.loader.loader import Loader
-from stoker.loader.units.make import rows_made
+from stoker.loader.units.make import Made
 from stoker.torch import TorchLoader
 from stoker.torch.delivery import CpuDelivery, DeviceDelivery
 
@@ -253,7 +253,10 @@ def test_batches_that_leave_as_one_are_those_that_leave_one_by_one(tmp_path, col
     whole = assemble(window.layout.spec, [Part.at(window, np.zeros_like(rows), rows)], pool)
     stream = LateStream()
     delivery = DeviceDelivery(stream)
-    alone = [delivery.prepare(rows_made(batch), LEAVING) for batch in whole.cut(sizes)]
+    alone = [
+        delivery.prepare(Made(batch.views(), batch, None, True, batch.num_samples), LEAVING)
+        for batch in whole.cut(sizes)
+    ]
     num_alone = stream._num_begun
     together = delivery.prepare_together(side_by_side(whole, sizes, pool), LEAVING)
     assert stream._num_begun - num_alone == num_alone // len(sizes) - max(0, len(whole.ragged) - 1)

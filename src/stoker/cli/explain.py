@@ -69,7 +69,7 @@ stoker explain data/ --find part-00012.parquet 0 4711 --batch-size 4096""",
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Explain a step, or find a row."""
-    from stoker.loader.explain_all import explain_all
+    from stoker.loader.explain import explain
     from stoker.plan.known import open_known, plan_orders
     from stoker.sampling import RankShare, Steps
 
@@ -95,7 +95,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
             if steps.num_steps
             else "an epoch of this data set has no step of this size"
         )
-    found = explain_all(known, orders, steps, options.step, epoch=options.epoch, shard=shard)
+    found = explain(known, orders, steps, options.step, epoch=options.epoch, shard=shard)
     if options.json:
         print_json(_as_json(found, known, steps))
     else:
@@ -160,7 +160,7 @@ def _common_folder(found: Explanation) -> str:
 
 
 def _as_json(found: Explanation, known: Known, steps: Steps) -> dict[str, object]:
-    from stoker.loader.sets import order_fingerprint
+    from stoker.loader.orders import order_fingerprint
 
     return {
         "fingerprint": order_fingerprint(known, known.unit),
@@ -190,16 +190,14 @@ def _sample_json(row: SourceRow, known: Known) -> dict[str, Any]:
 
 
 def _find(options: argparse.Namespace, known: Known, orders: Orders, steps: Steps, console: Console) -> int:
-    from stoker.loader.explain_all import find_all
+    from stoker.loader.explain import find_all
 
     url, row_group, row = options.find
     uses = find_all(
         known,
         orders,
         steps,
-        url,
-        _number(row_group, "ROW_GROUP"),
-        _number(row, "ROW"),
+        (url, _number(row_group, "ROW_GROUP"), _number(row, "ROW")),
         epoch=options.epoch,
         world_size=options.world_size,
     )

@@ -22,6 +22,7 @@ from stoker.words import bytes_text, count_text, duration_text
 if TYPE_CHECKING:
     from stoker.cache.warm import WarmProgress
     from stoker.dataset.units.kinds import SamplingUnit
+    from stoker.loader.config import LoaderOptions
     from stoker.loader.open_dataset import OpenDataset
     from stoker.loader.units.report import UnitsReport
 
@@ -96,25 +97,21 @@ class _Warmed:
 def run(options: argparse.Namespace, console: Console) -> int:
     """Fill the cache, and print how that goes and what came of it."""
     from stoker.cache.store import Cache
-    from stoker.host.machine import num_cores
+    from stoker.loader.config import make_config
     from stoker.loader.open_datasets import open_datasets
-    from stoker.metrics.stages import ignore_stage
 
     target, unit = target_of(options), unit_of(options)
-    cache = Cache(Path(options.cache).expanduser(), limit=options.cache_limit, is_shared=options.shared)
-    num_threads = options.threads or num_cores()
+    arguments: LoaderOptions = {
+        "batch_size": 1,  # which decides nothing about chunks
+        "cache": Cache(Path(options.cache).expanduser(), limit=options.cache_limit, is_shared=options.shared),
+        "num_threads": options.threads,
+        "transform_in": "processes" if options.processes else "threads",
+    }
+    config = dataclasses.replace(make_config(arguments), unit=unit)
     messages = make_console(stderr=True)
     started = time.monotonic()
     with counting("opening the data set …") as (_, show):
-        opened = open_datasets(
-            target,
-            cache=cache,
-            num_threads=num_threads,
-            transform_in="processes" if options.processes else "threads",
-            on_stage=ignore_stage,
-            unit=unit,
-            on_count=show,
-        )
+        opened = open_datasets(target, config, on_count=show)
     names = ("",) if opened.mixture is None else opened.mixture.names
     done: dict[str, _Warmed] = {}
     try:
@@ -124,7 +121,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
                     break
                 if name:
                     print_line(messages, name, "bold cyan")
-                done[name] = _warm(chunks, unit, messages, stop_event, num_threads=num_threads)
+                done[name] = _warm(chunks, unit, messages, stop_event, num_threads=config.num_threads)
     finally:
         opened.close()
     was_stopped = any(one.was_stopped for one in done.values()) or len(done) < len(names)

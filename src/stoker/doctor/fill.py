@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from stoker.cache.store import Cache
 from stoker.cache.threads import AdaptivePool
 from stoker.dataset.dataset import Dataset
+from stoker.loader.config import make_config
 from stoker.loader.open_dataset import open_dataset
-from stoker.metrics.stages import ignore_stage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,9 +37,7 @@ def fill_cache(dataset: Dataset, folder: Path, *, num_threads: int) -> Filled:
     Raises:
         StokerError: A chunk cannot be built.
     """
-    chunks = open_dataset(
-        dataset, cache=Cache(folder), num_threads=num_threads, transform_in="threads", on_stage=ignore_stage
-    )
+    chunks = open_dataset(dataset, make_config({"batch_size": 1, "cache": folder, "num_threads": num_threads}))
     try:
         progress = chunks.warm(num_threads=num_threads)
         num_bytes = progress.size_bytes + progress.found_bytes

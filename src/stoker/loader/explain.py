@@ -6,9 +6,11 @@ step ─► positions ─► (chunk, row of the chunk) ─► file, row group, r
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import attrgetter
 from typing import NamedTuple, overload
 
 import numpy as np
@@ -16,10 +18,11 @@ import numpy.typing as npt
 
 from stoker.dataset.catalogue import Catalogue
 from stoker.errors import printable
-from stoker.fields.offsets import Int64
-from stoker.loader.units.expand import Units
-from stoker.sampling.epoch import Order
-from stoker.sampling.steps import RankShare, Steps, samples_of
+from stoker.fields.offsets import Int64, offsets_of, ranges
+from stoker.loader.orders import Orders, Sets
+from stoker.sampling.epoch import EpochOrder, Order
+from stoker.sampling.mixture import MixtureEpoch
+from stoker.sampling.steps import RankShare, Samples, Steps, samples_of
 from stoker.words import count_text
 
 _MAX_LINES = 10  # of a printed explanation
@@ -184,74 +187,154 @@ class Use(NamedTuple):
     dataset: str | None = None
 
 
-def explain(
-    catalogue: Catalogue,
-    order: Order,
-    steps: Steps,
-    step: int,
-    *,
-    epoch: int,
-    shard: RankShare = RankShare(),  # noqa: B008  frozen
-    units: Units | None = None,
-) -> Explanation:
+def explain(opened: Sets, orders: Orders, steps: Steps, step: int, *, epoch: int, shard: RankShare) -> Explanation:
     """Return where every sample of a step on a rank comes from; nothing but footers is read.
 
     Args:
-        catalogue: The opened data set.
-        order: Its order.
+        opened: The data sets.
+        orders: Their orders.
         steps: The epoch's steps, from its beginning.
         step: Which step.
         epoch: Which epoch.
         shard: Rank and world size.
-        units: What the order counts in that epoch, where that is not rows.
 
     Raises:
         ValueError: There is no such step or epoch.
         SourceError: A footer cannot be read.
     """
-    samples = samples_of(order.lanes_of_epoch(epoch), steps, step, shard)
-    chunk, row, is_padding = samples.chunk, samples.row, samples.is_padding
-    unit = np.arange(len(chunk), dtype=np.int64)
-    if units is not None:
-        row, offsets = units.rows(chunk, row)
-        unit = np.repeat(unit, np.diff(offsets))
-        chunk, is_padding = chunk[unit], is_padding[unit]
+    samples = samples_of(orders.lanes_of_epoch(epoch), steps, step, shard)
+    row, unit = _rows(samples, orders)
+    whose, chunk = samples.component[unit], samples.chunk[unit]
+    catalogues = [one.catalogue for one in opened.datasets]
+    first_files = np.cumsum([0, *(len(catalogue.files) for catalogue in catalogues)])
+    places = SourceRows(*(np.full(whose.size, -1, dtype=np.int64) for _ in range(3)))
+    for which in np.unique(whose).tolist():
+        _locate_rows(catalogues[which], np.flatnonzero(whose == which), chunk, row, places)
+        places.file[whose == which] += first_files[which]
     return Explanation(
         epoch=epoch,
         step=step,
         shard=shard,
-        urls=[info.url for info in catalogue.files],
-        places=locate_rows(catalogue, chunk, row),
+        urls=[info.url for catalogue in catalogues for info in catalogue.files],
+        places=places,
         chunk=chunk,
         chunk_row=row,
-        is_padding=is_padding,
+        is_padding=samples.is_padding[unit],
         unit=unit,
+        names=orders.names,
+        whose=whose if orders.names else None,
     )
 
 
-def chunk_of_row(catalogue: Catalogue, url: str, row_group: int, row: int) -> tuple[int, int]:
-    """Return chunk and row of the chunk of a row of a file.
+def _rows(samples: Samples, orders: Orders) -> tuple[Int64, Int64]:
+    """Return the rows that samples are made of, in their order, and which sample each is of. Shape [T] each."""
+    num = samples.row.size
+    if orders.unit is None:
+        return samples.row, np.arange(num, dtype=np.int64)
+    counts, found = np.zeros(num, dtype=np.int64), []
+    for which, epoch in sorted(set(zip(samples.component.tolist(), samples.epoch.tolist(), strict=True))):
+        members = np.flatnonzero((samples.component == which) & (samples.epoch == epoch))
+        units = orders.units_in(which, epoch)
+        assert units is not None
+        row, offsets = units.rows(samples.chunk[members], samples.row[members])
+        counts[members] = np.diff(offsets)
+        found.append((members, row, offsets))
+    starts = offsets_of(counts)
+    rows = np.empty(starts[-1], dtype=np.int64)
+    for members, row, offsets in found:
+        rows[ranges(starts[members], offsets)] = row
+    return rows, np.repeat(np.arange(num, dtype=np.int64), counts)
 
-    Raises:
-        ValueError: There is no such file, row group or row; or a filter leaves open which sample it is.
-        SourceError: The footer cannot be read.
-    """
-    return _chunk_of(catalogue, _file_of(catalogue, url), row_group, row)
 
+def find_all(
+    opened: Sets,
+    orders: Orders,
+    steps: Steps,
+    row: tuple[str, int, int],
+    *,
+    epoch: int,
+    world_size: int,
+) -> list[Use]:
+    """Return every use of a row in an epoch, in the order of steps: the inverse of `explain`.
 
-def locate_rows(catalogue: Catalogue, chunk: Int64, row: Int64) -> SourceRows:
-    """Return file, row group and row of samples.
+    Several where a mixture comes to a data set again, or where the order counts draws, windows or packed rows; one
+    without a step where the epoch does not use the row. Padding is no use.
 
     Args:
-        catalogue: The opened data set.
-        chunk: Chunks in fixed order. Shape [B].
-        row: Rows in those chunks. Shape [B].
+        opened: The data sets.
+        orders: Their orders.
+        steps: The epoch's steps, from its beginning.
+        row: Its file, as `Catalogue.files` names it or by an end of that which no other file has; the row group; and
+            the row in that.
+        epoch: Which epoch.
+        world_size: How many ranks there are.
+
+    Raises:
+        ValueError: There is no such file, row group or row, or several data sets of a mixture have it; or a filter
+            leaves open which sample it is.
+        SourceError: A footer cannot be read.
+    """
+    which, chunk, chunk_row = _sample(opened, orders, row)
+    name = orders.names[which] if orders.names else None
+    uses = []
+    for lane, position in _positions(orders, which, chunk, chunk_row, epoch=epoch):
+        used = steps.use_of(position, lane=lane, world_size=world_size)
+        if used is not None:
+            uses.append(Use(epoch, *used, chunk, chunk_row, name))
+    return sorted(uses) or [Use(epoch, None, None, chunk, chunk_row, name)]
+
+
+def _positions(orders: Orders, which: int, chunk: int, row: int, *, epoch: int) -> Iterator[tuple[int, int]]:
+    """Yield lane and position of every sample of an epoch that has a row of a data set's chunk."""
+    order = orders.order_in(epoch)
+    lanes: Sequence[EpochOrder | MixtureEpoch] = order.lanes_of_epoch(epoch)
+    for lane, mixed in enumerate(lanes):
+        for own_epoch in [epoch] if isinstance(mixed, EpochOrder) else mixed.own_epochs(which):
+            units = orders.units_in(which, own_epoch)
+            unit = np.array([row], dtype=np.int64) if units is None else units.units_of(chunk, row)
+            component = order if isinstance(order, Order) else order.component_in(which, own_epoch)
+            unit = unit[component.lane_of(np.full_like(unit, chunk), unit) == lane]
+            own = mixed if isinstance(mixed, EpochOrder) else mixed.component_epoch(which, own_epoch)
+            for place in own.positions_of(np.full_like(unit, chunk), unit).tolist():
+                at = place if isinstance(mixed, EpochOrder) else mixed.position_of(which, own_epoch, place)
+                if at is not None:
+                    yield lane, at
+
+
+def _sample(opened: Sets, orders: Orders, row: tuple[str, int, int]) -> tuple[int, int, int]:
+    """Return data set, chunk and row of the chunk of a row of a file."""
+    if not orders.names:
+        return 0, *_chunk_of_row(opened.datasets[0].catalogue, *row)
+    found, errors = [], []
+    for which, (name, one) in enumerate(zip(orders.names, opened.datasets, strict=True)):
+        try:
+            found.append((which, *_chunk_of_row(one.catalogue, *row)))
+        except ValueError as error:
+            errors.append(f"{name}: {error}")
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = ", ".join(orders.names[which] for which, *_ in found)
+        raise ValueError(
+            f"{row[0]!r} is a file of {len(found)} data sets of the mixture ({names}); give more of its path"
+        )
+    raise ValueError("no data set of the mixture has this row:\n  " + "\n  ".join(errors))
+
+
+def _locate_rows(catalogue: Catalogue, samples: Int64, chunk: Int64, row: Int64, places: SourceRows) -> None:
+    """Write file, row group and row of some of the samples, those of one data set.
+
+    Args:
+        catalogue: Of that data set.
+        samples: Which samples.
+        chunk: Chunk of each sample of all. Shape [B].
+        row: Row of each in its chunk. Shape [B].
+        places: Gets what was found. Shape [B] each.
 
     Raises:
         SourceError: A footer cannot be read.
     """
-    places = SourceRows(*(np.full(chunk.size, -1, dtype=np.int64) for _ in range(3)))
-    by_chunk = np.argsort(chunk, kind="stable")
+    by_chunk = samples[np.argsort(chunk[samples], kind="stable")]
     numbers, begins = np.unique(chunk[by_chunk], return_index=True)
     for number, members in zip(numbers.tolist(), np.split(by_chunk, begins[1:]), strict=False):
         file = int(catalogue.file_of_chunk[number])
@@ -264,7 +347,6 @@ def locate_rows(catalogue: Catalogue, chunk: Int64, row: Int64) -> SourceRows:
             inside = np.searchsorted(starts, rows, side="right") - 1
             places.row_group[members] = first_group + inside
             places.row[members] = first_row + rows - starts[inside]
-    return places
 
 
 def _borders(catalogue: Catalogue, number: int, file: int, kept: Int64 | None) -> tuple[int, int, Int64] | None:
@@ -305,8 +387,14 @@ def _file_of(catalogue: Catalogue, url: str) -> int:
     raise ValueError(f"the data set has no file {url!r}; it has {len(catalogue.files):,}, such as {example}")
 
 
-def _chunk_of(catalogue: Catalogue, file: int, row_group: int, row: int) -> tuple[int, int]:
-    """Return chunk and row of the chunk of a row of a file."""
+def _chunk_of_row(catalogue: Catalogue, url: str, row_group: int, row: int) -> tuple[int, int]:
+    """Return chunk and row of the chunk of a row of a file.
+
+    Raises:
+        ValueError: There is no such file, row group or row; or a filter leaves open which sample it is.
+        SourceError: The footer cannot be read.
+    """
+    file = _file_of(catalogue, url)
     url = catalogue.files[file].url
     num_groups = catalogue.metadata(file).num_row_groups
     if not 0 <= row_group < num_groups:
@@ -340,11 +428,7 @@ def _chunk_of(catalogue: Catalogue, file: int, row_group: int, row: int) -> tupl
 
 def _chunks_of_file(catalogue: Catalogue, url: str) -> range:
     """Return the numbers of a file's chunks: they lie side by side, in the order of the files' URLs."""
-    low, high = 0, len(catalogue.fragments)
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (middle + 1, high) if catalogue.fragments[middle].url < url else (low, middle)
-    stop = low
-    while stop < len(catalogue.fragments) and catalogue.fragments[stop].url == url:
-        stop += 1
-    return range(low, stop)
+    return range(
+        bisect_left(catalogue.fragments, url, key=attrgetter("url")),
+        bisect_right(catalogue.fragments, url, key=attrgetter("url")),
+    )

@@ -45,6 +45,7 @@ class Filler:
         waiting: Gives the block in which one waits for a chunk.
 
     Attributes:
+        pool: As given.
         num_short: How often a chunk was waited for while nothing was left to be begun, so that threads stood idle;
             once at most from one request to the next.
     """
@@ -62,7 +63,7 @@ class Filler:
     ) -> None:
         self._is_there = is_there
         self._build = build
-        self._pool = pool
+        self.pool = pool
         self._size_of = size_of
         self._is_hungry = True  # since a chunk was built, nobody found the queue empty
         self._max_ahead = max_ahead
@@ -102,7 +103,7 @@ class Filler:
             self._start_threads()
 
     def _start_threads(self) -> None:
-        while len(self._threads) < min(self._pool.size, len(self._pending)) and not self._stopped.is_set():
+        while len(self._threads) < min(self.pool.size, len(self._pending)) and not self._stopped.is_set():
             thread = threading.Thread(target=self._work, name=f"stoker-build-{len(self._threads)}", daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -170,7 +171,7 @@ class Filler:
                     self._pending.discard(chunk)
                 elif is_done:
                     is_hungry, self._is_hungry = self._is_hungry, True
-                    if self._pool.built(self._size_of(chunk), is_hungry=is_hungry):
+                    if self.pool.built(self._size_of(chunk), is_hungry=is_hungry):
                         self._start_threads()
                         self._to_begin.notify_all()  # those that a smaller pool had no use for
                     self._pending.discard(chunk)
@@ -196,7 +197,7 @@ class Filler:
 
     def _next(self) -> int | None:
         """Take a chunk from the queue: in order, or, where no more may be built ahead, one that is waited for."""
-        if len(self._building) >= self._pool.size:  # it was larger once
+        if len(self._building) >= self.pool.size:  # it was larger once
             return None
         if not self._queue:
             self._is_hungry = False

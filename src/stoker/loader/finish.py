@@ -13,7 +13,7 @@ from stoker.fields.spec import Arrays, Deduplicated, Ragged
 from stoker.loader.augmenting import Augmenter
 from stoker.loader.delivery import DeliveryForm
 from stoker.loader.gather.together import Together
-from stoker.loader.run_settings import RunSettings
+from stoker.loader.settings import RunSettings
 from stoker.loader.units.make import Made
 from stoker.loader.units.packing import sequences_of
 from stoker.metrics.stages import Stages, timed
@@ -48,28 +48,27 @@ class Finisher:
     """
 
     def __init__(self, settings: RunSettings, compact: Mapping[str, Compact], *, stages: Stages, epoch: int) -> None:
-        delivery, is_augmented = settings.delivery, settings.augment is not None
+        delivery, config = settings.delivery, settings.config
+        is_augmented = config.augment is not None
         self._settings = settings
         self._stages = stages
-        self._augmenter = (
-            None if settings.augment is None else Augmenter(settings.augment, seed=settings.seed, epoch=epoch)
-        )
+        self._augmenter = None if config.augment is None else Augmenter(config.augment, seed=config.seed, epoch=epoch)
         # What looks at values or cuts shapes wants them as they are delivered, and so does a loop without a device.
-        is_widened = bool(compact) and not (delivery.widens and not is_augmented and settings.sequence_shard is None)
+        is_widened = bool(compact) and not (delivery.widens and not is_augmented and config.sequence_shard is None)
         self._form = DeliveryForm(
             is_augmented=is_augmented,
-            sequence_shard=settings.sequence_shard,
-            is_expanded=settings.is_expanded,
+            sequence_shard=config.sequence_shard,
+            is_expanded=config.deduplicated == "expand",
             compact=compact,
             is_widened=is_widened,
         )
-        self._tells_sequences = settings.maker is not None and settings.maker.tells_sequences
+        self._tells_sequences = settings.maker.tells_sequences
         self._changes = (
             is_widened
-            or settings.marks_padding
+            or config.marks_padding
             or self._tells_sequences
             or is_augmented
-            or settings.sequence_shard is not None
+            or config.sequence_shard is not None
         )
         self._prepare = self._copied if delivery.copies else delivery.prepare
         self.is_quick = not (is_augmented or delivery.copies)
@@ -102,7 +101,7 @@ class Finisher:
     def _changed(self, made: Made, slices: Sequence[Slice], step: int) -> Made:
         settings, form = self._settings, self._form
         arrays = _widened(made.arrays, form.compact) if form.is_widened else made.arrays
-        if settings.marks_padding:
+        if settings.config.marks_padding:
             is_padding = [np.full(piece.num_samples, piece.is_padding) for piece in slices]
             arrays["sample_mask"] = ~np.concatenate([np.zeros(0, dtype=np.bool_), *is_padding])
         if self._tells_sequences:
@@ -110,8 +109,8 @@ class Finisher:
         if self._augmenter is not None:
             with timed(self._stages, "augment"):
                 arrays = self._augmenter(arrays, slices, step=step)
-        if settings.sequence_shard is not None:
-            settings.sequence_shard.check_batch(arrays)
+        if settings.config.sequence_shard is not None:
+            settings.config.sequence_shard.check_batch(arrays)
         return made._replace(arrays=arrays)
 
     def _copied(self, made: Made, form: DeliveryForm) -> Any:

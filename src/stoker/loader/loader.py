@@ -7,61 +7,41 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, Self, Unpack
+from typing import Any, NoReturn, Self, Unpack
 
 from stoker.arguments import explain_arguments, integer
 from stoker.dataset.dataset import Dataset
 from stoker.dataset.mixture import Mixture
-from stoker.dataset.units.kinds import Grouped, NGram
 from stoker.errors import ResumeError
 from stoker.fields.ragged import register_pytrees
 from stoker.fields.spec import Spec
 from stoker.host.forks import Home
-from stoker.loader.closing import close_from_any_thread, closing
-from stoker.loader.config import DEFAULTS, HINTS, LoaderOptions, default_prefetch, make_config
+from stoker.loader.config import DEFAULTS, HINTS, LoaderOptions, make_config
 from stoker.loader.delivery import Delivery, NumpyDelivery
-from stoker.loader.explain import Explanation, Use
-from stoker.loader.explain_all import explain_all, find_all
+from stoker.loader.explain import Explanation, Use, explain, find_all
 from stoker.loader.finish import Prepared
-from stoker.loader.fits import check_resident, make_maker
 from stoker.loader.gather.buffers import BufferPool
-from stoker.loader.mixing import first_chunks, window_chunks
+from stoker.loader.mixing import window_chunks
 from stoker.loader.next_epoch import NextEpoch
 from stoker.loader.open_datasets import OpenDatasets, open_datasets, title_of
 from stoker.loader.orders import Orders
-from stoker.loader.resume import Allowed, Resume
+from stoker.loader.resume import Allowed
 from stoker.loader.run import Progress, Run, Turn
-from stoker.loader.run_settings import RunSettings
-from stoker.loader.sets import contents_of, files_of, mixing_of
-from stoker.loader.shard import Shard
+from stoker.loader.settings import RunSettings, check_resident, make_maker, settle
 from stoker.loader.units.report import UnitsReport
 from stoker.metrics import status
 from stoker.metrics.stages import Stages, StageTotal
 from stoker.metrics.stats import LoaderStats
 from stoker.sampling import steps as order
-from stoker.sampling.position import ROWS, Position
+from stoker.sampling.position import Position
 from stoker.sampling.steps import Steps
 
 _log = logging.getLogger("stoker")
 
 _CLOSED = "the loader is closed; make a new one"
-
-
-class Settled(NamedTuple):
-    """What follows from the ranks.
-
-    Attributes:
-        settings: Of every run.
-        global_batch_size: Samples a step over all ranks.
-        next_epoch: Begins the next epoch.
-    """
-
-    settings: RunSettings
-    global_batch_size: int
-    next_epoch: NextEpoch
 
 
 @explain_arguments(HINTS, options=DEFAULTS, types=LoaderOptions)
@@ -161,21 +141,13 @@ class Loader:
         self._made_s = time.monotonic()
         name = title_of(dataset)
         self._stages = Stages() if config.trace is None else config.trace.stages(name)
-        self._opened: OpenDatasets = open_datasets(
-            dataset,
-            cache=config.cache,
-            num_threads=config.num_threads,
-            transform_in=config.transform_in,
-            on_stage=self._stages,
-            unit=config.unit,
-            first_chunks=partial(first_chunks, config),
-        )
+        self._opened: OpenDatasets = open_datasets(dataset, config, on_stage=self._stages)
         self._runs: weakref.WeakSet[Run] = weakref.WeakSet()
         self._beginning = threading.Lock()
         shown = status.ShownLoader(status.publisher(), self._stages, _look(weakref.ref(self), name))
         pools: list[BufferPool] = []
         self._close_all = weakref.finalize(
-            self, close_from_any_thread, closing(self._runs, self._beginning, self._opened, shown, pools)
+            self, _close_from_any_thread, self._home, self._runs, self._beginning, self._opened, shown, pools
         )
         try:
             self._maker = make_maker(config, self._opened)
@@ -204,22 +176,12 @@ class Loader:
             raise
         self._pool = BufferPool(delivery.allocate, is_pinned=delivery.copies)
         pools.append(self._pool)
-        self._settled: Settled | None = None
+        self._settings: RunSettings | None = None
+        self._next_epoch = NextEpoch(prefetch=0)
         self._num_steps = 0
         self._num_samples = 0
-        files = tuple(files_of(one, config.unit) for one in self._opened.datasets)
-        beginning = Position(
-            datasets=tuple(
-                contents_of(one, config.unit, its) for one, its in zip(self._opened.datasets, files, strict=True)
-            ),
-            mixing=mixing_of(self._opened.mixture),
-            seed=config.seed,
-            shuffle=config.shuffle,
-            window=self._order.window,
-            lanes=config.lanes,
-            units=ROWS if config.unit is None else config.unit.identity,
-        )
-        self._resume = Resume(beginning=beginning, files=files, takes_window=config.window is None)
+        self._resume = self._orders.resume(takes_window=config.window is None)
+        beginning = self._resume.beginning
         self._start = beginning  # where the next `for` begins
         self._progress = Progress(beginning)  # what `state_dict` tells: behind the last batch handed over
         self._is_restored = False
@@ -345,16 +307,14 @@ class Loader:
         totals = self._stages.totals()
         counts = self._opened.counts()
         at = self._start if self._is_restored else self._progress.position
-        settled, (_, global_size) = self._settled, self._known()
+        _, global_size = self._known()
         return LoaderStats(
             num_steps=self._num_steps,
             num_samples=self._num_samples,
             wait_s=totals.get("wait", StageTotal()).busy_s,
             step_s=totals.get("step", StageTotal()).busy_s,
             elapsed_s=time.monotonic() - self._made_s,
-            num_ready=0
-            if settled is None
-            else sum(run.num_ready for run in list(self._runs)) - settled.next_epoch.num_ready,
+            num_ready=sum(run.num_ready for run in list(self._runs)) - self._next_epoch.num_ready,
             num_built=counts.num_built,
             num_reused=counts.num_reused,
             num_missed=counts.num_missed,
@@ -384,8 +344,8 @@ class Loader:
         step = integer(step, "step", at_least=None)
         epoch = self.epoch if epoch is None else integer(epoch, "epoch", at_least=0)
         begins = self._beginning_of(epoch)
-        orders, shard = self._orders.going_on(begins), self._settle().settings.shard
-        return explain_all(self._opened, orders, self._steps(begins), step, epoch=epoch, shard=shard)
+        orders, shard = self._orders.going_on(begins), self._settle().shard
+        return explain(self._opened, orders, self._steps(begins), step, epoch=epoch, shard=shard)
 
     def find(self, url: str | Path, row_group: int, row: int, *, epoch: int | None = None) -> Use:
         """Return in which step of an epoch, and on which rank, a row is used first: the inverse of `explain`.
@@ -413,10 +373,9 @@ class Loader:
         row_group, row = integer(row_group, "row_group", at_least=None), integer(row, "row", at_least=None)
         epoch = self.epoch if epoch is None else integer(epoch, "epoch", at_least=0)
         begins = self._beginning_of(epoch)
-        orders, world_size = self._orders.going_on(begins), self._settle().settings.shard.world_size
-        return find_all(
-            self._opened, orders, self._steps(begins), url, row_group, row, epoch=epoch, world_size=world_size
-        )
+        orders, world_size = self._orders.going_on(begins), self._settle().shard.world_size
+        at = (url, row_group, row)
+        return find_all(self._opened, orders, self._steps(begins), at, epoch=epoch, world_size=world_size)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -429,7 +388,7 @@ class Loader:
         return (
             f"{type(self).__name__}({self.num_samples:,} samples in {len(self._opened.num_samples):,} chunks, "
             f"global batch {global_size:,}, rank {shard.rank} of {shard.world_size}"
-            f"{' unless told' * (self._settled is None)}, epoch {self.epoch})"
+            f"{' unless told' * (self._settings is None)}, epoch {self.epoch})"
         )
 
     # ------------------------------------------------------------------ inside
@@ -438,75 +397,32 @@ class Loader:
         """Return how batches leave; a loader for another framework brings its own."""
         return NumpyDelivery()
 
-    def _settle(self) -> Settled:
+    def _settle(self) -> RunSettings:
         """Return what follows from the ranks, which have to be known by now."""
         shard = self._config.ranks.settle()
-        if self._settled is None:
-            self._settled = self._settled_for(shard)
-        return self._settled
+        if self._settings is None:
+            num_units = self._order.num_samples
+            self._settings = settings = settle(
+                self._config, shard, self._opened, num_units=num_units, maker=self._maker, delivery=self._delivery
+            )
+            self._next_epoch = NextEpoch(prefetch=settings.prefetch if settings.may_begin_early else 0)
+        return self._settings
 
     def _known(self) -> tuple[order.RankShare, int]:
         """Return which share it takes of global batches of how many samples, as far as that is known now."""
-        if self._settled is not None:
-            return self._settled.settings.shard, self._settled.global_batch_size
+        if self._settings is not None:
+            return self._settings.shard, self._settings.global_batch_size
         shard = self._config.ranks.guess()
         try:
             return shard, self._config.global_size(shard)
         except ValueError:  # it is raised where somebody asks for a batch
             return shard, self._config.lanes
 
-    def _settled_for(self, shard: Shard) -> Settled:
-        config, delivery = self._config, self._delivery
-        global_size = config.global_size(shard)
-        if global_size < shard.world_size:
-            _log.warning(
-                "a global batch of %d samples leaves some of %d ranks without any in every step; give it one a rank at "
-                "least",
-                global_size,
-                shard.world_size,
-            )
-        batch_bytes = self._batch_bytes(global_size / shard.world_size)
-        prefetch = config.prefetch
-        if prefetch is None:
-            prefetch = default_prefetch(batch_bytes, crosses=delivery.copies)
-        settings = RunSettings(
-            seed=config.seed,
-            shard=shard,
-            num_threads=config.num_threads,
-            prefetch=prefetch,
-            augment=config.augment,
-            marks_padding=config.marks_padding,
-            delivery=delivery,
-            maker=self._maker,
-            source_field=None if self._opened.mixture is None else self._opened.mixture.source_field,
-            sequence_shard=config.sequence_shard,
-            batch_bytes=batch_bytes,
-            once=config.once(expands=delivery.expands),
-            is_expanded=config.deduplicated == "expand",
-        )
-        # A function that the user may change between two epochs must not be asked before the second one begins.
-        is_simple = config.augment is None and config.unit is None and self._opened.mixture is None
-        is_possible = is_simple and not self._opened.is_tight and delivery.resident is None
-        return Settled(settings, global_size, NextEpoch(prefetch=prefetch, is_possible=is_possible))
-
-    def _batch_bytes(self, num_units: float) -> float | None:
-        """Return about how much a batch of so many of what the order counts takes; None where only making one tells."""
-        unit, opened, maker = self._config.unit, self._opened, self._maker
-        if maker is not None and (row_bytes := maker.row_bytes) is not None:
-            return num_units * row_bytes
-        if isinstance(unit, Grouped) and opened.is_mixed:
-            return None
-        num_rows = 1.0  # of what the order counts
-        if isinstance(unit, Grouped):
-            num_rows = int(opened.num_samples.sum()) / max(1, self._order.num_samples)
-        elif isinstance(unit, NGram):
-            num_rows = unit.length
-        return num_units * num_rows * opened.sample_bytes
-
     def _begin_run(self, start: Position | None = None, turn: Turn | None = None) -> Run:
         self._home.check(f"this {type(self).__name__}")
         start = self._start if start is None else start
-        next_epoch = self._settle().next_epoch
+        self._settle()
+        next_epoch = self._next_epoch
         run = next_epoch.take(start) if turn is None else None
         if run is None or not self._close_all.alive:
             run = self._new_run(start, turn or Turn())
@@ -517,30 +433,27 @@ class Loader:
         self._is_restored = False
         return run
 
-    def _begin_ahead(self, start: Position, held: int) -> Run:
-        return self._new_run(start, Turn(), held)
+    def _begin_ahead(self, start: Position, room: int) -> Run:
+        return self._new_run(start, Turn(), room)
 
-    def _new_run(self, start: Position, turn: Turn, held: int = 0) -> Run:
+    def _new_run(self, start: Position, turn: Turn, room: int | None = None) -> Run:
         with self._beginning:
             abandoned = [run for run in self._runs if run.is_abandoned]
         for before in abandoned:
             before.close()  # what it has, of threads, memory and room in the cache, may be needed now
-        settings = self._settle().settings
-        all_orders, steps = self._orders.going_on(start), self._steps(start)
+        settings = self._settle()
         with self._beginning:
             if not self._close_all.alive:
                 raise RuntimeError(_CLOSED)
             run = Run(
                 position=start,
-                orders=all_orders.lanes_of_epoch(start.epoch),
-                steps=steps,
+                orders=self._orders.going_on(start),
                 opened=self._opened,
                 pool=self._pool,
                 settings=settings,
                 stages=self._stages,
                 turn=turn,
-                units_in=all_orders.units_in,
-                held=held,
+                room=room,
             )
             self._runs.add(run)
         return run
@@ -580,10 +493,8 @@ class Loader:
         num_left = run.num_left
         if not num_left:
             self._start = run.progress.position
-        assert self._settled is not None  # since a run has begun
-        next_epoch = self._settled.next_epoch
-        if num_left <= next_epoch.lead:
-            next_epoch.handed(run, self._begin_ahead)
+        if num_left <= self._next_epoch.lead:
+            self._next_epoch.handed(run, self._begin_ahead)
         return self._delivery.deliver(prepared.content)
 
 
@@ -630,6 +541,55 @@ class BatchIterator:
         self._abandoning = weakref.finalize(self, run.abandon)
         self._abandoning.atexit = False  # the loader closes its runs then, and waits for them
         return run
+
+
+def _close_from_any_thread(*begun: Any) -> None:
+    """Close a loader that was told to, or that nobody refers to any more, from whatever thread found that out.
+
+    Garbage in cycles is found in any thread that runs Python, so perhaps in one of those that `close` waits for.
+
+    Args:
+        begun: What `_close` gets.
+    """
+    close = partial(_close, *begun)
+    if threading.current_thread().name.startswith("stoker-"):
+        threading.Thread(target=close, name="stoker-close", daemon=True).start()
+        return
+    try:
+        close()
+    except BaseException:  # Ctrl-C: the rest is done without the caller, and the process waits for it at its end
+        threading.Thread(target=close, name="stoker-close").start()
+        raise
+
+
+def _close(
+    home: Home,
+    runs: weakref.WeakSet[Run],
+    beginning: threading.Lock,
+    opened: OpenDatasets,
+    shown: status.ShownLoader,
+    pools: Sequence[BufferPool],
+) -> None:
+    """End everything that a loader has begun; must not refer to the loader. A fork does nothing.
+
+    Args:
+        home: The loader's process.
+        runs: What it has begun.
+        beginning: Held while it begins: a run that another thread is starting is in `runs` afterwards.
+        opened: What the runs load from.
+        shown: Where the loader is shown.
+        pools: The memory for its batches, once it has some.
+    """
+    if not home.is_here:
+        return
+    shown.close()
+    with beginning:
+        begun = list(runs)
+    for run in begun:
+        run.close()
+    opened.close()
+    for pool in pools:  # runs, which refer to it, are garbage in cycles: nobody knows when they are found
+        pool.release()
 
 
 def _look(loader: weakref.ref[Loader], name: str) -> status.Look:

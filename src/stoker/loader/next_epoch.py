@@ -29,16 +29,14 @@ class NextEpoch:
     leaves what was begun to be closed.
 
     Args:
-        prefetch: How many batches a run has ahead.
-        is_possible: Whether batches may be made before their epoch has begun.
+        prefetch: How many batches a run has ahead; 0 where none may be made before their epoch has begun.
 
     Attributes:
         lead: Batches before the end of the run from which on the next one is begun; 0 where it is not.
     """
 
-    def __init__(self, *, prefetch: int, is_possible: bool) -> None:
+    def __init__(self, *, prefetch: int) -> None:
         self._prefetch = prefetch
-        self._is_possible = is_possible and prefetch > 0
         self._now: weakref.ref[Run] | None = None
         self._expected: Position | None = None  # where the run behind the last one that ended begins
         self._is_likely = False
@@ -61,13 +59,13 @@ class NextEpoch:
         if begun[0] != start:
             begun[1].close()
             return None
-        begun[1].hold(0)
+        begun[1].allow(self._prefetch)
         return begun[1]
 
     def began(self, start: Position, run: Run) -> None:
         """Note the run that the loop is at from now on."""
         self._now = weakref.ref(run)
-        self._is_likely = self._is_possible and start == self._expected
+        self._is_likely = self._prefetch > 0 and start == self._expected
         self._expected = None
         self.lead = max(self._prefetch, run.num_behind_borders) if self._is_likely else 0
 
@@ -78,24 +76,24 @@ class NextEpoch:
 
         Args:
             run: Whose batch.
-            begin: Begins a run; the second argument is how many batches of this one count with its own.
+            begin: Begins a run; the second argument is how many batches it may have ahead.
         """
         if self._now is None or self._now() is not run:
             return
         num_left = run.num_left
         if self._begun is not None:
             if num_left < self._prefetch:
-                self._begun[1].hold(self._held(num_left))
+                self._begun[1].allow(self._room(num_left))
         elif self._is_likely and 0 < num_left <= self.lead:
             start = run.progress.position.next_epoch()
             try:
-                self._begun = start, begin(start, self._held(num_left))
+                self._begun = start, begin(start, self._room(num_left))
                 self._begun[1].ask_first()
             except Exception:  # it belongs to the epoch that cannot begin, and is raised there again
                 self._is_likely = False
         if not num_left:
             self._expected = run.progress.position
 
-    def _held(self, num_left: int) -> int:
-        """Return how much of what a run may have ahead the next one leaves unused."""
-        return max(min(num_left, self._prefetch), self._prefetch - _MOST_READY)
+    def _room(self, num_left: int) -> int:
+        """Return how many batches the next run may have ahead, beside so many that are left of this one."""
+        return min(max(self._prefetch - num_left, 0), _MOST_READY)

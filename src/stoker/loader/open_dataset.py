@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import cached_property, partial
-from pathlib import Path
-from typing import Literal, TypeAlias
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +16,7 @@ import pyarrow as pa
 
 from stoker.cache.builder import Builder
 from stoker.cache.format import read_lengths
-from stoker.cache.store import Cache, Chunk, Store
+from stoker.cache.store import Chunk, Store, StoreCounts
 from stoker.cache.threads import AdaptivePool, Permits
 from stoker.cache.warm import OnProgress, WarmProgress, warm
 from stoker.columns import check_nulls
@@ -31,13 +30,13 @@ from stoker.errors import FieldError
 from stoker.fields.spec import Spec
 from stoker.hashing import fingerprint
 from stoker.host.machine import num_cores
+from stoker.loader.config import LoaderConfig
 from stoker.loader.fill import Filler, Filling
+from stoker.loader.mixing import first_chunks
 from stoker.loader.opening import WindowOpener
-from stoker.loader.temporary import TemporaryFolder
-from stoker.loader.trial import join, try_first_chunk
 from stoker.loader.units.make import check_units
 from stoker.loader.windows.window import Window
-from stoker.metrics.stages import OnStage
+from stoker.metrics.stages import OnStage, ignore_stage
 
 # How often to look whether another process has counted what this one needs.
 _POLL_S = 0.02
@@ -57,28 +56,6 @@ _PUBLISHED_BYTES = 8 << 20
 # See docs/decisions/0020.
 _BYTES_BESIDE_PYTHON = 512 << 10
 
-FirstChunks: TypeAlias = Callable[[npt.NDArray[np.int64], Spec], Iterable[int]]
-"""Returns chunks, those that are used first in front, for the samples of each chunk, shape [K], and what one is."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChunkCounts:
-    """What became of the chunks so far.
-
-    Attributes:
-        num_built: Built by this process.
-        num_reused: Uses of chunks that were in the cache when they were asked for: once a window.
-        num_missed: Uses of others.
-        num_mended: Built again because they were corrupt.
-        num_evicted: Removed to make room for others.
-    """
-
-    num_built: int
-    num_reused: int
-    num_missed: int
-    num_mended: int
-    num_evicted: int
-
 
 class OpenDataset:
     """Every chunk of a data set, by its number in the fixed order.
@@ -88,8 +65,6 @@ class OpenDataset:
         store: The cache; closed with this.
         builder: Builds what is missing; closed with this.
         spec: What a sample is.
-        expected_bytes: About how much all chunks take.
-        temporary: Folder to remove at the end, where the cache is this loader's alone.
         beside: Threads that build some chunks already; joined before the rest is closed.
 
     Attributes:
@@ -104,9 +79,7 @@ class OpenDataset:
         store: Store,
         builder: Builder,
         spec: Spec,
-        expected_bytes: int,
-        temporary: TemporaryFolder | None,
-        beside: Sequence[threading.Thread] = (),
+        beside: Sequence[threading.Thread],
     ) -> None:
         self.catalogue = catalogue
         self.spec = spec
@@ -114,8 +87,7 @@ class OpenDataset:
         self.fingerprint = catalogue.fingerprint
         self._store = store
         self._builder = builder
-        self.expected_bytes = expected_bytes
-        self._temporary = temporary
+        self.expected_bytes = _expected_bytes(catalogue, store, spec)
         self._beside = beside
         self.index: Index | None = None
         self._opener = WindowOpener(
@@ -128,11 +100,6 @@ class OpenDataset:
         )
 
     @property
-    def kept_in(self) -> Path | None:
-        """The folder that keeps what opening finds out; None where the cache is this loader's alone."""
-        return None if self._temporary is not None else self._store.path
-
-    @property
     def is_tight(self) -> bool:
         """Whether chunks may have to leave the cache again: then none is built long before it is used."""
         return _is_tight(self._store, self.expected_bytes)
@@ -140,16 +107,6 @@ class OpenDataset:
     def stand(self, window: int | None) -> None:
         """Map each chunk once from now on, where they are few or small enough; see `WindowOpener.stand`."""
         self._opener.stand(window)
-
-    def num_builders(self, num_threads: int) -> int:
-        """Return how many threads build to begin with, for `num_threads` cores."""
-        most = _num_builders(self.catalogue, num_threads)
-        if not self._is_bound_by_work:
-            return most
-        if num_threads >= num_cores() and self._work_bytes < _PUBLISHED_BYTES:
-            most = num_threads
-        worth = self.builders_worth
-        return most if worth is None else min(most, worth)
 
     @property
     def builders_worth(self) -> int | None:
@@ -172,21 +129,21 @@ class OpenDataset:
         decoded_bytes = self.expected_bytes * num_read / num_left if num_left else 0
         return max(catalogue.file_bytes, decoded_bytes) / max(1, len(catalogue))
 
-    @property
-    def _chunk_bytes(self) -> int:
-        """About how much a chunk takes."""
-        return max(1, self.expected_bytes // max(1, len(self.catalogue)))
-
     def pool(self, num_threads: int) -> AdaptivePool:
         """Return the threads that should build, for `num_threads` cores: more while more fetches at once are worth it.
 
         Only those of a remote source wait for something that is not used up by waiting for it. And where chunks may
         have to leave the cache again, none is built long before it is used.
         """
-        least = self.num_builders(num_threads)
+        num = _num_builders(self.catalogue, num_threads)
+        if self._is_bound_by_work:
+            if num_threads >= num_cores() and self._work_bytes < _PUBLISHED_BYTES:
+                num = num_threads
+            num = min(num, self.builders_worth or num)
         if not self.catalogue.is_remote or self.is_tight:
-            return AdaptivePool(least)
-        return AdaptivePool(least, most=min(_MOST_THREADS, _FETCHED_BYTES // self._chunk_bytes), permits=self.permits)
+            return AdaptivePool(num)
+        chunk_bytes = max(1, self.expected_bytes // max(1, len(self.catalogue)))
+        return AdaptivePool(num, most=min(_MOST_THREADS, _FETCHED_BYTES // chunk_bytes), permits=self.permits)
 
     @property
     def permits(self) -> tuple[Permits, ...]:
@@ -275,129 +232,150 @@ class OpenDataset:
             filler.close()
         return np.concatenate([np.empty(0, np.int64), *counts])
 
-    def counts(self) -> ChunkCounts:
+    def counts(self) -> StoreCounts:
         """Return what became of the chunks so far."""
-        counts = self._store.counts()
-        return ChunkCounts(
-            num_built=counts.num_built,
-            num_reused=counts.num_reused,
-            num_missed=counts.num_missed,
-            num_mended=counts.num_mended,
-            num_evicted=counts.num_evicted,
-        )
+        return self._store.counts()
 
     def close(self) -> None:
-        """Give locks and temporary folders back. Harmless when called again.
+        """Give locks back. Harmless when called again.
 
         Blocks: until chunks that are being built are done.
         """
-        join(self._beside)
+        _join(self._beside)
         self._builder.close()
         self._opener.close()
         self._store.close()
-        if self._temporary is not None:
-            self._temporary.close()
 
 
 def open_dataset(
     dataset: Dataset,
+    config: LoaderConfig,
     *,
-    cache: Cache,
-    num_threads: int,
-    transform_in: Literal["threads", "processes"],
-    on_stage: OnStage,
-    unit: SamplingUnit | None = None,
+    is_temporary: bool = False,
+    is_mixed: bool = False,
+    on_stage: OnStage = ignore_stage,
     on_count: OnCount | None = None,
-    first_chunks: FirstChunks | None = None,
 ) -> OpenDataset:
-    """Open a data set and its cache, and find out what a sample is.
+    """Open a data set and its cache, find out what a sample is, and build the first chunk.
 
     Args:
         dataset: What to open.
-        cache: Without a folder, one is made in memory that lives as long as the chunks are open.
-        num_threads: Threads that read footers, and processes where the transform runs in some.
-        transform_in: Where the transform runs.
+        config: Arguments of the loader; its `cache` names a folder.
+        is_temporary: Whether that folder ends with this loader: then it keeps nothing that is found out.
+        is_mixed: Whether the data set is one of a mixture.
         on_stage: Told of the work that building does.
-        unit: What the order counts, if not rows.
-        on_count: Told how far counting that is.
-        first_chunks: Returns the chunks of the first batches; some of them are built beside the first one of all.
+        on_count: Told how far counting what the order counts is.
 
     Raises:
         StokerError: As `Loader` says.
     """
+    cache, unit, num_threads = config.cache, config.unit, config.num_threads
+    assert cache.path is not None
     with ExitStack() as stack, ExitStack() as counting:
-        temporary = None
-        path, limit_bytes = cache.path, cache.limit_bytes
-        if path is None:
-            temporary = TemporaryFolder()
-            stack.callback(temporary.close)
-            temporary.make()
-            path, limit_bytes = temporary.cache, limit_bytes or temporary.limit_bytes
         store = Store(
-            path,
-            limit_bytes=limit_bytes,
-            is_temporary=temporary is not None,
+            cache.path,
+            limit_bytes=cache.limit_bytes,
+            is_temporary=is_temporary,
             is_shared=cache.is_shared,
             verify=cache.verify,
         )
         stack.callback(store.close)
-        if unit is not None and not makes_tokens(unit, dataset) and temporary is None:
+        folder = None if is_temporary else store.path
+        if unit is not None and not makes_tokens(unit, dataset) and folder is not None:
             counting.enter_context(_counting(dataset, unit, store))
-        catalogue = dataset.open(
-            store.path if temporary is None else None,
-            num_threads=num_threads,
-            runs=None if unit is None else unit.rule,
-            on_stage=on_stage,
-            on_count=on_count,
-        )
+        rule = None if unit is None else unit.rule
+        catalogue = dataset.open(folder, num_threads=num_threads, runs=rule, on_stage=on_stage, on_count=on_count)
         with _sound_source(catalogue):
             builder = Builder(
                 catalogue,
                 store,
                 on_stage=on_stage,
                 num_computing=num_threads,
-                num_processes=num_threads if transform_in == "processes" else None,
+                num_processes=num_threads if config.transform_in == "processes" else None,
             )
             stack.callback(builder.close)
             if dataset.transform is None and dataset.filter is None:
                 check_known_nulls(catalogue)
             spec = builder.find_spec()
-            beside = try_first_chunk(
-                catalogue,
-                store,
-                builder,
-                beside=lambda: () if first_chunks is None else first_chunks(catalogue.num_samples, spec),
-                num_beside=_num_beside(catalogue, store, spec, num_threads),
-            )
-            stack.callback(join, beside)
-        chunks = OpenDataset(
-            catalogue=catalogue,
-            store=store,
-            builder=builder,
-            spec=spec,
-            expected_bytes=_expected_bytes(catalogue, store, spec),
-            temporary=temporary,
-            beside=beside,
-        )
+            beside = _build_first_chunk(catalogue, store, builder, spec, None if is_mixed else config)
+            stack.callback(_join, beside)
+        chunks = OpenDataset(catalogue=catalogue, store=store, builder=builder, spec=spec, beside=beside)
         if unit is not None:
             check_units(unit, spec)
-            chunks.index = _open_units(chunks, unit, num_threads, on_count)
+            token_counts = None
+            if isinstance(unit, Pack) and makes_tokens(unit, dataset):
+                token_counts = partial(chunks.token_counts, unit.field, num_threads, on_count)
+            chunks.index = open_index(
+                unit,
+                catalogue,
+                folder=folder,
+                num_threads=num_threads,
+                on_progress=on_count,
+                token_counts=token_counts,
+            )
         stack.pop_all()
         return chunks
 
 
-def _open_units(chunks: OpenDataset, unit: SamplingUnit, num_threads: int, on_count: OnCount | None) -> Index:
-    token_counts = None
-    if isinstance(unit, Pack) and makes_tokens(unit, chunks.catalogue.dataset):
-        token_counts = partial(chunks.token_counts, unit.field, num_threads, on_count)
-    return open_index(
-        unit,
-        chunks.catalogue,
-        folder=chunks.kept_in,
-        num_threads=num_threads,
-        on_progress=on_count,
-        token_counts=token_counts,
-    )
+def _build_first_chunk(
+    catalogue: Catalogue, store: Store, builder: Builder, spec: Spec, config: LoaderConfig | None
+) -> list[threading.Thread]:
+    """Build the first chunk with samples, unless it is there: what cannot work shows before training begins.
+
+        this thread   |··first chunk··|                 batches are made of chunks that the order draws, so
+        stoker-build  |····chunk 17···|                 the cores that would stand idle build some of these
+        stoker-build  |~~~~~·····chunk 4····|
+
+    One that is read together with many others is left for later: that could take minutes.
+
+    Blocks: until the first chunk is built.
+
+    Args:
+        catalogue: Of the data set.
+        store: Where chunks go.
+        builder: Builds them.
+        spec: What a sample is.
+        config: Says which chunks the first batches need; None builds no others.
+
+    Returns:
+        The threads that build the others, to be joined before anything of this is closed.
+
+    Raises:
+        StokerError: The first chunk cannot be built. What is wrong with another one belongs to the step that needs it.
+    """
+    filled = np.flatnonzero(catalogue.num_samples)
+    if not len(filled):
+        return []
+    first = int(filled[0])
+    if len(catalogue.unit(first)) > 1 or store.has(catalogue.key(first)):
+        return []
+
+    def build(chunk: int) -> None:
+        with contextlib.suppress(Exception):
+            builder.build(chunk)
+
+    threads = []
+    # So many that the first one still finds a permit to compute.
+    if config is not None and not _is_tight(store, _expected_bytes(catalogue, store, spec)):
+        wanted = first_chunks(config, catalogue.num_samples, spec)
+        others = (chunk for chunk in wanted if chunk != first and len(catalogue.unit(chunk)) == 1)
+        threads = [
+            threading.Thread(target=build, args=(chunk,), name=f"stoker-build-{i}", daemon=True)
+            for i, chunk in enumerate(islice(others, config.num_threads - 1))
+        ]
+    for thread in threads:
+        thread.start()
+    try:
+        builder.build(first)
+    except BaseException:
+        _join(threads)
+        raise
+    return threads
+
+
+def _join(threads: Sequence[threading.Thread]) -> None:
+    for thread in threads:
+        thread.join()
 
 
 def makes_tokens(unit: SamplingUnit, dataset: Description) -> bool:
@@ -437,14 +415,6 @@ def _num_builders(catalogue: Catalogue, num_threads: int) -> int:
     if catalogue.num_builders is not None:
         return catalogue.num_builders
     return num_threads + (_REMOTE_THREADS if catalogue.is_remote else _PUBLISH_THREADS)
-
-
-def _num_beside(catalogue: Catalogue, store: Store, spec: Spec, num_threads: int) -> int:
-    """Return how many chunks are built beside the first one, which then still finds a permit to compute.
-
-    None where chunks may have to leave again.
-    """
-    return 0 if _is_tight(store, _expected_bytes(catalogue, store, spec)) else num_threads - 1
 
 
 def _is_tight(store: Store, expected_bytes: int) -> bool:

@@ -11,24 +11,24 @@ import os
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
+from dataclasses import fields, replace
 from itertools import accumulate
-from typing import Literal
 
 import numpy as np
 
-from stoker.cache.store import Cache
+from stoker.cache.store import StoreCounts
 from stoker.cache.threads import AdaptivePool
 from stoker.dataset.catalogue import OnCount
 from stoker.dataset.dataset import Dataset
 from stoker.dataset.mixture import Mixture, naming
-from stoker.dataset.units.kinds import SamplingUnit
 from stoker.fields.offsets import Int64
 from stoker.fields.spec import Spec
+from stoker.loader.config import LoaderConfig
 from stoker.loader.fill import Filling
-from stoker.loader.open_dataset import ChunkCounts, FirstChunks, OpenDataset, open_dataset
+from stoker.loader.open_dataset import OpenDataset, open_dataset
 from stoker.loader.temporary import TemporaryFolder
 from stoker.loader.windows.window import Window
-from stoker.metrics.stages import OnStage
+from stoker.metrics.stages import OnStage, ignore_stage
 from stoker.words import some_of
 
 
@@ -52,7 +52,7 @@ class OpenDatasets:
         datasets: Closed with this.
         spec: What a sample of any of them is.
         mixture: What the user wrote, where it is one.
-        temporary: Folder to remove at the end, where several share one of this loader's own.
+        temporary: Folder to remove at the end, where the cache is this loader's alone.
 
     Attributes:
         datasets: Those.
@@ -75,16 +75,6 @@ class OpenDatasets:
         self.num_samples: Int64 = np.concatenate([one.num_samples for one in datasets])
         self._firsts = list(accumulate((len(one.num_samples) for one in datasets[:-1]), initial=0))
         self._temporary = temporary
-
-    @property
-    def num_sets(self) -> int:
-        """How many data sets there are."""
-        return len(self.datasets)
-
-    @property
-    def is_mixed(self) -> bool:
-        """Whether they are those of a mixture."""
-        return self.mixture is not None
 
     def fragments(self, which: int) -> Sequence[object]:
         """Return what names the chunks of a data set, for errors."""
@@ -153,16 +143,11 @@ class OpenDatasets:
         first = self._firsts[which]
         return self.datasets[which].open_window(chunks, _Shifted(filler, first) if first else filler, following)
 
-    def counts(self) -> ChunkCounts:
+    def counts(self) -> StoreCounts:
         """Return what became of the chunks so far."""
-        all_counts = [one.counts() for one in self.datasets]
-        return ChunkCounts(
-            num_built=sum(counts.num_built for counts in all_counts),
-            num_reused=sum(counts.num_reused for counts in all_counts),
-            num_missed=sum(counts.num_missed for counts in all_counts),
-            num_mended=sum(counts.num_mended for counts in all_counts),
-            num_evicted=sum(counts.num_evicted for counts in all_counts),
-        )
+        counts = [one.counts() for one in self.datasets]
+        names = [field.name for field in fields(StoreCounts)]
+        return StoreCounts(**{name: sum(getattr(one, name) for one in counts) for name in names})
 
     def close(self) -> None:
         """Give locks and temporary folders back. Harmless when called again."""
@@ -178,52 +163,49 @@ class OpenDatasets:
 
 def open_datasets(
     dataset: Dataset | Mixture,
+    config: LoaderConfig,
     *,
-    cache: Cache,
-    num_threads: int,
-    transform_in: Literal["threads", "processes"],
-    on_stage: OnStage,
-    unit: SamplingUnit | None = None,
+    on_stage: OnStage = ignore_stage,
     on_count: OnCount | None = None,
-    first_chunks: FirstChunks | None = None,
 ) -> OpenDatasets:
-    """Open a data set, or all of a mixture; see `open_dataset`.
+    """Open a data set, or all of a mixture, in one cache.
+
+    Args:
+        dataset: What to open.
+        config: Arguments of the loader. Without a `cache`, one in memory is made, which lives as long as this.
+        on_stage: Told of the work that building does.
+        on_count: Told how far counting what the order counts is.
 
     Raises:
         FieldError: The data sets of a mixture have different specs.
         StokerError: As `Loader` says; a note names the data set of a mixture.
     """
-
-    def opened(one: Dataset, cache: Cache) -> OpenDataset:
-        return open_dataset(
-            one,
-            cache=cache,
-            num_threads=num_threads,
-            transform_in=transform_in,
-            on_stage=on_stage,
-            unit=unit,
-            on_count=on_count,
-            first_chunks=None if dataset is not one else first_chunks,
-        )
-
-    if isinstance(dataset, Dataset):
-        alone = opened(dataset, cache)
-        return OpenDatasets([alone], spec=alone.spec)
+    mixture = None if isinstance(dataset, Dataset) else dataset
+    named = {"": dataset} if isinstance(dataset, Dataset) else dataset.datasets
     with ExitStack() as stack:
         temporary = None
-        if cache.path is None:
+        if (cache := config.cache).path is None:
             temporary = TemporaryFolder()
             stack.callback(temporary.close)
             temporary.make()
-            cache = Cache(temporary.cache, limit=cache.limit_bytes or temporary.limit_bytes)
-        parts = []
-        for name, one in dataset.datasets.items():
+            limit = cache.limit_bytes or temporary.limit_bytes
+            config = replace(config, cache=replace(cache, folder=temporary.cache, limit=limit))
+        opened = {}
+        for name, one in named.items():
             with naming(name):
-                parts.append(opened(one, cache))
-            stack.callback(parts[-1].close)
-        spec = dataset.check_specs({name: one.spec for name, one in zip(dataset.names, parts, strict=True)})
+                opened[name] = open_dataset(
+                    one,
+                    config,
+                    is_temporary=temporary is not None,
+                    is_mixed=mixture is not None,
+                    on_stage=on_stage,
+                    on_count=on_count,
+                )
+            stack.callback(opened[name].close)
+        specs = {name: one.spec for name, one in opened.items()}
+        spec = next(iter(specs.values())) if mixture is None else mixture.check_specs(specs)
         stack.pop_all()
-        return OpenDatasets(parts, spec=spec, mixture=dataset, temporary=temporary)
+        return OpenDatasets([*opened.values()], spec=spec, mixture=mixture, temporary=temporary)
 
 
 def title_of(dataset: Dataset | Mixture) -> str:

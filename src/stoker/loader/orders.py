@@ -1,28 +1,73 @@
-"""The order of every epoch of what a loader opened, and what it counts: rows, groups, windows, packed rows."""
+"""The order of every epoch of what was opened, a data set or a mixture, and what a loader resumes by."""
 
 from __future__ import annotations
 
 import copy
+import hashlib
 import logging
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from fractions import Fraction
 from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
 
+from stoker.dataset.catalogue import Catalogue
+from stoker.dataset.dataset import Dataset, dataset_of
+from stoker.dataset.listing import names_below
+from stoker.dataset.mixture import Mixture
+from stoker.dataset.units.index import Index
 from stoker.dataset.units.kinds import Grouped, NGram, SamplingUnit, Weighted
 from stoker.fields.offsets import Int64
-from stoker.loader.sets import Sets, segments_of
+from stoker.hashing import fingerprint
+from stoker.loader.resume import Resume
 from stoker.loader.units.expand import Units, units_of
 from stoker.loader.units.report import UnitsReport, report_on
+from stoker.sampling import position
+from stoker.sampling.contents import Contents, OpenFiles, describe, layouts_of
 from stoker.sampling.epoch import EpochOrder, Order
 from stoker.sampling.mixture import MixtureEpoch, MixtureOrder, component_seed
-from stoker.sampling.position import Position
+from stoker.sampling.position import ROWS, Mixing, Position
 
 _log = logging.getLogger("stoker")
 
 # Epochs of a data set whose draws are kept: the one in use and the next.
 _NUM_KEPT = 2
+# A filter goes into saved positions, which stay small.
+_MAX_SHOWN = 200
+
+
+class Set(Protocol):
+    """One opened data set."""
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """Its files and fragments."""
+
+    @property
+    def num_samples(self) -> Int64:
+        """Rows of each of its chunks. Shape [K]."""
+
+    @property
+    def index(self) -> Index | None:
+        """What the order counts of it; None for rows."""
+
+
+class Sets(Protocol):
+    """One opened data set, or all of a mixture: those of a loader, or those that are only planned with."""
+
+    @property
+    def datasets(self) -> Sequence[Set]:
+        """Each data set."""
+
+    @property
+    def mixture(self) -> Mixture | None:
+        """What the user wrote, where it is one."""
+
+    @property
+    def num_samples(self) -> Int64:
+        """Rows of each chunk, of all data sets. Shape [K]."""
 
 
 class Orders:
@@ -41,6 +86,7 @@ class Orders:
 
     Attributes:
         unit: What is counted; None for rows.
+        names: Those of the data sets of a mixture; none where there is one data set.
         first: The order of every epoch that is not of its own: because of draws, or of files that were added to it.
     """
 
@@ -57,14 +103,29 @@ class Orders:
         self._opened = opened
         self.unit = unit
         self._shuffle, self._seed, self._window, self._lanes = shuffle, seed, window, lanes
-        self._names = (None,) if opened.mixture is None else opened.mixture.names
-        self.units_in = lru_cache(maxsize=_NUM_KEPT * len(self._names))(self._units_in)
+        self.names: tuple[str, ...] = () if opened.mixture is None else opened.mixture.names
+        self.units_in = lru_cache(maxsize=_NUM_KEPT * len(opened.datasets))(self._units_in)
         self._under_way: Position | None = None
         self._make()
         if unit is not None and not self.first.num_samples and opened.num_samples.sum():
             _log.warning("every epoch is empty: %s", self.report())
         elif isinstance(unit, Grouped | NGram):
             self._tell_torn(unit)
+
+    def resume(self, *, takes_window: bool) -> Resume:
+        """Return what saved states are checked against; see `Resume`."""
+        files = tuple(files_of(one, self.unit) for one in self._opened.datasets)
+        pairs = zip(self._opened.datasets, files, strict=True)
+        beginning = Position(
+            datasets=tuple(contents_of(one, self.unit, its) for one, its in pairs),
+            mixing=mixing_of(self._opened.mixture),
+            seed=self._seed,
+            shuffle=self._shuffle,
+            window=self.first.window,
+            lanes=self._lanes,
+            units=ROWS if self.unit is None else self.unit.identity,
+        )
+        return Resume(beginning=beginning, files=files, takes_window=takes_window)
 
     def _tell_torn(self, unit: Grouped | NGram) -> None:
         """Say where rows of one key do not come together, which nothing else would show."""
@@ -130,11 +191,6 @@ class Orders:
             segments = segments_of(self._opened.datasets[which], mine.datasets[which])
         return self._num_units(which, own_epoch) if isinstance(self.unit, Weighted) else None, segments
 
-    @property
-    def is_mixed(self) -> bool:
-        """Whether several data sets are mixed."""
-        return self._mixed is not None
-
     def order_in(self, epoch: int) -> Order | MixtureOrder:
         """Return the order of an epoch: the same in every one, but for draws and an epoch that files were added to."""
         if self._mixed is not None:
@@ -175,10 +231,10 @@ class Orders:
 
     def _units_in(self, which: int, epoch: int) -> Units | None:
         """Return what is counted of a data set in one of its own epochs; None for rows."""
-        index, name = self._opened.datasets[which].index, self._names[which]
+        index = self._opened.datasets[which].index
         if self.unit is None or index is None:
             return None
-        seed = self._seed if name is None else component_seed(self._seed, name)
+        seed = component_seed(self._seed, self.names[which]) if self.names else self._seed
         return units_of(self.unit, index, seed=seed, epoch=epoch)
 
     def _num_units(self, which: int, epoch: int) -> Int64:
@@ -187,3 +243,102 @@ class Orders:
         units = self.units_in(which, epoch if isinstance(self.unit, Weighted) else 0)
         assert units is not None
         return np.asarray(units.num_units, dtype=np.int64)
+
+
+def as_opened(sets: Sets) -> Dataset | Mixture:
+    """Return what was opened, each table of it at the version that was found: other processes open that one."""
+    datasets = [dataset_of(one.catalogue) for one in sets.datasets]
+    if sets.mixture is None:
+        return datasets[0]
+    other = copy.copy(sets.mixture)
+    other.datasets = dict(zip(other.names, datasets, strict=True))
+    return other
+
+
+def files_of(one: Set, unit: SamplingUnit | None) -> OpenFiles:
+    """Return the files of a data set as the order knows them: by their names, and what each of its chunks has.
+
+    Args:
+        one: The data set.
+        unit: What the order counts; None for rows.
+    """
+    counts, num_units = one.num_samples, _num_units(one, unit)
+    if num_units is not counts:
+        counts = np.stack([counts, num_units], axis=1)
+    file = one.catalogue.file_of_chunk[one.num_samples > 0]
+    counts = counts[one.num_samples > 0]
+    held, begins = np.unique(file, return_index=True)
+    listed = [one.catalogue.listed[i] for i in held.tolist()]
+    samples = np.split(counts, begins[1:]) if held.size else []
+    # Of as many rows, others may be deleted.
+    samples = [
+        np.append(some, np.frombuffer(file.deleted, "<i8")) if file.deleted else some
+        for some, file in zip(samples, listed, strict=True)
+    ]
+    root, names = names_below(listed)
+    return OpenFiles(root, names, layouts_of(samples))
+
+
+def contents_of(one: Set, unit: SamplingUnit | None, files: OpenFiles) -> Contents:
+    """Return what the order of a data set is made of.
+
+    Args:
+        one: The data set.
+        unit: What the order counts; None for rows.
+        files: Its files, as `files_of` returned them.
+    """
+    draws = None
+    if isinstance(unit, Weighted) and one.index is not None:
+        cumulated = one.index.arrays["cumulated"][one.index.row_starts]
+        draws = hashlib.blake2b(cumulated.astype("<i8").tobytes(), digest_size=8).hexdigest()
+    chosen = one.catalogue.dataset.filter
+    return describe(
+        files,
+        filter=None if chosen is None else f"{_shortened(str(chosen))} [{fingerprint('filter', chosen.to_json())[:8]}]",
+        draws=draws,
+        num_samples=int(_num_units(one, unit).sum()),
+    )
+
+
+def _num_units(one: Set, unit: SamplingUnit | None) -> Int64:
+    """Return what the order counts of each chunk; of draws, its rows: how many there are, other files decide too."""
+    if unit is None or one.index is None or isinstance(unit, Weighted):
+        return one.num_samples
+    return units_of(unit, one.index, seed=0, epoch=0).num_units
+
+
+def segments_of(one: Set, contents: Contents) -> Int64 | None:
+    """Return the number of the segment that each chunk came with to the epoch under way; None for one segment.
+
+    Args:
+        one: The data set.
+        contents: The same, as a position tells it.
+    """
+    if contents.segments is None:
+        return None
+    filled = one.num_samples > 0
+    _, file = np.unique(one.catalogue.file_of_chunk[filled], return_inverse=True)
+    segments = np.zeros(len(one.num_samples), np.int64)
+    segments[filled] = contents.file_segments[file]
+    return segments
+
+
+def mixing_of(mixture: Mixture | None) -> Mixing | None:
+    """Return how data sets are mixed."""
+    if mixture is None:
+        return None
+    weights = None
+    if mixture.weights is not None:
+        shares = [Fraction(str(mixture.weights[name])) for name in mixture.names]
+        weights = tuple(str(share / sum(shares)) for share in shares)  # their scale means nothing
+    return Mixing(names=mixture.names, weights=weights, until=None if weights is None else mixture.until)
+
+
+def order_fingerprint(sets: Sets, unit: SamplingUnit | None) -> str:
+    """Return what tells the order of these data sets, mixed in this way, from all others."""
+    contents = [contents_of(one, unit, files_of(one, unit)) for one in sets.datasets]
+    return position.fingerprint_of(contents, mixing_of(sets.mixture))
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."

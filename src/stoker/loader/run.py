@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,18 +14,21 @@ from stoker.loader.finish import Finisher, Prepared
 from stoker.loader.gather.buffers import BufferPool
 from stoker.loader.gathering import Gatherer
 from stoker.loader.open_datasets import OpenDatasets
-from stoker.loader.prefetch import Prefetch, num_makers
+from stoker.loader.orders import Orders
+from stoker.loader.ready_queue import ReadyQueue
 from stoker.loader.residence import offer_window
-from stoker.loader.run_settings import RunSettings
+from stoker.loader.settings import RunSettings
 from stoker.loader.streams import EpochStream, Mapped, MixedStream, Stream
-from stoker.loader.subjects import Subjects
-from stoker.loader.units.expand import Units
 from stoker.loader.windows.in_use import Windows, num_windows_ahead
 from stoker.metrics.stages import Stages, Subject
 from stoker.sampling.epoch import EpochOrder
 from stoker.sampling.mixture import MixtureEpoch
 from stoker.sampling.position import Position
 from stoker.sampling.steps import Slice, Steps
+
+# Threads that make batches, at most, unless they call a function of the user's: more of them make fewer batches at a
+# time, and take turns with the interpreter's lock for each call of native code.
+_MOST_MAKERS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,23 +84,79 @@ class Progress:
         return self._began if not num_steps or self._steps is None else self._began.after(num_steps - 1, self._steps)
 
 
+class _EpochWindows:
+    """Asks for the windows of one data set's own epoch, and opens them.
+
+    Args:
+        run: The run that uses them.
+        which: Number of the data set.
+        order: Order of that epoch.
+        mixed: The mixture's epoch that it is a part of; None where the data set stands alone.
+    """
+
+    def __init__(self, run: Run, which: int, order: EpochOrder, mixed: MixtureEpoch | None) -> None:
+        self._run = run
+        self._which = which
+        self._order = order
+        self._mixed = mixed
+        self._mean_chunks = max(1, len(order.window_chunks(0)) if order.num_windows else 0)
+
+    def open(self, number: int) -> Mapped:
+        """Return a window; waits for its chunks."""
+        run, order, chunks = self._run, self._order, self._order.window_chunks(number)
+        with run.stages.span("open", subject=self._subject(number)):
+            following = order.window_chunks(number + 1) if number + 1 < order.num_windows else ()
+            window = run.opened.open_window(self._which, chunks, run.filler, following)
+            if not window.is_in_memory():
+                # One read through all of it, before random rows are asked for: a disk is many times as fast so.
+                window.settle(goes_on=run.goes_on)
+            if (resident := run.settings.delivery.resident) is not None:
+                offer_window(resident, window, chunks, run.opened.num_samples)
+            return Mapped(window, order.tables(number), chunks)
+
+    def request(self, number: int) -> None:
+        """Ask for a window's chunks to be built."""
+        run, chunks = self._run, self._order.window_chunks(number)
+        if (subject := self._subject(number)) is not None:
+            run.note_subject(subject, run.opened.numbers(self._which, chunks))
+        counts = run.opened.counts()
+        run.stages.sample("cache", hits=counts.num_reused, built=counts.num_built, mended=counts.num_mended)
+        run.filler.request(run.opened.to_ask_for(self._which, chunks))
+
+    def num_ahead(self) -> int:
+        """Return of how many windows ahead the chunks are asked for."""
+        filler = self._run.filler
+        if self._run.opened.is_tight:
+            return 0
+        return num_windows_ahead(filler.pool.size, self._mean_chunks, num_short=filler.num_short)
+
+    def _subject(self, number: int) -> Subject | None:
+        """Return what a window is for, where it is shown: the first step that uses it."""
+        run = self._run
+        if not run.stages.shows_each:
+            return None
+        start = int(self._order.window_starts[number])
+        if self._mixed is not None:
+            start = self._mixed.first_use(self._which, self._order.epoch, start)
+        step = max(start - run.steps.lane_start, 0) // run.steps.part_size
+        return (*run.subject_of(step)[:2], number, -1)
+
+
 class Run:
     """The batches of one rank, from one position of an epoch to its end.
 
     Args:
         position: Where it begins.
-        orders: Order of the epoch in each lane.
-        steps: Which samples of each lane belong to which step, from `position` on.
+        orders: The orders that it belongs to.
         opened: The data sets that the samples are of.
         pool: Memory for batches.
         settings: See `RunSettings`.
         stages: Told of waiting, gathering and opening.
         turn: Which of the steps it makes.
-        units_in: Returns what the order counts of a data set in one of its own epochs, None for rows.
-        held: Batches of another run that count with those that this one may have ahead; see `hold`.
+        room: How many batches it may have ahead to begin with; see `allow`. As many as the settings say unless told.
 
     Attributes:
-        steps: As given.
+        steps: Which samples of each lane belong to which step, from `position` on.
         progress: Where it stands.
         is_abandoned: Whether nobody asks for its batches any more.
     """
@@ -106,48 +165,47 @@ class Run:
         self,
         *,
         position: Position,
-        orders: Sequence[EpochOrder] | Sequence[MixtureEpoch],
-        steps: Steps,
+        orders: Orders,
         opened: OpenDatasets,
         pool: BufferPool,
         settings: RunSettings,
         stages: Stages,
         turn: Turn = Turn(),
-        units_in: Callable[[int, int], Units | None],
-        held: int = 0,
+        room: int | None = None,
     ) -> None:
-        self.steps = steps
+        config = settings.config
+        self.steps = steps = position.steps(global_batch_size=settings.global_batch_size, remainder=config.remainder)
         self.progress = Progress(position, steps)
-        self._opened = opened
-        self._settings = settings
-        self._stages = stages
+        self.opened = opened
+        self.settings = settings
+        self.stages = stages
+        self._orders = orders
         self._epoch = position.epoch
-        self._units_in = units_in
+        self._first_step = steps.start // steps.global_batch_size  # of the epoch, as `Loader.explain` counts
         self._numbers = range(turn.first, steps.num_steps, turn.every)
         self._num_handed = 0
         self._handed_ns = 0
         self._passing_from = 0  # the step from which on windows may be left behind
         self._subject: Subject | None = None  # of the step that the loop is at, where it is shown
-        self._subjects = Subjects(epoch=self._epoch, steps=steps, num_lanes=len(orders))
+        self._subjects: dict[int, Subject] = {}  # of each chunk that was asked for, where it is shown
         self.is_abandoned = False
         self._home = Home()
         self._is_closed = False
         self._closing = threading.RLock()
-        self._pool = opened.pool(settings.num_threads)
-        self._filler = Filler(
+        self.filler = Filler(
             is_there=opened.is_there,
             build=self._build,
-            pool=self._pool,
+            pool=opened.pool(config.num_threads),
             size_of=lambda number: int(opened.num_samples[number]),
-            max_ahead=lambda: settings.num_threads if opened.is_tight else None,
+            max_ahead=lambda: config.num_threads if opened.is_tight else None,
             num_short=opened.num_short,
             waiting=partial(stages.span, "wait_chunk"),
         )
-        self._streams: list[Stream] = [self._stream_of(order) for order in orders]
+        self._streams: list[Stream] = [self._stream_of(lane) for lane in orders.lanes_of_epoch(position.epoch)]
         self._finisher = Finisher(settings, opened.spec.compact, stages=stages, epoch=self._epoch)
         self._gatherer = Gatherer(
             self._streams,
-            partial(steps.slices_of, shard=settings.shard),
+            steps,
             opened=opened,
             pool=pool,
             settings=settings,
@@ -156,71 +214,47 @@ class Run:
             # What says which data set each sample is of is written to each batch.
             leave_together=self._finisher.takes_together and settings.source_field is None,
         )
-        # Without threads the user's own function is not called, nor anything copied, before it is asked for.
-        max_together = self._gatherer.max_together if settings.prefetch or self._finisher.is_quick else 1
-        self._prefetch: Prefetch[Prepared] = Prefetch(
+        self._queue: ReadyQueue[Prepared] = ReadyQueue(
             self._make,
             num_results=len(self._numbers),
             depth=settings.prefetch,
-            num_threads=settings.num_threads
-            if settings.augment is not None
-            else num_makers(settings.num_threads, depth=settings.prefetch, max_together=max_together),
-            max_together=max_together,
+            num_threads=config.num_threads if config.augment is not None else min(config.num_threads, _MOST_MAKERS),
+            # Without threads the user's own function is not called, nor anything copied, before it is asked for.
+            max_together=self._gatherer.max_together if settings.prefetch or self._finisher.is_quick else 1,
             waiting=partial(stages.span, "wait_room"),
-            held=held,
+            room=room,
         )
 
-    def _stream_of(self, order: EpochOrder | MixtureEpoch) -> Stream:
-        if isinstance(order, EpochOrder):
-            return self._epoch_stream(0, order, lambda number: int(order.window_starts[number]))
+    def _stream_of(self, lane: EpochOrder | MixtureEpoch) -> Stream:
+        if isinstance(lane, EpochOrder):
+            return self._epoch_stream(None, 0, lane)
+        return MixedStream(lane, partial(self._epoch_stream, lane))
 
-        def open_epoch(which: int, own: EpochOrder) -> EpochStream:
-            return self._epoch_stream(
-                which, own, lambda number: order.first_use(which, own.epoch, int(own.window_starts[number]))
-            )
-
-        return MixedStream(order, open_epoch)
-
-    def _epoch_stream(self, which: int, order: EpochOrder, start_of: Callable[[int], int]) -> EpochStream:
-        """Return the stream of one data set's own epoch; `start_of` says where in the lane a window is first used."""
-        units = self._units_in(which, order.epoch)
-
-        def asking(number: int) -> Subject:
-            numbers = self._opened.numbers(which, order.window_chunks(number))
-            return self._subjects.asking(number, start=start_of(number), chunks=numbers)
-
-        def open_window(number: int) -> Mapped:
-            with self._stages.span("open", subject=asking(number)):
-                following = order.window_chunks(number + 1) if number + 1 < order.num_windows else ()
-                window = self._opened.open_window(which, order.window_chunks(number), self._filler, following)
-                if not window.is_in_memory():
-                    # One read through all of it, before random rows are asked for: a disk is many times as fast so.
-                    window.settle(goes_on=lambda: not self._is_closed)
-                if (resident := self._settings.delivery.resident) is not None:
-                    offer_window(resident, window, order.window_chunks(number), self._opened.num_samples)
-                return Mapped(window, order.tables(number), order.window_chunks(number))
-
-        def request(number: int) -> None:
-            asking(number)
-            counts = self._opened.counts()
-            self._stages.sample("cache", hits=counts.num_reused, built=counts.num_built, mended=counts.num_mended)
-            self._filler.request(self._opened.to_ask_for(which, order.window_chunks(number)))
-
-        window_chunks = max(1, len(order.window_chunks(0)) if order.num_windows else 0)
-
-        def num_ahead() -> int:
-            if self._opened.is_tight:
-                return 0
-            return num_windows_ahead(self._pool.size, window_chunks, num_short=self._filler.num_short)
-
+    def _epoch_stream(self, mixed: MixtureEpoch | None, which: int, order: EpochOrder) -> EpochStream:
+        """Return the stream of one data set's own epoch."""
+        source = _EpochWindows(self, which, order, mixed)
         windows = Windows(
-            open_window=open_window,
-            request=request,
+            open_window=source.open,
+            request=source.request,
             num_windows=order.num_windows,
-            num_ahead=num_ahead,
-            waiting=partial(self._stages.span, "wait_window"),
+            num_ahead=source.num_ahead,
+            waiting=partial(self.stages.span, "wait_window"),
         )
-        return EpochStream(order, windows, units=units, fragments=self._opened.fragments(which), which=which)
+        units = self._orders.units_in(which, order.epoch)
+        return EpochStream(order, windows, units=units, fragments=self.opened.fragments(which), which=which)
+
+    def goes_on(self) -> bool:
+        """Return whether it has not been closed."""
+        return not self._is_closed
+
+    def subject_of(self, step: int) -> Subject:
+        """Return what work for a step, counted from the run's beginning, is told to be for."""
+        return self._epoch, self._first_step + step, -1, -1
+
+    def note_subject(self, subject: Subject, chunks: Iterable[int]) -> None:
+        """Note the window that chunks are built for, which was asked for now."""
+        epoch, step, window, _ = subject
+        self._subjects.update((chunk, (epoch, step, window, chunk)) for chunk in chunks)
 
     @property
     def num_left(self) -> int:
@@ -230,25 +264,28 @@ class Run:
     @property
     def num_ready(self) -> int:
         """Batches that wait for their step."""
-        return self._prefetch.num_ready
+        return self._queue.num_ready
 
     @property
     def num_behind_borders(self) -> int:
         """Of all steps, how many at the end need no window but the last of each lane; 0 where windows are few."""
-        steps, borders = self.steps, [stream.last_border for stream in self._streams]
+        steps = self.steps
+        borders = [stream.last_border for stream in self._streams if isinstance(stream, EpochStream)]
         known = [border for border in borders if border is not None]
-        if not known or len(known) < len(borders):
+        if not known or len(known) < len(self._streams):
             return 0
         return min(len(self._numbers), steps.num_steps + (steps.lane_start - max(known)) // steps.part_size)
 
     def ask_first(self) -> None:
         """Have the first windows of this rank's lanes opened, though no batch may be made yet."""
         for lane in {piece.lane for piece in self._slices(self._numbers[0]) if not piece.is_padding}:
-            self._streams[lane].ask_first()
+            stream = self._streams[lane]
+            if isinstance(stream, EpochStream):
+                stream.windows.ask(0)
 
-    def hold(self, num: int) -> None:
-        """Have so many batches less ahead from now on: those that are left of the run before this one."""
-        self._prefetch.hold(num)
+    def allow(self, room: int) -> None:
+        """Have no more batches ahead than this from now on: others may count with them."""
+        self._queue.allow(room)
 
     def next(self) -> Prepared:
         """Return the next step's batch.
@@ -260,20 +297,20 @@ class Run:
             RuntimeError: The run was closed before.
         """
         start_ns = time.perf_counter_ns()
-        stages, numbers, number = self._stages, self._numbers, self._num_handed
+        stages, numbers, number = self.stages, self._numbers, self._num_handed
         if self._handed_ns:
             stages("step", self._handed_ns, start_ns, 0, self._subject)
             self._handed_ns = 0
         if number == len(numbers):
             raise StopIteration
-        self._subject = self._subject_of(numbers[number])
+        self._subject = self._shown(numbers[number])
         try:
-            if self._prefetch.is_ready and not stages.shows_each:  # nothing to wait in
-                prepared = self._prefetch.get()
+            if self._queue.is_ready and not stages.shows_each:  # nothing to wait in
+                prepared = self._queue.get()
                 stages("wait", start_ns, time.perf_counter_ns(), 0)
             else:
                 with stages.span("wait", subject=self._subject):
-                    prepared = self._prefetch.get()
+                    prepared = self._queue.get()
         except Exception as error:
             if self._is_closed:
                 # Whatever failed then failed because its cache, windows or threads were being closed.
@@ -310,54 +347,46 @@ class Run:
         """
         self._is_closed = True
         # First everyone is told, then joined: a thread that waits for another one's work is freed by that one's stop.
-        self._filler.stop()
+        self.filler.stop()
         for stream in self._streams:
             stream.stop()
         with self._closing:
-            self._prefetch.close()
+            self._queue.close()
             for stream in self._streams:
                 stream.close()
-            self._filler.close()
+            self.filler.close()
 
     def _build(self, chunk: int) -> bool:
-        with self._stages.span("build", subject=self._subjects.of_chunk(chunk)):
-            return self._opened.build(chunk)
+        with self.stages.span("build", subject=self._subjects.get(chunk)):
+            return self.opened.build(chunk)
 
-    def _make(self, number: int, num_wanted: int) -> Iterator[list[Prepared]]:
-        """Yield the batches of some of the run's steps, the first of them at least; see `Prefetch`."""
-        numbers = self._numbers[number : number + num_wanted]
-        stages, finisher = self._stages, self._finisher
-        ready: list[Prepared] = []
-        try:
-            with stages.span("batch", subject=self._subject_of(numbers[0])) as span:
-                gathered, slices = self._gatherer.gather(numbers)
-                if gathered.together is not None:
-                    finished = iter(finisher.finish_together(gathered.together))
-                else:
-                    finished = map(finisher.finish, gathered.made, slices, numbers)
-                is_quick = finisher.is_quick or gathered.together is not None
-                # A span of its own for each takes a tenth of what is left to do, so only where somebody looks at it.
-                num_now = len(slices) if is_quick and not stages.shows_each else 1
-                span.num_calls = num_now
-                for _ in range(num_now):
-                    ready.append(next(finished))  # noqa: PERF401  kept where a later one fails
-            for i in range(num_now, len(slices)):
-                if not is_quick:
-                    yield ready
-                    ready = []
-                with stages.span("batch", subject=self._subject_of(numbers[i])):
-                    ready.append(next(finished))
-        except Exception:
-            if ready:  # they come before the error
-                yield ready
-            raise
-        yield ready
+    def _make(self, number: int, num_wanted: int) -> Iterator[Prepared]:
+        """Yield the batches of some of the run's steps, the first of them at least; see `ReadyQueue`."""
+        steps = self._numbers[number : number + num_wanted]
+        stages, finisher = self.stages, self._finisher
+        with stages.span("batch", subject=self._shown(steps[0])) as span:
+            gathered = self._gatherer.gather(steps)
+            if gathered.together is not None:
+                finished = iter(finisher.finish_together(gathered.together))
+            else:
+                finished = map(finisher.finish, gathered.made, gathered.slices, steps)
+            # A span of its own for each takes a tenth of what is left to do, so only where somebody looks at it.
+            if not stages.shows_each and (finisher.is_quick or gathered.together is not None):
+                span.num_calls = len(gathered.slices)
+                yield from finished
+                return
+            ready = [next(finished)]
+        yield ready.pop()
+        for step, _ in zip(steps[1:], gathered.slices[1:], strict=False):
+            with stages.span("batch", subject=self._shown(step)):
+                ready.append(next(finished))
+            yield ready.pop()
 
-    def _subject_of(self, step: int) -> Subject | None:
-        return self._subjects.of_step(step) if self._stages.shows_each else None
+    def _shown(self, step: int) -> Subject | None:
+        return self.subject_of(step) if self.stages.shows_each else None
 
     def _slices(self, step: int) -> tuple[Slice, ...]:
-        return self.steps.slices(step, self._settings.shard)
+        return self.steps.slices(step, self.settings.shard)
 
     def _pass_windows(self, step: int) -> None:
         """Close the windows that only steps before this one needed."""

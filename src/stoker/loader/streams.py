@@ -14,7 +14,7 @@ import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from stoker._native import WindowOrder
 from stoker.fields.offsets import Int64
@@ -54,50 +54,8 @@ Range: TypeAlias = tuple[int, int]
 """First and past-the-last position."""
 
 
-class Stream(Protocol):
-    """The samples of one lane in one epoch."""
-
-    def parts(self, ranges: Sequence[Range], acquired: Acquired) -> list[UnitPart]:
-        """Return where the samples of positions lie: range by range, those in one window together.
-
-        Their windows are open, and noted in `acquired`: whoever asks releases them.
-
-        Blocks: until they are open.
-
-        Args:
-            ranges: First and past-the-last position of each.
-            acquired: Gets every window and its number.
-        """
-
-    def is_open(self, start: int, stop: int) -> bool:
-        """Return whether `parts` of these positions would not have to wait."""
-
-    def ask_first(self) -> None:
-        """Have opened what the first positions need, by and by."""
-
-    @property
-    def last_border(self) -> int | None:
-        """Position at which the last window begins; None where that cannot be told, or there are two at most."""
-
-    def whose(self, start: int, stop: int) -> Int64 | None:
-        """Return the data set of each position, None where there is only one. Shape [B]."""
-
-    def pass_by(self, position: int) -> int:
-        """Say that no step to come needs a position before this one, except by asking again.
-
-        Returns:
-            From which position on it is worth saying that again.
-        """
-
-    def stop(self) -> None:
-        """Open no more windows, and free whoever waits for one."""
-
-    def close(self) -> None:
-        """Close all windows; nobody may use one any more."""
-
-
 class EpochStream:
-    """One epoch of one data set in one lane.
+    """The samples of one lane in one epoch of one data set.
 
     Args:
         order: Its order.
@@ -124,7 +82,16 @@ class EpochStream:
         self._passed = 0
 
     def parts(self, ranges: Sequence[Range], acquired: Acquired) -> list[UnitPart]:
-        """Return where the samples of positions lie; see `Stream.parts`."""
+        """Return where the samples of positions lie: range by range, those in one window together.
+
+        Their windows are open, and noted in `acquired`: whoever asks releases them.
+
+        Blocks: until they are open.
+
+        Args:
+            ranges: First and past-the-last position of each.
+            acquired: Gets every window and its number.
+        """
         windows = self.windows
         parts = []
         for number, pieces in self._by_window(ranges):
@@ -135,7 +102,7 @@ class EpochStream:
         return parts
 
     def is_open(self, start: int, stop: int) -> bool:
-        """Return whether the windows of positions are open."""
+        """Return whether `parts` of these positions would not have to wait."""
         first, last = bisect_right(self._borders, start) - 1, bisect_left(self._borders, stop)
         return all(self.windows.is_open(number) for number in range(first, last))
 
@@ -169,17 +136,15 @@ class EpochStream:
                 start = end
         return found
 
-    def whose(self, start: int, stop: int) -> Int64 | None:
-        """Return None: there is one data set."""
-        del start, stop
-        return None
-
     def is_last_window(self, position: int) -> bool:
         """Return whether a position lies in the epoch's last window."""
         return position >= self._borders[-2]
 
     def pass_by(self, position: int) -> int:
-        """Close the windows before the one of this position, and return where that one ends."""
+        """Close the windows before the one of this position, and return where that one ends.
+
+        No step to come needs a position before this one, except by asking again.
+        """
         number = bisect_right(self._borders, position) - 1
         if number > self._passed:
             self._passed = number
@@ -240,14 +205,6 @@ class MixedStream:
                 return False
         return True
 
-    def ask_first(self) -> None:
-        """Do nothing: what is needed is opened when it is asked for."""
-
-    @property
-    def last_border(self) -> int | None:
-        """None: each data set has windows of its own."""
-        return None
-
     def _parts_of_range(self, start: int, stop: int, acquired: Acquired) -> list[UnitPart]:
         parts: list[UnitPart] = []
         for which, epoch, first, last in self._order.stretches(start, stop):
@@ -261,7 +218,7 @@ class MixedStream:
                 self._look_ahead(which, epoch + 1)
         return parts
 
-    def whose(self, start: int, stop: int) -> Int64 | None:
+    def whose(self, start: int, stop: int) -> Int64:
         """Return the data set of each position. Shape [B]."""
         return self._order.components(start, stop)
 
@@ -328,3 +285,6 @@ class MixedStream:
 
     def _all(self) -> list[_Open]:
         return [*self._streams.values(), *self._retired]
+
+
+Stream: TypeAlias = EpochStream | MixedStream

@@ -20,7 +20,7 @@ from stoker.errors import FieldError
 from stoker.fields.spec import Spec
 from stoker.loader.mixing import window_chunks
 from stoker.loader.open_dataset import check_known_nulls
-from stoker.loader.sets import order_fingerprint
+from stoker.loader.orders import order_fingerprint
 from stoker.loader.units.make import check_units
 from stoker.loader.units.report import UnitsReport, report_on
 from stoker.plan.known import KnownSet, check_specs, default_window, open_known

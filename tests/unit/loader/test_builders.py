@@ -7,13 +7,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from stoker import Cache, Dataset, Field, Loader
+from stoker import Dataset, Field, Loader
 from stoker.doctor.fill import fill_cache
 from stoker.doctor.sampled import SampledDataset
 from stoker.loader import open_dataset as feed_dataset
+from stoker.loader.config import make_config
 from stoker.loader.fill import Filler
 from stoker.loader.open_datasets import open_datasets
-from stoker.metrics.stages import ignore_stage
 
 NUM_THREADS = 4
 
@@ -35,13 +35,8 @@ def folder_of(path, *, num_files, num_rows, width=1):
 
 
 def crew_size(dataset, cache, *, transform_in="threads"):
-    opened = open_datasets(
-        dataset,
-        cache=Cache(cache),
-        num_threads=NUM_THREADS,
-        transform_in=transform_in,
-        on_stage=ignore_stage,
-    )
+    config = make_config({"batch_size": 1, "cache": cache, "num_threads": NUM_THREADS, "transform_in": transform_in})
+    opened = open_datasets(dataset, config)
     try:
         return opened.pool(NUM_THREADS).size
     finally:

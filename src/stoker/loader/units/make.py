@@ -12,7 +12,7 @@ import numpy as np
 from stoker._native import expand, fill_places
 from stoker.dataset.units.kinds import Grouped, NGram, Pack, SamplingUnit
 from stoker.errors import FieldError
-from stoker.fields.offsets import Int64, offsets_of
+from stoker.fields.offsets import Int64, offsets_of, ranges
 from stoker.fields.spec import Array, Arrays, Entry, Ragged, Spec
 from stoker.loader.gather.assemble import Assembled, Once, Part, assemble, lists_between
 from stoker.loader.gather.buffers import BufferPool
@@ -94,30 +94,11 @@ class Made(NamedTuple):
     num_samples: int
 
 
-class Gathered(NamedTuple):
-    """Batches that were gathered in one go.
-
-    Attributes:
-        made: The batches, in their order; none where they leave as one.
-        size_bytes: Bytes gathered, of all of them.
-        together: All of them as one, where they leave so.
-    """
-
-    made: list[Made]
-    size_bytes: int
-    together: Together | None = None
-
-
-def rows_made(assembled: Assembled) -> Made:
-    """Return a batch of rows as they were gathered."""
-    return Made(assembled.views(), assembled, None, True, assembled.num_samples)
-
-
 class Maker:
-    """Makes batches of units; checks at once whether that can be.
+    """Makes batches of rows or other units; checks at once whether that can be.
 
     Args:
-        unit: What a unit is.
+        unit: What a unit is; None for rows.
         spec: Spec of the samples.
         marks_padding: Whether batches get `sample_mask`.
 
@@ -126,11 +107,12 @@ class Maker:
         FieldError: A field that was asked for is not there, or cannot be had in this way.
     """
 
-    def __init__(self, unit: SamplingUnit, spec: Spec, *, marks_padding: bool = False) -> None:
+    def __init__(self, unit: SamplingUnit | None, spec: Spec, *, marks_padding: bool = False) -> None:
         self.unit = unit
         self._spec = spec
         self._fixed = spec.only(spec.fixed)
-        check_units(unit, spec)
+        if unit is not None:
+            check_units(unit, spec)
         self._wanted: dict[str, tuple[int, ...]] = {}
         delivered = [entry.name for entry in spec]
         added: tuple[str, ...] = ()
@@ -190,22 +172,34 @@ class Maker:
             return None
         return float(sum(entry.value_bytes for entry in self.spec.fixed))
 
-    def make_together(
-        self, parts: Sequence[UnitPart], sizes: Sequence[int], pool: BufferPool, *, once: Once = "never"
-    ) -> Gathered:
-        """Return the units of some batches as one; `cut` cuts it.
+    def gather(
+        self,
+        parts: Sequence[UnitPart],
+        sizes: Sequence[int],
+        pool: BufferPool,
+        *,
+        once: Once = "never",
+        places: Int64 | None = None,
+    ) -> tuple[Made, int]:
+        """Return the units of some batches as one, which `cut` cuts, and how many bytes they have.
 
         Args:
-            parts: Where the units lie, those of each batch behind those of the batch before it.
+            parts: Where the units lie, those of each batch behind those of the batch before it, unless `places` says
+                otherwise.
             sizes: Units of each batch.
             pool: Gives the memory.
             once: See `assemble`.
+            places: Where each unit goes: a permutation. Shape [B].
 
         Raises:
             FieldMismatchError: As `pack_field` says; of whichever batch.
         """
         if isinstance(self.unit, Pack):
-            return self._packed(self.unit, parts, pool)
+            return self._packed(self.unit, parts, pool, places)
+        if self.unit is None:
+            found = [Part(part.window, part.where) for part in parts]
+            assembled = assemble(self._spec, found, pool, once=once, places=places, sizes=sizes)
+            return Made({}, assembled, None, True, assembled.num_samples), assembled.size_bytes
         found, offsets = [], []
         for part in parts:
             window, slot = part.window, part.slot
@@ -216,27 +210,25 @@ class Maker:
             found.append(Part.at(window, slots, rows))
             offsets.append(spans.offsets)
         if isinstance(self.unit, NGram):
-            return self._windows(found, pool)
-        rows = _joined(offsets)
-        num_rows = np.diff(rows[[0, *accumulate(sizes)]]).tolist()
-        assembled = assemble(self._spec, found, pool, once=once, sizes=num_rows)
-        made = rows_made(assembled)
-        if isinstance(self.unit, Grouped):
-            made.arrays["group_offsets"] = rows
-        return Gathered([made], assembled.size_bytes)
+            return self._windows(found, pool, places)
+        row_offsets, row_places = _placed(_joined(offsets), places)
+        num_rows = np.diff(row_offsets[[0, *accumulate(sizes)]]).tolist()
+        assembled = assemble(self._spec, found, pool, once=once, places=row_places, sizes=num_rows)
+        arrays: Arrays = {"group_offsets": row_offsets} if self.is_grouped else {}
+        return Made(arrays, assembled, None, True, assembled.num_samples), assembled.size_bytes
 
     def cut(self, made: Made, sizes: Sequence[int]) -> list[Made]:
-        """Return the batches that were made as one, in the same memory.
+        """Return the batches that were gathered as one, in the same memory.
 
         Args:
             made: All of them.
             sizes: Units of each.
         """
-        if len(sizes) == 1:
-            return [made]
         borders = [0, *accumulate(sizes)]
         if self._makes_rows:
             return self._cut_rows(made, sizes, borders)
+        if len(sizes) == 1:
+            return [made]
         assembled: Iterable[Assembled] = repeat(made.assembled)  # of documents, as long as any is left of them
         if isinstance(self.unit, NGram):
             assembled = made.assembled.cut([self.unit.length * size for size in sizes])
@@ -246,7 +238,7 @@ class Maker:
         ]
 
     def side_by_side(self, made: Made, sizes: Sequence[int], pool: BufferPool) -> Together | None:
-        """Return the batches that were made as one as they can leave so; None where they must be cut before.
+        """Return the batches that were gathered as one as they can leave so; None where they must be cut before.
 
         Args:
             made: All of them.
@@ -271,23 +263,26 @@ class Maker:
         return num_rows
 
     def _cut_rows(self, made: Made, sizes: Sequence[int], borders: Sequence[int]) -> list[Made]:
-        batches = [rows_made(batch) for batch in made.assembled.cut(self._num_rows(made, sizes))]
+        batches = [
+            Made(batch.views(), batch, None, True, batch.num_samples)
+            for batch in made.assembled.cut(self._num_rows(made, sizes))
+        ]
         if self.is_grouped:
             offsets = _group_offsets(made)
             for batch, (begin, end) in zip(batches, pairwise(borders), strict=True):
                 batch.arrays["group_offsets"] = offsets[begin : end + 1] - offsets[begin]
         return batches
 
-    def _windows(self, parts: Sequence[Part], pool: BufferPool) -> Gathered:
+    def _windows(self, parts: Sequence[Part], pool: BufferPool, places: Int64 | None) -> tuple[Made, int]:
         shaping = self._shaping
         assert shaping is not None
-        fixed = assemble(self._fixed, parts, pool)
+        fixed = assemble(self._fixed, parts, pool, places=_row_places(places, shaping.length))
         views, lists = fixed.views(), {}
         for name, at in self._wanted.items():
             if self._spec[name].is_ragged:
                 alone = self._spec.only((self._spec[name],))
                 chosen = [_at_places(part, at, shaping.length) for part in parts]
-                lists[name] = assemble(alone, chosen, pool)
+                lists[name] = assemble(alone, chosen, pool, places=_row_places(places, len(at)))
         num = fixed.num_samples // shaping.length
         arrays: Arrays = {
             name: _lists_of_each(lists[name].ragged[name], num, len(at))
@@ -296,9 +291,11 @@ class Maker:
             for name, at in self._wanted.items()
         }
         size_bytes = fixed.size_bytes + sum(one.size_bytes for one in lists.values())
-        return Gathered([Made(arrays, fixed, shaping, True, num)], size_bytes)
+        return Made(arrays, fixed, shaping, True, num), size_bytes
 
-    def _packed(self, unit: Pack, parts: Sequence[UnitPart], pool: BufferPool) -> Gathered:
+    def _packed(
+        self, unit: Pack, parts: Sequence[UnitPart], pool: BufferPool, places: Int64 | None
+    ) -> tuple[Made, int]:
         found = []
         for window, chunks, where, units, fragments, _ in parts:
             assert isinstance(units, Packed)
@@ -322,14 +319,47 @@ class Maker:
             row += part.num_rows
         arrays: Arrays = {name: pack_field(unit, self._spec[name], found, pool) for name in unit.packed}
         arrays |= {"segment_ids": ids, "positions": positions}
+        if places is not None:
+            arrays = {name: _in_places(array, places, pool) for name, array in arrays.items()}
         size_bytes = sum(array.nbytes for array in arrays.values() if isinstance(array, np.ndarray))
         chosen = self._fixed if unit.per_segment else Spec(())
-        fixed = assemble(chosen, [Part.at(part.window, part.slot, part.row) for part in found], pool)
-        offsets = _joined([part.segments.offsets for part in found])
+        offsets, segment_places = _placed(_joined([part.segments.offsets for part in found]), places)
+        documents = [Part.at(part.window, part.slot, part.row) for part in found]
+        fixed = assemble(chosen, documents, pool, places=segment_places)
         views = fixed.views()
         for name in unit.per_segment:
             arrays[name] = Ragged(views[name], offsets)
-        return Gathered([Made(arrays, fixed, None, False, num_rows)], size_bytes + fixed.size_bytes)
+        return Made(arrays, fixed, None, False, num_rows), size_bytes + fixed.size_bytes
+
+
+def _placed(offsets: Int64, places: Int64 | None) -> tuple[Int64, Int64 | None]:
+    """Return the offsets of units in their places, and where each row of theirs goes.
+
+    Args:
+        offsets: Where the rows of each unit begin, in the order in which they are gathered. Shape [B + 1].
+        places: Where each unit goes. Shape [B]; None for one after the other.
+    """
+    if places is None:
+        return offsets, None
+    num = np.empty_like(places)
+    num[places] = np.diff(offsets)
+    placed = offsets_of(num)
+    return placed, ranges(placed[places], offsets)
+
+
+def _in_places(array: Array | Ragged, places: Int64, pool: BufferPool) -> Array:
+    """Return an array in whose place `places[k]` row k of another one stands, in memory of its own."""
+    assert isinstance(array, np.ndarray)
+    placed: Array = pool.take(array.nbytes)[: array.nbytes].view(array.dtype).reshape(array.shape)
+    placed[places] = array
+    return placed
+
+
+def _row_places(places: Int64 | None, num_each: int) -> Int64 | None:
+    """Return where each row goes of units that have so many each, which go to `places`."""
+    if places is None:
+        return None
+    return (places[:, None] * num_each + np.arange(num_each, dtype=np.int64)).reshape(-1)
 
 
 def _lists_of_each(lists: Ragged, num_windows: int, num_lists: int) -> Ragged:
@@ -451,6 +481,3 @@ def _joined(offsets: Sequence[Int64]) -> Int64:
     if len(offsets) == 1:
         return offsets[0]
     return offsets_of(np.concatenate([np.empty(0, np.int64), *(np.diff(one) for one in offsets)]))
-
-
-__all__ = ["Array", "Gathered", "Made", "Maker", "Shaping", "UnitPart", "rows_made"]

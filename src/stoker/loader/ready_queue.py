@@ -1,68 +1,62 @@
-"""Bounded, ordered look-ahead: results are made by several threads and come out in order."""
+"""The ready queue: results are made by threads ahead of whoever takes them, and come out in order."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
 
-class Prefetch(Generic[T]):
-    """Give results 0, 1, 2, ... in this order, made by threads up to `depth` ahead of the caller.
+class ReadyQueue(Generic[T]):
+    """Gives results 0, 1, 2, ... in this order, made by threads up to `depth` ahead of the caller.
 
         make    ... 8 7   6 5    two threads, each at two results at a time; as many as `depth` wait or are being made
         ready       4 3          5 is still being made: it is what the caller would wait for next but two
         caller  2                has been handed 0, 1, 2
 
-    Several at a time, because what is made takes the interpreter's lock in turns: a thread that waits for it is put to
-    sleep and woken, which takes longer than what it wanted to do. The first ones are made one at a time, so that the
-    first of all comes soon; then as many as are ahead already.
+    The first results are made one at a time, so that the first of all comes soon; then as many as are ahead already.
 
     An exception of making result i is raised where i was due, after all results before it, and ends the sequence.
 
     Args:
         make: Called with the number of a result and how many are wanted from there on; yields that many of them or
-            fewer, in order, but at least one, those together that are ready together: the caller, who may wait for
-            the first of them, is woken once. From several threads at once.
+            fewer, in order, but at least one. From several threads at once.
         num_results: How many there are.
         depth: How many may be made or wait ahead of the caller. With 0 there are no threads: results are made when one
             is asked for that is not there, by the caller.
         num_threads: Threads that make them.
         max_together: Results that a thread, or the caller, makes at a time, at most.
         waiting: Gives the block in which a thread waits for room.
-        held: How much of the depth is not to be used yet; see `hold`.
+        room: How much of the depth may be used to begin with; see `allow`. All of it unless told.
     """
 
     def __init__(
         self,
-        make: Callable[[int, int], Iterable[Sequence[T]]],
+        make: Callable[[int, int], Iterable[T]],
         *,
         num_results: int,
         depth: int,
         num_threads: int,
         max_together: int = 1,
         waiting: Callable[[], AbstractContextManager[object]] = nullcontext,
-        held: int = 0,
+        room: int | None = None,
     ) -> None:
         self._make = make
         self._num_results = num_results
         self._depth = depth
-        self._held = depth
+        self._room = 0
         self._waiting = waiting
         num_threads = min(max(1, num_threads), depth, num_results)
         # Not more than lets every thread make some while as many wait: else one that is done waits for the caller.
         self._max_together = max(1, min(max_together, depth // (num_threads + 1)) if depth else max_together)
-        # One lock, but two places to wait at, and each is told only of what it waits for: nobody is woken to find
-        # nothing to do.
+        # One lock, but two conditions: nobody is woken to find nothing to do. Entered again by a caller who makes a
+        # result and closes the queue meanwhile.
         self._lock = threading.RLock()
         self._made = threading.Condition(self._lock)
         self._taken = threading.Condition(self._lock)
-        self._awaited = -1  # the result that the caller waits for
-        self._num_waiting = 0  # threads that wait for room
-        self._making_now = threading.RLock()
         self._ready: dict[int, T] = {}
         self._failed: dict[int, BaseException] = {}
         self._next_to_make = 0
@@ -72,7 +66,7 @@ class Prefetch(Generic[T]):
             threading.Thread(target=self._work, name=f"stoker-batch-{i}", daemon=True) for i in range(num_threads)
         ]
         self._is_started = False
-        self.hold(held)
+        self.allow(depth if room is None else room)
 
     @property
     def is_ready(self) -> bool:
@@ -91,45 +85,33 @@ class Prefetch(Generic[T]):
 
         Raises:
             StopIteration: All have been handed over.
-            InterruptedError: The sequence was closed before.
+            InterruptedError: The queue was closed before.
         """
-        if self._depth:
-            return self._take()
-        with self._making_now:  # whoever closes waits until it is done
-            if self._next_to_hand not in self._ready:
-                self._make_now()
-            return self._take()
-
-    def _take(self) -> T:
-        with self._lock:
+        with self._lock:  # whoever closes waits until a result is made that the caller makes itself
             number = self._next_to_hand
-            if number not in self._ready:
-                self._await(number)
+            if not self._depth and number not in self._ready and number < self._num_results and not self._is_closed:
+                # At most as many as were handed over already: the first of all comes soon.
+                self._make_some(number, min(max(1, number), self._max_together, self._num_results - number))
+            while number not in self._ready:
+                if number in self._failed:
+                    self._is_closed = True
+                    self._taken.notify_all()
+                    raise self._failed[number]
+                if number >= self._num_results:
+                    raise StopIteration
+                if self._is_closed:
+                    raise InterruptedError("closed before all results were handed over")
+                self._made.wait()
             self._next_to_hand = number + 1
-            if self._num_waiting and self._has_room():
+            if self._has_room():
                 self._taken.notify()
             return self._ready.pop(number)
 
-    def _await(self, number: int) -> None:
-        """Return when the next result is there; the lock is held by the caller."""
-        while number not in self._ready and number not in self._failed:
-            if number >= self._num_results:
-                raise StopIteration
-            if self._is_closed:
-                raise InterruptedError("closed before all results were handed over")
-            self._awaited = number
-            self._made.wait()
-        if number in self._failed:
-            error = self._failed[number]
-            self._is_closed = True
-            self._taken.notify_all()
-            raise error
-
-    def hold(self, num: int) -> None:
-        """Leave so much of the depth unused from now on: what others have ready, or are making, counts with ours."""
+    def allow(self, room: int) -> None:
+        """Use so much of the depth from now on: what others have ready, or are making, may count with ours."""
         with self._lock:
-            self._held = num
-            if num < self._depth and not self._is_started and not self._is_closed:
+            self._room = room
+            if room and not self._is_started and not self._is_closed:
                 self._is_started = True
                 for thread in self._threads:
                     thread.start()
@@ -144,21 +126,11 @@ class Prefetch(Generic[T]):
             self._is_closed = True
             self._made.notify_all()
             self._taken.notify_all()
-        with self._making_now:
-            pass
         for thread in self._threads:
             # One may not have been started: nothing was to be made yet, or whoever started them was interrupted.
             if thread.ident is not None and thread is not threading.current_thread():
                 thread.join()
         self._ready.clear()
-
-    def _make_now(self) -> None:
-        """Make what is asked for, and perhaps what can be made together with it."""
-        number = self._next_to_hand
-        # As many as were handed over already: the first of all comes soon.
-        num = min(max(1, number), self._max_together, self._num_results - number)
-        if num > 0 and not self._is_closed:
-            self._make_some(number, num)
 
     def _work(self) -> None:
         while (claimed := self._claim()) is not None:
@@ -173,17 +145,17 @@ class Prefetch(Generic[T]):
         """Make the results from a number on, and return how many; 0 where nothing more is to be made."""
         first = number
         try:
-            for results in self._make(number, num_wanted):
+            for result in self._make(number, num_wanted):
                 with self._lock:
                     if self._is_closed and self._depth:  # a caller who makes them still gets the one it asked for
                         return 0
-                    self._ready.update(enumerate(results, number))
-                    if number <= self._awaited < number + len(results):
+                    self._ready[number] = result
+                    if number == self._next_to_hand:
                         self._made.notify()
-                number += len(results)
-                del results  # the caller owns them now: a reference would keep their buffer from being reused
+                number += 1
+                del result  # the caller owns it now: a reference would keep its buffer from being reused
         except BaseException as error:  # whatever it is, it belongs to the step that was due
-            if self._depth == 0 and not isinstance(error, Exception):
+            if not self._depth and not isinstance(error, Exception):
                 raise  # but what interrupts the caller does so now
             with self._lock:
                 self._failed[number] = error
@@ -198,24 +170,9 @@ class Prefetch(Generic[T]):
             if self._has_room() or self._is_done():
                 return self._claim_now()
         with self._waiting(), self._lock:  # the lock inside: whoever is told of the wait may take its time
-            self._num_waiting += 1
-            try:
-                while not (self._has_room() or self._is_done()):
-                    self._taken.wait()
-            finally:
-                self._num_waiting -= 1
+            while not (self._has_room() or self._is_done()):
+                self._taken.wait()
             return self._claim_now()
-
-    def _num_wanted(self) -> int:
-        """Return how many to make at a time: as many as are ahead already, within what is allowed and what is left."""
-        ahead = self._next_to_make - self._next_to_hand
-        return min(max(1, ahead), self._max_together, self._num_results - self._next_to_make)
-
-    def _has_room(self) -> bool:
-        return self._next_to_make + self._num_wanted() + self._held <= self._next_to_hand + self._depth
-
-    def _is_done(self) -> bool:
-        return self._is_closed or bool(self._failed) or self._next_to_make >= self._num_results
 
     def _claim_now(self) -> tuple[int, int] | None:
         if self._is_done():
@@ -224,18 +181,13 @@ class Prefetch(Generic[T]):
         self._next_to_make += self._num_wanted()
         return first, self._next_to_make
 
+    def _num_wanted(self) -> int:
+        """Return how many to make at a time: as many as are ahead already, within what is allowed and what is left."""
+        ahead = self._next_to_make - self._next_to_hand
+        return min(max(1, ahead), self._max_together, self._num_results - self._next_to_make)
 
-def num_makers(num_threads: int, *, depth: int, max_together: int) -> int:
-    """Return how many of so many threads should make results that take the interpreter's lock in turns.
+    def _has_room(self) -> bool:
+        return self._next_to_make + self._num_wanted() <= self._next_to_hand + self._room
 
-    As many as find room for what they make together, while as much waits: more of them make fewer at a time, and so
-    want the lock more often, each of them and all together. Sixteen threads with room for forty batches made two at a
-    time, half as many a second as four that make eight (docs/decisions/0010).
-
-    Args:
-        num_threads: There are.
-        depth: Results that may be made or wait ahead of the caller.
-        max_together: Results that one makes at a time, at most.
-    """
-    together = max(1, min(max_together, depth // 3))
-    return min(num_threads, max(2, depth // together - 1))
+    def _is_done(self) -> bool:
+        return self._is_closed or bool(self._failed) or self._next_to_make >= self._num_results

@@ -2,22 +2,20 @@ import threading
 import weakref
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from stoker.loader.prefetch import Prefetch, num_makers
+from stoker.loader.ready_queue import ReadyQueue
 
 
 def one_by_one(make):
     """Give results that are made one at a time, however many are wanted."""
-    return lambda first, _: iter([[make(first)]])
+    return lambda first, _: iter([make(first)])
 
 
-def drain(prefetch):
+def drain(queue):
     results = []
     while True:
         try:
-            results.append(prefetch.get())
+            results.append(queue.get())
         except StopIteration:
             return results
 
@@ -25,9 +23,9 @@ def drain(prefetch):
 @pytest.mark.parametrize("num_threads", [1, 2, 7])
 @pytest.mark.parametrize("depth", [0, 1, 3, 100])
 def test_results_come_in_order(num_threads, depth):
-    prefetch = Prefetch(one_by_one(lambda i: i * i), num_results=50, depth=depth, num_threads=num_threads)
-    assert drain(prefetch) == [i * i for i in range(50)]
-    prefetch.close()
+    queue = ReadyQueue(one_by_one(lambda i: i * i), num_results=50, depth=depth, num_threads=num_threads)
+    assert drain(queue) == [i * i for i in range(50)]
+    queue.close()
 
 
 def test_no_more_than_depth_are_made_ahead():
@@ -39,15 +37,15 @@ def test_no_more_than_depth_are_made_ahead():
         made.release()
         return i
 
-    prefetch = Prefetch(one_by_one(make), num_results=100, depth=3, num_threads=4)
+    queue = ReadyQueue(one_by_one(make), num_results=100, depth=3, num_threads=4)
     for _ in range(3):
         assert made.acquire(timeout=30)
     assert not made.acquire(timeout=0.05)
     assert max(highest) == 2
-    assert prefetch.get() == 0
+    assert queue.get() == 0
     assert made.acquire(timeout=30)
     assert max(highest) == 3
-    prefetch.close()
+    queue.close()
 
 
 def test_an_error_comes_where_its_result_was_due_and_ends_the_sequence():
@@ -56,40 +54,40 @@ def test_an_error_comes_where_its_result_was_due_and_ends_the_sequence():
             raise KeyError("five")
         return i
 
-    prefetch = Prefetch(one_by_one(make), num_results=10, depth=10, num_threads=3)
-    assert [prefetch.get() for _ in range(5)] == [0, 1, 2, 3, 4]
+    queue = ReadyQueue(one_by_one(make), num_results=10, depth=10, num_threads=3)
+    assert [queue.get() for _ in range(5)] == [0, 1, 2, 3, 4]
     with pytest.raises(KeyError, match="five"):
-        prefetch.get()
+        queue.get()
     with pytest.raises((StopIteration, KeyError)):
-        prefetch.get()
-    prefetch.close()
+        queue.get()
+    queue.close()
 
 
 def test_close_in_the_middle_ends_all_threads():
-    prefetch = Prefetch(one_by_one(lambda i: i), num_results=10**9, depth=5, num_threads=3)
-    assert prefetch.get() == 0
-    prefetch.close()
-    prefetch.close()
+    queue = ReadyQueue(one_by_one(lambda i: i), num_results=10**9, depth=5, num_threads=3)
+    assert queue.get() == 0
+    queue.close()
+    queue.close()
     assert not any(t.name.startswith("stoker-batch") for t in threading.enumerate())
 
 
 def test_nothing_to_make_ends_at_once():
-    prefetch = Prefetch(one_by_one(lambda i: i), num_results=0, depth=5, num_threads=3)
-    assert drain(prefetch) == []
-    prefetch.close()
+    queue = ReadyQueue(one_by_one(lambda i: i), num_results=0, depth=5, num_threads=3)
+    assert drain(queue) == []
+    queue.close()
 
 
 def test_without_depth_each_result_is_made_by_the_caller_when_it_is_asked_for():
     made = []
-    prefetch = Prefetch(
+    queue = ReadyQueue(
         one_by_one(lambda i: made.append((i, threading.current_thread()))), num_results=3, depth=0, num_threads=4
     )
     assert made == []
-    prefetch.get()
+    queue.get()
     assert made == [(0, threading.current_thread())]
-    prefetch.close()
+    queue.close()
     with pytest.raises(InterruptedError):
-        prefetch.get()
+        queue.get()
 
 
 def test_closing_waits_for_a_result_that_the_caller_is_making():
@@ -101,13 +99,13 @@ def test_closing_waits_for_a_result_that_the_caller_is_making():
         events.append("made")
         return i
 
-    prefetch = Prefetch(one_by_one(make), num_results=2, depth=0, num_threads=1)
-    caller = threading.Thread(target=prefetch.get)
+    queue = ReadyQueue(one_by_one(make), num_results=2, depth=0, num_threads=1)
+    caller = threading.Thread(target=queue.get)
     caller.start()
     assert begun.wait(30)
 
     def close():
-        prefetch.close()
+        queue.close()
         events.append("closed")
 
     closer = threading.Thread(target=close)
@@ -122,32 +120,32 @@ def test_closing_waits_for_a_result_that_the_caller_is_making():
 # ---------------------------------------------------------------------- several at a time
 
 
-def some_of(make, wanted, at_most=100, num_ready=1):
-    """Give as many as are wanted, but `at_most`, so many ready together, and note how many were wanted."""
+def some_of(make, wanted, at_most=100):
+    """Give as many as are wanted, but `at_most`, and note how many were wanted."""
 
     def several(first, num_wanted):
         wanted.append(num_wanted)
         stop = first + min(num_wanted, at_most)
-        for i in range(first, stop, num_ready):
-            yield [make(one) for one in range(i, min(i + num_ready, stop))]
+        for i in range(first, stop):
+            yield make(i)
 
     return several
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 7])
 @pytest.mark.parametrize("depth", [0, 1, 3, 16, 100])
-@pytest.mark.parametrize(("at_most", "num_ready"), [(1, 1), (2, 1), (2, 2), (100, 1), (100, 3), (100, 4)])
-def test_results_made_together_come_in_order(num_threads, depth, at_most, num_ready):
+@pytest.mark.parametrize("at_most", [1, 2, 100])
+def test_results_made_together_come_in_order(num_threads, depth, at_most):
     wanted = []
-    prefetch = Prefetch(
-        some_of(lambda i: i * i, wanted, at_most, num_ready),
+    queue = ReadyQueue(
+        some_of(lambda i: i * i, wanted, at_most),
         num_results=50,
         depth=depth,
         num_threads=num_threads,
         max_together=4,
     )
-    assert drain(prefetch) == [i * i for i in range(50)]
-    prefetch.close()
+    assert drain(queue) == [i * i for i in range(50)]
+    queue.close()
     assert wanted[0] == 1  # the caller waits for it
     assert max(wanted) <= 4
     assert at_most < 100 or sum(wanted) == 50
@@ -165,7 +163,7 @@ def test_no_more_than_depth_are_made_ahead_however_many_together(depth, num_thre
         return i
 
     wanted = []
-    prefetch = Prefetch(
+    queue = ReadyQueue(
         some_of(make, wanted), num_results=1000, depth=depth, num_threads=num_threads, max_together=together
     )
     # The look-ahead may stay one unit short of full: a thread waits until there is room for a whole one.
@@ -174,11 +172,11 @@ def test_no_more_than_depth_are_made_ahead_however_many_together(depth, num_thre
         changed.wait_for(lambda: len(made) > depth, timeout=0.05)
         assert len(made) <= depth
     for handed in range(1, 20):
-        assert prefetch.get() == handed - 1
+        assert queue.get() == handed - 1
         with changed:
             assert changed.wait_for(lambda handed=handed: len(made) > handed + depth - 2 * together, timeout=30)
             assert len(made) <= handed + depth
-    prefetch.close()
+    queue.close()
 
 
 @pytest.mark.parametrize("depth", [0, 8])
@@ -189,21 +187,21 @@ def test_an_error_among_results_made_together_comes_behind_those_before_it(faili
             raise KeyError(f"result {i}")
         return i
 
-    prefetch = Prefetch(some_of(make, []), num_results=12, depth=depth, num_threads=2, max_together=4)
-    assert [prefetch.get() for _ in range(failing)] == list(range(failing))
+    queue = ReadyQueue(some_of(make, []), num_results=12, depth=depth, num_threads=2, max_together=4)
+    assert [queue.get() for _ in range(failing)] == list(range(failing))
     with pytest.raises(KeyError, match=f"result {failing}"):
-        prefetch.get()
-    prefetch.close()
+        queue.get()
+    queue.close()
 
 
 def test_without_depth_as_many_are_made_together_as_were_handed_over():
     wanted, made = [], []
-    prefetch = Prefetch(some_of(made.append, wanted), num_results=30, depth=0, num_threads=1, max_together=8)
+    queue = ReadyQueue(some_of(made.append, wanted), num_results=30, depth=0, num_threads=1, max_together=8)
     for handed in range(1, 31):
-        prefetch.get()
+        queue.get()
         assert handed <= len(made) < handed + 8
     assert wanted == [1, 1, 2, 4, 8, 8, 6]
-    prefetch.close()
+    queue.close()
 
 
 def test_what_interrupts_a_caller_who_makes_results_does_so_at_once():
@@ -212,15 +210,14 @@ def test_what_interrupts_a_caller_who_makes_results_does_so_at_once():
             raise KeyboardInterrupt
         return i
 
-    prefetch = Prefetch(some_of(make, []), num_results=12, depth=0, num_threads=1, max_together=4)
-    assert [prefetch.get() for _ in range(2)] == [0, 1]
+    queue = ReadyQueue(some_of(make, []), num_results=12, depth=0, num_threads=1, max_together=4)
+    assert [queue.get() for _ in range(2)] == [0, 1]
     with pytest.raises(KeyboardInterrupt):
-        prefetch.get()  # 2 is made, but nobody waits for it any more
-    prefetch.close()
+        queue.get()  # 2 is made, but nobody waits for it any more
+    queue.close()
 
 
-@pytest.mark.parametrize("num_ready", [1, 4])
-def test_a_result_that_was_handed_over_is_referred_to_by_nobody_else(num_ready):
+def test_a_result_that_was_handed_over_is_referred_to_by_nobody_else():
     class Result:
         pass
 
@@ -231,18 +228,16 @@ def test_a_result_that_was_handed_over_is_referred_to_by_nobody_else(num_ready):
         made[i] = weakref.ref(result)
         return result
 
-    prefetch = Prefetch(
-        some_of(make, [], num_ready=num_ready), num_results=1000, depth=8, num_threads=2, max_together=4
-    )
+    queue = ReadyQueue(some_of(make, []), num_results=1000, depth=8, num_threads=2, max_together=4)
     for _ in range(40):
-        prefetch.get()
+        queue.get()
     # A thread drops the last it has made before it waits for room: soon, and without being asked.
     wait = threading.Event().wait
     assert any(not wait(0.01) and [made[i]() for i in range(40)] == [None] * 40 for _ in range(3000))
-    prefetch.close()
+    queue.close()
 
 
-def test_what_is_held_is_not_made_before_it_is_let_go():
+def test_no_more_is_made_than_is_allowed():
     made = threading.Semaphore(0)
     highest = []
 
@@ -251,38 +246,19 @@ def test_what_is_held_is_not_made_before_it_is_let_go():
         made.release()
         return i
 
-    prefetch = Prefetch(one_by_one(make), num_results=100, depth=5, num_threads=2, held=5)
+    queue = ReadyQueue(one_by_one(make), num_results=100, depth=5, num_threads=2, room=0)
     assert not made.acquire(timeout=0.05)
-    for held, expected in ((4, 1), (2, 3), (0, 5)):
-        prefetch.hold(held)
-        while len(highest) < expected:
+    for room in (1, 3, 5):
+        queue.allow(room)
+        while len(highest) < room:
             assert made.acquire(timeout=30)
-        assert not made.acquire(timeout=0.05) or len(highest) == expected
+        assert not made.acquire(timeout=0.05) or len(highest) == room
     assert sorted(highest) == [0, 1, 2, 3, 4]
-    prefetch.close()
+    queue.close()
 
 
-def test_results_that_are_all_held_can_be_closed():
-    prefetch = Prefetch(one_by_one(lambda i: i), num_results=9, depth=3, num_threads=2, held=3)
-    prefetch.close()
+def test_a_queue_that_may_make_nothing_can_be_closed():
+    queue = ReadyQueue(one_by_one(lambda i: i), num_results=9, depth=3, num_threads=2, room=0)
+    queue.close()
     with pytest.raises(InterruptedError):
-        prefetch.get()
-
-
-@given(num_threads=st.integers(1, 256), depth=st.integers(1, 200), max_together=st.integers(1, 16))
-def test_no_more_threads_make_results_than_find_room_for_what_they_make_together(num_threads, depth, max_together):
-    num = num_makers(num_threads, depth=depth, max_together=max_together)
-    together = max(1, min(max_together, depth // (num + 1)))
-    assert 1 <= num <= num_threads
-    # As many at a time as with two threads, whatever the machine has; and one more thread would make fewer.
-    assert together >= min(max_together, depth // 3)
-    if max(2, num) < num_threads and depth >= 3:
-        assert depth // (num + 2) < min(max_together, depth // 3)
-
-
-def test_a_machine_of_many_cores_makes_batches_by_few_threads():
-    assert num_makers(16, depth=40, max_together=8) == 4
-    assert num_makers(16, depth=12, max_together=1) == 11  # large ones, each by itself
-    assert num_makers(2, depth=40, max_together=8) == 2
-    assert num_makers(16, depth=2, max_together=8) == 2
-    assert num_makers(1, depth=40, max_together=8) == 1
+        queue.get()
