@@ -31,7 +31,7 @@ def test_hooks_count_steps_and_stalls_and_leave_interludes_out():
     clock, reports = Clock(), []
     hooks = Hooks(new_session(warmup=2, clock=clock, on_report=reports.append))
     for _ in range(2):
-        hooks.epoch_begins(num_workers=4)
+        hooks.epoch_begins()
         for i in range(30):
             clock.pass_s(0.03)
             hooks.step_begins()

@@ -1,5 +1,7 @@
 """Loaders of others, and our own, watched: the same batches, and what was planted in them is found."""
 
+import copy
+import pickle
 import time
 
 import numpy as np
@@ -11,14 +13,18 @@ import stoker
 torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
-from stoker.doctor.watch.readiness import ready_probe
+from stoker.doctor.watch.traits import late_workers
 from stoker.torch import TorchLoader
+
+
+def at_once(i, worker):
+    return 0.0
 
 
 class Numbers(Dataset):
     """Sample i is i; `wait` says how long it takes in a worker."""
 
-    def __init__(self, num, wait=lambda i, worker: 0.0):
+    def __init__(self, num, wait=at_once):
         self.num, self.wait = num, wait
 
     def __len__(self):
@@ -92,15 +98,27 @@ def test_one_slow_worker_of_a_dataloader_is_told_from_too_few(wait, name):
 
 
 @pytest.mark.torch
-def test_what_lies_ready_in_a_dataloaders_queue_is_seen():
-    loader = DataLoader(Numbers(40), batch_size=1, num_workers=2)
-    iterator = iter(loader)
-    probe = ready_probe(iterator)
-    for _ in range(5):
-        next(iterator)
-    # In the queue, or beside it where a batch came out of its turn.
-    assert wait_until(lambda: probe() == 1.0)
-    assert ready_probe(iter(range(3))) is None
+def test_which_workers_of_a_dataloader_have_batches_yet_to_make_is_seen():
+    iterator = iter(DataLoader(Numbers(40), batch_size=1, num_workers=2))
+    next(iterator)
+    assert late_workers(iterator)() in range(4)
+    assert late_workers(iter(range(3))) is None
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_watched_dataloader_copies_pickles_and_indexes_as_its_own_does(num_workers):
+    watched = stoker.watch(DataLoader(Numbers(6), batch_size=2, num_workers=num_workers), warmup=0)
+    expected = [[0, 1], [2, 3], [4, 5]]
+    for other in (copy.copy(watched), copy.deepcopy(watched), pickle.loads(pickle.dumps(watched))):
+        assert isinstance(other, stoker.Watched)
+        assert other.batch_size == 2
+        assert [batch.tolist() for batch in other] == expected
+        assert other.report().num_steps == 3
+    assert watched.report().num_steps == 0
+    with pytest.raises(TypeError, match="not subscriptable"):
+        watched[0]
+    assert {"dataset", "report"} <= set(dir(watched))
 
 
 @pytest.mark.torch

@@ -1,6 +1,8 @@
 """A watched loader is the loader: the same batches, length, attributes, ends and exceptions."""
 
+import copy
 import gc
+import pickle
 import weakref
 
 import pytest
@@ -75,6 +77,23 @@ def test_length_attributes_and_truth_are_the_loaders():
     assert not hasattr(unsized, "__len__")
     assert bool(unsized)
     assert list(unsized) == [0, 1, 2]
+
+
+def test_a_list_is_indexed_and_asked_as_a_list():
+    watched = stoker.watch([1, 2, 3])
+    assert (watched[0], watched[1:], 3 in watched, list(reversed(watched))) == (1, [2, 3], True, [3, 2, 1])
+    assert not stoker.watch([])
+    with pytest.raises(TypeError):
+        stoker.watch({1, 2})[0]
+
+
+def test_a_copy_is_a_watch_of_its_own_and_a_pickle_leaves_functions_behind():
+    watched = stoker.watch([1, 2], warmup=3, on_report=lambda report: None)
+    for other in (copy.copy(watched), copy.deepcopy(watched), pickle.loads(pickle.dumps(watched))):
+        assert list(other) == [1, 2]
+        assert other.report().num_warmup == 2
+        assert isinstance(other, stoker.Watched)
+    assert watched.report().num_steps == 0
 
 
 def test_a_length_that_is_not_known_is_the_loaders_own_error():

@@ -95,43 +95,43 @@ def verdict(**measured):
 
 
 def replay(gain):
-    return Replay(num_steps=25, num_batches=8, num_bytes=1, step_s=0.01, real_s=0.01 * gain, real_step_s=0.01)
+    return Replay(num_steps=25, num_batches=8, num_bytes=1, step_s=0.01, real_s=0.01 * gain)
 
 
 def test_nothing_to_gain_is_said_where_the_step_is_the_limit():
-    found = verdict(stall_share=0.01)
+    found = verdict(wait_share=0.01)
     assert found.limit == "model"
     assert found.sentence == "nothing to gain: the model is the limit, the step waits 1 % of the time"
     assert found.gain == 1
 
 
 def test_a_wait_that_hides_behind_the_devices_work_is_no_bottleneck():
-    found = verdict(stall_share=0.4, replay=replay(1.01), is_async=True)
+    found = verdict(wait_share=0.4, replay=replay(1.01), is_async=True)
     assert found.limit == "model"
     assert found.gain == 1
     assert "hides behind the device's work" in found.sentence
 
 
 def test_a_loader_that_takes_the_steps_cores_is_caught_by_the_replay_alone():
-    found = verdict(stall_share=0.01, replay=replay(1.5))
+    found = verdict(wait_share=0.01, replay=replay(1.5))
     assert found.limit == "contention"
     assert found.gain == pytest.approx(1.5)
     assert found.confidence == "medium"
 
 
 def test_where_prediction_and_replay_differ_the_replay_is_trusted():
-    found = verdict(stall_share=0.5, replay=replay(1.4))
+    found = verdict(wait_share=0.5, replay=replay(1.4))
     assert found.gain == pytest.approx(1.4)
     assert "trust the replay" in found.because
 
 
 def test_waits_of_asynchronous_steps_are_an_upper_bound():
-    found = verdict(stall_share=0.5, is_async=True)
+    found = verdict(wait_share=0.5, is_async=True)
     assert found.confidence == "low"
     assert "upper bound" in found.because
 
 
 def test_too_few_steps_give_no_verdict_or_an_unsure_one():
-    nothing = judge(Measured(num_steady=0, stall_share=0.0))
+    nothing = judge(Measured(num_steady=0, wait_share=0.0))
     assert nothing.limit == "unknown"
-    assert judge(Measured(num_steady=5, stall_share=0.5)).confidence == "low"
+    assert judge(Measured(num_steady=5, wait_share=0.5)).confidence == "low"

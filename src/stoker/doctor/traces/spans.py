@@ -105,8 +105,8 @@ def _where_both(one: Intervals, other: Intervals, *, want_other: bool) -> Interv
     zero_ones, zero_others = np.zeros(len(one), np.int8), np.zeros(len(other), np.int8)
     order = np.argsort(times, kind="stable")
     times = times[order]
-    in_one = np.cumsum(np.concatenate([ones, -ones, zero_others, zero_others])[order], dtype=np.int64)
-    in_other = np.cumsum(np.concatenate([zero_ones, zero_ones, others, -others])[order], dtype=np.int64)
+    in_one = np.cumsum(np.concatenate([ones, -ones, zero_others, zero_others])[order], dtype=np.int8)
+    in_other = np.cumsum(np.concatenate([zero_ones, zero_ones, others, -others])[order], dtype=np.int8)
     wanted = (in_one > 0) & ((in_other > 0) if want_other else (in_other == 0))
     # Pieces that touch are joined again by `union`.
     return union(times[:-1][wanted[:-1]], times[1:][wanted[:-1]])

@@ -6,20 +6,25 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from stoker.doctor.watch.patterns import Turns, find_blocked, find_turns, is_trend, trend_of
+from stoker.doctor.watch.patterns import Turns, find_blocked, find_change, find_turns
 from stoker.doctor.watch.tally import Floats, StepKind, Tallied
+from stoker.doctor.watch.traits import LoaderTraits
 from stoker.doctor.words import share_text, time_text
 from stoker.fields.offsets import Int64
 
 Name: TypeAlias = Literal[
     "even-stall",
+    "uneven-stall",
+    "rare-stall",
     "periodic-stall",
     "slow-worker",
     "too-few-workers",
     "head-of-line",
     "growing-stall",
     "fading-stall",
+    "stall-jump",
     "slow-steps",
     "epoch-start",
     "straggler",
@@ -29,12 +34,14 @@ Name: TypeAlias = Literal[
 _WORTH_TELLING = 0.02
 # Fewer steps than these show no pattern.
 _MIN_STEPS = 16
-# A step is slow beyond this many times the median one.
-_SLOW_STEP = 3.0
-# One is late alone where three quarters of the others' batches are ready: about half are where all are late.
-_LONE = 0.75
+# A step is slow beyond this many times the median one; a stall is rare beyond ten times.
+_SLOW_STEP, _RARE = 3.0, 10.0
 # Stalls below this share of a step and its stall are the noise of handing over.
 _NOISE = 0.02
+# A worker is late always, or (nearly) never, by the share of the stall in which it was.
+_ALWAYS, _SELDOM = 0.6, 0.4
+# A dear batch that came once or twice is an accident.
+_MIN_DEAR = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +54,8 @@ class Finding:
         sentence: What was seen, with its numbers.
         advice: What to look at, or to try.
         period: Every how many batches or steps, where it has one.
-        place: Which of them, counted from the epoch's first batch: with workers in turn, the worker.
+        place: Which of them, counted from the epoch's first batch; for a jump, the step.
+        workers: Which workers, where some are slow.
         rank: Which rank, for a straggler.
     """
 
@@ -57,97 +65,113 @@ class Finding:
     advice: str
     period: int | None = None
     place: int | None = None
+    workers: tuple[int, ...] = ()
     rank: int | None = None
 
 
-def find_patterns(seen: Tallied, *, num_workers: int | None) -> tuple[Finding, ...]:
+def find_patterns(seen: Tallied, traits: LoaderTraits) -> tuple[Finding, ...]:
     """Return what costs time, dearest first.
 
     Args:
         seen: The steps.
-        num_workers: Workers of the loader that take turns, None or 0 where there are none or nobody knows.
+        traits: What the loader is.
     """
-    found = _in_time(seen.parts)
+    found = _in_time(seen)
     if len(seen.latest) >= _MIN_STEPS:
         stalls, steps = seen.latest[:, 1] / 1e9, seen.latest[:, 2] / 1e9
         cycle = float(stalls.mean() + steps.mean())
-        found += _in_stalls(seen.latest, cycle=cycle, num_workers=num_workers or 0, has_trend=bool(found))
+        if stalls.mean() >= _WORTH_TELLING * cycle > 0:
+            found += _in_stalls(seen.latest, cycle, traits, has_change=bool(found))
         found += _in_steps(seen.latest[:, 0], steps, cycle=cycle)
-    found += _at_epochs(seen)
+    found += _at_epochs(seen, traits)
     return tuple(sorted(found, key=lambda finding: -finding.share))
 
 
-def _in_stalls(latest: Int64, *, cycle: float, num_workers: int, has_trend: bool) -> list[Finding]:
-    index, stalls = latest[:, 0], latest[:, 1] / 1e9
-    share = float(stalls.mean()) / cycle if cycle > 0 else 0.0
-    if share < _WORTH_TELLING:
-        return []
-    found: list[Finding] = []
-    is_lone = _is_lone(stalls, latest[:, 3], floor=_NOISE * cycle)
-    turns = find_turns(index, stalls, floor=_NOISE * cycle)
-    is_one_worker = turns is not None and turns.period == num_workers and len(turns.places) == 1
+def _in_stalls(latest: Int64, cycle: float, traits: LoaderTraits, *, has_change: bool) -> list[Finding]:
+    """Return the one pattern that the stalls have."""
+    index, stalls, num_workers = latest[:, 0], latest[:, 1] / 1e9, traits.num_turns
+    share, floor = float(stalls.mean()) / cycle, _NOISE * cycle
+    turns = find_turns(index, stalls, floor=floor)
+    blocked = find_blocked(index, stalls, floor=floor)
+    is_blocked = blocked is not None and blocked.share >= 0.5
+    median = float(np.median(stalls))
+    every = f"half of the batches wait {time_text(median)} or more"
     if turns is not None:
-        at_places = np.isin(index % turns.period, turns.places)
-        cost = float(stalls[at_places].sum() / stalls.sum()) * share
+        at = np.isin(index % turns.period, turns.places)
+        cost = share * float(stalls[at].sum() / stalls.sum())
         every = (
             f"{_which(turns.period, len(turns.places))} waits {time_text(turns.slow)}, "
             f"the others {time_text(turns.others)}"
         )
-        place = turns.places[0]
-        if not is_one_worker and is_lone is False and _is_often(turns, num_workers):
-            found.append(_too_few(num_workers, share, every, period=turns.period, place=place))
-        elif not is_one_worker:
-            found.append(_periodic(turns, cost, every))
-        elif is_lone or (is_lone is None and place):
-            found.append(_slow_worker(place, num_workers, cost, every))
-        else:
-            found.append(_too_few(num_workers, cost, every, period=num_workers, place=place))
-    blocked = None if is_one_worker else find_blocked(index, stalls, floor=_NOISE * cycle)
-    if blocked is not None and blocked.share * share >= _WORTH_TELLING and blocked.share >= 0.5:
-        apart = len(stalls) / blocked.num
-        late = (
-            f"one batch in {round(apart)} holds back those behind it: it is {time_text(blocked.mean)} late, "
-            f"the next {blocked.num_behind} then come at once"
+    elif is_blocked:
+        assert blocked is not None
+        apart = round(len(stalls) / blocked.num)
+        every = (
+            f"one batch in {apart} is {time_text(blocked.mean)} late, the next {blocked.num_behind} then come at once"
         )
+    late = _late_workers(stalls, latest[:, 3], num_workers, floor=floor)
+    if late is not None:
+        slow = tuple(np.flatnonzero(late >= _ALWAYS).tolist())
+        is_often = 2 * num_workers * int((stalls > floor).sum()) >= len(stalls)
+        if is_often and late.max() >= _ALWAYS and 2 * len(slow) <= num_workers and _are_few(late, slow):
+            return [_slow_workers(slow, num_workers, share, every)]
+        if late.sum() >= _ALWAYS * num_workers:
+            return [_too_few(num_workers, share, every)]
+    elif turns is not None and num_workers and num_workers % turns.period == 0:
+        slow = tuple(worker for worker in range(num_workers) if worker % turns.period in turns.places)
+        # Where all work at their limit they come in bursts, which begin with the first.
+        if 0 not in slow:
+            return [_slow_workers(slow, num_workers, cost, every)]
+        return [_too_few(num_workers, share, every)]
+    if turns is not None:
+        return [_periodic(turns, cost, every)]
+    if is_blocked and blocked is not None:
+        cost = blocked.share * share
         # Where all work at their limit, each turn of the workers has one that is last.
-        if is_lone is False or (is_lone is None and apart <= 1.5 * num_workers):
-            found.append(_too_few(num_workers, share, late))
-        else:
-            found.append(_head_of_line(blocked.share * share, late))
-    if not found and not has_trend and float(np.median(stalls)) >= 0.5 * float(stalls.mean()):
-        even = f"every batch waits about as long: {time_text(float(np.median(stalls)))}"
-        found.append(_too_few(num_workers, share, even) if is_lone is False else _even(share, even, bool(is_lone)))
-    return found
+        if late is None and num_workers and len(stalls) <= 1.5 * num_workers * blocked.num:
+            return [_too_few(num_workers, share, every)]
+        if num_workers > 1 and traits.is_in_order and blocked.num >= _MIN_DEAR:
+            return [_head_of_line(cost, every)]
+    is_rare = stalls > max(floor, _RARE * median)
+    if is_rare.mean() <= 0.1 and stalls[is_rare].sum() >= 0.5 * stalls.sum():
+        return [_rare(share * float(stalls[is_rare].sum() / stalls.sum()), stalls, is_rare)]
+    return [] if has_change else [_throughout(stalls, share, traits, is_ready=late is not None)]
 
 
-def _is_often(turns: Turns, num_workers: int) -> bool:
-    """Say whether a turn of the workers has a wait or more: where all work at their limit, one of them is last."""
-    return 1.5 * num_workers * len(turns.places) >= turns.period
-
-
-def _is_lone(stalls: Floats, ready: Int64, *, floor: float) -> bool | None:
-    """Say whether what the loop waited for was late alone, the others' batches ready; None where nobody knows."""
-    is_known = (ready >= 0) & (stalls > floor)
-    if not is_known.any():
+def _late_workers(stalls: Floats, late: Int64, num_workers: int, *, floor: float) -> Floats | None:
+    """Return in which share of the stall each worker had batches yet to make, None where nobody knows. [W]."""
+    is_known = (late >= 0) & (stalls > floor)
+    if not is_known.any() or num_workers < 2:
         return None
-    return float(np.average(ready[is_known], weights=stalls[is_known])) >= 1000 * _LONE
+    bits = (late[is_known][:, None] >> np.arange(num_workers)) & 1
+    shares: Floats = (bits * stalls[is_known][:, None]).sum(axis=0) / stalls[is_known].sum()
+    return shares
 
 
-def _even(cost: float, even: str, is_ready: bool) -> Finding:
-    if is_ready:
-        return Finding(
-            name="even-stall",
-            share=cost,
-            sentence=f"{even}, though the next ones lie ready: it is the handing over that takes so long",
-            advice="fewer and larger tensors a batch, no objects that must be pickled; threads instead of processes",
+def _are_few(late: Floats, slow: tuple[int, ...]) -> bool:
+    return bool((np.delete(late, slow) <= _SELDOM).all())
+
+
+def _throughout(stalls: Floats, share: float, traits: LoaderTraits, *, is_ready: bool) -> Finding:
+    low, median, high = (float(value) for value in np.percentile(stalls, (10, 50, 90)))
+    is_even = low >= 0.5 * median and high <= 2 * median
+    if is_even:
+        sentence = f"every batch waits about as long: {time_text(median)}"
+    else:
+        sentence = f"waits differ: one batch in ten waits {time_text(high)} or more, one {time_text(low)} or less"
+    if is_ready and is_even:
+        sentence += ", though the next ones lie ready: it is the handing over that takes so long"
+        advice = "fewer and larger tensors a batch, no objects that must be pickled; threads instead of processes"
+    elif traits.is_ours:
+        advice = "`print(loader.stats())` says which stage is slow; `stoker doctor` tries what would help"
+    elif traits.num_workers == 0:
+        advice = "num_workers=0 makes each batch in the loop itself: with workers, batches are made beside the steps"
+    else:
+        advice = (
+            "the loader is too slow throughout: more of it in parallel, or less work a batch (transform once and "
+            "cache; fewer columns)"
         )
-    return Finding(
-        name="even-stall",
-        share=cost,
-        sentence=even,
-        advice="the loader is too slow throughout: more of it in parallel, or less work a batch (transform once and "
-        "cache; fewer columns)",
-    )
+    return Finding(name="even-stall" if is_even else "uneven-stall", share=share, sentence=sentence, advice=advice)
 
 
 def _periodic(turns: Turns, cost: float, every: str) -> Finding:
@@ -155,45 +179,57 @@ def _periodic(turns: Turns, cost: float, every: str) -> Finding:
         name="periodic-stall",
         share=cost,
         sentence=every,
-        advice=f"something comes every {turns.period} batches: as many workers in turn, a file boundary, a buffer "
-        "that is refilled",
+        advice=f"something comes every {turns.period} batches: a file boundary, a buffer that is refilled, as many "
+        "workers in turn",
         period=turns.period,
         place=turns.places[0],
     )
 
 
-def _slow_worker(worker: int, num_workers: int, cost: float, every: str) -> Finding:
+def _slow_workers(workers: tuple[int, ...], num_workers: int, cost: float, every: str) -> Finding:
+    which = " and ".join(map(str, workers))
+    who = f"worker {which}" if len(workers) == 1 else f"workers {which}"
     return Finding(
         name="slow-worker",
         share=cost,
-        sentence=f"worker {worker} of {num_workers} is slow: {every}",
-        advice=f"look at what worker {worker} reads and on which core it runs; the other workers' batches are ready "
+        sentence=f"{who} of {num_workers} {'is' if len(workers) == 1 else 'are'} slow: {every}",
+        advice=f"look at what {who} reads and on which core it runs; the other workers' batches are ready "
         "and have to wait for their turn",
         period=num_workers,
-        place=worker,
+        place=workers[0],
+        workers=workers,
     )
 
 
-def _too_few(
-    num_workers: int, cost: float, seen: str, *, period: int | None = None, place: int | None = None
-) -> Finding:
+def _too_few(num_workers: int, cost: float, every: str) -> Finding:
     return Finding(
         name="too-few-workers",
         share=cost,
-        sentence=f"{num_workers} workers work at their limit: {seen}",
+        sentence=f"{num_workers} workers work at their limit: {every}",
         advice="more workers, or less work in each; where more change nothing, one of them alone is slow",
-        period=period,
-        place=place,
     )
 
 
-def _head_of_line(cost: float, late: str) -> Finding:
+def _head_of_line(cost: float, every: str) -> Finding:
     return Finding(
         name="head-of-line",
         share=cost,
-        sentence=late,
+        sentence=f"batches hold back those behind them: {every}",
         advice="a few samples are much dearer than the rest: split or cache them, queue more batches ahead, or let "
         "batches overtake each other (torch: DataLoader(in_order=False))",
+    )
+
+
+def _rare(cost: float, stalls: Floats, is_rare: npt.NDArray[np.bool_]) -> Finding:
+    num = int(is_rare.sum())
+    others = float(np.median(stalls))
+    return Finding(
+        name="rare-stall",
+        share=cost,
+        sentence=f"{num} of {len(stalls):,} batches wait {time_text(float(stalls[is_rare].mean()))}, "
+        f"the others {time_text(others)}",
+        advice="not the loader's rate: a buffer that is refilled, a file that is opened, a store or a machine that "
+        "was busy; where it comes again, begin it ahead of its need",
     )
 
 
@@ -222,52 +258,46 @@ def _in_steps(index: Int64, steps: Floats, *, cycle: float) -> list[Finding]:
     ]
 
 
-def _in_time(parts: Int64) -> list[Finding]:
-    trend = trend_of(parts)
-    if trend is None or not is_trend(*trend):
+def _in_time(seen: Tallied) -> list[Finding]:
+    change = find_change(seen.parts)
+    if change is None or change.cost < _WORTH_TELLING:
         return []
-    tau, shares = trend
-    quarter = len(shares) // 4
-    first, last = float(shares[:quarter].mean()), float(shares[-quarter:].mean())
-    from_to = f"{share_text(first)} of the time in the first quarter of the run, {share_text(last)} in the last"
-    if tau > 0:
+    before, after = share_text(change.before), share_text(change.after)
+    if change.kind == "jump":
+        at = round(change.at * seen.num_of[StepKind.STEADY])
         return [
             Finding(
-                name="growing-stall",
-                share=float((shares - shares[:quarter].mean()).clip(0).mean()),
-                sentence=f"the stall grows: {from_to}",
-                advice="memory that fills up, a cache that is too small, files that get larger, a disk that throttles",
+                name="stall-jump",
+                share=change.cost,
+                sentence=f"the stall jumps at about step {at:,}: {before} of the time before, {after} behind it",
+                advice="something changed there: other files, a cache that was full, a neighbour on the machine",
+                place=at,
             )
         ]
-    return [
-        Finding(
-            name="fading-stall",
-            share=float((shares - shares[-quarter:].mean()).clip(0).mean()),
-            sentence=f"the stall fades: {from_to}",
-            advice="caches that fill up; judge by a longer run, or leave out more warm-up steps",
-        )
-    ]
+    from_to = f"{before} of the time in the first quarter of the run, {after} in the last"
+    if change.kind == "growing":
+        advice = "memory that fills up, a cache that is too small, files that get larger, a disk that throttles"
+        return [Finding(name="growing-stall", share=change.cost, sentence=f"the stall grows: {from_to}", advice=advice)]
+    advice = "caches that fill up; judge by a longer run, or leave out more warm-up steps"
+    return [Finding(name="fading-stall", share=change.cost, sentence=f"the stall fades: {from_to}", advice=advice)]
 
 
-def _at_epochs(seen: Tallied) -> list[Finding]:
+def _at_epochs(seen: Tallied, traits: LoaderTraits) -> list[Finding]:
     num, stall_s = seen.num_of[StepKind.EPOCH_START], seen.stall_s_of[StepKind.EPOCH_START]
-    total = (
-        stall_s
-        + seen.stall_s_of[StepKind.STEADY]
-        + seen.step_s_of[StepKind.STEADY]
-        + seen.step_s_of[StepKind.EPOCH_START]
-    )
-    if not num or not total or stall_s < _WORTH_TELLING * total:
+    if not stall_s or stall_s < _WORTH_TELLING * seen.counted_s:
         return []
-    return [
-        Finding(
-            name="epoch-start",
-            share=stall_s / total,
-            sentence=f"an epoch's first batch takes {time_text(stall_s / num)}",
-            advice="keep workers alive between epochs (torch: persistent_workers=True), and begin the next epoch's "
-            "batches before it starts",
-        )
-    ]
+    if traits.is_ours:
+        advice = "a loader that is asked for the next epoch at once begins it before the last batch; look at what is "
+        advice += "done between two epochs, and at `loader.stats()`"
+    elif traits.num_workers == 0:
+        advice = "it is made in the loop itself: with workers it is made beside other work; longer epochs have fewer"
+    elif traits.is_persistent:
+        advice = "the workers live on, but begin an epoch with empty queues: longer epochs have fewer first batches"
+    else:
+        advice = "keep workers alive between epochs (torch: persistent_workers=True), and begin the next epoch's "
+        advice += "batches before it starts"
+    sentence = f"an epoch's first batch takes {time_text(stall_s / num)}"
+    return [Finding(name="epoch-start", share=stall_s / seen.counted_s, sentence=sentence, advice=advice)]
 
 
 def _which(period: int, num_places: int) -> str:

@@ -9,6 +9,7 @@ from typing import TypedDict
 from stoker.doctor.watch.report import WatchReport
 from stoker.doctor.watch.session import Session
 from stoker.doctor.watch.tally import StepKind
+from stoker.doctor.watch.traits import traits_of
 
 
 class WatchOptions(TypedDict, total=False):
@@ -38,10 +39,10 @@ class Hooks:
         self._is_in_step = False
         self._is_disturbed = False
 
-    def epoch_begins(self, *, num_workers: int | None) -> None:
-        """Wait for the epoch's first batch."""
-        if num_workers is not None:
-            self._session.num_workers = num_workers
+    def epoch_begins(self, loader: object = None) -> None:
+        """Wait for the first batch of an epoch over `loader`."""
+        if loader is not None:
+            self._session.traits = traits_of(loader)
         self._is_in_epoch, self._is_in_step, self._is_disturbed = True, False, False
         self._session.meter.begin_epoch()
         self._session.meter.ask()

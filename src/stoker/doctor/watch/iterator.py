@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 from stoker.doctor.watch.meter import Meter
-from stoker.doctor.watch.readiness import ready_probe
 from stoker.doctor.watch.replay import Replayer
 from stoker.doctor.watch.tally import StepKind
+from stoker.doctor.watch.traits import late_workers
 
 Batch = TypeVar("Batch")
 
@@ -31,7 +31,7 @@ class WatchedIterator(Generic[Batch]):
         self._iterator = iterator
         self._meter = meter
         self._on_end = on_end
-        self._ready = ready_probe(iterator)
+        self._late_workers = late_workers(iterator)
         self._is_over = False
         self._begun_at = meter.num_steps
 
@@ -47,8 +47,7 @@ class WatchedIterator(Generic[Batch]):
             self._end(is_whole=True)
             raise
         meter.got()
-        if self._ready is not None and meter.stall_ns > _LONG_NS:
-            meter.note_ready(self._ready())
+        self._look()
         return batch
 
     def __getattr__(self, name: str) -> Any:
@@ -63,6 +62,10 @@ class WatchedIterator(Generic[Batch]):
     def __del__(self) -> None:
         if self._meter.num_steps > self._begun_at:
             self._end(is_whole=False)
+
+    def _look(self) -> None:
+        if self._late_workers is not None and self._meter.stall_ns > _LONG_NS:
+            self._meter.late = self._late_workers()
 
     def _end(self, *, is_whole: bool) -> None:
         if not self._is_over:
@@ -90,8 +93,7 @@ class ReplayingIterator(WatchedIterator[Batch]):
                 self._is_exhausted = True
             else:
                 meter.got(replayer.take(batch))
-                if self._ready is not None and meter.stall_ns > _LONG_NS:
-                    meter.note_ready(self._ready())
+                self._look()
                 return batch
             meter.ask()  # the wait for the end of the epoch is no replayed batch's stall
         if replayer.is_due(at_end=self._is_exhausted):

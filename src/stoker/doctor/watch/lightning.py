@@ -47,8 +47,7 @@ class LightningWatch(_callback_class()):  # type: ignore[misc]  # which class it
 
     def on_train_epoch_start(self, trainer: Any, *_: Any) -> None:
         """Wait for the epoch's first batch."""
-        num = getattr(trainer.train_dataloader, "num_workers", None)
-        self._hooks.epoch_begins(num_workers=num if isinstance(num, int) else None)
+        self._hooks.epoch_begins(trainer.train_dataloader)
 
     def on_train_batch_start(self, *_: Any) -> None:
         """The batch is there."""

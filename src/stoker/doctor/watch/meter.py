@@ -28,6 +28,13 @@ class Meter:
         clock: Nanoseconds since any moment.
         synchronize: Called before each `ask`, so that work which the step only launched counts as step.
         device: Told the same moments, to time some steps on the device's own clock.
+
+    Attributes:
+        num_epochs: Epochs begun.
+        num_steps: Batches handed over.
+        stall_ns: What the step under way waited for its batch.
+        late: Which workers had batches yet to make when it came, a bit each; -1 where nobody knows.
+        first_batch_s: What the very first batch took.
     """
 
     def __init__(
@@ -47,13 +54,13 @@ class Meter:
         self._counting = threading.Lock()
         self._asked_ns = 0
         self._got_ns: int | None = None  # None: no step is under way
-        self._ready = -1
+        self.late = -1
         self._begin_ns = 0  # what beginning the epoch took, part of its first batch's stall
         self._in_epoch = 0
         self._kind = StepKind.WARMUP
         self.num_epochs = 0
         self.num_steps = 0
-        self.stall_ns = 0  # of the step under way
+        self.stall_ns = 0
         self.first_batch_s = 0.0
 
     def begin_epoch(self, num_ns: int = 0) -> None:
@@ -76,7 +83,7 @@ class Meter:
                 self._device.ask()
             now = self._clock()
             collected = self._collected
-            collected += (self._kind, self._in_epoch, self.stall_ns, now - self._got_ns, self._ready)
+            collected += (self._kind, self._in_epoch, self.stall_ns, now - self._got_ns, self.late)
             self._in_epoch += 1
             self._got_ns = None
             if len(collected) >= 5 * _BLOCK:
@@ -95,7 +102,7 @@ class Meter:
         """
         got = self._clock()
         self.stall_ns = got - self._asked_ns
-        self._ready = -1
+        self.late = -1
         self.num_steps += 1
         if self._in_epoch == 0:
             self.stall_ns += self._begin_ns
@@ -119,10 +126,6 @@ class Meter:
         self._got_ns = None
         if self._device is not None:
             self._device.drop()
-
-    def note_ready(self, share: float) -> None:
-        """Note, in the step under way, which share of the other workers' batches was ready behind this one."""
-        self._ready = round(1000 * share)
 
     @property
     def is_synchronized(self) -> bool:

@@ -4,6 +4,7 @@ even         ▂▂▂▂▂▂▂▂▂▂▂▂   every batch waits: the loade
 periodic     ▁▁▁█▁▁▁█▁▁▁█   every k-th batch waits; k workers: one of them, or all of them
 head of line ▁▁▁▁▁▁▁█▁▁▁▁   a batch was late, those behind it were ready already
 growing      ▁▁▂▂▃▃▄▅▆▆▇█   the loader gets slower
+jump         ▁▁▁▁▁▁▅▅▅▅▅▅   from some step on it is another one
 
 Pure: arrays in, patterns out.
 """
@@ -11,6 +12,7 @@ Pure: arrays in, patterns out.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -26,8 +28,9 @@ _EXPLAINED = 0.4
 _HITS = 0.7
 # A batch came at once where its stall is below a tenth of the long one before it; two make a queue.
 _AT_ONCE, _MIN_BEHIND, _MAX_BEHIND = 0.1, 2, 64
-# Parts in which a trend is looked for, and the rank correlation with time from which it is one.
-_NUM_PARTS, _MIN_PARTS, _TREND = 16, 8, 0.6
+# Parts in which a change is looked for; the rank correlation with time from which it is a trend; how much of the
+# variance two levels must explain to be a jump.
+_NUM_PARTS, _MIN_PARTS, _TREND, _LEVELS = 16, 8, 0.6, 0.85
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,8 +156,27 @@ def find_blocked(index: Int64, stalls: Floats, *, floor: float) -> Blocked | Non
     )
 
 
-def trend_of(parts: Int64) -> tuple[float, Floats] | None:
-    """Return how the stall share goes with time: a rank correlation in [-1, 1], and the share in each part.
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """A stall share that is not the same all the time.
+
+    Attributes:
+        kind: "growing", "fading", or "jump".
+        before: Share in the first quarter of the run, or before the jump.
+        after: In the last quarter, or behind it.
+        at: Share of the steps before the jump; 0 where it is a trend.
+        cost: Share of all the time that the higher stall takes beyond the lower one.
+    """
+
+    kind: Literal["growing", "fading", "jump"]
+    before: float
+    after: float
+    at: float
+    cost: float
+
+
+def find_change(parts: Int64) -> Change | None:
+    """Return how the stall share changes with time, None where it stays, or goes up and down.
 
     Args:
         parts: Steps, stall and step in equal parts of the run. Shape [P, 3].
@@ -165,18 +187,44 @@ def trend_of(parts: Int64) -> tuple[float, Floats] | None:
     if len(parts) < 2 * _MIN_PARTS:
         return None
     edges = np.linspace(0, len(parts), min(_NUM_PARTS, len(parts) // 2) + 1).astype(np.int64)[:-1]
-    joined = np.add.reduceat(parts, edges, axis=0).astype(np.float64)
+    mean_step = parts[:, 2].sum() / parts[:, 0].sum()
+    shares = _shares(np.add.reduceat(parts, edges, axis=0), mean_step)
+    num = len(shares)
+    split, explained = _best_split(shares)
+    times = np.arange(num)
+    line = float(np.corrcoef(times, shares)[0, 1]) ** 2 if np.ptp(shares) > 0 else 0.0
+    if explained >= max(_LEVELS, line):
+        before, after, kind = float(shares[:split].mean()), float(shares[split:].mean()), "jump"
+        at = _best_split(_shares(parts, mean_step))[0] / len(parts)
+    else:
+        tau = np.tril(np.sign(np.subtract.outer(shares, shares)), -1).sum() / (num * (num - 1) / 2)
+        if abs(tau) < _TREND:
+            return None
+        quarter = num // 4
+        before, after, at = float(shares[:quarter].mean()), float(shares[-quarter:].mean()), 0.0
+        kind = "growing" if tau > 0 else "fading"
+    low, high = sorted((before, after))
+    if high - low < 0.05 or high < 1.5 * low:
+        return None
+    cost = float((shares - low).clip(0).mean())
+    return Change(kind=kind, before=before, after=after, at=at, cost=cost)  # type: ignore[arg-type]
+
+
+def _shares(parts: Int64, mean_step: float) -> Floats:
     # Stall against the mean step of the whole run: a step that gets slower makes no loader faster.
-    mean_step = joined[:, 2].sum() / joined[:, 0].sum()
-    stall = joined[:, 1] / joined[:, 0]
-    shares = stall / (stall + mean_step + 1e-9)
-    sign = np.sign(np.subtract.outer(shares, shares))
-    pairs = np.tril(sign, -1).sum()
-    return float(pairs / (len(shares) * (len(shares) - 1) / 2)), shares
+    stall = parts[:, 1] / parts[:, 0]
+    return stall / (stall + mean_step + 1e-9)
 
 
-def is_trend(tau: float, shares: npt.NDArray[np.float64]) -> bool:
-    """Say whether a rank correlation is a trend worth a line: steady, and at least 5 % of the time and a half more."""
-    quarter = max(1, len(shares) // 4)
-    low, high = sorted((float(shares[:quarter].mean()), float(shares[-quarter:].mean())))
-    return abs(tau) >= _TREND and high - low >= 0.05 and high >= 1.5 * low
+def _best_split(values: Floats) -> tuple[int, float]:
+    """Return where values are best cut into two levels, and how much of their variance these explain."""
+    total = float(((values - values.mean()) ** 2).sum())
+    if total <= 1e-12:
+        return 0, 0.0
+    least, best = total, 0
+    for split in range(2, len(values) - 1):
+        parts = values[:split], values[split:]
+        rest = sum(float(((part - part.mean()) ** 2).sum()) for part in parts)
+        if rest < least:
+            least, best = rest, split
+    return best, 1 - least / total

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from stoker.doctor.watch.device import DeviceTimes
 from stoker.doctor.watch.findings import Finding, find_patterns
 from stoker.doctor.watch.ranks import RankFigures, find_straggler
 from stoker.doctor.watch.tally import StepKind, Tallied, TimeSpread
+from stoker.doctor.watch.traits import LoaderTraits
 from stoker.doctor.watch.verdict import Measured, Replay, WatchVerdict, judge
 from stoker.doctor.words import factor_text, share_text, time_text
 from stoker.words import bar_text, count_text
@@ -33,7 +34,7 @@ class WatchReport:
         stall_share: Share of the steady time that the loop waited for batches.
         step_share: The rest of it: the step. Both sum to 1 where there was a steady step.
         stall: The stalls of steady steps.
-        step: The times of those steps, and of steps at an epoch's start.
+        step: The times of those steps.
         seconds: All watched time by what it was: "stall", "step", "epoch_start", "warmup", "replay", "left_out".
         num_epochs: Epochs begun.
         num_steps: Batches handed over.
@@ -87,30 +88,22 @@ class WatchReport:
         return content
 
     def __str__(self) -> str:
-        return render(self)
+        return "\n".join(_lines(self))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Circumstances:
-    """What a report says beside the times.
+    """What a report says beside the times; fields of `WatchReport`, but for two.
 
     Attributes:
-        num_epochs: Epochs begun.
-        num_steps: Batches handed over.
-        first_batch_s: What the very first one took.
-        num_workers: Workers of the loader that take turns, where it says so.
+        traits: What the loader is.
         replayed: Different batches that were replayed, and their bytes.
-        device: Times by the device's own clock.
-        is_async: Steps may only launch work.
-        ranks: One line a rank.
-        rank: Of this process.
-        world_size: Ranks that train together.
     """
 
     num_epochs: int
     num_steps: int
     first_batch_s: float
-    num_workers: int | None = None
+    traits: LoaderTraits = field(default_factory=LoaderTraits)
     replayed: tuple[int, int] = (0, 0)
     device: DeviceTimes | None = None
     is_async: bool = False
@@ -123,27 +116,27 @@ def make_report(seen: Tallied, around: Circumstances) -> WatchReport:
     """Return the report on what was seen. Pure."""
     steady_s = seen.stall_s_of[StepKind.STEADY] + seen.step_s_of[StepKind.STEADY]
     stall_share = seen.stall_s_of[StepKind.STEADY] / steady_s if steady_s > 0 else 0.0
-    start_s = seen.stall_s_of[StepKind.EPOCH_START]
-    counted_s = steady_s + start_s + seen.step_s_of[StepKind.EPOCH_START]
+    counted_s = max(seen.counted_s, 1e-12)
+    start_share = seen.stall_s_of[StepKind.EPOCH_START] / counted_s
+    wait_share = seen.waited_s / counted_s
+    device = around.device if around.device is not None and around.device.num else None
+    if device is not None:  # its own idle share in place of that of the steady steps
+        wait_share = start_share + device.idle_share * (1 - start_share)
     replay = _replay(seen, *around.replayed)
-    findings = find_patterns(seen, num_workers=around.num_workers)
     straggler = find_straggler(around.ranks)
-    if straggler is not None:
-        findings = (straggler, *findings)
-    has_device = around.device is not None and around.device.num > 0
     verdict = judge(
         Measured(
             num_steady=seen.num_of[StepKind.STEADY],
-            stall_share=around.device.idle_share if has_device and around.device is not None else stall_share,
-            epoch_start_share=start_s / counted_s if counted_s > 0 else 0.0,
+            wait_share=wait_share,
+            epoch_start_share=start_share,
             replay=replay,
-            is_async=around.is_async and not has_device,
-            is_device=has_device,
+            is_async=around.is_async and device is None,
+            is_device=device is not None,
         )
     )
     return WatchReport(
         verdict=verdict,
-        findings=findings,
+        findings=(*([straggler] if straggler else []), *find_patterns(seen, around.traits)),
         stall_share=stall_share,
         step_share=1 - stall_share if steady_s > 0 else 0.0,
         stall=seen.stall,
@@ -188,8 +181,8 @@ def _parts(seen: Tallied) -> tuple[float, ...]:
 
 
 def _replay(seen: Tallied, num_batches: int, num_bytes: int) -> Replay | None:
-    num_steady = seen.num_of[StepKind.STEADY]
-    if len(seen.replayed) < 2 or not num_steady:
+    num = seen.num_of[StepKind.STEADY] + seen.num_of[StepKind.EPOCH_START]
+    if len(seen.replayed) < 2 or not seen.num_of[StepKind.STEADY]:
         return None
     counted = seen.replayed[len(seen.replayed) // 2 :]  # while the first half runs, the loader fills its queues
     return Replay(
@@ -197,14 +190,8 @@ def _replay(seen: Tallied, num_batches: int, num_bytes: int) -> Replay | None:
         num_batches=num_batches,
         num_bytes=num_bytes,
         step_s=float(counted.sum()) / len(counted) / 1e9,
-        real_s=(seen.stall_s_of[StepKind.STEADY] + seen.step_s_of[StepKind.STEADY]) / num_steady,
-        real_step_s=seen.step_s_of[StepKind.STEADY] / num_steady,
+        real_s=seen.counted_s / num,
     )
-
-
-def render(report: WatchReport) -> str:
-    """Return the text, without a line break at its end."""
-    return "\n".join(_lines(report))
 
 
 def _lines(report: WatchReport) -> Iterator[str]:

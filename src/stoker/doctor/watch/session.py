@@ -12,6 +12,7 @@ from stoker.doctor.watch.meter import Meter
 from stoker.doctor.watch.ranks import RankFigures, gather, rank_here, read_ranks, write_rank
 from stoker.doctor.watch.replay import Replayer
 from stoker.doctor.watch.report import Circumstances, WatchReport, make_report
+from stoker.doctor.watch.traits import LoaderTraits
 from stoker.fields.spec import parse_size
 
 # Two CUDA events cost some microseconds: every 8th step keeps that far below 1 % at 1,000 steps/s.
@@ -26,7 +27,7 @@ class Session:
         replayer: The replay test, where one was asked for.
         ranks: True gathers, a folder gets files, False leaves other ranks alone.
         on_report: Told when an epoch ends.
-        num_workers: Workers of the loader that take turns, where it says so.
+        traits: What the loader is.
     """
 
     def __init__(
@@ -36,10 +37,10 @@ class Session:
         replayer: Replayer | None = None,
         ranks: bool | Path = False,
         on_report: Callable[[WatchReport], object] | None = None,
-        num_workers: int | None = None,
+        traits: LoaderTraits | None = None,
     ) -> None:
         self.meter = meter
-        self.num_workers = num_workers
+        self.traits = traits or LoaderTraits()
         self._replayer = replayer
         self._ranks = ranks
         self._on_report = on_report
@@ -77,7 +78,7 @@ class Session:
                 num_epochs=meter.num_epochs,
                 num_steps=meter.num_steps,
                 first_batch_s=meter.first_batch_s,
-                num_workers=self.num_workers,
+                traits=self.traits,
                 replayed=(0, 0) if replayer is None else (replayer.num_batches, replayer.num_bytes),
                 device=meter.device_times(),
                 is_async=not meter.is_synchronized and may_be_async(),
@@ -110,7 +111,7 @@ def new_session(
     ranks: bool | str | Path = False,
     on_report: Callable[[WatchReport], object] | None = None,
     clock: Callable[[], int] = time.perf_counter_ns,
-    num_workers: int | None = None,
+    traits: LoaderTraits | None = None,
 ) -> Session:
     """Return a session with the arguments of `watch`, checked.
 
@@ -138,5 +139,5 @@ def new_session(
         replayer=Replayer(num_steps=replay, limit_bytes=limit_bytes, warmup=warmup) if replay else None,
         ranks=Path(ranks).expanduser() if isinstance(ranks, str | Path) else ranks,
         on_report=on_report,
-        num_workers=num_workers,
+        traits=traits,
     )

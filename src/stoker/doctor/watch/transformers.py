@@ -43,8 +43,7 @@ class TransformersWatch(_callback_class()):  # type: ignore[misc]  # which class
 
     def on_epoch_begin(self, *_: Any, train_dataloader: Any = None, **__: Any) -> None:
         """Wait for the epoch's first batch."""
-        num = getattr(train_dataloader, "num_workers", None)
-        self._hooks.epoch_begins(num_workers=num if isinstance(num, int) else None)
+        self._hooks.epoch_begins(train_dataloader)
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
         """The batches are there."""

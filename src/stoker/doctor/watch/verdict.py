@@ -27,8 +27,7 @@ class Replay:
         num_batches: Different batches that were handed out again.
         num_bytes: Their size, as far as it could be seen.
         step_s: Mean time of a replayed step and its wait.
-        real_s: Mean time of a real step and its stall.
-        real_step_s: Mean time of a real step alone.
+        real_s: Mean time of a real step and its wait, epochs' first ones among them.
     """
 
     num_steps: int
@@ -36,7 +35,6 @@ class Replay:
     num_bytes: int
     step_s: float
     real_s: float
-    real_step_s: float
 
     @property
     def gain(self) -> float:
@@ -50,19 +48,25 @@ class Measured:
 
     Attributes:
         num_steady: Steps that count.
-        stall_share: Share of the time that steady steps waited. Of the device's time where `is_device` is set.
-        epoch_start_share: Share of all time that went into epochs' first batches.
+        wait_share: Share of all time that counts in which the loop waited: for batches, and for epochs' first ones.
+            Of the device's time, between epochs' beginnings, where `is_device` is set.
+        epoch_start_share: Share of all that time that went into epochs' first batches.
         replay: The replay test, where it was made.
         is_async: Steps may only launch work that a device does later.
         is_device: Shares are those of the device's own clock.
     """
 
     num_steady: int
-    stall_share: float
+    wait_share: float
     epoch_start_share: float = 0.0
     replay: Replay | None = None
     is_async: bool = False
     is_device: bool = False
+
+    @property
+    def expected_gain(self) -> float:
+        """How many times faster it would run without the waits."""
+        return 1 / max(1 - self.wait_share, 1e-6)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,23 +105,27 @@ def judge(measured: Measured) -> WatchVerdict:
 
 
 def _limit(measured: Measured) -> tuple[Limit, str, float]:
-    share, starts, replay = measured.stall_share, measured.epoch_start_share, measured.replay
+    share, starts, replay = measured.wait_share, measured.epoch_start_share, measured.replay
     waits = f"the {'device' if measured.is_device else 'step'} waits {share_text(share)} of the time"
-    expected = 1 / max(1 - share, 1e-6)
-    if replay is not None and share >= WORTH_FIXING and replay.gain < 1 + WORTH_FIXING:
-        return (
-            "model",
-            f"nothing to gain: {waits}, and with batches in RAM it ran no faster (replay measured "
-            f"{factor_text(replay.gain)} times): the wait hides behind the device's work",
-            1.0,
-        )
+    by_replay = "" if replay is None else f" (replay measured {factor_text(replay.gain)})"
     if share >= WORTH_FIXING:
+        if replay is not None and replay.gain < 1 + WORTH_FIXING:
+            return (
+                "model",
+                f"nothing to gain: {waits}, and with batches in RAM it ran no faster{by_replay}: the wait hides behind "
+                "the device's work",
+                1.0,
+            )
         kind = "data-bound" if share >= 0.5 else "partly data-bound"
-        measured_gain = "" if replay is None else f" (replay measured {factor_text(replay.gain)})"
+        if starts >= WORTH_FIXING:
+            waits += f", {share_text(starts)} for epochs' first batches"
+        if starts > share / 2:
+            kind = "data-bound when an epoch begins"
         return (
-            "data",
-            f"{kind}: {waits}; with batches in RAM it would run {factor_text(expected)} times faster{measured_gain}",
-            expected if replay is None else replay.gain,
+            "epoch-start" if starts > share / 2 else "data",
+            f"{kind}: {waits}; with batches in RAM it would run {factor_text(measured.expected_gain)} times faster"
+            f"{by_replay}",
+            measured.expected_gain if replay is None else replay.gain,
         )
     if replay is not None and replay.gain >= 1 + 2 * WORTH_FIXING:
         return (
@@ -126,16 +134,7 @@ def _limit(measured: Measured) -> tuple[Limit, str, float]:
             f"{factor_text(replay.gain)} times faster: they share cores, memory or the way to the device",
             replay.gain,
         )
-    if starts >= WORTH_FIXING:
-        gain = 1 / (1 - min(starts, 0.999_999))
-        return (
-            "epoch-start",
-            f"data-bound when an epoch begins: its first batch takes {share_text(starts)} of the time, "
-            f"the others {share_text(share)}; without that wait it would run {factor_text(gain)} times faster",
-            gain,
-        )
-    measured_gain = "" if replay is None else f" (replay measured {factor_text(replay.gain)} times)"
-    return "model", f"nothing to gain: the model is the limit, {waits}{measured_gain}", 1.0
+    return "model", f"nothing to gain: the model is the limit, {waits}{by_replay}", 1.0
 
 
 def _confidence(measured: Measured) -> tuple[Confidence, str]:
@@ -144,7 +143,7 @@ def _confidence(measured: Measured) -> tuple[Confidence, str]:
     if num < _FEW:
         return "low", f"only {steps} counted"
     if replay is not None:
-        expected = 1 / max(1 - measured.stall_share, 1e-6)
+        expected = measured.expected_gain
         if abs(replay.gain / expected - 1) <= _AGREE:
             return "high", f"what the stall predicts and what the replay measured agree, over {steps}"
         return (

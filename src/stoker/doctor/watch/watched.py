@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -10,10 +12,14 @@ from typing import Any, Generic, Self
 
 from stoker.doctor.watch.iterator import Batch, WatchedIterator
 from stoker.doctor.watch.report import WatchReport
-from stoker.doctor.watch.session import Session, new_session
+from stoker.doctor.watch.session import new_session
+from stoker.doctor.watch.traits import traits_of
 
 # What a watched loader keeps to itself; every other attribute is the loader's.
-_OWN = frozenset(("loader", "_session", "_stream"))
+_OWN = frozenset(("loader", "_session", "_stream", "_options"))
+# What a loop, or a framework, may ask of a loader itself: a watched one has those that its loader has.
+_ASKED_OF_ITSELF = ("__len__", "__getitem__", "__contains__", "__reversed__", "__length_hint__", "__call__", "__bool__")
+_OF_FUNCTIONS = ("synchronize", "on_report", "clock")
 
 
 def watch(
@@ -63,20 +69,19 @@ def watch(
     own = type(loader)
     if not hasattr(own, "__iter__") and not hasattr(own, "__getitem__"):
         raise TypeError(f"watch needs what a for loop can go over, not {own.__name__}")
-    session = new_session(
-        warmup=warmup,
-        replay=replay,
-        replay_limit=replay_limit,
-        synchronize=synchronize,
-        device=device,
-        ranks=ranks,
-        on_report=on_report,
-        clock=clock,
-        num_workers=_num_workers(loader),
-    )
-    if hasattr(own, "__next__"):
-        return WatchedStream(loader, session)
-    return SizedWatched(loader, session) if hasattr(own, "__len__") else Watched(loader, session)
+    options: dict[str, Any] = {
+        "warmup": warmup,
+        "replay": replay,
+        "replay_limit": replay_limit,
+        "synchronize": synchronize,
+        "device": device,
+        "ranks": ranks,
+        "on_report": on_report,
+        "clock": clock,
+    }
+    new_session(**options)  # refuses what is wrong
+    asked = tuple(name for name in _ASKED_OF_ITSELF if getattr(own, name, None) is not None)
+    return _class_of(asked, is_stream=hasattr(own, "__next__"))(loader, options)
 
 
 class Watched(Generic[Batch]):
@@ -86,9 +91,10 @@ class Watched(Generic[Batch]):
     what asks for its type.
     """
 
-    def __init__(self, loader: Iterable[Batch], session: Session) -> None:
+    def __init__(self, loader: Iterable[Batch], options: dict[str, Any]) -> None:
         self.loader = loader
-        self._session = session
+        self._options = options
+        self._session = new_session(**options, traits=traits_of(loader))
 
     def __iter__(self) -> Iterator[Batch]:
         """Begin an epoch, as the loader does."""
@@ -130,23 +136,36 @@ class Watched(Generic[Batch]):
         else:
             setattr(self.loader, name, value)
 
+    def __delattr__(self, name: str) -> None:
+        delattr(self.loader, name)
+
+    def __dir__(self) -> Iterable[str]:
+        return sorted({*object.__dir__(self), *dir(self.loader)})
+
     def __repr__(self) -> str:
         return f"watch({self.loader!r})"
 
+    def __copy__(self) -> Watched[Batch]:
+        return watch(copy.copy(self.loader), **self._options)
 
-class SizedWatched(Watched[Batch]):
-    """A watched loader that knows its length."""
+    def __deepcopy__(self, memo: dict[int, Any]) -> Watched[Batch]:
+        return watch(copy.deepcopy(self.loader, memo), **self._options)
 
-    def __len__(self) -> int:
-        """Return the loader's; a replay test gives its first epoch more steps than that."""
-        return len(self.loader)  # type: ignore[arg-type]  # `watch` makes one of these only where there is a length
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Go to another process as a watch of its own, which tells nobody here."""
+        plain = {name: value for name, value in self._options.items() if name not in _OF_FUNCTIONS}
+        return _watch_again, (self.loader, plain)
+
+
+def _watch_again(loader: Iterable[Batch], options: dict[str, Any]) -> Watched[Batch]:
+    return watch(loader, **options)
 
 
 class WatchedStream(Watched[Batch]):
     """A watched iterator or generator: as without a watch, a second `for` goes on where the first one stopped."""
 
-    def __init__(self, loader: Iterable[Batch], session: Session) -> None:
-        super().__init__(loader, session)
+    def __init__(self, loader: Iterable[Batch], options: dict[str, Any]) -> None:
+        super().__init__(loader, options)
         self._stream: WatchedIterator[Batch] | None = None
 
     def __iter__(self) -> Iterator[Batch]:
@@ -163,9 +182,15 @@ class WatchedStream(Watched[Batch]):
         return next(self._stream)
 
 
-def _num_workers(loader: object) -> int | None:
-    try:
-        num = getattr(loader, "num_workers", None)
-    except Exception:  # a stranger's property may fail in any way; it was not the user who asked for it
-        return None
-    return num if isinstance(num, int) else None
+@functools.cache
+def _class_of(names: tuple[str, ...], *, is_stream: bool) -> type[Watched[Any]]:
+    """Return a class with methods that hand on to the loader; `len` of a replay test is the loader's, too."""
+
+    def handing_on(name: str) -> Callable[..., Any]:
+        def method(self: Watched[Any], *arguments: Any, **options: Any) -> Any:
+            return getattr(self.loader, name)(*arguments, **options)
+
+        return method
+
+    base: type[Watched[Any]] = WatchedStream if is_stream else Watched
+    return type(base.__name__, (base,), {name: handing_on(name) for name in names})
