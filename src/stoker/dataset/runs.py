@@ -80,9 +80,7 @@ class RunRule:
     def plain(self, rows: pa.Table) -> pa.Table:
         """Return rows with keys in types that can be compared and taken from: words that are views cannot."""
         for i, name in enumerate(rows.column_names):
-            kind = comparable_type(rows.column(i).type)
-            if name in self.keys and kind != rows.column(i).type:
-                rows = rows.set_column(i, name, rows.column(i).cast(kind))
+            rows = rows.set_column(i, name, comparable(rows.column(i))) if name in self.keys else rows
         return rows
 
     def begins(self, rows: pa.Table) -> tuple[Bools, Bools]:
@@ -186,10 +184,8 @@ def equals_before(column: pa.ChunkedArray) -> Bools:
     Returns:
         Shape [N - 1].
     """
-    kind = comparable_type(column.type)
-    if column.type != kind:
-        column = column.cast(kind)
-    num = len(column)
+    column = comparable(column)
+    kind, num = column.type, len(column)
     if pa.types.is_null(kind):
         return np.ones(num - 1, dtype=np.bool_)
     before, after = column.slice(0, num - 1), column.slice(1)
@@ -206,13 +202,16 @@ def num_distinct(rows: pa.Table, keys: Sequence[str]) -> int:
     """Return how many different keys there are among rows."""
     if not keys or not rows.num_rows:
         return int(min(1, rows.num_rows))
-    plain = {name: rows.column(name) for name in keys}
-    for name, column in plain.items():
-        kind = comparable_type(column.type)
-        plain[name] = column if column.type == kind else column.cast(kind)
+    plain = {name: comparable(rows.column(name)) for name in keys}
     if len(plain) == 1:
         return int(pc.count_distinct(next(iter(plain.values())), mode="all").as_py())
     return int(pa.table(plain).group_by(list(plain)).aggregate([]).num_rows)
+
+
+def comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column as its `comparable_type`."""
+    kind = comparable_type(column.type)
+    return column if column.type == kind else column.cast(kind)
 
 
 def comparable_type(kind: pa.DataType) -> pa.DataType:

@@ -108,12 +108,7 @@ def rest_counts(
         until: Which component ends the epoch.
     """
     left = [max(size - gave, 0) for size, gave in zip(sizes, given, strict=True)]
-    if weights is None:
-        return tuple(left)
-    shares = [_fraction(weight) for weight in weights]
-    rounds = [num / share for num, share in zip(left, shares, strict=True)]
-    scale = min(rounds) if until == "first" else max(rounds)
-    return tuple(int(scale * share + Fraction(1, 2)) for share in shares)
+    return tuple(left) if weights is None else _until_used_up(left, weights, until)
 
 
 def mixture_counts(
@@ -151,10 +146,7 @@ def mixture_counts(
     for name, size in zip(names, sizes, strict=True):
         if size < 1:
             raise ValueError(f"{name!r} has no samples, so it can have no share of a mixture: leave it out")
-    shares = [_fraction(weight) for weight in weights]
-    rounds = [Fraction(int(size)) / share for size, share in zip(sizes, shares, strict=True)]
-    scale = min(rounds) if until == "first" else max(rounds)
-    counts = tuple(int(scale * share + Fraction(1, 2)) for share in shares)
+    counts = _until_used_up(sizes, weights, until)
     for name, count, weight in zip(names, counts, weights, strict=True):
         if not count:
             raise ValueError(
@@ -162,6 +154,14 @@ def mixture_counts(
                 "or leave it out"
             )
     return _checked(counts)
+
+
+def _until_used_up(sizes: Sequence[int], weights: Sequence[float | Fraction], until: Until) -> tuple[int, ...]:
+    """Return counts in the shares of the weights, of which the first one, or the last one, is all of its size."""
+    shares = [_fraction(weight) for weight in weights]
+    rounds = [Fraction(int(size)) / share for size, share in zip(sizes, shares, strict=True)]
+    scale = min(rounds) if until == "first" else max(rounds)
+    return tuple(int(scale * share + Fraction(1, 2)) for share in shares)
 
 
 def _checked(counts: tuple[int, ...]) -> tuple[int, ...]:

@@ -30,6 +30,22 @@ _WORDS = {
 }
 
 
+_KINDS: dict[str, tuple[type, ...]] = {
+    "fingerprint": (str,),
+    "seed": (int,),
+    "shuffle": (bool,),
+    "window": (int, type(None)),
+    "lanes": (int,),
+    "order_version": (str,),
+    "units": (str,),
+    "epoch": (int,),
+    "num_consumed": (int,),
+    "leg": (Mapping, type(None)),
+    "mixture": (Mapping, type(None)),
+    "datasets": (Sequence,),
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Mixing:
     """How a mixture was made of its data sets.
@@ -136,18 +152,12 @@ class Position:
         """
         if not isinstance(data, Mapping):
             hint = "; it is JSON text: json.loads makes it one" if isinstance(data, str | bytes) else ""
-            raise ResumeError(
-                f"a saved position is the dict that state_dict() returned, not {type(data).__name__}{hint}",
-                saved=data,
-                current=FORMAT_VERSION,
-            )
+            what = f"a saved position is the dict that state_dict() returned, not {type(data).__name__}{hint}"
+            raise ResumeError(what, saved=data, current=FORMAT_VERSION)
         version = data.get("format_version")
         if version is None:
-            raise ResumeError(
-                f"this is no saved position of a loader: it has no 'format_version', but {_listed(data)}",
-                saved=dict(data),
-                current=FORMAT_VERSION,
-            )
+            what = f"this is no saved position of a loader: it has no 'format_version', but {_listed(data)}"
+            raise ResumeError(what, saved=dict(data), current=FORMAT_VERSION)
         if version != FORMAT_VERSION:
             raise ResumeError(
                 f"the saved position has format {version!r}, and this Stoker reads format {FORMAT_VERSION}: load it "
@@ -155,38 +165,27 @@ class Position:
                 saved=version,
                 current=FORMAT_VERSION,
             )
-        kinds: dict[str, tuple[type, ...]] = {
-            "fingerprint": (str,),
-            "seed": (int,),
-            "shuffle": (bool,),
-            "window": (int, type(None)),
-            "lanes": (int,),
-            "order_version": (str,),
-            "units": (str,),
-            "epoch": (int,),
-            "num_consumed": (int,),
-            "leg": (Mapping, type(None)),
-            "mixture": (Mapping, type(None)),
-            "datasets": (Sequence,),
-        }
-        unsound = [f"{name} is missing" for name in sorted(kinds.keys() - data.keys())]
-        unsound += [f"{name} is not known" for name in sorted(data.keys() - kinds.keys() - {"format_version"})]
-        unsound = unsound or [f"{name} is {data[name]!r}" for name in of_wrong_type(data, kinds)]
-        if unsound:
-            raise ResumeError(
-                f"the saved position is not sound: {', '.join(unsound)}", saved=dict(data), current=sorted(kinds)
-            )
         try:
-            found = cls(
-                datasets=tuple(Contents.from_json(one) for one in data["datasets"]),
-                mixing=None if data["mixture"] is None else Mixing.from_json(data["mixture"]),
-                leg=None if data["leg"] is None else _leg_from(data["leg"], len(data["datasets"])),
-                **{name: data[name] for name in (*_WORDS, "epoch", "num_consumed")},
-            )
-            if len(found.datasets) != (1 if found.mixing is None else len(found.mixing.names)):
-                raise ValueError(f"it tells of {len(found.datasets)} data sets")
+            return cls._from(data)
         except ValueError as error:
-            raise ResumeError(f"the saved position is not sound: {error}", saved=dict(data), current=None) from error
+            what = f"the saved position is not sound: {error}"
+            raise ResumeError(what, saved=dict(data), current=sorted(_KINDS)) from error
+
+    @classmethod
+    def _from(cls, data: Mapping[str, Any]) -> Position:
+        unsound = [f"{name} is missing" for name in sorted(_KINDS.keys() - data.keys())]
+        unsound += [f"{name} is not known" for name in sorted(data.keys() - _KINDS.keys() - {"format_version"})]
+        unsound = unsound or [f"{name} is {data[name]!r}" for name in of_wrong_type(data, _KINDS)]
+        if unsound:
+            raise ValueError(", ".join(unsound))
+        found = cls(
+            datasets=tuple(Contents.from_json(one) for one in data["datasets"]),
+            mixing=None if data["mixture"] is None else Mixing.from_json(data["mixture"]),
+            leg=None if data["leg"] is None else _leg_from(data["leg"], len(data["datasets"])),
+            **{name: data[name] for name in (*_WORDS, "epoch", "num_consumed")},
+        )
+        if len(found.datasets) != (1 if found.mixing is None else len(found.mixing.names)):
+            raise ValueError(f"it tells of {len(found.datasets)} data sets")
         return found
 
     @property

@@ -131,7 +131,7 @@ class LakeTable:
 
     def columns(self) -> tuple[pa.Schema, pa.Schema]:
         """Return the columns that its files have, and those whose values the log tells, without metadata."""
-        fields = {field.name: field for field in _bare_fields(list(self.schema))}
+        fields = {field.name: field for field in tagged(list(self.schema), lambda _: {})}
         told = pa.schema([fields.pop(name) for name in self.partitions])
         return pa.schema(list(fields.values())), told
 
@@ -291,33 +291,15 @@ def tagged(fields: Sequence[pa.Field], tags: Callable[[pa.Field], Mapping[bytes,
         return pa.field(field.name, of_type(field.type), metadata=tags(field) or None)
 
     def of_type(kind: pa.DataType) -> pa.DataType:
+        if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+            return pa.string()
+        if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
+            return pa.binary()
         if pa.types.is_struct(kind):
             return pa.struct([one(kind.field(i)) for i in range(kind.num_fields)])
         if pa.types.is_map(kind):
             return pa.map_(of_type(kind.key_type), of_type(kind.item_type))
-        return pa.list_(of_type(kind.value_type)) if pa.types.is_list(kind) else kind
+        is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+        return pa.list_(of_type(kind.value_type)) if is_list else kind
 
-    return pa.schema([one(field) for field in _plain_fields(fields)])
-
-
-def _plain_fields(fields: Sequence[pa.Field]) -> list[pa.Field]:
-    return [field.with_type(_plain_type(field.type, _plain_fields)) for field in fields]
-
-
-def _bare_fields(fields: Sequence[pa.Field]) -> list[pa.Field]:
-    return [pa.field(field.name, _plain_type(field.type, _bare_fields)) for field in fields]
-
-
-def _plain_type(kind: pa.DataType, plain_fields: Callable[[Sequence[pa.Field]], list[pa.Field]]) -> pa.DataType:
-    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return pa.string()
-    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
-        return pa.binary()
-    if pa.types.is_struct(kind):
-        return pa.struct(plain_fields([kind.field(i) for i in range(kind.num_fields)]))
-    if pa.types.is_map(kind):
-        key, value = plain_fields([kind.key_field, kind.item_field])
-        return pa.map_(key.with_nullable(False), value)
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return pa.list_(*plain_fields([kind.value_field]))
-    return kind
+    return pa.schema([one(field) for field in fields])

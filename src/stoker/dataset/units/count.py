@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from stoker._native import best_fit as fit_into
 from stoker.columns.kinds import Form
 from stoker.columns.plan import plan_fields
-from stoker.dataset.runs import Runs, comparable_type
+from stoker.dataset.runs import Runs, comparable
 from stoker.dataset.units.index import FORMAT_VERSION, Index, keep_index, kept_index
 from stoker.dataset.units.kinds import Grouped, NGram, Pack, SamplingUnit, Weighted
 from stoker.dataset.units.runs import find_runs, num_reappearing
@@ -248,10 +248,8 @@ def packed_column(unit: Pack, catalogue: Catalogue) -> str:
 
 
 def _lengths(column: pa.ChunkedArray) -> Int64:
-    kind = comparable_type(column.type)
-    column = column if column.type == kind else column.cast(kind)
-    is_bytes = not pa.types.is_nested(kind)
-    lengths = pc.binary_length(column) if is_bytes else pc.list_value_length(column)
+    column = comparable(column)
+    lengths = pc.list_value_length(column) if pa.types.is_nested(column.type) else pc.binary_length(column)
     found: Int64 = pc.fill_null(lengths, 0).cast(pa.int64()).to_numpy()
     return found
 
