@@ -36,18 +36,19 @@ class Log(NamedTuple):
 
 _OLD_ROWS = "holds rows that were deleted or replaced, too"
 _UNFINISHED = "holds files of writes that failed or are not finished, too"
-_DELTA = Log("a Delta table", _OLD_ROWS, 'read the table, Dataset("delta://{}")')
-_ICEBERG = Log("an Iceberg table", _OLD_ROWS, 'read the table, Dataset("iceberg://{}")')
-_HUDI = Log("a Hudi table", _OLD_ROWS, "read it with Hudi and write its rows to a folder of their own")
-_PAIMON = Log("a Paimon table", _OLD_ROWS, "read it with Paimon and write its rows to a folder of their own")
-_ACID = Log("a transactional Hive table", _OLD_ROWS, "read it with Hive and write its rows to a folder of their own")
-_STREAM = Log(
-    "what a Spark stream writes", _UNFINISHED, "read it with Spark and write its rows to a folder of their own"
-)
-_DBIO = Log(
-    "what Databricks commits with _started_* and _committed_*", _UNFINISHED, "run VACUUM there, copy the folder"
-)
-_DUCKLAKE = Log("data of a DuckLake", _OLD_ROWS, "read it with DuckDB and write its rows to a folder of their own")
+_WRITE = "read it with {} and write its rows to a folder of their own"
+_LOGS = {
+    "delta": Log("a Delta table", _OLD_ROWS, 'read the table, Dataset("delta://{}")'),
+    "iceberg": Log("an Iceberg table", _OLD_ROWS, 'read the table, Dataset("iceberg://{}")'),
+    "hudi": Log("a Hudi table", _OLD_ROWS, _WRITE.format("Hudi")),
+    "paimon": Log("a Paimon table", _OLD_ROWS, _WRITE.format("Paimon")),
+    "acid": Log("a transactional Hive table", _OLD_ROWS, _WRITE.format("Hive")),
+    "stream": Log("what a Spark stream writes", _UNFINISHED, _WRITE.format("Spark")),
+    "dbio": Log(
+        "what Databricks commits with _started_* and _committed_*", _UNFINISHED, "run VACUUM there, copy the folder"
+    ),
+    "ducklake": Log("data of a DuckLake", _OLD_ROWS, _WRITE.format("DuckDB")),
+}
 
 # What of a path below a folder says that there is a log, and of which kind; what stands before it is the table.
 _MARKS = re.compile(
@@ -63,22 +64,12 @@ _MARKS = re.compile(
     r")",
     re.DOTALL,
 )
-_LOGS = {
-    "delta": _DELTA,
-    "iceberg": _ICEBERG,
-    "hudi": _HUDI,
-    "stream": _STREAM,
-    "paimon": _PAIMON,
-    "dbio": _DBIO,
-    "acid": _ACID,
-    "ducklake": _DUCKLAKE,
-}
 # One of them is there for as long as the log is.
 _FILES = {
-    "_delta_log/_last_checkpoint": _DELTA,
-    "_delta_log/00000000000000000000.json": _DELTA,
-    ".hoodie/hoodie.properties": _HUDI,
-    "_spark_metadata/0": _STREAM,
+    "_delta_log/_last_checkpoint": _LOGS["delta"],
+    "_delta_log/00000000000000000000.json": _LOGS["delta"],
+    ".hoodie/hoodie.properties": _LOGS["hudi"],
+    "_spark_metadata/0": _LOGS["stream"],
 }
 # Folders that tables have below them: of partitions, Iceberg's data, and prefixes that spread files over a store.
 _INSIDE = re.compile(r"[^/]*=[^/]*|data|bucket-\d+|[0-9a-f]{2}|[01]{4,}")
@@ -161,11 +152,11 @@ def _above(path: str) -> str:
 
 
 def _local_log(root: str) -> Log | None:
-    for name, log in (("_delta_log", _DELTA), (".hoodie", _HUDI), ("_spark_metadata", _STREAM)):
+    for name, log in (("_delta_log", _LOGS["delta"]), (".hoodie", _LOGS["hudi"]), ("_spark_metadata", _LOGS["stream"])):
         if _names_in(f"{root}/{name}"):
             return log
     names = (f"metadata/{name}" for name in _names_in(f"{root}/metadata"))
-    return _ICEBERG if any(_MARKS.match(name) for name in names) else None
+    return _LOGS["iceberg"] if any(_MARKS.match(name) for name in names) else None
 
 
 def _names_in(folder: str) -> list[str]:
@@ -192,5 +183,5 @@ def _remote_log(root: str, storage: Storage) -> Log | None:
             return log
     with suppress(SourceError):
         if any(_MARKS.match(info.url, len(root)) for info in storage.list(root + "metadata/")):
-            return _ICEBERG
+            return _LOGS["iceberg"]
     return None
