@@ -1,6 +1,6 @@
 """Who says which rank of how many this process is: libraries that it has loaded, and whoever started it.
 
-Nothing is imported to be unit: a library that nobody has imported has started no ranks.
+Nothing is imported to be asked: a library that nobody has imported has started no ranks.
 """
 
 from __future__ import annotations

@@ -184,7 +184,6 @@ class OpenDataset:
         self,
         chunks: Sequence[int] | npt.NDArray[np.int64],
         filler: Filling,
-        following: Sequence[int] | npt.NDArray[np.int64] = (),
     ) -> Window:
         """Return a window of these chunks, in this order.
 
@@ -193,10 +192,9 @@ class OpenDataset:
         Args:
             chunks: Numbers of chunks, shape [K].
             filler: Has been or will be asked for them.
-            following: Those of the window that will be opened next.
         """
         numbers = np.asarray(chunks).tolist()
-        window = self._opener.open(numbers, filler, following=np.asarray(following).tolist())
+        window = self._opener.open(numbers, filler)
         self._store.count_uses(len(numbers), map(self.catalogue.key, numbers))
         return window
 

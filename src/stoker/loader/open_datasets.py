@@ -129,7 +129,7 @@ class OpenDatasets:
         for one in self.datasets:
             one.stand(window)
 
-    def open_window(self, which: int, chunks: Int64, filler: Filling, following: Int64 | tuple[()] = ()) -> Window:
+    def open_window(self, which: int, chunks: Int64, filler: Filling) -> Window:
         """Return a window of chunks of one data set, in this order.
 
         Blocks: until all of them are there.
@@ -138,10 +138,9 @@ class OpenDatasets:
             which: Number of the data set.
             chunks: Chunks, as that data set numbers them. Shape [K].
             filler: Has been or will be asked for them, by their numbers here.
-            following: Those of the window that will be opened next.
         """
         first = self._firsts[which]
-        return self.datasets[which].open_window(chunks, _Shifted(filler, first) if first else filler, following)
+        return self.datasets[which].open_window(chunks, _Shifted(filler, first) if first else filler)
 
     def counts(self) -> StoreCounts:
         """Return what became of the chunks so far."""

@@ -21,17 +21,17 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from stoker._native import ChunkMap, ChunkReader, WindowMemory, cached_bytes
+from stoker.cache.format import ChunkHeader
 from stoker.cache.store import Chunk, Store
 from stoker.errors import CacheError, ChunkCorruptError
 from stoker.fields.spec import Spec
 from stoker.host.machine import available_bytes
 from stoker.loader.fill import Filling
-from stoker.loader.held import Held, HeldAhead
 from stoker.loader.windows.page_cache_trial import PageCacheTrial
 from stoker.loader.windows.standing import Standing
 from stoker.loader.windows.window import Index, Window, WindowLayout
@@ -53,6 +53,20 @@ _DIRECT: int = getattr(os, "O_DIRECT", 0)
 T = TypeVar("T")
 
 _log = logging.getLogger("stoker")
+
+
+class Held(NamedTuple):
+    """A chunk that is held open while its window is opened.
+
+    Attributes:
+        fd: Open for reading.
+        header: What lies where.
+        missing_bytes: What of it is not in the page cache.
+    """
+
+    fd: int
+    header: ChunkHeader
+    missing_bytes: int
 
 
 class WindowOpener:
@@ -84,7 +98,6 @@ class WindowOpener:
         self._layout = WindowLayout(spec)
         self._memory = WindowMemory()
         self._trial = PageCacheTrial()
-        self._ahead = HeldAhead(self._hold_now)
         self._lock = threading.Lock()
         self._standing: Standing | None = None
         self._is_tight = is_tight
@@ -106,7 +119,7 @@ class WindowOpener:
         standing = self._standing
         return chunks if standing is None else chunks[standing.versions[chunks, 0] < 0]
 
-    def open(self, numbers: Sequence[int], filler: Filling, *, following: Sequence[int] = ()) -> Window:
+    def open(self, numbers: Sequence[int], filler: Filling) -> Window:
         """Return a window of chunks, in this order.
 
         Blocks: until all of them are there.
@@ -114,10 +127,8 @@ class WindowOpener:
         Args:
             numbers: Of the chunks. Shape [K].
             filler: Has been or will be asked for them.
-            following: Chunks that will be asked for next, if it is known.
         """
-        # What is held was found while the window before it was read past the page cache: it is hardly there now.
-        if (standing := self._standing) is not None and not self._ahead.holds_any(numbers):
+        if (standing := self._standing) is not None:
             window = self._open_standing(standing, numbers, filler)
             if window is not None:
                 return window
@@ -127,8 +138,7 @@ class WindowOpener:
         for begin in range(0, len(numbers), _MAX_HELD):
             some = numbers[begin : begin + _MAX_HELD]
             with self._all_held(some, filler) as held:
-                may_hold = not self._is_tight() and len(numbers) <= _MAX_HELD and len(following) <= _MAX_HELD
-                maps += self._in_memory(some, held, following if may_hold else (), is_first=begin == 0)
+                maps += self._in_memory(some, held, is_first=begin == 0)
                 headers += [one.header for one in held]
         return Window(self._layout, maps, self._layout.places(headers))
 
@@ -157,7 +167,6 @@ class WindowOpener:
     def close(self) -> None:
         """Give back maps and memory that no window uses. Harmless when called again."""
         self._give_up()
-        self._ahead.close()
         self._memory.clear()
 
     def _give_up(self) -> bool:
@@ -197,15 +206,12 @@ class WindowOpener:
                 raise
             return self._give_up()  # no more maps: those of a window alone may still be made
 
-    def _in_memory(
-        self, chunks: Sequence[int], held: Sequence[Held], following: Sequence[int], *, is_first: bool
-    ) -> list[ChunkMap]:
-        """Return chunks in memory, those of `following` held open where there is time for it.
+    def _in_memory(self, chunks: Sequence[int], held: Sequence[Held], *, is_first: bool) -> list[ChunkMap]:
+        """Return chunks in memory.
 
         Args:
             chunks: Their numbers.
             held: The same, open.
-            following: Chunks that will be asked for next.
             is_first: Whether they are the first of their window.
         """
         is_read = self._are_read(chunks, held)
@@ -214,9 +220,7 @@ class WindowOpener:
         if len(maps) < len(held):
             slots = [slot for slot in range(len(held)) if slot not in maps]
             files = [(held[slot].fd, held[slot].header.size_bytes) for slot in slots]
-            reader = ChunkReader(files, self._memory, is_first)
-            self._ahead.fill(following)
-            maps |= zip(slots, reader.finish(), strict=True)
+            maps |= zip(slots, ChunkReader(files, self._memory, is_first).finish(), strict=True)
         else:
             self._memory.rest()
         return [maps[slot] for slot in range(len(held))]
@@ -244,7 +248,7 @@ class WindowOpener:
         try:
             # Opened as soon as it is there, where it may be evicted: an open file is still read.
             for chunk in self._as_they_come(numbers, filler):
-                held.append(self._ahead.take(chunk) or self.with_chunk(chunk, filler, self._hold))  # noqa: PERF401
+                held.append(self.with_chunk(chunk, filler, self._hold))  # noqa: PERF401  kept where a later one fails
             yield held
         finally:
             for one in held:
@@ -260,10 +264,6 @@ class WindowOpener:
             if num_together > 1 and i % num_together == 0:
                 filler.wait(numbers[min(i + num_together, len(numbers)) - 1])
             yield chunk
-
-    def _hold_now(self, chunk: int) -> Held:
-        with self._store.open(self._key(chunk)) as opened:
-            return self._hold(opened)
 
     def _hold(self, opened: Chunk) -> Held:
         missing_bytes = self._missing(opened)

@@ -105,8 +105,7 @@ class _EpochWindows:
         """Return a window; waits for its chunks."""
         run, order, chunks = self._run, self._order, self._order.window_chunks(number)
         with run.stages.span("open", subject=self._subject(number)):
-            following = order.window_chunks(number + 1) if number + 1 < order.num_windows else ()
-            window = run.opened.open_window(self._which, chunks, run.filler, following)
+            window = run.opened.open_window(self._which, chunks, run.filler)
             if not window.is_in_memory():
                 # One read through all of it, before random rows are asked for: a disk is many times as fast so.
                 window.settle(goes_on=run.goes_on)

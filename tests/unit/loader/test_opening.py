@@ -18,7 +18,6 @@ import stoker.loader.windows.standing
 from stoker import Dataset, Loader
 from stoker._native import ChunkMap, ChunkReader, WindowChunks, WindowMemory, cached_bytes
 from stoker.host.huge import PAGE_BYTES
-from stoker.loader.held import HeldAhead
 
 NUM_ROWS = 6_000
 OPTIONS = {"batch_size": 64, "shuffle": True, "seed": 3, "window": 3, "num_threads": 2}
@@ -155,29 +154,6 @@ def test_windows_of_more_chunks_than_may_be_open_are_the_same_in_every_way(
         windows.clear()
         assert content(loader) == expected
         assert all_read(windows)
-
-
-def test_chunks_that_are_held_ahead_may_go_before_their_turn(
-    dataset, tmp_path, nothing_stands, nothing_is_tried, windows, monkeypatch
-):
-    with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
-        expected = content(loader)
-        num_chunks = len(chunk_files(tmp_path / "cache"))
-    fill, held = HeldAhead.fill, []
-
-    def noted(self, chunks):
-        fill(self, chunks)
-        held.extend(chunks)
-        if len(held) == num_chunks - OPTIONS["window"]:  # all but the first window's are, or were, open
-            for path in chunk_files(tmp_path / "cache"):
-                path.unlink()
-
-    monkeypatch.setattr(HeldAhead, "fill", noted)
-    with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
-        drop(tmp_path / "cache")
-        assert content(loader) == expected
-        assert all_read(windows[-3:])
-    assert len(held) == len(set(held)) == num_chunks - OPTIONS["window"]
 
 
 def test_the_page_cache_is_tried_again_after_a_while(dataset, tmp_path, nothing_stands, windows):
