@@ -16,13 +16,10 @@ _MOST_READY = 2
 class NextEpoch:
     """Begins the run that probably comes next, and keeps it until the loop asks for it.
 
-        windows   of epoch 3 ... 8 │ 9                      the last one is in use, and none is left to open ahead,
-                                     └ 0 of epoch 4         so the next epoch's first one is
         batches   ... 508 509 510 511 │                     the last ones are being made, and threads have nothing
-                              0   1   │ 2   3   4           left to do
+                              0   1   │ 2   3   4           left to do: they begin the next epoch
 
-    So no more windows are open, and no more batches made, than in the middle of an epoch. Where there are too few
-    windows for that, the first one is opened with the first batch.
+    So no more batches are made ahead than in the middle of an epoch.
 
     That another epoch comes nobody says. It is believed once a second one has followed the first; by then every chunk
     has been built, too, so nothing is fetched that may not be wanted. A loop that goes on elsewhere, or not at all,
@@ -67,7 +64,7 @@ class NextEpoch:
         self._now = weakref.ref(run)
         self._is_likely = self._prefetch > 0 and start == self._expected
         self._expected = None
-        self.lead = max(self._prefetch, run.num_behind_borders) if self._is_likely else 0
+        self.lead = self._prefetch - 1 if self._is_likely else 0
 
     def handed(self, run: Run, begin: Callable[[Position, int], Run]) -> None:
         """Note that a batch was handed over, and begin the next run once nothing is left to make of this one.
@@ -82,13 +79,11 @@ class NextEpoch:
             return
         num_left = run.num_left
         if self._begun is not None:
-            if num_left < self._prefetch:
-                self._begun[1].allow(self._room(num_left))
+            self._begun[1].allow(self._room(num_left))
         elif self._is_likely and 0 < num_left <= self.lead:
             start = run.progress.position.next_epoch()
             try:
                 self._begun = start, begin(start, self._room(num_left))
-                self._begun[1].ask_first()
             except Exception:  # it belongs to the epoch that cannot begin, and is raised there again
                 self._is_likely = False
         if not num_left:
@@ -96,4 +91,4 @@ class NextEpoch:
 
     def _room(self, num_left: int) -> int:
         """Return how many batches the next run may have ahead, beside so many that are left of this one."""
-        return min(max(self._prefetch - num_left, 0), _MOST_READY)
+        return min(self._prefetch - num_left, _MOST_READY)

@@ -265,23 +265,6 @@ class Run:
         """Batches that wait for their step."""
         return self._queue.num_ready
 
-    @property
-    def num_behind_borders(self) -> int:
-        """Of all steps, how many at the end need no window but the last of each lane; 0 where windows are few."""
-        steps = self.steps
-        borders = [stream.last_border for stream in self._streams if isinstance(stream, EpochStream)]
-        known = [border for border in borders if border is not None]
-        if not known or len(known) < len(self._streams):
-            return 0
-        return min(len(self._numbers), steps.num_steps + (steps.lane_start - max(known)) // steps.part_size)
-
-    def ask_first(self) -> None:
-        """Have the first windows of this rank's lanes opened, though no batch may be made yet."""
-        for lane in {piece.lane for piece in self._slices(self._numbers[0]) if not piece.is_padding}:
-            stream = self._streams[lane]
-            if isinstance(stream, EpochStream):
-                stream.windows.ask(0)
-
     def allow(self, room: int) -> None:
         """Have no more batches ahead than this from now on: others may count with them."""
         self._queue.allow(room)

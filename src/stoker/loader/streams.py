@@ -106,15 +106,6 @@ class EpochStream:
         first, last = bisect_right(self._borders, start) - 1, bisect_left(self._borders, stop)
         return all(self.windows.is_open(number) for number in range(first, last))
 
-    def ask_first(self) -> None:
-        """Have the first window opened."""
-        self.windows.ask(0)
-
-    @property
-    def last_border(self) -> int | None:
-        """Position at which the last window begins; None where there are two at most."""
-        return self._borders[-2] if len(self._borders) > 3 else None
-
     def _by_window(self, ranges: Sequence[Range]) -> Sequence[tuple[int, Sequence[Range]]]:
         """Return the ranges in their order, cut at borders; those that follow each other in one window together."""
         borders = self._borders
