@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from stoker.cli.arguments import Commands, add_command, add_json, at_least_1
+from stoker.cli.arguments import Commands, add_command, add_json
 from stoker.cli.paint import cells, make_console, print_facts, print_json, print_line, table
 from stoker.words import bar_text, bytes_text, count_text
 
 if TYPE_CHECKING:
-    from stoker.doctor.traces import EventNames, ProfilerTrace, Schedule, TraceResult
+    from stoker.doctor.traces import EventNames, ProfilerTrace, TraceResult
     from stoker.doctor.traces.result import RankResult
 
 _ENDINGS = (".json", ".json.gz")
@@ -35,7 +35,6 @@ _IDLE = (
     ("synchronising", "synchronising", "yellow"),
     ("launching", "launching", "yellow"),
     ("queued", "queued, and held up on the device", "cyan"),
-    ("pipeline_bubble", "the pipeline's bubble", "blue"),
     ("unattributed", "unattributed", "bright_black"),
 )
 
@@ -55,8 +54,7 @@ stands for the traces in it; cycles of one rank's profiler are put together.""",
         examples="""
 stoker trace trace.json
 stoker trace logs/ --json
-stoker trace logs/ --name data=my_feed --name communication=my_allreduce
-stoker trace rank*.json --pipeline-schedule 1f1b --pipeline-stages 4 --microbatches 16""",
+stoker trace logs/ --name data=my_feed --name communication=my_allreduce""",
     )
     parser.add_argument("files", metavar="FILE", nargs="+", help="a trace, or a folder of traces")
     parser.add_argument(
@@ -66,11 +64,6 @@ stoker trace rank*.json --pipeline-schedule 1f1b --pipeline-stages 4 --microbatc
         default=[],
         help="what a name means: data, not_data, collate, synchronise or communication; may be given again",
     )
-    group = parser.add_argument_group("a pipeline's schedule, whose bubble is set apart")
-    group.add_argument("--pipeline-schedule", metavar="NAME", help="gpipe, 1f1b or interleaved")
-    group.add_argument("--pipeline-stages", metavar="P", type=at_least_1, help="stages, one behind the other")
-    group.add_argument("--microbatches", metavar="M", type=at_least_1, help="microbatches a step")
-    group.add_argument("--virtual", metavar="V", type=at_least_1, help="parts of the model a stage, with interleaved")
     add_json(parser)
     parser.set_defaults(run=run)
 
@@ -79,8 +72,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     """Read, analyse and print."""
     from stoker.doctor.traces import analyse, as_json
 
-    schedule = _schedule(options)
-    result = analyse(_read(_files(options.files), _names(options.name)), schedule=schedule)
+    result = analyse(_read(_files(options.files), _names(options.name)))
     if options.json:
         print_json(as_json(result))
     else:
@@ -98,24 +90,6 @@ def _names(given: list[str]) -> EventNames:
             raise ValueError(f"--name {text!r} is not WHAT=REGEX, with WHAT one of {', '.join(more)}")
         more[what].append(pattern)
     return NAMES.extended(**more)
-
-
-def _schedule(options: argparse.Namespace) -> Schedule | None:
-    from stoker.doctor.traces import Schedule
-
-    given = (options.pipeline_stages, options.microbatches)
-    if options.pipeline_schedule is None:
-        if any(value is not None for value in (*given, options.virtual)):
-            raise ValueError("a pipeline's numbers need its schedule: add --pipeline-schedule gpipe|1f1b|interleaved")
-        return None
-    if None in given:
-        raise ValueError("--pipeline-schedule needs --pipeline-stages and --microbatches")
-    return Schedule(
-        name=options.pipeline_schedule,
-        num_stages=options.pipeline_stages,
-        num_microbatches=options.microbatches,
-        num_virtual=options.virtual or 1,
-    )
 
 
 def _files(names: list[str]) -> list[Path]:
@@ -191,7 +165,7 @@ def _print_parts(result: TraceResult, console: Console) -> None:
         for part, words, colour in parts:
             share = getattr(times, part) / times.wall
             is_nothing = not getattr(times, part)
-            if is_nothing and part in ("pipeline_bubble", "exposed_comm", "collating", "queued"):
+            if is_nothing and part in ("exposed_comm", "collating", "queued"):
                 continue
             made.add_row(
                 *cells(
@@ -226,11 +200,6 @@ def _facts(result: TraceResult) -> list[tuple[str, str | Text]]:
     name, in_range = result.largest_range
     if name:
         facts.append(("most of unattributed", f"{percent(in_range / times.wall)} in {name}"))
-    if result.schedule is not None:
-        expected = result.schedule.bubble_share
-        facts.append(
-            ("bubble by the schedule", f"{percent(expected)}, {percent(times.share('pipeline_bubble'))} found idle")
-        )
     for rank in ranks:
         if len(rank.device_names) > 1:
             facts += [
@@ -252,7 +221,7 @@ def _print_ranks(result: TraceResult, console: Console) -> None:
     heads += ["exposed comm", "unattributed", "others wait"] if is_wide else ["comm", "others wait"]
     made = table(*heads, "", numbers=heads)
     for rank in result.ranks:
-        times = rank.times
+        times = rank.measured.times
         marks = (
             "◄ straggler" if rank is result.straggler else "" if rank.status == "ok" else rank.status.replace("_", " ")
         )

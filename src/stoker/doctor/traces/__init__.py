@@ -1,13 +1,12 @@
 """Traces of torch.profiler, whoever wrote the training loop: where a device idles, and why.
 
 Read: `source` (bytes) ──► `collect` (columns) ──► `ProfilerTrace`.
-Understood: `names` (what is what) ──► `timeline` (why each gap) ──► `times` (exact sums) ──► `ranks`, `collectives`,
-`pipeline` ──► `result` ──► `verdict`, `report`.
+Understood: `names` (what is what) ──► `timeline` (why each gap) ──► `times` (exact sums) ──► `ranks`, `collectives` ──►
+`result` ──► `verdict`, `report`.
 """
 
 from stoker.doctor.traces.events import ProfilerTrace
 from stoker.doctor.traces.names import NAMES, EventNames
-from stoker.doctor.traces.pipeline import SCHEDULES, Schedule
 from stoker.doctor.traces.read import read_trace
 from stoker.doctor.traces.report import as_json
 from stoker.doctor.traces.result import TraceResult, analyse
@@ -15,10 +14,8 @@ from stoker.doctor.traces.verdict import verdict_of
 
 __all__ = [
     "NAMES",
-    "SCHEDULES",
     "EventNames",
     "ProfilerTrace",
-    "Schedule",
     "TraceResult",
     "analyse",
     "as_json",

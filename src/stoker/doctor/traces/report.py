@@ -17,7 +17,6 @@ _SHARES = {
     "launch_share": "launching",
     "sync_share": "synchronising",
     "queued_share": "queued",
-    "pipeline_bubble_share": "pipeline_bubble",
     "unattributed_share": "unattributed",
     "compute_share": "compute",
     "comm_share": "communication",
@@ -28,7 +27,7 @@ _SHARES = {
 
 def as_json(result: TraceResult) -> dict[str, object]:
     """Return everything."""
-    straggler, schedule = result.straggler, result.schedule
+    straggler = result.straggler
     return {
         "verdict": verdict_of(result),
         "advice": advice_of(result),
@@ -43,15 +42,6 @@ def as_json(result: TraceResult) -> dict[str, object]:
         "straggler": None if straggler is None else straggler.rank,
         "straggler_reason": None if straggler is None else why_of(result, straggler) or None,
         "num_matched_collectives": result.waits.num_matched,
-        "pipeline": None
-        if schedule is None
-        else {
-            "schedule": schedule.name,
-            "stages": schedule.num_stages,
-            "microbatches": schedule.num_microbatches,
-            "virtual": schedule.num_virtual,
-            "expected_bubble_share": schedule.bubble_share,
-        },
         "ranks": [_rank(result, rank) for rank in result.ranks],
     }
 
@@ -67,7 +57,7 @@ def _rank(result: TraceResult, rank: RankResult) -> dict[str, object]:
         "backend": traces[0].info.get("backend"),
         "devices": [{"name": name, **_figures(measured.devices[device])} for device, name in rank.device_names.items()],
         "wall_us": measured.wall / 1e3,
-        **_figures(rank.times, rank.largest_range),
+        **_figures(rank.measured.times, rank.largest_range),
         "step_us": _us(measured.step_ns),
         "step_without_data_wait_us": _bounds(measured.without_wait_ns),
         "pageable_copies": measured.num_pageable,
@@ -75,7 +65,6 @@ def _rank(result: TraceResult, rank: RankResult) -> dict[str, object]:
         "host_data_wait_share": rank.host_data_wait_share,
         "collective_wait_us": None if index is None else result.waits.waited[index] / 1e3,
         "imposed_wait_us": None if index is None else result.waits.imposed[index] / 1e3,
-        "bubble_in_comm_us": None if result.schedule is None else rank.bubble_in_comm / 1e3,
         "num_events": sum(trace.num_events for trace in traces),
         "is_truncated": any(trace.is_cut for trace in traces),
         "notes": [note for _, note in rank.notes],

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from stoker.doctor.traces.collectives import CollectiveWaits, compare_ranks
 from stoker.doctor.traces.events import ProfilerTrace
-from stoker.doctor.traces.pipeline import Schedule, take_bubble
 from stoker.doctor.traces.ranks import join_files, number_ranks, split_processes
 from stoker.doctor.traces.times import RankTimes, Times, largest_range, measure
 
@@ -24,14 +23,10 @@ class RankResult:
     Attributes:
         rank: Its number: from the file, else from its name, else its place.
         measured: What was added up.
-        times: Where the devices' time went, the pipeline's bubble set apart where a schedule was given.
-        bubble_in_comm: Nanoseconds of the bubble that are exposed communication.
     """
 
     rank: int
     measured: RankTimes
-    times: Times
-    bubble_in_comm: int
 
     @property
     def status(self) -> str:
@@ -54,7 +49,7 @@ class RankResult:
     def largest_range(self) -> tuple[str, int]:
         """The range or function that most unattributed time was spent in, and that time; ("", 0) without any."""
         name, idle = largest_range(self.measured.ranges)
-        return name, min(idle, self.times.unattributed)
+        return name, min(idle, self.measured.times.unattributed)
 
     @property
     def device_names(self) -> dict[str, str]:
@@ -98,12 +93,10 @@ class TraceResult:
     Attributes:
         ranks: By rank.
         waits: Who waited for whom.
-        schedule: The pipeline's, where one was given.
     """
 
     ranks: tuple[RankResult, ...]
     waits: CollectiveWaits
-    schedule: Schedule | None = None
 
     @cached_property
     def with_device(self) -> tuple[RankResult, ...]:
@@ -119,7 +112,7 @@ class TraceResult:
     @cached_property
     def times(self) -> Times:
         """Device time of all ranks added."""
-        return sum((rank.times for rank in self.with_device), Times())
+        return sum((rank.measured.times for rank in self.with_device), Times())
 
     @property
     def step_ns(self) -> float | None:
@@ -154,7 +147,7 @@ class TraceResult:
         return (self.with_device or self.ranks)[0].measured.traces[0].device_word
 
 
-def analyse(traces: Iterable[ProfilerTrace], *, schedule: Schedule | None = None) -> TraceResult:
+def analyse(traces: Iterable[ProfilerTrace]) -> TraceResult:
     """Return what some traces of one run say.
 
     Files of one process that follow each other are cycles of its profiler's schedule, and one rank; processes that
@@ -163,7 +156,6 @@ def analyse(traces: Iterable[ProfilerTrace], *, schedule: Schedule | None = None
     Args:
         traces: In any order. Each is let go of before the next is asked for, so that an iterator which reads them needs
             the memory of one.
-        schedule: The pipeline's schedule, so that its bubble can be set apart.
 
     Raises:
         ValueError: There are none.
@@ -171,13 +163,9 @@ def analyse(traces: Iterable[ProfilerTrace], *, schedule: Schedule | None = None
     measured = join_files(measure(one) for trace in traces for one in split_processes(trace))
     if not measured:
         raise ValueError("there are no traces to look at")
-    ranks = []
-    for number, one in sorted(zip(number_ranks(measured), measured, strict=True), key=lambda pair: pair[0]):
-        times, in_comm = one.times, 0
-        if schedule is not None and one.devices:
-            times, in_comm = take_bubble(times, schedule)
-        ranks.append(RankResult(rank=number, measured=one, times=times, bubble_in_comm=in_comm))
+    in_order = sorted(zip(number_ranks(measured), measured, strict=True), key=lambda pair: pair[0])
+    ranks = tuple(RankResult(rank=number, measured=one) for number, one in in_order)
     working = [rank.measured for rank in ranks if rank.status == OK]
     wall = sorted(one.wall for one in working)
     waits = compare_ranks([one.collectives for one in working], wall=float(wall[len(wall) // 2]) if wall else 0.0)
-    return TraceResult(ranks=tuple(ranks), waits=waits, schedule=schedule)
+    return TraceResult(ranks=ranks, waits=waits)

@@ -26,8 +26,7 @@ class Times:
 
         wall = busy + idle
         busy = compute + exposed_comm + exposed_copy
-        idle = collating + copying_pageable + waiting_for_data + synchronising + launching + queued + pipeline_bubble
-               + unattributed
+        idle = collating + copying_pageable + waiting_for_data + synchronising + launching + queued + unattributed
 
     Attributes:
         wall: The time looked at, once for each device.
@@ -44,7 +43,6 @@ class Times:
         synchronising: Idle, for the host had waited until the device had no work left.
         launching: Idle, while a launching thread was in an operator or a call of the runtime.
         queued: Idle, though the next work had been launched: the device waited for something on a device.
-        pipeline_bubble: Idle, and explained by the pipeline's schedule, where one was given.
         unattributed: Idle, and the host was in no operator, no call, and in nothing known to be about data.
     """
 
@@ -62,7 +60,6 @@ class Times:
     synchronising: int = 0
     launching: int = 0
     queued: int = 0
-    pipeline_bubble: int = 0
     unattributed: int = 0
 
     def __add__(self, other: Times) -> Times:

@@ -35,7 +35,6 @@ _REASONS = {
         "profile again with `with_stack=True`, which shows what Python does there",
     ),
     "exposed_comm": ("", "overlap communication with computation, or send less of it"),
-    "pipeline_bubble": ("by the pipeline's schedule", "more microbatches a step, or an interleaved schedule"),
 }
 
 
@@ -85,14 +84,14 @@ def why_of(result: TraceResult, rank: RankResult) -> str:
     }
 
     def a_step(one: RankResult, name: str) -> float:
-        total: int = getattr(one.times, name)
+        total: int = getattr(one.measured.times, name)
         return total / max(len(one.measured.steps), 1)
 
     more = {
         words: a_step(rank, name) - median(a_step(other, name) for other in others) for words, name in parts.items()
     }
     words = max(more, key=lambda key: more[key])
-    length = rank.measured.step_ns or rank.times.wall
+    length = rank.measured.step_ns or rank.measured.times.wall
     if not length or more[words] < 0.01 * length:
         return ""
     of = " a step" if rank.measured.steps else ""

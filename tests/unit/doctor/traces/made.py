@@ -58,12 +58,12 @@ class Made:
         path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
         return path
 
-    def analyse(self, tmp_path: Path, *, schedule=None, **header):
-        return analyse([read_trace(self.write(tmp_path / "trace.json", **header))], schedule=schedule)
+    def analyse(self, tmp_path: Path, **header):
+        return analyse([read_trace(self.write(tmp_path / "trace.json", **header))])
 
     def times(self, tmp_path: Path, **header) -> dict[str, float]:
         """Return the one rank's times in microseconds, without those that are zero."""
-        times = self.analyse(tmp_path, **header).ranks[0].times
+        times = self.analyse(tmp_path, **header).ranks[0].measured.times
         return {name: ns / 1000 for name, ns in vars(times).items() if ns}
 
 

@@ -70,21 +70,11 @@ def test_what_is_printed_fits_the_terminal(capsys, logs, monkeypatch, columns):
     assert "◄ straggler" in out or columns == "60"
 
 
-def test_a_bubble_is_set_apart(capsys, logs):
-    pipeline = ["--pipeline-schedule", "1f1b", "--pipeline-stages", "4", "--microbatches", "9"]
-    code, out, _ = run(capsys, logs / "rank0.json.gz", *pipeline, "--json")
-    found = json.loads(out)
-    assert code == 0
-    assert found["pipeline"]["expected_bubble_share"] == 0.25
-    assert found["pipeline_bubble_share"] == 0.25
-    assert found["unattributed_share"] == pytest.approx(0.4 - 0.25)
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["rank0.json.gz", "--microbatches", "4"], 2, "need its schedule"),
-        (["rank0.json.gz", "--pipeline-schedule", "1f1b"], 2, "needs --pipeline-stages and --microbatches"),
+        (["rank0.json.gz", "--name", "data"], 2, "is not WHAT=REGEX"),
+        (["rank0.json.gz", "--name", "data=("], 2, "no regular expression"),
         (["notes.json"], 1, 'no "traceEvents"'),
         (["nowhere.json"], 1, "No such file"),
     ],

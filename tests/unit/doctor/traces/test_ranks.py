@@ -1,4 +1,4 @@
-"""Several ranks: who makes the others wait, what a pipeline's schedule explains, what is said of it."""
+"""Several ranks: who makes the others wait, what is said of it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import json
 import pytest
 from tests.unit.doctor.traces.made import Made, rank_of
 
-from stoker.doctor.traces import Schedule, analyse, as_json, read_trace, verdict_of
-from stoker.doctor.traces.pipeline import take_bubble
-from stoker.doctor.traces.times import Times
+from stoker.doctor.traces import analyse, as_json, read_trace, verdict_of
 
 NUM_STEPS = 5
 NUM_COUNTED = 3  # without the first and the last
@@ -111,53 +109,6 @@ def test_shares_of_all_ranks_are_of_all_their_time(tmp_path):
     found = as_json(analyse(traces))
     assert (found["busy_share"], found["idle_share"]) == (0.5, 0.5)
     assert [entry["busy_share"] for entry in found["ranks"]] == [1.0, 1 / 3]
-
-
-@pytest.mark.parametrize(
-    ("name", "stages", "microbatches", "virtual", "share"),
-    [
-        ("gpipe", 4, 4, 1, 3 / 7),
-        ("1f1b", 4, 8, 1, 3 / 11),
-        ("1f1b", 1, 8, 1, 0),
-        ("interleaved", 4, 8, 2, 3 / 19),
-    ],
-)
-def test_bubbles_of_schedules(name, stages, microbatches, virtual, share):
-    schedule = Schedule(name=name, num_stages=stages, num_microbatches=microbatches, num_virtual=virtual)
-    assert schedule.bubble_share == share
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"name": "zigzag"}, "not one of gpipe, 1f1b, interleaved"),
-        ({"num_stages": 0}, "at least one stage"),
-        ({"name": "interleaved"}, "two or more parts"),
-        ({"name": "interleaved", "num_virtual": 2, "num_microbatches": 6}, "multiple of the stages"),
-        ({"num_virtual": 2}, "make an interleaved schedule"),
-    ],
-)
-def test_schedules_that_cannot_be(arguments, words):
-    with pytest.raises(ValueError, match=words):
-        Schedule(**{"name": "1f1b", "num_stages": 4, "num_microbatches": 8, **arguments})
-
-
-def test_a_bubble_is_taken_from_idle_time_without_a_better_reason_and_never_below_zero():
-    schedule = Schedule(name="1f1b", num_stages=2, num_microbatches=1)  # half of the time
-    times = Times(
-        wall=1000,
-        busy=400,
-        idle=600,
-        compute=100,
-        exposed_comm=300,
-        waiting_for_data=300,
-        launching=200,
-        unattributed=100,
-    )
-    left, in_comm = take_bubble(times, schedule)
-    assert (left.unattributed, left.launching, left.waiting_for_data, left.pipeline_bubble) == (0, 0, 300, 300)
-    assert in_comm == 200
-    assert (left.idle, left.busy, left.wall) == (600, 400, 1000)
 
 
 JSON_FIELDS = {

@@ -109,7 +109,7 @@ def test_a_fetch_that_drains_the_queue_is_synchronising_not_a_pageable_copy(tmp_
     made.call("cudaMemcpyAsync", 10, 60, correlation=77).copy(40, 42, "DtoH (Device -> Pageable)", correlation=77)
     made.launched("cudaLaunchKernel", 70, 75, 100, length=2)
     result = made.analyse(tmp_path)
-    times = result.ranks[0].times
+    times = result.ranks[0].measured.times
     assert (times.synchronising, times.unattributed, times.launching) == (18_000 + 5_000, 10_000, 2_000)
     assert result.ranks[0].measured.num_pageable == 0
 
