@@ -41,8 +41,8 @@ def samples(text):
 
 def test_what_is_scraped_is_what_the_loader_says(loader):
     num_steps = sum(1 for _ in loader)
-    with prometheus.serve({"train": loader}, port=0) as endpoint:
-        found = samples(get(endpoint.url))
+    with prometheus.serve({"train": loader}, port=0) as url:
+        found = samples(get(url))
         stats = loader.stats()
     assert found["stoker_steps_total", "train", None] == num_steps == len(loader)
     assert found["stoker_samples_total", "train", None] == 500
@@ -52,34 +52,33 @@ def test_what_is_scraped_is_what_the_loader_says(loader):
 
 
 def test_counters_grow_while_it_trains(loader):
-    with prometheus.serve(loader, port=0) as endpoint:
-        seen = [samples(get(endpoint.url))["stoker_steps_total", "loader", None] for _ in loader]
+    with prometheus.serve(loader, port=0) as url:
+        seen = [samples(get(url))["stoker_steps_total", "loader", None] for _ in loader]
     assert seen == list(range(1, len(loader) + 1))
 
 
-def test_an_endpoint_that_is_closed_answers_no_more(loader):
-    endpoint = prometheus.serve(loader, port=0)
-    endpoint.close()
-    endpoint.close()
+def test_behind_the_block_nobody_answers(loader):
+    with prometheus.serve(loader, port=0) as url:
+        get(url)
     with pytest.raises(urllib.error.URLError):
-        get(endpoint.url)
+        get(url)
 
 
 def test_a_port_that_is_taken_is_named(loader):
-    with (
-        prometheus.serve(loader, port=0) as endpoint,
-        pytest.raises(OSError, match=r"in use") as raised,
-    ):
-        prometheus.serve(loader, port=endpoint.port)
-    assert f"port {endpoint.port} is taken" in raised.value.__notes__[0]
+    with prometheus.serve(loader, port=0) as url:
+        port = urllib.parse.urlsplit(url).port
+        again = prometheus.serve(loader, port=port)
+        with pytest.raises(OSError, match=r"in use") as raised:
+            again.__enter__()
+    assert f"port {port} is taken" in raised.value.__notes__[0]
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("prometheus") is None, reason="no prometheus: apt-get install prometheus")
 def test_prometheus_itself_scrapes_a_training_loader(loader, tmp_path):
-    with prometheus.serve({"train": loader}, port=0) as endpoint:
+    with prometheus.serve({"train": loader}, port=0) as url:
         config = tmp_path / "prometheus.yml"
-        target = endpoint.url.removeprefix("http://").removesuffix("/metrics")
+        target = url.removeprefix("http://").removesuffix("/metrics")
         config.write_text(
             "global: {scrape_interval: 200ms, scrape_timeout: 200ms}\n"
             f"scrape_configs: [{{job_name: stoker, static_configs: [{{targets: ['{target}']}}]}}]\n"

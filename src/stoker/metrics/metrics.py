@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from stoker.metrics.stats import LoaderStats
 
@@ -20,142 +20,98 @@ class HasStats(Protocol):
         """Return what it has done so far."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Metric:
+class Metric(NamedTuple):
     """One figure.
 
     Attributes:
-        name: Without prefix and unit.
         kind: A counter only grows; a gauge says what holds now.
+        name: Without prefix and unit.
         unit: Base unit, "" for a count.
         text: What it is.
-        labels: What tells its values apart, beside the loader.
         read: Gives the values.
+        labels: What tells its values apart, beside the loader.
     """
 
-    name: str
     kind: Literal["counter", "gauge"]
-    unit: Literal["", "seconds", "bytes", "ratio"] = ""
+    name: str
+    unit: Literal["", "seconds", "bytes", "ratio"]
     text: str
+    read: Callable[[LoaderStats], float | Values]
     labels: tuple[str, ...] = ()
-    read: Callable[[LoaderStats], Values]
 
-
-def _one(read: Callable[[LoaderStats], float]) -> Callable[[LoaderStats], Values]:
-    return lambda stats: {(): read(stats)}
-
-
-def _cache_chunks(stats: LoaderStats) -> Values:
-    return {("hit",): stats.num_reused, ("miss",): stats.num_missed}
+    def values(self, loaders: Mapping[str, LoaderStats]) -> Iterator[tuple[tuple[str, ...], float]]:
+        """Yield label values, the loader's name first, and the value."""
+        for loader, stats in loaders.items():
+            found = self.read(stats)
+            for labels, value in (found if isinstance(found, Mapping) else {(): found}).items():
+                yield (loader, *labels), value
 
 
 def _waits(stats: LoaderStats) -> Values:
-    waits = stats.waits
-    return {
-        ("loop", "batch"): waits.loop_for_batch_s,
-        ("batch", "window"): waits.batch_for_window_s,
-        ("window", "chunk"): waits.window_for_chunk_s,
-        ("build", "bytes"): waits.build_for_bytes_s,
-        ("batch", "room"): waits.batch_for_room_s,
-    }
-
-
-def _progress(stats: LoaderStats) -> float:
-    return stats.epoch_step / stats.epoch_steps if stats.epoch_steps else 0.0
+    # "loop_for_batch_s" -> ("loop", "batch")
+    waits = asdict(stats.waits)
+    return {tuple(name.removesuffix("_s").split("_for_")): seconds for name, seconds in waits.items()}
 
 
 METRICS = (
-    Metric(name="steps", kind="counter", text="Batches handed over.", read=_one(lambda s: s.num_steps)),
-    Metric(name="samples", kind="counter", text="Samples handed over.", read=_one(lambda s: s.num_samples)),
+    Metric("counter", "steps", "", "Batches handed over.", lambda s: s.num_steps),
+    Metric("counter", "samples", "", "Samples handed over.", lambda s: s.num_samples),
+    Metric("counter", "stall", "seconds", "Time the training loop waited for a batch.", lambda s: s.wait_s),
     Metric(
-        name="stall",
-        kind="counter",
-        unit="seconds",
-        text="Time the training loop waited for a batch.",
-        read=_one(lambda s: s.wait_s),
+        "counter", "step", "seconds", "Time the training loop spent in its steps, between waits.", lambda s: s.step_s
     ),
     Metric(
-        name="step",
-        kind="counter",
-        unit="seconds",
-        text="Time the training loop spent in its steps, between waits.",
-        read=_one(lambda s: s.step_s),
+        "counter",
+        "wait",
+        "seconds",
+        "Time that one waited for another, added over threads.",
+        _waits,
+        ("waiter", "awaited"),
     ),
     Metric(
-        name="wait",
-        kind="counter",
-        unit="seconds",
-        text="Time that one waited for another, added over threads.",
-        labels=("waiter", "awaited"),
-        read=_waits,
+        "counter",
+        "stage",
+        "seconds",
+        "Time spent in each stage, added over threads; some stages lie inside others.",
+        lambda s: {(name,): total.busy_s for name, total in s.stages.items()},
+        ("stage",),
     ),
     Metric(
-        name="stage",
-        kind="counter",
-        unit="seconds",
-        text="Time spent in each stage, added over threads; some stages lie inside others.",
-        labels=("stage",),
-        read=lambda s: {(name,): total.busy_s for name, total in s.stages.items()},
+        "counter",
+        "stage",
+        "bytes",
+        "Bytes that went through each stage.",
+        lambda s: {(name,): total.num_bytes for name, total in s.stages.items()},
+        ("stage",),
     ),
     Metric(
-        name="stage",
-        kind="counter",
-        unit="bytes",
-        text="Bytes that went through each stage.",
-        labels=("stage",),
-        read=lambda s: {(name,): total.num_bytes for name, total in s.stages.items()},
+        "counter",
+        "stage_calls",
+        "",
+        "Pieces of work of each stage.",
+        lambda s: {(name,): total.num_calls for name, total in s.stages.items()},
+        ("stage",),
     ),
     Metric(
-        name="stage_calls",
-        kind="counter",
-        text="Pieces of work of each stage.",
-        labels=("stage",),
-        read=lambda s: {(name,): total.num_calls for name, total in s.stages.items()},
+        "counter",
+        "cache_chunks",
+        "",
+        "Different chunks that were used: found in the cache (hit) or built (miss).",
+        lambda s: {("hit",): s.num_reused, ("miss",): s.num_built},
+        ("result",),
     ),
+    Metric("counter", "chunks_mended", "", "Chunks that were corrupt and were built again.", lambda s: s.num_mended),
+    Metric("counter", "chunks_evicted", "", "Chunks removed to make room for others.", lambda s: s.num_evicted),
+    Metric("counter", "trace_dropped_spans", "", "Spans that a trace could not keep.", lambda s: s.num_dropped_spans),
+    Metric("gauge", "ready_batches", "", "Batches that wait for their step.", lambda s: s.num_ready),
+    Metric("gauge", "building_chunks", "", "Chunks in the making.", lambda s: s.num_building),
+    Metric("gauge", "epoch", "", "Epoch of the next batch, from 0 on.", lambda s: s.epoch),
     Metric(
-        name="cache_chunks",
-        kind="counter",
-        text="Different chunks that were used: found in the cache (hit) or built (miss).",
-        labels=("result",),
-        read=_cache_chunks,
-    ),
-    Metric(
-        name="chunks_mended",
-        kind="counter",
-        text="Chunks that were corrupt and were built again.",
-        read=_one(lambda s: s.num_mended),
-    ),
-    Metric(
-        name="chunks_evicted",
-        kind="counter",
-        text="Chunks removed to make room for others.",
-        read=_one(lambda s: s.num_evicted),
-    ),
-    Metric(
-        name="trace_dropped_spans",
-        kind="counter",
-        text="Spans that a trace could not keep.",
-        read=_one(lambda s: s.num_dropped_spans),
-    ),
-    Metric(
-        name="ready_batches",
-        kind="gauge",
-        text="Batches that wait for their step.",
-        read=_one(lambda s: s.num_ready),
-    ),
-    Metric(
-        name="building_chunks",
-        kind="gauge",
-        text="Chunks in the making.",
-        read=_one(lambda s: s.num_building),
-    ),
-    Metric(name="epoch", kind="gauge", text="Epoch of the next batch, from 0 on.", read=_one(lambda s: s.epoch)),
-    Metric(
-        name="epoch_progress",
-        kind="gauge",
-        unit="ratio",
-        text="Share of the epoch's steps that are over.",
-        read=_one(_progress),
+        "gauge",
+        "epoch_progress",
+        "ratio",
+        "Share of the epoch's steps that are over.",
+        lambda s: s.epoch_step / s.epoch_steps if s.epoch_steps else 0.0,
     ),
 )
 

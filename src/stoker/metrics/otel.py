@@ -45,9 +45,8 @@ def observe(loaders: HasStats | Mapping[str, HasStats], *, provider: MeterProvid
 
 
 def _callback(metric: Metric, watched: LoadersByName) -> Callable[[CallbackOptions], Iterable[Observation]]:
-    def read(options: CallbackOptions) -> Iterable[Observation]:  # noqa: ARG001  the SDK's to give
-        for loader, stats in watched.stats().items():
-            for labels, value in metric.read(stats).items():
-                yield Observation(value, {"loader": loader, **dict(zip(metric.labels, labels, strict=True))})
+    def read(_: CallbackOptions) -> Iterable[Observation]:
+        for labels, value in metric.values(watched.stats()):
+            yield Observation(value, dict(zip(("loader", *metric.labels), labels, strict=True)))
 
     return read

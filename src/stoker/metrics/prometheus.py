@@ -15,10 +15,11 @@ Source: https://prometheus.io/docs/practices/naming/
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Self
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from stoker.metrics.metrics import METRICS, HasStats, LoadersByName, Metric
+from stoker.metrics.metrics import METRICS, HasStats, LoadersByName
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric as Family
@@ -47,69 +48,37 @@ class LoaderCollector(Collector):
         """Yield every metric of every loader."""
         stats = self._watched.stats()
         for metric in METRICS:
-            family = _family(metric)
-            for name, found in stats.items():
-                for labels, value in metric.read(found).items():
-                    family.add_metric((name, *labels), value)
+            name = "_".join(part for part in ("stoker", metric.name, metric.unit) if part)
+            make = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+            family = make(name, metric.text, labels=("loader", *metric.labels), unit=metric.unit)
+            for labels, value in metric.values(stats):
+                family.add_metric(labels, value)
             yield family
 
-    def describe(self) -> Iterable[Family]:
-        """Yield the names, so that registering reads no figures."""
-        return [_family(metric) for metric in METRICS]
 
-
-class Endpoint:
-    """An HTTP endpoint that Prometheus scrapes. Use it in a with block, or call `close`.
-
-    Args:
-        loaders: As of `LoaderCollector`.
-        port: Where; 0 takes a free one.
-        address: Which network it listens on.
-    """
-
-    def __init__(self, loaders: HasStats | Mapping[str, HasStats], *, port: int, address: str) -> None:
-        registry = CollectorRegistry()
-        registry.register(LoaderCollector(loaders))
-        try:
-            self._server, self._thread = start_http_server(port, addr=address, registry=registry)
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                error.add_note(f"port {port} is taken: each process needs one of its own, such as {port} + local rank")
-            raise
-        self.port: int = self._server.server_port
-        self.url = f"http://{'127.0.0.1' if address in ('', '0.0.0.0') else address}:{self.port}/metrics"
-
-    def close(self) -> None:
-        """Stop it. Harmless when called again.
-
-        Blocks: until a scrape under way is answered.
-        """
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-def serve(loaders: HasStats | Mapping[str, HasStats], *, port: int = 9464, address: str = "127.0.0.1") -> Endpoint:
-    """Serve the figures of loaders at `http://address:port/metrics`, from a thread of the client's.
+@contextmanager
+def serve(loaders: HasStats | Mapping[str, HasStats], *, port: int = 9464, address: str = "127.0.0.1") -> Iterator[str]:
+    """Serve the figures of loaders from a thread of the client's, and give the URL, as long as the block lasts.
 
     Args:
         loaders: A loader, or several by name.
-        port: Where; 0 takes a free one, which the result names. Each process needs its own.
+        port: Where; 0 takes a free one, which the URL names. Each process needs its own.
         address: "0.0.0.0" lets other hosts scrape it.
 
     Raises:
         OSError: The port is taken, or the address is not this host's.
     """
-    return Endpoint(loaders, port=port, address=address)
-
-
-def _family(metric: Metric) -> CounterMetricFamily | GaugeMetricFamily:
-    name = "_".join(part for part in ("stoker", metric.name, metric.unit) if part)
-    make = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-    return make(name, metric.text, labels=("loader", *metric.labels), unit=metric.unit)
+    registry = CollectorRegistry()
+    registry.register(LoaderCollector(loaders))
+    try:
+        server, thread = start_http_server(port, addr=address, registry=registry)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            error.add_note(f"port {port} is taken: each process needs one of its own, such as {port} + local rank")
+        raise
+    try:
+        yield f"http://{'127.0.0.1' if address in ('', '0.0.0.0') else address}:{server.server_port}/metrics"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -39,8 +39,8 @@ def test_metrics_have_names_that_say_what_they_are():
         assert re.fullmatch(r"[a-z]+(_[a-z]+)*", metric.name), metric.name
         assert metric.text.endswith("."), metric.name
         assert "loader" not in metric.labels
-        for labels, value in metric.read(Loader().stats()).items():
-            assert len(labels) == len(metric.labels)
+        for labels, value in metric.values({"train": Loader().stats()}):
+            assert len(labels) == 1 + len(metric.labels)
             assert value >= 0
     names = [(metric.name, metric.unit) for metric in METRICS]
     assert len(names) == len(set(names))
