@@ -1,4 +1,4 @@
-// Column chunks of every kind of column, by pages one at a time and by all that lie one behind the other.
+// Column chunks of every kind of column, as a whole and some rows at a time.
 #include "parquet/decode.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ constexpr int64_t kMost = 1 << 16;  // callers compare what pages promise with w
 
 Column choose_column(fuzz::Input& input) {
   constexpr int64_t widths[] = {1, 2, 4, 8, 3, 12, 16, 100};
-  Column column{widths[input.below(8)], 0, -1, false, false, false};
+  Column column{widths[input.below(8)], 0, -1, false, false, false, 0, input.below(2) == 1, -1};
   const unsigned kind = input.below(4);
   column.is_list = kind == 3;
   column.full = static_cast<int>(column.is_list ? 1 + input.below(3) : input.below(2));
@@ -23,15 +23,10 @@ Column choose_column(fuzz::Input& input) {
   column.is_binary = kind == 2;
   if (column.is_bit) column.width = 1;
   if (column.is_binary) column.width = 4;
+  column.value_bytes = column.width == 4 && !column.is_binary ? 1 << input.below(3) : column.width;
+  if (column.is_list && input.below(4) == 0) column.list_size = 1 + input.below(4);
   return column;
 }
-
-struct Room {
-  std::vector<uint8_t> bytes, values, valid;
-  std::vector<int64_t> offsets;
-
-  stoker::parquet::Target target() { return {bytes, values, valid, offsets}; }
-};
 
 }  // namespace
 
@@ -40,42 +35,50 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const Column column = choose_column(input);
   constexpr Codec codecs[] = {Codec::kUncompressed, Codec::kSnappy, Codec::kZstd, Codec::kLz4Raw};
   const Codec codec = codecs[input.below(4)];
-  const int64_t num_rows = input.below(256);
+  const int64_t num_rows = input.below(256), at_once = 1 + input.below(64);
+  const size_t split = input.below(256);
   const std::vector<uint8_t> content = input.rest();
 
-  std::vector<stoker::parquet::Page> pages;
-  stoker::parquet::scan_pages(content, pages);
-  const stoker::parquet::PageTotals totals = stoker::parquet::totals_of(pages);
-  if (totals.plain_bytes > kMost || totals.num_entries > kMost || totals.num_dictionary_values > kMost) return 0;
+  const stoker::parquet::Promise promise{num_rows, kMost, kMost, kMost};
+  stoker::parquet::ColumnReader whole(column, codec, promise), parts(column, codec, promise);
+  const int64_t end = whole.scan(content);
+  MUST(end <= static_cast<int64_t>(content.size()));
+  if (end < 0 || whole.num_entries() > kMost) return 0;
+  const int64_t num_bytes = whole.plan(0, num_rows);
+  if (num_bytes < 0) return 0;
+  std::vector<uint8_t> memory(static_cast<size_t>(num_bytes));
+  const bool is_done = whole.decode(memory) && whole.rows(0).rows == num_rows;
 
-  const auto make_room = [&] {
-    const size_t num = static_cast<size_t>(totals.num_entries * column.width);
-    const size_t num_dictionary_values = static_cast<size_t>(column.is_binary ? totals.plain_bytes : totals.num_dictionary_values * column.width);
-    return Room{std::vector<uint8_t>(num_dictionary_values), std::vector<uint8_t>(num),
-                std::vector<uint8_t>(column.has_nulls() ? static_cast<size_t>(num_rows) : 0),
-                std::vector<int64_t>(column.is_list ? static_cast<size_t>(num_rows) + 1 : 0)};
-  };
-  Room together = make_room(), single = make_room();
-  stoker::parquet::Progress progress, step;
-  const bool is_done = stoker::parquet::decode_pages(pages, content, codec, column, together.target(), progress);
-  bool is_done_singly = true;
-  for (const stoker::parquet::Page& page : pages) {
-    is_done_singly = stoker::parquet::decode_pages({&page, 1}, content, codec, column, single.target(), step);
-    if (!is_done_singly) break;
+  // Read in two pieces and decoded some rows at a time, a column is the same, or wrong in another place.
+  const std::span all(content), first = all.first(std::min(split, content.size()));
+  const int64_t middle = parts.scan(first);
+  if (middle < 0) return 0;
+  const std::vector<uint8_t> rest(content.begin() + middle, content.end());
+  std::vector<std::vector<uint8_t>> memories;
+  bool is_read = false;
+  int64_t taken = 0, num_taken = 0;
+  while (num_taken < num_rows) {
+    const int64_t num = std::min(at_once, num_rows - num_taken);
+    const bool is_last = num == num_rows - num_taken;
+    const int64_t have = memories.empty() ? 0 : parts.rows(0).rows - taken;
+    if (have < num || (is_last && (!is_read || parts.has_pages()))) {
+      if (!is_read && !parts.has(taken, num)) {
+        is_read = true;
+        if (parts.scan(rest) < 0) return 0;
+      }
+      if (!parts.has_pages()) return 0;
+      const int64_t part_bytes = parts.plan(taken, num);
+      if (part_bytes < 0) return 0;
+      memories.emplace_back(static_cast<size_t>(part_bytes));
+      if (!parts.decode(memories.back())) return 0;
+      taken = 0;
+      continue;
+    }
+    if (is_done && column.is_stored_alike() && !column.is_list && !column.is_binary)
+      MUST(std::equal(memories.back().begin() + taken * column.width, memories.back().begin() + (taken + num) * column.width,
+                      memory.begin() + num_taken * column.width));
+    taken += num;
+    num_taken += num;
   }
-  MUST(is_done == is_done_singly);
-  if (is_done) MUST(progress.values == step.values && progress.rows == step.rows && together.values == single.values);
-
-  const int64_t borders[] = {0, static_cast<int64_t>(content.size())}, num_values[] = {totals.num_entries};
-  const int64_t most_bytes[] = {totals.most_bytes};
-  stoker::parquet::ColumnChunks chunks(content, borders);
-  if (!chunks.lay_out({column}, num_rows, num_values, most_bytes)) return 0;
-  const auto [bytes, values, valid, offsets] = chunks.size();
-  Room all{std::vector<uint8_t>(static_cast<size_t>(bytes)), std::vector<uint8_t>(static_cast<size_t>(values)),
-           std::vector<uint8_t>(static_cast<size_t>(valid)), std::vector<int64_t>(static_cast<size_t>(offsets))};
-  const auto outcome = chunks.decode(codec, all.target()).front();
-  if (outcome.is_done && is_done)
-    MUST(outcome.progress.values == progress.values &&
-         std::equal(together.values.begin(), together.values.begin() + progress.values * column.width, all.values.begin()));
   return 0;
 }

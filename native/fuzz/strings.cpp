@@ -1,4 +1,4 @@
-#include "parquet/decode.h"
+#include "parquet/values.h"
 
 #include <numeric>
 
@@ -9,9 +9,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::vector<int32_t> lengths(input.below(256));
   std::vector<uint8_t> bytes(input.below(256) + 256 * input.below(16));
   const std::vector<uint8_t> content = input.rest();
-  stoker::parquet::Page page;
-  page.plain_bytes = static_cast<int64_t>(content.size());
-  const int64_t num_bytes = stoker::parquet::split_page(page, content, stoker::parquet::Codec::kUncompressed, lengths, bytes);
+  const uint8_t* end = content.data() + content.size();
+  const int64_t num_bytes =
+      stoker::parquet::split_byte_arrays({content.data(), end, end}, static_cast<int64_t>(lengths.size()),
+                                         reinterpret_cast<uint8_t*>(lengths.data()), bytes);
   if (num_bytes < 0) return 0;
   MUST(num_bytes <= static_cast<int64_t>(bytes.size()));
   MUST(std::accumulate(lengths.begin(), lengths.end(), int64_t{0}) == num_bytes);

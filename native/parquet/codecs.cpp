@@ -2,8 +2,10 @@
 
 #include <dlfcn.h>
 
+#include <array>
 #include <memory>
 
+#include "../bytes.h"
 #include "snappy.h"
 
 namespace stoker::parquet {
@@ -64,7 +66,32 @@ struct Lz4 {
   }
 };
 
+// What each byte adds to a checksum, followed by so many others.
+constexpr auto kCrcTables = [] {
+  std::array<std::array<uint32_t, 256>, 8> tables{};
+  for (uint32_t byte = 0; byte < 256; ++byte) {
+    uint32_t crc = byte;
+    for (int bit = 0; bit < 8; ++bit) crc = crc >> 1 ^ (crc & 1 ? 0xEDB88320u : 0);
+    tables[0][byte] = crc;
+  }
+  for (size_t k = 1; k < 8; ++k)
+    for (size_t byte = 0; byte < 256; ++byte)
+      tables[k][byte] = tables[k - 1][byte] >> 8 ^ tables[0][tables[k - 1][byte] & 255];
+  return tables;
+}();
+
 }  // namespace
+
+uint32_t crc32(std::span<const uint8_t> bytes) {
+  uint32_t crc = 0xFFFFFFFF;
+  for (; bytes.size() >= 8; bytes = bytes.subspan(8)) {
+    const uint64_t eight = load<uint64_t>(bytes.data()) ^ crc;
+    crc = 0;
+    for (size_t k = 0; k < 8; ++k) crc ^= kCrcTables[7 - k][eight >> (8 * k) & 255];
+  }
+  for (const uint8_t byte : bytes) crc = crc >> 8 ^ kCrcTables[0][(crc ^ byte) & 255];
+  return ~crc;
+}
 
 bool can_decompress(Codec codec) {
   switch (codec) {

@@ -15,4 +15,7 @@ bool can_decompress(Codec codec);
 // Fills `out` with what was compressed; false where that is not exactly as long, or the codec is not known.
 bool decompress(Codec codec, std::span<const uint8_t> packed, std::span<uint8_t> out);
 
+// The checksum that writers leave of a page as it is stored.
+uint32_t crc32(std::span<const uint8_t> bytes);
+
 }  // namespace stoker::parquet

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <memory>
-#include <stdexcept>
+#include <numeric>
 #include <utility>
 
 #include "levels.h"
@@ -18,7 +18,8 @@ constexpr int64_t kMargin = 8;
 // usual, several times. A larger one lives as long as this does.
 class Scratch {
  public:
-  explicit Scratch(int64_t num_bytes) {
+  Scratch(const Page& page, Codec codec) {
+    const int64_t num_bytes = page.is_packed && codec != Codec::kUncompressed ? page.plain_bytes + kMargin : 0;
     constexpr int64_t kKept = 16 << 20, kLeast = 1 << 16;
     thread_local std::unique_ptr<uint8_t[]> kept;
     thread_local int64_t kept_bytes = 0;
@@ -141,8 +142,53 @@ int64_t decode_flat_levels(Runs runs, int64_t num, const Target& target, Progres
   return num_there;
 }
 
-bool decode_page(const Page& page, std::span<const uint8_t> stored, Codec codec, const Scratch& scratch,
-                 const Column& column, const Target& target, Progress& progress) {
+int64_t aligned(int64_t num_bytes) {
+  constexpr int64_t kAligned = 64;  // where Arrow wants values to begin
+  return (num_bytes + kAligned - 1) / kAligned * kAligned;
+}
+
+template <typename T>
+std::span<T> part_of(std::span<T> all, int64_t begin, int64_t num) {
+  return all.subspan(static_cast<size_t>(begin), static_cast<size_t>(num));
+}
+
+// Writes a bit for each byte.
+STOKER_VERSIONS
+void pack_bits(std::span<const uint8_t> flags, uint8_t* out) {
+  for (size_t i = 0; i < flags.size(); i += 8) {
+    unsigned byte = 0;
+    for (size_t k = 0; k < std::min<size_t>(8, flags.size() - i); ++k) byte |= unsigned{flags[i + k]} << k;
+    *out++ = static_cast<uint8_t>(byte);
+  }
+}
+
+// Keeps the lower bytes of numbers of four.
+template <typename T>
+void narrow(std::span<const uint8_t> wide, uint8_t* out) {
+  for (size_t i = 0; i < wide.size() / 4; ++i) store(out + i * sizeof(T), static_cast<T>(load<uint32_t>(&wide[i * 4])));
+}
+
+constexpr int64_t kMostOffset = 0x7FFFFFFF;
+// Of one column: sizes of all of them together stay numbers of 64 bits.
+constexpr int64_t kMostBytes = int64_t{1} << 46;
+
+// Writes where each of so many things begins, by how long they are, and the end; false where that is beyond 32 bits.
+template <typename Length>
+bool write_offsets(int64_t num, bool is_large, uint8_t* out, Length length_of) {
+  int64_t offset = 0;
+  for (int64_t i = 0; i <= num; ++i) {
+    if (is_large) store(out + i * 8, offset);
+    else store(out + i * 4, static_cast<int32_t>(offset));
+    if (i < num) offset += length_of(i);
+  }
+  return is_large || offset <= kMostOffset;
+}
+
+}  // namespace
+
+bool decode_page(const Page& page, std::span<const uint8_t> stored, Codec codec, const Column& column,
+                 const Target& target, Progress& progress) {
+  const Scratch scratch(page, codec);
   Content content;
   if (!open_page(page, stored, codec, scratch, content)) return false;
   Body& body = content.body;
@@ -177,110 +223,216 @@ bool decode_page(const Page& page, std::span<const uint8_t> stored, Codec codec,
   return true;
 }
 
-int64_t aligned(int64_t num_bytes) {
-  constexpr int64_t kAligned = 64;  // where Arrow wants values to begin
-  return (num_bytes + kAligned - 1) / kAligned * kAligned;
+ColumnReader::ColumnReader(const Column& column, Codec codec, const Promise& promise)
+    : column_(column), codec_(codec), promise_(promise), rows_left_(promise.num_rows) {}
+
+int64_t ColumnReader::scan(std::span<const uint8_t> content) {
+  std::vector<Page> found;
+  const int64_t end = scan_pages(content, found);
+  for (const Page& page : found) {
+    const auto stored = part_of(content, page.at, page.stored_bytes);
+    if (page.checksum >= 0 && crc32(stored) != static_cast<uint32_t>(page.checksum)) return -1;
+    if (page.kind != kDictionary) {
+      num_entries_ += page.num_entries;
+      if (page.num_entries > promise_.most_page_values) return -1;
+    }
+    num_bytes_ = column_.is_binary ? num_bytes_ + page.plain_bytes : page.plain_bytes;
+    if (num_bytes_ > promise_.most_bytes) return -1;
+    pages_.push_back({page, stored});
+  }
+  return end;
 }
 
-template <typename T>
-std::span<T> part_of(std::span<T> all, int64_t begin, int64_t end) {
-  return all.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+// Pages of values are counted by their entries: of lists they are as many as a row has on average, times the rows.
+size_t ColumnReader::stop_for(int64_t first, int64_t num_rows) const {
+  const bool is_last = num_rows >= rows_left_ - first;
+  if (is_last) return pages_.size();
+  // A list is whole when the next one has begun.
+  double needed = static_cast<double>(first + num_rows - progress_.rows + column_.is_list);
+  if (column_.is_list) needed *= static_cast<double>(promise_.num_values) / static_cast<double>(std::max<int64_t>(1, promise_.num_rows));
+  size_t stop = next_;
+  for (double num = 0; stop < pages_.size() && (num < needed || stop == next_); ++stop)
+    if (pages_[stop].page.kind != kDictionary) num += static_cast<double>(pages_[stop].page.num_entries);
+  return stop;
 }
 
-Scratch scratch_for(const PageTotals& totals, Codec codec) {
-  return Scratch(totals.is_packed && codec != Codec::kUncompressed ? totals.most_bytes + kMargin : 0);
+bool ColumnReader::has(int64_t first, int64_t num_rows) const {
+  const size_t stop = stop_for(first, num_rows);
+  return stop > next_ && stop < pages_.size();
 }
 
-std::span<const uint8_t> stored_of(const Page& page, std::span<const uint8_t> content) {
-  return content.subspan(static_cast<size_t>(page.at), static_cast<size_t>(page.stored_bytes));
+int64_t ColumnReader::plan(int64_t first, int64_t num_rows) {
+  if (first < 0 || first > progress_.rows || num_rows < 0) return -1;
+  stop_ = stop_for(first, num_rows);
+  first_ = first;
+  Rows& at = layout_;
+  at = {};
+  at.rows = progress_.rows - first;
+  at.values = progress_.values - (column_.is_list ? first < progress_.rows ? offsets_[static_cast<size_t>(first)] : progress_.values : first);
+  at.string_bytes = progress_.string_bytes;
+  int64_t num_entries = 0, dictionary_values = 0;
+  bool has_offsets = column_.is_list ? column_.list_size < 0 : column_.is_binary && progress_.values > indices_;
+  for (size_t i = next_; i < stop_; ++i) {
+    const Page& page = pages_[i].page;
+    if (page.kind == kDictionary) {
+      dictionary_values = std::max(dictionary_values, page.num_entries);
+      at.dictionary_bytes = std::max(at.dictionary_bytes, page.plain_bytes);
+      continue;
+    }
+    num_entries += page.num_entries;
+    if (column_.is_binary && !is_by_dictionary(page.encoding)) {
+      at.string_bytes += page.plain_bytes;
+      has_offsets = true;
+    }
+  }
+  const int64_t most_rows = rows_left_ - first;
+  at.values += num_entries;
+  at.rows = column_.is_list ? std::min(at.rows + num_entries, most_rows) : at.rows + num_entries;
+  if (at.rows > most_rows || at.values > kMostBytes / column_.width) return -1;
+  const int64_t offset_bytes = column_.is_large ? 8 : 4;
+  at.strings_at = aligned(column_.is_bit ? (at.values + 7) / 8 : at.values * column_.value_bytes);
+  at.valid_at = at.strings_at + aligned(at.string_bytes);
+  at.offsets_at = at.valid_at + (column_.has_nulls() ? aligned((at.rows + 7) / 8) : 0);
+  at.dictionary_at = at.offsets_at + (has_offsets ? aligned((at.rows + 1) * offset_bytes) : 0);
+  at.dictionary_offsets_at = at.dictionary_at + (column_.is_binary ? aligned(at.dictionary_bytes) : 0);
+  return at.dictionary_offsets_at + (column_.is_binary ? aligned((dictionary_values + 1) * offset_bytes) : 0);
 }
 
-}  // namespace
-
-bool decode_pages(std::span<const Page> pages, std::span<const uint8_t> content, Codec codec, const Column& column,
-                  const Target& target, Progress& progress) {
-  const Scratch scratch = scratch_for(totals_of(pages), codec);
-  for (const Page& page : pages)
-    if (!decode_page(page, stored_of(page, content), codec, scratch, column, target, progress)) return false;
-  return true;
+// Lays rows that are left at the beginning of new memory: what was handed out is not written to again.
+void ColumnReader::keep_rest(std::span<uint8_t> memory) {
+  const size_t width = static_cast<size_t>(column_.width), num_rows = static_cast<size_t>(progress_.rows - first_);
+  const size_t first = static_cast<size_t>(first_), end = static_cast<size_t>(progress_.values);
+  const size_t begin = !column_.is_list ? first : num_rows ? static_cast<size_t>(offsets_[first]) : end;
+  const Target old = target_;
+  Bytes wide, valid;
+  if (column_.is_stored_alike()) {
+    target_.values = part_of(memory, 0, layout_.values * column_.width);
+  } else {
+    wide.resize(static_cast<size_t>(layout_.values) * width);
+    target_.values = wide.span();
+  }
+  if (end > begin) std::memcpy(target_.values.data(), old.values.data() + begin * width, (end - begin) * width);
+  if (column_.is_binary) {
+    int64_t skipped = 0;
+    for (int64_t i = indices_; i < first_; ++i) skipped += load<int32_t>(old.values.data() + i * 4);
+    target_.bytes = part_of(memory, layout_.strings_at, layout_.string_bytes);
+    progress_.string_bytes -= skipped;
+    if (progress_.string_bytes)
+      std::memcpy(target_.bytes.data(), old.bytes.data() + skipped, static_cast<size_t>(progress_.string_bytes));
+    indices_ = std::max<int64_t>(0, indices_ - first_);
+  }
+  if (column_.has_nulls()) {
+    valid.resize(static_cast<size_t>(layout_.rows));
+    target_.valid = valid.span();
+    if (progress_.nulls) {
+      std::copy_n(old.valid.begin() + first_, num_rows, target_.valid.begin());
+      progress_.nulls = std::count(target_.valid.begin(), target_.valid.begin() + static_cast<ptrdiff_t>(num_rows), 0);
+    }
+  }
+  if (column_.is_list) {
+    offsets_.erase(offsets_.begin(), offsets_.begin() + first_);
+    offsets_.resize(static_cast<size_t>(layout_.rows) + 1);
+    for (size_t i = 0; i < num_rows; ++i) offsets_[i] -= static_cast<int64_t>(begin);
+    target_.offsets = offsets_;
+  }
+  wide_ = std::move(wide);
+  valid_ = std::move(valid);
+  progress_.rows = static_cast<int64_t>(num_rows);
+  progress_.values = static_cast<int64_t>(end - begin);
+  rows_left_ -= first_;
+  first_ = 0;
 }
 
-bool decode_plain_page(const Page& page, std::span<const uint8_t> content, const Column& column, const Target& target,
-                       Progress& progress) {
-  if (static_cast<int64_t>(content.size()) != page.plain_bytes) return false;
-  return decode_page(page, content, Codec::kUncompressed, Scratch(0), column, target, progress);
-}
-
-int64_t split_page(const Page& page, std::span<const uint8_t> stored, Codec codec, std::span<int32_t> lengths,
-                   std::span<uint8_t> bytes) {
+bool ColumnReader::read_strings_of_dictionary(const StoredPage& of, std::span<uint8_t> memory) {
+  const Page& page = of.page;
+  if (progress_.dictionary_values || (page.encoding != kPlain && page.encoding != kPlainDictionary)) return false;
+  if (page.num_entries > page.plain_bytes / 4) return false;
+  std::vector<int32_t> lengths(static_cast<size_t>(page.num_entries));
+  const Scratch scratch(page, codec_);
   Content content;
-  const Scratch scratch = scratch_for(totals_of({&page, 1}), codec);
-  if (!open_page(page, stored, codec, scratch, content)) return -1;
+  if (!open_page(page, of.stored, codec_, scratch, content)) return false;
+  const auto room = part_of(memory, layout_.dictionary_at, page.plain_bytes);
   auto* out = reinterpret_cast<uint8_t*>(lengths.data());
-  return split_byte_arrays(content.body, static_cast<int64_t>(lengths.size()), out, bytes);
+  layout_.dictionary_bytes = split_byte_arrays(content.body, page.num_entries, out, room);
+  progress_.dictionary_values = layout_.dictionary_values = page.num_entries;
+  return layout_.dictionary_bytes >= 0 &&
+         write_offsets(page.num_entries, column_.is_large, memory.data() + layout_.dictionary_offsets_at,
+                       [&](int64_t i) { return lengths[static_cast<size_t>(i)]; });
 }
 
-ColumnChunks::ColumnChunks(std::span<const uint8_t> content, std::span<const int64_t> borders) : content_(content) {
-  for (size_t i = 0; i + 1 < borders.size(); ++i) {
-    if (borders[i] < 0 || borders[i] > borders[i + 1] || borders[i + 1] > static_cast<int64_t>(content.size()))
-      throw std::invalid_argument("column chunks must lie one behind the other in the content");
-    const size_t first = pages_.size();
-    std::vector<Page> found;
-    const auto here = part_of(content, borders[i], borders[i + 1]);
-    const int64_t end = scan_pages(here, found);
-    const PageTotals totals = totals_of(found);
-    for (Page& page : found) page.at += borders[i];
-    pages_.insert(pages_.end(), found.begin(), found.end());
-    chunks_.push_back({first, pages_.size(), static_cast<int64_t>(here.size()), end, totals});
+bool ColumnReader::decode_chosen(std::span<uint8_t> memory) {
+  for (; next_ < stop_; ++next_) {
+    const auto& [page, stored] = pages_[next_];
+    if (page.kind == kDictionary && column_.is_binary) {
+      if (!read_strings_of_dictionary(pages_[next_], memory)) return false;
+      continue;
+    }
+    if (page.kind == kDictionary) {
+      const int64_t num_bytes = page.num_entries * column_.width;
+      if (num_bytes > page.plain_bytes || progress_.dictionary_values) return false;
+      dictionary_.resize(static_cast<size_t>(num_bytes));
+      target_.bytes = dictionary_;
+    }
+    const bool is_by_index = column_.is_binary && is_by_dictionary(page.encoding);
+    // Once a writer has given its dictionary up, it does not go back.
+    if (is_by_index && indices_ != progress_.values) return false;
+    if (column_.is_binary && !is_by_index && page.encoding != kPlain) return false;
+    if (!decode_page(page, stored, codec_, column_, target_, progress_)) return false;
+    if (is_by_index) indices_ = progress_.values;
   }
-}
-
-bool ColumnChunks::lay_out(std::vector<Column> columns, int64_t num_rows, std::span<const int64_t> num_values,
-                           std::span<const int64_t> most_bytes) {
-  constexpr int64_t kMost = 1 << 24;  // sizes of all columns together stay numbers of 64 bits
-  columns_ = std::move(columns);
-  num_rows_ = num_rows;
-  Part at{};
-  parts_.assign(1, at);
-  if (num_rows < 0 || num_rows >= kMost) return false;
-  if (columns_.size() != chunks_.size() || num_values.size() != chunks_.size() || most_bytes.size() != chunks_.size())
-    throw std::invalid_argument("there must be a column, and its numbers, for each column chunk");
-  for (size_t i = 0; i < chunks_.size(); ++i) {
-    const Chunk& chunk = chunks_[i];
-    const Column& column = columns_[i];
-    const PageTotals& totals = chunk.totals;
-    if (chunk.first_page == chunk.last_page || chunk.end != chunk.bytes || totals.has_checksums) return false;
-    if (totals.num_entries != num_values[i] || totals.most_bytes > most_bytes[i]) return false;
-    if (std::max({totals.num_entries, totals.num_dictionary_values, column.width}) >= kMost) return false;
-    at.bytes += totals.num_dictionary_values * column.width;
-    at.values += aligned(totals.num_entries * column.width);
-    if (column.has_nulls()) at.valid += num_rows;
-    if (column.is_list) at.offsets += num_rows + 1;
-    parts_.push_back(at);
-  }
+  pages_.erase(pages_.begin(), pages_.begin() + static_cast<ptrdiff_t>(next_));
+  next_ = stop_ = 0;
   return true;
 }
 
-std::vector<ColumnChunks::Outcome> ColumnChunks::decode(Codec codec, const Target& target) const {
-  const Part all = size();
-  if (static_cast<int64_t>(target.bytes.size()) < all.bytes || static_cast<int64_t>(target.values.size()) < all.values ||
-      static_cast<int64_t>(target.valid.size()) < all.valid ||
-      static_cast<int64_t>(target.offsets.size()) < all.offsets || parts_.size() != chunks_.size() + 1)
-    throw std::invalid_argument("the target must have room for all columns");
-  std::vector<Outcome> outcomes;
-  const std::span<const Page> pages(pages_);
-  for (size_t i = 0; i < chunks_.size(); ++i) {
-    const auto [first, last, bytes, end, totals] = chunks_[i];
-    const Part &from = parts_[i], &to = parts_[i + 1];
-    const Target here{part_of(target.bytes, from.bytes, to.bytes), part_of(target.values, from.values, to.values),
-                      part_of(target.valid, from.valid, to.valid), part_of(target.offsets, from.offsets, to.offsets)};
-    Outcome outcome{false, {}, from};
-    outcome.is_done =
-        decode_pages(pages.subspan(first, last - first), content_, codec, columns_[i], here, outcome.progress) &&
-        outcome.progress.rows == num_rows_;
-    outcomes.push_back(outcome);
-  }
-  return outcomes;
+bool ColumnReader::decode(std::span<uint8_t> memory) {
+  keep_rest(memory);
+  return decode_chosen(memory) && finish(memory);
+}
+
+ColumnReader::Rows ColumnReader::rows(int64_t base) const {
+  Rows rows = rows_;
+  for (int64_t* at : {&rows.values_at, &rows.valid_at, &rows.offsets_at, &rows.strings_at, &rows.dictionary_offsets_at,
+                      &rows.dictionary_at})
+    *at += base;
+  return rows;
+}
+
+bool ColumnReader::finish(std::span<uint8_t> memory) {
+  const bool goes_on = column_.is_list && progress_.rows < rows_left_;
+  const int64_t num_rows = std::max<int64_t>(0, progress_.rows - goes_on);
+  rows_ = layout_;
+  rows_.rows = num_rows;
+  rows_.nulls = progress_.nulls;
+  rows_.indices = indices_;
+  rows_.string_bytes = progress_.string_bytes;
+  rows_.values = goes_on ? (progress_.rows ? offsets_[static_cast<size_t>(num_rows)] : 0) : progress_.values;
+  const auto values = target_.values.first(static_cast<size_t>(rows_.values * column_.width));
+  if (column_.is_bit) pack_bits(values, memory.data());
+  else if (column_.value_bytes == 1 && column_.width == 4) narrow<uint8_t>(values, memory.data());
+  else if (column_.value_bytes == 2 && column_.width == 4) narrow<uint16_t>(values, memory.data());
+  if (rows_.nulls) pack_bits(target_.valid.first(static_cast<size_t>(num_rows)), memory.data() + rows_.valid_at);
+  if (column_.is_list) return finish_lists(memory, num_rows);
+  return indices_ == progress_.values || !column_.is_binary || finish_strings(memory);
+}
+
+bool ColumnReader::finish_lists(std::span<uint8_t> memory, int64_t num_rows) {
+  offsets_[static_cast<size_t>(num_rows)] = rows_.values;
+  const auto length_of = [&](int64_t i) {
+    return offsets_[static_cast<size_t>(i) + 1] - offsets_[static_cast<size_t>(i)];
+  };
+  if (column_.list_size < 0) return write_offsets(num_rows, column_.is_large, memory.data() + rows_.offsets_at, length_of);
+  for (int64_t i = 0; i < num_rows; ++i)
+    if (length_of(i) != column_.list_size) return false;
+  return true;
+}
+
+bool ColumnReader::finish_strings(std::span<uint8_t> memory) {
+  const uint8_t* lengths = target_.values.data() + indices_ * 4;
+  // Behind those of values that are indices, so that one validity bitmap is that of both.
+  uint8_t* out = memory.data() + rows_.offsets_at + indices_ * (column_.is_large ? 8 : 4);
+  return write_offsets(progress_.values - indices_, column_.is_large, out,
+                       [&](int64_t i) { return load<int32_t>(lengths + i * 4); });
 }
 
 }  // namespace stoker::parquet

@@ -91,7 +91,11 @@ Decoded decoded(const Bytes& content, const Column& column, size_t num_rows, Cod
   out.values.resize(static_cast<size_t>(totals.num_entries) * width);
   out.valid.resize(column.has_nulls() ? num_rows : 0);
   out.offsets.resize(column.is_list ? num_rows + 1 : 0);
-  out.is_done = decode_pages(pages, exact, codec, column, {out.bytes, out.values, out.valid, out.offsets}, out.progress);
+  const Target target{out.bytes, out.values, out.valid, out.offsets};
+  out.is_done = std::ranges::all_of(pages, [&](const Page& page) {
+    const auto stored = std::span(exact).subspan(static_cast<size_t>(page.at), static_cast<size_t>(page.stored_bytes));
+    return decode_page(page, stored, codec, column, target, out.progress);
+  });
   return out;
 }
 
@@ -102,9 +106,10 @@ std::vector<T> values_of(const Decoded& found) {
   return values;
 }
 
-constexpr Column kNumbers{4, 0, -1, false, false, false}, kNullable{4, 1, -1, false, false, false},
-    kLists{4, 3, 1, true, false, false}, kBits{1, 0, -1, false, true, false}, kBinary{4, 1, -1, false, false, true},
-    kWide{3, 1, -1, false, false, false};
+constexpr Column kNumbers{4, 0, -1, false, false, false, 4, false, -1},
+    kNullable{4, 1, -1, false, false, false, 4, false, -1}, kLists{4, 3, 1, true, false, false, 4, false, -1},
+    kBits{1, 0, -1, false, true, false, 1, false, -1}, kBinary{4, 1, -1, false, false, true, 4, false, -1},
+    kWide{3, 1, -1, false, false, false, 3, false, -1};
 
 // Column chunks that are sound, each with its column and rows.
 struct Sound {
@@ -214,24 +219,35 @@ TEST("values are spread to their rows whatever their width") {
     }
 }
 
-TEST("several column chunks are decoded at once, and one that is wrong leaves the others as they are") {
-  const auto all = sound();
-  const Bytes wrong = page_of(kData, 3, 99, bytes_of<int32_t>({1, 2, 3}));
-  const Bytes content = joined({all[0].content, wrong, all[0].content});
-  const int64_t first = static_cast<int64_t>(all[0].content.size()), second = first + static_cast<int64_t>(wrong.size());
-  const std::vector<int64_t> borders{0, first, second, static_cast<int64_t>(content.size())};
-  ColumnChunks chunks(content, borders);
-  const std::vector<int64_t> num_values(3, 3), most_bytes(3, 100), other_values{3, 3, 4};
-  CHECK(!chunks.lay_out({kNumbers, kNumbers, kNumbers}, 3, other_values, most_bytes));
-  CHECK(chunks.lay_out({kNumbers, kNumbers, kNumbers}, 3, num_values, most_bytes));
-  Bytes values(static_cast<size_t>(chunks.size().values));
-  const auto outcomes = chunks.decode(Codec::kUncompressed, {{}, values, {}, {}});
-  CHECK(outcomes[0].is_done && !outcomes[1].is_done && outcomes[2].is_done);
-  CHECK_EQUAL(outcomes[2].begin.values, 128);
-  CHECK_EQUAL(values[128 + 8], 3);
-  CHECK_THROWS(chunks.decode(Codec::kUncompressed, {{}, {}, {}, {}}), std::invalid_argument);
-  CHECK_THROWS(ColumnChunks(content, std::vector<int64_t>{0, 5, 4}), std::invalid_argument);
-  CHECK_THROWS(ColumnChunks(content, std::vector<int64_t>{0, 1 << 20}), std::invalid_argument);
+TEST("a column chunk is read some rows at a time, and what is wrong in it is refused") {
+  const Bytes page = page_of(kData, 3, kPlain, bytes_of<int32_t>({1, 2, 3}));
+  const Bytes content = joined({page, page}), wrong = page_of(kData, 3, 99, bytes_of<int32_t>({1, 2, 3}));
+  ColumnReader reader(kNumbers, Codec::kUncompressed, {6, 6, 100, 100});
+  CHECK_EQUAL(reader.scan(page), static_cast<int64_t>(page.size()));
+  Bytes first(static_cast<size_t>(reader.plan(0, 2)));
+  CHECK(reader.decode(first));
+  CHECK_EQUAL(reader.rows(64).rows, 3);
+  CHECK_EQUAL(reader.rows(64).values_at, 64);
+  CHECK(!reader.has(2, 4));
+  CHECK_EQUAL(reader.scan(page), static_cast<int64_t>(page.size()));
+  CHECK_EQUAL(reader.num_entries(), 6);
+  Bytes second(static_cast<size_t>(reader.plan(2, 4)));
+  CHECK(reader.decode(second));
+  CHECK_EQUAL(reader.rows(0).rows, 4);
+  CHECK(Bytes(second.begin(), second.begin() + 16) == bytes_of<int32_t>({3, 1, 2, 3}));
+  ColumnReader damaged(kNumbers, Codec::kUncompressed, {3, 3, 100, 100}), few(kNumbers, Codec::kUncompressed, {2, 3, 100, 100});
+  damaged.scan(wrong);
+  Bytes memory(static_cast<size_t>(damaged.plan(0, 3)));
+  CHECK(!damaged.decode(memory));
+  few.scan(page);
+  CHECK_EQUAL(few.plan(0, 2), -1);  // more rows than the footer promises
+  CHECK_EQUAL(ColumnReader(kNumbers, Codec::kUncompressed, {3, 3, 4, 100}).scan(page), -1);
+  CHECK_EQUAL(ColumnReader(kNumbers, Codec::kUncompressed, {3, 3, 100, 2}).scan(page), -1);
+}
+
+TEST("checksums are those of zlib") {
+  CHECK_EQUAL(crc32({}), 0u);
+  CHECK_EQUAL(crc32(Bytes({'1', '2', '3', '4', '5', '6', '7', '8', '9'})), 0xCBF43926u);
 }
 
 TEST("headers that contradict themselves are of no known page") {

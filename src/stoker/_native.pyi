@@ -31,146 +31,83 @@ class Draws:
 class Column:
     """What the decoder of pages is to know of a column."""
 
-    def __init__(self, width: int, full: int, empty: int, is_list: bool, is_bit: bool, is_binary: bool) -> None: ...
-
-    @property
-    def width(self) -> int: ...
+    def __init__(self, *, width: int, full: int, empty: int, is_list: bool, is_bit: bool, is_binary: bool, value_bytes: int, is_large: bool, list_size: int) -> None: ...
 
     @property
     def is_list(self) -> bool: ...
 
     @property
-    def is_bit(self) -> bool: ...
-
-    @property
     def is_binary(self) -> bool: ...
 
-    @property
-    def may_be_null(self) -> bool: ...
+class ColumnReader:
+    """A column chunk that is decoded as a whole, or some rows at a time."""
 
-class Page:
-    """What the header of a page says."""
+    def __init__(self, column: Column, *, codec: int, num_rows: int, num_values: int, most_bytes: int, most_page_values: int) -> None: ...
 
-    @property
-    def at(self) -> int: ...
+    def scan(self, content: numpy.typing.NDArray[numpy.uint8]) -> int:
+        """
+        Find the pages in what was read; return where the last one ends, -1 where one is wrong.
+        """
 
-    @property
-    def stored_bytes(self) -> int: ...
+    def has(self, first: int, num_rows: int) -> bool:
+        """Whether the pages found are likely to have the next rows."""
 
-    @property
-    def plain_bytes(self) -> int: ...
-
-    @property
-    def level_bytes(self) -> int: ...
-
-    @property
-    def num_entries(self) -> int: ...
-
-    @property
-    def is_plain(self) -> bool: ...
-
-    @property
-    def checksum(self) -> int: ...
-
-    @property
-    def is_packed(self) -> bool: ...
-
-    @property
-    def is_dictionary(self) -> bool: ...
-
-class PageTotals:
-    """What is to be known of some pages before they are decoded."""
+    def plan(self, first: int, num_rows: int) -> int:
+        """
+        Choose the pages of the next rows; return the bytes of memory they take, -1 where they are too many.
+        """
 
     @property
     def num_entries(self) -> int: ...
 
     @property
-    def num_dictionary_values(self) -> int: ...
+    def has_pages(self) -> bool: ...
 
-    @property
-    def most_bytes(self) -> int: ...
-
-    @property
-    def plain_bytes(self) -> int: ...
-
-    @property
-    def has_checksums(self) -> bool: ...
-
-    @property
-    def is_packed(self) -> bool: ...
-
-class Progress:
-    """How far a column chunk is decoded."""
-
-    def __init__(self) -> None: ...
+class DecodedRows:
+    """What was decoded, and where in the memory it begins."""
 
     @property
     def rows(self) -> int: ...
 
-    @rows.setter
-    def rows(self, arg: int, /) -> None: ...
-
     @property
     def values(self) -> int: ...
-
-    @values.setter
-    def values(self, arg: int, /) -> None: ...
 
     @property
     def nulls(self) -> int: ...
 
-    @nulls.setter
-    def nulls(self, arg: int, /) -> None: ...
+    @property
+    def indices(self) -> int: ...
 
     @property
-    def dictionary_values(self) -> int: ...
+    def values_at(self) -> int: ...
 
-    @dictionary_values.setter
-    def dictionary_values(self, arg: int, /) -> None: ...
+    @property
+    def valid_at(self) -> int: ...
+
+    @property
+    def offsets_at(self) -> int: ...
+
+    @property
+    def strings_at(self) -> int: ...
 
     @property
     def string_bytes(self) -> int: ...
 
-    @string_bytes.setter
-    def string_bytes(self, arg: int, /) -> None: ...
-
-class Room:
-    """Arrays that values go to: uint8, uint8, uint8 and int64."""
-
-    def __init__(self, bytes: numpy.typing.NDArray[numpy.uint8], values: numpy.typing.NDArray[numpy.uint8], valid: numpy.typing.NDArray[numpy.uint8], offsets: numpy.typing.NDArray[numpy.int64]) -> None: ...
-
-class Pages:
-    """The pages that lie one behind the other in `content` as a whole."""
-
-    def __init__(self, content: numpy.typing.NDArray[numpy.uint8]) -> None: ...
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, arg: int, /) -> Page: ...
+    @property
+    def dictionary_values(self) -> int: ...
 
     @property
-    def content(self) -> numpy.typing.NDArray[numpy.uint8]: ...
+    def dictionary_offsets_at(self) -> int: ...
 
     @property
-    def end(self) -> int: ...
+    def dictionary_at(self) -> int: ...
 
-    def totals(self, first: int = 0, stop: int | None = None) -> PageTotals: ...
+    @property
+    def dictionary_bytes(self) -> int: ...
 
-    def stop_for(self, first: int, num_entries: int) -> int: ...
-
-    def num_by_dictionary(self, first: int, stop: int) -> int | None: ...
-
-    def decode(self, column: Column, codec: int, room: Room, progress: Progress, first: int = 0, stop: int | None = None) -> bool:
-        """
-        Decode pages behind what is decoded; False where one is not as it should be, or not known.
-        """
-
-    def decode_plain(self, i: int, content: numpy.typing.NDArray[numpy.uint8], column: Column, room: Room, progress: Progress) -> bool:
-        """Decode a page that was decompressed before."""
-
-def split_byte_arrays(plain: numpy.typing.NDArray[numpy.uint8], lengths: numpy.typing.NDArray[numpy.int32], bytes: numpy.typing.NDArray[numpy.uint8]) -> int:
+def decode_columns(readers: Sequence[ColumnReader], sizes: Sequence[int], memory: numpy.typing.NDArray[numpy.uint8]) -> list[DecodedRows | None]:
     """
-    Take a page of byte arrays apart; return how many bytes they have, -1 where they are cut short.
+    Decode the pages that were planned, all columns in one call; None for each of which one is wrong.
     """
 
 def can_decompress(codec: int) -> bool:
@@ -178,32 +115,10 @@ def can_decompress(codec: int) -> bool:
     Whether pages of a codec, a number of the format, are decompressed here.
     """
 
-def decompress(codec: int, packed: numpy.typing.NDArray[numpy.uint8], out: numpy.typing.NDArray[numpy.uint8]) -> bool:
+def read_dictionary_header(content: numpy.typing.NDArray[numpy.uint8]) -> tuple[int, int] | None:
     """
-    Fill `out` with what was compressed; False where that is not exactly as long.
+    Return bytes and values of the dictionary page at the beginning; None where there is none.
     """
-
-def read_page_header(content: numpy.typing.NDArray[numpy.uint8]) -> Page | None:
-    """
-    Return the header of the page at the beginning; None where it is none, or cut short.
-    """
-
-class ColumnChunks:
-    """
-    Column chunks that lie one behind the other, to be decoded all at once.
-    """
-
-    def __init__(self, content: numpy.typing.NDArray[numpy.uint8], borders: numpy.typing.NDArray[numpy.int64]) -> None: ...
-
-    def lay_out(self, columns: Sequence[Column], num_rows: int, num_values: numpy.typing.NDArray[numpy.int64], most_bytes: numpy.typing.NDArray[numpy.int64]) -> tuple[int, int, int, int] | None:
-        """
-        Return how much room bytes, values, validity and offsets take; None where each must be tried by itself.
-        """
-
-    def decode(self, codec: int, room: Room) -> list[tuple[bool, int, int, int, int, int]]:
-        """
-        Return of each column: is it decoded, its values and nulls, where values, validity and offsets begin.
-        """
 
 def read_footer(content: numpy.typing.NDArray[numpy.uint8], groups: numpy.typing.NDArray[numpy.int64], chunks: numpy.typing.NDArray[numpy.int64]) -> bool:
     """

@@ -15,7 +15,6 @@ from tests.laws.test_pages import columns, same_bits
 from stoker import Dataset
 from stoker.cache.threads import Helpers, Permits
 from stoker.errors import SourceError
-from stoker.parquet import parts
 from stoker.testing import MemoryStorage
 
 
@@ -44,13 +43,12 @@ def others(rng, num_rows):
     data=st.data(),
     num_rows=st.sampled_from([50, 1_000, 3_000]),
     num_columns=st.integers(0, 5),
-    small_bytes=st.sampled_from([0, 3_000, 1 << 20]),
     num_parts=st.integers(2, 9),
     is_remote=st.booleans(),
     seed=st.integers(0, 2**32 - 1),
 )
 def test_a_row_group_is_the_same_by_parts_and_whoever_reads_them(
-    tmp_path_factory, data, num_rows, num_columns, small_bytes, num_parts, is_remote, seed
+    tmp_path_factory, data, num_rows, num_columns, num_parts, is_remote, seed
 ):
     rng = np.random.default_rng(seed)
     drawn = {f"x{i}": data.draw(columns(num_rows, rng))[0] for i in range(num_columns)}
@@ -66,14 +64,10 @@ def test_a_row_group_is_the_same_by_parts_and_whoever_reads_them(
         path = tmp_path_factory.getbasetemp() / f"{seed}.parquet"
         path.write_bytes(file.getvalue())
         dataset = Dataset(path, chunk_size=chunk_size)
-    limit, parts._SMALL_BYTES = parts._SMALL_BYTES, small_bytes
-    try:
-        catalogue = dataset.open()
-        whole = pa.concat_tables(t for _, t in catalogue.read(0))
-        with helped() as share_out:
-            shared = pa.concat_tables(t for _, t in catalogue.read(0, share_out=share_out))
-    finally:
-        parts._SMALL_BYTES = limit
+    catalogue = dataset.open()
+    whole = pa.concat_tables(t for _, t in catalogue.read(0))
+    with helped() as share_out:
+        shared = pa.concat_tables(t for _, t in catalogue.read(0, share_out=share_out))
     expected = pq.read_table(io.BytesIO(file.getvalue()))
     while any(pa.types.is_struct(kind) for kind in expected.schema.types):
         expected = expected.flatten()
@@ -112,10 +106,7 @@ def test_columns_of_a_part_are_read_by_several_threads(tmp_path):
     assert sum(num_bytes for name, *_, num_bytes in told if name == "decode") == 4 * 8 * 400_000
 
 
-@pytest.mark.parametrize("is_small", [False, True])
-def test_a_damaged_column_is_an_error_whoever_reads_it(tmp_path, is_small, monkeypatch):
-    if not is_small:
-        monkeypatch.setattr(parts, "_SMALL_BYTES", 0)
+def test_a_damaged_column_is_an_error_whoever_reads_it(tmp_path):
     path = tmp_path / "a.parquet"
     rng = np.random.default_rng(0)
     pq.write_table(pa.table({f"x{i}": rng.random(100_000) for i in range(6)}), path, write_page_checksum=True)

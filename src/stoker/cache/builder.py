@@ -29,7 +29,7 @@ from stoker.errors import (
 )
 from stoker.fields.spec import Array, Arrays, Entry, Ragged, Spec
 from stoker.metrics.stages import OnStage, ignore_stage, timed
-from stoker.parquet.parts import ShareOut, one_by_one
+from stoker.parquet.decode import ShareOut, one_by_one
 
 # How long to leave a chunk alone that another process builds. Short against building one, long against a file lookup.
 _POLL_S = 0.01

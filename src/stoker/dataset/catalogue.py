@@ -27,8 +27,8 @@ from stoker.dataset.survey import Cut, Survey, survivors
 from stoker.errors import SourceError
 from stoker.hashing import fingerprint
 from stoker.metrics.stages import OnStage, ignore_stage
+from stoker.parquet.decode import ShareOut, one_by_one
 from stoker.parquet.footers import Checked, Footers
-from stoker.parquet.parts import ShareOut, one_by_one
 from stoker.parquet.schema import Sizes, choose_columns, flat_fields, flatten, select_flat
 from stoker.storage.each import for_each
 from stoker.storage.failures import decoding

@@ -14,9 +14,8 @@ from stoker.dataset.listing import Listed, partition_value
 from stoker.dataset.survey import Cut, Survey, survivors
 from stoker.errors import SourceError
 from stoker.metrics.stages import OnStage
-from stoker.parquet.decode import decode_row_groups
+from stoker.parquet.decode import RowGroups, ShareOut, one_by_one
 from stoker.parquet.footers import Footer, Footers
-from stoker.parquet.parts import ShareOut, decode_parts, one_by_one
 from stoker.parquet.schema import Sizes, align, flat_fields, restrict
 from stoker.storage.fetch import (
     ByteRange,
@@ -35,7 +34,7 @@ from stoker.storage.storage import ObjectInfo, Storage
 _STREAM_THREADS = 8
 # Local column chunks of at least this size are read one by one when their turn comes, into memory that the last one
 # has just left: 1.3 times as fast as all at once. Smaller ones cost more in calls than they save, unless there are so
-# many that they are read by batches (`pages.SMALL_BYTES`): 60,000 rows of 2,000 columns 0.84 -> 0.55 s.
+# many that they are read by batches (`pages.NativeColumns`): 60,000 rows of 2,000 columns 0.84 -> 0.55 s.
 _BY_AND_BY_BYTES = 64 * 1024
 _MANY_BYTES = 16 << 20
 
@@ -191,25 +190,25 @@ class RowReader:
         where = str(self.fragments[i])
         needed = survivors(footer.checked, file, self._cut, self._footers)
         groups = [g for g in range(int(self._known.start[i]), int(self._known.stop[i])) if g in needed]
-        chunks = self._chunks(footer, groups, leaves, file.info)
+        spans = self._spans(footer, groups, leaves, file.info)
         watch = Stopwatch()
-        ranges = self._ranges(file.info, chunks, watch)
+        ranges = self._ranges(file.info, [span for group in spans for span in group.values()], watch)
         if on_fetched is not None:
             start = time.perf_counter_ns()
             on_fetched()
             watch.pause(start, time.perf_counter_ns())
         try:
-            table = decode_row_groups(
-                ranges,
-                footer,
-                row_groups=groups,
-                leaves=leaves,
-                spans=chunks,
-                num_rows=int(self._known.num_rows[i]),
+            decoding = RowGroups(
+                ranges=ranges,
+                footer=footer,
+                numbers=groups,
+                spans=spans,
+                part_rows=[int(self._known.num_rows[i])],
                 coded=footer.checked.layout.stored_names(want.coded),
                 where=where,
                 url=file.info.url,
             )
+            (table,) = decoding.parts()
         finally:
             if self._is_local:
                 # After reading: what was read is then from the version that was listed, or it is not handed over; and
@@ -242,31 +241,30 @@ class RowReader:
     ) -> Iterator[tuple[int, pa.Table]]:
         group = int(self._known.start[unit[0]])
         where = f"{file.info.url} row group {group}"
-        chunks = self._chunks(footer, [group], leaves, file.info)
+        spans = self._spans(footer, [group], leaves, file.info)
         check_unchanged(file.info, self._storage)
         watch = Stopwatch()
         stream = StreamedRanges(
             file.info,
             self._storage,
-            chunks,
+            list(spans[0].values()),
             window_bytes=self._cut.chunk_bytes,
             num_threads=0 if self._is_local else _STREAM_THREADS,
             on_wait=watch.wait,
         )
         reported = 0
         try:
-            parts = decode_parts(
-                stream,
-                footer,
-                row_group=group,
-                leaves=leaves,
-                spans=chunks,
+            decoding = RowGroups(
+                ranges=stream,
+                footer=footer,
+                numbers=[group],
+                spans=spans,
                 part_rows=[int(self._known.num_rows[j]) for j in unit],
                 coded=footer.checked.layout.stored_names(want.coded),
-                share_out=_noted(share_out, watch, on_stage),
                 where=where,
                 url=file.info.url,
             )
+            parts = decoding.parts(_noted(share_out, watch, on_stage))
             for j in unit:
                 watch.start()
                 table = next(parts, None)
@@ -283,16 +281,21 @@ class RowReader:
             stream.close()
 
     @staticmethod
-    def _chunks(footer: Footer, groups: Sequence[int], leaves: Sequence[int], info: ObjectInfo) -> list[ByteRange]:
-        spans: list[ByteRange] = []
+    def _spans(
+        footer: Footer, groups: Sequence[int], leaves: Sequence[int], info: ObjectInfo
+    ) -> list[dict[int, ByteRange]]:
+        """Return where the column chunks of some leaves lie, of each row group."""
+        checked, found = footer.checked, []
         for g in groups:
 
             def name(i: int, g: int = g) -> str:
-                return f"{info.url} row group {g}: column {footer.checked.layout.paths[leaves[i]]}"
+                return f"{info.url} row group {g}: column {checked.layout.paths[leaves[i]]}"
 
-            chunks = footer.checked.numbers.chunks[g, leaves]
-            spans += column_chunks(chunks, size_bytes=info.size_bytes, name=name, url=info.url)
-        return spans
+            chunks = column_chunks(
+                checked.numbers.chunks[g, leaves], size_bytes=info.size_bytes, name=name, url=info.url
+            )
+            found.append(dict(zip(leaves, chunks, strict=True)))
+        return found
 
     def _finished(self, table: pa.Table, file: Listed, want: Want, *, where: str) -> pa.Table:
         """Return `table` with the columns all files share and those of its partition."""

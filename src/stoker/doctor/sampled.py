@@ -24,7 +24,7 @@ from stoker.dataset.dataset import Dataset
 from stoker.dataset.fragments import Fragment
 from stoker.hashing import fingerprint
 from stoker.metrics.stages import OnStage, ignore_stage
-from stoker.parquet.parts import ShareOut, one_by_one
+from stoker.parquet.decode import ShareOut, one_by_one
 
 BUILT = "built"
 """What a listener is told when a unit is built: in place of bytes, its samples."""

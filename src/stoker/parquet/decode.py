@@ -1,13 +1,24 @@
 """From bytes to Arrow: by the native decoder what it knows, all else by pyarrow, whose errors name the file.
 
+    column a   ┆ part 0 ┆ part 1 ┆ part 2 ┆      this thread
+    column b   ┆ part 0 ┆ part 1 ┆ part 2 ┆      another one, where one has nothing better to do
+    column c   ┆ part 0 ┆ part 1 ┆ part 2 ┆      this thread
+    tables         ▒        ▒        ▒
+
+Whole row groups are one part. A huge one is read from its beginning to its end, and its parts are not made side by
+side: pages are as large as they are, and would be read several times.
+
 Checksums of pages are verified where a writer left them: without, pyarrow gives wrong values without a word.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,117 +28,283 @@ import pyarrow.parquet as pq
 
 from stoker.errors import SourceError
 from stoker.parquet.instants import check_instants, int96_paths
-from stoker.parquet.pages import Leaf, decoded_leaves
+from stoker.parquet.pages import Leaf, NativeColumns
 from stoker.storage.failures import decoding
 from stoker.storage.fetch import ByteRange, Ranges, RangesFile
 
 if TYPE_CHECKING:
     from stoker.parquet.footers import Footer
 
+# What pyarrow reads at once of each column where rows come by parts; a page is decoded as a whole in any case.
+_STREAM_BUFFER_BYTES = 1 << 18
+# Columns are dealt to threads by so many shares of about one size at most: few enough to cost nothing, and enough that
+# threads which come and go end together.
+_MOST_SHARES = 16
 
-def open_parquet(
-    ranges: Ranges, metadata: pq.FileMetaData, *, buffer_size: int = 0, in_seconds: bool = False
-) -> pq.ParquetFile:
-    """Return a file as pyarrow reads it: a reader of its own, with a place of its own in the file.
-
-    Args:
-        ranges: The file.
-        metadata: Its footer.
-        buffer_size: What is read at once of each column; 0 reads a column chunk as a whole.
-        in_seconds: Whether INT96 timestamps come in seconds.
-    """
-    beginning = ranges.beginning
-    return pq.ParquetFile(
-        pa.PythonFile(RangesFile(ranges), mode="r") if beginning is None else pa.BufferReader(beginning),
-        metadata=metadata,
-        pre_buffer=False,  # the bytes are here, or come through windows
-        buffer_size=buffer_size,
-        page_checksum_verification=True,
-        coerce_int96_timestamp_unit="s" if in_seconds else None,
-    )
+ShareOut: TypeAlias = Callable[[int, Callable[[int], None]], None]
+"""Calls a function with every number below the first argument, in any threads, and returns when all is done."""
 
 
-def decode_row_groups(
-    ranges: Ranges,
-    footer: Footer,
-    *,
-    row_groups: Sequence[int],
-    leaves: Sequence[int],
-    spans: Sequence[ByteRange],
-    num_rows: int,
-    coded: Collection[str] = (),
-    where: str,
-    url: str,
-) -> pa.Table:
-    """Return columns of whole row groups, in the calling thread.
+def one_by_one(num: int, work: Callable[[int], None]) -> None:
+    """Call `work` with every number below `num`, in the calling thread."""
+    for i in range(num):
+        work(i)
 
-    Args:
-        ranges: The file, with the columns in memory.
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RowGroups:
+    """Columns of row groups of one file, to be decoded as a whole; or of one huge row group, by parts.
+
+    Attributes:
+        ranges: The file, with the columns in memory, or coming in as they are asked for.
         footer: Its footer.
-        row_groups: Numbers of the row groups.
-        leaves: Numbers of the Parquet leaf columns.
-        spans: Where their column chunks lie, row group by row group.
-        num_rows: How many rows the footer promises.
+        numbers: Of the row groups; one where there are several parts.
+        spans: Where their column chunks lie: of each row group, leaf column -> place.
+        part_rows: Rows of each part.
         coded: Columns of strings that may come as Arrow's dictionary.
-        where: The fragment, for errors.
+        where: The fragment or row group, for errors.
         url: The file, for errors.
-
-    Raises:
-        SourceError: The bytes are not what the footer says.
-        FieldError: INT96 timestamps would wrap around.
     """
-    layout = footer.checked.layout
-    int96: list[str] = []
-    with decoding(url, where=where):
-        known, groups = decoded_leaves(
-            ranges,
-            layout,
-            footer.checked.numbers,
-            row_groups=row_groups,
-            leaves=leaves,
-            spans=spans,
-            coded=coded,
+
+    ranges: Ranges
+    footer: Footer
+    numbers: Sequence[int]
+    spans: Sequence[Mapping[int, ByteRange]]
+    part_rows: Sequence[int]
+    coded: Collection[str] = ()
+    where: str
+    url: str
+
+    def parts(self, share_out: ShareOut = one_by_one) -> Iterator[pa.Table]:
+        """Yield the parts, in order.
+
+        Args:
+            share_out: Calls the function that decodes some of the columns of a part.
+
+        Raises:
+            SourceError: The bytes are not what the footer says.
+            FieldError: INT96 timestamps would wrap around.
+        """
+        layout = self.footer.checked.layout
+        with self._decoding():
+            shares = [_Share(self, leaves) for leaves in self._shares()]
+        in_seconds: Iterator[pa.Table] | None = None
+        for num_rows in self.part_rows:
+            found: list[_Rows | None] = [None] * len(shares)
+
+            def read(s: int, num_rows: int = num_rows, found: list[_Rows | None] = found) -> None:
+                with self._decoding():
+                    found[s] = shares[s].next(num_rows)
+
+            share_out(len(shares), read)
+            with self._decoding():
+                table = _table([rows for rows in found if rows is not None], layout.schema, is_coded=bool(self.coded))
+                check_num_rows(table.num_rows, num_rows)
+            del found, read
+            if in_seconds is None:
+                int96 = int96_paths(layout, [path for share in shares for path in share.paths_by_arrow])
+                in_seconds = self.by_arrow(int96, in_seconds=True) if int96 else iter(())
+            for seconds in itertools.islice(in_seconds, 1):
+                check_instants(table, seconds, where=self.where)
+            yield table
+            del table
+
+    def _decoding(self) -> AbstractContextManager[None]:
+        return decoding(self.url, where=self.where)
+
+    def _shares(self) -> list[list[int]]:
+        """Return the leaves in shares of about one size, all leaves of a column in one."""
+        spans = self.spans[0]
+        if len(self.part_rows) == 1:
+            return [list(spans)]
+        paths = self.footer.checked.layout.paths
+        share_bytes = sum(stop - start for start, stop in spans.values()) / _MOST_SHARES
+        shares: list[list[int]] = []
+        have = share_bytes
+        for _, same in itertools.groupby(spans, key=lambda leaf: paths[leaf].partition(".")[0]):
+            if have >= share_bytes:
+                shares.append([])
+                have = 0
+            column = list(same)
+            shares[-1] += column
+            have += sum(spans[leaf].stop - spans[leaf].start for leaf in column)
+        return shares
+
+    def by_native(self, leaves: Collection[int]) -> list[NativeColumns]:
+        """Return what decodes those of some leaves that the native decoder knows, for each row group."""
+        layout, numbers = self.footer.checked.layout, self.footer.checked.numbers
+        return [
+            NativeColumns(
+                self.ranges,
+                layout,
+                numbers.groups[group],
+                numbers.chunks[group],
+                {leaf: spans[leaf] for leaf in leaves},
+                coded=self.coded,
+                is_whole=len(self.part_rows) == 1,
+            )
+            for group, spans in zip(self.numbers, self.spans, strict=True)
+        ]
+
+    def by_arrow(self, paths: Sequence[str], *, in_seconds: bool = False) -> Iterator[pa.Table]:
+        """Yield the parts of some columns as pyarrow decodes them; INT96 timestamps in seconds where they are to be."""
+        checked = partial(decoding, self.url, where=self.where, look_closer=lambda: self._first_failure(paths))
+        with checked():
+            pieces = self._pieces(paths, self.numbers, in_seconds=in_seconds)
+        have: list[pa.Table] = []
+        num_have = num_total = 0
+        entries = np.zeros(len(paths), np.int64)
+        for p, num_rows in enumerate(self.part_rows):
+            with checked():
+                while num_have < num_rows or not have:
+                    piece = next(pieces, None)
+                    if piece is None:
+                        check_num_rows(num_total, sum(self.part_rows))
+                        return
+                    piece.validate()
+                    have.append(piece)
+                    num_have += piece.num_rows
+                    num_total += piece.num_rows
+                    entries += _num_entries(piece)
+                if p == len(self.part_rows) - 1:  # before the last part is handed out: nobody asks for more
+                    for piece in pieces:
+                        have.append(piece)
+                        num_total += piece.num_rows
+                        entries += _num_entries(piece)
+                    check_num_rows(num_total, sum(self.part_rows))
+                    self._check_num_entries(entries, paths, self.numbers)
+                table = pa.concat_tables(have)
+            rest = table.slice(num_rows)
+            have, num_have = ([rest] if rest.num_rows else []), rest.num_rows
+            part = table.slice(0, num_rows)
+            del table, rest
+            yield part
+            del part
+
+    def _pieces(self, paths: Sequence[str], groups: Sequence[int], *, in_seconds: bool) -> Iterator[pa.Table]:
+        """Yield columns as they come: each row group as a whole, or some rows at a time."""
+        is_whole = len(self.part_rows) == 1
+        beginning = self.ranges.beginning
+        file = pq.ParquetFile(
+            pa.PythonFile(RangesFile(self.ranges), mode="r") if beginning is None else pa.BufferReader(beginning),
+            metadata=self.footer.metadata,
+            pre_buffer=False,  # the bytes are here, or come through windows
+            buffer_size=0 if is_whole else _STREAM_BUFFER_BYTES,
+            page_checksum_verification=True,
+            coerce_int96_timestamp_unit="s" if in_seconds else None,
         )
-        if known and len(known) == len(leaves):
-            # Leaves ascend, as columns do. A fifth of what thousands take one by one.
-            is_coded = any(leaf.name in coded for leaf in known)
-            naming: dict[str, object] = (
-                {"names": [leaf.name for leaf in known]} if is_coded else {"schema": _schema_of(tuple(known))}
+        if is_whole:
+            # One by one: a dictionary inside of a struct or a list is another one in each, which pyarrow cannot nest.
+            return (file.read_row_group(group, columns=list(paths), use_threads=False) for group in groups)
+        batches = file.iter_batches(
+            batch_size=max(self.part_rows), row_groups=list(groups), columns=list(paths), use_threads=False
+        )
+        return (pa.Table.from_batches([batch]) for batch in batches)
+
+    def _check_num_entries(self, found: npt.NDArray[np.int64], paths: Sequence[str], groups: Sequence[int]) -> None:
+        """Raise where lists hold more rows than their footer says: pyarrow stops behind those, and says nothing."""
+        layout, numbers = self.footer.checked.layout, self.footer.checked.numbers
+        places = {path: leaf for leaf, path in enumerate(layout.paths)}
+        promised = numbers.chunks[groups]["num_values"][:, [places[path] for path in paths]].sum(axis=0)
+        for i in np.flatnonzero(found != promised).tolist():
+            raise ValueError(
+                f"its rows hold {found[i]:,} values and empty lists of column {paths[i]}, "
+                f"its footer promises {promised[i]:,}"
             )
-            table = pa.Table.from_batches([pa.RecordBatch.from_arrays(arrays, **naming) for arrays in groups])
-        else:
-            columns = {leaf.name: pa.chunked_array([arrays[k] for arrays in groups]) for k, leaf in enumerate(known)}
-            here = {leaf.number for leaf in known}
-            paths = [layout.paths[leaf] for leaf in leaves if leaf not in here]
-            int96 = int96_paths(footer.metadata, paths)
-            look_closer = partial(first_failure, ranges, footer, row_groups=row_groups, paths=paths, url=url)
-            with decoding(url, where=where, look_closer=look_closer):
-                rest = _read_by_arrow(open_parquet(ranges, footer.metadata), row_groups, paths)
-                rest.validate()
-                check_num_rows(rest.num_rows, num_rows)
-                check_num_entries(num_entries(rest), footer, row_groups=row_groups, paths=paths)
-            columns |= zip(rest.column_names, rest.columns, strict=True)
-            table = pa.table({name: columns[name] for name in layout.schema.names if name in columns})
-        check_num_rows(table.num_rows, num_rows)
-    if int96:
-        with decoding(url, where=where):
-            seconds = open_parquet(ranges, footer.metadata, in_seconds=True).read_row_groups(
-                list(row_groups), columns=int96, use_threads=False
-            )
-        check_instants(table, seconds, where=where)
-    return table
+
+    def _first_failure(self, paths: Sequence[str]) -> SourceError | None:
+        """Return the error of the first column chunk that pyarrow cannot decode: of many it does not say which."""
+        for group, path in itertools.product(self.numbers, paths):
+            try:
+                with decoding(self.url, where=f"{self.url} row group {group}: column {path}"):
+                    num_rows, entries = 0, np.zeros(1, np.int64)
+                    for piece in self._pieces([path], [group], in_seconds=False):
+                        piece.validate()
+                        num_rows += piece.num_rows
+                        entries += _num_entries(piece)
+                    check_num_rows(num_rows, int(self.footer.checked.numbers.groups["num_rows"][group]))
+                    self._check_num_entries(entries, [path], [group])
+            except SourceError as error:
+                return error
+        return None
 
 
-def _read_by_arrow(file: pq.ParquetFile, row_groups: Sequence[int], paths: Sequence[str]) -> pa.Table:
-    """Return columns of some row groups as pyarrow decodes them."""
-    try:
-        return file.read_row_groups(list(row_groups), columns=paths, use_threads=False)
-    except pa.ArrowNotImplementedError:
-        if len(row_groups) < 2:
-            raise
-    # A dictionary inside of a struct or a list comes in a piece for each row group, which pyarrow cannot nest.
-    tables = [file.read_row_group(group, columns=paths, use_threads=False) for group in row_groups]
-    return pa.concat_tables(tables)
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """The next rows of some columns: what the native decoder gave of each row group, and tables of pyarrow's."""
+
+    native: list[dict[Leaf, pa.Array]]
+    by_arrow: list[pa.Table]
+
+
+class _Share:
+    """Some columns, whose rows come part by part.
+
+    The native decoder reads what it knows; where it meets something else, pyarrow reads on.
+
+    Args:
+        groups: Have them.
+        leaves: Their leaf columns.
+
+    Attributes:
+        paths_by_arrow: Of the leaf columns that pyarrow decodes.
+    """
+
+    def __init__(self, groups: RowGroups, leaves: Sequence[int]) -> None:
+        self.paths_by_arrow: list[str] = []
+        self._groups = groups
+        self._leaves = leaves
+        self._native = groups.by_native(leaves)
+        self._arrow: list[Iterator[pa.Table]] = []
+        self._num_parts = 0
+
+    def next(self, num_rows: int) -> _Rows:
+        """Return the next part."""
+        rows_of = self._groups.footer.checked.numbers.groups["num_rows"]
+        is_one = len(self._native) == 1
+        found = [
+            native.take(num_rows if is_one else int(rows_of[group]))
+            for group, native in zip(self._groups.numbers, self._native, strict=True)
+        ]
+        known = {leaf.number for leaf in found[0]}.intersection(*({leaf.number for leaf in rows} for rows in found[1:]))
+        if lost := [leaf for leaf in self._leaves if leaf not in known]:
+            paths = [self._groups.footer.checked.layout.paths[leaf] for leaf in lost]
+            self._arrow.append(itertools.islice(self._groups.by_arrow(paths), self._num_parts, None))
+            self.paths_by_arrow += paths
+            self._leaves = [leaf for leaf in self._leaves if leaf in known]
+        self._num_parts += 1
+        found = [{leaf: array for leaf, array in rows.items() if leaf.number in known} for rows in found]
+        return _Rows(found, [next(tables) for tables in self._arrow])
+
+
+def _table(shares: Sequence[_Rows], schema: pa.Schema, *, is_coded: bool) -> pa.Table:
+    """Return all columns of a part, in the order of a schema."""
+    tables = [table for rows in shares for table in rows.by_arrow]
+    groups: list[dict[Leaf, pa.Array]] = [{} for _ in shares[0].native]
+    for rows in shares:
+        for group, more in zip(groups, rows.native, strict=True):
+            group |= more
+    if is_coded:
+        _make_alike(groups)
+    if not tables and not is_coded:
+        # A fifth of what thousands of columns take one by one.
+        leaves = tuple(sorted(groups[0], key=lambda leaf: leaf.number))
+        kind = _schema_of(leaves)
+        batches = [pa.RecordBatch.from_arrays([group[leaf] for leaf in leaves], schema=kind) for group in groups]
+        return pa.Table.from_batches(batches, schema=kind)
+    columns = {leaf.name: pa.chunked_array([group[leaf] for group in groups]) for leaf in groups[0]}
+    for table in tables:
+        columns |= zip(table.column_names, table.columns, strict=True)
+    return pa.table({name: columns[name] for name in schema.names if name in columns})
+
+
+def _make_alike(groups: Sequence[dict[Leaf, pa.Array]]) -> None:
+    """Make strings of a dictionary's values, where another row group has no dictionary."""
+    for leaf in groups[0]:
+        if leaf.column.is_binary and len({group[leaf].type for group in groups}) > 1:
+            for group in groups:
+                if pa.types.is_dictionary(group[leaf].type):
+                    group[leaf] = group[leaf].dictionary_decode()
 
 
 @lru_cache(maxsize=64)
@@ -142,82 +319,26 @@ def check_num_rows(decoded: int, promised: int) -> None:
         raise ValueError(f"it holds {decoded:,} rows, its footer promises {promised:,}")
 
 
-def check_num_entries(
-    decoded: npt.NDArray[np.int64], footer: Footer, *, row_groups: Sequence[int], paths: Sequence[str]
-) -> None:
-    """Raise where lists hold more rows than their footer says: pyarrow stops behind those, and says nothing.
-
-    Args:
-        decoded: What `num_entries` says of all rows.
-        footer: Of the file.
-        row_groups: Numbers of the row groups.
-        paths: Of the leaf columns that were decoded, as they were asked for: pyarrow keeps the order.
-    """
-    layout, numbers = footer.checked.layout, footer.checked.numbers
-    places = {path: leaf for leaf, path in enumerate(layout.paths)}
-    leaves = [places[path] for path in paths]
-    promised = numbers.chunks[row_groups]["num_values"][:, leaves].sum(axis=0)
-    for i in np.flatnonzero(decoded != promised).tolist():
-        raise ValueError(
-            f"its rows hold {decoded[i]:,} values and empty lists of column {layout.paths[leaves[i]]}, "
-            f"its footer promises {promised[i]:,}"
-        )
-
-
-def num_entries(rows: pa.Table | pa.RecordBatch) -> npt.NDArray[np.int64]:
+def _num_entries(rows: pa.Table) -> npt.NDArray[np.int64]:
     """Return how many entries the pages of each leaf column have: values, nulls and empty lists."""
-    return np.array([n for column in rows.columns for n in _num_entries(column)], np.int64)
+    return np.array([n for column in rows.columns for n in _entries_of(column)], np.int64)
 
 
-def _num_entries(array: pa.Array | pa.ChunkedArray) -> list[int]:
+def _entries_of(array: pa.Array | pa.ChunkedArray) -> list[int]:
     kind = array.type
     if not pa.types.is_nested(kind) and not isinstance(kind, pa.BaseExtensionType):
         return [len(array)]
     if isinstance(array, pa.ChunkedArray):
         chunks = array.chunks or [pa.array([], kind)]
-        return [sum(some) for some in zip(*(_num_entries(chunk) for chunk in chunks), strict=True)]
+        return [sum(some) for some in zip(*(_entries_of(chunk) for chunk in chunks), strict=True)]
     if isinstance(kind, pa.BaseExtensionType):
-        return _num_entries(array.storage)
+        return _entries_of(array.storage)
     if pa.types.is_struct(kind):
-        return [n for i in range(kind.num_fields) for n in _num_entries(array.field(i))]
+        return [n for i in range(kind.num_fields) for n in _entries_of(array.field(i))]
     if isinstance(array, pa.ListArray | pa.LargeListArray):  # maps among them
-        borders = array.offsets.to_numpy()
+        borders = np.asarray(array.offsets)
         values, num_empty = array.values[borders[0] : borders[-1]], np.count_nonzero(borders[1:] == borders[:-1])
     else:
-        lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
+        lengths = np.asarray(pc.fill_null(pc.list_value_length(array), 0))
         values, num_empty = array.flatten(), np.count_nonzero(lengths == 0)
-    return [n + int(num_empty) for n in _num_entries(values)]
-
-
-def first_failure(
-    ranges: Ranges, footer: Footer, *, row_groups: Sequence[int], paths: Sequence[str], url: str, buffer_size: int = 0
-) -> SourceError | None:
-    """Return the error of the first column chunk that pyarrow cannot decode by itself: of many it does not say which.
-
-    Args:
-        ranges: The file.
-        footer: Its footer.
-        row_groups: Numbers of the row groups.
-        paths: Of the columns.
-        url: The file, for errors.
-        buffer_size: As of `open_parquet`.
-    """
-    # A page with more values than it should have is seen where another row group follows.
-    tries = [*([group] for group in row_groups), *([row_groups] if len(row_groups) > 1 else [])]
-    for groups in tries:
-        where = f"{url} row groups {groups[0]}-{groups[-1]}" if len(groups) > 1 else f"{url} row group {groups[0]}"
-        promised = int(footer.checked.numbers.groups["num_rows"][groups].sum())
-        for path in paths:
-            try:
-                with decoding(url, where=f"{where}: column {path}"):
-                    num_rows, entries = 0, np.zeros(1, np.int64)
-                    file = open_parquet(ranges, footer.metadata, buffer_size=buffer_size)
-                    for batch in file.iter_batches(row_groups=list(groups), columns=[path], use_threads=False):
-                        batch.validate()
-                        num_rows += batch.num_rows
-                        entries += num_entries(batch)
-                    check_num_rows(num_rows, promised)
-                    check_num_entries(entries, footer, row_groups=groups, paths=[path])
-            except SourceError as error:
-                return error
-    return None
+    return [n + int(num_empty) for n in _entries_of(values)]

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from stoker._native import read_page_header
+from stoker._native import read_dictionary_header
 from stoker.fields.offsets import Int64
 from stoker.parquet.footer_numbers import Numbers
 from stoker.parquet.schema import Layout
@@ -119,9 +119,7 @@ def _mean_word(chunk: np.void, read: ReadStart) -> float:
     """Return the bytes of a word of a column chunk, about: the mean of its dictionary, or of the least and greatest."""
     first = int(chunk["dictionary_offset"])
     content = read(first if first > 0 else int(chunk["data_offset"]), _HEADER_BYTES)
-    page = read_page_header(np.frombuffer(content, np.uint8))
-    if page is not None and page.is_dictionary:
-        num_bytes, num_dictionary_values = page.plain_bytes, page.num_entries
-        if 0 < num_dictionary_values <= num_bytes <= chunk["uncompressed_bytes"]:
-            return num_bytes / num_dictionary_values - _BORDER_BYTES
+    found = read_dictionary_header(np.frombuffer(content, np.uint8))
+    if found is not None and 0 < found[1] <= found[0] <= chunk["uncompressed_bytes"]:
+        return found[0] / found[1] - _BORDER_BYTES
     return float(max(chunk["min_bytes"], chunk["max_bytes"], 0))

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.ipc as ipc
 import pyarrow.parquet as pq
@@ -23,7 +24,6 @@ from stoker.errors import SourceError
 from stoker.parquet.footer_numbers import Numbers, read_numbers
 from stoker.parquet.naming import named
 from stoker.parquet.other_formats import way_out
-from stoker.parquet.pages.codecs import is_inflated
 from stoker.parquet.schema import Layout
 from stoker.storage.failures import decoding
 from stoker.storage.files import write_aside
@@ -294,7 +294,7 @@ class Footers:
         packed = self._packed.get(info) or self._kept(info)
         if packed is not None and 0 < packed[1] <= info.size_bytes:
             room = np.empty(packed[1], np.uint8)
-            if is_inflated(packed[0], room, _CODEC):
+            if _is_inflated(packed[0], room):
                 return pa.py_buffer(room)
             _log.warning("the kept footer of %s is damaged: it is read from the source again", info.url)
         buffer = read_footer(info, self._storage)
@@ -371,3 +371,16 @@ class Footers:
                 self._packed_bytes = 0
                 self._index = self._file = None
                 self._refresh = False
+
+
+def _is_inflated(packed: pa.Buffer, room: npt.NDArray[np.uint8]) -> bool:
+    """Fill `room` with what was compressed; False where that is not exactly as long.
+
+    Not by `pyarrow.Codec.decompress`: it returns memory of the size that it was asked for, however little was written.
+    """
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(packed), _CODEC) as stream:
+            # The byte behind the last one is asked for: only what reaches the end sees what is wrong there.
+            return stream.readinto(room) == len(room) and not stream.read(1)
+    except OSError:
+        return False

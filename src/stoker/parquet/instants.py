@@ -12,19 +12,17 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from stoker.errors import FieldError
-from stoker.parquet.schema import flatten
+from stoker.parquet.schema import Layout, flatten
 
+_INT96 = 3  # the number of the type in the format
 _A_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
-def int96_paths(metadata: pq.FileMetaData, paths: Sequence[str]) -> list[str]:
+def int96_paths(layout: Layout, paths: Sequence[str]) -> list[str]:
     """Return those of the Parquet leaf columns `paths` that hold INT96."""
-    schema = metadata.schema
-    leaves = (schema.column(i) for i in range(len(schema)))
-    found = {leaf.path for leaf in leaves if leaf.physical_type == "INT96"}
+    found = {path for path, kind in zip(layout.paths, layout.physical_types.tolist(), strict=True) if kind == _INT96}
     return [path for path in paths if path in found]
 
 

@@ -1,0 +1,391 @@
+"""Pages of numbers, lists of numbers and strings to Arrow, by native code: up to three times as fast as pyarrow.
+
+    column chunk   ┆ dictionary ┆ page ┆ page ┆ page ┆ …       read a piece at a time, or as a whole
+    decoded                     ┆ ▒▒▒▒ ┆ ▒▒▒▒ ┆                until there are enough rows, many columns in one call
+    handed out                  │·······│·····                 rows that are left are copied when more are decoded
+
+What is decoded here is what most of the bytes of training data are. All else, and whatever is wrong with a file, is
+pyarrow's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from stoker._native import Column, ColumnReader, DecodedRows, can_decompress, decode_columns
+from stoker.parquet.schema import Layout
+from stoker.storage.fetch import ByteRange, Ranges
+
+BOOLEAN, INT32, INT64, FLOAT, DOUBLE, BYTES, FIXED_BYTES = 0, 1, 2, 4, 5, 6, 7
+_STRINGS = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
+_LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
+# Arrow types whose values are stored as the format stores them, or are the lower bytes of these.
+_STORED_ALIKE: Mapping[int, Sequence[pa.DataType]] = {
+    BOOLEAN: (pa.bool_(),),  # bits in either; a byte each in between
+    INT32: (pa.int32(), pa.uint32(), pa.int16(), pa.uint16(), pa.int8(), pa.uint8(), pa.date32()),
+    INT64: (pa.int64(), pa.uint64()),
+    FLOAT: (pa.float32(),),
+    DOUBLE: (pa.float64(),),
+}
+# Columns are decoded by so many bytes in one call, or one of more by itself: threads wait for the interpreter's lock
+# behind each call (two of them, files of 5,000 rows and 26 columns: 0.87 million rows/s one by one, 1.08 at once), and
+# what comes of one lies in memory that was used a moment ago.
+_CALL_BYTES = 2 << 20
+# The least that is read of a column at a time.
+_PIECE_BYTES = 256 << 10
+# Where only some rows are read, a page of more values is pyarrow's, which decodes some of it at a time: one of a
+# hundred bytes may hold a hundred million values that are all the same.
+_MOST_VALUES = 4 << 20
+_MOST_STRING_BYTES = (1 << 31) - 1
+_NOTHING = np.zeros(0, np.uint8)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Leaf:
+    """One leaf column, which is a column or the values of one of lists.
+
+    Attributes:
+        number: Of the leaf in its file.
+        name: Of the column.
+        type: Of the column in Arrow.
+        value_type: Of one value.
+        column: What the decoder is to know of it.
+    """
+
+    number: int
+    name: str
+    type: pa.DataType
+    value_type: pa.DataType
+    column: Column
+
+
+@lru_cache(maxsize=64)
+def known_leaves(layout: Layout) -> Mapping[int, Leaf]:
+    """Return the leaves of a file that are decoded here, by their numbers."""
+    by_path = {path: i for i, path in enumerate(layout.paths)}
+    found = (_leaf_of(field, layout, by_path) for field in layout.schema)
+    return {leaf.number: leaf for leaf in found if leaf is not None}
+
+
+def _leaf_of(field: pa.Field, layout: Layout, by_path: Mapping[str, int]) -> Leaf | None:
+    is_list = isinstance(field.type, _LISTS)
+    numbers = layout.leaves_of(field.name)
+    if len(numbers) != 1 or isinstance(field.type, pa.BaseExtensionType):
+        return None
+    (number,) = numbers
+    full = int(layout.max_definition_levels[number])
+    repeated = int(layout.max_repetition_levels[number])
+    if is_list:
+        if repeated != 1 or full > 3 or getattr(field.type, "list_size", 1) < 1:
+            return None
+        # Lists and values that may be null: 3; lists of which none may be, 1. Of 2 either may be.
+        empty = {3: 1, 1: 0}.get(full, -1)
+    else:
+        if repeated or full > 1 or by_path.get(field.name) != number:
+            return None
+        empty = -1
+    value_type = field.type.value_type if is_list else field.type
+    physical, width = int(layout.physical_types[number]), int(layout.widths[number])
+    is_binary = physical == BYTES
+    if is_binary:
+        is_known = not is_list and value_type in _STRINGS
+        value_type, width = pa.int32(), 4  # indices in a dictionary, or lengths
+    elif physical == FIXED_BYTES:
+        is_known = width > 0 and (value_type == pa.binary(width) or (value_type == pa.float16() and width == 2))
+    elif physical == INT64 and pa.types.is_timestamp(value_type):
+        is_known = value_type.unit == layout.time_units[number]
+    else:
+        is_known = value_type in _STORED_ALIKE.get(physical, ())
+    if not is_known:
+        return None
+    column = Column(
+        width=width,
+        full=full,
+        empty=empty,
+        is_list=is_list,
+        is_bit=physical == BOOLEAN,
+        is_binary=is_binary,
+        value_bytes=-(-value_type.bit_width // 8),
+        is_large=isinstance(field.type, pa.LargeListType) or field.type in (pa.large_string(), pa.large_binary()),
+        list_size=getattr(field.type, "list_size", -1),
+    )
+    return Leaf(number=number, name=field.name, type=field.type, value_type=value_type, column=column)
+
+
+class NativeColumns:
+    """Columns of one row group that the native decoder knows, all rows at once or some at a time.
+
+    Args:
+        ranges: The file.
+        layout: How it lays out its columns.
+        group: What its footer says of the row group, of dtype `GROUP`.
+        chunks: And of its column chunks, of dtype `CHUNK`. Shape [L].
+        spans: Leaf columns that are wanted -> where their column chunks lie.
+        coded: Columns of strings that are wanted as Arrow's dictionary.
+        is_whole: Whether all rows are taken at once.
+        piece_bytes: The least that is read of a column at a time.
+    """
+
+    def __init__(
+        self,
+        ranges: Ranges,
+        layout: Layout,
+        group: np.void,
+        chunks: npt.NDArray[np.void],
+        spans: Mapping[int, ByteRange],
+        *,
+        coded: Collection[str] = (),
+        is_whole: bool,
+        piece_bytes: int = _PIECE_BYTES,
+    ) -> None:
+        self._ranges = ranges
+        self._piece_bytes = piece_bytes
+        known = known_leaves(layout)
+        self._columns = [
+            _ColumnChunk(
+                known[leaf],
+                span,
+                is_coded=known[leaf].name in coded,
+                num_rows=int(group["num_rows"]),
+                num_values=int(chunks["num_values"][leaf]),
+                codec=int(chunks["codec"][leaf]),
+                most_bytes=int(chunks["uncompressed_bytes"][leaf]),
+                most_page_values=int(chunks["num_values"][leaf]) if is_whole else _MOST_VALUES,
+            )
+            for leaf, span in spans.items()
+            if leaf in known and can_decompress(int(chunks["codec"][leaf]))
+        ]
+
+    def take(self, num_rows: int) -> dict[Leaf, pa.Array]:
+        """Return the next rows of each column that is decoded here, until now: what is missing is pyarrow's.
+
+        Raises:
+            ValueError: Pages have other values than the footer promises, which pyarrow does not look at.
+
+        Blocks: while the file is read.
+        """
+        for some in _by_size(self._columns):
+            self._decode(some, num_rows)
+        found = {column: column.take(num_rows) for column in self._columns if not column.is_given_up}
+        self._columns = [column for column, array in found.items() if array is not None]
+        return {column.leaf: array for column, array in found.items() if array is not None}
+
+    def _decode(self, columns: Sequence[_ColumnChunk], num_rows: int) -> None:
+        """Decode until so many rows of some columns are there, or pyarrow is to decode them."""
+        while short := [column for column in columns if column.is_short(num_rows)]:
+            contents = self._read_together(short, num_rows)
+            sizes: list[int] = []
+            for column, content in zip(short, contents, strict=True):
+                column.read(self._ranges, num_rows, content, self._piece_bytes)
+                sizes.append(-1 if column.is_given_up else column.plan(num_rows))
+            pairs = [(column, size) for column, size in zip(short, sizes, strict=True) if size >= 0]
+            if not pairs:
+                continue
+            sizes = [size for _, size in pairs]
+            memory = pa.allocate_buffer(sum(sizes))
+            found = decode_columns([column.reader for column, _ in pairs], sizes, np.frombuffer(memory, np.uint8))
+            for (column, _), rows in zip(pairs, found, strict=True):
+                column.keep(memory, rows)
+
+    def _read_together(self, columns: Sequence[_ColumnChunk], num_rows: int) -> Iterable[npt.NDArray[np.uint8] | None]:
+        """Return column chunks that lie one behind the other by one read; None of each, where they do not."""
+        spans = [column.span for column in columns]
+        if len(spans) < 2 or not all(a.stop == b.start for a, b in pairwise(spans)):
+            return [None] * len(columns)
+        if not all(column.is_wanted_as_a_whole(num_rows) for column in columns):
+            return [None] * len(columns)
+        content = np.frombuffer(self._ranges.get(spans[0].start, spans[-1].stop), np.uint8)
+        start = spans[0].start
+        return [content[span.start - start : span.stop - start] for span in spans]
+
+
+def _by_size(columns: Sequence[_ColumnChunk]) -> list[list[_ColumnChunk]]:
+    """Return the columns by those that are decoded in one call."""
+    calls: list[list[_ColumnChunk]] = []
+    left = 0
+    for column in columns:
+        if not calls or column.most_bytes > left:
+            calls.append([])
+            left = _CALL_BYTES
+        calls[-1].append(column)
+        left -= column.most_bytes
+    return calls
+
+
+class _ColumnChunk:
+    """One column chunk while it is read: its bytes, rows that are decoded, and how many of them were taken.
+
+    Args:
+        leaf: What the column is.
+        span: Where it lies.
+        is_coded: Whether strings come as Arrow's dictionary.
+        num_rows: Rows of the row group.
+        num_values: Entries of all pages: values, nulls and empty lists.
+        codec: What pages are compressed with, as a number of the format.
+        most_bytes: More than any page has before it is compressed; of strings, more than all of them have.
+        most_page_values: A page of more is pyarrow's.
+    """
+
+    def __init__(
+        self,
+        leaf: Leaf,
+        span: ByteRange,
+        *,
+        is_coded: bool,
+        num_rows: int,
+        num_values: int,
+        codec: int,
+        most_bytes: int,
+        most_page_values: int,
+    ) -> None:
+        self.leaf = leaf
+        self.span = span
+        self.most_bytes = most_bytes
+        self.is_given_up = False
+        self.reader = ColumnReader(
+            leaf.column,
+            codec=codec,
+            num_rows=num_rows,
+            num_values=num_values,
+            most_bytes=most_bytes,
+            most_page_values=most_page_values,
+        )
+        self._is_coded = is_coded
+        self._num_values = num_values
+        self._num_left = num_rows
+        self._at = span.start
+        self._rest = _NOTHING  # read, behind the last page that is there as a whole
+        self._ready: list[pa.Array] = []  # of strings, those by the dictionary before those without
+        self._num_taken = 0
+        self._dictionary: pa.Array | None = None
+
+    def is_wanted_as_a_whole(self, num_rows: int) -> bool:
+        """Whether nothing was read yet, and all rows are wanted."""
+        return num_rows == self._num_left and self._at == self.span.start
+
+    def is_short(self, num_rows: int) -> bool:
+        """Whether more must be decoded for so many rows: for the last ones all pages, which may have too many."""
+        if self.is_given_up:
+            return False
+        have = sum(map(len, self._ready)) - self._num_taken
+        is_over = self._at == self.span.stop and not self.reader.has_pages
+        return have < num_rows or (num_rows == self._num_left and not is_over)
+
+    def read(self, ranges: Ranges, num_rows: int, content: npt.NDArray[np.uint8] | None, piece_bytes: int) -> None:
+        """Read until there are pages for so many rows; `content` is the whole column chunk, where it was read."""
+        reader, stop = self.reader, self.span.stop
+        while self._at < stop and not reader.has(self._num_taken, num_rows):
+            if content is None:
+                share = num_rows / self._num_left if self._num_left else 1.0
+                most = max(piece_bytes, 2 * len(self._rest), int((stop - self._at) * share))
+                piece = np.frombuffer(ranges.get(self._at, min(self._at + most, stop)), np.uint8)
+                content = np.concatenate([self._rest, piece]) if len(self._rest) else piece
+                self._at += len(piece)
+            else:
+                self._at = stop
+            end = reader.scan(content)
+            if end < 0 or not len(content):
+                self.is_given_up = True
+                return
+            self._rest, content = (content[end:] if end < len(content) else _NOTHING), None
+        is_over = self._at == stop
+        if reader.num_entries > self._num_values or (is_over and not len(self._rest) and self._is_unlike()):
+            raise ValueError(
+                f"column {self.leaf.name}: its pages have {reader.num_entries:,} values, "
+                f"its footer promises {self._num_values:,}"
+            )
+        self.is_given_up = not reader.has_pages or (is_over and len(self._rest) > 0)
+
+    def _is_unlike(self) -> bool:
+        return self.reader.num_entries != self._num_values
+
+    def plan(self, num_rows: int) -> int:
+        """Return how much memory the next rows take, and let go of those before."""
+        self._ready = []
+        size = self.reader.plan(self._num_taken, num_rows)
+        self.is_given_up = size < 0
+        return size
+
+    def keep(self, memory: pa.Buffer, rows: DecodedRows | None) -> None:
+        """Take what was decoded; None where something was wrong."""
+        self.is_given_up = rows is None
+        self._num_taken = 0
+        if rows is not None:
+            self._ready = self._strings(memory, rows) if self.leaf.column.is_binary else [self._array(memory, rows)]
+
+    def take(self, num_rows: int) -> pa.Array | None:
+        """Return the next rows, which are there; None where Arrow cannot hold them in one array."""
+        first, stop = self._num_taken, self._num_taken + num_rows
+        self._num_taken = stop
+        self._num_left -= num_rows
+        parts: list[pa.Array] = []
+        at = 0
+        for array in self._ready:
+            begin, end = max(first - at, 0), min(stop - at, len(array))
+            if begin < end:
+                parts.append(array if end - begin == len(array) else array.slice(begin, end - begin))
+            at += len(array)
+        if not parts:
+            return pa.array([], self.leaf.type)
+        if len(parts) == 1 and self._is_coded:
+            return parts[0]
+        try:
+            parts = [_looked_up(part) if pa.types.is_dictionary(part.type) else part for part in parts]
+        except pa.ArrowInvalid:  # more than the offsets of strings reach
+            return None
+        if len(parts) == 1:
+            return parts[0]
+        return pa.concat_arrays(parts) if sum(part.nbytes for part in parts) <= _MOST_STRING_BYTES else None
+
+    def _array(self, memory: pa.Buffer, rows: DecodedRows) -> pa.Array:
+        """Return what was decoded as an Arrow array."""
+        leaf = self.leaf
+        num_bytes = -(-rows.values * leaf.value_type.bit_width // 8)
+        buffers = [_valid(memory, rows), memory.slice(rows.values_at, num_bytes)]
+        array = pa.Array.from_buffers(leaf.value_type, rows.values, buffers, rows.nulls)
+        if not leaf.column.is_list:
+            return array
+        buffers = [None] if isinstance(leaf.type, pa.FixedSizeListType) else [None, memory.slice(rows.offsets_at)]
+        return pa.Array.from_buffers(leaf.type, rows.rows, buffers, 0, children=[array])
+
+    def _strings(self, memory: pa.Buffer, rows: DecodedRows) -> list[pa.Array]:
+        """Return strings: the first ones by a dictionary, the others as they are, since a writer gave it up."""
+        kind, found = self.leaf.type, []
+        if rows.dictionary_values:
+            buffers = [None, memory.slice(rows.dictionary_offsets_at)]
+            buffers.append(memory.slice(rows.dictionary_at, rows.dictionary_bytes))
+            self._dictionary = pa.Array.from_buffers(kind, rows.dictionary_values, buffers, 0)
+        valid, num_plain = _valid(memory, rows), rows.rows - rows.indices
+        num_nulls = rows.nulls if rows.indices in (0, rows.rows) else -1
+        if rows.indices and self._dictionary is not None:
+            buffers = [valid, memory.slice(rows.values_at, rows.indices * 4)]
+            indices = pa.Array.from_buffers(pa.int32(), rows.indices, buffers, num_nulls)
+            found.append(pa.DictionaryArray.from_arrays(indices, self._dictionary, safe=False))
+        elif rows.indices:  # of which each is null
+            found.append(pa.nulls(rows.indices, kind))
+        if num_plain:
+            buffers = [valid, memory.slice(rows.offsets_at), memory.slice(rows.strings_at, rows.string_bytes)]
+            found.append(pa.Array.from_buffers(kind, num_plain, buffers, num_nulls, offset=rows.indices))
+        return found
+
+
+def _valid(memory: pa.Buffer, rows: DecodedRows) -> pa.Buffer | None:
+    return memory.slice(rows.valid_at, (rows.rows + 7) // 8) if rows.nulls else None
+
+
+def _looked_up(array: pa.DictionaryArray) -> pa.Array:
+    """Return the strings that a dictionary array stands for."""
+    if array.null_count == 0:
+        # Of strings that are all different, each stands in the dictionary where it comes.
+        buffer, start = array.indices.buffers()[1], array.indices.offset
+        numbers = np.frombuffer(buffer, np.int32, len(array), start * 4)
+        if numbers[-1] - numbers[0] == len(array) - 1 and (np.diff(numbers) == 1).all():
+            return array.dictionary.slice(int(numbers[0]), len(array))
+    return array.dictionary_decode()
