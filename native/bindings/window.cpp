@@ -27,13 +27,6 @@ std::vector<ChunkFile> files_of(const std::vector<std::pair<int, size_t>>& given
   return files;
 }
 
-// Lets go of maps: to unmap a gigabyte takes 50 milliseconds.
-template <typename Held>
-void let_go(Held held) {
-  nb::gil_scoped_release without_lock;
-  const Held gone = std::move(held);
-}
-
 }  // namespace
 
 void bind_window(nb::module_& module) {
@@ -117,7 +110,7 @@ void bind_window(nb::module_& module) {
            },
            nb::arg("slot"), nb::sig("def records(self, slot: int) -> memoryview"),
            "Return the records of the samples of a chunk, as long as the window is open.")
-      .def("close", [](BoundWindow& self) { let_go(std::exchange(self.window, nullptr)); },
+      .def("close", &BoundWindow::close,
            "Let go of the chunks; whoever gathers from them has them still. Harmless when called again.");
 
   module.def("cached_bytes", &cached_bytes, nb::arg("fd"), nb::arg("num_bytes"),

@@ -18,7 +18,7 @@ from stoker.loader.gather.together import Together
 from stoker.loader.open_datasets import OpenDatasets
 from stoker.loader.residence import assemble_resident
 from stoker.loader.settings import RunSettings
-from stoker.loader.streams import Acquired, MixedStream, Range, Stream
+from stoker.loader.streams import MixedStream, Range, Stream
 from stoker.loader.units.make import Made, UnitPart
 from stoker.metrics.stages import Stages
 from stoker.sampling.steps import Slice, Steps
@@ -122,11 +122,10 @@ class Gatherer:
         places = None
         if len(slices) > 1 and len(by_lane) > 1 and self._may_come_in_any_order:
             by_lane, places = _lane_after_lane(slices)
-        acquired: Acquired = []
         try:
             parts = []
             for lane, ranges in by_lane:
-                parts += streams[lane].parts(ranges, acquired)
+                parts += streams[lane].parts(ranges)
             start_ns = time.perf_counter_ns()
             gathered, size_bytes = self._gathered(parts, slices, by_lane, places)
         except FieldMismatchError:
@@ -134,9 +133,6 @@ class Gatherer:
                 raise
             # It belongs to one of these steps, and shall be found where that one is asked for.
             return self.gather(numbers[:1])
-        finally:
-            for windows, window in acquired:
-                windows.release(window)
         self._stages("gather", start_ns, time.perf_counter_ns(), size_bytes)
         self._batch_bytes = max(1, size_bytes // len(slices))
         if self._is_warming:

@@ -49,7 +49,6 @@ class Mapped:
         self.window.close()
 
 
-Acquired: TypeAlias = list[tuple[Windows[Mapped], int]]
 Range: TypeAlias = tuple[int, int]
 """First and past-the-last position."""
 
@@ -81,22 +80,19 @@ class EpochStream:
         self._which = which
         self._passed = 0
 
-    def parts(self, ranges: Sequence[Range], acquired: Acquired) -> list[UnitPart]:
+    def parts(self, ranges: Sequence[Range]) -> list[UnitPart]:
         """Return where the samples of positions lie: range by range, those in one window together.
 
-        Their windows are open, and noted in `acquired`: whoever asks releases them.
+        Their windows stay open for as long as the parts refer to them.
 
         Blocks: until they are open.
 
         Args:
             ranges: First and past-the-last position of each.
-            acquired: Gets every window and its number.
         """
-        windows = self.windows
         parts = []
         for number, pieces in self._by_window(ranges):
-            mapped = windows.acquire(number)
-            acquired.append((windows, number))
+            mapped = self.windows.get(number)
             where = Located(pieces, mapped.tables)
             parts.append(UnitPart(mapped.window, mapped.chunks, where, self._units, self._fragments, self._which))
         return parts
@@ -143,7 +139,7 @@ class EpochStream:
         return self._borders[min(number + 1, len(self._borders) - 1)]
 
     def pass_all(self) -> None:
-        """Close every window once nobody uses it."""
+        """Let go of every window."""
         self.windows.pass_by(len(self._borders))
 
     def stop(self) -> None:
@@ -184,9 +180,9 @@ class MixedStream:
         self._retired: list[_Open] = []
         self._is_stopped = False
 
-    def parts(self, ranges: Sequence[Range], acquired: Acquired) -> list[UnitPart]:
+    def parts(self, ranges: Sequence[Range]) -> list[UnitPart]:
         """Return where the samples of positions lie: data set by data set, each in the order of its positions."""
-        return [part for start, stop in ranges for part in self._parts_of_range(start, stop, acquired)]
+        return [part for start, stop in ranges for part in self._parts_of_range(start, stop)]
 
     def is_open(self, start: int, stop: int) -> bool:
         """Return whether the windows of positions are open, as far as their data sets' own epochs are."""
@@ -196,12 +192,12 @@ class MixedStream:
                 return False
         return True
 
-    def _parts_of_range(self, start: int, stop: int, acquired: Acquired) -> list[UnitPart]:
+    def _parts_of_range(self, start: int, stop: int) -> list[UnitPart]:
         parts: list[UnitPart] = []
         for which, epoch, first, last in self._order.stretches(start, stop):
             one = self._enter(which, epoch)
             try:
-                parts += one.stream.parts([(first, last)], acquired)
+                parts += one.stream.parts([(first, last)])
             finally:
                 with self._lock:
                     one.num_users -= 1
@@ -223,11 +219,12 @@ class MixedStream:
                     del self._streams[which, epoch]
                     self._retired.append(one)
             ends = [self._pass_one(which, *stand) for which, stand in enumerate(stands)]
-            # Padding, made ahead by another thread, may still use what is passed: it is closed a step later then.
-            idle = [one for one in self._retired if not one.num_users and not one.stream.windows.num_open]
+            # Padding, made ahead by another thread, may still ask for what is passed: it is closed a step later then.
+            idle = [one for one in self._retired if not one.num_users and not one.stream.windows.is_opening]
             self._retired = [one for one in self._retired if one not in idle]
             again = position + 1 if self._retired else min(ends)
         for one in idle:
+            one.stream.pass_all()  # whoever asked for one meanwhile may gather from it still
             one.stream.close()
         return max(position + 1, again)
 

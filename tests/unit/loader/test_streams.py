@@ -16,11 +16,9 @@ class FakeWindows:
         self.open = set()
         self.is_closed = False
 
-    @property
-    def num_open(self):
-        return len(self.open)
+    is_opening = False
 
-    def acquire(self, number):
+    def get(self, number):
         self.open.add(number)
         return Mapped(window=None, tables=None, chunks=None)
 
@@ -71,7 +69,7 @@ def test_what_is_passed_when_told_to_look_is_what_is_passed_by_looking_at_every_
     positions = range(0, of_epoch.num_samples, step)
     for position in positions:
         for stream in (one, two):
-            stream.parts([(position, min(position + step, of_epoch.num_samples))], [])
+            stream.parts([(position, min(position + step, of_epoch.num_samples))])
         one.pass_by(position)
         if position >= again:
             again, num_looks = two.pass_by(position), num_looks + 1

@@ -1,14 +1,13 @@
-"""The windows in use: opened ahead of the steps that need them, closed behind the last."""
+"""The windows in use: opened ahead of the steps that need them, let go of behind the last."""
 
 from __future__ import annotations
 
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 
@@ -19,7 +18,7 @@ class Opened(Protocol):
         """Make what is used already faster to use, until done or `goes_on` says no."""
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Give back what it holds, whoever refers to it."""
 
 
 W = TypeVar("W", bound=Opened)
@@ -27,12 +26,10 @@ W = TypeVar("W", bound=Opened)
 
 @dataclass
 class _Slot(Generic[W]):
-    """One window on its way through: asked for, opened, used, closed."""
+    """One window on its way through: asked for, opened, used."""
 
     window: W | None = None
     error: BaseException | None = None
-    num_users: int = 0
-    is_passed: bool = False
     is_opening: bool = True
     is_followed: bool = False
 
@@ -64,7 +61,7 @@ def num_windows_ahead(num_builders: int, window_chunks: float, *, num_short: int
 class Windows(Generic[W]):
     """Open windows of one lane in order, one ahead of the steps.
 
-        closed   0 1 2        no step that is still to come needs them
+        passed   0 1 2        no step that is still to come needs them; whoever gathers from one has it
         in use       3 4      by the threads that assemble batches
         opened           5    the one ahead
         asked for          6  its chunks are being built, if they have to be; and of more where many threads build
@@ -97,7 +94,8 @@ class Windows(Generic[W]):
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._slots: dict[int, _Slot[W]] = {}
-        self._queue: deque[int] = deque()
+        self._queue: deque[tuple[int, _Slot[W]]] = deque()
+        self._num_opening = 0
         self._asked: set[int] = set()  # windows whose chunks were asked for
         self._last_asked = -1
         self._asking = threading.RLock()
@@ -105,8 +103,8 @@ class Windows(Generic[W]):
         self._is_idle = False  # the thread that opens waits to be told of a window
         self._thread: threading.Thread | None = None
 
-    def acquire(self, number: int) -> W:
-        """Return window `number`, which stays open until it is released.
+    def get(self, number: int) -> W:
+        """Return window `number`, which stays open for as long as it is referred to.
 
         Blocks: until it is open.
 
@@ -118,28 +116,14 @@ class Windows(Generic[W]):
             is_entered = slot is None or not slot.is_followed
             if slot is None or is_entered:
                 slot = self._enter(number)
-            slot.is_passed = False
-            # Counted from here on, not from when it is open: a window that is passed meanwhile must not be closed.
-            slot.num_users += 1
             window = slot.window
-        try:
-            if is_entered:
-                self._let_begin()
-            if window is not None and not self._is_closed:
-                return window
-            self._ask_ahead(number)
-            with self._waiting():
-                return self._opened(slot)
-        except BaseException:
-            self._leave(number, slot)
-            raise
-
-    def release(self, number: int) -> None:
-        """Say that one who acquired window `number` is done with it."""
-        with self._lock:
-            slot = self._slots.get(number)
-            if slot is not None:  # else all are closed
-                self._leave(number, slot)
+        if is_entered:
+            self._let_begin()
+        if window is not None and not self._is_closed:
+            return window
+        self._ask_ahead(number)
+        with self._waiting():
+            return self._opened(slot)
 
     def is_open(self, number: int) -> bool:
         """Return whether window `number` could be had without waiting."""
@@ -153,18 +137,9 @@ class Windows(Generic[W]):
                 self._ask(number)
 
     @property
-    def num_open(self) -> int:
-        """Windows that are open, or will be."""
-        return len(self._slots)
-
-    @contextmanager
-    def use(self, number: int) -> Iterator[W]:
-        """Give window `number` for the length of a with block; see `acquire`."""
-        window = self.acquire(number)
-        try:
-            yield window
-        finally:
-            self.release(number)
+    def is_opening(self) -> bool:
+        """Whether a window is being opened, or will be."""
+        return self._num_opening > 0
 
     def _enter(self, number: int) -> _Slot[W]:
         slot = self._ask(number)
@@ -183,12 +158,6 @@ class Windows(Generic[W]):
             if self._is_idle and self._queue and not self._is_closed:
                 self._changed.wait(_MOMENT_S)
 
-    def _leave(self, number: int, slot: _Slot[W]) -> None:
-        with self._lock:
-            slot.num_users -= 1
-            if slot.is_passed:
-                self._close_if_done(number, slot)
-
     def _opened(self, slot: _Slot[W]) -> W:
         with self._changed:
             while slot.is_opening and not self._is_closed:
@@ -201,10 +170,9 @@ class Windows(Generic[W]):
 
     def pass_by(self, number: int) -> None:
         """Say that no step to come needs a window before `number`, except by asking again."""
-        with self._changed:
-            for passed in [n for n in self._slots if n < number]:
-                self._slots[passed].is_passed = True
-                self._close_if_done(passed, self._slots[passed])
+        with self._lock:
+            passed = [self._slots.pop(n) for n in list(self._slots) if n < number]
+        del passed  # without the lock: to give a window back takes a while
 
     def stop(self) -> None:
         """Open no more windows, and free whoever waits for one with an `InterruptedError`."""
@@ -213,7 +181,7 @@ class Windows(Generic[W]):
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Stop, and close all windows. Nobody may use one any more. Harmless when called again.
+        """Stop, and close the windows that are not passed: nobody may use one any more. Harmless when called again.
 
         Blocks: until a window in the opening is open.
         """
@@ -229,12 +197,12 @@ class Windows(Generic[W]):
         slot = self._slots.get(number)
         if slot is None:
             slot = self._slots[number] = _Slot()
-            self._queue.append(number)
+            self._queue.append((number, slot))
+            self._num_opening += 1
             if self._thread is None and not self._is_closed:
                 self._thread = threading.Thread(target=self._work, name="stoker-window", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
-        slot.is_passed = False
         return slot
 
     def _ask_ahead(self, number: int) -> None:
@@ -252,37 +220,31 @@ class Windows(Generic[W]):
                 self._asked.add(number)
                 self._request(number)
 
-    def _close_if_done(self, number: int, slot: _Slot[W]) -> None:
-        if slot.is_passed and slot.num_users == 0 and not slot.is_opening and self._slots.get(number) is slot:
-            del self._slots[number]
-            if slot.window is not None:
-                slot.window.close()
-
-    def _is_wanted(self, slot: _Slot[W]) -> bool:
-        return not (self._is_closed or slot.is_passed)
-
     def _work(self) -> None:
-        while True:
-            with self._changed:
-                while not self._queue and not self._is_closed:
-                    self._is_idle = True
-                    self._changed.wait()
-                self._is_idle = False
-                if self._is_closed:
-                    return
-                number = self._queue.popleft()
-                self._changed.notify_all()
-                slot = self._slots[number]
-            try:
-                self._ask_for_chunks(number)
-                slot.window = self._open_window(number)
-            except BaseException as error:  # it belongs to the step that needs this window
-                slot.error = error
-            with self._changed:
-                slot.is_opening = False
-                slot.num_users += 1
-                self._changed.notify_all()
-            # Steps use it from now on: the first batch does not wait for the pages of a whole window.
-            if slot.window is not None:
-                slot.window.settle(partial(self._is_wanted, slot))
-            self._leave(number, slot)
+        while self._open_next():
+            pass
+
+    def _open_next(self) -> bool:
+        """Open the next window that is asked for, and return True; or False once there will be none."""
+        with self._changed:
+            while not self._queue and not self._is_closed:
+                self._is_idle = True
+                self._changed.wait()
+            self._is_idle = False
+            if self._is_closed:
+                return False
+            number, slot = self._queue.popleft()
+            self._changed.notify_all()
+        try:
+            self._ask_for_chunks(number)
+            slot.window = self._open_window(number)
+        except BaseException as error:  # it belongs to the step that needs this window
+            slot.error = error
+        with self._changed:
+            slot.is_opening = False
+            self._num_opening -= 1
+            self._changed.notify_all()
+        # Steps use it from now on: the first batch does not wait for the pages of a whole window.
+        if slot.window is not None:
+            slot.window.settle(lambda: not self._is_closed and self._slots.get(number) is slot)
+        return True

@@ -1,5 +1,6 @@
 import threading
 import time
+import weakref
 from contextlib import closing
 
 import pytest
@@ -15,11 +16,9 @@ class FakeWindow:
     def __init__(self, number):
         self.number = number
         self.is_closed = False
-        self.is_settled = threading.Event()
 
     def settle(self, goes_on):
         assert not self.is_closed
-        self.is_settled.set()
 
     def close(self):
         assert not self.is_closed
@@ -36,6 +35,7 @@ def comes_true(condition):
 
 @pytest.fixture
 def opened():
+    """The windows that were opened, as long as anybody refers to them."""
     return []
 
 
@@ -43,57 +43,36 @@ def opened():
 def windows(opened):
     def open_window(number):
         window = FakeWindow(number)
-        opened.append(window)
+        opened.append(weakref.ref(window))
         return window
 
-    windows = Windows(open_window=open_window, request=lambda number: None, num_windows=10)
-    yield windows
-    windows.close()
-    assert all(window.is_closed for window in opened)
+    with closing(Windows(open_window=open_window, request=lambda number: None, num_windows=10)) as windows:
+        yield windows
+    assert all(window() is None or window().is_closed for window in opened)
 
 
-def test_windows_behind_the_steps_are_closed_and_one_ahead_is_opened(windows, opened):
+def test_windows_behind_the_steps_are_let_go_of_and_one_ahead_is_opened(windows, opened):
     for number in range(10):
-        with windows.use(number) as window:
-            assert window.number == number
-            assert not window.is_closed
+        assert windows.get(number).number == number
         windows.pass_by(number)
-    with windows.use(9):
-        pass
-    assert [window.number for window in opened] == list(range(10))
-    assert comes_true(lambda: [window.is_closed for window in opened] == [True] * 9 + [False])
+    assert windows.get(9).number == 9
+    assert comes_true(lambda: [window() is None for window in opened] == [True] * 9 + [False])
 
 
-def test_a_window_in_use_stays_open_when_it_is_passed(windows, opened):
-    with windows.use(0) as window:
-        windows.pass_by(5)
-        assert not window.is_closed
-    assert comes_true(lambda: window.is_closed)
+def test_a_window_in_use_stays_open_when_it_is_passed_and_no_longer(windows, opened):
+    window = windows.get(0)
+    windows.pass_by(5)
+    assert not window.is_closed
+    del window
+    assert comes_true(lambda: opened[0]() is None)
 
 
-def test_a_window_that_is_passed_while_the_next_one_is_begun_stays_open(opened):
-    def open_window(number):
-        if number == 1:
-            windows.pass_by(1)
-        window = FakeWindow(number)
-        opened.append(window)
-        return window
-
-    with closing(Windows(open_window=open_window, request=lambda number: None, num_windows=3)) as windows:
-        windows.ask(0)
-        assert comes_true(lambda: windows.is_open(0) and opened[0].is_settled.is_set() and windows._is_idle)
-        with windows.use(0) as window:
-            assert comes_true(lambda: windows.is_open(1))
-            assert not window.is_closed
-
-
-def test_a_passed_window_is_opened_again_when_it_is_needed_again(windows):
-    with windows.use(0):
-        pass
-    with windows.use(9):
-        windows.pass_by(9)
-        with windows.use(0) as again:
-            assert not again.is_closed
+def test_a_passed_window_is_opened_again_when_it_is_needed_again(windows, opened):
+    assert windows.get(0).number == 0
+    assert windows.get(9).number == 9
+    windows.pass_by(9)
+    assert comes_true(lambda: opened[0]() is None)
+    assert windows.get(0).number == 0
 
 
 def test_an_error_of_opening_reaches_everyone_who_needs_that_window():
@@ -103,10 +82,10 @@ def test_an_error_of_opening_reaches_everyone_who_needs_that_window():
         return FakeWindow(number)
 
     windows = Windows(open_window=open_window, request=lambda number: None, num_windows=3)
-    with windows.use(0):
-        for _ in range(2):
-            with pytest.raises(OSError, match="no such window"), windows.use(1):
-                pass
+    assert windows.get(0).number == 0
+    for _ in range(2):
+        with pytest.raises(OSError, match="no such window"):
+            windows.get(1)
     windows.close()
 
 
@@ -122,8 +101,7 @@ def test_chunks_are_asked_for_window_by_window_whoever_comes_first(is_slow):
     windows = Windows(open_window=FakeWindow, request=request, num_windows=6)
     for number in range(6):
         for _ in range(2):
-            with windows.use(number):
-                pass
+            windows.get(number)
         assert asked[: number + 1] == list(range(number + 1))
         windows.pass_by(number)
     windows.close()
@@ -137,8 +115,8 @@ def test_chunks_of_as_many_windows_ahead_are_asked_for_as_it_is_told_each_once(n
     asked = []
     windows = Windows(open_window=FakeWindow, request=asked.append, num_windows=9, num_ahead=lambda: num_ahead)
     for _ in range(3):
-        with windows.use(0), windows.use(1):
-            pass
+        for number in range(2):
+            windows.get(number)
     windows.close()
     assert asked[: len(expected)] == expected
     assert len(set(asked)) == len(asked) <= len(expected) + 1  # the one behind is opened ahead
@@ -176,8 +154,7 @@ def test_closing_frees_whoever_waits_for_a_window():
 
     def use():
         try:
-            with windows.use(0):
-                pass
+            windows.get(0)
         except InterruptedError as error:
             seen.append(error)
 
@@ -446,8 +423,8 @@ def test_a_window_is_used_while_its_pages_are_still_being_entered():
             is_done.append(goes_on())
 
     windows = Windows(open_window=SlowWindow, request=lambda number: None, num_windows=1)
-    with windows.use(0) as window:
-        in_use.set()
+    window = windows.get(0)
+    in_use.set()
     windows.close()
     assert window.is_closed
     assert len(is_done) == 1
