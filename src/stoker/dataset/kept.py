@@ -11,6 +11,7 @@ import logging
 import mmap
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 
 import pyarrow as pa
 import pyarrow.ipc as ipc
@@ -34,17 +35,16 @@ def keep(path: Path, magic: bytes, tables: Sequence[pa.Table], *, compression: s
     # More than 2**31 rows need lengths of 64 bits.
     options = ipc.IpcWriteOptions(compression=compression, allow_64bit=True)
 
-    def write(draft: Path) -> None:
-        with draft.open("w+b") as file:
-            file.write(magic.ljust(_START, b"\0"))
-            for table in tables:
-                with ipc.new_stream(file, table.schema, options=options) as writer:
-                    writer.write_table(table)
-            file.flush()
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                digest = _digest_of(content)
-            file.seek(_MAGIC_BYTES)
-            file.write(digest)
+    def write(file: IO[bytes]) -> None:
+        file.write(magic.ljust(_START, b"\0"))
+        for table in tables:
+            with ipc.new_stream(file, table.schema, options=options) as writer:
+                writer.write_table(table)
+        file.flush()
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            digest = _digest_of(content)
+        file.seek(_MAGIC_BYTES)
+        file.write(digest)
 
     write_aside(path, write)
 

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import numpy.typing as npt
@@ -346,8 +347,8 @@ class Footers:
         if self._path is None:
             return
 
-        def write(path: Path) -> None:
-            with path.open("wb") as sink, ipc.new_file(sink, _KEPT) as writer:
+        def write(sink: IO[bytes]) -> None:
+            with ipc.new_file(sink, _KEPT) as writer:
                 for start in range(0, len(infos), _BATCH_FILES):
                     some = infos[start : start + _BATCH_FILES]
                     packed = [self._packed.get(info) or self._kept(info) for info in some]

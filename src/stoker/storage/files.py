@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 _log = logging.getLogger("stoker")
 
@@ -16,30 +17,36 @@ _log = logging.getLogger("stoker")
 _STALE_S = 3600.0
 
 
-def write_aside(path: Path, write: Callable[[Path], None]) -> bool:
-    """Let `write` fill a draft beside `path`, then rename it to `path`; return whether that worked.
+def write_aside(path: Path, write: Callable[[IO[bytes]], None]) -> bool:
+    """Let `write` fill a new file, then rename it to `path`; return whether that worked.
 
-    What is kept here only saves time, so a full or read-only disk is a warning, not an error.
+    What is kept here only saves time, so a full or read-only disk is a warning, not an error. The file is this user's
+    alone, and its folder is never reached through a link that somebody put in its place.
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.draft")
+    draft = f".{path.name}.{os.getpid()}-{threading.get_ident()}.draft"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _remove_stale(path)
-        write(draft)
-        draft.replace(path)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            _remove_stale(folder, path.name)
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            with os.fdopen(os.open(draft, flags, 0o600, dir_fd=folder), "w+b") as file:
+                write(file)
+            os.replace(draft, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(draft, dir_fd=folder)
+            os.close(folder)
     except OSError as error:
         _log.warning("%s cannot be written (%s): the next start will take longer", path, error)
         return False
-    finally:
-        with contextlib.suppress(OSError):
-            draft.unlink(missing_ok=True)
     return True
 
 
-def _remove_stale(path: Path) -> None:
-    for draft in path.parent.glob(f".{path.name}.*.draft"):
-        try:
-            if time.time() - draft.stat().st_mtime > _STALE_S:
-                draft.unlink()
-        except FileNotFoundError:
-            continue
+def _remove_stale(folder: int, name: str) -> None:
+    for draft in os.listdir(folder):
+        if draft.startswith(f".{name}.") and draft.endswith(".draft"):
+            with contextlib.suppress(FileNotFoundError):
+                about = os.stat(draft, dir_fd=folder, follow_symlinks=False)
+                if time.time() - about.st_mtime > _STALE_S:
+                    os.unlink(draft, dir_fd=folder)
