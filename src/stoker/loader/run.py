@@ -118,8 +118,6 @@ class _EpochWindows:
         run, chunks = self._run, self._order.window_chunks(number)
         if (subject := self._subject(number)) is not None:
             run.note_subject(subject, run.opened.numbers(self._which, chunks))
-        counts = run.opened.counts()
-        run.stages.sample("cache", hits=counts.num_reused, built=counts.num_built, mended=counts.num_mended)
         run.filler.request(run.opened.to_ask_for(self._which, chunks))
 
     def num_ahead(self) -> int:

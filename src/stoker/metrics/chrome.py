@@ -24,7 +24,7 @@ import socket
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from stoker.metrics.stages import GaugeSample, Span
+from stoker.metrics.stages import Span
 
 # The order of tracks in a viewer: whom the others serve comes first.
 _ROLES = (
@@ -44,12 +44,10 @@ class Recording:
     Attributes:
         name: Of the loader.
         tracks: For each thread its name, its spans, and how many before them were dropped.
-        samples: Gauges, oldest first.
     """
 
     name: str
     tracks: Sequence[tuple[str, Sequence[Span], int]]
-    samples: Sequence[GaugeSample]
 
 
 def lines(recordings: Sequence[Recording], *, began_ns: int, began_unix_ns: int) -> Iterator[bytes]:
@@ -95,7 +93,10 @@ def _events(recordings: Sequence[Recording], began_ns: int) -> Iterator[str]:
                 for span in nested:
                     yield _complete(span, pid, tid, began_ns)
                     yield from flows.at(span, pid, tid, began_ns)
-        yield from _counters(recording, of, pid, began_ns)
+        for at, level in queue(recording):
+            values = f'{{"batches ready":{level}}}'
+            name = json.dumps(f"{of}queue")
+            yield f'{{"name":{name},"ph":"C","ts":{_us(at - began_ns)},"pid":{pid},"args":{values}}}'
 
 
 def nest(spans: Iterable[Span]) -> list[list[Span]]:
@@ -128,7 +129,9 @@ def queue(recording: Recording) -> list[tuple[int, int]]:
     Only batches both ends of which are among the spans count, so what a full ring has dropped distorts nothing.
     """
     pairs = _pairs(recording, "wait")
-    return _summed([(made.stop_ns, 1) for made, _ in pairs] + [(wait.stop_ns, -1) for _, wait in pairs])
+    changes = [(made.stop_ns, 1) for made, _ in pairs] + [(wait.stop_ns, -1) for _, wait in pairs]
+    changes.sort(key=lambda change: (change[0], -change[1]))
+    return list(zip((at for at, _ in changes), itertools.accumulate(change for _, change in changes), strict=True))
 
 
 def _pairs(recording: Recording, stage: str) -> list[tuple[Span, Span]]:
@@ -152,38 +155,6 @@ def _pairs(recording: Recording, stage: str) -> list[tuple[Span, Span]]:
                 pairs.append((made, span))
                 made = None
     return pairs
-
-
-def building(recording: Recording) -> list[tuple[int, int]]:
-    """Return (time_ns, chunks in the making), a change each."""
-    spans = [span for _, track, _ in recording.tracks for span in track if span.stage == "build"]
-    return _summed([(span.start_ns, 1) for span in spans] + [(span.stop_ns, -1) for span in spans])
-
-
-def fetched(recording: Recording) -> list[tuple[int, int]]:
-    """Return (time_ns, bytes fetched until then), a change each."""
-    spans = [span for _, track, _ in recording.tracks for span in track if span.stage == "fetch" and span.num_bytes]
-    return _summed([(span.stop_ns, span.num_bytes) for span in spans])
-
-
-def _summed(changes: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    level, found = 0, []
-    for at, change in sorted(changes, key=lambda item: (item[0], -item[1])):
-        level += change
-        found.append((at, level))
-    return found
-
-
-def _counters(recording: Recording, of: str, pid: int, began_ns: int) -> Iterator[str]:
-    for name, value, levels in (
-        ("queue", "batches ready", queue(recording)),
-        ("cache", "chunks in the making", building(recording)),
-        ("source", "bytes fetched", fetched(recording)),
-    ):
-        for at, level in levels:
-            yield _counter(f"{of}{name}", {value: level}, at - began_ns, pid)
-    for sample in recording.samples:
-        yield _counter(f"{of}{sample.name}", dict(sample.values), sample.time_ns - began_ns, pid)
 
 
 class _Flows:
@@ -225,10 +196,6 @@ def _complete(span: Span, pid: int, tid: int, began_ns: int) -> str:
         f'{{"name":{json.dumps(span.stage)},"cat":"{category}","ph":"X","ts":{_us(span.start_ns - began_ns)},'
         f'"dur":{_us(span.stop_ns - span.start_ns)},"pid":{pid},"tid":{tid},"args":{{{args}}}}}'
     )
-
-
-def _counter(name: str, values: dict[str, float], at_ns: int, pid: int) -> str:
-    return f'{{"name":{json.dumps(name)},"ph":"C","ts":{_us(at_ns)},"pid":{pid},"args":{json.dumps(values)}}}'
 
 
 def _meta(kind: str, pid: int, tid: int, **args: object) -> str:

@@ -97,7 +97,6 @@ class Trace:
             chrome.Recording(
                 name=name,
                 tracks=[(track.name, track.recorded(), track.num_dropped) for track in stages.tracks()],
-                samples=stages.samples(),
             )
             for name, stages in self._recorded
         ]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self, TypeAlias
@@ -33,8 +33,6 @@ Recorded: TypeAlias = tuple[str, int, int, int, Subject]
 
 NOTHING: Subject = (-1, -1, -1, -1)
 
-# Samples of gauges that a trace keeps: a few a window, so enough for days.
-_MAX_SAMPLES = 65_536
 # Once more time than this has passed, whoever tells of work next also tells the status file.
 NEVER_NS = 1 << 63
 
@@ -176,21 +174,6 @@ class ProfilerRanges(Protocol):
         """End the calling thread's last range."""
 
 
-@dataclass(frozen=True)
-class GaugeSample:
-    """Values of gauges at one time.
-
-    Attributes:
-        time_ns: When, in ns of `time.perf_counter_ns`.
-        name: What they are about.
-        values: Gauge -> value.
-    """
-
-    time_ns: int
-    name: str
-    values: Mapping[str, float]
-
-
 class Stages:
     """Totals by stage, and spans. An instance is itself an `OnStage`.
 
@@ -215,7 +198,6 @@ class Stages:
         self._lock = threading.Lock()
         self._local = threading.local()
         self._tracks: list[Track] = []
-        self._samples: deque[GaugeSample] = deque(maxlen=_MAX_SAMPLES if max_spans else 0)
 
     def __call__(
         self,
@@ -246,11 +228,6 @@ class Stages:
         """Return a block whose time is a piece of work, also when it fails; spans inside it inherit the subject."""
         return OpenSpan(self, stage, num_bytes, subject)
 
-    def sample(self, name: str, **values: float) -> None:
-        """Note the values of gauges, where there is a trace."""
-        if self.max_spans:
-            self._samples.append(GaugeSample(time.perf_counter_ns(), name, values))
-
     def totals(self) -> dict[str, StageTotal]:
         """Return the totals so far, added over threads, in the order in which stages first ran on each."""
         found: dict[str, list[Total]] = {}
@@ -280,10 +257,6 @@ class Stages:
         """Return the tracks of all threads, in the order in which they came."""
         with self._lock:
             return list(self._tracks)
-
-    def samples(self) -> list[GaugeSample]:
-        """Return the noted gauges, oldest first."""
-        return list(self._samples.copy())
 
     @property
     def num_dropped(self) -> int:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 
 from stoker.metrics.stages import StageTotal
 from stoker.words import bytes_text, count_text, duration_text
 
 _NONE = StageTotal()
+# Fields of `LoaderStats` that no two looks are subtracted in.
+_HOLDS_NOW = {"num_ready", "epoch", "epoch_step", "epoch_steps", "stages", "active"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,25 +170,10 @@ class LoaderStats:
 
     def since(self, earlier: LoaderStats) -> LoaderStats:
         """Return what was added after `earlier`; what holds right now (`num_ready`, `epoch`, ...) stays as it is."""
-        return LoaderStats(
-            num_steps=self.num_steps - earlier.num_steps,
-            num_samples=self.num_samples - earlier.num_samples,
-            wait_s=self.wait_s - earlier.wait_s,
-            step_s=self.step_s - earlier.step_s,
-            elapsed_s=self.elapsed_s - earlier.elapsed_s,
-            num_ready=self.num_ready,
-            num_built=self.num_built - earlier.num_built,
-            num_reused=self.num_reused - earlier.num_reused,
-            num_missed=self.num_missed - earlier.num_missed,
-            num_mended=self.num_mended - earlier.num_mended,
-            num_evicted=self.num_evicted - earlier.num_evicted,
-            epoch=self.epoch,
-            epoch_step=self.epoch_step,
-            epoch_steps=self.epoch_steps,
-            stages={name: total.since(earlier.stages.get(name, _NONE)) for name, total in self.stages.items()},
-            active=self.active,
-            num_dropped_spans=self.num_dropped_spans - earlier.num_dropped_spans,
-        )
+        counted = [part.name for part in fields(self) if part.name not in _HOLDS_NOW]
+        added = {name: getattr(self, name) - getattr(earlier, name) for name in counted}
+        stages = {name: total.since(earlier.stages.get(name, _NONE)) for name, total in self.stages.items()}
+        return replace(self, **added, stages=stages)
 
 
 def _time(seconds: float) -> str:

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from tests.unit.doctor.watched_loops import Clock, PlannedLoader, names_of, watched_run
+from tests.unit.doctor.watched_loops import Clock, PlannedLoader, watched_run
 
 import stoker
 from stoker.doctor.watch import RankFigures, find_straggler, read_ranks
@@ -68,15 +68,6 @@ def test_a_folder_without_ranks_and_a_file_that_is_none_are_named(tmp_path):
     (tmp_path / "rank-00000-of-00001.json").write_text(json.dumps({"rank": 0}))
     with pytest.raises(ValueError, match=r"rank-00000-of-00001\.json"):
         read_ranks(tmp_path)
-
-
-def test_gathering_where_nobody_else_is_needs_nobody():
-    report = watched_run(PlannedLoader(Clock(), 50, lambda i: 0.001), lambda i: 0.01, ranks=True)
-    assert len(report.ranks) == 1
-    assert "straggler" not in names_of(report)
-
-
-# ---------------------------------------------------------------------- the device's clock
 
 
 class FakeDevice:

@@ -10,8 +10,8 @@ from tests.unit.metrics.importer import read
 
 from stoker import Trace
 from stoker.metrics import chrome
-from stoker.metrics.chrome import Recording, building, fetched, nest, queue
-from stoker.metrics.stages import GaugeSample, Span
+from stoker.metrics.chrome import Recording, nest, queue
+from stoker.metrics.stages import Span
 
 
 def span(stage, start, stop, *, step=-1, num_bytes=0, window=-1, chunk=-1, epoch=0):
@@ -22,9 +22,9 @@ def written(*recordings, began_ns=0):
     return read(b"".join(chrome.lines(recordings, began_ns=began_ns, began_unix_ns=1_800_000_000_000_000_000)))
 
 
-def recording(samples=(), name="data", **tracks):
+def recording(name="data", **tracks):
     names = {"loop": "MainThread", "batch": "stoker-batch-0", "window": "stoker-window", "build": "stoker-build-0"}
-    return Recording(name=name, tracks=[(names[key], spans, 0) for key, spans in tracks.items()], samples=samples)
+    return Recording(name=name, tracks=[(names[key], spans, 0) for key, spans in tracks.items()])
 
 
 ONE = recording(
@@ -53,8 +53,6 @@ def test_loop_producers_and_queue_are_tracks_of_their_own_and_nothing_is_dropped
     ]
     assert found.counters == {
         "queue batches ready": [(160, 1), (165, 0)],
-        "cache chunks in the making": [(21, 1), (79, 0)],
-        "source bytes fetched": [(40, 1000), (61, 1010)],
     }
 
 
@@ -118,19 +116,12 @@ def test_batches_whose_other_end_was_dropped_do_not_distort_the_queue():
 
 
 def test_dropped_spans_are_said_on_their_track_and_in_the_head():
-    found = written(Recording(name="data", tracks=[("MainThread", [span("step", 50, 60, step=9)], 7)], samples=()))
+    found = written(Recording(name="data", tracks=[("MainThread", [span("step", 50, 60, step=9)], 7)]))
     assert found.errors == []
     assert found.other["num_dropped_spans"] == 7
     assert [s.name for s in found.slices if "dropped" in s.name] == [
         "7 earlier spans were dropped: max_spans is too small for them"
     ]
-
-
-def test_gauges_become_counters():
-    found = written(
-        recording(samples=[GaugeSample(5, "cache", {"hits": 1, "misses": 0}), GaugeSample(9, "cache", {"hits": 2})])
-    )
-    assert found.counters == {"cache hits": [(5, 1), (9, 2)], "cache misses": [(5, 0)]}
 
 
 def test_threads_of_two_loaders_are_told_apart():
@@ -195,12 +186,10 @@ def test_tracks_nest_and_one_is_enough_where_spans_do(spans):
 
 @given(SPANS, SPANS)
 def test_levels_never_go_below_zero_and_end_where_they_began(some, others):
-    both = recording(loop=some, batch=others)
-    for levels in (queue(both), building(both)):
-        assert all(level >= 0 for _, level in levels)
-        assert not levels or levels[-1][1] == 0
-        assert [at for at, _ in levels] == sorted(at for at, _ in levels)
-    assert [level for _, level in fetched(both)] == sorted(level for _, level in fetched(both))
+    levels = queue(recording(loop=some, batch=others))
+    assert all(level >= 0 for _, level in levels)
+    assert not levels or levels[-1][1] == 0
+    assert [at for at, _ in levels] == sorted(at for at, _ in levels)
 
 
 # ---------------------------------------------------------------------- Trace

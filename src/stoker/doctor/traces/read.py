@@ -74,9 +74,7 @@ def _read_members(window: ByteWindow, header: dict[str, object], collector: Coll
         if char in (b"", b"}"):
             return has_events, char == b"}"
         if char != b'"':
-            if not window.skip_to_next_line():
-                return has_events, False
-            continue
+            return has_events, False
         key = window.take_value(limit=_MAX_HEADER_BYTES)
         if key is None or window.next_char() != b":":
             return has_events, False

@@ -136,17 +136,6 @@ class ByteWindow:
             if not self.more():
                 return b""
 
-    def skip_to_next_line(self) -> bool:
-        """Go behind damage, False at the end."""
-        while True:
-            here = np.flatnonzero(self.data[self.at : self.stop] == ord("\n"))
-            if here.size:
-                self.at += int(here[0]) + 1
-                return True
-            self.at = self.stop
-            if not self.more():
-                return False
-
     def take_value(self, *, limit: int) -> bytes | None:
         """Return the JSON value here and go behind it; None where it does not end.
 

@@ -18,7 +18,7 @@ class WatchOptions(TypedDict, total=False):
     warmup: int
     synchronize: Callable[[], object] | None
     device: str | None
-    ranks: bool | str | Path
+    ranks: str | Path | None
     on_report: Callable[[WatchReport], object] | None
     clock: Callable[[], int]
 
@@ -74,7 +74,7 @@ class Hooks:
         if self._is_in_epoch:
             self._is_in_epoch = self._is_in_step = False
             self._session.meter.pause()
-            self._session.end_epoch(is_whole=True)
+            self._session.end_epoch()
 
     def report(self) -> WatchReport:
         """Return what was seen so far."""

@@ -24,10 +24,10 @@ class WatchedIterator(Generic[Batch]):
     Args:
         iterator: The loader's own.
         meter: Takes the moments.
-        on_end: Called once: with True when the iterator is exhausted, with False where a loop lets go of it before.
+        on_end: Called once: when the iterator is exhausted, or a loop lets go of it before.
     """
 
-    def __init__(self, iterator: Iterator[Batch], *, meter: Meter, on_end: Callable[[bool], None]) -> None:
+    def __init__(self, iterator: Iterator[Batch], *, meter: Meter, on_end: Callable[[], None]) -> None:
         self._iterator = iterator
         self._meter = meter
         self._on_end = on_end
@@ -44,7 +44,7 @@ class WatchedIterator(Generic[Batch]):
         try:
             batch = next(self._iterator)
         except StopIteration:
-            self._end(is_whole=True)
+            self._end()
             raise
         meter.got()
         self._look()
@@ -61,23 +61,23 @@ class WatchedIterator(Generic[Batch]):
 
     def __del__(self) -> None:
         if self._meter.num_steps > self._begun_at:
-            self._end(is_whole=False)
+            self._end()
 
     def _look(self) -> None:
         if self._late_workers is not None and self._meter.stall_ns > _LONG_NS:
             self._meter.late = self._late_workers()
 
-    def _end(self, *, is_whole: bool) -> None:
+    def _end(self) -> None:
         if not self._is_over:
             self._is_over = True
-            self._on_end(is_whole)
+            self._on_end()
 
 
 class ReplayingIterator(WatchedIterator[Batch]):
     """A watched iterator that hands some batches out again, for the replay test."""
 
     def __init__(
-        self, iterator: Iterator[Batch], *, meter: Meter, on_end: Callable[[bool], None], replayer: Replayer
+        self, iterator: Iterator[Batch], *, meter: Meter, on_end: Callable[[], None], replayer: Replayer
     ) -> None:
         super().__init__(iterator, meter=meter, on_end=on_end)
         self._replayer = replayer
@@ -100,5 +100,5 @@ class ReplayingIterator(WatchedIterator[Batch]):
             batch = replayer.next()
             meter.got(StepKind.REPLAY)
             return batch
-        self._end(is_whole=True)
+        self._end()
         raise StopIteration

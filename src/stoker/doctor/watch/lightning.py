@@ -13,7 +13,7 @@ from typing import Any, Unpack
 
 from stoker.doctor.watch.hooks import Hooks, WatchOptions
 from stoker.doctor.watch.report import WatchReport
-from stoker.doctor.watch.session import new_session
+from stoker.doctor.watch.session import Session
 
 
 def _callback_class() -> Any:
@@ -39,7 +39,7 @@ class LightningWatch(_callback_class()):  # type: ignore[misc]  # which class it
 
     def __init__(self, **options: Unpack[WatchOptions]) -> None:
         super().__init__()
-        self._hooks = Hooks(new_session(**options))
+        self._hooks = Hooks(Session(**options))
 
     def report(self) -> WatchReport:
         """Return what was seen so far."""

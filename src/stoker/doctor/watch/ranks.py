@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 import statistics
-import sys
 from collections.abc import Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from stoker.doctor.watch.findings import Finding
 from stoker.doctor.words import time_text
@@ -85,26 +83,6 @@ def rank_here() -> tuple[int, int]:
     return shard.rank, shard.world_size
 
 
-def gather(mine: RankFigures) -> tuple[RankFigures, ...]:
-    """Return the figures of all ranks, through one collective that all of them must take part in.
-
-    Blocks: until every rank has called it. Without an initialised `torch.distributed` there is only this one.
-    """
-    dist = _initialised()
-    if dist is None or dist.get_world_size() == 1:
-        return (mine,)
-    torch = sys.modules["torch"]
-    on_gpu = "nccl" in str(dist.get_backend()).lower()
-    device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
-    row = torch.tensor(astuple(mine), dtype=torch.float64, device=device)
-    rows = [torch.empty_like(row) for _ in range(dist.get_world_size())]
-    dist.all_gather(rows, row)
-    return tuple(
-        RankFigures(rank=int(rank), num_steps=int(num), stall_s=float(stall), step_s=float(step))
-        for rank, num, stall, step in (row.tolist() for row in rows)
-    )
-
-
 def write_rank(folder: Path, mine: RankFigures, *, world_size: int) -> Path:
     """Write one rank's figures into a folder that all ranks share, whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -148,9 +126,3 @@ def _read(path: Path) -> RankFigures:
         )
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is not what a watched rank writes ({error}); delete it") from error
-
-
-def _initialised() -> Any:  # torch.distributed, only where the program has loaded torch itself
-    torch = sys.modules.get("torch")
-    dist = getattr(torch, "distributed", None)
-    return dist if dist is not None and dist.is_available() and dist.is_initialized() else None

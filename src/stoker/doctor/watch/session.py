@@ -9,7 +9,7 @@ from pathlib import Path
 from stoker.doctor.watch.device import CudaClock, DeviceSampler, may_be_async
 from stoker.doctor.watch.iterator import Batch, ReplayingIterator, WatchedIterator
 from stoker.doctor.watch.meter import Meter
-from stoker.doctor.watch.ranks import RankFigures, gather, rank_here, read_ranks, write_rank
+from stoker.doctor.watch.ranks import RankFigures, rank_here, read_ranks, write_rank
 from stoker.doctor.watch.replay import Replayer
 from stoker.doctor.watch.report import Circumstances, WatchReport, make_report
 from stoker.doctor.watch.traits import LoaderTraits
@@ -23,28 +23,54 @@ class Session:
     """What lives as long as a watch. It knows no loader, so that a loader ends when its loop lets go of it.
 
     Args:
-        meter: Takes the moments.
-        replayer: The replay test, where one was asked for.
-        ranks: True gathers, a folder gets files, False leaves other ranks alone.
-        on_report: Told when an epoch ends.
         traits: What the loader is.
+        warmup: As the others, an argument of `watch`.
+        replay: See `watch`.
+        replay_limit: See `watch`.
+        synchronize: See `watch`.
+        device: See `watch`.
+        ranks: See `watch`.
+        on_report: See `watch`.
+        clock: See `watch`.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: An argument is out of range.
+        ImportError: `device` is given and there is no torch.
     """
 
     def __init__(
         self,
         *,
-        meter: Meter,
-        replayer: Replayer | None = None,
-        ranks: bool | Path = False,
-        on_report: Callable[[WatchReport], object] | None = None,
         traits: LoaderTraits | None = None,
+        warmup: int = 10,
+        replay: int = 0,
+        replay_limit: int | str = "1GB",
+        synchronize: Callable[[], object] | None = None,
+        device: str | None = None,
+        ranks: str | Path | None = None,
+        on_report: Callable[[WatchReport], object] | None = None,
+        clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        self.meter = meter
+        for value, name in ((warmup, "warmup"), (replay, "replay")):
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(f"{name} must be a number of steps, not {value!r}")
+            if value < 0:
+                raise ValueError(f"{name} must be a number of steps from 0 on, not {value}")
+        for hook, name in ((synchronize, "synchronize"), (on_report, "on_report")):
+            if hook is not None and not callable(hook):
+                raise TypeError(f"{name} must be a function, not {hook!r}")
+        if synchronize is not None and device is not None:
+            raise ValueError("synchronize= and device= measure the same in two ways: give one of them")
+        if ranks is not None and not isinstance(ranks, str | Path):
+            raise TypeError(f"ranks must be a folder that all ranks share, not {ranks!r}")
+        limit_bytes = parse_size(replay_limit, name="replay_limit")
+        sampler = None if device is None else DeviceSampler(CudaClock(device), every=_DEVICE_EVERY)
         self.traits = traits or LoaderTraits()
-        self._replayer = replayer
-        self._ranks = ranks
+        self.meter = Meter(warmup=warmup, clock=clock, synchronize=synchronize, device=sampler)
+        self._replayer = Replayer(num_steps=replay, limit_bytes=limit_bytes, warmup=warmup) if replay else None
+        self._ranks = None if ranks is None else Path(ranks).expanduser()
         self._on_report = on_report
-        self._gathered: tuple[RankFigures, ...] = ()
 
     def begin_epoch(self, loader: Iterable[Batch]) -> WatchedIterator[Batch]:
         """Return the watched iterator of one epoch."""
@@ -55,15 +81,9 @@ class Session:
             return WatchedIterator(iterator, meter=self.meter, on_end=self.end_epoch)
         return ReplayingIterator(iterator, meter=self.meter, on_end=self.end_epoch, replayer=self._replayer)
 
-    def end_epoch(self, is_whole: bool) -> None:
-        """Tell who wants to know.
-
-        Args:
-            is_whole: It ran to its end. Only then do ranks meet: one that left early would be waited for in vain.
-        """
-        if self._ranks is True and is_whole:
-            self._gathered = gather(self._figures())
-        elif isinstance(self._ranks, Path):
+    def end_epoch(self) -> None:
+        """Tell who wants to know."""
+        if self._ranks is not None:
             write_rank(self._ranks, self._figures(), world_size=rank_here()[1])
         if self._on_report is not None:
             self._on_report(self.report())
@@ -89,55 +109,13 @@ class Session:
         )
 
     def _known_ranks(self, world_size: int) -> tuple[RankFigures, ...]:
-        if isinstance(self._ranks, Path):
-            write_rank(self._ranks, self._figures(), world_size=world_size)
-            return read_ranks(self._ranks, world_size=world_size)
-        return self._gathered
+        if self._ranks is None:
+            return ()
+        write_rank(self._ranks, self._figures(), world_size=world_size)
+        return read_ranks(self._ranks, world_size=world_size)
 
     def _figures(self) -> RankFigures:
         seen = self.meter.look()
         return RankFigures(
             rank=rank_here()[0], num_steps=seen.stall.num, stall_s=seen.stall.mean_s, step_s=seen.step.mean_s
         )
-
-
-def new_session(
-    *,
-    warmup: int = 10,
-    replay: int = 0,
-    replay_limit: int | str = "1GB",
-    synchronize: Callable[[], object] | None = None,
-    device: str | None = None,
-    ranks: bool | str | Path = False,
-    on_report: Callable[[WatchReport], object] | None = None,
-    clock: Callable[[], int] = time.perf_counter_ns,
-    traits: LoaderTraits | None = None,
-) -> Session:
-    """Return a session with the arguments of `watch`, checked.
-
-    Raises:
-        TypeError: An argument has the wrong type.
-        ValueError: An argument is out of range.
-        ImportError: `device` is given and there is no torch.
-    """
-    for value, name in ((warmup, "warmup"), (replay, "replay")):
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"{name} must be a number of steps, not {value!r}")
-        if value < 0:
-            raise ValueError(f"{name} must be a number of steps from 0 on, not {value}")
-    for hook, name in ((synchronize, "synchronize"), (on_report, "on_report")):
-        if hook is not None and not callable(hook):
-            raise TypeError(f"{name} must be a function, not {hook!r}")
-    if synchronize is not None and device is not None:
-        raise ValueError("synchronize= and device= measure the same in two ways: give one of them")
-    if not isinstance(ranks, bool | str | Path):
-        raise TypeError(f"ranks must be True, or a folder that all ranks share, not {ranks!r}")
-    limit_bytes = parse_size(replay_limit, name="replay_limit")
-    sampler = None if device is None else DeviceSampler(CudaClock(device), every=_DEVICE_EVERY)
-    return Session(
-        meter=Meter(warmup=warmup, clock=clock, synchronize=synchronize, device=sampler),
-        replayer=Replayer(num_steps=replay, limit_bytes=limit_bytes, warmup=warmup) if replay else None,
-        ranks=Path(ranks).expanduser() if isinstance(ranks, str | Path) else ranks,
-        on_report=on_report,
-        traits=traits,
-    )

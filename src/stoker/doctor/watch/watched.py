@@ -12,7 +12,7 @@ from typing import Any, Generic, Self
 
 from stoker.doctor.watch.iterator import Batch, WatchedIterator
 from stoker.doctor.watch.report import WatchReport
-from stoker.doctor.watch.session import new_session
+from stoker.doctor.watch.session import Session
 from stoker.doctor.watch.traits import traits_of
 
 # What a watched loader keeps to itself; every other attribute is the loader's.
@@ -30,7 +30,7 @@ def watch(
     replay_limit: int | str = "1GB",
     synchronize: Callable[[], object] | None = None,
     device: str | None = None,
-    ranks: bool | str | Path = False,
+    ranks: str | Path | None = None,
     on_report: Callable[[WatchReport], object] | None = None,
     clock: Callable[[], int] = time.perf_counter_ns,
 ) -> Watched[Batch]:
@@ -55,9 +55,8 @@ def watch(
         synchronize: Waits for the device, such as `torch.cuda.synchronize`; called at the end of every step, so that
             work which the step only launched counts as step. It keeps the loop from running ahead of the device.
         device: "cuda": also time some steps by CUDA events, on the device's clock and without waiting for it.
-        ranks: True gathers four numbers of every rank whenever an epoch has run to its end: one collective of
-            `torch.distributed`, which every rank must reach. A folder that all ranks share gets a small file of each
-            rank instead, and no rank waits for another.
+        ranks: A folder that all ranks share: each writes a small file of its means there, and no rank waits for
+            another.
         on_report: Called with a report when an epoch ends, or is left early; `print` shows it.
         clock: Nanoseconds since any moment; for tests.
 
@@ -79,7 +78,7 @@ def watch(
         "on_report": on_report,
         "clock": clock,
     }
-    new_session(**options)  # refuses what is wrong
+    Session(**options)  # refuses what is wrong
     asked = tuple(name for name in _ASKED_OF_ITSELF if getattr(own, name, None) is not None)
     return _class_of(asked, is_stream=hasattr(own, "__next__"))(loader, options)
 
@@ -94,7 +93,7 @@ class Watched(Generic[Batch]):
     def __init__(self, loader: Iterable[Batch], options: dict[str, Any]) -> None:
         self.loader = loader
         self._options = options
-        self._session = new_session(**options, traits=traits_of(loader))
+        self._session = Session(**options, traits=traits_of(loader))
 
     def __iter__(self) -> Iterator[Batch]:
         """Begin an epoch, as the loader does."""
