@@ -6,6 +6,7 @@ import errno
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from stoker.errors import SourceError, SourceMissingError
 from stoker.storage.clients import WrongArgumentError
@@ -17,8 +18,14 @@ _MISSING = re.compile(r"NO_SUCH_KEY|NO_SUCH_BUCKET|NoSuchKey|NoSuchBucket|HTTP s
 _WAYS_OUT = (
     (
         re.compile(
+            r"ExpiredToken|TokenRefreshRequired|token (included in the request )?(is|has) expired", re.IGNORECASE
+        ),
+        "the credentials have expired: renew them (the session token with its keys), and start again",
+    ),
+    (
+        re.compile(
             r"ACCESS_DENIED|AccessDenied|INVALID_ACCESS_KEY_ID|InvalidAccessKeyId|SIGNATURE_DOES_NOT_MATCH|"
-            r"SignatureDoesNotMatch|INVALID_CLIENT_TOKEN_ID|ExpiredToken|InvalidToken|Forbidden|HTTP status 40[13]\b"
+            r"SignatureDoesNotMatch|INVALID_CLIENT_TOKEN_ID|InvalidToken|Forbidden|HTTP status 40[13]\b"
         ),
         "check the credentials or storage_options",
     ),
@@ -136,7 +143,7 @@ def _failure(error: BaseException, url: str, *, doing: str) -> SourceError:
 def _way_out(error: BaseException) -> str | None:
     """Return what the user can do about a store that refuses for good; None where it does not, or says no more."""
     if getattr(error, "status", None) in (401, 403):
-        return _WAYS_OUT[0][1]
+        return "give credentials that may read it in storage_options, or renew those that are given"
     text = str(error)
     return next((way_out for pattern, way_out in _WAYS_OUT if pattern.search(text)), None)
 
@@ -160,6 +167,18 @@ def is_transient(error: BaseException) -> bool:
             errno.ENAMETOOLONG,
         )
     return not isinstance(seen, ValueError | TypeError | NotImplementedError | AttributeError | KeyError | MemoryError)
+
+
+def retry_after_s(error: BaseException) -> float:
+    """Return how long a store that refused asks to wait; 0 where it does not say."""
+    cause: BaseException | None = error
+    while cause is not None:
+        headers: Any = getattr(cause, "headers", None)
+        told = str(headers.get("Retry-After", "")) if hasattr(headers, "get") else ""
+        if told.isdigit():
+            return float(told)
+        cause = cause.__cause__
+    return 0.0
 
 
 def _first_line(error: BaseException) -> str:

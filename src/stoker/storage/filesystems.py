@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import queue
 import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
@@ -26,8 +26,8 @@ _MAX_OPEN_OBJECTS = 64
 
 # Asked for when a read was refused: enough for the store's words, which are a few hundred bytes.
 _REFUSAL_BYTES = 4096
-# Clients that have no time limits of their own, and how long they may take: for an answer, for a listing of millions of
-# objects, and for a byte of what is read.
+# Those of pyarrow's clients that have no time limits of their own, as fsspec's have none; and how long they may take:
+# for an answer, for a listing of millions of objects, and for a byte of what is read.
 _WITHOUT_LIMITS = ("gcs", "abfs")
 _ANSWER_S, _LISTING_S, _BYTE_S = 10.0, 600.0, 2e-6
 # What the end of the memory is marked with that a client reads into: nobody sends that by chance.
@@ -88,7 +88,7 @@ class ArrowStorage:
         selector = pafs.FileSelector(self._path(url), recursive=True, allow_not_found=True)
         with translated(url, doing="listing"):
             self._reach(url)
-            infos = self._asked(lambda: self._filesystem.get_file_info(selector), limit_s=_LISTING_S)
+            infos = self._asked(lambda: self._filesystem.get_file_info(selector), _LISTING_S)
         is_told = self._filesystem.type_name not in _WITH_METADATA
         found = [self._info(info, is_told=is_told) for info in infos if info.type == pafs.FileType.File]
         return sorted(found, key=lambda info: info.url)
@@ -103,7 +103,7 @@ class ArrowStorage:
             info = self._looked_up(url) if kind == "abfs" else None
             is_file = "/" in path.strip("/") if info is None else info.type == pafs.FileType.File
             if kind in _WITH_METADATA and is_file:
-                file, version = self._asked(lambda: self._opened_with_version(path), limit_s=_ANSWER_S)
+                file, version = self._asked(lambda: self._opened_with_version(path), _ANSWER_S)
                 if version is not None:
                     self._keep_open(url, file)
                     return ObjectInfo(url=url, size_bytes=file.size(), version=version)
@@ -119,8 +119,7 @@ class ArrowStorage:
         """Return `num_bytes` of the object `url` from `offset` on."""
         with translated(url, doing="reading"):
             self._reach(url)
-            limit_s = 2 * _ANSWER_S + num_bytes * _BYTE_S
-            data = self._asked(partial(self._read, url, offset, num_bytes), limit_s=limit_s)
+            data = self._asked(partial(self._read, url, offset, num_bytes), 2 * _ANSWER_S + num_bytes * _BYTE_S)
         return exactly(data, num_bytes, url=url, offset=offset)
 
     def _read(self, url: str, offset: int, num_bytes: int) -> BytesLike:
@@ -153,24 +152,10 @@ class ArrowStorage:
         return file, _version_of(file.metadata())
 
     def _looked_up(self, url: str) -> pafs.FileInfo:
-        return self._asked(lambda: self._filesystem.get_file_info(self._path(url)), limit_s=_ANSWER_S)
+        return self._asked(lambda: self._filesystem.get_file_info(self._path(url)), _ANSWER_S)
 
-    def _asked(self, call: Callable[[], _T], *, limit_s: float) -> _T:
-        """Return what a call of the client gives; one that has no time limits is called beside, and left after some.
-
-        Raises:
-            TimeoutError: It gave nothing in time.
-        """
-        if self._filesystem.type_name not in _WITHOUT_LIMITS:
-            return call()
-        answers: queue.SimpleQueue[Callable[[], _T]] = queue.SimpleQueue()
-        # It ends when the client gives up, which nobody waits for.
-        threading.Thread(target=_answer, args=(call, answers), name="store-call", daemon=True).start()
-        try:
-            answer = answers.get(timeout=limit_s)
-        except queue.Empty:
-            raise TimeoutError(f"nothing answers at the store: not within {limit_s:.0f} s") from None
-        return answer()
+    def _asked(self, call: Callable[[], _T], limit_s: float) -> _T:
+        return _within(limit_s, call) if self._filesystem.type_name in _WITHOUT_LIMITS else call()
 
     def _forget(self, url: str) -> None:
         with self._lock:
@@ -215,19 +200,25 @@ class ArrowStorage:
         return f"ArrowStorage({self._filesystem.type_name!r})"
 
 
-def _answer(call: Callable[[], _T], answers: queue.SimpleQueue[Callable[[], _T]]) -> None:
-    """Hand on what a call gives, or raises, to who asks for it."""
-    try:
-        found = call()
-    except BaseException as error:
-        caught = error
+def _within(limit_s: float, call: Callable[[], _T]) -> _T:
+    """Return what a call of a client gives, which is made by another thread and left to itself after a while.
 
-        def fail() -> _T:
-            raise caught
+    Raises:
+        TimeoutError: It gave nothing in time.
+    """
+    answer: Future[_T] = Future()
 
-        answers.put(fail)
-    else:
-        answers.put(lambda: found)
+    def ask() -> None:
+        try:
+            answer.set_result(call())
+        except BaseException as error:
+            answer.set_exception(error)
+
+    # It ends when the client gives up, which nobody waits for.
+    threading.Thread(target=ask, name="store-call", daemon=True).start()
+    if not wait([answer], timeout=limit_s).done:
+        raise TimeoutError(f"nothing answers at the store: not within {limit_s:.0f} s")
+    return answer.result()
 
 
 def _read(file: Any, offset: int, num_bytes: int) -> BytesLike:
@@ -259,6 +250,7 @@ class FsspecStorage:
     Args:
         filesystem: The fsspec file system.
         root_url: What stands before a path of `filesystem` in a URL: "hf://".
+        answer_s: How long the client may take for an answer.
     """
 
     # In the order of trust; the first one that the file system gives is the version.
@@ -271,21 +263,15 @@ class FsspecStorage:
         *("modify", "modified", "modifiedTime", "updated", "last_commit", "created"),  # ftp, gdrive, hf, memory
     )
 
-    def __init__(self, filesystem: Any, *, root_url: str) -> None:
+    def __init__(self, filesystem: Any, *, root_url: str, answer_s: float = _ANSWER_S) -> None:
         self._filesystem = filesystem
         self._root_url = root_url
+        self._answer_s = answer_s
 
     def list(self, url: str) -> list[ObjectInfo]:
         """Return every object under `url`."""
         with translated(url, doing="listing"):
-            self._filesystem.invalidate_cache()
-            try:
-                found = self._filesystem.find(self._path(url), detail=True)
-            except FileNotFoundError:
-                found = {}
-            for path, about in found.items():
-                if about.get("size") is None:  # a web server lists names alone
-                    found[path] = self._filesystem.info(path)
+            found = _within(_LISTING_S, lambda: self._found(url))
         infos = [self._info(path, about) for path, about in found.items()]
         return sorted(infos, key=lambda info: info.url)
 
@@ -293,7 +279,7 @@ class FsspecStorage:
         """Return what the file system knows of the object `url`."""
         with translated(url, doing="looking up"):
             self._filesystem.invalidate_cache()
-            about = self._filesystem.info(self._path(url))
+            about = _within(self._answer_s, lambda: self._filesystem.info(self._path(url)))
         if about.get("type") == "directory":
             raise SourceMissingError(f"{url} is a folder, not a file", url=url)
         return self._info(about["name"], about)
@@ -301,7 +287,8 @@ class FsspecStorage:
     def read(self, url: str, offset: int, num_bytes: int) -> BytesLike:
         """Return `num_bytes` of the object `url` from `offset` on."""
         with translated(url, doing="reading"):
-            data: bytes = self._filesystem.cat_file(self._path(url), start=offset, end=offset + num_bytes)
+            read = partial(self._filesystem.cat_file, self._path(url), start=offset, end=offset + num_bytes)
+            data: bytes = _within(2 * self._answer_s + num_bytes * _BYTE_S, read)
             if len(data) > num_bytes:
                 raise SourceError(
                     f"{url}: the server gives whole objects where ranges are asked for: copy them to another place",
@@ -310,6 +297,17 @@ class FsspecStorage:
             if len(data) < num_bytes:
                 raise OSError(f"it gave {len(data):,} of the {num_bytes:,} bytes that were asked for at {offset:,}")
         return data
+
+    def _found(self, url: str) -> dict[str, dict[str, Any]]:
+        self._filesystem.invalidate_cache()
+        try:
+            found: dict[str, dict[str, Any]] = self._filesystem.find(self._path(url), detail=True)
+        except FileNotFoundError:
+            return {}
+        # A web server lists names alone.
+        return {
+            path: self._filesystem.info(path) if about.get("size") is None else about for path, about in found.items()
+        }
 
     def _path(self, url: str) -> str:
         return str(self._filesystem._strip_protocol(url))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable
 from typing import TypeAlias, TypeVar
 
-from stoker.storage.failures import is_transient, translated
+from stoker.storage.failures import is_transient, retry_after_s, translated
 from stoker.storage.storage import BytesLike, ObjectInfo, Storage, exactly
 
 T = TypeVar("T")
@@ -15,9 +16,13 @@ T = TypeVar("T")
 Wait: TypeAlias = Callable[[float], object]
 
 NUM_TRIES = 4
-# 0.2, 0.8, 3.2 s: stores ask for a pause of about a second when they throttle, and a dead store is given up in 4 s.
+# About 0.2, 0.8, 3.2 s: stores ask for a pause of about a second when they throttle, and a dead store is given up in
+# 4 s. Of hosts that were refused together, each comes back at a time of its own.
 _FIRST_WAIT_S = 0.2
 _WAIT_FACTOR = 4.0
+_JITTER = (0.6, 1.4)
+# A store that asks for a longer pause gets this one.
+_MOST_WAIT_S = 30.0
 
 
 class RetryingStorage:
@@ -57,7 +62,8 @@ class RetryingStorage:
             except Exception as error:
                 if not is_transient(error):
                     raise
-                if attempt == NUM_TRIES or self._wait(wait_s) is True:
+                pause_s = max(wait_s * random.uniform(*_JITTER), min(retry_after_s(error), _MOST_WAIT_S))
+                if attempt == NUM_TRIES or self._wait(pause_s) is True:
                     error.add_note(f"given up after {attempt} tries")
                     raise
                 wait_s *= _WAIT_FACTOR
