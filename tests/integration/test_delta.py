@@ -385,6 +385,20 @@ def test_a_remote_table_that_was_opened_before_is_asked_again_only_by_refresh(tm
     assert [opened(), opened(version=0), opened(version=1)] == [(2 * ROWS, False), (ROWS, False), (2 * ROWS, False)]
 
 
+def test_a_table_that_was_read_in_groups_is_known_by_its_version_too(tmp_path):
+    place = tmp_path / "table"
+    write_deltalake(place, rows())
+    storage = in_memory(place)
+
+    def opened(**options):
+        storage.reset_counts()
+        dataset = stoker.Dataset("delta://lake/table", storage=storage, columns=["id"], **options)
+        with stoker.Loader(dataset, batch_size=4, group_by="id", cache=tmp_path / "cache") as loader:
+            return loader.units.num_rows, storage.num_calls > 0
+
+    assert [opened(), opened(), opened(version=0)] == [(ROWS, True), (ROWS, False), (ROWS, False)]
+
+
 @pytest.fixture
 def s3():
     server = S3Server()
