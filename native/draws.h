@@ -5,7 +5,7 @@
 //   draws           ↑     ↑     ↑     ↑     ↑                 draw t of N stands at (t * W + shift) / N
 //
 // The rows of a block are mixed, anew in every epoch: data that repeat every few rows would else fall in step with the
-// draws. src/stoker/sampling/draws.py explains what comes of it.
+// draws. src/stoker/sampling/units.py explains what comes of it.
 //
 // Source: Carpenter, Clifford and Fearnhead, "Improved particle filter for nonlinear problems", 1999.
 #pragma once

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.oracles.draws import BLOCK_ROWS, rows_of_chunk
 
 from stoker.dataset.units.count import cumulate
-from stoker.sampling.draws import Draws
+from stoker.sampling.units import Draws
 
 weights = st.lists(
     st.one_of(st.integers(0, 5).map(float), st.floats(0, 1e3), st.sampled_from([1e-12, 1e12, 5e-324, 1e300])),

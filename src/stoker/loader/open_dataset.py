@@ -34,7 +34,6 @@ from stoker.loader.config import LoaderConfig
 from stoker.loader.fill import Filler, Filling
 from stoker.loader.mixing import first_chunks
 from stoker.loader.opening import WindowOpener
-from stoker.loader.units.make import check_units
 from stoker.loader.windows.window import Window
 from stoker.metrics.stages import OnStage, ignore_stage
 
@@ -299,7 +298,7 @@ def open_dataset(
             stack.callback(_join, beside)
         chunks = OpenDataset(catalogue=catalogue, store=store, builder=builder, spec=spec, beside=beside)
         if unit is not None:
-            check_units(unit, spec)
+            unit.check(spec)
             token_counts = None
             if isinstance(unit, Pack) and makes_tokens(unit, dataset):
                 token_counts = partial(chunks.token_counts, unit.field, num_threads, on_count)

@@ -22,13 +22,13 @@ from stoker.dataset.units.kinds import Grouped, NGram, SamplingUnit, Weighted
 from stoker.fields.offsets import Int64
 from stoker.hashing import fingerprint
 from stoker.loader.resume import Resume
-from stoker.loader.units.expand import Units, units_of
 from stoker.loader.units.report import UnitsReport, report_on
 from stoker.sampling import position
 from stoker.sampling.contents import Contents, OpenFiles, describe, layouts_of
 from stoker.sampling.epoch import EpochOrder, Order
 from stoker.sampling.mixture import MixtureEpoch, MixtureOrder, component_seed
 from stoker.sampling.position import ROWS, Mixing, Position
+from stoker.sampling.units import Units, units_of
 
 _log = logging.getLogger("stoker")
 

@@ -18,12 +18,12 @@ from typing import TypeAlias
 
 from stoker._native import WindowOrder
 from stoker.fields.offsets import Int64
-from stoker.loader.units.expand import Units
 from stoker.loader.units.make import UnitPart
 from stoker.loader.windows.in_use import Windows
 from stoker.loader.windows.window import Window
 from stoker.sampling.epoch import EpochOrder, Located
 from stoker.sampling.mixture import MixtureEpoch
+from stoker.sampling.units import Units
 
 
 @dataclass(frozen=True, slots=True)

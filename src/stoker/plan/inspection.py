@@ -21,7 +21,6 @@ from stoker.fields.spec import Spec
 from stoker.loader.mixing import window_chunks
 from stoker.loader.open_dataset import check_known_nulls
 from stoker.loader.orders import order_fingerprint
-from stoker.loader.units.make import check_units
 from stoker.loader.units.report import UnitsReport, report_on
 from stoker.plan.known import KnownSet, check_specs, default_window, open_known
 from stoker.plan.overview import SourceOverview, overview
@@ -159,7 +158,7 @@ def _inspect_set(known: KnownSet, unit: SamplingUnit | None, *, num_threads: int
     if dataset.transform is None:
         spec, problems = _planned(catalogue, columns)
     if unit is not None and spec is not None:
-        check_units(unit, spec)
+        unit.check(spec)
     num_samples = int(catalogue.num_samples.sum())
     sample_bytes, is_exact = _sample_bytes(spec, columns)
     return Inspection(

@@ -20,10 +20,10 @@ from stoker.dataset.runs import comparable_type
 from stoker.errors import FieldError
 from stoker.fields.offsets import Int64
 from stoker.loader.orders import Orders
-from stoker.loader.units.expand import Units
 from stoker.plan.known import Known
 from stoker.sampling.epoch import Order
 from stoker.sampling.quality import Quality, quality
+from stoker.sampling.units import Units
 
 # Up to so many different values, each is a class of its own; beyond, they are cut into so many classes of equal size:
 # chi-square wants a few samples of each class in a batch.

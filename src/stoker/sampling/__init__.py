@@ -4,7 +4,7 @@ permute    a shuffle without a table
 epoch      chunks, windows and lanes: which sample stands at which position
 steps      which positions, and which samples, a rank takes in a step
 mixture    several data sets as one order, mixed by weights
-draws      which sample each draw by weight takes
+units      which rows groups, windows, packed rows and draws by weight stand for
 quality    how well an order mixes
 position   all that must be saved to go on, and contents, what it tells of the files
 """

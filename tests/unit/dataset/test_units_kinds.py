@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import numpy as np
 import pytest
 
 from stoker.dataset.units.kinds import Grouped, NGram, Pack, Weighted, parse_unit
+from stoker.fields.spec import Entry, Spec
 
 
 @pytest.mark.parametrize(
@@ -82,8 +84,9 @@ def test_an_identity_differs_exactly_where_units_do():
 def test_fields_of_a_window_come_at_their_own_offsets():
     ngram = NGram({1: ["a", "c"], -2: ["a"], 0: ["b"]})
     assert ngram.length == 4
-    assert ngram.places() == {"a": (0, 3), "b": (2,), "c": (3,)}
-    assert NGram(length=4).places() is None
+    spec = Spec(tuple(Entry(name=name, dtype=np.dtype(np.int8)) for name in "abcd"))
+    assert ngram.windowed(spec) == {"a": (0, 3), "b": (2,), "c": (3,)}
+    assert NGram(length=2).windowed(spec) == dict.fromkeys("abcd", (0, 1))
 
 
 def test_values_that_pack_puts_in_are_completed_for_every_field():

@@ -14,6 +14,8 @@ import numpy as np
 
 from stoker.arguments import explain_arguments, flag, integer, names
 from stoker.dataset.runs import RunRule
+from stoker.errors import FieldError
+from stoker.fields.spec import Entry, Spec
 from stoker.hashing import fingerprint
 
 # A text that names what is counted goes into saved positions, which stay under 1 kB.
@@ -49,6 +51,14 @@ class SamplingUnit:
         """Return everything that decides which rows make which unit."""
         runs = {} if self._runs is None else self._runs.to_json()
         return {"kind": self.kind, **{name: getattr(self, name) for name in self.decides}, **runs}
+
+    def check(self, spec: Spec) -> None:
+        """Raise where batches of it cannot have the fields that are asked for; before anything is counted.
+
+        Raises:
+            ValueError: A value that is put in is none of the field's dtype.
+            FieldError: A field that is asked for is not there, or is of the wrong kind.
+        """
 
     @property
     def _runs(self) -> RunRule | None:
@@ -208,16 +218,27 @@ class NGram(SamplingUnit):
     def _runs(self) -> RunRule:
         return RunRule(keys=self.keys, timestamp=self.timestamp, max_gap=self.max_gap)
 
-    def places(self) -> dict[str, tuple[int, ...]] | None:
-        """Return the rows of a window, from 0, at which each field is wanted; None for every field at all of them."""
+    def check(self, spec: Spec) -> None:
+        """Raise where there is no such field."""
+        self.windowed(spec)
+
+    def windowed(self, spec: Spec) -> dict[str, tuple[int, ...]]:
+        """Return the fields that windows deliver, in the spec's order, and the rows of a window at which they do.
+
+        Raises:
+            FieldError: A field that was asked for is not there.
+        """
         if self.fields is None:
-            return None
+            return dict.fromkeys(spec.names, tuple(range(self.length)))
         first = min(self.fields)
         found: dict[str, list[int]] = {}
         for offset in sorted(self.fields):
             for name in self.fields[offset]:
                 found.setdefault(name, []).append(offset - first)
-        return {name: tuple(places) for name, places in found.items()}
+        if missing := sorted(found.keys() - set(spec.names)):
+            names = ", ".join(spec.names)
+            raise FieldError(f"NGram: there is no field {missing[0]!r}; there are {names}", columns=missing)
+        return {name: tuple(found[name]) for name in spec.names if name in found}
 
 
 @explain_arguments({})
@@ -320,6 +341,39 @@ class Pack(SamplingUnit):
         """Return what is counted, in words."""
         return f"rows of {self.length:,} {self.field}, {'cut' if self.split else 'best fit'}"
 
+    def check(self, spec: Spec) -> None:
+        """Raise where fields cannot be packed; see `SamplingUnit.check`."""
+        entries = {entry.name: entry for entry in spec}
+        wanted = (*self.packed, *self.per_segment)
+        if missing := [name for name in wanted if name not in entries]:
+            raise FieldError(f"Pack: there is no field {missing[0]!r}; there are {', '.join(entries)}", columns=missing)
+        for name in self.packed:
+            entry = entries[name]
+            if entry.num_levels != 1:
+                way = "name it in per_segment" if not entry.is_ragged else "unfold it in a transform"
+                raise FieldError(f"Pack: {entry} is not one list a row, so it cannot be packed; {way}", columns=[name])
+            if entry.deduplicated_by is not None:
+                raise FieldError(
+                    f"Pack: {name!r} is shared by {entry.deduplicated_by!r}, what is packed belongs to its own row: "
+                    "leave it out of deduplicate=",
+                    columns=[name],
+                )
+            if entry.compact is not None and entry.compact.form != "cast":
+                raise FieldError(
+                    f"Pack: {entry} cannot be packed in that form; take an integer or float16, or no storage_dtype",
+                    columns=[name],
+                )
+            _check_fits(entry, self.pad[name], "pad")
+            if self.end is not None:
+                _check_fits(entry, self.end[name], "end")
+        for name in self.per_segment:
+            if entries[name].is_ragged:
+                raise FieldError(
+                    f"Pack: {entries[name]} is ragged, and per_segment is for fixed-width fields; where it has as many "
+                    f"values a row as {self.field!r}, name it in together",
+                    columns=[name],
+                )
+
 
 def parse_unit(*, group_by: object, weights: object, sequence: object) -> SamplingUnit | None:
     """Return what the order counts by the arguments of a loader; None for rows.
@@ -386,3 +440,15 @@ def _number(value: object, what: str) -> Number:
     if not isinstance(value, int | float) or (isinstance(value, float) and math.isinf(value) and what == "end"):
         raise TypeError(f"Pack: {what} must be a number, not {value!r}")
     return value
+
+
+def _check_fits(entry: Entry, value: float, what: str) -> None:
+    """Raise where a value would come out as another one."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        try:
+            is_same = entry.dtype.kind == "f" or np.array(value).astype(entry.dtype) == value
+            np.array(value, dtype=entry.dtype)
+        except (OverflowError, ValueError):
+            is_same = False
+    if not is_same:
+        raise ValueError(f"Pack: {what} {value!r} is no {entry.dtype.name}, which {entry.name!r} holds")

@@ -11,16 +11,15 @@ import numpy as np
 
 from stoker._native import expand, fill_places
 from stoker.dataset.units.kinds import Grouped, NGram, Pack, SamplingUnit
-from stoker.errors import FieldError
 from stoker.fields.offsets import Int64, offsets_of, ranges
 from stoker.fields.spec import Array, Arrays, Entry, Ragged, Spec
 from stoker.loader.gather.assemble import Assembled, Once, Part, assemble, lists_between
 from stoker.loader.gather.buffers import BufferPool
 from stoker.loader.gather.together import Groups, Together, side_by_side
-from stoker.loader.units.expand import Packed, SideBySide, Units
 from stoker.loader.units.packing import PackedPart, lists_of, pack_field
 from stoker.loader.windows.window import Window
 from stoker.sampling.epoch import Located
+from stoker.sampling.units import Packed, SideBySide, Units
 
 Place = slice | list[int]
 
@@ -112,14 +111,14 @@ class Maker:
         self._spec = spec
         self._fixed = spec.only(spec.fixed)
         if unit is not None:
-            check_units(unit, spec)
+            unit.check(spec)
         self._wanted: dict[str, tuple[int, ...]] = {}
         delivered = [entry.name for entry in spec]
         added: tuple[str, ...] = ()
         if isinstance(unit, Grouped):
             added = ("group_offsets",)
         elif isinstance(unit, NGram):
-            self._wanted = _windowed(unit, spec)
+            self._wanted = unit.windowed(spec)
             delivered = list(self._wanted)
         elif isinstance(unit, Pack):
             delivered = [*unit.packed, *unit.per_segment]
@@ -392,75 +391,6 @@ class _Names(Sequence[str]):
 
     def __getitem__(self, i: Any) -> Any:
         return str(self._fragments[int(self._chunks[i])])
-
-
-def _windowed(unit: NGram, spec: Spec) -> dict[str, tuple[int, ...]]:
-    """Return the fields that windows deliver, in the spec's order, and the rows at which they do."""
-    names = [entry.name for entry in spec]
-    places = unit.places()
-    if places is None:
-        return dict.fromkeys(names, tuple(range(unit.length)))
-    if missing := sorted(set(places) - set(names)):
-        raise FieldError(f"NGram: there is no field {missing[0]!r}; there are {', '.join(names)}", columns=missing)
-    return {name: places[name] for name in names if name in places}
-
-
-def check_units(unit: SamplingUnit, spec: Spec) -> None:
-    """Raise where the fields cannot be had in this way; before anything is counted.
-
-    Raises:
-        ValueError: A value that is put in is none of the field's dtype.
-        FieldError: A field that was asked for is not there, or is of the wrong kind.
-    """
-    if isinstance(unit, NGram):
-        _windowed(unit, spec)
-    elif isinstance(unit, Pack):
-        _check_pack(unit, spec)
-
-
-def _check_pack(unit: Pack, spec: Spec) -> None:
-    entries = {entry.name: entry for entry in spec}
-    wanted = (*unit.packed, *unit.per_segment)
-    if missing := [name for name in wanted if name not in entries]:
-        raise FieldError(f"Pack: there is no field {missing[0]!r}; there are {', '.join(entries)}", columns=missing)
-    for name in unit.packed:
-        entry = entries[name]
-        if entry.num_levels != 1:
-            way = "name it in per_segment" if not entry.is_ragged else "unfold it in a transform"
-            raise FieldError(f"Pack: {entry} is not one list a row, so it cannot be packed; {way}", columns=[name])
-        if entry.deduplicated_by is not None:
-            raise FieldError(
-                f"Pack: {name!r} is shared by {entry.deduplicated_by!r}, and what is packed belongs to its own row; "
-                "leave it out of deduplicate=",
-                columns=[name],
-            )
-        if entry.compact is not None and entry.compact.form != "cast":
-            raise FieldError(
-                f"Pack: {entry} cannot be packed in that form; take an integer or float16, or leave storage_dtype out",
-                columns=[name],
-            )
-        _check_fits(entry, unit.pad[name], "pad")
-        if unit.end is not None:
-            _check_fits(entry, unit.end[name], "end")
-    for name in unit.per_segment:
-        if entries[name].is_ragged:
-            raise FieldError(
-                f"Pack: {entries[name]} is ragged, and per_segment is for fixed-width fields; where it has as many "
-                f"values a row as {unit.field!r}, name it in together",
-                columns=[name],
-            )
-
-
-def _check_fits(entry: Entry, value: float, what: str) -> None:
-    """Raise where a value would come out as another one."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        try:
-            is_same = entry.dtype.kind == "f" or np.array(value).astype(entry.dtype) == value
-            np.array(value, dtype=entry.dtype)
-        except (OverflowError, ValueError):
-            is_same = False
-    if not is_same:
-        raise ValueError(f"Pack: {what} {value!r} is no {entry.dtype.name}, which {entry.name!r} holds")
 
 
 def _place(at: Sequence[int]) -> Place:

@@ -14,8 +14,8 @@ from stoker.errors import FieldMismatchError
 from stoker.fields.offsets import Int32, Int64
 from stoker.fields.spec import Array, Entry
 from stoker.loader.gather.buffers import BufferPool
-from stoker.loader.units.expand import Segments
 from stoker.loader.windows.window import Window
+from stoker.sampling.units import Segments
 
 
 class DocumentLists(NamedTuple):
