@@ -36,7 +36,7 @@ from benchmarks import (
 from benchmarks.against import compare_with, print_compared
 from benchmarks.answers import print_answers, write_answer
 from benchmarks.measure import Answer
-from benchmarks.planted import CASES
+from benchmarks.planted import CASES, SHARING
 from stoker.demo.data import make_data
 
 QUESTIONS: dict[str, Callable[..., Answer]] = {
@@ -86,7 +86,7 @@ def main() -> int:
     parser.add_argument("questions", nargs="*", metavar="QUESTION", help=f"of {', '.join(QUESTIONS)}; all unless told")
     parser.add_argument("--rows", type=int, default=2_097_152, help="rows of the data set")
     parser.add_argument("--rounds", type=int, default=5, help="times each is measured")
-    names = [case.name for case in CASES]
+    names = [case.name for case in (*CASES, *SHARING)]
     parser.add_argument(
         "--case",
         action="append",
@@ -101,13 +101,6 @@ def main() -> int:
         metavar="FILE",
         help="of the question doctor, which takes an hour: where findings are kept, for a later run to go on from",
     )
-    parser.add_argument(
-        "--patience",
-        type=float,
-        default=0.0,
-        metavar="MINUTES",
-        help="of the question doctor: how long to wait, before each case, for a machine on which nobody else works",
-    )
     parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
     parser.add_argument(
         "--against", metavar="COMMIT", help="measure an older commit, too, in turn, and print the ratio of the rates"
@@ -119,7 +112,7 @@ def main() -> int:
         parser.error("some cases of a question are no result of it: --case and --write do not go together")
     questions: dict[str, Callable[..., Answer]] = {
         **QUESTIONS,
-        "doctor": partial(doctor.run, names=options.case, kept=options.kept, patience_s=60 * options.patience),
+        "doctor": partial(doctor.run, names=options.case, kept=options.kept),
     }
     chosen: list[str] = []
     for asked in options.questions or QUESTIONS:

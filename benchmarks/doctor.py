@@ -1,36 +1,42 @@
-"""Does the doctor find what was planted, and how far are its predictions from what the fixes really give?"""
+"""Does the doctor find what was planted, and how far are the rates that it promises from what comes of its fixes?"""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import statistics
+import subprocess
 import sys
-import time
-from collections.abc import Callable, Collection
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from benchmarks.elsewhere import applied, on_cores
-from benchmarks.measure import Answer
-from benchmarks.planted import CASES, RANKS, SLOW_RANK, Case
+from benchmarks.measure import Answer, in_a_new_process
+from benchmarks.planted import CASES, RANKS, SHARING, SLOW_RANK, Case
+from stoker import Loader
 from stoker.demo.data import DemoData, MeteredLink, ranking_dataset
 from stoker.doctor.examine import examine
-from stoker.doctor.fill import fill_cache
-from stoker.doctor.probe_machine import Disk, Pace, pace
+from stoker.doctor.machine import Disk
 from stoker.doctor.ranks import compare_ranks
-from stoker.doctor.results import DoctorResult
 from stoker.doctor.settings import DoctorSettings
-from stoker.doctor.step import TimedStep
-from stoker.doctor.verify import TODAY
+from stoker.doctor.verdict import DoctorResult
 
 BUDGET_S = 60.0
 _RANK_BUDGET_S = 20.0
-# Rates of one path on one machine, as shares of each other; and how often a case is examined at most.
-_SAME = 0.06
-_MOST_EXAMINATIONS = 3
-# Looks at the processors' speed that lie no further apart than this share of their mean: nobody else works here.
-_NUM_LOOKS, _CALM = 20, 0.03
+# All fixes that are advised are run once more.
+_ALL = 100
+# Half a core, in slices that no scheduler smooths away.
+_NEIGHBOUR = """
+import time
+while True:
+    end = time.perf_counter() + 0.05
+    while time.perf_counter() < end:
+        pass
+    time.sleep(0.05)
+"""
 
 
 @dataclass(frozen=True)
@@ -40,7 +46,7 @@ class Finding:
     Attributes:
         name: The case.
         is_named: Whether the verdict names what was planted.
-        errors: |predicted / measured - 1| of each fix.
+        errors: |promised / measured - 1| of each fix.
         remark: All of it as a line.
     """
 
@@ -51,15 +57,9 @@ class Finding:
 
 
 def run(
-    data: DemoData,
-    folder: Path,
-    *,
-    num_rounds: int,
-    names: Collection[str] = (),
-    kept: Path | None = None,
-    patience_s: float = 0.0,
+    data: DemoData, folder: Path, *, num_rounds: int, names: Collection[str] = (), kept: Path | None = None
 ) -> Answer:
-    """Ask it of the demo and of every planted case; an error is |predicted / measured - 1|.
+    """Ask it of the demo and of every planted case; an error is |promised / measured - 1|.
 
     Args:
         data: The demo's.
@@ -67,17 +67,16 @@ def run(
         num_rounds: Is nothing to it: every case is looked at once.
         names: Only these cases, and not the ranks.
         kept: File of findings, a line each: what is there is not asked again, what is found is added.
-        patience_s: How long to wait, before each case, for a machine on which nobody else works.
     """
     del num_rounds
     done = _read(kept)
     findings: list[Finding] = []
-    for case in (*CASES, _demo(data)):
+    for case in (*CASES, *SHARING, _demo(data)):
         if names and case.name not in names:
             continue
         finding = done.get(case.name)
         if finding is None:
-            finding = _find(case, folder / "doctor", patience_s=patience_s)
+            finding = _find(case, folder / "doctor")
             if kept is not None:
                 with kept.open("a") as file:
                     file.write(json.dumps(asdict(finding)) + "\n")
@@ -86,25 +85,54 @@ def run(
     found, num_cases = sum(finding.is_named for finding in findings), len(findings)
     remarks = [finding.remark for finding in findings]
     if not names:
-        results = [examine_case(case, folder / "doctor", budget_s=_RANK_BUDGET_S, verify_all=False) for case in RANKS]
+        results = [examine_case(case, folder / "doctor", budget_s=_RANK_BUDGET_S, verify=0) for case in RANKS]
         ranks = compare_ranks([result.to_json() for result in results])
         found += (ranks.rank, ranks.stage) == (SLOW_RANK, "fetch")
         num_cases += 1
         remarks.append(f"one slow rank of {len(RANKS)}: {ranks.sentence}")
-    errors = [error for finding in findings for error in finding.errors]
+    errors = [error for finding in findings for error in finding.errors] or [0.0]
     return Answer(
-        question="doctor: predictions that are right within 5 %, and within 15 %",
+        question="doctor: promised rates that come within 5 %, and within 15 %",
         ours=statistics.median(errors),
         ceiling=max(errors),
         unit="error: the median as ours, the worst as the ceiling",
         ratios=(found / num_cases,),
         promise=1.0,
         remarks=(
-            f"median error {statistics.median(errors):.1%}, worst {max(errors):.1%}, of {len(errors)} predictions; "
+            f"median error {statistics.median(errors):.1%}, worst {max(errors):.1%}, of {len(errors)} fixes; "
             f"planted stages named: {found} of {num_cases}",
             *remarks,
         ),
         data="the demo's ranking rows, and the planted cases' own",
+    )
+
+
+def examine_case(case: Case, folder: Path, *, budget_s: float = BUDGET_S, verify: int = _ALL) -> DoctorResult:
+    """Examine one case, and run so many of the fixes that are advised once more; leaves the folder away."""
+    try:
+        with _neighbour() if case.has_neighbour else _nobody():
+            if case.num_cores is None:
+                return _examine(case, folder, budget_s, verify)
+            result: DoctorResult = in_a_new_process(_on_cores, case.num_cores, case.name, folder, budget_s, verify)
+            return result
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _find(case: Case, folder: Path) -> Finding:
+    result = examine_case(case, folder)
+    verdict, verified = result.verdict, result.numbers.verified
+    is_named = case.stages <= set(verdict.stages)
+    mark = "named" if is_named else f"NOT NAMED, but {', '.join(verdict.stages)}"
+    tried = ", ".join(
+        f"{one.fix} {one.promised_s:,.0f} promised, {one.measured.samples_s:,.0f} came ({one.error:+.0%})"
+        for one in verified
+    )
+    return Finding(
+        name=case.name,
+        is_named=is_named,
+        errors=[abs(one.error) for one in verified],
+        remark=f"{case.name}: {', '.join(sorted(case.stages))} {mark} ({verdict.sure}); {tried or 'nothing to mend'}",
     )
 
 
@@ -115,97 +143,44 @@ def _read(kept: Path | None) -> dict[str, Finding]:
     return {finding.name: finding for finding in found}
 
 
-def _find(case: Case, folder: Path, *, patience_s: float) -> Finding:
-    wait_for_calm(patience_s)
-    result, num_times = _examined(case, folder)
-    is_named = case.stages <= set(result.verdict.stages)
-    mark = "named" if is_named else f"NOT NAMED, but {', '.join(result.verdict.stages)}"
-    again = f" (examined {num_times} times)" if num_times > 1 else ""
-    return Finding(
-        name=case.name,
-        is_named=is_named,
-        # Today's path was measured to be described, so it is no prediction.
-        errors=[abs(tried.error) for tried in result.tried if tried.fix != TODAY],
-        remark=f"{case.name}{again}: {', '.join(sorted(case.stages))} {mark}; {_tried(result)}",
-    )
-
-
-def wait_for_calm(
-    patience_s: float, *, look: Callable[[], Pace] = pace, clock: Callable[[], float] = time.monotonic
-) -> None:
-    """Return when nobody else works on this machine, or patience is at its end.
-
-    Args:
-        patience_s: How long to wait.
-        look: Looks at the processors.
-        clock: Seconds.
-    """
-    until_s = clock() + patience_s
-    while clock() < until_s:
-        speeds = [look().speed for _ in range(_NUM_LOOKS)]
-        if statistics.stdev(speeds) <= _CALM * statistics.fmean(speeds):
-            return
-
-
-def _examined(case: Case, folder: Path) -> tuple[DoctorResult, int]:
-    """Return what was found on a machine that stayed what it was, and how often it was looked for.
-
-    Today's path runs in the examination, and again among the fixes: nothing is changed between. Where it gives another
-    rate then, others have begun or ended to work on the machine, and no fix would give what was predicted, either. So
-    such a case is examined again, a few times at most, whatever its predictions were.
-    """
-    # A disk that is only said to be slow gives what it gives: there is nothing to compare.
-    verify_all = case.disk_bytes_s is None
-    num_times = 0
-    while True:
-        result = examine_case(case, folder, verify_all=verify_all)
-        num_times += 1
-        unchanged = [abs(tried.error) for tried in result.tried if tried.fix == TODAY]
-        if num_times == _MOST_EXAMINATIONS or all(error <= _SAME for error in unchanged):
-            return result, num_times
-
-
-def examine_case(case: Case, folder: Path, *, budget_s: float = BUDGET_S, verify_all: bool = True) -> DoctorResult:
-    """Examine one case, every fix applied; leaves the folder away."""
-    try:
-        settings = _settings(case, folder, budget_s=budget_s, verify_all=verify_all)
-        if case.num_cores is None:
-            result = _examine(case, folder, settings)
-        else:
-            result = on_cores(case.num_cores, _examine_by_name, case.name, folder, budget_s, verify_all)
-        if verify_all:
-            result = replace(result, tried=(*result.tried, *applied(case, settings, result, folder)))
-        return result
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _examine(case: Case, folder: Path, settings: DoctorSettings) -> DoctorResult:
+def _examine(case: Case, folder: Path, budget_s: float, verify: int) -> DoctorResult:
     dataset = case.dataset(folder)
+    more: dict[str, Any] = {}
     if case.is_warm:
-        assert settings.cache is not None
-        fill_cache(dataset, settings.cache, num_threads=2)
+        more["cache"] = folder / "cache"
+        with Loader(dataset, batch_size=4_096, cache=folder / "cache") as loader:
+            for _ in loader:
+                pass
+    if case.disk_bytes_s is not None:
+        disk = Disk(read_bytes_s=case.disk_bytes_s, write_bytes_s=case.disk_bytes_s, is_memory=False)
+        more |= {"disk": lambda *_: disk, "free_memory_bytes": lambda: 0}
+    settings = DoctorSettings(
+        step=case.step(), batch_size=case.batch_size, budget_s=budget_s, verify=verify, scratch=folder, **more
+    )
     return examine(dataset, settings)
 
 
-def _examine_by_name(name: str, folder: Path, budget_s: float, verify_all: bool) -> DoctorResult:
+def _on_cores(num_cores: int, name: str, folder: Path, budget_s: float, verify: int) -> DoctorResult:
     """Return what another process is to find: functions of a case cannot be sent there, its name can."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:num_cores])
     case = next(case for case in CASES if case.name == name)
-    return _examine(case, folder, _settings(case, folder, budget_s=budget_s, verify_all=verify_all))
+    return _examine(case, folder, budget_s, verify)
 
 
-def _settings(case: Case, folder: Path, *, budget_s: float, verify_all: bool) -> DoctorSettings:
-    settings = DoctorSettings(
-        step=TimedStep(case.step_s),
-        batch_size=case.batch_size,
-        cache=folder / "cache" if case.is_warm else None,
-        budget_s=budget_s,
-        verify_all=verify_all,
-    )
-    if case.disk_bytes_s is None:
-        return settings
-    disk = Disk(read_bytes_s=case.disk_bytes_s, write_bytes_s=case.disk_bytes_s, is_memory=False)
-    return replace(settings, disk=lambda *_: disk, free_memory_bytes=lambda: 0)
+@contextmanager
+def _neighbour() -> Iterator[None]:
+    """Have somebody take half a core meanwhile."""
+    process = subprocess.Popen([sys.executable, "-c", _NEIGHBOUR])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def _nobody() -> Iterator[None]:
+    yield
 
 
 def _demo(data: DemoData) -> Case:
@@ -215,11 +190,4 @@ def _demo(data: DemoData) -> Case:
         dataset=lambda _: ranking_dataset(data.paths, storage=MeteredLink(data.folder)),
         batch_size=4_096,
         step_s=4_096 / 1e6,
-    )
-
-
-def _tried(result: DoctorResult) -> str:
-    return ", ".join(
-        f"{tried.fix} {tried.predicted_s:,.0f} predicted, {tried.measured.samples_s:,.0f} measured ({tried.error:+.0%})"
-        for tried in result.tried
     )

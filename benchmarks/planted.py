@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stoker import Dataset, Field
+from stoker.doctor.step import FunctionStep, Step, TimedStep
 from stoker.storage.storage import BytesLike, Storage
 from stoker.testing import MemoryStorage, SlowStorage
 
@@ -33,8 +36,9 @@ class Case:
         is_warm: Whether training uses a warm cache.
         disk_bytes_s: What the disk under the cache reads, where memory is too small to keep what was read; None for
             this machine's disk and memory.
-        instead: Makes the data set with a fix applied that no run of the doctor can apply, by the fix's key.
-        num_cores: Processors that the examination may use, to be compared with twice as many; None for all of them.
+        num_cores: Processors that the examination may use; None for all of them.
+        function: What trains in place of a wait of `step_s`.
+        has_neighbour: Whether somebody else takes half a core meanwhile.
     """
 
     name: str
@@ -44,8 +48,13 @@ class Case:
     batch_size: int = 2_048
     is_warm: bool = False
     disk_bytes_s: float | None = None
-    instead: Mapping[str, Callable[[Path], Dataset]] = field(default_factory=dict)
     num_cores: int | None = None
+    function: Callable[[Any], object] | None = None
+    has_neighbour: bool = False
+
+    def step(self) -> Step:
+        """Return what trains."""
+        return TimedStep(self.step_s) if self.function is None else FunctionStep(self.function, name=self.name)
 
 
 def table(num_rows: int, *, seed: int, num_floats: int = NUM_FLOATS) -> pa.Table:
@@ -191,7 +200,6 @@ CASES = (
         stages=frozenset({"fetch"}),
         dataset=lambda _: Dataset("lake", storage=behind(12e6)),
         step_s=4e-3,
-        instead={"network": lambda _: Dataset("lake", storage=behind(24e6))},
     ),
     Case(
         name="high latency",
@@ -204,7 +212,6 @@ CASES = (
         stages=frozenset({"fetch"}),
         dataset=lambda _: Dataset("lake", storage=behind(20e6, 0.1)),
         step_s=4e-3,
-        instead={"network": lambda _: Dataset("lake", storage=behind(40e6, 0.1))},
     ),
     Case(
         name="slow decode",
@@ -265,9 +272,6 @@ CASES = (
         stages=frozenset({"fetch", "transform"}),
         dataset=lambda _: Dataset("lake", storage=behind(15e6), transform=python_loop, transform_version="1"),
         step_s=1e-3,
-        instead={
-            "network": lambda _: Dataset("lake", storage=behind(30e6), transform=python_loop, transform_version="1")
-        },
     ),
     Case(
         name="narrow connections",
@@ -275,7 +279,6 @@ CASES = (
         # 64 of them, as many as are worth it, bring a third of what two cores decode: wider ones would limit nothing.
         dataset=lambda _: Dataset("lake", storage=NarrowConnections(small_lake(), 0.5e6)),
         step_s=2e-3,
-        instead={"network": lambda _: Dataset("lake", storage=NarrowConnections(small_lake(), 1e6))},
     ),
     Case(
         name="transform that waits for a service",
@@ -344,7 +347,6 @@ CASES = (
         stages=frozenset({"fetch", "decode"}),
         dataset=lambda _: Dataset("lake", storage=SlowStorage(zipped(), bandwidth_bytes_s=40e6)),
         step_s=0.4e-3,
-        instead={"network": lambda _: Dataset("lake", storage=SlowStorage(zipped(), bandwidth_bytes_s=80e6))},
     ),
     Case(
         name="slow step on a warm cache",
@@ -384,6 +386,133 @@ CASES = (
         num_cores=1,
     ),
 )
+
+
+def launches(_: Any) -> None:
+    """A step that is all launches: about 3 ms of Python, with the interpreter's lock."""
+    total = 0
+    for value in range(60_000):
+        total += value & 1
+
+
+def computes(batch: Any) -> None:
+    """A step that computes on the cores without the lock: about 4 ms for 2,048 rows."""
+    values = np.resize(np.asarray(batch["x_00"]), 32_768)
+    for shift in range(2):
+        np.sort(np.roll(values, shift), kind="heapsort")
+
+
+@cache
+def _model() -> Any:
+    import torch
+
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(NUM_FLOATS, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1))
+
+
+def trains(batch: Any) -> None:
+    """A small model of torch on the CPU: forward, backward."""
+    import torch
+
+    model = _model()
+    rows = torch.stack([torch.as_tensor(np.asarray(batch[f"x_{i:02}"])) for i in range(NUM_FLOATS)], dim=1)
+    model.zero_grad()
+    model(rows).square().mean().backward()
+
+
+SHARING = (
+    Case(
+        name="a step that computes on the cores, on a warm cache",
+        stages=frozenset({"step"}),
+        dataset=lambda folder: Dataset(local(folder)),
+        function=computes,
+        is_warm=True,
+    ),
+    Case(
+        name="a step that is all launches, on a warm cache",
+        stages=frozenset({"step"}),
+        dataset=lambda folder: Dataset(local(folder)),
+        function=launches,
+        is_warm=True,
+    ),
+    Case(
+        name="a step that is all launches, behind a slow link",
+        stages=frozenset({"fetch"}),
+        dataset=lambda _: Dataset("lake", storage=behind(10e6)),
+        function=launches,
+    ),
+    Case(
+        name="a step that is all launches, and a transform with the GIL",
+        stages=frozenset({"transform"}),
+        dataset=lambda folder: Dataset(local(folder, num_chunks=96), transform=python_objects, transform_version="1"),
+        function=launches,
+    ),
+    Case(
+        name="a step that computes, and a transform that computes",
+        stages=frozenset({"transform"}),
+        dataset=lambda folder: Dataset(local(folder), transform=sorts, transform_version="1"),
+        function=computes,
+    ),
+    Case(
+        name="a step of torch on the CPU, on a warm cache",
+        stages=frozenset({"step"}),
+        dataset=lambda folder: Dataset(local(folder)),
+        function=trains,
+        is_warm=True,
+    ),
+    Case(
+        name="a step of torch on the CPU, behind a slow link",
+        stages=frozenset({"fetch"}),
+        dataset=lambda _: Dataset("lake", storage=behind(6e6)),
+        function=trains,
+    ),
+    Case(
+        name="batches of one sample",
+        stages=frozenset({"batch"}),
+        dataset=lambda folder: Dataset(local(folder)),
+        batch_size=1,
+        step_s=1e-6,
+        is_warm=True,
+    ),
+    Case(
+        name="huge batches, gathered slowly",
+        stages=frozenset({"gather"}),
+        dataset=lambda folder: Dataset(local(folder, num_chunks=8, num_floats=400)),
+        batch_size=65_536,
+        step_s=10e-6,
+        is_warm=True,
+    ),
+    Case(
+        name="huge batches behind a slow link",
+        stages=frozenset({"fetch"}),
+        dataset=lambda _: Dataset("lake", storage=behind(20e6)),
+        batch_size=65_536,
+        step_s=20e-3,
+    ),
+    Case(
+        name="a slow step beside a neighbour",
+        stages=frozenset({"step"}),
+        dataset=lambda folder: Dataset(local(folder)),
+        step_s=0.02,
+        is_warm=True,
+        has_neighbour=True,
+    ),
+    Case(
+        name="a throttled network beside a neighbour",
+        stages=frozenset({"fetch"}),
+        dataset=lambda _: Dataset("lake", storage=behind(12e6)),
+        step_s=4e-3,
+        has_neighbour=True,
+    ),
+    Case(
+        name="slow decode beside a neighbour",
+        stages=frozenset({"decode"}),
+        dataset=lambda folder: Dataset(local(folder, compression="gzip")),
+        step_s=0.4e-3,
+        has_neighbour=True,
+    ),
+)
+"""Steps that want the loader's cores, batches of any size, and neighbours."""
 
 
 def _lake_behind(bandwidth_bytes_s: float) -> Callable[[Path], Dataset]:

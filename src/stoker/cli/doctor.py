@@ -7,12 +7,12 @@ import importlib.util
 import json
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
@@ -23,8 +23,8 @@ from stoker.cli.target import add_target, dataset_of, load_named
 
 if TYPE_CHECKING:
     from stoker.dataset.dataset import Dataset
-    from stoker.doctor.settings import MakeLoader
     from stoker.doctor.step import Step
+    from stoker.doctor.verdict import DoctorResult
 
 # Wide enough for its tables; in a pipe, lines of a page.
 _LOG_CELLS = 120
@@ -38,11 +38,12 @@ def add_to(commands: Commands) -> None:
     parser = add_command(
         commands,
         "doctor",
-        summary="which stage starves the GPU, and what fixing it would give",
+        summary="why the GPU waits, and what would help, each tried for a few seconds",
         text="""
-Measures each stage of the data path alone and the whole of it, within a time
-budget, and says which one starves the training step, how sure that is, what
-it costs, and what each fix would give. Leaves nothing behind.
+Runs your data path whole with the step behind it, and beside it what could be
+instead: batches in RAM, tensors on SSD, Arrow on SSD, more threads, and more.
+Each for a few seconds, in turns, within a time budget. Says which stage starves
+the step, how sure that is, what it costs, and what helped. Leaves nothing behind.
 
 Without a step it says what the path can supply, and what steps that carries.""",
         examples="""
@@ -64,7 +65,10 @@ stoker doctor --ranks rank0.json rank1.json rank2.json rank3.json""",
     )
     step.add_argument("--batch-size", metavar="B", type=at_least_1, help="samples a step (default: 4096)")
     step.add_argument(
-        "--device", metavar="D", help="give the step torch tensors on cpu, cuda, cuda:1 (default: NumPy arrays)"
+        "--device",
+        metavar="D",
+        help="give the step torch tensors on cpu, cuda, cuda:1, or numpy arrays (default: tensors if its module uses "
+        "torch)",
     )
     loader = parser.add_argument_group("the loader, as training has it")
     loader.add_argument(
@@ -81,7 +85,7 @@ stoker doctor --ranks rank0.json rank1.json rank2.json rank3.json""",
     parser.add_argument(
         "--scratch", metavar="DIR", type=folder, help="where experiments write (default: beside the cache)"
     )
-    parser.add_argument("--verify", action="store_true", help="apply the best fix, and print predicted and measured")
+    parser.add_argument("--verify", action="store_true", help="run the best fix once more, and print promised and came")
     parser.add_argument("--gpu-hour", metavar="PRICE", type=float, help="what an hour of one GPU costs")
     parser.add_argument("--gpus", metavar="N", type=at_least_1, default=1, help="GPUs that wait together (default: 1)")
     parser.add_argument("--html", metavar="FILE", type=Path, help="write it all to one page with charts as well")
@@ -91,7 +95,7 @@ stoker doctor --ranks rank0.json rank1.json rank2.json rank3.json""",
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Examine and print."""
-    from stoker.doctor.examine import examine
+    from stoker.doctor.examine import ExaminationInterrupted, examine
     from stoker.doctor.report import check_report, write_report
     from stoker.doctor.screen import print_result
     from stoker.doctor.settings import BATCH_SIZE, DoctorSettings
@@ -109,8 +113,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
     if options.html is not None:
         check_report(options.html)
     with ExitStack() as stack:
+        step = _step(options)  # what is wrong with it is said before anything else is looked at
         dataset = _demo(messages) if options.demo else dataset_of(options)
-        step = _step(options)
         on_progress = stack.enter_context(_progress(messages))
         settings = DoctorSettings(
             step=step,
@@ -119,22 +123,29 @@ def run(options: argparse.Namespace, console: Console) -> int:
             transform_in="processes" if options.processes else "threads",
             cache=Path(options.cache).expanduser() if options.cache else None,
             scratch=Path(options.scratch).expanduser() if options.scratch else None,
+            **_delivery(_device(options, step)),
             budget_s=options.budget,
-            verify=options.verify,
+            verify=int(options.verify),
             gpu_hour=options.gpu_hour,
             num_gpus=options.gpus,
-            make_loader=_make_loader(options.device),
-            is_on_device=options.device is not None and options.device.startswith("cuda"),
             on_progress=on_progress,
             command=_command(),
         )
-        result = examine(dataset, settings)
-    if options.html is not None:
+        try:
+            result: DoctorResult | None = examine(dataset, settings)
+        except ExaminationInterrupted as interrupted:
+            result, doing = interrupted.result, interrupted.doing
+            is_whole = False
+        else:
+            doing, is_whole = "", True
+    if result is not None and options.html is not None:
         write_report(result, options.html)
     if options.json:
-        print_json(result.to_json())
-    else:
+        print_json({"verdict": None, "interrupted": doing} if result is None else result.to_json())
+    elif result is not None:
         print_result(result, make_console(pipe_width=_LOG_CELLS))
+    if not is_whole:
+        raise KeyboardInterrupt
     return OK
 
 
@@ -185,16 +196,35 @@ def _step(options: argparse.Namespace) -> Step | None:
     return TimedStep(_DEMO_STEP_S) if options.demo else None
 
 
-def _make_loader(device: str | None) -> MakeLoader:
-    if device is None:
-        from stoker.loader.loader import Loader
+def _device(options: argparse.Namespace, step: Step | None) -> str | None:
+    """Return what batches lie on: None for NumPy arrays."""
+    from stoker.doctor.step import FunctionStep
 
-        return Loader
+    device: str | None = options.device
+    if device is None and isinstance(step, FunctionStep) and step.takes_tensors:
+        return "cpu"
+    return None if device == "numpy" else device
+
+
+def _delivery(device: str | None) -> dict[str, Any]:
+    """Return how batches come to lie there: by a loader, and of arrays where there is none."""
+    if device is None:
+        return {}
     if importlib.util.find_spec("torch") is None:
         raise ValueError("--device gives torch tensors, and torch is not here: pip install 'stoker[torch]'")
+    from stoker.fields.spec import Deduplicated, Ragged
     from stoker.torch.loader import TorchLoader
+    from stoker.torch.tensors import as_tensors
 
-    return partial(TorchLoader, device=device)
+    def moved(field: Any) -> Any:
+        if isinstance(field, Ragged | Deduplicated):
+            return field.map(lambda tensor: tensor.to(device))
+        return field if type(field) is int else field.to(device)
+
+    def deliver(arrays: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: moved(as_tensors(array)) for name, array in arrays.items()}
+
+    return {"device": device, "make_loader": partial(TorchLoader, device=device), "deliver": deliver}
 
 
 def _demo(messages: Console) -> Dataset:

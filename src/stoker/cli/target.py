@@ -97,7 +97,7 @@ def target_of(options: argparse.Namespace) -> Dataset | Mixture:
         raise ValueError(
             f"{options.target} says itself which columns and chunk size it has; leave --columns and --chunk-size out"
         )
-    module = _load(match["module"])
+    module = _load(match["module"], what="the data set")
     found = getattr(module, match["name"], None)
     if not isinstance(found, Dataset | Mixture):
         names = sorted(name for name, value in vars(module).items() if isinstance(value, Dataset | Mixture))
@@ -125,32 +125,32 @@ def load_named(text: str, *, what: str) -> object:
     if loaded is not None and path.is_file() and path.resolve() == Path(loaded.__file__ or "").resolve():
         module = loaded
     else:
-        module = _load(match["module"])
+        module = _load(match["module"], what=what)
     if not hasattr(module, match["name"]):
         raise ValueError(f"{match['module']} has nothing with the name {match['name']!r} to be {what}")
     found: object = getattr(module, match["name"])
     return found
 
 
-def _load(name: str) -> ModuleType:
+def _load(name: str, *, what: str) -> ModuleType:
     if name.endswith(".py"):
-        return _load_file(Path(name))
+        return _load_file(Path(name), what=what)
     sys.path.insert(0, str(Path.cwd()))
     try:
         if importlib.util.find_spec(name) is None:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
     except (ModuleNotFoundError, ValueError) as error:
         raise ValueError(
-            f"there is no module {name!r} to take the data set from ({error}); a script is named with its ending: "
-            f"train.py:dataset"
+            f"there is no module {name!r} to take {what} from ({error}); a script is named with its ending: "
+            f"train.py:name"
         ) from None
     with _importing(name):
         return importlib.import_module(name)
 
 
-def _load_file(path: Path) -> ModuleType:
+def _load_file(path: Path, *, what: str) -> ModuleType:
     if not path.is_file():
-        raise ValueError(f"there is no file {path} to take the data set from")
+        raise ValueError(f"there is no file {path} to take {what} from")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise ValueError(f"cannot import {path}")

@@ -39,6 +39,7 @@ def demo_html(result: DemoResult) -> str:
 <main>
 <p class="brand"><b>stoker</b> demo · {escape(result.when)} · {result.num_rows:,} rows, {result.num_epochs} epochs</p>
 <h1>{_headline(result)}</h1>
+<p class="lead"><b>{escape(_what_is_real(result))}</b></p>
 <p class="lead">{escape(result.conclusion)} {escape(result.comparison)}</p>
 <div class="figures">
 <div><b>{plain.later.busy:.0%}</b><span>busy with plain Parquet reads</span></div>
@@ -86,8 +87,7 @@ have one scale.</p>
 </dl>
 
 <h2>Do it again</h2>
-<pre>pip install stoker
-stoker demo</pre>
+<pre>stoker demo</pre>
 <p class="note">Took {result.wall_s:.0f} seconds here. What else ran on the machine shows in the numbers.</p>
 </main>
 </body>
@@ -98,6 +98,16 @@ stoker demo</pre>
 def _headline(result: DemoResult) -> str:
     waits = result.way(PLAIN).later.waited
     return f"Read as plain Parquet, the accelerator waits for data {waits:.0%} of the time. It need not."
+
+
+def _what_is_real(result: DemoResult) -> str:
+    """Return the subtitle: what of the demo is simulated."""
+    is_simulated = result.accelerator.startswith("simulated")
+    return (
+        "The remote store and the accelerator are simulated; reading, decoding and the loop are real."
+        if is_simulated
+        else "The remote store is simulated; the GPU, reading, decoding and the loop are real."
+    )
 
 
 def _table(result: DemoResult) -> str:

@@ -32,7 +32,7 @@ from stoker.demo.report import write_demo_report
 from stoker.demo.results import ARROW, BIN_S, PLAIN, RAM, STOKER, THREADS, Check, DemoResult, EpochResult, WayResult
 from stoker.demo.screen import Screen
 from stoker.demo.ways import BATCH_SIZE, STACKED, ArrowCache, PlainReads, RamBatches, Source, StokerLoader, Way
-from stoker.doctor.probe_copy import has_cuda
+from stoker.doctor.gpu import has_cuda
 from stoker.fields.spec import Array, Arrays, Ragged
 from stoker.host.machine import free_memory_bytes, machine, num_cores, versions
 from stoker.storage.find_storage import storage_for

@@ -1,116 +1,104 @@
-"""Capacity bounds: what each resource allows, were all others without end. Pure.
+"""Bounds: what no change of the machine can beat, computed from what was measured. Pure.
 
-rate  ≤  capacity of a resource / what a sample takes of it           for each of
-
-network     bytes/s of all connections       fetch
-disk        bytes/s, reading and writing      fetch (local), read, publish, open
-memory      bytes copied a second             gather
-cores       processor seconds a second        everything that computes
-GIL         one second a second               whatever holds it
-builders    threads that build                a chunk keeps one from its first byte to its publication
-computing   those of them that may compute    others fetch from a network or publish meanwhile
-assemblers  threads that assemble
-loop        the training loop's own thread    batches converted there, the step's own part on the host
-PCIe        bytes/s to the device             copy
-step        the device                        the model
+A bound is no promise: a link twice as fast gives at most twice as much, and no more than a link without limits gave.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple
 
-from stoker.doctor.costs import Plan, StageCost
-from stoker.doctor.results import MODEL, Bound
-from stoker.storage.fetch import requests_at_once
+from stoker.doctor.results import FREE_LINK, MODEL, SOURCE, SUPPLY, Bound, Measurements, PathResult
 
-
-class _Resource(NamedTuple):
-    key: str
-    name: str
-    capacity: Callable[[Plan], float]
-    taken: Callable[[StageCost, Plan], float]
+_GAIN = 1.05
+# Processors are what limits where so much of those that others leave is in use.
+_IN_USE = 0.7
 
 
-def residence_s(stage: StageCost, plan: Plan) -> float:
-    """Return how long a sample keeps the thread that does the stage, with the machine to itself."""
-    if stage.place == "device":
-        return stage.host_s
-    machine = plan.machine
-    transfer_s = 0.0
-    if stage.net_bytes:
-        at_once = requests_at_once(stage.net_bytes * plan.mean_chunk)
-        transfer_s = stage.net_bytes / min(at_once * machine.connection_bytes_s, machine.network_bytes_s)
-    disk_s = 0.0
-    if stage.read_bytes:
-        disk_s += stage.read_bytes / machine.read_bytes_s
-    # Writing goes to the page cache and from there to the disk behind everyone's back: it keeps no thread.
-    return stage.wait_s + transfer_s + disk_s + stage.cpu_s
+def bounds_of(
+    numbers: Measurements, today: PathResult, *, demand_s: float | None, stages: tuple[str, ...]
+) -> tuple[Bound, ...]:
+    """Return what cannot be tried here and may give more than today's path, the highest first.
 
-
-def takes_a_place(stage: StageCost) -> bool:
-    """Return whether a stage of building is done by those that compute: not what waits for a network, or publishes."""
-    return stage.place == "build" and stage.key != "publish" and not stage.net_bytes
-
-
-def _at(place: str) -> Callable[[StageCost, Plan], float]:
-    places = ("loop", "device") if place == "loop" else (place,)
-    return lambda stage, plan: residence_s(stage, plan) if stage.place in places else 0.0
-
-
-_RESOURCES = (
-    _Resource("network", "network", lambda p: p.machine.network_bytes_s, lambda s, _: s.net_bytes),
-    _Resource("disk_read", "disk, reading", lambda p: p.machine.read_bytes_s, lambda s, _: s.read_bytes),
-    _Resource("disk_write", "disk, writing", lambda p: p.machine.write_bytes_s, lambda s, _: s.write_bytes),
-    _Resource("memory", "memory", lambda p: p.machine.memory_bytes_s, lambda s, _: s.memory_bytes),
-    _Resource("cores", "cores", lambda p: p.machine.cores * p.machine.together, lambda s, _: s.cpu_s),
-    _Resource("gil", "GIL", lambda p: p.machine.together, lambda s, _: s.gil_s),
-    _Resource("builders", "threads that build", lambda p: p.num_builders, _at("build")),
-    _Resource(
-        "computing",
-        "threads that decode and transform",
-        lambda p: p.num_builders if p.num_computing is None else min(p.num_computing, p.num_builders),
-        lambda s, p: residence_s(s, p) if takes_a_place(s) else 0.0,
-    ),
-    _Resource(
-        "assemblers",
-        "threads that assemble",
-        lambda p: min(p.num_assemblers, max(1, p.prefetch)),
-        _at("assemble"),
-    ),
-    _Resource("loop", "the loop's own thread", lambda _: 1.0, _at("loop")),
-    _Resource("pcie", "PCIe", lambda p: p.machine.pcie_bytes_s, lambda s, _: s.pcie_bytes),
-    _Resource("step", "training step", lambda _: 1.0, lambda s, _: s.device_s),
-)
-
-
-def bounds_of(plan: Plan) -> tuple[Bound, ...]:
-    """Return what each resource that is used allows, tightest first.
-
-    The stages of a bound are those that use the resource, the one that takes most of it first.
+    Args:
+        numbers: What was measured.
+        today: The path that samples take now.
+        demand_s: What the step could eat; None without one.
+        stages: That the verdict names.
     """
-    found = []
-    for resource in _RESOURCES:
-        used = {stage.key: resource.taken(stage, plan) for stage in plan.stages}
-        total = sum(used.values())
-        if total > 0:
-            samples_s = resource.capacity(plan) / total
-            stages = tuple(sorted((key for key in used if used[key] > 0), key=lambda key: -used[key]))
-            if math.isfinite(samples_s):
-                found.append(Bound(resource=resource.key, name=resource.name, samples_s=samples_s, stages=stages))
-    return tuple(sorted(found, key=lambda bound: bound.samples_s))
+    if stages == (MODEL,):
+        return _gpus(numbers, demand_s)
+    most_s = math.inf if demand_s is None else demand_s
+    found = [
+        bound for bound in (_network(numbers, today, stages), _cores(numbers, today, stages), _disk(today)) if bound
+    ]
+    capped = (
+        Bound(key=bound.key, text=bound.text, at_most_s=min(bound.at_most_s, most_s), why=bound.why) for bound in found
+    )
+    worth = [bound for bound in capped if bound.at_most_s > _GAIN * today.rate_s]
+    return tuple(sorted(worth, key=lambda bound: -bound.at_most_s))
 
 
-def supply_of(plan: Plan) -> float:
-    """Return the rate that the path allows with nobody to wait for: the tightest bound without the step."""
-    bounds = bounds_of(plan.without(MODEL))
-    return bounds[0].samples_s if bounds else math.inf
+def disk_bound(*, read_bytes_s: float, sample_bytes: float, what: str) -> Bound:
+    """Return what a disk allows where all that a path reads comes from it."""
+    return Bound(
+        key="disk",
+        text="this disk, in a data set larger than memory",
+        at_most_s=read_bytes_s / max(1e-9, sample_bytes),
+        why=f"its sequential pace over the bytes of {what}: the sample that was measured lies in memory",
+    )
 
 
-def demand_of(plan: Plan) -> float | None:
-    """Return the rate at which the step alone could eat; None where there is no step."""
-    step = plan.stage(MODEL)
-    if step is None:
+def _network(numbers: Measurements, today: PathResult, stages: tuple[str, ...]) -> Bound | None:
+    if today.key != SOURCE or not numbers.data.is_remote or "fetch" not in stages:
         return None
-    return 1 / max(step.device_s, step.host_s)
+    free = numbers.path(FREE_LINK)
+    return Bound(
+        key="network",
+        text="a link twice as fast",
+        at_most_s=min(2 * today.rate_s, math.inf if free is None else max(free.rate_s, today.rate_s)),
+        why="twice today's rate, and no more than came with the bytes already in memory",
+    )
+
+
+def _cores(numbers: Measurements, today: PathResult, stages: tuple[str, ...]) -> Bound | None:
+    stage = numbers.stage(stages[0])
+    is_waiting = stages[0] in ("fetch", "open", "skew") or (stage is not None and stage.waits)
+    if is_waiting or today.cores_used < _IN_USE * numbers.cores * (1 - today.others):
+        return None
+    at_most_s = 2 * today.rate_s
+    network = next((one.value for one in numbers.ceilings if one.key == "network"), math.inf)
+    if today.key == SOURCE and numbers.data.is_remote:
+        at_most_s = min(at_most_s, max(today.rate_s, network / max(1e-9, numbers.data.source_bytes)))
+    return Bound(
+        key="cores",
+        text=f"{2 * numbers.cores:.3g} cores in place of {numbers.cores:.3g}",
+        at_most_s=at_most_s,
+        why="twice today's rate: cores share memory, a lock and a link",
+    )
+
+
+def _disk(today: PathResult) -> Bound | None:
+    bound = today.disk_bound
+    if bound is None or bound.at_most_s >= today.rate.samples_s:
+        return None
+    return Bound(
+        key="disk",
+        text="a disk twice as fast, or memory for the data set",
+        at_most_s=min(2 * bound.at_most_s, today.rate.samples_s),
+        why="twice the disk's pace, and no more than came from memory",
+    )
+
+
+def _gpus(numbers: Measurements, demand_s: float | None) -> tuple[Bound, ...]:
+    supply = numbers.path(SUPPLY)
+    if supply is None or demand_s is None or supply.rate_s < 2 * demand_s:
+        return ()
+    num_gpus = math.floor(supply.rate_s / demand_s)
+    return (
+        Bound(
+            key="gpus",
+            text=f"steps like this one on {num_gpus:,} GPUs of this host",
+            at_most_s=supply.rate_s,
+            why="what this loader gives with no step behind it: it can feed no more of them",
+        ),
+    )

@@ -1,137 +1,126 @@
-"""Which stage limits a plan, what is behind it, and where the time between two steps goes. Pure."""
+"""Which stage a path spends its time on, and why: read from the threads' own clocks in runs of it. Pure.
+
+    loop ◄── batches ◄── windows ◄── chunks built ◄── bytes
+
+Whoever waits is not to blame: the first in this row that does not wait for the next one is. None of this says how fast
+a path is; that was measured. It says where the time went.
+"""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 
-from stoker.doctor.bounds import bounds_of, demand_of, supply_of
-from stoker.doctor.costs import STAGE_NAMES, Plan
-from stoker.doctor.flow import rate_of
-from stoker.doctor.results import MODEL, StepPart
+from stoker.doctor.results import BUILD_STAGES, FREE_LINK, LARGER, SOURCE, Measurements, PathResult, StageResult
 
-SKEW = "skew"
-"""In place of a stage: chunks of such different sizes that the large ones hold up the others."""
-
-# The loader keeps up when it gives this share of the demand: no measurement here tells less apart.
-KEEPS_UP = 0.97
-# Two causes are named together when the second allows less than this many times the rate of the first.
-_NEAR = 1.15
-# Skew is a cause of its own when equal chunks would give so much more.
-_SKEWED = 1.08
-# A loader that could give so many times the demand is not what limits.
-_AMPLE = 1.2
-# What no measurement is surer than: clocks, caches and the rest of the machine are never twice the same.
-_LEAST_SPREAD = 0.02
+# Threads that assemble batches and wait this much of their time for windows have nothing to assemble.
+_MOSTLY = 0.5
+# Threads that build are idle this much of the time where a few huge chunks are waited for; chunks are uneven below.
+_IDLE, _EVEN = 0.6, 0.6
+# Batches four times as large give so many times more where it is the work on each that limits.
+_WORK_A_BATCH = 1.4
+# Of a core or of the lock: in use for this share, it is what limits.
+_IN_USE, _HELD = 0.8, 0.6
+# Others who take more of the cores than this are what they lack.
+_TAKEN = 0.5
+# A network that carries this share of its best is full.
+_FULL = 0.7
+# A stage that would starve the step by itself is named, where it is not far beyond what comes today.
+_STARVES = 0.9
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cause:
-    """Something that limits a plan.
+def limit_of(stages: Mapping[str, float], *, build_share: float, evenness: float) -> str:
+    """Return the stage that a path spends most of its time on; "" where nothing was told.
 
-    Attributes:
-        key: A stage's, or `SKEW`.
-        rate: Samples/s of the plan as it is.
-        mended: The same once this is mended.
-        sureness: 0 to 1: that it is this one and not the next.
+    Args:
+        stages: Seconds that threads spent in each, a sample.
+        build_share: Share of the time in which threads that build did.
+        evenness: Of its chunks; see `DataFacts`.
     """
-
-    key: str
-    rate: float
-    mended: float
-    sureness: float
-
-
-def cause_name(key: str) -> str:
-    """Return a cause as people read it."""
-    return "skewed chunk sizes" if key == SKEW else STAGE_NAMES[key]
-
-
-def mended(plan: Plan, key: str) -> Plan:
-    """Return the plan without what `key` costs."""
-    if key == SKEW:
-        return replace(plan, chunk_samples=(max(1, round(plan.mean_chunk)),))
-    return plan.without(key)
+    if "dequeue" in stages:
+        return max(("draw", "dequeue"), key=lambda key: stages.get(key, 0.0))
+    building = {key: stages[key] for key in BUILD_STAGES if stages.get(key, 0.0) > 0}
+    batch_s, window_s = stages.get("batch", 0.0), stages.get("wait_window", 0.0)
+    if building and window_s > _MOSTLY * batch_s:
+        if build_share < 1 - _IDLE and evenness < _EVEN:
+            return "skew"
+        return max(building, key=lambda key: building[key])
+    if window_s > _MOSTLY * batch_s > 0:
+        return "open"
+    making = {key: stages.get(key, 0.0) for key in ("gather", "augment", "copy")}
+    return max(making, key=lambda key: making[key]) if batch_s else ""
 
 
-def limit_of(plan: Plan) -> str:
-    """Return what limits the plan: the stage that takes most of the tightest resource, or `SKEW`; "" for nothing."""
-    bounds = bounds_of(plan)
-    if not bounds:
-        return ""
-    rate = rate_of(plan)
-    demand = demand_of(plan)
-    if demand is not None and rate >= KEEPS_UP * demand:
-        return MODEL
-    if len(set(plan.chunk_samples)) > 1 and rate_of(mended(plan, SKEW)) > _SKEWED * rate:
-        return SKEW
-    # A step that computes here too shares cores with a loader that could feed it: the step takes them, not the loader.
-    if demand is not None and bounds[0].stages[0] == MODEL and supply_of(plan) >= _AMPLE * demand:
-        return MODEL
-    for bound in bounds:
-        for stage in bound.stages:
-            if stage != MODEL:
-                return stage
-    return MODEL
+def stages_of(numbers: Measurements, today: PathResult, demand_s: float | None) -> tuple[str, ...]:
+    """Return the stages to name for a path that starves the step: the one that limits, and one that hides behind it.
+
+    Args:
+        numbers: What was measured.
+        today: The path.
+        demand_s: What the step could eat; None without one.
+    """
+    first = _first(numbers, today)
+    if demand_s is None or today.key != SOURCE:
+        return (first,)
+    behind = sorted(
+        (stage for stage in numbers.stages if stage.key != first and stage.supply_s < _STARVES * demand_s),
+        key=lambda stage: stage.supply_s,
+    )
+    return (first, *(stage.key for stage in behind[:1]))
 
 
-def causes_of(plan: Plan) -> tuple[Cause, ...]:
-    """Return what limits the plan, what would limit it after that, and so on until only the step does."""
-    causes: list[Cause] = []
-    rate = rate_of(plan)
-    while True:
-        key = limit_of(plan)
-        if key in ("", MODEL):
-            return tuple(causes)
-        rest = mended(plan, key)
-        after = rate_of(rest) if bounds_of(rest) else math.inf
-        causes.append(Cause(key=key, rate=rate, mended=after, sureness=_sureness(plan, key, rate, after)))
-        if not math.isfinite(after):
-            return tuple(causes)
-        plan, rate = rest, after
-
-
-def named_causes(plan: Plan, causes: tuple[Cause, ...]) -> tuple[str, ...]:
-    """Return the causes that a verdict names: the first, and the second where it is near or starves the step too."""
-    if not causes:
-        return (MODEL,) if demand_of(plan) is not None else ()
-    if len(causes) == 1:
-        return (causes[0].key,)
-    first, second = causes[:2]
-    starves = demand_of(plan) is not None and first.mended < KEEPS_UP * (demand_of(plan) or math.inf)
-    is_near = first.mended < _NEAR * first.rate
-    return (first.key, second.key) if starves or is_near else (first.key,)
-
-
-def step_parts(plan: Plan) -> tuple[StepPart, ...]:
-    """Return where the time between two steps goes: the step, and the wait for each cause in turn."""
-    if demand_of(plan) is None:
-        return ()
-    causes = causes_of(plan)
-    parts = [
-        StepPart(
-            key=cause.key,
-            name=f"waits for {cause_name(cause.key)}",
-            seconds=plan.batch_size * max(0.0, 1 / cause.rate - 1 / cause.mended),
-        )
-        for cause in causes
-    ]
-    rest = causes[-1].mended if causes else rate_of(plan)
-    return (StepPart(key=MODEL, name=STAGE_NAMES[MODEL], seconds=plan.batch_size / rest), *parts)
-
-
-def sure_word(sureness: float) -> str:
-    """Return how sure that is, in a word."""
-    if sureness >= 0.97:
-        return "certain"
-    return "likely" if sureness >= 0.75 else "a guess"
-
-
-def _sureness(plan: Plan, key: str, rate: float, after: float) -> float:
-    """Return the chance that the first bound is below the second, both spread as they were measured."""
-    if not math.isfinite(after):
+def margin_of(today: PathResult) -> float:
+    """Return how far the stage that takes most is ahead of the next one: 0 for a tie, 1 where there is no other."""
+    times = sorted((today.stages.get(key, 0.0) for key in BUILD_STAGES), reverse=True)
+    if today.limit not in BUILD_STAGES or times[0] <= 0:
         return 1.0
-    spreads = [stage.spread for stage in plan.stages if stage.key == key] or [0.0]
-    others = [stage.spread for stage in plan.stages if stage.key != key] or [0.0]
-    spread = math.hypot(max(spreads), max(others), _LEAST_SPREAD)
-    return 0.5 * (1 + math.erf(math.log(max(after / rate, 1.0)) / spread / math.sqrt(2)))
+    return (times[0] - times[1]) / times[0]
+
+
+def why(numbers: Measurements, today: PathResult, key: str) -> str:
+    """Return what a stage lacks, in a few words; "" where nothing tells."""
+    stage = numbers.stage(key)
+    if today.disk_bound is not None and today.disk_bound.at_most_s < today.rate.samples_s:
+        return "the disk reads no faster"
+    if today.others > _TAKEN and today.cores_used > _IN_USE * numbers.cores * (1 - today.others):
+        return "others take the cores"
+    if key == "fetch":
+        return _why_fetch(numbers, today)
+    if key == "dequeue":
+        return "it runs in the training loop's own thread"
+    if key == "batch":
+        return "batches are small"
+    if stage is not None and stage.gil_share is not None and stage.gil_share > _HELD:
+        return "it holds the GIL, so one core does it all"
+    if stage is not None and stage.waits:
+        return "it waits for something else, and more threads would wait at once"
+    if today.cores_used > _IN_USE * numbers.cores * (1 - today.others):
+        return "all cores are busy, most with this"
+    return "too few threads" if key in BUILD_STAGES else ""
+
+
+def _first(numbers: Measurements, today: PathResult) -> str:
+    if today.disk_bound is not None and today.disk_bound.at_most_s < today.rate.samples_s:
+        return "fetch" if today.key == SOURCE else "open"
+    larger = numbers.path(LARGER)
+    if today.limit not in BUILD_STAGES and larger is not None and larger.rate_s > _WORK_A_BATCH * today.rate_s:
+        return "batch"
+    return today.limit
+
+
+def _why_fetch(numbers: Measurements, today: PathResult) -> str:
+    found = {one.key: one.value for one in numbers.ceilings}
+    if not numbers.data.is_remote or "network" not in found:
+        return "the disk reads no faster"
+    bytes_s = today.rate.samples_s * numbers.data.source_bytes
+    free = numbers.path(FREE_LINK)
+    if bytes_s >= _FULL * found["network"] or free is None:
+        return "the network is full"
+    # One read's time is that until its first byte, then that of its bytes over one connection.
+    read_s = numbers.data.source_bytes * numbers.data.num_samples / max(1, numbers.data.num_chunks)
+    transfer_s = read_s / max(1.0, found.get("connection", 1.0))
+    return "threads wait for the first byte" if found["latency"] > transfer_s else "each connection brings little"
+
+
+def starves(stage: StageResult, demand_s: float | None) -> bool:
+    """Return whether a stage would starve the step by itself."""
+    return demand_s is not None and stage.supply_s < _STARVES * demand_s

@@ -1,69 +1,94 @@
-"""The examination: every experiment in turn, within its budget, and the result."""
+"""The examination: what can be tried is tried for a few seconds, in turns, within the budget.
+
+open ─► one chunk, one batch, the step tried ─► a sample ─► every path in turn, again and again ─► numbers
+"""
 
 from __future__ import annotations
 
 import contextlib
 import copy
-import math
-import statistics
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from stoker.cache.store import Store
-from stoker.cache.workers import can_be_sent
 from stoker.dataset.catalogue import Catalogue
-from stoker.dataset.dataset import Dataset, dataset_of
-from stoker.doctor import probe_machine
-from stoker.doctor.arrow import ArrowCost, converter, probe_arrow, write_tables
-from stoker.doctor.clock import PLANNED, Clock
-from stoker.doctor.costs import Machine
-from stoker.doctor.facts import RowFacts, row_facts
-from stoker.doctor.fill import fill_cache
-from stoker.doctor.gpu import GpuWatch
-from stoker.doctor.outcome import Examined, options_of, result_of
-from stoker.doctor.plans import Findings, plans_of
-from stoker.doctor.probe_batches import WarmCost, probe_warm
-from stoker.doctor.probe_build import Built, Fetched, build_units, fetch_units, tables_of
-from stoker.doctor.probe_copy import CopyCost, has_cuda, probe_copy
-from stoker.doctor.probe_fetch import FetchCost, probe_local, probe_remote
-from stoker.doctor.probe_sharing import RepeatedFields, keep_shared
-from stoker.doctor.probe_step import StepCost, probe_step, rate_in_ram
-from stoker.doctor.results import SOURCE, TENSORS, DoctorResult, Rate, StepFacts, Verified
-from stoker.doctor.runs import Sample, warm_loader
+from stoker.dataset.dataset import Dataset
+from stoker.doctor.arrow import write_tables
+from stoker.doctor.bounds import disk_bound
+from stoker.doctor.gilwatch import NOISE, GilWatch
+from stoker.doctor.gpu import GpuWatch, has_cuda, probe_copy
+from stoker.doctor.machine import Disk, memory_bytes_s
+from stoker.doctor.paths import Candidate, Candidates, Sample, make_loader
+from stoker.doctor.results import (
+    ARROW,
+    BUILD_STAGES,
+    RAM,
+    SHARED,
+    SOURCE,
+    TENSORS,
+    Ceiling,
+    DataFacts,
+    Measurements,
+    PathResult,
+    Rate,
+    StageResult,
+    StepFacts,
+    Verified,
+)
+from stoker.doctor.rows import row_facts
+from stoker.doctor.runs import PathRun
 from stoker.doctor.sampled import SampledDataset, spread_units
 from stoker.doctor.settings import DoctorSettings
-from stoker.doctor.tap import Tap
-from stoker.doctor.try_fixes import TryFixes
-from stoker.doctor.verify import TODAY, verify, verify_all
-from stoker.doctor.whatif import MUCH, Change, changes_for, fixes_of
-from stoker.doctor.whole_paths import WholePaths
-from stoker.host.machine import cores, free_memory_bytes, num_cores
-from stoker.loader.temporary import OwnedFolder, TemporaryFolder
+from stoker.doctor.step import FunctionStep, num_samples_of
+from stoker.doctor.tap import Link, Tap, probe_link
+from stoker.doctor.verdict import KEEPS_UP, DoctorResult, demand_of, doubt_of, verdict_of
+from stoker.errors import StokerError
+from stoker.host.machine import cores, free_memory_bytes, machine, versions
+from stoker.loader.temporary import OwnedFolder
+from stoker.metrics.record import Trace
 from stoker.words import some_of
 
 # What the name of a folder that experiments write to begins with.
 _SCRATCH = "stoker-doctor-"
-# Shares of what is planned; what is left over is for what takes longer than it should.
-_FETCH, _THREADS, _BUILD, _FILL, _WARM, _ARROW, _STEP, _RAM = 0.10, 0.10, 0.10, 0.05, 0.13, 0.08, 0.05, 0.03
-_VERIFY = 0.1
-_NUM_UNITS = 16
-# Uneven units are few large ones among many small ones: what runs on less would run on another mean.
-_NUM_COLD_UNITS = 200
-# Memory for the bytes of units, their tables and their chunks, of what is free.
-_KEEP_SHARE = 0.1
-_MAX_KEEP_BYTES = 1 << 30
+# Shares of the budget: of getting a sample, of exploring, of each stage alone, of all paths by then.
+_SAMPLE, _LINK, _EXPLORE, _ALONE = 0.15, 0.07, 0.1, 0.05
+_PATHS_END, _VERIFY = 0.92, 0.25
+_NUM_UNITS, _NUM_COLD_UNITS = 16, 200
+# Memory for the bytes of units and their tables, of what is free.
+_KEEP_SHARE, _MAX_KEEP_BYTES = 0.1, 1 << 30
 # A data set stays in the page cache when it takes no more of the free memory than this.
 _STAYS = 0.6
-_MIN_WINDOW = 4
 _NUM_FROZEN = 8
-# A data set that opens in less can be opened again for a trial.
-_QUICKLY_S = 2.0
+# Runs are no shorter, for they would say nothing, and no longer, for more of them say more.
+_LEAST_S, _MOST_S = 0.15, 4.0
+_LEAST_ROUNDS, _MOST_ROUNDS = 2, 6
+# Repeats that lie as near to each other are enough.
+_SETTLED = 0.025
+# A step that keeps more of a core busy shares it with the loader.
+_SHARES = 0.4
+
+
+class ExaminationInterrupted(KeyboardInterrupt):
+    """Somebody ended the examination.
+
+    Attributes:
+        doing: What was being measured.
+        result: What is known; None where that is nothing.
+    """
+
+    def __init__(self, doing: str, result: DoctorResult | None) -> None:
+        super().__init__(doing)
+        self.doing = doing
+        self.result = result
 
 
 def examine(dataset: Dataset, settings: DoctorSettings) -> DoctorResult:
@@ -75,10 +100,24 @@ def examine(dataset: Dataset, settings: DoctorSettings) -> DoctorResult:
 
     Raises:
         StokerError: The data set cannot be opened, or a chunk of it cannot be built: then no loader could.
+        StepError: The step raised.
         ValueError: It has no samples.
+        ExaminationInterrupted: By Ctrl-C; it carries what is known.
     """
     with ExitStack() as stack:
-        return _Examination(dataset, settings, stack).run()
+        examination = _Examination(dataset, settings, stack)
+        try:
+            return examination.run()
+        except KeyboardInterrupt as error:
+            raise ExaminationInterrupted(examination.doing, examination.partial()) from error
+
+
+@dataclass
+class _Measured:
+    """The runs of a way so far."""
+
+    way: Candidate
+    runs: list[PathRun] = field(default_factory=list)
 
 
 class _Examination:
@@ -87,161 +126,58 @@ class _Examination:
     def __init__(self, dataset: Dataset, settings: DoctorSettings, stack: ExitStack) -> None:
         self._settings = settings
         self._stack = stack
-        self._clock = Clock(settings=settings, start_s=time.perf_counter())
+        self._start_s = time.perf_counter()
+        self.doing = "opening the data set"
         dataset = dataset.located()
-        self._is_local = dataset.is_local
-        self._asked = dataset
         self._dataset = copy.copy(dataset)
         self._tap: Tap | None = None
-        if not self._is_local:
-            # By the same way as a loader would, with somebody who notes what is asked for in between.
+        if not dataset.is_local:
+            # By the same way as a loader would, with somebody who keeps what is asked for in between.
             self._tap = Tap(dataset.find_storage())
             self._dataset.storage = self._tap
+            stack.callback(self._tap.forget)
         self._notes: list[str] = []
+        self._measured: dict[str, _Measured] = {}
+        self._gpu = GpuWatch()
+        self._numbers: Measurements | None = None
+        self._disk: Disk | None = None
 
     def run(self) -> DoctorResult:
-        settings, clock = self._settings, self._clock
-        clock.say("opening the data set")
+        settings = self._settings
+        self._say(self.doing)
         catalogue = self._dataset.open(settings.cache, num_threads=settings.num_threads)
         if not int(catalogue.num_samples.sum()):
             raise ValueError(f"{self._dataset!r} has no samples: there is nothing to examine")
-        # The budget is for experiments: listing and footers take what they take, and are kept for the next start.
-        opened_s = time.perf_counter() - clock.start_s
-        clock.start_s = time.perf_counter()
+        opened_s = time.perf_counter() - self._start_s
+        self._start_s += opened_s  # the budget is for experiments
+        self._numbers = self._first_numbers(catalogue)
         scratch = self._scratch()
+        batches, warm_units = self._fill(catalogue, scratch / "warm")
+        self._say("what this machine can do")
+        memory_s = memory_bytes_s()
+        disk = self._disk = settings.disk(scratch, max(0.05, 0.02 * settings.budget_s))
+        sample = self._sample(catalogue, scratch, batches, warm_units)
+        link = self._link()
+        ways = Candidates(sample, settings, tap=self._tap, today=self._numbers.today, scratch=scratch)
+        if self._numbers.today == SOURCE:
+            self._say("today's path, until its threads are as many as are worth it")
+            ways.explore(self._slice_s(_EXPLORE))
+            self._stages(ways, link)
+        ceilings = self._ceilings(link, disk, memory_s)
+        self._numbers = replace(self._numbers, ceilings=ceilings)
+        self._paths(ways)
+        self._verify()
+        self._say("done")
+        return DoctorResult(self._finished(wall_s=time.perf_counter() - self._start_s + opened_s))
 
-        clock.say("what this machine can do")
-        paces = [probe_machine.pace()]
-        memory_bytes_s = probe_machine.memory_bytes_s()
-        disk = settings.disk(scratch, clock.slice_s(0.02))
+    def partial(self) -> DoctorResult | None:
+        """Return what is known so far; None where no path has run."""
+        if self._numbers is None or not self._measured:
+            return None
+        wall_s = time.perf_counter() - self._start_s
+        return DoctorResult(replace(self._finished(wall_s=wall_s), interrupted=self.doing))
 
-        fetched = self._fetch(catalogue)
-        fetch = self._fetch_threads(fetched)
-        built = self._build(catalogue, fetched)
-        paces.append(probe_machine.pace())
-        kept = fetched.units
-        fetched = _first(fetched, num_samples=max(rate for _, rate in built.rates) * clock.slice_s(_FILL))
-        sample, window, facts, arrow_bytes, tensor_bytes = self._samples(catalogue, fetched, scratch)
-        warm = self._warm(sample, fetched)
-        arrow = self._arrow(sample)
-        gpu = GpuWatch()
-        with gpu.watching():
-            step, facts_of_step, ram, step_rates = self._step(warm)
-        copied = self._copy(tensor_bytes)
-        paces.append(probe_machine.pace())
-
-        num_samples = int(catalogue.num_samples.sum())
-        free = _STAYS * settings.free_memory_bytes()
-        source_bytes = sum(fetched.num_bytes) / sum(fetched.num_samples)
-        machine = Machine(
-            cores=cores(),
-            network_bytes_s=fetch.bytes_s if not self._is_local else math.inf,
-            connection_bytes_s=fetch.connection_bytes_s if not self._is_local else math.inf,
-            read_bytes_s=disk.read_bytes_s,
-            write_bytes_s=disk.write_bytes_s,
-            # What was gathered a second was there to be had, however busy memory was when it was looked at.
-            memory_bytes_s=max(memory_bytes_s, warm.rate.samples_s * tensor_bytes),
-            pcie_bytes_s=copied.pinned_bytes_s if copied is not None else math.inf,
-        )
-        found = Findings(
-            machine=machine,
-            batch_size=settings.batch_size,
-            num_builders=self._num_builders,
-            most_builders=self._most_builders,
-            least_builders=self._least_builders,
-            builders_worth=self._builders_worth,
-            num_computing=settings.num_threads if settings.transform_in == "threads" else None,
-            num_threads=settings.num_threads,
-            prefetch=settings.prefetch,
-            window=window,
-            unit_samples=_unit_samples(sample),
-            source_bytes=source_bytes,
-            arrow_bytes=arrow_bytes,
-            tensor_bytes=tensor_bytes,
-            is_remote=not self._is_local,
-            source_stays=num_samples * source_bytes < free,
-            arrow_stays=num_samples * arrow_bytes < free,
-            tensors_stay=num_samples * tensor_bytes < free,
-            fetch=fetch,
-            fetch_cpu_s=max(0.0, fetched.cpu_s) / sum(fetched.num_samples),
-            built=built,
-            warm=warm,
-            arrow=arrow,
-            copy=copied,
-            step=step,
-            step_rates=step_rates,
-            cores_left=statistics.median(pace.cores for pace in paces),
-        )
-        today = self._today(catalogue)
-        step_s = 0.0 if step is None else step.step_s
-        paths = WholePaths(sample, settings, clock, plans_of(found), today=today, step_s=step_s)
-        paths.run()
-        sharing = self._sharing(sample, facts, scratch) if today == TENSORS and not paths.is_fed() else None
-        if sharing is not None:
-            sample = replace(sample, shared=sharing.sample)
-        fixes = TryFixes(
-            sample=sample,
-            settings=settings,
-            clock=clock,
-            paths=paths,
-            today=today,
-            may_open_again=opened_s < _QUICKLY_S,
-            widest_share=facts.widest_share,
-            widest_cpu_share=facts.widest_cpu_share,
-            tap=self._tap,
-            fetched=kept,
-            fetch=fetch,
-        ).all()
-        paths.run_again()
-        plans = paths.settled()
-        self._notes += paths.notes
-        speeds = (*(pace.speed for pace in paces), *paths.speeds)
-        if paths.cores_left is not None:
-            found = replace(found, cores_left=paths.cores_left)
-        examined = Examined(
-            settings=settings,
-            catalogue=catalogue,
-            text=_text(self._dataset),
-            num_probed=sum(len(unit) for unit in fetched.units),
-            found=found,
-            plans=plans,
-            today=today,
-            tried=fixes,
-            shared_how="" if sharing is None else sharing.how,
-            can_be_sent=can_be_sent(self._asked.transform),
-            measured=paths.measured,
-            facts=facts,
-            step=facts_of_step,
-            ram=ram,
-            disk=disk,
-            memory_bytes_s=memory_bytes_s,
-            gpus=gpu.facts(),
-            gpu_note=gpu.note,
-            timeline=paths.timeline,
-            opened_s=opened_s,
-            speeds=speeds,
-            notes=tuple(self._notes),
-        )
-        clock.say("working it out")
-        result = result_of(examined, wall_s=0.0, when=datetime.now(UTC).date().isoformat())
-        changes = changes_for(plans, today=today, options=options_of(examined))
-        seconds = _VERIFY * PLANNED * settings.budget_s
-        verified: Verified | None = None
-        tried: tuple[Verified, ...] = ()
-        if settings.verify_all:
-            clock.say("verifying every fix")
-            nothing = Change(key=TODAY, text="today's path as it is", how="", plan=plans[today])
-            applied = fixes_of([nothing, *changes], today=plans[today])
-            tried = verify_all(
-                applied, [nothing, *changes], sample, settings, today=today, seconds=seconds, speeds=speeds
-            )
-        elif settings.verify and result.fixes:
-            clock.say(f"verifying: {result.fixes[0].text}")
-            verified = verify(result.fixes, changes, sample, settings, today=today, seconds=seconds, speeds=speeds)
-        wall_s = time.perf_counter() - clock.start_s + opened_s
-        return replace(result, verified=verified, tried=tried, wall_s=wall_s)
-
-    # ------------------------------------------------------------------ the experiments, in turn
+    # ------------------------------------------------------------------ the sample
 
     def _scratch(self) -> Path:
         settings = self._settings
@@ -255,142 +191,306 @@ class _Examination:
         folder.make()
         return folder.path
 
-    def _fetch(self, catalogue: Catalogue) -> Fetched:
-        self._clock.say("fetching alone" if not self._is_local else "reading alone")
-        units = spread_units(catalogue, _NUM_UNITS)
-        fetched = fetch_units(
-            catalogue,
-            units,
-            tap=self._tap,
-            until=self._clock.until(_FETCH),
-            max_bytes=int(min(_MAX_KEEP_BYTES, _KEEP_SHARE * free_memory_bytes())),
-        )
-        if self._tap is not None:
-            self._stack.callback(self._tap.forget)
-        return fetched
-
-    def _fetch_threads(self, fetched: Fetched) -> FetchCost:
-        if self._tap is None or not any(fetched.reads):
-            return probe_local(fetched)
-        self._clock.say("fetching with more threads")
-        return probe_remote(self._tap.inner, fetched, until=self._clock.until(_THREADS))
-
-    def _build(self, catalogue: Catalogue, fetched: Fetched) -> Built:
-        self._clock.say("decoding, transforming, converting, publishing: each alone")
-        most = num_cores()
-        more = [num for num in (2, 4, 8, 16, 32, 64) if num < most]
-        threads = [1, *more, most] if most > 1 else [1]
-        # In memory, as a loader without a cache folder: the disk is looked at by itself.
-        with contextlib.closing(TemporaryFolder()) as folder:
-            folder.make()
-            return build_units(
-                catalogue,
-                fetched,
-                tap=self._tap,
-                scratch=folder.cache,
-                threads=threads * 2,
-                until=self._clock.until(_BUILD),
-            )
-
-    def _samples(
-        self, catalogue: Catalogue, fetched: Fetched, scratch: Path
-    ) -> tuple[Sample, int, RowFacts, float, float]:
-        self._clock.say("filling a cache, and Arrow files beside it")
+    def _fill(self, catalogue: Catalogue, folder: Path) -> tuple[list[Any], list[range]]:
+        """Build a sample of chunks, and return some of their batches; the step is tried on the first of them."""
         settings = self._settings
-        replaying = self._tap.replaying() if self._tap is not None else contextlib.nullcontext()
-        dataset = SampledDataset(catalogue, fetched.units)
-        with replaying:
-            filled = fill_cache(dataset, scratch / "warm", num_threads=settings.num_threads)
-        in_processes = settings.transform_in == "processes"
-        self._num_builders = settings.num_threads if in_processes else filled.pool.size
-        self._most_builders = 0 if in_processes else filled.pool.most
-        self._least_builders = self._num_builders if in_processes else filled.pool.least
-        self._builders_worth = None if in_processes else filled.builders_worth
-        tables = tables_of(catalogue, fetched, tap=self._tap, max_bytes=int(_KEEP_SHARE * free_memory_bytes()))
-        arrow_bytes = sum(table.nbytes for table in tables) / max(1, sum(table.num_rows for table in tables))
-        # What all builders make at a time comes together: a window that is as large comes in even turns.
-        window = max(_MIN_WINDOW, self._num_builders)
-        facts = row_facts(catalogue, tables[0], fetched.units[0])
+        units = spread_units(catalogue, _NUM_UNITS)
+        until_s = time.perf_counter() + self._slice_s(_SAMPLE)
+        most_bytes = min(_MAX_KEEP_BYTES, _KEEP_SHARE * free_memory_bytes())
+        done, is_tried = 0, False
+        with contextlib.nullcontext() if self._tap is None else self._tap.keeping():
+            while done < len(units):
+                # One first, for the step; then twice as many at a time, as long as there is time for as many.
+                self._say("a sample of chunks" if done else "one chunk")
+                start_s, done = time.perf_counter(), min(len(units), max(1, 2 * done))
+                sampled = SampledDataset(catalogue, units[:done], is_new=False)
+                with make_loader(sampled, settings, cache=folder, window=done) as loader:
+                    batches = list[Any]()
+                    for batch in loader:
+                        if len(batches) < _NUM_FROZEN:
+                            batches.append(batch)
+                if not is_tried:
+                    self._try_step(batches[0])
+                    is_tried = True
+                took_s = time.perf_counter() - start_s
+                kept = 0 if self._tap is None else self._tap.kept_bytes
+                if time.perf_counter() + 2 * took_s > until_s or 3 * kept > most_bytes:
+                    break
+        largest = max(num_samples_of(batch) for batch in batches)
+        return [batch for batch in batches if num_samples_of(batch) == largest], units[:done]
+
+    def _try_step(self, batch: Any) -> None:
+        step = self._settings.step
+        if isinstance(step, FunctionStep):
+            self._say("trying the step")
+            for _ in range(2):
+                step.begin(batch)
+            step.finish()
+
+    def _sample(self, catalogue: Catalogue, scratch: Path, batches: list[Any], warm_units: list[range]) -> Sample:
+        self._say("the sample's rows as Arrow files")
+        tables = list(self._tables(catalogue, warm_units))
+        facts = row_facts(catalogue, tables[0], warm_units[0])
+        num_warm = sum(int(catalogue.num_samples[unit.start : unit.stop].sum()) for unit in warm_units)
+        size_bytes = sum(path.stat().st_size for path in (scratch / "warm").rglob("*") if path.is_file())
+        units = spread_units(catalogue, _NUM_COLD_UNITS)
+        sizes = np.array([catalogue.num_samples[unit.start : unit.stop].sum() for unit in units], dtype=float)
         sample = Sample(
             catalogue=catalogue,
-            units=spread_units(catalogue, _NUM_COLD_UNITS),
+            units=units,
             warm=scratch / "warm",
-            warm_units=fetched.units,
-            arrow=write_tables(tables, scratch / "arrow"),
-            tensor_bytes=filled.tensor_bytes,
-            window=window,
-            num_threads=settings.num_threads,
+            warm_units=warm_units,
+            arrow=write_tables([table for table in tables if len(table)], scratch / "arrow"),
+            batches=batches,
+            tensor_bytes=size_bytes / max(1, num_warm),
+            evenness=float(sizes.sum() ** 2 / (len(sizes) * (sizes**2).sum())),
+            facts=facts,
+        )
+        assert self._numbers is not None
+        data = replace(
+            self._numbers.data,
+            num_probed=sum(len(unit) for unit in warm_units),
+            source_bytes=facts.source_bytes,
+            arrow_bytes=facts.arrow_bytes,
+            tensor_bytes=sample.tensor_bytes,
+            repeated_share=facts.repeated_share,
             widest_column=facts.widest_column,
+            widest_share=facts.widest_share,
+            evenness=sample.evenness,
         )
-        return sample, window, facts, arrow_bytes, filled.tensor_bytes
+        self._numbers = replace(self._numbers, data=data)
+        return sample
 
-    def _warm(self, sample: Sample, fetched: Fetched) -> WarmCost:
-        self._clock.say("a warm cache, at several batch sizes")
-        return probe_warm(
-            warm_loader(sample, self._settings),
-            batch_size=self._settings.batch_size,
-            num_samples=sum(fetched.num_samples[: len(fetched.units)]),
-            num_frozen=_NUM_FROZEN,
-            seconds=self._clock.slice_s(_WARM),
-        )
+    def _tables(self, catalogue: Catalogue, units: list[range]) -> Iterator[pa.Table]:
+        """Yield the units' rows, decoded from memory, up to so many bytes."""
+        most_bytes, num_bytes = _KEEP_SHARE * free_memory_bytes(), 0
+        with contextlib.nullcontext() if self._tap is None else self._tap.replaying():
+            for unit in units:
+                for _, table in catalogue.read(unit[0]):
+                    num_bytes += table.nbytes
+                    yield table
+                    if num_bytes > most_bytes:
+                        return
 
-    def _arrow(self, sample: Sample) -> ArrowCost:
-        self._clock.say("Arrow on SSD")
-        return probe_arrow(
-            sample.arrow,
-            convert=converter(dataset_of(sample.catalogue)),
-            batch_size=self._settings.batch_size,
-            window=min(sample.window, len(sample.arrow)),
-            num_threads=self._settings.num_threads,
-            seconds=self._clock.slice_s(_ARROW),
-        )
+    # ------------------------------------------------------------------ what explains the paths
 
-    def _step(self, warm: WarmCost) -> tuple[StepCost | None, StepFacts | None, Rate | None, dict[int, float]]:
-        step, batch_size = self._settings.step, self._settings.batch_size
-        if step is None:
-            return None, None, None, {}
-        self._clock.say("the step on one frozen batch")
-        cost = probe_step(step, warm.frozen[0], seconds=self._clock.slice_s(_STEP))
-        self._clock.say("the step on batches in RAM")
-        ram = rate_in_ram(step, warm.frozen, batch_size=batch_size, seconds=self._clock.slice_s(_RAM))
-        demand = Rate(
-            samples_s=batch_size / cost.step_s,
-            low=batch_size / cost.high_s,
-            high=batch_size / cost.low_s,
-            num_rounds=cost.num_rounds,
-        )
-        facts = StepFacts(
-            text=step.text,
-            batch_size=batch_size,
-            step_s=cost.step_s,
-            demand=demand,
-            is_given=step.given_s is not None,
-            host_s=cost.host_s,
-            cpu_s=cost.cpu_s,
-        )
-        rates: dict[int, float] = {}
-        if step.given_s is None:
-            self._clock.say("the step at several batch sizes")
-            each_s = self._clock.slice_s(_STEP) / len(warm.points)
-            for point, batch in zip(warm.points, warm.by_size, strict=True):
-                rates[point.batch_size] = point.batch_size / probe_step(step, batch, seconds=each_s).step_s
-        return cost, facts, ram, rates
-
-    def _copy(self, tensor_bytes: float) -> CopyCost | None:
-        if not self._settings.is_on_device or not has_cuda():
+    def _link(self) -> Link | None:
+        if self._tap is None or not self._tap.reads:
             return None
-        self._clock.say("copying alone, from pinned and pageable memory")
-        return probe_copy(int(tensor_bytes * self._settings.batch_size))
+        self._say("the source's reads alone, in more and more threads")
+        return probe_link(self._tap.inner, self._tap.reads, until_s=time.perf_counter() + self._slice_s(_LINK))
 
-    def _sharing(self, sample: Sample, facts: RowFacts, scratch: Path) -> RepeatedFields | None:
-        if facts.repeated_share < MUCH:
-            return None
-        self._clock.say("filling a cache of shared features")
-        replaying = self._tap.replaying() if self._tap is not None else contextlib.nullcontext()
-        with replaying:
-            return keep_shared(sample, scratch / "shared", num_threads=self._settings.num_threads)
+    def _stages(self, ways: Candidates, link: Link | None) -> None:
+        """Measure what stages of building take, the bytes in memory: by one thread, and by as many as there are."""
+        assert self._numbers is not None
+        settings, found = self._settings, list[StageResult]()
+        if link is not None:
+            sample_bytes = max(1e-9, self._numbers.data.source_bytes)
+            found.append(
+                StageResult(
+                    key="fetch",
+                    supply_s=link.bytes_s / sample_bytes,
+                    by_threads=tuple((num, rate / sample_bytes) for num, rate in link.by_threads),
+                )
+            )
+        self._say("decoding, transforming, converting: each alone")
+        trace = Trace()
+        with GilWatch() as watch:
+            alone = ways.from_memory(self._slice_s(_ALONE), num_threads=1, trace=trace)
+        most = ways.from_memory(self._slice_s(_ALONE), num_threads=settings.num_threads, trace=Trace())
+        spans = [span for track in trace.spans().values() for span in track]
+        whole_s = sum(alone.stages.get(key, 0.0) for key in BUILD_STAGES)
+        for key in BUILD_STAGES[1:]:
+            one_s, each_s = alone.stages.get(key, 0.0), most.stages.get(key, 0.0)
+            if one_s <= 0 or each_s <= 0:
+                continue
+            share = watch.held_share([(span.start_ns, span.stop_ns) for span in spans if span.stage == key])
+            held = share if share is not None and share > NOISE else 0.0
+            by_threads = [(1, 1 / one_s)]
+            if settings.num_threads > 1:
+                by_threads.append((settings.num_threads, settings.num_threads / each_s))
+            found.append(
+                StageResult(
+                    key=key,
+                    supply_s=settings.num_threads / each_s,
+                    seconds=one_s,
+                    gil_share=held,
+                    waits=one_s > 0.5 * whole_s and alone.cores_used < 0.5 and held < 0.3,
+                    by_threads=tuple(by_threads),
+                )
+            )
+        self._numbers = replace(self._numbers, stages=tuple(found))
 
-    def _today(self, catalogue: Catalogue) -> str:
+    def _ceilings(self, link: Link | None, disk: Disk, memory_s: float) -> tuple[Ceiling, ...]:
+        where = " (memory, no disk)" if disk.is_memory else ""
+        found = []
+        if link is not None:
+            best = max(link.by_threads, key=lambda one: one[1])[0]
+            found += [
+                Ceiling(key="network", name="network", value=link.bytes_s, unit="bytes/s",
+                        note=f"real reads, {best} at once"),
+                Ceiling(key="connection", name="one connection", value=link.connection_bytes_s, unit="bytes/s",
+                        note="one real read"),
+                Ceiling(key="latency", name="first byte", value=link.latency_s, unit="s", note="one byte read"),
+            ]  # fmt: skip
+        found += [
+            Ceiling(key="disk_read", name="disk, reading", value=disk.read_bytes_s, unit="bytes/s",
+                    note=f"a file of its own, past the page cache{where}"),
+            Ceiling(key="disk_write", name="disk, writing", value=disk.write_bytes_s, unit="bytes/s",
+                    note=f"a file of its own, until it is on the disk{where}"),
+            Ceiling(key="memory", name="memory, copying", value=memory_s, unit="bytes/s", note="all cores together"),
+        ]  # fmt: skip
+        if self._settings.device not in (None, "cpu") and has_cuda():
+            assert self._numbers is not None
+            self._say("copying alone, from pinned and pageable memory")
+            cost = probe_copy(int(self._numbers.data.tensor_bytes * self._settings.batch_size))
+            found += [
+                Ceiling(key="pcie_pinned", name="to the GPU, pinned", value=cost.pinned_bytes_s, unit="bytes/s",
+                        note="one batch"),
+                Ceiling(key="pcie_pageable", name="to the GPU, pageable", value=cost.pageable_bytes_s, unit="bytes/s",
+                        note="one batch"),
+            ]  # fmt: skip
+        return tuple(found)
+
+    # ------------------------------------------------------------------ the paths
+
+    def _paths(self, ways: Candidates) -> None:
+        """Run every path in turn: those that are always run, then what may help, then all of them again."""
+        for way in ways.first():
+            self._measured[way.key] = _Measured(way)
+        seconds = self._seconds(len(self._measured) + 3)
+        for key in list(self._measured):
+            self._run(key, seconds)
+        ram = self._measured.get(RAM)
+        if ram is not None and ram.runs and self._shares_cores(ram.runs[0]):
+            self._measured[SHARED] = _Measured(ways.shared())
+            self._run(SHARED, seconds)
+        if not self._is_fed():
+            self._say("making what may help")
+            for way in ways.more():
+                if self._left_s(1.0) < 0:
+                    self._notes.append(f"No time was left to try: {way.name}. A larger --budget is a longer look.")
+                    continue
+                self._measured[way.key] = _Measured(way)
+                self._run(way.key, seconds)
+        direction = -1
+        while not self._is_settled() and self._num_rounds() < _MOST_ROUNDS:
+            keys = [key for key, one in self._measured.items() if one.runs][::direction]
+            began_s = time.perf_counter()
+            seconds = self._seconds(len(keys))
+            if self._num_rounds() >= _LEAST_ROUNDS and seconds <= _LEAST_S:
+                return
+            for key in keys:
+                self._run(key, seconds)
+            direction = -direction
+            took_s = time.perf_counter() - began_s
+            if self._left_s(_PATHS_END) < took_s:
+                return
+
+    def _run(self, key: str, seconds: float) -> None:
+        measured = self._measured[key]
+        self._say(measured.way.name)
+        watch = self._gpu.watching() if key == RAM and not measured.runs else contextlib.nullcontext()
+        step = self._settings.step
+        try:
+            with watch:
+                if key == RAM and not measured.runs and step is not None and not step.is_given:
+                    measured.way.run(seconds / 2)  # compiles, allocates, fills caches: once
+                run = measured.way.run(seconds)
+        except StokerError as error:
+            # What works on the samples as they are may not work on them otherwise, and is no advice then.
+            if key in (self._today, RAM, TENSORS, ARROW) and not measured.runs and key != ARROW:
+                raise
+            self._notes.append(f"{measured.way.name}: could not be tried: {error}")
+            return
+        if run.rate_s > 0:
+            measured.runs.append(run)
+
+    def _seconds(self, num_runs: int) -> float:
+        """Return how long each of some runs may take, twice all of them and what they need beside."""
+        left_s = self._left_s(_PATHS_END)
+        rounds = max(1, _LEAST_ROUNDS - self._num_rounds())
+        return max(_LEAST_S, min(_MOST_S, left_s / (1.8 * rounds * max(1, num_runs))))
+
+    def _num_rounds(self) -> int:
+        today = self._measured.get(self._today)
+        return 0 if today is None else len(today.runs)
+
+    def _shares_cores(self, run: PathRun) -> bool:
+        step = self._settings.step
+        return step is not None and not step.is_given and run.cores_used > _SHARES * (1 - run.others)
+
+    def _is_fed(self) -> bool:
+        numbers = self._finished(wall_s=0.0)
+        today, demand_s = numbers.path(numbers.today), demand_of(numbers)
+        return today is not None and demand_s is not None and today.rate_s >= KEEPS_UP * demand_s
+
+    def _is_settled(self) -> bool:
+        """Return whether one more round would hardly change anything."""
+        if self._num_rounds() < _LEAST_ROUNDS:
+            return False
+        numbers = self._finished(wall_s=0.0)
+        found = verdict_of(numbers)
+        named = {numbers.today, RAM, *(fix.key for fix in found.fixes[:2])}
+        return all(doubt_of(path) < _SETTLED for path in numbers.paths if path.key in named)
+
+    def _verify(self) -> None:
+        """Run the best fixes once more, and today's between them."""
+        if not self._settings.verify:
+            return
+        assert self._numbers is not None
+        fixes = verdict_of(self._finished(wall_s=0.0)).fixes[: self._settings.verify]
+        seconds = max(_LEAST_S, min(2 * _MOST_S, _VERIFY * self._settings.budget_s / max(1, 2 * len(fixes))))
+        rates: dict[str, list[float]] = {}
+        for fix in (*fixes, *reversed(fixes)):
+            self._say(f"verifying: {fix.text}")
+            run = self._measured[fix.key].way.run(seconds)
+            if run.rate_s > 0:
+                rates.setdefault(fix.key, []).append(run.rate_s)
+        verified = tuple(
+            Verified(fix=fix.key, promised_s=fix.rate_s, measured=Rate.of(rates[fix.key]))
+            for fix in fixes
+            if fix.key in rates
+        )
+        self._numbers = replace(self._numbers, verified=verified)
+
+    # ------------------------------------------------------------------ the numbers
+
+    @property
+    def _today(self) -> str:
+        assert self._numbers is not None
+        return self._numbers.today
+
+    def _first_numbers(self, catalogue: Catalogue) -> Measurements:
+        settings = self._settings
+        data = DataFacts(
+            text=some_of(self._dataset.sources, 1),
+            num_samples=int(catalogue.num_samples.sum()),
+            num_files=len(catalogue.files),
+            num_chunks=len(catalogue),
+            num_probed=0,
+            source_bytes=0.0,
+            arrow_bytes=0.0,
+            tensor_bytes=0.0,
+            is_remote=self._tap is not None,
+        )
+        return Measurements(
+            data=data,
+            step=None,
+            today=self._today_of(catalogue),
+            paths=(),
+            cores=cores(),
+            num_threads=settings.num_threads,
+            gpu_hour=settings.gpu_hour,
+            num_gpus=settings.num_gpus,
+            machine=machine(),
+            versions=versions(),
+            command=settings.command,
+            budget_s=settings.budget_s,
+            when=datetime.now(UTC).date().isoformat(),
+        )
+
+    def _today_of(self, catalogue: Catalogue) -> str:
         """Return the path that samples take now: the warm one where the cache holds nearly all chunks."""
         cache = self._settings.cache
         if cache is None or not cache.is_dir():
@@ -405,21 +505,87 @@ class _Examination:
             )
         return TENSORS if present >= 0.99 * len(looked) else SOURCE
 
+    def _finished(self, *, wall_s: float) -> Measurements:
+        """Return all numbers so far."""
+        assert self._numbers is not None
+        settings, numbers = self._settings, self._numbers
+        paths = [self._path(one) for one in self._measured.values() if one.runs]
+        paths.sort(key=lambda path: path.key != numbers.today)
+        today, ram = self._measured.get(numbers.today), self._measured.get(RAM)
+        step = None
+        if settings.step is not None:
+            step = StepFacts(
+                text=settings.step.text,
+                batch_size=settings.batch_size,
+                is_given=settings.step.is_given,
+                cores_used=ram.runs[-1].cores_used if ram is not None and ram.runs else 0.0,
+            )
+        rate_s = next((path.rate_s for path in paths if path.key == numbers.today), 0.0)
+        return replace(
+            numbers,
+            step=step,
+            paths=tuple(paths),
+            ceilings=tuple(self._used(ceiling, rate_s) for ceiling in numbers.ceilings),
+            timeline=today.runs[-1].spans if today is not None and today.runs else (),
+            gpus=self._gpu.facts(),
+            gpu_note=self._gpu.note,
+            notes=tuple(dict.fromkeys(self._notes)),
+            wall_s=wall_s,
+        )
 
-def _text(dataset: Dataset) -> str:
-    """Return a data set as people read it, on one line."""
-    return some_of(dataset.sources, 1)
+    def _path(self, measured: _Measured) -> PathResult:
+        way, runs = measured.way, measured.runs
+        last = runs[-1]
+        # One run is as sure as its parts are near each other.
+        rate = (
+            Rate.of([run.rate_s for run in runs])
+            if len(runs) > 1
+            else Rate(samples_s=last.rate_s, low=last.low, high=last.high)
+        )
+        bound, assumed = None, self._disk
+        assert self._numbers is not None
+        if assumed is not None and way.sample_bytes and not self._stays(way.sample_bytes):
+            what = "the source" if way.key != TENSORS else "tensors"
+            bound = disk_bound(read_bytes_s=assumed.read_bytes_s, sample_bytes=way.sample_bytes, what=what)
+        kept = {TENSORS: self._numbers.data.tensor_bytes, ARROW: self._numbers.data.arrow_bytes}
+        return PathResult(
+            key=way.key,
+            name=way.name,
+            how=way.how,
+            rate=rate,
+            batch_size=way.batch_size,
+            has_step=way.has_step and self._settings.step is not None,
+            limit=max((run.limit for run in runs), key=[run.limit for run in runs].count),
+            stages=last.stages,
+            stall=last.stall,
+            cores_used=sum(run.cores_used for run in runs) / len(runs),
+            others=sum(run.others for run in runs) / len(runs),
+            disk_bound=bound,
+            disk_bytes=kept.get(way.key, 0.0) * self._numbers.data.num_samples,
+        )
 
+    def _stays(self, sample_bytes: float) -> bool:
+        assert self._numbers is not None
+        return sample_bytes * self._numbers.data.num_samples < _STAYS * self._settings.free_memory_bytes()
 
-def _first(fetched: Fetched, *, num_samples: float) -> Fetched:
-    """Return the first units, two at least, up to so many samples; what was measured of all of them stays."""
-    num = next((n for n in range(2, len(fetched.units)) if sum(fetched.num_samples[:n]) >= num_samples), None)
-    return fetched if num is None else replace(fetched, units=fetched.units[:num])
+    def _used(self, ceiling: Ceiling, rate_s: float) -> Ceiling:
+        assert self._numbers is not None
+        data = self._numbers.data
+        taken = {"network": data.source_bytes} if self._today == SOURCE else {"memory": data.tensor_bytes}
+        if ceiling.key not in taken or ceiling.value <= 0:
+            return ceiling
+        return replace(ceiling, used=min(1.0, rate_s * taken[ceiling.key] / ceiling.value))
 
+    # ------------------------------------------------------------------ the budget
 
-def _unit_samples(sample: Sample) -> tuple[int, ...]:
-    """Return the samples of the units that runs from the source take, in some order, as a shuffled epoch does."""
-    catalogue = sample.catalogue
-    sizes = [int(catalogue.num_samples[unit.start : unit.stop].sum()) for unit in sample.units]
-    order = np.random.default_rng(0).permutation(len(sizes))
-    return tuple(sizes[i] for i in order if sizes[i]) or (1,)
+    def _say(self, what: str) -> None:
+        self.doing = what
+        gone = (time.perf_counter() - self._start_s) / self._settings.budget_s
+        self._settings.on_progress(what, min(1.0, max(0.0, gone)))
+
+    def _left_s(self, share: float) -> float:
+        return self._start_s + share * self._settings.budget_s - time.perf_counter()
+
+    def _slice_s(self, share: float) -> float:
+        """Return the seconds of a share of the budget: less where time runs out."""
+        return max(_LEAST_S, min(share * self._settings.budget_s, 0.5 * self._left_s(1.0)))

@@ -1,26 +1,29 @@
-"""What the driver says about the GPUs, through nvidia-ml-py where it and a GPU are there."""
+"""What the driver says about the GPUs, through nvidia-ml-py where it and a GPU are there; and copies to one."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import statistics
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from stoker.doctor.results import GpuFacts
 
 MEANING = (
-    "GPU utilisation is the share of time in which at least one kernel ran, however small; SM activity is the share "
-    "of the multiprocessors at work. A GPU can show 100 % of the first and a few per cent of the second."
+    "GPU utilisation is the share of time in which at least one kernel ran, however small: a kernel on one of 132 "
+    "multiprocessors counts in full."
 )
-"""What the two figures are, for whoever reads them."""
+"""What the figure is, for whoever reads it."""
 
 NO_GPU = "no GPU here"
 NO_LIBRARY = "a GPU may be here, but nvidia-ml-py is not: pip install 'stoker[gpu]' shows what its driver says"
 
 _EVERY_S = 0.1
+_NUM_COPIES = 7
 # NVML's names of the reasons that hold a clock down, and what they mean. Idling and being told a clock are no faults.
 _REASONS = {
     "nvmlClocksThrottleReasonSwPowerCap": "power limit",
@@ -51,7 +54,7 @@ class GpuWatch:
         """Ask every tenth of a second inside the block, from a thread of its own."""
         nvml = self._nvml
         if nvml is None:
-            self.note = NO_LIBRARY if _may_have_gpu() else NO_GPU
+            self.note = NO_LIBRARY if has_cuda() else NO_GPU
             yield
             return
         try:
@@ -87,16 +90,57 @@ class GpuWatch:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class CopyCost:
+    """Bytes a second to the device.
+
+    Attributes:
+        pinned_bytes_s: From memory that the device reads by itself.
+        pageable_bytes_s: From ordinary memory, which the driver copies into pinned memory first.
+    """
+
+    pinned_bytes_s: float
+    pageable_bytes_s: float
+
+
+def has_cuda() -> bool:
+    """Return whether torch is installed and sees a GPU."""
+    if importlib.util.find_spec("torch") is None:
+        return False
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def probe_copy(num_bytes: int) -> CopyCost:
+    """Return the pace of copies of one batch to the current CUDA device, by its own clock.
+
+    Args:
+        num_bytes: Of a batch.
+    """
+    import torch
+
+    host = torch.empty(max(1, num_bytes), dtype=torch.uint8)
+    pinned = host.pin_memory()
+    device = torch.empty_like(host, device="cuda")
+
+    def rate(source: torch.Tensor) -> float:
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        begin.record()
+        device.copy_(source, non_blocking=True)
+        end.record()
+        end.synchronize()
+        return num_bytes / (float(begin.elapsed_time(end)) / 1e3)
+
+    pinned_rates = [rate(pinned) for _ in range(_NUM_COPIES)][1:]
+    pageable_rates = [rate(host) for _ in range(_NUM_COPIES)][1:]
+    return CopyCost(pinned_bytes_s=statistics.median(pinned_rates), pageable_bytes_s=statistics.median(pageable_rates))
+
+
 def _library() -> Any:
     if importlib.util.find_spec("pynvml") is None:
         return None
     return importlib.import_module("pynvml")
-
-
-def _may_have_gpu() -> bool:
-    from stoker.doctor.probe_copy import has_cuda
-
-    return has_cuda()
 
 
 def _look(nvml: Any, handle: Any) -> dict[str, Any]:
@@ -137,8 +181,6 @@ def _facts(looks: list[dict[str, Any]]) -> GpuFacts:
     return GpuFacts(
         name=next((look["name"] for look in looks if "name" in look), "a GPU"),
         utilisation=mean("utilisation"),
-        # NVML tells it only on some GPUs, to administrators, through another interface (GPM): not asked for here.
-        sm_activity=None,
         sm_clock_mhz=mean("sm_clock_mhz"),
         max_sm_clock_mhz=mean("max_sm_clock_mhz"),
         power_w=mean("power_w"),

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stoker.doctor.costs import STAGE_NAMES
+from stoker.doctor.results import STAGE_NAMES
 from stoker.doctor.words import rate_text, share_text
 
 # A rank is slow when it gives so much less than the one in the middle: nearer than that, they differ by chance.
@@ -52,10 +52,8 @@ def compare_ranks(results: Sequence[Mapping[str, Any]]) -> RanksVerdict:
     if len(results) < 2:
         raise ValueError(f"ranks are compared with each other: give two results at least, not {len(results)}")
     try:
-        rates = tuple(float(_today(result)["predicted_s"]) for result in results)
-        supplies = [
-            {stage["key"]: float(stage["supply"]["samples_s"]) for stage in result["stages"]} for result in results
-        ]
+        rates = tuple(float(_today(result)["rate_s"]) for result in results)
+        supplies = [{stage["key"]: float(stage["supply_s"]) for stage in result["stages"]} for result in results]
     except (KeyError, TypeError, StopIteration) as error:
         raise ValueError(f"not a result of `stoker doctor --json`: {error} is missing") from error
     slowest = min(range(len(rates)), key=lambda rank: rates[rank])
@@ -97,5 +95,5 @@ def _blamed(slow: Mapping[str, Any], lag: Mapping[str, float]) -> str:
 
 
 def _today(result: Mapping[str, Any]) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = next(path for path in result["paths"] if path["is_today"])
+    found: Mapping[str, Any] = next(path for path in result["paths"] if path["key"] == result["today"])
     return found

@@ -9,7 +9,6 @@ sampled    0 3 6 9 0 3 6 9 0 3 6 9 …
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -25,11 +24,6 @@ from stoker.dataset.fragments import Fragment
 from stoker.hashing import fingerprint
 from stoker.metrics.stages import OnStage, ignore_stage
 from stoker.parquet.decode import ShareOut, one_by_one
-
-BUILT = "built"
-"""What a listener is told when a unit is built: in place of bytes, its samples."""
-BUILD_CPU = "build_cpu"
-"""What it is told beside that: in place of start and stop, 0 and the processor time of the building thread in ns."""
 
 
 def spread_units(catalogue: Catalogue, num_units: int) -> list[range]:
@@ -52,9 +46,7 @@ class SampledCatalogue(Catalogue):
         units: The units.
         num_times: How often each is there.
         is_new: Whether it is another chunk each time, which no cache has.
-        on_stage: Told of fetching and decoding, beside whoever else is.
         num_builders: Threads that a loader builds with to begin with; None leaves that to it.
-        num_short: How often a loader takes it for granted that they stood idle; see `num_windows_ahead`.
     """
 
     def __init__(
@@ -64,9 +56,7 @@ class SampledCatalogue(Catalogue):
         *,
         num_times: int,
         is_new: bool = True,
-        on_stage: OnStage = ignore_stage,
         num_builders: int | None = None,
-        num_short: int = 0,
     ) -> None:
         # A view: everything that is not said otherwise here is the whole's.
         self.__dict__.update(inner.__dict__)
@@ -74,10 +64,7 @@ class SampledCatalogue(Catalogue):
         self._inner = inner
         self._keys = {}
         self.num_builders = num_builders
-        self.num_short = num_short
-        self.may_be_helped = False  # what one thread does is timed
         self._is_new = is_new
-        self._listener = on_stage
         self._units: list[range] = []
         self._of: list[tuple[int, int, int]] = []  # (number in the whole, repetition, place in `_units`)
         for repetition in range(num_times):
@@ -130,24 +117,12 @@ class SampledCatalogue(Catalogue):
         share_out: ShareOut = one_by_one,
     ) -> Iterator[tuple[int, pa.Table]]:
         """Yield (j, rows of fragment j) for every j of `unit(i)`."""
-
-        def tell(stage: str, start_ns: int, stop_ns: int, num_bytes: int) -> None:
-            on_stage(stage, start_ns, stop_ns, num_bytes)
-            self._listener(stage, start_ns, stop_ns, num_bytes)
-
-        unit = self.unit(i)
-        first = self._of[unit[0]][0]
-        start_ns, cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
-        try:
-            read = self._inner.read(
-                self._of[i][0], on_stage=tell, on_fetched=on_fetched, coded=coded, share_out=share_out
-            )
-            for j, table in read:
-                yield unit[0] + j - first, table
-        finally:  # whoever builds has by now published what it was given, and closes this
-            num_samples = int(self.num_samples[unit.start : unit.stop].sum())
-            self._listener(BUILD_CPU, 0, time.thread_time_ns() - cpu_ns, num_samples)
-            self._listener(BUILT, start_ns, time.perf_counter_ns(), num_samples)
+        of, start = self._of[i][0], self.unit(i)[0]
+        first = self._of[start][0]
+        for j, table in self._inner.read(
+            of, on_stage=on_stage, on_fetched=on_fetched, coded=coded, share_out=share_out
+        ):
+            yield start + j - first, table
 
     def check_unchanged(self, i: int) -> None:
         """Look up the file of fragment i."""
@@ -162,9 +137,7 @@ class SampledDataset(Dataset):
         units: The units.
         num_times: How often each is there.
         is_new: Whether it is another chunk each time, which no cache has.
-        on_stage: Told of fetching, decoding and transforming.
         num_builders: Threads that a loader builds with to begin with; None leaves that to it.
-        num_short: How often a loader takes it for granted that they stood idle; see `num_windows_ahead`.
     """
 
     def __init__(
@@ -174,27 +147,21 @@ class SampledDataset(Dataset):
         *,
         num_times: int = 1,
         is_new: bool = True,
-        on_stage: OnStage = ignore_stage,
         num_builders: int | None = None,
-        num_short: int = 0,
     ) -> None:
         self.__dict__.update(catalogue.dataset.__dict__)
         self._catalogue_of_all = catalogue
         self._chosen = tuple(units)
         self._num_times = num_times
         self._is_new = is_new
-        self._on_stage = on_stage
         self._num_builders = num_builders
-        self._num_short = num_short
 
-    def open(self, folder: Path | str | None = None, **_: Any) -> Catalogue:  # noqa: ARG002  nothing is kept of it
+    def open(self, folder: Path | str | None = None, **_: Any) -> SampledCatalogue:  # noqa: ARG002  nothing is kept of it
         """Return the sample."""
         return SampledCatalogue(
             self._catalogue_of_all,
             self._chosen,
             num_times=self._num_times,
             is_new=self._is_new,
-            on_stage=self._on_stage,
             num_builders=self._num_builders,
-            num_short=self._num_short,
         )

@@ -1,4 +1,4 @@
-"""The result on a terminal: the sentence, supply against demand, fixes, ceilings."""
+"""The result on a terminal: the sentence, the paths that were run, what would help, why."""
 
 from __future__ import annotations
 
@@ -9,24 +9,16 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from stoker.doctor.results import MODEL, DoctorResult, PathResult, StageResult
-from stoker.doctor.words import rate_text, share_text, size_text, time_text
+from stoker.doctor.results import MODEL, RAM, STAGE_NAMES, SUPPLY, Ceiling, GpuFacts, Measurements, PathResult
+from stoker.doctor.verdict import DoctorResult, Verdict, is_comparable, limit_now
+from stoker.doctor.words import NONE, cost_text, factor_text, rate_text, share_text, size_text, time_text
 from stoker.words import bar_text
 
 _WIDE = 100
 # A bar is full at twice the demand: what matters is on which side of the mark it ends.
 _FULL = 2.0
-_NUM_FIXES = 6
 # A column of words that may take several lines, beside "<" and ">" for those that may not.
 _FOLDS = "~"
-_SHORT = {
-    "draw": "draw rows in Arrow",
-    "dequeue": "Arrow to arrays",
-    "batch": "work a batch",
-    "copy": "copy to GPU",
-    "step": "the step (demand)",
-}
-_PATHS = {"source": "from the source", "arrow": "Arrow on SSD", "tensors": "tensors on SSD"}
 
 
 def print_result(result: DoctorResult, console: Console) -> None:
@@ -36,228 +28,193 @@ def print_result(result: DoctorResult, console: Console) -> None:
 
 
 def _parts(result: DoctorResult, *, is_wide: bool) -> Iterable[RenderableType]:
+    numbers, verdict = result.numbers, result.verdict
     yield Text()
-    yield _head(result)
+    yield _head(numbers)
     yield Text()
-    yield _sentence(result)
-    if result.verdict.then:
-        yield Text(result.verdict.then)
-    yield Text()
-    yield _story(result, is_wide=is_wide)
-    yield Text()
-    yield _stages(result, is_wide=is_wide)
-    if result.fixes:
+    yield _sentence(verdict)
+    if verdict.then:
+        yield Text(verdict.then)
+    if numbers.paths:
         yield Text()
-        yield _fixes(result, is_wide=is_wide)
-    if result.materialise:
+        yield _paths(numbers, verdict, is_wide=is_wide)
+    if verdict.fixes or verdict.bounds:
         yield Text()
-        yield _materialise(result)
+        yield _advice(verdict)
+    if numbers.stages:
+        yield Text()
+        yield _stages(numbers, verdict, is_wide=is_wide)
+    if numbers.ceilings:
+        yield Text()
+        yield _ceilings(numbers, is_wide=is_wide)
     yield Text()
-    yield _ceilings(result, is_wide=is_wide)
-    lines = [line for line in (_sweep(result), _money(result), _gpu(result), _verified(result)) if line is not None]
-    if lines:
-        yield Text()
-        yield Group(*lines)
-    notes = [*result.verdict.notes, *(note for note in result.notes if note not in result.verdict.notes)]
-    for note in notes:
+    yield Group(*_lines(numbers, verdict))
+    for note in verdict.notes:
         yield Text(f"note: {note}", style="yellow")
     yield Text()
     yield Text(
-        f"{result.wall_s:.0f} s · {result.data.num_probed:,} of {result.data.num_chunks:,} chunks looked at · "
+        f"{numbers.wall_s:.0f} s · {numbers.data.num_probed:,} of {numbers.data.num_chunks:,} chunks looked at · "
         "rates in samples/s",
         style="dim",
     )
 
 
-def _head(result: DoctorResult) -> Text:
-    data, step = result.data, result.step
+def _head(numbers: Measurements) -> Text:
+    data, step = numbers.data, numbers.step
     what = f"{data.num_samples:,} samples in {data.num_files:,} files"
     demand = "no step was given" if step is None else f"step: {step.text}, batches of {step.batch_size:,}"
     return Text.assemble(("stoker doctor", "bold"), "  ", (data.text, "cyan"), (f"\n{what} · {demand}", "dim"))
 
 
-def _sentence(result: DoctorResult) -> Text:
-    is_fine = result.verdict.stages == (MODEL,)
-    mark = ("✓ ", "bold green") if is_fine else ("✗ ", "bold red") if result.step is not None else ("• ", "bold cyan")
-    return Text.assemble(mark, (result.verdict.sentence, "bold"))
+def _sentence(verdict: Verdict) -> Text:
+    marks = {"fed": ("✓ ", "bold green"), "starved": ("✗ ", "bold red")}
+    return Text.assemble(marks.get(verdict.kind, ("• ", "bold cyan")), (verdict.sentence, "bold"))
 
 
-def _story(result: DoctorResult, *, is_wide: bool) -> Table:
-    table = _table(("", "<"), ("samples/s", ">"), ("measured", ">"), ("the step is busy", "<"), ("limit", "<"))
-    for path in result.paths:
-        name = Text(_PATHS[path.key])
-        if path.is_today:
+def _paths(numbers: Measurements, verdict: Verdict, *, is_wide: bool) -> Table:
+    table = _table(
+        ("measured whole", _FOLDS), ("samples/s", ">"), ("±", ">"), ("the step is busy", "<"), ("limit", "<")
+    )
+    for path in numbers.paths:
+        name = Text(path.name)
+        if path.key == numbers.today:
             name.append("  today", "cyan")
-        measured = Text("–" if path.measured is None else rate_text(path.measured.samples_s), style="dim")
+        is_reference = path.key in (RAM, SUPPLY)
+        limit = limit_now(numbers, path, verdict.demand_s if is_comparable(numbers, path) else None)
         table.add_row(
             name,
-            rate_text(path.predicted_s),
-            measured,
-            _busy(path, num_cells=20 if is_wide else 10),
-            Text(_limit(path.limit), style="green" if path.limit == MODEL else "red" if path.is_today else ""),
+            _rate(path),
+            Text(share_text(path.rate.spread) if path.rate.num_rounds > 1 else NONE, style="dim"),
+            _busy(numbers, path, verdict, num_cells=20 if is_wide else 10),
+            Text("" if is_reference else STAGE_NAMES[limit], style="green" if limit == MODEL else ""),
         )
     return table
 
 
-def _busy(path: PathResult, *, num_cells: int) -> Text:
-    if path.busy is None:
-        return Text("no step", style="dim")
+def _rate(path: PathResult) -> str:
+    is_bound = path.rate_s < path.rate.samples_s
+    return f"{'≤ ' if is_bound else ''}{rate_text(path.rate_s)}"
+
+
+def _busy(numbers: Measurements, path: PathResult, verdict: Verdict, *, num_cells: int) -> Text:
+    if verdict.demand_s is None or not is_comparable(numbers, path) or path.key == RAM:
+        return Text(NONE, style="dim")
+    busy = path.rate_s / verdict.demand_s
     return Text.assemble(
-        *_bar(path.busy, num_cells=num_cells, style="green" if path.busy > 0.9 else "yellow"),
-        f" {share_text(path.busy):>5}",
+        *_bar(busy, num_cells=num_cells, style="green" if busy > 0.9 else "yellow"), f" {share_text(busy):>5}"
     )
 
 
-def _limit(key: str) -> str:
-    names = {MODEL: "the model", "draw": "conversion", "dequeue": "conversion", "": "–", "batch": "work a batch"}
-    names |= {"decode": "decode", "publish": "pack and publish", "convert": "conversion", "skew": "skewed chunks"}
-    return names.get(key, key)
-
-
-def _stages(result: DoctorResult, *, is_wide: bool) -> Table:
-    heads: list[tuple[str, str]] = [("stage, alone", "<"), ("supply", ">")]
-    if result.step is not None:
-        heads += [("supply / demand", "<")]
-    heads += [("CPU", ">")]
-    if is_wide:
-        heads += [("GIL", ">"), ("gives", ">"), ("at threads", _FOLDS)]
-    table = _table(*heads)
-    for stage in result.stages:
-        cells: list[RenderableType] = [_stage_name(stage, result), rate_text(stage.supply.samples_s)]
-        if result.step is not None:
-            cells.append(_headroom(stage, num_cells=12))
-        cells.append(time_text(stage.cpu_s) if stage.cpu_s else Text("–", style="dim"))
-        if is_wide:
-            held = stage.gil_s / stage.cpu_s if stage.cpu_s else 0.0
-            cells.append(share_text(held) if held >= 0.005 else Text("–", style="dim"))
-            cells.append(Text(f"{size_text(stage.size_bytes)}", style="dim") if stage.size_bytes else "")
-            cells.append(Text(_threads(stage), style="dim"))
-        table.add_row(*cells)
-    return table
-
-
-def _stage_name(stage: StageResult, result: DoctorResult) -> Text:
-    style = "bold red" if stage.key in result.verdict.stages and stage.key != MODEL else ""
-    on_today = result.today.key in stage.paths
-    return Text(_SHORT.get(stage.key, stage.name), style=style or ("" if on_today else "dim"))
-
-
-def _headroom(stage: StageResult, *, num_cells: int) -> Text:
-    if stage.headroom is None:
-        return Text("│".rjust(num_cells // 2 + 1) + " 1", style="dim")
-    style = "red" if stage.headroom < 1 else "yellow" if stage.headroom < 1.2 else "green"
-    bar = _bar(stage.headroom / _FULL, num_cells=num_cells, style=style)
-    number = f" {stage.headroom:.2g}×" if stage.headroom < 100 else " > 100×"
-    return Text.assemble(*bar, number)
-
-
-def _threads(stage: StageResult) -> str:
-    return "  ".join(f"{at.num_threads}: {rate_text(at.samples_s)}" for at in stage.threads[-2:])
-
-
-def _fixes(result: DoctorResult, *, is_wide: bool) -> Table:
-    heads = [("what would help", _FOLDS), ("predicted", ">"), ("", ">")]
-    if is_wide:
-        heads += [("then limits", "<"), ("how", _FOLDS)]
-    table = _table(*heads)
-    for i, fix in enumerate(result.fixes[:_NUM_FIXES]):
-        cells: list[RenderableType] = [
+def _advice(verdict: Verdict) -> Table:
+    table = _table(("what would help", _FOLDS), ("samples/s", ">"), ("", ">"), ("how", _FOLDS))
+    for i, fix in enumerate(verdict.fixes):
+        table.add_row(
             Text(fix.text, style="bold" if i == 0 else ""),
-            rate_text(fix.predicted_s),
-            Text(f"× {fix.times:.2f}" if fix.times < 10 else f"× {fix.times:.0f}", style="green"),
+            rate_text(fix.rate_s),
+            Text(f"× {factor_text(fix.times)}", style="green"),
+            Text(fix.how, style="dim"),
+        )
+    for bound in verdict.bounds:
+        table.add_row(
+            Text(bound.text),
+            f"≤ {rate_text(bound.at_most_s)}",
+            Text("bound", style="dim"),
+            Text(bound.why, style="dim"),
+        )
+    return table
+
+
+def _stages(numbers: Measurements, verdict: Verdict, *, is_wide: bool) -> Table:
+    heads: list[tuple[str, str]] = [("stage, alone", "<"), ("supply", ">")]
+    if verdict.demand_s is not None:
+        heads.append(("supply / demand", "<"))
+    heads += [("a sample", ">"), ("GIL", ">"), *([("at threads", _FOLDS)] if is_wide else [])]
+    table = _table(*heads)
+    for stage in numbers.stages:
+        cells: list[RenderableType] = [
+            Text(STAGE_NAMES[stage.key], style="bold red" if stage.key in verdict.stages else ""),
+            rate_text(stage.supply_s),
         ]
+        if verdict.demand_s is not None:
+            headroom = stage.supply_s / verdict.demand_s
+            style = "red" if headroom < 1 else "yellow" if headroom < 1.2 else "green"
+            number = f" {headroom:.2g}×" if 0.001 <= headroom < 100 else " > 100×" if headroom >= 100 else " < 0.001×"
+            cells.append(Text.assemble(*_bar(headroom / _FULL, num_cells=12, style=style), number))
+        cells.append(time_text(stage.seconds) if stage.seconds else Text(NONE, style="dim"))
+        cells.append(share_text(stage.gil_share) if stage.gil_share else Text(NONE, style="dim"))
         if is_wide:
-            cells += [_limit(fix.limit), Text(fix.how, style="dim")]
+            cells.append(Text("  ".join(f"{num}: {rate_text(rate)}" for num, rate in stage.by_threads), style="dim"))
         table.add_row(*cells)
     return table
 
 
-def _materialise(result: DoctorResult) -> Text:
-    parts = []
-    for place in result.materialise:
-        pays = "never pays" if place.pays_after is None else f"pays after epoch {place.pays_after}"
-        parts.append(f"{place.name} takes {size_text(place.disk_bytes)} and {pays}")
-    return Text("; ".join(parts) + ".")
-
-
-def _ceilings(result: DoctorResult, *, is_wide: bool) -> Table:
+def _ceilings(numbers: Measurements, *, is_wide: bool) -> Table:
     table = _table(("this machine", "<"), ("ceiling", ">"), ("used today", "<"), *([("", _FOLDS)] if is_wide else []))
-    for ceiling in result.ceilings:
-        if ceiling.unit == "s":
-            value = time_text(ceiling.value)
-        elif ceiling.unit == "cores":
-            value = f"{ceiling.value:.3g} cores"
-        else:
-            value = f"{size_text(ceiling.value)}/s"
-        used = Text("–", style="dim")
+    for ceiling in numbers.ceilings:
+        used = Text(NONE, style="dim")
         if ceiling.used is not None:
             style = "red" if ceiling.used > 0.9 else "green"
             used = Text.assemble(*_bar(ceiling.used, num_cells=10, style=style), f" {share_text(ceiling.used):>5}")
-        table.add_row(ceiling.name, value, used, *([Text(ceiling.note, style="dim")] if is_wide else []))
+        table.add_row(
+            ceiling.name, ceiling_text(ceiling), used, *([Text(ceiling.note, style="dim")] if is_wide else [])
+        )
     return table
 
 
-def _sweep(result: DoctorResult) -> Text | None:
-    if result.sweep is None:
-        return None
-    text = f"batches: the loader gives nearly all it can from {result.sweep.loader_knee:,} samples on"
-    if result.sweep.step_knee is not None:
-        text += f", the step from {result.sweep.step_knee:,} on"
-    return Text(text + ".")
+def ceiling_text(ceiling: Ceiling) -> str:
+    """Return what a machine can do, with its unit."""
+    return time_text(ceiling.value) if ceiling.unit == "s" else f"{size_text(ceiling.value)}/s"
 
 
-def _money(result: DoctorResult) -> Text | None:
-    money = result.money
-    if money is None:
-        return None
-    parts = ", ".join(f"{part.name} {_cost(part.cost)}" for part in money.parts if part.cost > 0.005 * money.epoch)
-    return Text(
-        f"money: an epoch costs {_cost(money.epoch)}, of which stalls {_cost(money.stalls)} ({parts}); "
-        f"after the best fix {_cost(money.best_fix)}."
-    )
+def gpu_text(gpu: GpuFacts) -> str:
+    """Return what the driver says of a GPU, on one line."""
+    words = [gpu.name]
+    if gpu.utilisation is not None:
+        words.append(f"utilisation {share_text(gpu.utilisation)}")
+    if gpu.sm_clock_mhz is not None:
+        words.append(f"SM clock {gpu.sm_clock_mhz:,.0f} of {gpu.max_sm_clock_mhz or 0:,.0f} MHz")
+    if gpu.power_w is not None:
+        words.append(f"{gpu.power_w:.0f} of {gpu.power_limit_w or 0:.0f} W")
+    if gpu.memory_used_bytes is not None:
+        words.append(f"{size_text(gpu.memory_used_bytes)} of {size_text(gpu.memory_bytes or 0)}")
+    words.append("held down by " + ", ".join(gpu.throttled) if gpu.throttled else "not throttled")
+    return " · ".join(words)
 
 
-def _cost(amount: float) -> str:
-    return f"{amount:,.2f}" if amount >= 0.995 else f"{amount:.2g}"
-
-
-def _gpu(result: DoctorResult) -> Text:
-    if not result.gpus:
-        return Text(f"GPU: {result.gpu_note}.", style="dim")
-    lines = []
-    for gpu in result.gpus:
-        words = [gpu.name]
-        if gpu.utilisation is not None:
-            words.append(f"utilisation {share_text(gpu.utilisation)}")
-        if gpu.sm_activity is not None:
-            words.append(f"SM activity {share_text(gpu.sm_activity)}")
-        if gpu.sm_clock_mhz is not None:
-            words.append(f"SM clock {gpu.sm_clock_mhz:,.0f} of {gpu.max_sm_clock_mhz or 0:,.0f} MHz")
-        if gpu.power_w is not None:
-            words.append(f"{gpu.power_w:.0f} of {gpu.power_limit_w or 0:.0f} W")
-        if gpu.memory_used_bytes is not None:
-            words.append(f"{size_text(gpu.memory_used_bytes)} of {size_text(gpu.memory_bytes or 0)}")
-        words.append("held down by " + ", ".join(gpu.throttled) if gpu.throttled else "not throttled")
-        lines.append("GPU: " + " · ".join(words))
-    return Text("\n".join([*lines, result.gpu_note]))
-
-
-def _verified(result: DoctorResult) -> Text | None:
-    verified = result.verified
-    if verified is None:
-        return None
-    return Text.assemble(
-        ("verified: ", "bold"),
-        f"{verified.text}: {rate_text(verified.predicted_s)} predicted, {rate_text(verified.measured.samples_s)} "
-        f"measured ({verified.error:+.1%}).",
-    )
+def _lines(numbers: Measurements, verdict: Verdict) -> Iterable[Text]:
+    kept = [path for path in numbers.paths if path.disk_bytes]
+    if kept:
+        sizes = ", ".join(f"{path.name} {size_text(path.disk_bytes)}" for path in kept)
+        yield Text(f"disk: the whole data set takes {sizes}.")
+    if verdict.money is not None:
+        money = verdict.money
+        yield Text(
+            f"money: an epoch costs {cost_text(money.epoch)}, of which stalls {cost_text(money.stalls)}; with the best "
+            f"fix {cost_text(money.best_fix)}."
+        )
+    for verified in numbers.verified:
+        name = next(path.name for path in numbers.paths if path.key == verified.fix)
+        yield Text.assemble(
+            ("verified: ", "bold"),
+            f"{name}: {rate_text(verified.promised_s)} promised, {rate_text(verified.measured.samples_s)} came "
+            f"({verified.error:+.1%}).",
+        )
+    if not numbers.gpus:
+        yield Text(f"GPU: {numbers.gpu_note or 'no GPU here'}.", style="dim")
+    else:
+        yield Text("\n".join([*(f"GPU: {gpu_text(gpu)}" for gpu in numbers.gpus), numbers.gpu_note]))
 
 
 def _table(*columns: tuple[str, str]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0), show_edge=False)
     for head, side in columns:
         # Where the terminal is too narrow, columns of words give way, so that no number is cut off.
-        table.add_column(head, justify="right" if side == ">" else "left", no_wrap=side != _FOLDS, overflow="ellipsis")
+        table.add_column(
+            head,
+            justify="right" if side == ">" else "left",
+            no_wrap=side != _FOLDS,
+            overflow="fold" if side == _FOLDS else "ellipsis",
+        )
     return table
 
 

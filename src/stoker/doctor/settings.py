@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal
 
-from stoker.doctor import probe_machine
-from stoker.doctor.probe_machine import Disk
+from stoker.doctor.machine import Disk, disk
 from stoker.doctor.step import Step
+from stoker.fields.spec import Arrays
 from stoker.host.machine import free_memory_bytes, num_cores
 from stoker.loader.loader import Loader
 
 BATCH_SIZE = 4_096
 BUDGET_S = 60.0
-
-
-MakeLoader: TypeAlias = Callable[..., Loader]
-"""Makes a loader of a data set and the options of `stoker.Loader`: that one, or one whose batches are tensors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,18 +26,17 @@ class DoctorSettings:
         batch_size: Samples a step.
         num_threads: As the loader has it.
         transform_in: As the loader has it.
-        prefetch: As the loader has it.
         cache: The cache that training uses: where it holds the data set, the path of today is the warm one.
         scratch: Folder for what the experiments write, on the disk whose pace counts; beside the cache unless told.
+        device: What batches lie on: None for NumPy arrays, else tensors on "cpu", "cuda", "cuda:1", ...
+        make_loader: Makes a loader whose batches do, of a data set and the options of `stoker.Loader`.
+        deliver: Makes such a batch of arrays, for paths without a loader.
         budget_s: Seconds for all experiments.
-        verify: Whether the best fix is applied for a short run.
-        verify_all: Whether every fix that can be applied here is, and today's path beside them.
+        verify: So many of the best fixes are run once more at the end.
         gpu_hour: Price of an hour of one GPU.
         num_gpus: GPUs that wait together.
         disk: Measures the disk that a folder lies on, in so many seconds each way.
         free_memory_bytes: Says how much memory is free: what takes more of it comes from the disk in each epoch.
-        make_loader: Makes the loaders that are measured.
-        is_on_device: Whether their batches are copied to a GPU.
         on_progress: Told what is measured now, and which share of the budget is gone.
         command: How a reader runs the same again.
 
@@ -53,18 +48,17 @@ class DoctorSettings:
     batch_size: int = BATCH_SIZE
     num_threads: int = field(default_factory=num_cores)
     transform_in: Literal["threads", "processes"] = "threads"
-    prefetch: int = 12
     cache: Path | None = None
     scratch: Path | None = None
+    device: str | None = None
+    make_loader: Callable[..., Loader] = Loader
+    deliver: Callable[[Arrays], Any] = lambda arrays: arrays
     budget_s: float = BUDGET_S
-    verify: bool = False
-    verify_all: bool = False
+    verify: int = 0
     gpu_hour: float | None = None
     num_gpus: int = 1
-    disk: Callable[[Path, float], Disk] = lambda folder, limit_s: probe_machine.disk(folder, limit_s=limit_s)
+    disk: Callable[[Path, float], Disk] = disk
     free_memory_bytes: Callable[[], int] = free_memory_bytes
-    make_loader: MakeLoader = Loader
-    is_on_device: bool = False
     on_progress: Callable[[str, float], object] = lambda _what, _share: None
     command: str = "stoker doctor"
 

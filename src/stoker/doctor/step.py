@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from typing import Any, Protocol
 
-# A step is tried this long before it counts: the first ones compile, allocate and fill caches.
-_WARM_S = 0.3
-_MIN_WARM = 2
+from stoker.errors import StokerError
+
 # Work that a device may have queued when it is handed more. A shorter wait takes longer than it was asked to.
 _QUEUE_S = 0.3e-3
+
+
+class StepError(StokerError):
+    """The user's step raised; the message is one line that names the place in the user's own code."""
 
 
 class Step(Protocol):
@@ -23,8 +27,8 @@ class Step(Protocol):
         ...
 
     @property
-    def given_s(self) -> float | None:
-        """Seconds a step, where they were given and need no measuring."""
+    def is_given(self) -> bool:
+        """Whether only its time is known."""
         ...
 
     def begin(self, batch: Any, /) -> None:
@@ -36,6 +40,10 @@ class Step(Protocol):
 
     def finish(self) -> None:
         """Wait until the device has done all it was given."""
+        ...
+
+    def scaled(self, times: float, /) -> Step:
+        """Return the step for batches so many times as large."""
         ...
 
 
@@ -53,6 +61,8 @@ class TimedStep:
     Raises:
         ValueError: The time is not above 0.
     """
+
+    is_given = True
 
     def __init__(
         self,
@@ -73,11 +83,6 @@ class TimedStep:
         """What it is."""
         return f"a timed wait of {self.step_s * 1e3:.4g} ms"
 
-    @property
-    def given_s(self) -> float | None:
-        """Seconds a step."""
-        return self.step_s
-
     def begin(self, _: Any, /) -> None:
         """Begin a step, behind the one before."""
         arrived = self._clock()
@@ -88,6 +93,10 @@ class TimedStep:
     def finish(self) -> None:
         """Wait for the last step's end."""
         self._wait_until(0.0)
+
+    def scaled(self, times: float, /) -> TimedStep:
+        """Return a step that takes as long a sample: of another size nobody knows better."""
+        return TimedStep(self.step_s * times, clock=self._clock, wait=self._wait)
 
     def _wait_until(self, left_s: float) -> None:
         """Wait until no more than `left_s` of the steps begun so far is still to come."""
@@ -103,37 +112,68 @@ class FunctionStep:
     Args:
         function: Called with a batch.
         name: What the user called it.
+
+    Raises:
+        StepError: From `begin` and `finish`: the function, or the device it gave work to, raised.
     """
 
-    given_s: float | None = None
+    is_given = False
 
     def __init__(self, function: Callable[[Any], object], *, name: str) -> None:
         self._function = function
-        self._name = name
+        self.text = name
 
     @property
-    def text(self) -> str:
-        """What it is."""
-        return self._name
+    def takes_tensors(self) -> bool:
+        """Whether the function's module uses torch: then it is given tensors unless told otherwise."""
+        torch, function = sys.modules.get("torch"), self._function
+        if torch is None:
+            return False
+        used = getattr(function, "__globals__", None) or getattr(type(function).__call__, "__globals__", {})
+        return any(
+            value is torch or (getattr(value, "__module__", None) or "").split(".")[0] == "torch"
+            for value in used.values()
+        )
 
     def begin(self, batch: Any, /) -> None:
         """Call the function."""
-        self._function(batch)
+        try:
+            self._function(batch)
+        except Exception as error:
+            raise StepError(f"the step {self.text} failed: {_told(error, self._function)}") from error
 
     def finish(self) -> None:
         """Wait for what torch's device still does, if the step has brought torch and a device along."""
         torch = sys.modules.get("torch")
-        if torch is not None and torch.cuda.is_available():
+        if torch is None or not torch.cuda.is_available():
+            return
+        try:
             torch.cuda.synchronize()
+        except RuntimeError as error:
+            raise StepError(f"the step {self.text} failed on the device: {_one_line(error)}") from error
+
+    def scaled(self, _: float, /) -> FunctionStep:
+        """Return the same function: it sees how large a batch is."""
+        return self
 
 
-def warm_up_step(step: Step, batch: Any) -> None:
-    """Call a step until it has compiled and allocated what it does once."""
-    if step.given_s is not None:
-        return
-    start = time.perf_counter()
-    num = 0
-    while num < _MIN_WARM or time.perf_counter() - start < _WARM_S:
-        step.begin(batch)
-        num += 1
-    step.finish()
+def num_samples_of(batch: Any) -> int:
+    """Return the samples of a batch of arrays or tensors."""
+    if not isinstance(batch, dict) or not batch:
+        return 0
+    return len(next(iter(batch.values())))
+
+
+def _told(error: Exception, function: Callable[..., object]) -> str:
+    """Return an error on one line, with the frame of the user's own code that is nearest to it."""
+    frames = traceback.extract_tb(error.__traceback__)[1:]  # the first one is ours
+    file = getattr(getattr(function, "__code__", None), "co_filename", None)
+    own = [frame for frame in frames if frame.filename == file] or [
+        frame for frame in frames if "site-packages" not in frame.filename
+    ]
+    at = f" ({own[-1].filename}, line {own[-1].lineno}, in {own[-1].name})" if own else ""
+    return f"{type(error).__name__}: {_one_line(error)}{at}"
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

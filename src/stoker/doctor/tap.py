@@ -1,42 +1,52 @@
-"""A storage that the doctor listens in on: it notes what is read, and can give the same again from memory."""
+"""A remote storage that the doctor listens in on: reads are kept, given again from memory, and tried alone."""
 
 from __future__ import annotations
 
 import builtins
+import itertools
+import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import NamedTuple
 
+from stoker.doctor.machine import in_threads
 from stoker.storage.storage import BytesLike, ObjectInfo, Storage
+
+# More threads are tried as long as they bring so much more; one that brings nothing may only have been disturbed.
+_BRINGS_MORE, _NUM_WORSE = 1.1, 2
+_MAX_THREADS = 64
+_NUM_LOOKS = 3
 
 
 class Read(NamedTuple):
-    """One read, as it was asked for and when it ran (ns of `time.perf_counter_ns`)."""
+    """One read that was asked for."""
 
     url: str
     offset: int
     num_bytes: int
-    start_ns: int
-    stop_ns: int
 
 
-class _Kept:
-    """What a tap has kept, as a storage of its own."""
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """What a remote source gives, its reads alone.
 
-    def __init__(self) -> None:
-        self.reads: dict[tuple[str, int, int], BytesLike] = {}
-        self.stats: dict[str, ObjectInfo] = {}
+    Attributes:
+        latency_s: Seconds until the first byte.
+        connection_bytes_s: What one request alone gets behind that.
+        by_threads: Bytes a second with so many reads at once.
+    """
 
-    def list(self, url: str) -> list[ObjectInfo]:
-        return [self.stats[name] for name in sorted(self.stats) if name.startswith(url)]
+    latency_s: float
+    connection_bytes_s: float
+    by_threads: tuple[tuple[int, float], ...]
 
-    def stat(self, url: str) -> ObjectInfo:
-        return self.stats[url]
-
-    def read(self, url: str, offset: int, num_bytes: int) -> BytesLike:
-        return self.reads[url, offset, num_bytes]
+    @property
+    def bytes_s(self) -> float:
+        """What all together get at best."""
+        return max(rate for _, rate in self.by_threads)
 
 
 class Tap:
@@ -44,18 +54,15 @@ class Tap:
 
     Args:
         inner: Where the objects are.
-
-    Attributes:
-        inner: The same.
     """
 
     def __init__(self, inner: Storage) -> None:
         self.inner = inner
         self._lock = threading.Lock()
-        self._reads: list[Read] = []
-        self._kept = _Kept()
+        self._reads: dict[Read, BytesLike] = {}
+        self._stats: dict[str, ObjectInfo] = {}
         self._keeps = False
-        self._replayed: Storage | None = None
+        self._replays = False
 
     def list(self, url: str) -> list[ObjectInfo]:
         """Return what `inner` lists."""
@@ -63,33 +70,34 @@ class Tap:
 
     def stat(self, url: str) -> ObjectInfo:
         """Return what `inner` knows of the object, or knew while it was kept."""
-        replayed = self._replayed
-        if replayed is not None and url in self._kept.stats:
-            return replayed.stat(url)
+        if self._replays and url in self._stats:
+            return self._stats[url]
         info = self.inner.stat(url)
         if self._keeps:
-            self._kept.stats[url] = info
+            self._stats[url] = info
         return info
 
     def read(self, url: str, offset: int, num_bytes: int) -> BytesLike:
         """Return what `inner` reads, or what was kept."""
-        place = (url, offset, num_bytes)
-        replayed = self._replayed
-        if replayed is not None and place in self._kept.reads:
-            return replayed.read(url, offset, num_bytes)
-        start_ns = time.perf_counter_ns()
+        read = Read(url, offset, num_bytes)
+        if self._replays and read in self._reads:
+            return self._reads[read]
         data = self.inner.read(url, offset, num_bytes)
-        with self._lock:
-            self._reads.append(Read(url, offset, num_bytes, start_ns, time.perf_counter_ns()))
-            if self._keeps:
-                self._kept.reads[place] = data
+        if self._keeps:
+            with self._lock:
+                self._reads[read] = data
         return data
 
-    def take_reads(self) -> builtins.list[Read]:
-        """Return the reads since the last call."""
+    @property
+    def reads(self) -> builtins.list[Read]:
+        """The reads that were kept, as they came."""
         with self._lock:
-            reads, self._reads = self._reads, []
-        return reads
+            return [*self._reads]
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes that are kept."""
+        return sum(read.num_bytes for read in self.reads)
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
@@ -101,22 +109,64 @@ class Tap:
             self._keeps = False
 
     @contextmanager
-    def replaying(self, link: Callable[[Storage], Storage] | None = None) -> Iterator[None]:
-        """Give what was kept, from memory, inside the block.
-
-        Args:
-            link: Puts a link before that storage; None gives everything at once.
-        """
-        self._replayed = self._kept if link is None else link(self._kept)
+    def replaying(self) -> Iterator[None]:
+        """Give what was kept from memory inside the block: a link without limits."""
+        self._replays = True
         try:
             yield
         finally:
-            self._replayed = None
+            self._replays = False
 
     def forget(self) -> None:
         """Give the memory back."""
         with self._lock:
-            self._kept.reads.clear()
+            self._reads.clear()
 
     def __repr__(self) -> str:
         return repr(self.inner)
+
+
+def probe_link(storage: Storage, reads: Sequence[Read], *, until_s: float) -> Link:
+    """Return what a storage gives for reads by themselves: one after the other, then in more and more threads.
+
+    Args:
+        storage: What the chunks come from.
+        reads: That were asked for, one at least.
+        until_s: When to stop, by `time.perf_counter`.
+    """
+    largest = sorted(reads, key=lambda read: -read.num_bytes)[: max(1, len(reads) // 2)]
+    waits = []
+    for read in itertools.islice(itertools.cycle(reads), _NUM_LOOKS):
+        start = time.perf_counter()
+        storage.read(read.url, read.offset, 1)
+        waits.append(time.perf_counter() - start)
+    latency_s = statistics.median(waits)
+    by_threads: list[tuple[int, float]] = []
+    num_threads, num_worse, best, took_s = 1, 0, 0.0, 0.0
+    while num_threads <= _MAX_THREADS and num_worse < _NUM_WORSE:
+        start = time.perf_counter()
+        left_s = until_s - start
+        if by_threads and left_s < took_s:
+            break
+        # As many bytes a thread as come in the time there is, if it is no faster than before.
+        most = int(max(64 * 1024, best * left_s / 3 / num_threads)) if best else 1 << 20
+        rate = _rate(storage, largest, num_threads=num_threads, most_bytes=most, latency_s=latency_s)
+        by_threads.append((num_threads, rate))
+        num_worse = 0 if rate >= _BRINGS_MORE * best else num_worse + 1
+        best = max(best, rate)
+        num_threads *= 2
+        took_s = time.perf_counter() - start
+    return Link(latency_s=latency_s, connection_bytes_s=by_threads[0][1], by_threads=tuple(by_threads))
+
+
+def _rate(storage: Storage, reads: Sequence[Read], *, num_threads: int, most_bytes: int, latency_s: float) -> float:
+    """Return the bytes a second that so many threads get, the latency aside."""
+    counts = [0] * num_threads
+
+    def work(number: int) -> None:
+        read = reads[number % len(reads)]
+        counts[number] = min(read.num_bytes, most_bytes)
+        storage.read(read.url, read.offset, counts[number])
+
+    wall_s = in_threads(num_threads, work)
+    return sum(counts) / max(1e-9, wall_s - latency_s if wall_s > 2 * latency_s else wall_s)

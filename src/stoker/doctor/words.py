@@ -1,45 +1,61 @@
-"""Numbers as people read them, in the doctor's sentences."""
+"""Figures as people read them: on the screen, on the page, and in sentences."""
 
 from __future__ import annotations
 
+import math
+
 from stoker.words import duration_text
+
+NONE = "–"
+"""What stands where there is no figure."""
 
 
 def rate_text(samples_s: float) -> str:
     """Return a rate in three digits: "218,000", "1.25 M", "912"."""
+    if not math.isfinite(samples_s):
+        return "no limit"
     if samples_s >= 999_500:
-        return f"{samples_s / 1e6:.3g} M" if samples_s < 9.995e8 else f"{samples_s / 1e9:.3g} G"
-    if samples_s >= 1000:
-        return f"{float(f'{samples_s:.3g}'):,.0f}"
-    return f"{samples_s:.3g}"
+        return f"{samples_s / 1e6:.3g} M" if samples_s < 9.995e8 else f"{_digits(samples_s / 1e9)} G"
+    return _digits(samples_s) if samples_s >= 0.001 else "under 0.001" if samples_s else "0"
 
 
 def size_text(num_bytes: float) -> str:
     """Return a size in three digits: "354 MB"."""
     for unit in ("B", "kB", "MB", "GB"):
         if num_bytes < 999.5:
-            return f"{num_bytes:.3g} {unit}"
+            return f"{num_bytes:.3g} {unit}" if num_bytes >= 0.01 else "0 B"
         num_bytes /= 1000
-    return f"{num_bytes:,.3g} TB"
+    return f"{_digits(num_bytes)} TB"
 
 
 def time_text(seconds: float) -> str:
-    """Return a time in three digits: "4.55 ms", "2 min 10 s"."""
-    if seconds < 0.9995e-3:
-        return f"{seconds * 1e6:.3g} µs"
-    if seconds < 0.9995:
-        return f"{seconds * 1e3:.3g} ms"
-    if seconds < 99.5:
-        return f"{seconds:.3g} s"
+    """Return a time in three digits: "4.55 ms", "2 min 10 s"; less than a nanosecond is said to be no more."""
+    if seconds < 1e-9:
+        return "0 s" if seconds <= 0 else "under 1 ns"
+    for unit, factor in (("ns", 1e9), ("µs", 1e6), ("ms", 1e3), ("s", 1.0)):
+        if seconds * factor < (99.5 if unit == "s" else 999.5):
+            return f"{seconds * factor:.3g} {unit}"
     return duration_text(seconds)
 
 
 def share_text(share: float) -> str:
     """Return a share: "76 %"; what is nearly nothing or nearly everything keeps a digit."""
     percent = 100 * share
-    return f"{percent:.1f} %" if 0 < percent < 1 or 99 < percent < 100 else f"{percent:.0f} %"
+    if 0 < percent < 0.05:
+        return "under 0.1 %"
+    return f"{percent:.1f} %" if 0 < percent < 1 or 99 < percent < 99.95 else f"{percent:.0f} %"
 
 
 def factor_text(factor: float) -> str:
     """Return how many times: "2.7", "14"."""
     return f"{factor:.2f}" if factor < 1.195 else f"{factor:.1f}" if factor < 9.95 else f"{factor:.0f}"
+
+
+def cost_text(amount: float) -> str:
+    """Return an amount of money, without its currency, which nobody told: "1.25"; hardly anything is said to be so."""
+    return f"{amount:,.2f}" if amount >= 0.01 or amount <= 0 else "under 0.01"
+
+
+def _digits(value: float) -> str:
+    """Return a large number with three digits that count, and no exponent."""
+    return f"{value:.3g}" if value < 999.5 else f"{float(f'{value:.3g}'):,.0f}"

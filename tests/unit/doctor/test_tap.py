@@ -1,20 +1,11 @@
-"""What the doctor has read once, given again: at once, or as another link would bring it."""
+"""What the doctor has read once, given again at once; and the same reads by themselves."""
+
+import time
 
 import pytest
 
-from stoker.doctor.tap import Tap
-from stoker.testing import MemoryStorage, SlowStorage
-
-
-class Time:
-    def __init__(self):
-        self.now = 0.0
-
-    def clock(self):
-        return self.now
-
-    def wait(self, seconds):
-        self.now += seconds
+from stoker.doctor.tap import Read, Tap, probe_link
+from stoker.testing import MemoryStorage
 
 
 @pytest.fixture
@@ -48,19 +39,12 @@ def test_what_was_not_kept_and_what_is_asked_for_outside_comes_from_the_store(ta
     assert (inner.num_reads, inner.num_stats) == (2, 2)
 
 
-def test_a_link_before_it_takes_its_time_and_gives_the_same(tap, inner):
-    time = Time()
-
-    def link(kept):
-        return SlowStorage(kept, latency_s=0.5, bandwidth_bytes_s=10, clock=time.clock, wait=time.wait)
-
-    with tap.replaying(link):
-        assert bytes(tap.read("a", 10, 20)) == bytes(range(10, 30))
-        assert time.now == pytest.approx(0.5 + 2)
-        assert tap.stat("a").size_bytes == 100
-        assert time.now == pytest.approx(0.5 + 2 + 0.5)
-    assert inner.num_calls == 0
-    assert [info.url for info in tap.list("")] == ["a", "b"]
+def test_reads_alone_tell_a_connection_from_what_all_of_them_bring(inner):
+    link = probe_link(inner, [Read("a", 0, 100), Read("b", 0, 50)], until_s=time.perf_counter() + 0.2)
+    assert link.by_threads[0] == (1, link.connection_bytes_s)
+    assert link.bytes_s == max(rate for _, rate in link.by_threads)
+    assert [num for num, _ in link.by_threads] == [2**i for i in range(len(link.by_threads))]
+    assert link.latency_s >= 0
 
 
 def test_what_is_forgotten_is_asked_for_again(tap, inner):

@@ -8,7 +8,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from stoker import Dataset, Field, Loader
-from stoker.doctor.fill import fill_cache
 from stoker.doctor.sampled import SampledDataset
 from stoker.loader import open_dataset as feed_dataset
 from stoker.loader.config import make_config
@@ -87,14 +86,6 @@ def test_a_sample_of_a_data_set_is_built_by_as_many_threads_as_all_of_it(tmp_pat
     catalogue = Dataset(folder_of(tmp_path / "lake", num_files=100, num_rows=1_000)).open()
     sample = SampledDataset(catalogue, [catalogue.unit(3)], num_times=2)
     assert crew_size(sample, tmp_path / "cache") == 1
-
-
-@pytest.mark.parametrize(("num_rows", "worth"), [(1_000, 1), (40_000, 2), (150_000, 6)])
-def test_the_doctor_knows_how_many_threads_chunks_leave_work_for(tmp_path, num_rows, worth):
-    dataset = Dataset(folder_of(tmp_path / "lake", num_files=2, num_rows=num_rows))
-    assert fill_cache(dataset, tmp_path / "cache", num_threads=2).builders_worth == worth
-    transformed = Dataset(str(tmp_path / "lake"), transform=lambda table: table, transform_version="1")
-    assert fill_cache(transformed, tmp_path / "other", num_threads=2).builders_worth is None
 
 
 def test_who_opens_a_window_of_many_chunks_waits_for_some_at_a_time(tmp_path, monkeypatch):

@@ -1,9 +1,9 @@
 """The doctor's page: one self-contained HTML file for whoever decides and whoever digs.
 
-    DoctorResult ─► page ──► sections   tables and words, plain HTML
-                      └────► charts_*   matplotlib figures ─► svg (colours of the page, no ids that clash)
+    DoctorResult ─► page ──► charts   bars and lanes that the style sheet draws: they fit any width, light, dark, paper
+                       └──► markup   words and tables
 
-No script, no request to anywhere. Charts need matplotlib, the extra `report`; it is imported on use.
+No script, no font, no request to anywhere.
 """
 
 from stoker.doctor.report.page import check_report, report_html, write_report

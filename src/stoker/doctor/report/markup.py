@@ -58,8 +58,8 @@ def html_table(
         head: Names of the columns, plain text.
         rows: Cells, plain text, as many as there are names.
         about: What the table shows, for who cannot see it.
-        marked: Numbers of the rows that stand out.
-        worded: Numbers of the columns that hold words, beside the first; the others hold figures.
+        marked: Measurements of the rows that stand out.
+        worded: Measurements of the columns that hold words, beside the first; the others hold figures.
     """
     heads = "".join(f'<th scope="col"{_side(i, worded)}>{words(name)}</th>' for i, name in enumerate(head))
     body = "\n".join(

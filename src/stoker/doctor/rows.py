@@ -25,17 +25,17 @@ class RowFacts:
 
     Attributes:
         repeated_share: Share of the bytes that only repeats the row before.
-        repeated_columns: Columns that stay the same in runs of rows.
         widest_column: The column with most bytes at the source.
         widest_share: Its share of those bytes.
-        widest_cpu_share: Its share of the decoded bytes.
+        source_bytes: Bytes of a row at the source, of the columns that are read.
+        arrow_bytes: Bytes of a row, decoded.
     """
 
     repeated_share: float
-    repeated_columns: tuple[str, ...]
     widest_column: str
     widest_share: float
-    widest_cpu_share: float
+    source_bytes: float
+    arrow_bytes: float
 
 
 def row_facts(catalogue: Catalogue, table: pa.Table, unit: range) -> RowFacts:
@@ -54,10 +54,10 @@ def row_facts(catalogue: Catalogue, table: pa.Table, unit: range) -> RowFacts:
     widest = max(at_source, key=lambda name: at_source[name], default="")
     return RowFacts(
         repeated_share=sum(sizes[name] * shares[name] for name in repeated) / total,
-        repeated_columns=repeated,
         widest_column=widest,
         widest_share=at_source.get(widest, 0) / (sum(at_source.values()) or 1),
-        widest_cpu_share=sizes.get(widest, 0) / total,
+        source_bytes=sum(at_source.values()) / max(1, int(catalogue.num_rows[unit.start : unit.stop].sum())),
+        arrow_bytes=total / max(1, len(table)),
     )
 
 

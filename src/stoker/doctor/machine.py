@@ -1,0 +1,158 @@
+"""What the machine can do: memory, disk; and how much of it others take. Nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from stoker.host.machine import cores, num_cores
+
+_MIB = 1 << 20
+# A look shorter than this says nothing: the system counts idling in hundredths of a second.
+_LEAST_S = 0.05
+# The system's own work, and what a virtual machine loses to its host, is no neighbour.
+_SYSTEMS_SHARE = 0.08
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disk:
+    """A disk's pace.
+
+    Attributes:
+        read_bytes_s: Sequential, past the page cache where the system lets us.
+        write_bytes_s: Sequential, until the bytes are on the disk.
+        is_memory: Whether the folder is no disk at all.
+    """
+
+    read_bytes_s: float
+    write_bytes_s: float
+    is_memory: bool
+
+
+class Neighbours:
+    """How much of the processors others used in a stretch of time, and how much this process did."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin anew."""
+        self._at_s, self._cpu_s, self._idle_s = time.perf_counter(), _cpu_s(), _idle_s()
+
+    @property
+    def cores_used(self) -> float:
+        """Processors that this process and its children kept busy since the beginning."""
+        return (_cpu_s() - self._cpu_s) / max(1e-9, time.perf_counter() - self._at_s)
+
+    def share(self) -> float:
+        """Return the share of all processors that others took since the beginning; 0 where the system does not tell."""
+        wall_s, idle_s = time.perf_counter() - self._at_s, _idle_s()
+        if idle_s is None or self._idle_s is None or wall_s < _LEAST_S:
+            return 0.0
+        others = 1 - (self.cores_used + (idle_s - self._idle_s) / wall_s) / cores()
+        return min(1.0, others) if others > _SYSTEMS_SHARE else 0.0
+
+
+def memory_bytes_s() -> float:
+    """Return the bytes a second that all cores together copy: read once, written once, counted once."""
+    sources = [np.ones(16 * _MIB, dtype=np.uint8) for _ in range(num_cores())]
+    targets = [np.ones_like(source) for source in sources]
+    num_times = 4
+
+    def copy(i: int) -> None:
+        for _ in range(num_times):
+            np.copyto(targets[i], sources[i])
+
+    wall_s = min(in_threads(len(sources), copy) for _ in range(2))
+    return num_times * sum(source.nbytes for source in sources) / wall_s
+
+
+def disk(folder: Path, limit_s: float) -> Disk:
+    """Return the pace of the disk that `folder` lies on.
+
+    Args:
+        folder: A file is written there, and removed.
+        limit_s: Seconds for each direction: a slow disk gets a smaller file.
+    """
+    block = np.random.default_rng(0).integers(0, 256, 4 * _MIB, dtype=np.uint8).data
+    with tempfile.NamedTemporaryFile(dir=folder, prefix="stoker-doctor-") as file:
+        start, written = time.perf_counter(), 0
+        while written < 256 * _MIB and (written == 0 or time.perf_counter() - start < limit_s):
+            written += os.write(file.fileno(), block)
+            if written % (32 * _MIB) == 0:
+                os.fsync(file.fileno())
+        os.fsync(file.fileno())
+        write_bytes_s = written / (time.perf_counter() - start)
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        start, read = time.perf_counter(), 0
+        while read < written and (read == 0 or time.perf_counter() - start < limit_s):
+            read += len(os.pread(file.fileno(), 4 * _MIB, read))
+        read_bytes_s = read / (time.perf_counter() - start)
+    return Disk(read_bytes_s=read_bytes_s, write_bytes_s=write_bytes_s, is_memory=_is_memory(folder))
+
+
+def in_threads(num_threads: int, work: Callable[[int], None]) -> float:
+    """Run `work(0)`, `work(1)`, … each in a thread of its own, and return the seconds until all are done.
+
+    Raises:
+        BaseException: What one of them raised, once all have ended.
+    """
+    errors: list[BaseException] = []
+
+    def run(number: int) -> None:
+        try:
+            work(number)
+        except BaseException as error:  # it belongs to the caller's thread
+            errors.append(error)
+
+    threads = [
+        threading.Thread(target=run, args=(i,), name=f"stoker-doctor-{i}", daemon=True) for i in range(num_threads)
+    ]
+    start = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return time.perf_counter() - start
+
+
+def _cpu_s() -> float:
+    """Return the processor seconds of this process and of its children that have ended."""
+    times = os.times()
+    return time.process_time() + times.children_user + times.children_system
+
+
+def _idle_s() -> float | None:
+    """Return how long the processors this process may use have been idle; None where the system does not tell."""
+    try:
+        lines = Path("/proc/stat").read_text().splitlines()
+        ours = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+        fields = [line.split() for line in lines if line.split(" ", 1)[0] in ours]
+        return sum(int(idle) + int(waiting) for _, _, _, _, idle, waiting, *_ in fields) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def _is_memory(folder: Path) -> bool:
+    """Return whether the folder lies on tmpfs."""
+    try:
+        mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
+    except OSError:
+        return False
+    where = str(folder.resolve())
+    best = max(
+        (parts for parts in mounts if where == parts[1] or where.startswith(parts[1].rstrip("/") + "/")),
+        key=lambda parts: len(parts[1]),
+        default=None,
+    )
+    return best is not None and best[2] in ("tmpfs", "ramfs")

@@ -1,0 +1,489 @@
+"""The ways that samples can come, each a loader that is run whole: today's, and today's with one thing changed.
+
+source ─► fetch ─► build ─► tensors on SSD ─► gather ─► step
+  │ fewer columns    │ more threads, processes   │ deduplicated, larger batches
+  └ bytes in memory  └ Arrow on SSD ─► convert ──┴─► batches in RAM
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from stoker.cache.workers import can_be_sent
+from stoker.dataset.catalogue import Catalogue
+from stoker.dataset.dataset import dataset_of
+from stoker.doctor.arrow import ArrowBatches, converter
+from stoker.doctor.results import (
+    ARROW,
+    COLUMNS,
+    DEDUPLICATED,
+    FREE_LINK,
+    LARGER,
+    PROCESSES,
+    RAM,
+    SHARED,
+    SOURCE,
+    SUPPLY,
+    TENSORS,
+    THREADS,
+)
+from stoker.doctor.rows import RowFacts
+from stoker.doctor.runs import Feeder, PathRun, run_batches, run_cold, run_warm
+from stoker.doctor.sampled import SampledDataset, spread_units
+from stoker.doctor.settings import DoctorSettings
+from stoker.doctor.tap import Tap
+from stoker.errors import FieldError, StokerError
+from stoker.host.machine import free_memory_bytes, num_cores
+from stoker.loader.loader import Loader
+from stoker.metrics.record import Trace
+from stoker.plan.savings import find_sharing
+
+# Of the free memory that a cold run may fill with chunks, and of it that a window may.
+_MEMORY_SHARE, _WINDOW_SHARE = 0.2, 0.02
+_MIN_WINDOW = 4
+# Of the budget, that a window of cold chunks should take.
+_WINDOW_OF_BUDGET = 0.02
+# Uneven units are few large ones among many small ones: what runs on less would run on another mean.
+_NUM_COLD_UNITS = 200
+# An epoch of warm chunks has so many of them, and is so many times as long as the sample.
+_MOST_CHUNKS, _MOST_TIMES = 4_096, 200
+# A loader of a cold epoch is given so many times what it should come to.
+_SPARE = 4
+_MORE_THREADS, _LARGER_TIMES = 4, 4
+# What is this share of the bytes is worth leaving out, or keeping once.
+_MUCH = 0.25
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """What the paths run on.
+
+    Attributes:
+        catalogue: The data set.
+        units: Units for cold runs, from the source.
+        warm: Folder of a cache that holds `warm_units`.
+        warm_units: Units for warm runs.
+        arrow: Arrow files of some of them.
+        batches: Finished batches, to train on from memory.
+        tensor_bytes: Bytes a sample as a finished record.
+        evenness: Of the units; see `DataFacts`.
+        facts: What its rows say.
+    """
+
+    catalogue: Catalogue
+    units: Sequence[range]
+    warm: Path
+    warm_units: Sequence[range]
+    arrow: Sequence[Path]
+    batches: Sequence[Any]
+    tensor_bytes: float
+    evenness: float
+    facts: RowFacts
+
+    @property
+    def mean_chunk(self) -> float:
+        """Samples of a chunk."""
+        numbers = [i for unit in self.units for i in unit]
+        return float(self.catalogue.num_samples[numbers].mean())
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of all units."""
+        return sum(int(self.catalogue.num_samples[unit.start : unit.stop].sum()) for unit in self.units)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A path that can be run.
+
+    Attributes:
+        key: See `results`.
+        name: As people read it.
+        how: The line of code that makes it so.
+        run: Runs it for so many seconds.
+        batch_size: Samples a batch.
+        has_step: Whether the step is behind it.
+        sample_bytes: Bytes a sample that it reads from a disk, where memory is too small; 0 where it reads none.
+    """
+
+    key: str
+    name: str
+    run: Callable[[float], PathRun]
+    batch_size: int
+    how: str = ""
+    has_step: bool = True
+    sample_bytes: float = 0.0
+
+
+class Candidates:
+    """Makes the ways.
+
+    Args:
+        sample: What they run on.
+        settings: How the examination runs.
+        tap: What a remote source is read through; None where it is local.
+        today: Key of the path that samples take now.
+        scratch: For a cache of repeated features.
+
+    Attributes:
+        num_builders: Threads that a remote source's loader was seen to come to; None before, and of a local one.
+        rate_s: Samples/s that a cold run is expected to give; 0 before there was one.
+    """
+
+    def __init__(self, sample: Sample, settings: DoctorSettings, *, tap: Tap | None, today: str, scratch: Path) -> None:
+        self._sample = sample
+        self._settings = settings
+        self._tap = tap
+        self._today = today
+        self._scratch = scratch
+        self.num_builders: int | None = None
+        self.rate_s = 0.0
+
+    def first(self) -> list[Candidate]:
+        """Return those that are always run: today's, and what it is compared with."""
+        found = [self._todays(SUPPLY, "today's path with no step behind it", has_step=False)]
+        if self._settings.step is not None:
+            found = [self._todays(self._today, self._todays_name), self._ram(), *found]
+        else:
+            found = [replace(found[0], key=self._today, name=self._todays_name)]
+        if self._today == SOURCE:
+            found.append(self._tensors())
+        if self._sample.arrow:
+            found.append(self._arrow())
+        return found
+
+    def shared(self) -> Candidate:
+        """Return batches in RAM with a loader at work beside them."""
+
+        def run(seconds: float) -> PathRun:
+            with (
+                self._warm_loader(self._sample.catalogue, self._sample.warm) as loader,
+                closing(Feeder(loader)) as feeder,
+            ):
+                return run_batches(
+                    itertools.cycle(self._sample.batches), step=self._settings.step, seconds=seconds, beside=feeder.want
+                )
+
+        return Candidate(key=SHARED, name="batches in RAM, a loader beside them", run=run, batch_size=self._batch_size)
+
+    def more(self) -> list[Candidate]:
+        """Return today's path with one thing changed, each where it applies."""
+        found: list[Candidate | None] = (
+            [self._threads(), self._processes(), self._columns(), self._free_link()]
+            if self._today == SOURCE
+            else [self._larger()]
+        )
+        return [way for way in (*found, self._deduplicated()) if way is not None]
+
+    def explore(self, seconds: float) -> None:
+        """Run today's cold path until it has found out how many threads are worth it, and how fast it is about."""
+        run = self._run_cold(seconds, has_step=False)
+        if self._sample.catalogue.is_remote:
+            self.num_builders = run.num_builders
+        self.rate_s = run.rate_s
+
+    def from_memory(self, seconds: float, *, num_threads: int, trace: Trace) -> PathRun:
+        """Run today's cold path with the bytes in memory and no step behind it: what each stage takes alone."""
+        with self._replaying():
+            return self._run_cold(
+                seconds,
+                has_step=False,
+                units=self._sample.warm_units,
+                num_threads=num_threads,
+                num_builders=num_threads,
+                trace=trace,
+            )
+
+    # ------------------------------------------------------------------ each of them
+
+    @property
+    def _batch_size(self) -> int:
+        return self._settings.batch_size
+
+    @property
+    def _todays_name(self) -> str:
+        return "every epoch from the source" if self._today == SOURCE else "tensors on SSD"
+
+    def _todays(self, key: str, name: str, *, has_step: bool = True) -> Candidate:
+        if self._today == TENSORS:
+            return replace(self._tensors(has_step=has_step), key=key, name=name)
+        return Candidate(
+            key=key,
+            name=name,
+            how=self._how(),
+            run=functools.partial(self._run_cold, has_step=has_step),
+            batch_size=self._batch_size,
+            has_step=has_step,
+            sample_bytes=self._local_bytes,
+        )
+
+    def _tensors(self, *, has_step: bool = True) -> Candidate:
+        return Candidate(
+            key=TENSORS,
+            name="tensors on SSD",
+            how=self._how(cache=True),
+            run=lambda seconds: self._run_warm(seconds, self._sample.catalogue, self._sample.warm, has_step=has_step),
+            batch_size=self._batch_size,
+            has_step=has_step,
+            sample_bytes=self._sample.tensor_bytes,
+        )
+
+    def _ram(self) -> Candidate:
+        def run(seconds: float) -> PathRun:
+            return run_batches(itertools.cycle(self._sample.batches), step=self._settings.step, seconds=seconds)
+
+        return Candidate(key=RAM, name="batches in RAM", run=run, batch_size=self._batch_size)
+
+    def _arrow(self) -> Candidate:
+        sample, settings = self._sample, self._settings
+        arrays_of = converter(dataset_of(sample.catalogue))
+
+        def run(seconds: float) -> PathRun:
+            source = ArrowBatches(
+                sample.arrow,
+                convert=lambda table: settings.deliver(arrays_of(table)),
+                batch_size=settings.batch_size,
+                window=min(_MIN_WINDOW, len(sample.arrow)),
+                num_threads=settings.num_threads,
+            )
+            with closing(source):
+                batches = iter(source)
+                run_batches(batches, step=settings.step, seconds=0.3 * seconds)  # memory that is new is so once
+                drawn_s, converted_s = source.drawn_s, source.converted_s
+                found = run_batches(batches, step=settings.step, seconds=seconds)
+                stages = {"draw": source.drawn_s - drawn_s, "dequeue": source.converted_s - converted_s}
+            # The loop's thread alone converts: as long as it does so all the time, nothing else can limit.
+            is_loop = stages["dequeue"] > 0.5 * seconds or stages["dequeue"] * settings.num_threads > stages["draw"]
+            return replace(found, stages=stages, limit="dequeue" if is_loop else "draw")
+
+        return Candidate(
+            key=ARROW,
+            name="Arrow on SSD",
+            how='pyarrow.feather.write_feather(table, "rows.arrow", compression="uncompressed")',
+            run=run,
+            batch_size=self._batch_size,
+        )
+
+    def _threads(self) -> Candidate:
+        num_threads = _MORE_THREADS * self._settings.num_threads
+        return Candidate(
+            key=THREADS,
+            name=f"{num_threads} threads",
+            how=self._how(f"num_threads={num_threads}"),
+            run=lambda seconds: self._run_cold(
+                seconds,
+                num_threads=num_threads,
+                num_builders=None if self.num_builders is None else max(self.num_builders, num_threads),
+            ),
+            batch_size=self._batch_size,
+            sample_bytes=self._local_bytes,
+        )
+
+    def _processes(self) -> Candidate | None:
+        transform = dataset_of(self._sample.catalogue).transform
+        if transform is None or self._settings.transform_in == "processes" or not can_be_sent(transform):
+            return None
+        return Candidate(
+            key=PROCESSES,
+            name="the transform in processes",
+            how=self._how('transform_in="processes"'),
+            run=functools.partial(self._run_cold, transform_in="processes"),
+            batch_size=self._batch_size,
+            sample_bytes=self._local_bytes,
+        )
+
+    def _columns(self) -> Candidate | None:
+        sample, facts = self._sample, self._sample.facts
+        names = sample.catalogue.schema.names
+        if facts.widest_share < _MUCH or len(names) < 2:
+            return None
+        dataset = copy.copy(dataset_of(sample.catalogue))
+        dataset.columns = tuple(name for name in names if name != facts.widest_column)
+        try:
+            catalogue = dataset.open()
+        except (FieldError, ValueError):  # a field needs it
+            return None
+        units = spread_units(catalogue, len(sample.units))
+        return Candidate(
+            key=COLUMNS,
+            name=f"no column {facts.widest_column}",
+            how=f"Dataset(..., columns=[name for name in dataset.open().schema.names if name != "
+            f"{facts.widest_column!r}])",
+            run=lambda seconds: self._run_cold(seconds, catalogue=catalogue, units=units),
+            batch_size=self._batch_size,
+            sample_bytes=self._local_bytes * (1 - facts.widest_share),
+        )
+
+    def _free_link(self) -> Candidate | None:
+        if self._tap is None:
+            return None
+
+        def run(seconds: float) -> PathRun:
+            with self._replaying():
+                return self._run_cold(seconds, units=self._sample.warm_units)
+
+        return Candidate(key=FREE_LINK, name="a link without limits", run=run, batch_size=self._batch_size)
+
+    def _larger(self) -> Candidate | None:
+        batch_size = min(_LARGER_TIMES * self._batch_size, int(self._sample.mean_chunk))
+        if batch_size < 2 * self._batch_size:
+            return None
+        step = self._settings.step
+        changed = replace(
+            self._settings,
+            batch_size=batch_size,
+            step=None if step is None else step.scaled(batch_size / self._batch_size),
+        )
+        return Candidate(
+            key=LARGER,
+            name=f"batches of {batch_size:,}",
+            how=self._how(f"batch_size={batch_size}"),
+            run=lambda seconds: self._run_warm(
+                seconds, self._sample.catalogue, self._sample.warm, settings=changed, has_step=True
+            ),
+            batch_size=batch_size,
+            sample_bytes=self._sample.tensor_bytes,
+        )
+
+    def _deduplicated(self) -> Candidate | None:
+        sample = self._sample
+        if sample.facts.repeated_share < _MUCH or dataset_of(sample.catalogue).deduplicate:
+            return None
+        folder = self._scratch / "shared"
+        try:
+            keys = find_sharing(SampledDataset(sample.catalogue, sample.warm_units).open()).keys
+            if not keys:
+                return None
+            share = {one.key: one.patterns or (one.key,) for one in keys}
+            catalogue = sample.catalogue.sharing(share)
+            with self._replaying(), self._warm_loader(catalogue, folder, num_times=1) as loader:
+                for _ in loader:
+                    pass
+        except StokerError:  # what can be built as it is, and not so, is no advice
+            return None
+        said = ", ".join(f"{key!r}: {list(patterns)!r}" for key, patterns in share.items())
+        return Candidate(
+            key=DEDUPLICATED,
+            name="repeated features kept once, on SSD",
+            how=f"Dataset(..., deduplicate={{{said}}})",
+            run=lambda seconds: self._run_warm(seconds, catalogue, folder, has_step=True),
+            batch_size=self._batch_size,
+            sample_bytes=sample.tensor_bytes * (1 - sample.facts.repeated_share),
+        )
+
+    # ------------------------------------------------------------------ how they run
+
+    def _run_cold(
+        self,
+        seconds: float,
+        *,
+        has_step: bool = True,
+        catalogue: Catalogue | None = None,
+        units: Sequence[range] | None = None,
+        num_threads: int | None = None,
+        num_builders: int | None = None,
+        transform_in: str | None = None,
+        trace: Trace | None = None,
+    ) -> PathRun:
+        """Train from the source, with nothing in any cache."""
+        sample, trace = self._sample, Trace() if trace is None else trace
+        units = sample.units if units is None else units
+        catalogue = sample.catalogue if catalogue is None else catalogue
+        window = self._window
+        num_builders = self.num_builders if num_builders is None else num_builders
+        once = sum(int(catalogue.num_samples[unit.start : unit.stop].sum()) for unit in units)
+        most = _MEMORY_SHARE * free_memory_bytes() / max(1.0, sample.tensor_bytes)
+        wanted = _SPARE * (self.rate_s * seconds + 3 * window * sample.mean_chunk) if self.rate_s else most
+        num_times = max(1, round(min(wanted, most) / once + 0.5))
+        num_times = min(num_times, max(1, 4 * _MOST_CHUNKS // sum(len(unit) for unit in units)))
+        dataset = SampledDataset(catalogue, units, num_times=num_times, num_builders=num_builders)
+        with make_loader(
+            dataset,
+            self._settings,
+            window=window,
+            trace=trace,
+            num_threads=num_threads or self._settings.num_threads,
+            transform_in=transform_in or self._settings.transform_in,
+        ) as loader:
+            return run_cold(
+                loader,
+                dataset.open(),
+                trace,
+                step=self._settings.step if has_step else None,
+                seconds=seconds,
+                window_samples=window * sample.mean_chunk,
+                evenness=sample.evenness,
+            )
+
+    def _run_warm(
+        self,
+        seconds: float,
+        catalogue: Catalogue,
+        folder: Path,
+        *,
+        has_step: bool,
+        settings: DoctorSettings | None = None,
+    ) -> PathRun:
+        settings = self._settings if settings is None else settings
+        with self._warm_loader(catalogue, folder, batch_size=settings.batch_size) as loader:
+            return run_warm(loader, step=settings.step if has_step else None, seconds=seconds)
+
+    def _warm_loader(
+        self, catalogue: Catalogue, folder: Path, *, num_times: int | None = None, batch_size: int | None = None
+    ) -> Loader:
+        """Return a loader of the warm chunks again and again: epochs are long, and windows open as often as they do."""
+        units = self._sample.warm_units
+        if num_times is None:
+            num_times = max(1, min(_MOST_TIMES, _MOST_CHUNKS // sum(len(unit) for unit in units)))
+        dataset = SampledDataset(catalogue, units, num_times=num_times, is_new=False)
+        size = batch_size or self._batch_size
+        return make_loader(dataset, self._settings, window=_MIN_WINDOW, cache=folder, batch_size=size)
+
+    def _replaying(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._tap is None else self._tap.replaying()
+
+    @property
+    def _window(self) -> int:
+        """Chunks of a window: what all builders make at a time comes together, so one as large comes in even turns."""
+        chunk_bytes = max(1.0, self._sample.mean_chunk * self._sample.tensor_bytes)
+        most = _WINDOW_SHARE * free_memory_bytes() / chunk_bytes
+        if self.rate_s:  # and some of them have to come in a run
+            most = min(most, _WINDOW_OF_BUDGET * self._settings.budget_s * self.rate_s / self._sample.mean_chunk)
+        return max(_MIN_WINDOW, min(int(most), self.num_builders or self._settings.num_threads))
+
+    @property
+    def _local_bytes(self) -> float:
+        return 0.0 if self._tap is not None else self._sample.facts.source_bytes
+
+    def _how(self, *changes: str, cache: bool = False) -> str:
+        said: dict[str, str] = {"batch_size": f"batch_size={self._batch_size}"}
+        if self._settings.num_threads != num_cores():
+            said["num_threads"] = f"num_threads={self._settings.num_threads}"
+        if self._settings.transform_in == "processes":
+            said["transform_in"] = 'transform_in="processes"'
+        if cache or self._today == TENSORS:
+            said["cache"] = f'cache="{self._settings.cache or "/path/on/ssd"}"'
+        said |= {change.partition("=")[0]: change for change in changes}
+        kind = "Loader" if self._settings.device is None else "TorchLoader"
+        if self._settings.device not in (None, "cpu"):
+            said["device"] = f'device="{self._settings.device}"'
+        return f"{kind}(dataset, {', '.join(said.values())})"
+
+
+def make_loader(dataset: Any, settings: DoctorSettings, **options: Any) -> Loader:
+    """Return a loader as training has it, some options changed."""
+    asked: Mapping[str, Any] = {
+        "batch_size": settings.batch_size,
+        "shuffle": True,
+        "num_threads": settings.num_threads,
+        "transform_in": settings.transform_in,
+        **options,
+    }
+    return settings.make_loader(dataset, **asked)

@@ -1,0 +1,178 @@
+"""Measurements that nobody took: of a path from the source that a link starves, and any others."""
+
+import dataclasses
+
+from hypothesis import strategies as st
+
+from stoker.doctor.bounds import disk_bound
+from stoker.doctor.results import (
+    ARROW,
+    COLUMNS,
+    DEDUPLICATED,
+    FREE_LINK,
+    LARGER,
+    PROCESSES,
+    RAM,
+    SHARED,
+    SOURCE,
+    SUPPLY,
+    TENSORS,
+    THREADS,
+    Ceiling,
+    DataFacts,
+    GpuFacts,
+    Measurements,
+    PathResult,
+    Rate,
+    RunSpan,
+    StageResult,
+    StepFacts,
+    Verified,
+)
+
+BATCH = 4_096
+NAMES = {
+    SOURCE: "every epoch from the source",
+    TENSORS: "tensors on SSD",
+    ARROW: "Arrow on SSD",
+    RAM: "batches in RAM",
+    SHARED: "batches in RAM, a loader beside them",
+    SUPPLY: "today's path with no step behind it",
+    THREADS: "8 threads",
+    PROCESSES: "the transform in processes",
+    COLUMNS: "no column history",
+    DEDUPLICATED: "repeated features kept once, on SSD",
+    LARGER: "batches of 16,384",
+    FREE_LINK: "a link without limits",
+}
+BUILDING = {"fetch": 4e-6, "decode": 1e-6, "convert": 0.1e-6, "batch": 4e-6, "wait_window": 3.9e-6, "gather": 0.1e-6}
+GATHERING = {"batch": 1e-6, "gather": 0.9e-6}
+
+
+def path(key, rate_s, **changed):
+    """A path that gives so much, measured twice."""
+    rate = Rate(samples_s=rate_s, low=0.99 * rate_s, high=1.01 * rate_s, num_rounds=2)
+    is_warm = key in (TENSORS, DEDUPLICATED, LARGER)
+    made = PathResult(
+        key=key,
+        name=NAMES[key],
+        how="" if key in (RAM, SHARED, SUPPLY, FREE_LINK) else f"Loader(dataset, {key}=1)",
+        rate=rate,
+        batch_size=4 * BATCH if key == LARGER else BATCH,
+        has_step=key != SUPPLY,
+        limit="" if key in (RAM, SHARED) else "dequeue" if key == ARROW else "gather" if is_warm else "fetch",
+        stages={} if key in (RAM, SHARED) else GATHERING if is_warm else BUILDING,
+        stall=0.5,
+        cores_used=0.5,
+    )
+    return dataclasses.replace(made, **changed)
+
+
+def numbers(rates, **changed):
+    """What was measured where paths gave these rates; the first of them is today's."""
+    today = next(key for key in rates if key in (SOURCE, TENSORS))
+    step = StepFacts(text="train.py:step", batch_size=BATCH, is_given=False, cores_used=0.1)
+    made = Measurements(
+        data=DataFacts(
+            text="s3://lake/ranking/", num_samples=10**9, num_files=500, num_chunks=8_000, num_probed=16,
+            source_bytes=180.0, arrow_bytes=950.0, tensor_bytes=1_050.0, is_remote=True, repeated_share=0.4,
+            widest_column="history", widest_share=0.3,
+        ),
+        step=step if RAM in rates else None,
+        today=today,
+        paths=tuple(path(key, rate) if isinstance(rate, int | float) else rate for key, rate in rates.items()),
+        stages=(
+            StageResult(key="fetch", supply_s=220_000.0, by_threads=((1, 9e4), (2, 2.2e5))),
+            StageResult(key="decode", supply_s=2e6, seconds=1e-6, gil_share=0.1, by_threads=((1, 1e6), (2, 2e6))),
+        ),
+        ceilings=(
+            Ceiling(key="network", name="network", value=40e6, unit="bytes/s", used=0.98, note="real reads, 8 at once"),
+            Ceiling(key="connection", name="one connection", value=20e6, unit="bytes/s", note="one real read"),
+            Ceiling(key="latency", name="first byte", value=0.06, unit="s", note="one byte read"),
+        ),
+        cores=8.0,
+        num_threads=8,
+        gpu_note="no GPU here",
+        timeline=(
+            RunSpan(track="build 0", stage="fetch", start_s=0.0, stop_s=0.3),
+            RunSpan(track="loop", stage="wait", start_s=0.0, stop_s=0.4),
+        ),
+        machine={"processor": "a processor", "memory": "64 GiB"},
+        versions={"stoker": "0.1.0"},
+        command="stoker doctor s3://lake/ranking/ --step train.py:step",
+        wall_s=58.0,
+        when="2026-11-27",
+    )  # fmt: skip
+    return dataclasses.replace(made, **changed)
+
+
+def starved(**changed):
+    """Fetch starves the step; tensors on SSD feed it."""
+    rates = {SOURCE: 218_000, RAM: 1_000_000, SUPPLY: 219_000, TENSORS: 990_000, ARROW: 400_000, FREE_LINK: 900_000}
+    return numbers(rates, **changed)
+
+
+def fed(**changed):
+    """The model is the limit."""
+    return numbers({TENSORS: 998_000, RAM: 1_000_000, SUPPLY: 4_700_000, ARROW: 400_000}, stages=(), **changed)
+
+
+def shared(**changed):
+    """The step and the loader want the same cores."""
+    return numbers({TENSORS: 640_000, RAM: 1_000_000, SHARED: 650_000, SUPPLY: 3_000_000}, stages=(), **changed)
+
+
+def without_step(**changed):
+    """Nobody said what eats."""
+    return numbers({SOURCE: 218_000, TENSORS: 4_700_000, ARROW: 400_000}, **changed)
+
+
+GPU = GpuFacts(
+    name="A100", utilisation=0.17, sm_clock_mhz=1_200.0, max_sm_clock_mhz=1_410.0, power_w=95.0, power_limit_w=400.0,
+    memory_used_bytes=10e9, memory_bytes=40e9, throttled=("power limit",),
+)  # fmt: skip
+
+RATES = st.floats(1e-3, 1e12, allow_nan=False)
+
+
+@st.composite
+def any_path(draw, key):
+    """A path with any rate, spread, waits, neighbours."""
+    low, rate_s, high = sorted(draw(st.tuples(RATES, RATES, RATES)))
+    changed = {
+        "rate": Rate(samples_s=rate_s, low=low, high=high, num_rounds=draw(st.integers(1, 6))),
+        "stall": draw(st.floats(0, 1)),
+        "cores_used": draw(st.floats(0, 9)),
+        "others": draw(st.floats(0, 1)),
+        "stages": draw(
+            st.dictionaries(st.sampled_from([*BUILDING, "augment", "open", "copy"]), st.floats(0, 1), max_size=8)
+        ),
+        "disk_bytes": draw(st.floats(0, 1e15)),
+    }
+    if draw(st.booleans()):
+        bytes_s = draw(st.floats(1, 1e10))
+        changed["disk_bound"] = disk_bound(read_bytes_s=bytes_s, sample_bytes=draw(st.floats(1, 1e6)), what="tensors")
+    return dataclasses.replace(path(key, 1.0), **changed)
+
+
+@st.composite
+def any_numbers(draw):
+    """Whatever may be measured, likely or not."""
+    today = draw(st.sampled_from([SOURCE, TENSORS]))
+    keys = [today, *draw(st.sets(st.sampled_from([key for key in NAMES if key != today])))]
+    rates = {key: draw(any_path(key)) for key in keys}
+    made = numbers(rates)
+    step = made.step and dataclasses.replace(made.step, is_given=draw(st.booleans()))
+    verified = tuple(
+        Verified(fix=key, promised_s=draw(RATES), measured=Rate.of([draw(RATES)])) for key in keys if key == TENSORS
+    )
+    return dataclasses.replace(
+        made,
+        step=step,
+        stages=tuple(dataclasses.replace(stage, supply_s=draw(RATES)) for stage in made.stages),
+        verified=verified,
+        gpus=draw(st.sampled_from([(), (GPU,)])),
+        gpu_hour=draw(st.none() | st.floats(0, 100)),
+        num_gpus=draw(st.integers(1, 1_000)),
+        interrupted=draw(st.sampled_from(["", "tensors on SSD"])),
+    )
