@@ -13,9 +13,8 @@ from stoker.dataset.units.kinds import NGram, Pack, SamplingUnit, parse_unit
 from stoker.host.machine import num_cores
 from stoker.loader.augmenting import Augment
 from stoker.loader.gather.assemble import Once
-from stoker.loader.ranks import Ranks
 from stoker.loader.sequence import SequenceShard
-from stoker.loader.shard import Shard
+from stoker.loader.shard import Ranks, Shard
 from stoker.metrics.record import Trace
 from stoker.sampling.steps import Remainder
 

@@ -1,16 +1,25 @@
-"""The share of a rank, as its user says it."""
+"""Which share of every global batch this process takes: settled when it must be known, and never alone by accident.
+
+Said by the user, by libraries that this process has loaded, or by whoever started it. Nothing is imported to be asked:
+a library that nobody has imported has started no ranks.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import logging
 import math
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from stoker.arguments import explain_arguments, flag
-from stoker.loader.claims import launched_claim
 from stoker.sampling import steps as order
+
+_log = logging.getLogger("stoker")
 
 
 @explain_arguments({})
@@ -55,7 +64,7 @@ class Shard(order.RankShare):
         Raises:
             ValueError: The variables contradict each other, or SLURM gave several tasks and only one was started.
         """
-        found = launched_claim()
+        found = _launched_claim()
         return cls() if found is None else cls(found.rank, found.world_size)
 
     @classmethod
@@ -138,3 +147,335 @@ def _dim(dim: str | int, names: tuple[str, ...], num_dims: int) -> int:
     if isinstance(dim, int) and not isinstance(dim, bool) and 0 <= dim < num_dims:
         return dim
     raise ValueError(f"the mesh has no dimension {dim!r}; it has {names or tuple(range(num_dims))}")
+
+
+class Ranks:
+    """What a loader's arguments say of ranks, and what its environment says at the first time that it matters.
+
+        rank=, world_size=    which rank this process is: as the environment says, where it does
+        shard=                which share it takes: perhaps the same as other ranks
+        neither               the libraries of this process decide, then the launcher's variables, then it is alone
+
+    Args:
+        rank: As given to a loader.
+        world_size: As given to a loader.
+        shard: As given to a loader.
+        serves_workers: Whether workers of a torch `DataLoader` may use it: copies of it, which take the share of the
+            process that owns the DataLoader. Any other loader would deliver everything in each of them.
+
+    Raises:
+        TypeError: One is of the wrong type.
+        ValueError: One is out of range, or they contradict each other, or one of a pair is missing.
+    """
+
+    def __init__(
+        self,
+        *,
+        rank: int | None = None,
+        world_size: int | None = None,
+        shard: Shard | None = None,
+        serves_workers: bool = False,
+    ) -> None:
+        self._argument = "shard="
+        if shard is None and (rank is not None or world_size is not None):
+            self._argument = "rank= and world_size="
+            if world_size is None and rank:
+                raise ValueError(f"rank {rank} of how many? Give world_size too, or leave both out")
+            if rank is None and world_size != 1:
+                raise ValueError(f"world_size {world_size}, but which rank is this? Give rank too, or leave both out")
+            shard = Shard(0 if rank is None else rank, 1 if world_size is None else world_size)
+        elif rank is not None or world_size is not None:
+            raise ValueError("shard says both rank and world_size; give either that or these")
+        if shard is not None and not isinstance(shard, Shard):
+            raise TypeError(f"shard must be a stoker.Shard, not {shard!r}")
+        self.given = shard
+        self._serves_workers = serves_workers
+        self._settled: tuple[Shard, str] | None = None
+        self._of_owner: tuple[Shard, str] | ValueError | None = None  # in a worker that was not forked
+        self._seen: tuple[bool, ...] | None = None  # of who brings ranks together
+
+    def settle(self) -> Shard:
+        """Decide, the first time; later, make sure that nothing says otherwise by now.
+
+        Raises:
+            ValueError: The arguments contradict the environment, or the environment itself.
+            RuntimeError: What was decided turns out wrong.
+        """
+        if self._settled is None:
+            shard, why = self._decided()
+            if self.given is None:
+                _log.info("rank %d of %d: %s", shard.rank, shard.world_size, why)
+            self._settled = shard, why
+        else:
+            self._prove(*self._settled)
+        self._seen = _brought_together()
+        return self._settled[0]
+
+    def own(self) -> None:
+        """Decide for this process and its workers, which is no worker of the one that this was copied from."""
+        self._of_owner = None
+
+    def prove(self) -> None:
+        """Raise as `settle` does where somebody has brought ranks together since. Costs next to nothing."""
+        if _brought_together() != self._seen:
+            self.settle()
+
+    def guess(self) -> Shard:
+        """Return what `settle` would decide now, without deciding; one rank of one where it would raise."""
+        if self._settled is not None:
+            return self._settled[0]
+        try:
+            return self._decided()[0]
+        except ValueError:
+            return self.given or Shard()
+
+    def __getstate__(self) -> dict[str, object]:
+        """Return what a worker needs that knows nothing of ranks itself; any other process decides anew."""
+        decided = self._settled
+        if decided is None:
+            try:
+                decided = self._decided()
+            except ValueError as error:
+                return self.__dict__ | {"_of_owner": error}
+        return self.__dict__ | {"_settled": None, "_seen": None, "_of_owner": decided}
+
+    def _decided(self) -> tuple[Shard, str]:
+        worker = _data_loader_worker()
+        if worker is not None and self._serves_workers and self._of_owner is not None:
+            if isinstance(self._of_owner, ValueError):
+                raise self._of_owner
+            return self._of_owner
+        if self.given is not None:
+            self._check(self.given)
+            return self.given, f"{self._argument} says so"
+        if worker is not None and not self._serves_workers:
+            raise ValueError(
+                f"this loader is used in worker {worker[0]} of {worker[1]} of a DataLoader, and each of them would "
+                "deliver all batches: give the DataLoader a stoker.torch.TorchDataset, or use the loader in its place"
+            )
+        claims = _live_claims()
+        if not claims or claims[0].world_size == 1:
+            claims += _launched()
+        if not claims:
+            return Shard(), "nothing told of others"
+        for claim in claims[1:]:
+            if not claim.agrees(claims[0].rank, claims[0].world_size):
+                raise ValueError(f"{claims[0]}, but {claim}: {_SAY_WHICH}")
+        return Shard(claims[0].rank, claims[0].world_size), str(claims[0])
+
+    def _check(self, given: Shard) -> None:
+        """Raise where what was given cannot be right, whatever was meant."""
+        is_share = self._argument == "shard="
+        if not given.checked or (is_share and given.world_size == 1):
+            return
+        if _data_loader_worker() and not self._serves_workers:  # each of them may well have a share of its own
+            return
+        claims = _live_claims()
+        if not claims:
+            with contextlib.suppress(ValueError):  # then the environment says nothing that holds
+                claims = _launched()
+        if claims and not any(_fits(given, claim, is_share=is_share) for claim in claims):
+            on_purpose = "" if given.world_size == 1 else ", checked=False"
+            raise ValueError(
+                f"{self._argument} {'says' if is_share else 'say'} rank {given.rank} of {given.world_size}, but "
+                f"{claims[0]}. Leave it out and the loader takes that; if you mean it, write "
+                f"shard=stoker.Shard({given.rank}, {given.world_size}{on_purpose})"
+            )
+
+    def _prove(self, shard: Shard, why: str) -> None:
+        """Raise where what was decided cannot be right any more. Who falls silent, as at the end, says nothing."""
+        if _data_loader_worker():  # what its owner knew, or knew as it forked
+            return
+        if self.given is not None:
+            self._check(self.given)
+            return
+        claims = _live_claims()
+        if not claims and shard.world_size == 1:
+            claims = _launched()
+        for claim in claims:
+            if not claim.agrees(shard.rank, shard.world_size):
+                raise RuntimeError(
+                    f"this loader took the share of rank {shard.rank} of {shard.world_size} when it was first used "
+                    f"({why}), but now {claim}: use it, and ask for its length, only once the ranks are known"
+                )
+
+
+def _launched() -> list[Claim]:
+    claim = _launched_claim()
+    return [] if claim is None else [claim]
+
+
+def _fits(given: Shard, claim: Claim, *, is_share: bool) -> bool:
+    if given.world_size == claim.world_size:
+        return given.rank == claim.rank
+    if given.world_size > claim.world_size:  # a launcher may count nodes, each of which starts several ranks
+        num_each, rest = divmod(given.world_size, claim.world_size)
+        return not claim.is_live and not rest and given.rank // num_each == claim.rank
+    return is_share and claim.world_size % given.world_size == 0  # several get the same batches
+
+
+class Claim(NamedTuple):
+    """What one of them says.
+
+    Attributes:
+        source: Who says so, for people.
+        rank: This process, from 0.
+        world_size: How many there are.
+        is_live: Whether a library says so that has brought the ranks together. A launcher's variables may count what
+            each starts several ranks, such as nodes.
+    """
+
+    source: str
+    rank: int
+    world_size: int
+    is_live: bool
+
+    def agrees(self, rank: int, world_size: int) -> bool:
+        """Return whether it is the same place."""
+        return (self.rank, self.world_size) == (rank, world_size)
+
+    def __str__(self) -> str:
+        return f"{self.source} says rank {self.rank} of {self.world_size}"
+
+
+# The first pair that is there decides. SLURM comes last: mpirun and torchrun in an allocation see its variables too.
+_TORCHRUN, _SLURM = "RANK", "SLURM_PROCID"
+_PAIRS = (
+    (_TORCHRUN, ("WORLD_SIZE",)),
+    ("OMPI_COMM_WORLD_RANK", ("OMPI_COMM_WORLD_SIZE",)),
+    ("MV2_COMM_WORLD_RANK", ("MV2_COMM_WORLD_SIZE",)),
+    ("PMI_RANK", ("PMI_SIZE",)),
+    ("HOROVOD_RANK", ("HOROVOD_SIZE",)),
+    ("FLUX_TASK_RANK", ("FLUX_JOB_SIZE",)),
+    ("JSM_NAMESPACE_RANK", ("JSM_NAMESPACE_SIZE",)),
+    (_SLURM, ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")),
+)
+
+
+def _live_claims() -> list[Claim]:
+    """Return what libraries say that have brought ranks together in this process."""
+    found = [ask() for ask in (_of_torch, _of_jax, _of_accelerate, _of_ray, _of_mpi)]
+    return [claim for claim in found if claim is not None]
+
+
+def _launched_claim(environ: Mapping[str, str] = os.environ) -> Claim | None:
+    """Return what a launcher wrote into the environment; None where none did.
+
+    Known are torchrun, Open MPI, MVAPICH, everything with PMI (MPICH, Intel MPI), Horovod, Flux, IBM's jsrun and
+    SLURM's srun, in this order. A world of one says nothing, unless torchrun is there itself: images and notebooks
+    leave such variables lying about.
+
+    Raises:
+        ValueError: A rank without its world size, a value that is no integer or out of range, or a SLURM batch
+            script that starts Python without srun: all tasks but one would not exist, and their samples be missing.
+    """
+    alone = None
+    for rank_name, size_names in _PAIRS:
+        if rank_name not in environ or (rank_name != _TORCHRUN and _is_ray_worker()):
+            continue  # Ray's workers inherit what started Ray
+        size_name = next((name for name in size_names if name in environ), None)
+        rank = _integer(environ, rank_name)
+        if size_name is None:
+            if rank == 0:  # a notebook's, or a batch script that asked for no tasks: one process
+                continue
+            raise ValueError(
+                f"the environment has {rank_name}={rank} but not {size_names[0]}; set both, or give shard="
+            )
+        world_size = _integer(environ, size_name)
+        if not 0 <= rank < world_size:
+            raise ValueError(f"{rank_name}={rank} and {size_name}={world_size} contradict each other")
+        claim = Claim(f"the environment ({rank_name}, {size_name})", rank, world_size, is_live=False)
+        if world_size > 1:
+            if rank_name == _SLURM and "SLURM_JOB_ID" in environ and not _STEPS & environ.keys():
+                raise ValueError(
+                    f"SLURM gave this job {world_size} tasks, but this process was not started by srun and is the "
+                    "only one; start it with srun, or give shard=stoker.Shard(0, 1)"
+                )
+            if alone is not None:
+                raise ValueError(f"{alone}, but {claim}: {_SAY_WHICH}")
+            return claim
+        if rank_name == _TORCHRUN and "TORCHELASTIC_RUN_ID" in environ:
+            alone = claim
+    return alone
+
+
+_SAY_WHICH = "say which share this process takes, such as shard=stoker.Shard(0, 1) for all of the samples"
+_STEPS = {"SLURM_STEP_ID", "SLURM_STEPID"}
+
+
+def _brought_together() -> tuple[bool, bool, bool]:
+    """Return whether torch, JAX and Accelerate have brought ranks together: asked before each batch, so it is quick."""
+    modules = sys.modules
+    by_torch = by_jax = by_accelerate = False
+    if (dist := modules.get("torch.distributed")) is not None:
+        by_torch = bool(getattr(dist, "is_initialized", bool)())
+    if (jax := modules.get("jax._src.distributed")) is not None:
+        # jax.process_count() would make JAX take the devices, and count one process before they are brought together.
+        by_jax = getattr(getattr(jax, "global_state", None), "client", None) is not None
+    if (accelerate := modules.get("accelerate.state")) is not None:
+        by_accelerate = bool(getattr(getattr(accelerate, "PartialState", None), "_shared_state", None))
+    return by_torch, by_jax, by_accelerate
+
+
+def _data_loader_worker() -> tuple[int, int] | None:
+    """Return which worker of how many of a torch `DataLoader` this process is; None where it is none."""
+    worker = getattr(sys.modules.get("torch.utils.data"), "get_worker_info", lambda: None)()
+    return None if worker is None else (worker.id, worker.num_workers)
+
+
+def _of_torch() -> Claim | None:
+    if not _brought_together()[0]:
+        return None
+    dist = sys.modules["torch.distributed"]
+    return Claim("torch.distributed", dist.get_rank(), dist.get_world_size(), is_live=True)
+
+
+def _of_jax() -> Claim | None:
+    if not _brought_together()[1]:
+        return None
+    state = sys.modules["jax._src.distributed"].global_state
+    return _claim("jax.distributed", getattr(state, "process_id", None), getattr(state, "num_processes", None))
+
+
+def _of_accelerate() -> Claim | None:
+    if not _brought_together()[2]:
+        return None
+    state = sys.modules["accelerate.state"].PartialState()  # shares what the process has
+    return _claim("Accelerate", state.process_index, state.num_processes)
+
+
+def _of_ray() -> Claim | None:
+    get_context = getattr(sys.modules.get("ray.train"), "get_context", None)
+    if get_context is None or not _is_ray_worker():
+        return None
+    try:
+        context = get_context()
+        return _claim("Ray Train", context.get_world_rank(), context.get_world_size())
+    except Exception:  # of whatever kind: this task is none of Ray Train's
+        return None
+
+
+def _is_ray_worker() -> bool:
+    worker = getattr(sys.modules.get("ray._private.worker"), "global_worker", None)
+    return worker is not None and getattr(worker, "mode", None) == 1  # WORKER_MODE; a driver's is another
+
+
+def _of_mpi() -> Claim | None:
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is None or not mpi.Is_initialized() or mpi.Is_finalized():
+        return None
+    claim = _claim("MPI", mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size())
+    return None if claim is None or claim.world_size == 1 else claim  # so it is wherever somebody imports mpi4py
+
+
+def _claim(source: str, rank: object, world_size: object) -> Claim | None:
+    if not isinstance(rank, int) or not isinstance(world_size, int):
+        return None
+    return Claim(source, rank, world_size, is_live=True)
+
+
+def _integer(environ: Mapping[str, str], name: str) -> int:
+    try:
+        return int(environ[name])
+    except ValueError:
+        raise ValueError(f"{name} in the environment must be an integer, not {environ[name]!r}") from None

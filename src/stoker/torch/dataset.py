@@ -22,10 +22,9 @@ from stoker.host.machine import num_cores
 from stoker.loader.config import DEFAULTS, HINTS, LoaderConfig, LoaderOptions
 from stoker.loader.loader import BatchIterator, Loader
 from stoker.loader.orders import as_opened
-from stoker.loader.ranks import Ranks
 from stoker.loader.resume import Allowed, Resume, check_allowed
 from stoker.loader.run import Progress, Turn
-from stoker.loader.shard import Shard
+from stoker.loader.shard import Ranks, Shard
 from stoker.sampling.position import Position
 from stoker.sampling.steps import Remainder, Steps
 from stoker.torch.callers import OTHER_EPOCH, SHARED_TWICE, Seen, look_at_callers

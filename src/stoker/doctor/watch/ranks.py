@@ -11,7 +11,7 @@ from pathlib import Path
 
 from stoker.doctor.watch.findings import Finding
 from stoker.doctor.words import time_text
-from stoker.loader.ranks import Ranks
+from stoker.loader.shard import Ranks
 
 # A rank lags where it is this share of a step behind the middle one.
 _LAGS = 0.05
