@@ -9,7 +9,7 @@ from benchmarks.measure import Answer, in_a_new_process, sized
 from stoker import Dataset, Loader
 from stoker.demo.data import DemoData
 from stoker.fields.spec import Arrays
-from stoker.loader.gathering import TOGETHER_BYTES
+from stoker.loader.batches import TOGETHER_BYTES
 
 BATCH_SIZE = 4_096
 NUM_EPOCHS = sized(50, small=6)

@@ -14,7 +14,7 @@ from tests.oracles import permutation as oracle
 from stoker import _native
 from stoker.hashing import order_key
 from stoker.sampling import Order, permute, unpermute
-from stoker.sampling.epoch import Located
+from stoker.sampling.epoch import WindowPositions
 from stoker.sampling.quality import lag_correlations, quality
 
 keys = st.integers(0, 2**64 - 1)
@@ -91,7 +91,8 @@ def test_the_samples_of_a_window_are_its_chunks_side_by_side_permuted_by_its_key
         slots = np.searchsorted(begins, places, side="right") - 1
         rows = places - begins[slots]
         one_range, several = (
-            Located(ranges, epoch.tables(number)) for ranges in ([(start, stop)], [(start, start), (start, stop)])
+            WindowPositions(ranges, epoch.tables(number))
+            for ranges in ([(start, stop)], [(start, start), (start, stop)])
         )
         for found in (epoch.locate_in_window(number, positions), (one_range.slot, one_range.row)):
             assert np.array_equal(found, (slots, rows))

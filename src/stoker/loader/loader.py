@@ -19,10 +19,10 @@ from stoker.errors import ResumeError
 from stoker.fields.ragged import register_pytrees
 from stoker.fields.spec import Spec
 from stoker.host.forks import Home
+from stoker.loader.batches import Prepared
 from stoker.loader.config import DEFAULTS, HINTS, LoaderOptions, make_config
 from stoker.loader.delivery import Delivery, NumpyDelivery
 from stoker.loader.explain import Explanation, Use, explain, find_all
-from stoker.loader.finish import Prepared
 from stoker.loader.gather.buffers import BufferPool
 from stoker.loader.mixing import window_chunks
 from stoker.loader.next_epoch import NextEpoch

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from stoker.host.forks import Home
+from stoker.loader.batches import Finisher, Gatherer, Prepared
 from stoker.loader.fill import Filler
-from stoker.loader.finish import Finisher, Prepared
 from stoker.loader.gather.buffers import BufferPool
-from stoker.loader.gathering import Gatherer
 from stoker.loader.open_datasets import OpenDatasets
 from stoker.loader.orders import Orders
 from stoker.loader.ready_queue import ReadyQueue

@@ -21,7 +21,7 @@ from stoker.fields.offsets import Int64
 from stoker.loader.units.make import UnitPart
 from stoker.loader.windows.in_use import Windows
 from stoker.loader.windows.window import Window
-from stoker.sampling.epoch import EpochOrder, Located
+from stoker.sampling.epoch import EpochOrder, WindowPositions
 from stoker.sampling.mixture import MixtureEpoch
 from stoker.sampling.units import Units
 
@@ -93,7 +93,7 @@ class EpochStream:
         parts = []
         for number, pieces in self._by_window(ranges):
             mapped = self.windows.get(number)
-            where = Located(pieces, mapped.tables)
+            where = WindowPositions(pieces, mapped.tables)
             parts.append(UnitPart(mapped.window, mapped.chunks, where, self._units, self._fragments, self._which))
         return parts
 

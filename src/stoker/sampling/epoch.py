@@ -418,7 +418,7 @@ class EpochOrder:
         return list(zip(found.tolist(), np.split(by_window, begins[1:]), strict=False))
 
 
-class Located:
+class WindowPositions:
     """Where positions of one window lie: found when it is asked for, or by whoever gathers them, in the same call.
 
     Args:

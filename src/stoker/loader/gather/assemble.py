@@ -16,7 +16,7 @@ from stoker.fields.offsets import offsets_of
 from stoker.fields.spec import Array, Arrays, Deduplicated, Entry, Ragged, Spec, run_name
 from stoker.loader.gather.buffers import BufferPool
 from stoker.loader.windows.window import Window
-from stoker.sampling.epoch import Located
+from stoker.sampling.epoch import WindowPositions
 
 Index = npt.NDArray[np.int64]
 
@@ -56,7 +56,7 @@ class Part(NamedTuple):
     """
 
     window: Window
-    where: FoundSamples | Located
+    where: FoundSamples | WindowPositions
     table: int = 0
 
     @classmethod
@@ -78,7 +78,7 @@ class Part(NamedTuple):
     def native(self) -> Any:
         """The same as native code takes it; it finds where consecutive positions lie itself."""
         where = self.where
-        if isinstance(where, Located) and (stretch := where.unfound) is not None:
+        if isinstance(where, WindowPositions) and (stretch := where.unfound) is not None:
             start, stop = stretch
             return self.window, self.table, where.tables, start, stop - start
         return self.window, self.table, where.slot, where.row

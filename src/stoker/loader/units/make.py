@@ -18,7 +18,7 @@ from stoker.loader.gather.buffers import BufferPool
 from stoker.loader.gather.together import Groups, Together, side_by_side
 from stoker.loader.units.packing import PackedPart, lists_of, pack_field
 from stoker.loader.windows.window import Window
-from stoker.sampling.epoch import Located
+from stoker.sampling.epoch import WindowPositions
 from stoker.sampling.units import Packed, SideBySide, Units
 
 Place = slice | list[int]
@@ -41,7 +41,7 @@ class UnitPart(NamedTuple):
 
     window: Window
     chunks: Int64
-    where: Located
+    where: WindowPositions
     units: Units | None = None
     fragments: Sequence[object] = ()
     which: int = 0

@@ -11,7 +11,7 @@ from stoker.fields.spec import Ragged
 from stoker.loader.gather.assemble import Part, assemble
 from stoker.loader.gather.buffers import BufferPool
 from stoker.loader.gather.together import side_by_side
-from stoker.sampling.epoch import Located, Order
+from stoker.sampling.epoch import Order, WindowPositions
 
 NESTED = "nested"
 
@@ -152,8 +152,8 @@ def test_places_found_in_the_call_that_gathers_are_those_found_before(tmp_path, 
     window = window_of(tmp_path, [sizes[chunk] for chunk in order.window_chunks(0)], first=0, columns=columns)
     tables, num = order.tables(0), sum(sizes)
     for ranges in ([(0, num)], [(3, 4)], [(2, num - 1)], [(4, 4)], [(1, 3), (5, 9)]):
-        located = assemble(window.layout.spec, [Part(window, Located(ranges, tables))], BufferPool())
-        found = Located(ranges, tables)
+        located = assemble(window.layout.spec, [Part(window, WindowPositions(ranges, tables))], BufferPool())
+        found = WindowPositions(ranges, tables)
         before = assemble(window.layout.spec, [Part.at(window, found.slot, found.row)], BufferPool())
         assert located.num_samples == sum(stop - start for start, stop in ranges)
         assert {name: plain(field) for name, field in located.views().items()} == {
@@ -176,7 +176,7 @@ def test_rows_of_several_windows_are_those_gathered_one_window_at_a_time(tmp_pat
         windows.append(window_of(folder, sizes, first=1000 * number, columns=columns, is_mapped=is_mapped))
         tables = order.tables(0)
         ranges = ([(0, 320)], [(5, 90), (100, 101)], [(7, 7)], [(300, 320)])
-        parts += [Part(windows[-1], Located(one, tables)) for one in ranges]
+        parts += [Part(windows[-1], WindowPositions(one, tables)) for one in ranges]
     parts = [parts[i] for i in rng.permutation(len(parts))]
     num = sum(part.where.num for part in parts)
     places = rng.permutation(num) if is_placed else None
