@@ -231,12 +231,16 @@ class Folder:
             raise CacheError(
                 f"{self.path / name} belongs to {_user(about.st_uid)}, and this process to {_user(os.geteuid())}, who "
                 f"would believe what lies there: give a folder of your own, or share one on purpose by "
-                f"stoker.Cache(..., is_shared=True)",
+                f"stoker.Cache(..., is_shared=True), or --shared",
                 path=self.path,
             )
         if about.st_mode & (0o002 if self._is_shared else 0o022):
             who = "everybody" if about.st_mode & 0o002 else "a group"
-            way_out = "" if about.st_mode & 0o002 else ", or share it on purpose by stoker.Cache(..., is_shared=True)"
+            way_out = (
+                ""
+                if about.st_mode & 0o002
+                else ", or share it on purpose by stoker.Cache(..., is_shared=True), or --shared"
+            )
             raise CacheError(
                 f"{self.path / name} may be written to by {who}, so what lies there cannot be believed: take that "
                 f"right away (chmod -R go-w){way_out}",

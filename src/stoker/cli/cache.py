@@ -64,9 +64,14 @@ def _add_ls(commands: Commands) -> None:
         text="Lists the data sets in a cache, the most recently opened first.",
         examples="stoker cache ls /nvme/stoker",
     )
-    parser.add_argument("folder", metavar="DIR", help="the cache folder")
+    _add_folder(parser)
     add_json(parser)
     parser.set_defaults(run=run_ls)
+
+
+def _add_folder(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", metavar="DIR", help="the cache folder")
+    parser.add_argument("--shared", action="store_true", help="it is shared with other users on purpose")
 
 
 def _add_verify(commands: Commands) -> None:
@@ -82,7 +87,7 @@ is for finding out whether a disk can be trusted.""",
 stoker cache verify /nvme/stoker
 stoker cache verify /nvme/stoker --fix""",
     )
-    parser.add_argument("folder", metavar="DIR", help="the cache folder")
+    _add_folder(parser)
     parser.add_argument("--fix", action="store_true", help="remove what is damaged, so that it is built again")
     add_json(parser)
     parser.set_defaults(run=run_verify)
@@ -102,7 +107,7 @@ stoker cache rm /nvme/stoker 3f9a
 stoker cache rm /nvme/stoker s3://lake/ranking/2026-10/ --yes
 stoker cache rm /nvme/stoker --all""",
     )
-    parser.add_argument("folder", metavar="DIR", help="the cache folder")
+    _add_folder(parser)
     parser.add_argument("names", metavar="NAME", nargs="*", help="source, or beginning of a fingerprint")
     parser.add_argument("--all", action="store_true", help="everything")
     parser.add_argument("--yes", action="store_true", help="do not ask")
@@ -114,7 +119,7 @@ def run_ls(options: argparse.Namespace, console: Console) -> int:
     """List the data sets."""
     from stoker.cache import admin
 
-    with _existing_store(options.folder) as store:
+    with _existing_store(options.folder, is_shared=options.shared) as store:
         entries, usage_bytes, path = admin.entries(store), admin.usage_bytes(store), store.path
     if options.json:
         print_json(
@@ -202,7 +207,7 @@ def run_verify(options: argparse.Namespace, console: Console) -> int:
     """Check every chunk."""
     from stoker.cache import admin
 
-    with _existing_store(options.folder) as store:
+    with _existing_store(options.folder, is_shared=options.shared) as store:
         chunks = {chunk.path: chunk.size_bytes for entry in admin.entries(store) for chunk in entry.chunks}
         with _checking(sum(chunks.values())) as on_chunk:
             report = admin.verify(store, fix=options.fix, on_chunk=on_chunk)
@@ -267,7 +272,7 @@ def run_rm(options: argparse.Namespace, console: Console) -> int:
 
     if bool(options.names) == options.all:
         raise ValueError("name the data sets to remove, or give --all; `stoker cache ls` shows what there is")
-    with _existing_store(options.folder) as store:
+    with _existing_store(options.folder, is_shared=options.shared) as store:
         entries = admin.entries(store)
         chosen = entries if options.all else admin.choose(entries, options.names)
         if chosen and not options.yes and not _may_remove(chosen, make_console(stderr=True)):
@@ -291,7 +296,7 @@ def _may_remove(chosen: Sequence[DatasetEntry], messages: Console) -> bool:
     return messages.input(f"\nRemove {what} chunks? [y/N] ", markup=False).strip().lower() in ("y", "yes")
 
 
-def _existing_store(folder: str) -> Store:
+def _existing_store(folder: str, *, is_shared: bool) -> Store:
     """Return the store of a folder that is a cache already: looking must not make one."""
     from stoker.cache.folder import is_cache
     from stoker.cache.store import Store
@@ -303,4 +308,4 @@ def _existing_store(folder: str) -> Store:
         raise CacheError(
             f"{path} {what}: name the folder that Loader(cache=...) or `stoker warm --cache` uses", path=path
         )
-    return Store(path)
+    return Store(path, is_shared=is_shared)

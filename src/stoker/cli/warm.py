@@ -6,17 +6,20 @@ import argparse
 import dataclasses
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Column
 
 from stoker.cli.arguments import INTERRUPTED, OK, Commands, add_command, add_json, at_least_1, folder
 from stoker.cli.interrupts import stoppable
 from stoker.cli.paint import make_console, print_json, print_line
 from stoker.cli.target import add_target, add_units, counting, target_of, unit_of
-from stoker.cli.warming import warming
 from stoker.words import bytes_text, count_text, duration_text
 
 if TYPE_CHECKING:
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
     from stoker.loader.config import LoaderOptions
     from stoker.loader.open_dataset import OpenDataset
     from stoker.loader.units.report import UnitsReport
+
+# Without a terminal: a line when so much more is done, but not before so many seconds, and always after so many.
+_LINE_SHARE, _MIN_LINE_S, _MAX_LINE_S = 0.1, 2.0, 30.0
 
 
 def add_to(commands: Commands) -> None:
@@ -146,7 +152,7 @@ def _warm(
     from stoker.loader.units.report import report_on
 
     num_samples = int(chunks.num_samples.sum())
-    with warming(messages, num_samples) as display:
+    with _showing(messages) as display:
         progress = chunks.warm(num_threads=num_threads, on_progress=display, stop_event=stop_event)
     return _Warmed(
         fingerprint=chunks.fingerprint,
@@ -156,6 +162,57 @@ def _warm(
         counted=None if unit is None else report_on(unit, chunks.index, num_samples=chunks.num_samples),
         was_stopped=stop_event.is_set() and not progress.is_complete,
     )
+
+
+@contextmanager
+def _showing(messages: Console) -> Iterator[Callable[[WarmProgress], None]]:
+    """Give what shows how far warming is: a bar on a terminal, a line now and then elsewhere."""
+    started_s = time.monotonic()
+    if messages.is_terminal:
+        text = TextColumn("{task.fields[text]}", table_column=Column(no_wrap=True))
+        with Progress(BarColumn(bar_width=None), text, console=messages, transient=True, expand=True) as bar:
+            task = bar.add_task("", total=None, text="")
+
+            def update(progress: WarmProgress) -> None:
+                told = _told(progress, time.monotonic() - started_s)
+                bar.update(task, total=progress.num_chunks, completed=progress.num_done, text=told)
+
+            yield update
+        return
+    said: tuple[float, float] | None = None  # when a line was last written, and how much was done then
+
+    def write(progress: WarmProgress) -> None:
+        nonlocal said
+        now, share = time.monotonic(), progress.num_done / max(1, progress.num_chunks)
+        if said is None:
+            said = now, share
+            if not progress.is_complete:
+                there = f"{count_text(progress.num_done)} of {count_text(progress.num_chunks, 'chunk')} are there"
+                messages.print(f"{there}, the others are built now")
+            return
+        waited_s = now - said[0]
+        if waited_s >= _MAX_LINE_S or (waited_s >= _MIN_LINE_S and share >= said[1] + _LINE_SHARE):
+            said = now, share
+            messages.print(_told(progress, now - started_s))
+
+    yield write
+
+
+def _told(progress: WarmProgress, seconds: float) -> str:
+    """Return chunks, bytes, rates and the time that is left: "3/8 chunks · 96 MB · 812,000 rows/s · 20 s left"."""
+    words = [
+        f"{count_text(progress.num_done)}/{count_text(progress.num_chunks)} chunks",
+        bytes_text(progress.size_bytes),
+    ]
+    num_built, num_left = progress.num_done - progress.num_found, progress.num_chunks - progress.num_done
+    if num_built and seconds > 0:
+        words += [
+            f"{count_text(progress.num_samples / seconds)} rows/s",
+            f"{bytes_text(progress.size_bytes / seconds)}/s",
+        ]
+    if num_built and num_left:
+        words.append(f"{duration_text(seconds * num_left / num_built)} left")
+    return " · ".join(words)
 
 
 def _as_json(

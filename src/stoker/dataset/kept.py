@@ -16,7 +16,7 @@ from typing import IO
 import pyarrow as pa
 import pyarrow.ipc as ipc
 
-from stoker.storage.files import write_aside
+from stoker.storage.files import open_small, write_aside
 
 _log = logging.getLogger("stoker")
 _MAGIC_BYTES, _DIGEST_BYTES = 8, 16
@@ -58,7 +58,7 @@ def kept(path: Path, magic: bytes, what: str) -> list[pa.Table] | None:
         what: What is done without it, for the warning: "the data set is looked through again".
     """
     try:
-        with path.open("rb") as file:
+        with open_small(path) as file:
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except FileNotFoundError:
         return None

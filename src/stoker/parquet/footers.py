@@ -27,7 +27,7 @@ from stoker.parquet.naming import named
 from stoker.parquet.other_formats import way_out
 from stoker.parquet.schema import Layout
 from stoker.storage.failures import decoding
-from stoker.storage.files import write_aside
+from stoker.storage.files import open_small, write_aside
 from stoker.storage.storage import ObjectInfo, Storage
 from stoker.storage.urls import name_bytes, name_of
 
@@ -327,7 +327,7 @@ class Footers:
         index: dict[ObjectInfo, tuple[int, int]] = {}
         try:
             # Not pyarrow's own map: it takes paths in UTF-8 alone.
-            with path.open("rb") as kept:
+            with open_small(path) as kept:
                 file = ipc.open_file(pa.py_buffer(mmap.mmap(kept.fileno(), 0, access=mmap.ACCESS_READ)))
             for b in range(file.num_record_batches):
                 batch = file.get_batch(b)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
+import stat
 import threading
 import time
 from collections.abc import Callable
@@ -41,6 +43,20 @@ def write_aside(path: Path, write: Callable[[IO[bytes]], None]) -> bool:
         _log.warning("%s cannot be written (%s): the next start will take longer", path, error)
         return False
     return True
+
+
+def open_small(path: Path) -> IO[bytes]:
+    """Return a file of ours, open for reading; nothing that has its place is waited for.
+
+    Raises:
+        FileNotFoundError: There is none that is a plain file.
+        OSError: It cannot be opened.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise FileNotFoundError(errno.ENOENT, f"{path} is no plain file")
+    return os.fdopen(fd, "rb")
 
 
 def _remove_stale(folder: int, name: str) -> None:
