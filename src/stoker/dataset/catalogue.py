@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from stoker.dataset.description import Description
 from stoker.dataset.doubts import check_doubts
@@ -217,7 +216,7 @@ class Catalogue:
             },
         )
 
-    def metadata(self, file: int) -> pq.FileMetaData:
+    def footer(self, file: int) -> Checked:
         """Return what the footer of a file says, by its number in `files`.
 
         Blocks: on one or two reads of the source where it was not kept.
@@ -225,10 +224,6 @@ class Catalogue:
         Raises:
             SourceError: It cannot be read.
         """
-        return self._footers.get(self.files[file]).metadata
-
-    def footer(self, file: int) -> Checked:
-        """Return what planning needs of the footer of a file, by its number in `files`; blocks as `metadata` does."""
         return self._footers.check(self.files[file])
 
     def unit(self, i: int) -> range:

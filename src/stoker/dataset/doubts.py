@@ -42,17 +42,15 @@ def check_doubts(reader: RowReader, known: Survey, cut: Cut, footers: Footers, *
         FieldError: A value does not fit.
         SourceError: A file cannot be read.
     """
-    by_layout: dict[int, Mapping[str, tuple[pa.DataType, pa.DataType]]] = {}
-    layouts: list[Layout] = []  # so that none is gone, and its number another one's
+    by_layout: dict[int, tuple[Layout, Mapping[str, tuple[pa.DataType, pa.DataType]]]] = {}
     units: list[tuple[int, pa.Schema]] = []
     shared = dict(flat_fields(known.schema))
     for f, file in enumerate(known.files):
         checked = footers.check(file.info)
         layout = checked.layout
-        if id(layout) not in by_layout:
-            layouts.append(layout)
-            by_layout[id(layout)] = _doubtful(layout, shared, cut.names)
-        doubtful = by_layout[id(layout)]
+        if id(layout) not in by_layout:  # which keeps it, so that no other one gets its number
+            by_layout[id(layout)] = layout, _doubtful(layout, shared, cut.names)
+        _, doubtful = by_layout[id(layout)]
         if not doubtful:
             continue
         in_doubt = _groups_in_doubt(layout, doubtful, footers.bytes_of(file.info), len(checked.numbers.groups))

@@ -88,17 +88,7 @@ def _source_bytes(catalogue: Catalogue, columns: Sequence[str], unit: range) -> 
     number = next((i for i, info in enumerate(catalogue.files) if info.url == fragment.url), None)
     if number is None:
         return {}
-    metadata = catalogue.metadata(number)
-    sizes: dict[str, int] = {}
-    for group in fragment.row_groups:
-        row_group = metadata.row_group(group)
-        for i in range(row_group.num_columns):
-            chunk = row_group.column(i)
-            name = next((name for name in columns if _is_of(chunk.path_in_schema, name)), None)
-            if name is not None:
-                sizes[name] = sizes.get(name, 0) + chunk.total_compressed_size
-    return sizes
-
-
-def _is_of(path: str, column: str) -> bool:
-    return path == column or path.startswith(column + ".")
+    footer = catalogue.footer(number)
+    chunks = footer.numbers.chunks[fragment.row_groups.start : fragment.row_groups.stop]
+    leaves = {name: footer.layout.leaves_of(name) for name in columns}
+    return {name: int(chunks[:, own]["compressed_bytes"].sum()) for name, own in leaves.items() if own}

@@ -370,8 +370,8 @@ def _borders(catalogue: Catalogue, number: int, file: int, kept: Int64 | None) -
 
 
 def _group_sizes(catalogue: Catalogue, file: int, groups: Sequence[int]) -> Int64:
-    metadata = catalogue.metadata(file)
-    return np.array([metadata.row_group(group).num_rows for group in groups], dtype=np.int64)
+    sizes: Int64 = catalogue.footer(file).numbers.groups["num_rows"][list(groups)]
+    return sizes
 
 
 def _file_of(catalogue: Catalogue, url: str) -> int:
@@ -396,7 +396,7 @@ def _chunk_of_row(catalogue: Catalogue, url: str, row_group: int, row: int) -> t
     """
     file = _file_of(catalogue, url)
     url = catalogue.files[file].url
-    num_groups = catalogue.metadata(file).num_row_groups
+    num_groups = len(catalogue.footer(file).numbers.groups)
     if not 0 <= row_group < num_groups:
         raise ValueError(f"{url} has {num_groups:,} row groups, and none with the number {row_group}")
     num_rows = int(_group_sizes(catalogue, file, [row_group])[0])

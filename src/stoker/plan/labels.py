@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeAlias, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from stoker.dataset.catalogue import Catalogue
 from stoker.dataset.dataset import Dataset
 from stoker.dataset.mixture import naming
-from stoker.dataset.runs import comparable_type
+from stoker.dataset.runs import comparable, comparable_type
 from stoker.errors import FieldError
 from stoker.fields.offsets import Int64
 from stoker.loader.orders import Orders
@@ -32,9 +32,6 @@ MAX_CLASSES = 64
 _MAX_WORDS = 1_000_000
 # Borders of ranges come from so many values, evenly spread.
 _SAMPLED_VALUES = 1_000_000
-
-
-_Numeric: TypeAlias = npt.NDArray[np.float64] | npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -79,10 +76,11 @@ def read_labels(datasets: Mapping[str, Dataset], column: str, *, num_threads: in
         raise FieldError(
             f"column {column!r} is {told}: values that cannot be compared are no common labels", columns=[column]
         )
-    reader = _Numbers() if all(are_numbers.values()) else _Words(column)
-    parts = [_read_values(catalogue, reader, num_threads) for catalogue in catalogues.values()]
-    together = cast(_Numeric, np.concatenate(parts))
-    classes = _classes(reader.ranked(together))
+    words = None if all(are_numbers.values()) else _Words(column)
+    convert = _as_floats if words is None else words.convert
+    parts = [_read_values(catalogue, convert, num_threads) for catalogue in catalogues.values()]
+    together = np.concatenate(parts)
+    classes = _classes(together if words is None else words.ranked(together))
     ends = np.cumsum([part.size for part in parts])[:-1]
     return tuple(
         Labels(
@@ -112,12 +110,14 @@ def _open_column(dataset: Dataset, column: str, num_threads: int) -> Catalogue:
     return catalogue
 
 
-def _read_values(catalogue: Catalogue, reader: _Numbers | _Words, num_threads: int) -> _Numeric:
+def _read_values(
+    catalogue: Catalogue, convert: Callable[[pa.ChunkedArray], npt.NDArray[Any]], num_threads: int
+) -> npt.NDArray[Any]:
     starts = np.concatenate([[0], np.cumsum(catalogue.num_samples)])
-    values: _Numeric = np.empty(int(starts[-1]), dtype=reader.dtype)
+    values = np.empty(int(starts[-1]), dtype=np.float64 if convert is _as_floats else np.int32)
 
     def take(j: int, table: pa.Table, _: object) -> None:
-        values[starts[j] : starts[j + 1]] = reader.convert(table.column(0))
+        values[starts[j] : starts[j + 1]] = convert(table.column(0))
 
     catalogue.read_every(catalogue.schema, take, num_threads=num_threads)
     return values
@@ -190,37 +190,26 @@ def _unit_labels(labels: Labels, units: Units, *, num_samples: Int64) -> Labels:
     return Labels(codes=found, counts=counts, are_values=labels.are_values)
 
 
-class _Numbers:
-    """Numbers and times as floats, NaN for null."""
-
-    dtype = np.dtype(np.float64)
-
-    def convert(self, column: pa.ChunkedArray) -> _Numeric:
-        kind = comparable_type(column.type)
-        column = column if column.type == kind else column.cast(kind)
-        if pa.types.is_temporal(kind):
-            column = column.cast(pa.int32() if kind.bit_width == 32 else pa.int64())
-        values: npt.NDArray[np.float64] = column.cast(pa.float64(), safe=False).to_numpy()
-        return values
-
-    def ranked(self, values: _Numeric) -> _Numeric:
-        """Return the values in a form whose order is theirs."""
-        return values
+def _as_floats(column: pa.ChunkedArray) -> npt.NDArray[np.float64]:
+    """Return numbers and times as floats, NaN for null."""
+    column = comparable(column)
+    if pa.types.is_temporal(column.type):
+        column = column.cast(pa.int32() if column.type.bit_width == 32 else pa.int64())
+    values: npt.NDArray[np.float64] = column.cast(pa.float64(), safe=False).to_numpy()
+    return values
 
 
 class _Words:
     """Words as numbers in the order in which they come, -1 for null."""
-
-    dtype = np.dtype(np.int32)
 
     def __init__(self, column: str) -> None:
         self._column = column
         self._mutex = threading.Lock()
         self._number_of: dict[Any, int] = {}
 
-    def convert(self, column: pa.ChunkedArray) -> _Numeric:
+    def convert(self, column: pa.ChunkedArray) -> npt.NDArray[np.int32]:
         if not pa.types.is_dictionary(column.type):
-            column = pc.dictionary_encode(column.cast(comparable_type(column.type)))
+            column = pc.dictionary_encode(comparable(column))
         encoded = column.unify_dictionaries()
         if not encoded.num_chunks:
             return np.empty(0, np.int32)
@@ -238,7 +227,7 @@ class _Words:
         codes: npt.NDArray[np.int32] = table[np.concatenate(indices)]
         return codes
 
-    def ranked(self, values: _Numeric) -> _Numeric:
+    def ranked(self, values: npt.NDArray[np.int32]) -> npt.NDArray[np.float64]:
         """Return the numbers of words in alphabetical order, NaN for null."""
         words = sorted(self._number_of)
         place = np.empty(len(words) + 1)
@@ -248,7 +237,7 @@ class _Words:
         return ranks
 
 
-def _classes(values: _Numeric) -> Labels:
+def _classes(values: npt.NDArray[np.float64]) -> Labels:
     """Return values as classes: one each while they are few, else ranges with as many samples each as can be."""
     looked_at = values[:: max(1, values.size // _SAMPLED_VALUES)]
     borders = np.unique(looked_at[~np.isnan(looked_at)])
