@@ -105,14 +105,15 @@ _DATA_WORDS = r"""
           (\ (for|the|a|next|new|train|training|val|valid|validation|test|input|mini|micro|host|from|queue))*
           \ (batch|batches|minibatch|data|inputs?|examples?|records?|loader|dataloader|iter|iterator|prefetcher)
     | (train|val|valid|test|predict|data|batch|input|loader|dataloader|iter|iterator|prefetcher|feeder|dataset)
-          (\ get)? \ (next|wait|waiting|load|loading|loader|fetch|fetching|fetcher|iter)
-    | (data|batch|loader|input)\ (wait|load|fetch)?\ ?time
+          (\ get)? \ (next|wait|waiting|load|loading|loader|fetch|fetching|fetcher)
+    | (data|loader|dataloader|dataset) \ iter
+    | (data|loader|input) (\ (wait|load|fetch))? \ time | batch \ (wait|load|fetch) \ time
     | preprocess | preprocessing
     ) (\ (\d+|n))?
     | data | dataloader | data\ (\d+|n) | input\ pipeline
 """
-# TorchRec waits under this name for a copy on another stream, not for data; batch time is that of all of a step.
-_NOT_DATA = r"\#\#\s*wait_for_batch | dist\b | all2all | Awaitable | ^batch[ _]time"
+# TorchRec waits under this name for a copy on another stream, not for data.
+_NOT_DATA = r"\#\#\s*wait_for_batch | dist\b | all2all | Awaitable"
 _COLLATE = r"collat(e|ion|ing|or)(?![a-z]) | collate_fn"
 _SYNC_CALL = r"synchroni[sz]e | urQueueFinish | urEventWait | Memcpy(WithStream|(DtoH|HtoD|DtoD)?(_v2)?)$"
 _SYNC_OP = r"^aten::(item|_local_scalar_dense|is_nonzero)$"

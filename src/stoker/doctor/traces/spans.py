@@ -48,25 +48,31 @@ class Intervals:
         """Return how many nanoseconds of them lie in a window."""
         return int((self.until(window.stop) - self.until(window.start)).sum())
 
-    def hold(self, times: Int64) -> npt.NDArray[np.bool_]:
-        """Return which times lie in one of them, its end included and its beginning not. [T] -> [T]."""
+    def hold(self, times: Int64, *, start: bool, stop: bool) -> npt.NDArray[np.bool_]:
+        """Return which times lie in one of them; beginnings do where `start` says so, ends where `stop` does. [T]."""
         if not len(self):
             return np.zeros(len(times), bool)
-        place = np.maximum(np.searchsorted(self.start, times, side="left") - 1, 0)
-        held: npt.NDArray[np.bool_] = (self.start[place] < times) & (times <= self.stop[place])
-        return held
+        place = np.searchsorted(self.start, times, side="right" if start else "left") - 1
+        ends = self.stop[np.maximum(place, 0)]
+        return (place >= 0) & ((times <= ends) if stop else (times < ends))
 
     def __or__(self, other: Intervals) -> Intervals:
         return union(np.concatenate([self.start, other.start]), np.concatenate([self.stop, other.stop]))
 
     def __and__(self, other: Intervals) -> Intervals:
-        return _where_both(self, other, want_other=True)
+        starts = (
+            self.start[other.hold(self.start, start=True, stop=False)],
+            other.start[self.hold(other.start, start=False, stop=False)],
+        )
+        stops = (
+            self.stop[other.hold(self.stop, start=False, stop=True)],
+            other.stop[self.hold(other.stop, start=False, stop=False)],
+        )
+        return Intervals(start=np.sort(np.concatenate(starts)), stop=np.sort(np.concatenate(stops)))
 
     def __sub__(self, other: Intervals) -> Intervals:
-        return _where_both(self, other, want_other=False)
-
-
-EMPTY = Intervals(start=np.empty(0, np.int64), stop=np.empty(0, np.int64))
+        ends = np.iinfo(np.int64)
+        return self & Intervals(start=np.append(ends.min, other.stop), stop=np.append(other.start, ends.max))
 
 
 def union(start: Int64, stop: Int64) -> Intervals:
@@ -79,7 +85,7 @@ def union(start: Int64, stop: Int64) -> Intervals:
     real = stop > start
     start, stop = start[real], stop[real]
     if not start.size:
-        return EMPTY
+        return Intervals(start=start, stop=stop)
     order = np.argsort(start, kind="stable")
     start, stop = start[order], stop[order]
     reach = np.maximum.accumulate(stop)
@@ -92,21 +98,3 @@ def union(start: Int64, stop: Int64) -> Intervals:
 def between(start: int, stop: int) -> Intervals:
     """Return one interval, or none where it is empty."""
     return union(np.array([start], np.int64), np.array([stop], np.int64))
-
-
-def _where_both(one: Intervals, other: Intervals, *, want_other: bool) -> Intervals:
-    """Return where `one` is and `other` is (or is not)."""
-    if not len(one):
-        return EMPTY
-    if not len(other):
-        return EMPTY if want_other else one
-    times = np.concatenate([one.start, one.stop, other.start, other.stop])
-    ones, others = np.ones(len(one), np.int8), np.ones(len(other), np.int8)
-    zero_ones, zero_others = np.zeros(len(one), np.int8), np.zeros(len(other), np.int8)
-    order = np.argsort(times, kind="stable")
-    times = times[order]
-    in_one = np.cumsum(np.concatenate([ones, -ones, zero_others, zero_others])[order], dtype=np.int8)
-    in_other = np.cumsum(np.concatenate([zero_ones, zero_ones, others, -others])[order], dtype=np.int8)
-    wanted = (in_one > 0) & ((in_other > 0) if want_other else (in_other == 0))
-    # Pieces that touch are joined again by `union`.
-    return union(times[:-1][wanted[:-1]], times[1:][wanted[:-1]])

@@ -204,7 +204,7 @@ def explain_gaps(
     on_its_way = union(np.maximum(begun, gap_starts)[~is_queued], gap_stops[~is_queued])
     # A wait for the device during which it ran out of work made the gap; one that began in a gap has nothing to wait
     # for, and is a call like others.
-    is_drained = host.syncing.hold(gap_starts)
+    is_drained = host.syncing.hold(gap_starts, start=False, stop=True)
     # What counts where the host does several things at once: the first of them.
     explained = {
         "collating": host.collating,

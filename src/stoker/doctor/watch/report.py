@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -77,10 +77,6 @@ class WatchReport:
     def to_json(self) -> dict[str, Any]:
         """Return everything as dicts, lists, numbers and texts that JSON can write."""
         content = asdict(self)
-        content["findings"] = list(content["findings"])
-        content["parts"] = list(content["parts"])
-        content["ranks"] = list(content["ranks"])
-        content["seconds"] = dict(self.seconds)
         for name, spread in (("stall", self.stall), ("step", self.step)):
             content[name]["mean_s"] = spread.mean_s
         if self.replay is not None:
@@ -91,71 +87,65 @@ class WatchReport:
         return "\n".join(_lines(self))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Circumstances:
-    """What a report says beside the times; fields of `WatchReport`, but for two.
+def make_report(
+    seen: Tallied,
+    *,
+    traits: LoaderTraits,
+    replayed: tuple[int, int],
+    device: DeviceTimes | None,
+    is_async: bool,
+    ranks: tuple[RankFigures, ...],
+    **more: Any,
+) -> WatchReport:
+    """Return the report on what was seen. Pure.
 
-    Attributes:
+    Args:
+        seen: The steps.
         traits: What the loader is.
         replayed: Different batches that were replayed, and their bytes.
+        device: Times by the device's own clock.
+        is_async: Steps may only launch work.
+        ranks: One line a rank.
+        more: Fields of `WatchReport` that are taken as they are.
     """
-
-    num_epochs: int
-    num_steps: int
-    first_batch_s: float
-    traits: LoaderTraits = field(default_factory=LoaderTraits)
-    replayed: tuple[int, int] = (0, 0)
-    device: DeviceTimes | None = None
-    is_async: bool = False
-    ranks: tuple[RankFigures, ...] = ()
-    rank: int = 0
-    world_size: int = 1
-
-
-def make_report(seen: Tallied, around: Circumstances) -> WatchReport:
-    """Return the report on what was seen. Pure."""
     steady_s = seen.stall_s_of[StepKind.STEADY] + seen.step_s_of[StepKind.STEADY]
     stall_share = seen.stall_s_of[StepKind.STEADY] / steady_s if steady_s > 0 else 0.0
     counted_s = max(seen.counted_s, 1e-12)
     start_share = seen.stall_s_of[StepKind.EPOCH_START] / counted_s
     wait_share = seen.waited_s / counted_s
-    device = around.device if around.device is not None and around.device.num else None
-    if device is not None:  # its own idle share in place of that of the steady steps
+    is_device = device is not None and device.num > 0
+    if device is not None and is_device:  # its own idle share in place of that of the steady steps
         wait_share = start_share + device.idle_share * (1 - start_share)
-    replay = _replay(seen, *around.replayed)
-    straggler = find_straggler(around.ranks)
+    replay = _replay(seen, *replayed)
+    straggler = find_straggler(ranks)
     verdict = judge(
         Measured(
             num_steady=seen.num_of[StepKind.STEADY],
             wait_share=wait_share,
             epoch_start_share=start_share,
             replay=replay,
-            is_async=around.is_async and device is None,
-            is_device=device is not None,
+            is_async=is_async and not is_device,
+            is_device=is_device,
         )
     )
     return WatchReport(
         verdict=verdict,
-        findings=(*([straggler] if straggler else []), *find_patterns(seen, around.traits)),
+        findings=(*([straggler] if straggler else []), *find_patterns(seen, traits)),
         stall_share=stall_share,
         step_share=1 - stall_share if steady_s > 0 else 0.0,
         stall=seen.stall,
         step=seen.step,
         seconds=_seconds(seen),
-        num_epochs=around.num_epochs,
-        num_steps=around.num_steps,
         num_steady=seen.num_of[StepKind.STEADY],
         num_warmup=seen.num_of[StepKind.WARMUP],
         num_left_out=seen.num_of[StepKind.LEFT_OUT],
         num_epoch_starts=seen.num_of[StepKind.EPOCH_START],
-        first_batch_s=around.first_batch_s,
         parts=_parts(seen),
         replay=replay,
-        device=around.device,
-        is_async=around.is_async,
-        ranks=around.ranks,
-        rank=around.rank,
-        world_size=around.world_size,
+        device=device,
+        is_async=is_async,
+        ranks=ranks,
+        **more,
     )
 
 

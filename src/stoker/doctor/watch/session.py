@@ -11,7 +11,7 @@ from stoker.doctor.watch.iterator import Batch, ReplayingIterator, WatchedIterat
 from stoker.doctor.watch.meter import Meter
 from stoker.doctor.watch.ranks import RankFigures, rank_here, read_ranks, write_rank
 from stoker.doctor.watch.replay import Replayer
-from stoker.doctor.watch.report import Circumstances, WatchReport, make_report
+from stoker.doctor.watch.report import WatchReport, make_report
 from stoker.doctor.watch.traits import LoaderTraits
 from stoker.fields.spec import parse_size
 
@@ -94,18 +94,16 @@ class Session:
         meter, replayer = self.meter, self._replayer
         return make_report(
             meter.look(),
-            Circumstances(
-                num_epochs=meter.num_epochs,
-                num_steps=meter.num_steps,
-                first_batch_s=meter.first_batch_s,
-                traits=self.traits,
-                replayed=(0, 0) if replayer is None else (replayer.num_batches, replayer.num_bytes),
-                device=meter.device_times(),
-                is_async=not meter.is_synchronized and may_be_async(),
-                ranks=self._known_ranks(world_size),
-                rank=rank,
-                world_size=world_size,
-            ),
+            traits=self.traits,
+            replayed=(0, 0) if replayer is None else (replayer.num_batches, replayer.num_bytes),
+            device=meter.device_times(),
+            is_async=not meter.is_synchronized and may_be_async(),
+            ranks=self._known_ranks(world_size),
+            num_epochs=meter.num_epochs,
+            num_steps=meter.num_steps,
+            first_batch_s=meter.first_batch_s,
+            rank=rank,
+            world_size=world_size,
         )
 
     def _known_ranks(self, world_size: int) -> tuple[RankFigures, ...]:
