@@ -16,7 +16,7 @@ from stoker.cli.arguments import OK, Commands, add_command, add_json
 from stoker.cli.paint import print_json
 
 if TYPE_CHECKING:
-    from stoker.metrics.running import RunningLoader
+    from stoker.metrics.status import RunningLoader
 
 
 def add_to(commands: Commands) -> None:
@@ -47,7 +47,7 @@ stoker top --json | jq '.loaders[].recent.stall_share'""",
 def run(options: argparse.Namespace, console: Console) -> int:
     """Show the loaders, once or until Ctrl-C."""
     from stoker.cli.top_screen import screen
-    from stoker.metrics.running import running
+    from stoker.metrics.status import running
 
     def look() -> RenderableType:
         return screen(running(), width=console.width, height=console.height if is_live else None, time_s=time.time())

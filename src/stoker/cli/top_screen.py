@@ -13,7 +13,7 @@ from rich.text import Text
 from stoker.words import bar_text, bytes_text, count_text, duration_text
 
 if TYPE_CHECKING:
-    from stoker.metrics.running import RunningLoader
+    from stoker.metrics.status import RunningLoader
 
 # Older figures are said to be so: the file is written once a second as long as anything happens.
 _FRESH_S = 3.0

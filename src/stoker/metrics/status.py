@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from stoker.host.forks import open_in_forks
 from stoker.metrics.stages import NEVER_NS, Stages
@@ -34,6 +35,10 @@ _PERIOD_NS = 1_000_000_000
 _RECENT_NS = 5_000_000_000
 # The training loop's own stages: another thread writes the file where there is one, so that no step waits for it.
 _OF_THE_LOOP = frozenset({"wait", "step"})
+
+# A file of another set of pids (a container that shares the folder): nobody here can tell whether its process lives.
+_FOREIGN_FRESH_S = 60
+_FOREIGN_GONE_S = 86_400
 
 _log = logging.getLogger("stoker")
 
@@ -59,23 +64,16 @@ Look = Callable[[], tuple[About, LoaderStats] | None]
 """Returns what a loader is, and what it has done so far; None when it is gone."""
 
 
-def folders(environment: Mapping[str, str] = os.environ) -> list[Path]:
-    """Return where files may be, the one to write to first; empty where the user wants none.
+def folder(environment: Mapping[str, str] = os.environ) -> Path | None:
+    """Return where files are; None where the user wants none.
 
-    Jobs and shells do not always have the same environment, so readers look in all of them.
+    It does not follow TMPDIR or XDG_RUNTIME_DIR: jobs and shells do not always have the same environment.
     """
     wanted = environment.get(VARIABLE)
     if wanted is not None:
-        return [] if wanted in ("", "off") else [Path(wanted)]
+        return None if wanted in ("", "off") else Path(wanted)
     user = os.getuid() if hasattr(os, "getuid") else 0
-    runtime = environment.get("XDG_RUNTIME_DIR")
-    found = [Path(runtime) / "stoker"] if runtime else []
-    found += [
-        Path(tempfile.gettempdir()) / f"stoker-{user}",
-        Path(f"/run/user/{user}/stoker"),
-        Path(f"/tmp/stoker-{user}"),
-    ]
-    return list(dict.fromkeys(found))
+    return Path("/tmp" if os.name == "posix" else tempfile.gettempdir()) / f"stoker-{user}"
 
 
 def is_ours(folder: Path) -> bool:
@@ -140,12 +138,12 @@ class StatusWriter:
     """Writes the file of one process.
 
     Args:
-        places: Folders to try, in this order.
+        place: The folder; None for no file at all.
         clock: Time in ns, the one that spans are told in.
     """
 
-    def __init__(self, places: list[Path], *, clock: Callable[[], int] = time.perf_counter_ns) -> None:
-        self._places = places
+    def __init__(self, place: Path | None, *, clock: Callable[[], int] = time.perf_counter_ns) -> None:
+        self._place = place
         self._clock = clock
         self._pid = os.getpid()
         # Again by the same thread: a loader may be collected, and so closed, while the file is being written.
@@ -171,7 +169,7 @@ class StatusWriter:
             self._num_entries += 1
             entry.number = self._num_entries
             self._entries[entry.number] = entry
-        if self._places:
+        if self._place is not None:
             entry.stages.on_due = self._on_due
             entry.stages.due_ns = 0
 
@@ -219,15 +217,13 @@ class StatusWriter:
         self._tidy()
 
     def _choose(self) -> Path | None:
-        for place in self._places:
-            try:
-                place.mkdir(mode=0o700, exist_ok=True)
-            except OSError:
-                continue
-            if is_ours(place) and os.access(place, os.W_OK):
-                remove_ended(place)
-                return place / status_name(self._pid)
-        return None
+        assert self._place is not None  # else nobody is told when it is due
+        with contextlib.suppress(OSError):
+            self._place.mkdir(mode=0o700, exist_ok=True)
+        if not is_ours(self._place) or not os.access(self._place, os.W_OK):
+            return None
+        remove_ended(self._place)
+        return self._place / status_name(self._pid)
 
 
 class ShownLoader:
@@ -289,5 +285,60 @@ def publisher() -> StatusWriter:
     global _of_this_process
     with _making:
         if _of_this_process is None or not _of_this_process.is_of_this_process:
-            _of_this_process = StatusWriter(folders())
+            _of_this_process = StatusWriter(folder())
         return _of_this_process
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunningLoader:
+    """A loader of a running process.
+
+    Attributes:
+        pid: Of its process.
+        host: Where that runs.
+        command: What it was started as.
+        age_s: How old the figures are.
+        about: The figures, as `figures` gives them, and what `About` says.
+    """
+
+    pid: int
+    host: str
+    command: str
+    age_s: float
+    about: Mapping[str, Any]
+
+
+def running(place: Path | None = None, *, now: float | None = None) -> list[RunningLoader]:
+    """Return the loaders that run on this host as this user, by process, and remove the files of processes that ended.
+
+    Args:
+        place: Folder to look in; the usual one unless told.
+        now: Seconds since 1970.
+    """
+    place = folder() if place is None else place
+    if place is None or not is_ours(place):
+        return []
+    remove_ended(place)
+    now = time.time() if now is None else now
+    paths = sorted(place.glob("*.json"), key=lambda path: (len(path.name), path.name))
+    return [loader for path in paths for loader in _read(path, now)]
+
+
+def _read(path: Path, now: float) -> list[RunningLoader]:
+    try:
+        content = json.loads(path.read_text())
+        if content["format"] != FORMAT:
+            return []
+        age_s = max(0.0, now - content["time"])
+        if has_ended(path.name) is None and age_s > _FOREIGN_FRESH_S:
+            if age_s > _FOREIGN_GONE_S:
+                path.unlink(missing_ok=True)
+            return []
+        return [
+            RunningLoader(
+                pid=content["pid"], host=content["host"], command=content["command"], age_s=age_s, about=loader
+            )
+            for loader in content["loaders"]
+        ]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []  # gone meanwhile, or none of ours

@@ -9,10 +9,9 @@ from rich.console import Console
 
 from stoker.cli import main
 from stoker.cli.top_screen import screen
-from stoker.metrics.running import RunningLoader
 from stoker.metrics.stages import Stages, StageTotal
 from stoker.metrics.stats import LoaderStats
-from stoker.metrics.status import About, ShownLoader, StatusWriter, figures
+from stoker.metrics.status import About, RunningLoader, ShownLoader, StatusWriter, figures
 
 STAGES = {
     "wait": StageTotal(num_calls=1400, busy_s=0.9),
@@ -133,7 +132,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_the_command_shows_what_runs_once(folder, capsys):
-    publisher = StatusWriter([folder])
+    publisher = StatusWriter(folder)
     stages = Stages()
     about = About(dataset="data/", rank=0, world_size=1, global_batch_size=64)
     entry = ShownLoader(publisher, stages, lambda: (about, stats(epoch=7)))

@@ -233,7 +233,7 @@ def train(data, folder, patience_s=20, **environment):
 
 
 def test_a_loader_keeps_a_status_file_while_it_runs(data, tmp_path):
-    shown, left = train(data, tmp_path / "run" / "stoker", XDG_RUNTIME_DIR=str(make(tmp_path / "run")))
+    shown, left = train(data, tmp_path / "run", STOKER_STATUS=str(tmp_path / "run"))
     (loader,) = json.loads(shown)["loaders"]
     assert loader["dataset"] == data
     assert loader["total"]["epoch_steps"] == 10
@@ -249,7 +249,7 @@ class KeptTrace(Trace):
 
 
 def test_the_first_file_has_the_loader_though_chunks_are_built_while_it_is_made(data, tmp_path, monkeypatch):
-    monkeypatch.setattr(status, "_of_this_process", status.StatusWriter([tmp_path / "status"]))
+    monkeypatch.setattr(status, "_of_this_process", status.StatusWriter(tmp_path / "status"))
     trace = KeptTrace()
 
     def pool_of_a_slow_machine(*args, **settings):
@@ -275,7 +275,7 @@ def make(folder):
 
 def test_the_status_file_can_be_switched_off(data, tmp_path):
     folder = make(tmp_path / "run")
-    environment = {"XDG_RUNTIME_DIR": str(folder), "STOKER_STATUS": "off"}
+    environment = {"STOKER_STATUS": "off"}
     assert train(data, folder / "stoker", patience_s=0, **environment) == ["none", "none"]
 
 

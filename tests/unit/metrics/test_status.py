@@ -3,20 +3,19 @@ import os
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 
-from stoker.metrics.running import running
 from stoker.metrics.stages import Stages
 from stoker.metrics.stats import LoaderStats
 from stoker.metrics.status import (
     About,
     ShownLoader,
     StatusWriter,
-    folders,
+    folder,
     is_ours,
     namespace,
+    running,
     started_ticks,
     status_name,
 )
@@ -47,7 +46,7 @@ def only_file(folder):
 
 
 def test_the_file_says_what_runs_and_goes_with_the_last_loader(tmp_path):
-    publisher = StatusWriter([tmp_path / "status"])
+    publisher = StatusWriter(tmp_path / "status")
     stages, others = Stages(), Stages()
     entry = show(publisher, stages, lambda: stats(3, elapsed_s=2.0))
     other = show(publisher, others, lambda: stats(5))
@@ -69,7 +68,7 @@ def test_the_file_says_what_runs_and_goes_with_the_last_loader(tmp_path):
 
 
 def test_a_loader_in_the_making_is_not_told_of_and_costs_the_next_nothing(tmp_path):
-    publisher = StatusWriter([tmp_path / "status"])
+    publisher = StatusWriter(tmp_path / "status")
     stages = Stages()
     entry = ShownLoader(publisher, stages, lambda: (ABOUT, stats(3)))
     at(stages, 1)
@@ -83,7 +82,7 @@ def test_a_loader_in_the_making_is_not_told_of_and_costs_the_next_nothing(tmp_pa
 
 def test_it_is_written_once_a_second_whatever_happens(tmp_path):
     looks = []
-    publisher = StatusWriter([tmp_path])
+    publisher = StatusWriter(tmp_path)
     stages, others = Stages(), Stages()
     show(publisher, stages, lambda: looks.append(1) or stats())
     show(publisher, others, lambda: stats())
@@ -94,7 +93,7 @@ def test_it_is_written_once_a_second_whatever_happens(tmp_path):
 
 
 def test_the_training_loop_writes_only_where_nobody_else_does(tmp_path):
-    publisher = StatusWriter([tmp_path])
+    publisher = StatusWriter(tmp_path)
     stages = Stages()
     show(publisher, stages, lambda: stats())
     at(stages, 0.5, "wait")
@@ -105,7 +104,7 @@ def test_the_training_loop_writes_only_where_nobody_else_does(tmp_path):
 
 def test_rates_are_those_of_the_last_seconds(tmp_path):
     steps = [0]
-    publisher = StatusWriter([tmp_path])
+    publisher = StatusWriter(tmp_path)
     stages = Stages()
     show(publisher, stages, lambda: stats(steps[0], step_s=steps[0] / 10, elapsed_s=float(now)))
     for now in range(1, 21):
@@ -118,7 +117,7 @@ def test_rates_are_those_of_the_last_seconds(tmp_path):
 
 
 def test_a_loader_that_is_gone_or_fails_to_look_stops_nothing(tmp_path):
-    publisher = StatusWriter([tmp_path])
+    publisher = StatusWriter(tmp_path)
     stages, others = Stages(), Stages()
     show(publisher, stages, lambda: None)
     at(stages, 1)
@@ -136,10 +135,10 @@ def test_a_folder_that_others_may_write_to_is_not_used(tmp_path):
     (tmp_path / "link").symlink_to(shared)
     assert not is_ours(shared)
     assert not is_ours(tmp_path / "link")
-    publisher = StatusWriter([tmp_path / "file" / "none", shared, tmp_path / "link", good])
-    stages = Stages()
-    show(publisher, stages, lambda: stats())
-    at(stages, 1)
+    for place in (tmp_path / "file" / "none", shared, tmp_path / "link", good):
+        stages = Stages()
+        show(StatusWriter(place), stages, lambda: stats())
+        at(stages, 1)
     assert list(shared.iterdir()) == []
     assert len(list(good.iterdir())) == 1
     assert good.stat().st_mode & 0o777 == 0o700
@@ -147,13 +146,13 @@ def test_a_folder_that_others_may_write_to_is_not_used(tmp_path):
 
 def test_without_any_folder_nothing_is_written_and_nobody_is_bothered(tmp_path):
     stages = Stages()
-    show(StatusWriter([]), stages, lambda: 1 / 0)
+    show(StatusWriter(None), stages, lambda: 1 / 0)
     at(stages, 1)
     assert stages.on_due is None
 
 
 def test_a_loader_closed_while_the_file_is_being_written_does_not_hang(tmp_path):
-    publisher = StatusWriter([tmp_path])
+    publisher = StatusWriter(tmp_path)
     stages = Stages()
     entries = []
 
@@ -170,11 +169,10 @@ def test_a_loader_closed_while_the_file_is_being_written_does_not_hang(tmp_path)
 
 
 def test_the_user_says_where_the_file_is_or_that_there_is_none(tmp_path):
-    assert folders({"STOKER_STATUS": "off"}) == []
-    assert folders({"STOKER_STATUS": ""}) == []
-    assert folders({"STOKER_STATUS": str(tmp_path)}) == [tmp_path]
-    assert folders({"XDG_RUNTIME_DIR": "/run/user/7"})[0] == Path("/run/user/7/stoker")
-    assert len(folders({})) == len(set(folders({}))) >= 2
+    assert folder({"STOKER_STATUS": "off"}) is None
+    assert folder({"STOKER_STATUS": ""}) is None
+    assert folder({"STOKER_STATUS": str(tmp_path)}) == tmp_path
+    assert folder({"TMPDIR": "/elsewhere"}) == folder({}) != tmp_path
 
 
 # ---------------------------------------------------------------------- read
@@ -198,7 +196,7 @@ def ended_pid():
 
 def test_loaders_of_living_processes_are_found(tmp_path):
     write(tmp_path)
-    (loader,) = running([tmp_path], now=1002.5)
+    (loader,) = running(tmp_path, now=1002.5)
     assert (loader.pid, loader.command, loader.age_s, loader.about) == (os.getpid(), "train.py", 2.5, {"number": 1})
 
 
@@ -212,14 +210,14 @@ def test_loaders_of_living_processes_are_found(tmp_path):
 )
 def test_files_of_processes_that_have_ended_are_removed(tmp_path, changes):
     write(tmp_path, **changes()).with_suffix(".new").write_text("half")
-    assert running([tmp_path], now=1000.0) == []
+    assert running(tmp_path, now=1000.0) == []
     assert list(tmp_path.iterdir()) == []
 
 
 def test_whoever_writes_first_removes_what_killed_processes_left(tmp_path):
     write(tmp_path, pid=ended_pid(), ticks=7)
     foreign = write(tmp_path, pid=ended_pid(), ticks=7, where=1)
-    publisher = StatusWriter([tmp_path])
+    publisher = StatusWriter(tmp_path)
     stages = Stages()
     show(publisher, stages, lambda: stats())
     at(stages, 1)
@@ -228,10 +226,10 @@ def test_whoever_writes_first_removes_what_killed_processes_left(tmp_path):
 
 def test_another_containers_files_are_shown_while_fresh_and_left_alone(tmp_path):
     path = write(tmp_path, pid=ended_pid(), ticks=7, where=1)
-    assert len(running([tmp_path], now=1001.0)) == 1
-    assert running([tmp_path], now=2000.0) == []
+    assert len(running(tmp_path, now=1001.0)) == 1
+    assert running(tmp_path, now=2000.0) == []
     assert path.exists()
-    running([tmp_path], now=1_000_000.0)
+    running(tmp_path, now=1_000_000.0)
     assert not path.exists()
 
 
@@ -240,11 +238,12 @@ def test_files_that_are_none_of_ours_are_passed_over(tmp_path):
     (tmp_path / "2-2.json").write_text('{"format": 99}')
     (tmp_path / "3-3.json").write_text("[]")
     write(tmp_path)
-    assert len(running([tmp_path], now=1000.0)) == 1
+    assert len(running(tmp_path, now=1000.0)) == 1
     assert len(list(tmp_path.iterdir())) == 4
 
 
 def test_a_folder_of_somebody_elses_is_not_read(tmp_path):
     write(tmp_path)
     tmp_path.chmod(0o777)
-    assert running([tmp_path, tmp_path / "none"], now=1000.0) == []
+    assert running(tmp_path, now=1000.0) == []
+    assert running(tmp_path / "none", now=1000.0) == []
