@@ -156,18 +156,6 @@ void bind_gather(nb::module_& module) {
       .def("copy", &BoundLists::copy_into, nb::arg("out"), "Copy all values.");
 
   module.def(
-      "copy_lists",
-      [](const Array<const uint8_t>& memory, const Array<const int64_t>& starts, int64_t value_bytes,
-         const Array<const int64_t>& offsets, const Array<uint8_t>& out) {
-        nb::gil_scoped_release without_lock;
-        std::vector<const uint8_t*> sources(starts.size());
-        for (size_t i = 0; i < sources.size(); ++i) sources[i] = memory.data() + starts.data()[i] * value_bytes;
-        copy_lists(sources.data(), value_bytes, offsets, out.data());
-      },
-      nb::arg("memory"), nb::arg("starts"), nb::arg("value_bytes"), nb::arg("offsets"), nb::arg("out"),
-      "Copy lists side by side: `starts` [B] and `offsets` [B + 1] count values.");
-
-  module.def(
       "distinct",
       [](const Array<const int64_t>& slot, const Array<const int64_t>& row, const Array<const int64_t>& sizes,
          const Array<int64_t>& found_slot, const Array<int64_t>& found_row, const Array<int32_t>& number,

@@ -232,11 +232,6 @@ class FoundLists:
     def copy(self, out: numpy.typing.NDArray[numpy.uint8]) -> None:
         """Copy all values."""
 
-def copy_lists(memory: numpy.typing.NDArray[numpy.uint8], starts: numpy.typing.NDArray[numpy.int64], value_bytes: int, offsets: numpy.typing.NDArray[numpy.int64], out: numpy.typing.NDArray[numpy.uint8]) -> None:
-    """
-    Copy lists side by side: `starts` [B] and `offsets` [B + 1] count values.
-    """
-
 def distinct(slot: numpy.typing.NDArray[numpy.int64], row: numpy.typing.NDArray[numpy.int64], sizes: numpy.typing.NDArray[numpy.int64], found_slot: numpy.typing.NDArray[numpy.int64], found_row: numpy.typing.NDArray[numpy.int64], number: numpy.typing.NDArray[numpy.int32], counts: numpy.typing.NDArray[numpy.int64]) -> int:
     """
     Find the different rows of each batch in the order in which they come first; see gather.h.

@@ -17,8 +17,8 @@ from stoker.loader.orders import Orders
 from stoker.loader.ready_queue import ReadyQueue
 from stoker.loader.residence import offer_window
 from stoker.loader.settings import RunSettings
-from stoker.loader.streams import EpochStream, Mapped, MixedStream, Stream
-from stoker.loader.windows.in_use import Windows, num_windows_ahead
+from stoker.loader.streams import EpochStream, MixedStream, Stream
+from stoker.loader.windows.in_use import OpenWindow, Windows, num_windows_ahead
 from stoker.metrics.stages import Stages, Subject
 from stoker.sampling.epoch import EpochOrder
 from stoker.sampling.mixture import MixtureEpoch
@@ -100,7 +100,7 @@ class _EpochWindows:
         self._mixed = mixed
         self._mean_chunks = max(1, len(order.window_chunks(0)) if order.num_windows else 0)
 
-    def open(self, number: int) -> Mapped:
+    def open(self, number: int) -> OpenWindow:
         """Return a window; waits for its chunks."""
         run, order, chunks = self._run, self._order, self._order.window_chunks(number)
         with run.stages.span("open", subject=self._subject(number)):
@@ -110,7 +110,7 @@ class _EpochWindows:
                 window.settle(goes_on=run.goes_on)
             if (resident := run.settings.delivery.resident) is not None:
                 offer_window(resident, window, chunks, run.opened.num_samples)
-            return Mapped(window, order.tables(number), chunks)
+            return OpenWindow(window, order.tables(number), chunks)
 
     def request(self, number: int) -> None:
         """Ask for a window's chunks to be built."""

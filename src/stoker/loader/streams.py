@@ -16,38 +16,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from stoker._native import WindowOrder
 from stoker.fields.offsets import Int64
 from stoker.loader.units.make import UnitPart
 from stoker.loader.windows.in_use import Windows
-from stoker.loader.windows.window import Window
 from stoker.sampling.epoch import EpochOrder, WindowPositions
 from stoker.sampling.mixture import MixtureEpoch
 from stoker.sampling.units import Units
-
-
-@dataclass(frozen=True, slots=True)
-class Mapped:
-    """An open window, and how its samples are found.
-
-    Attributes:
-        window: Where they lie.
-        tables: Which of them stand at which positions.
-        chunks: Chunk of each slot, in fixed order. Shape [K].
-    """
-
-    window: Window
-    tables: WindowOrder
-    chunks: Int64
-
-    def settle(self, goes_on: Callable[[], bool]) -> None:
-        """Bring the window's pages to where they are used."""
-        self.window.settle(goes_on=goes_on)
-
-    def close(self) -> None:
-        """Close the window."""
-        self.window.close()
-
 
 Range: TypeAlias = tuple[int, int]
 """First and past-the-last position."""
@@ -67,7 +41,7 @@ class EpochStream:
     def __init__(
         self,
         order: EpochOrder,
-        windows: Windows[Mapped],
+        windows: Windows,
         *,
         units: Units | None,
         fragments: Sequence[object],
@@ -92,9 +66,9 @@ class EpochStream:
         """
         parts = []
         for number, pieces in self._by_window(ranges):
-            mapped = self.windows.get(number)
-            where = WindowPositions(pieces, mapped.tables)
-            parts.append(UnitPart(mapped.window, mapped.chunks, where, self._units, self._fragments, self._which))
+            window, order, chunks = self.windows.get(number)
+            where = WindowPositions(pieces, order)
+            parts.append(UnitPart(window, chunks, where, self._units, self._fragments, self._which))
         return parts
 
     def is_open(self, start: int, stop: int) -> bool:

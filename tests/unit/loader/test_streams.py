@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.loader.streams import EpochStream, Mapped, MixedStream
+from stoker.loader.streams import EpochStream, MixedStream
+from stoker.loader.windows.in_use import OpenWindow
 from stoker.sampling.mixture import MixtureOrder
 
 
@@ -20,7 +21,7 @@ class FakeWindows:
 
     def get(self, number):
         self.open.add(number)
-        return Mapped(window=None, tables=None, chunks=None)
+        return OpenWindow(window=None, order=None, chunks=None)
 
     def pass_by(self, number):
         self.open -= set(range(number))

@@ -8,27 +8,31 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import NamedTuple
+
+from stoker._native import WindowOrder
+from stoker.loader.windows.window import Index, Window
 
 
-class Opened(Protocol):
-    """A window that was opened."""
+class OpenWindow(NamedTuple):
+    """A window that is open, and how its samples are found.
 
-    def settle(self, goes_on: Callable[[], bool]) -> None:
-        """Make what is used already faster to use, until done or `goes_on` says no."""
+    Attributes:
+        window: Where they lie.
+        order: Which of them stand at which positions.
+        chunks: Chunk of each slot, in fixed order. Shape [K].
+    """
 
-    def close(self) -> None:
-        """Give back what it holds, whoever refers to it."""
-
-
-W = TypeVar("W", bound=Opened)
+    window: Window
+    order: WindowOrder
+    chunks: Index
 
 
 @dataclass
-class _Slot(Generic[W]):
+class _Slot:
     """One window on its way through: asked for, opened, used."""
 
-    window: W | None = None
+    opened: OpenWindow | None = None
     error: BaseException | None = None
     is_opening: bool = True
     is_followed: bool = False
@@ -58,7 +62,7 @@ def num_windows_ahead(num_builders: int, window_chunks: float, *, num_short: int
     return max(2, math.ceil(3 * num_builders / window_chunks)) + further
 
 
-class Windows(Generic[W]):
+class Windows:
     """Open windows of one lane in order, one ahead of the steps.
 
         passed   0 1 2        no step that is still to come needs them; whoever gathers from one has it
@@ -79,7 +83,7 @@ class Windows(Generic[W]):
     def __init__(
         self,
         *,
-        open_window: Callable[[int], W],
+        open_window: Callable[[int], OpenWindow],
         request: Callable[[int], None],
         num_windows: int,
         num_ahead: Callable[[], int] = lambda: 2,
@@ -93,8 +97,8 @@ class Windows(Generic[W]):
         # May be entered again by the thread that holds it: garbage may be found, and closed, at any place.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._slots: dict[int, _Slot[W]] = {}
-        self._queue: deque[tuple[int, _Slot[W]]] = deque()
+        self._slots: dict[int, _Slot] = {}
+        self._queue: deque[tuple[int, _Slot]] = deque()
         self._num_opening = 0
         self._asked: set[int] = set()  # windows whose chunks were asked for
         self._last_asked = -1
@@ -103,7 +107,7 @@ class Windows(Generic[W]):
         self._is_idle = False  # the thread that opens waits to be told of a window
         self._thread: threading.Thread | None = None
 
-    def get(self, number: int) -> W:
+    def get(self, number: int) -> OpenWindow:
         """Return window `number`, which stays open for as long as it is referred to.
 
         Blocks: until it is open.
@@ -116,11 +120,11 @@ class Windows(Generic[W]):
             is_entered = slot is None or not slot.is_followed
             if slot is None or is_entered:
                 slot = self._enter(number)
-            window = slot.window
+            opened = slot.opened
         if is_entered:
             self._let_begin()
-        if window is not None and not self._is_closed:
-            return window
+        if opened is not None and not self._is_closed:
+            return opened
         self._ask_ahead(number)
         with self._waiting():
             return self._opened(slot)
@@ -128,7 +132,7 @@ class Windows(Generic[W]):
     def is_open(self, number: int) -> bool:
         """Return whether window `number` could be had without waiting."""
         slot = self._slots.get(number)
-        return slot is not None and slot.window is not None
+        return slot is not None and slot.opened is not None
 
     def ask(self, number: int) -> None:
         """Have window `number` opened by and by: steps to come will need it."""
@@ -141,7 +145,7 @@ class Windows(Generic[W]):
         """Whether a window is being opened, or will be."""
         return self._num_opening > 0
 
-    def _enter(self, number: int) -> _Slot[W]:
+    def _enter(self, number: int) -> _Slot:
         slot = self._ask(number)
         if number + 1 < self._num_windows:
             self._ask(number + 1)
@@ -158,15 +162,15 @@ class Windows(Generic[W]):
             if self._is_idle and self._queue and not self._is_closed:
                 self._changed.wait(_MOMENT_S)
 
-    def _opened(self, slot: _Slot[W]) -> W:
+    def _opened(self, slot: _Slot) -> OpenWindow:
         with self._changed:
             while slot.is_opening and not self._is_closed:
                 self._changed.wait()
             if slot.error is not None:
                 raise slot.error
-            if slot.window is None or self._is_closed:
+            if slot.opened is None or self._is_closed:
                 raise InterruptedError("the loader was closed")
-            return slot.window
+            return slot.opened
 
     def pass_by(self, number: int) -> None:
         """Say that no step to come needs a window before `number`, except by asking again."""
@@ -189,11 +193,11 @@ class Windows(Generic[W]):
         if self._thread is not None:
             self._thread.join()
         for slot in self._slots.values():
-            if slot.window is not None:
-                slot.window.close()
+            if slot.opened is not None:
+                slot.opened.window.close()
         self._slots.clear()
 
-    def _ask(self, number: int) -> _Slot[W]:
+    def _ask(self, number: int) -> _Slot:
         slot = self._slots.get(number)
         if slot is None:
             slot = self._slots[number] = _Slot()
@@ -237,7 +241,7 @@ class Windows(Generic[W]):
             self._changed.notify_all()
         try:
             self._ask_for_chunks(number)
-            slot.window = self._open_window(number)
+            slot.opened = self._open_window(number)
         except BaseException as error:  # it belongs to the step that needs this window
             slot.error = error
         with self._changed:
@@ -245,6 +249,6 @@ class Windows(Generic[W]):
             self._num_opening -= 1
             self._changed.notify_all()
         # Steps use it from now on: the first batch does not wait for the pages of a whole window.
-        if slot.window is not None:
-            slot.window.settle(lambda: not self._is_closed and self._slots.get(number) is slot)
+        if slot.opened is not None:
+            slot.opened.window.settle(goes_on=lambda: not self._is_closed and self._slots.get(number) is slot)
         return True

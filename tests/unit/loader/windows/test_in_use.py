@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stoker.cache.threads import AdaptivePool
 from stoker.loader.fill import Filler
-from stoker.loader.windows.in_use import Windows, num_windows_ahead
+from stoker.loader.windows.in_use import OpenWindow, Windows, num_windows_ahead
 
 
 class FakeWindow:
@@ -23,6 +23,10 @@ class FakeWindow:
     def close(self):
         assert not self.is_closed
         self.is_closed = True
+
+
+def fake(number):
+    return OpenWindow(FakeWindow(number), order=None, chunks=None)
 
 
 def comes_true(condition):
@@ -44,7 +48,7 @@ def windows(opened):
     def open_window(number):
         window = FakeWindow(number)
         opened.append(weakref.ref(window))
-        return window
+        return OpenWindow(window, order=None, chunks=None)
 
     with closing(Windows(open_window=open_window, request=lambda number: None, num_windows=10)) as windows:
         yield windows
@@ -53,14 +57,14 @@ def windows(opened):
 
 def test_windows_behind_the_steps_are_let_go_of_and_one_ahead_is_opened(windows, opened):
     for number in range(10):
-        assert windows.get(number).number == number
+        assert windows.get(number).window.number == number
         windows.pass_by(number)
-    assert windows.get(9).number == 9
+    assert windows.get(9).window.number == 9
     assert comes_true(lambda: [window() is None for window in opened] == [True] * 9 + [False])
 
 
 def test_a_window_in_use_stays_open_when_it_is_passed_and_no_longer(windows, opened):
-    window = windows.get(0)
+    window = windows.get(0).window
     windows.pass_by(5)
     assert not window.is_closed
     del window
@@ -68,21 +72,21 @@ def test_a_window_in_use_stays_open_when_it_is_passed_and_no_longer(windows, ope
 
 
 def test_a_passed_window_is_opened_again_when_it_is_needed_again(windows, opened):
-    assert windows.get(0).number == 0
-    assert windows.get(9).number == 9
+    assert windows.get(0).window.number == 0
+    assert windows.get(9).window.number == 9
     windows.pass_by(9)
     assert comes_true(lambda: opened[0]() is None)
-    assert windows.get(0).number == 0
+    assert windows.get(0).window.number == 0
 
 
 def test_an_error_of_opening_reaches_everyone_who_needs_that_window():
     def open_window(number):
         if number == 1:
             raise OSError("no such window")
-        return FakeWindow(number)
+        return fake(number)
 
     windows = Windows(open_window=open_window, request=lambda number: None, num_windows=3)
-    assert windows.get(0).number == 0
+    assert windows.get(0).window.number == 0
     for _ in range(2):
         with pytest.raises(OSError, match="no such window"):
             windows.get(1)
@@ -98,7 +102,7 @@ def test_chunks_are_asked_for_window_by_window_whoever_comes_first(is_slow):
             time.sleep(0.02)
         asked.append(number)
 
-    windows = Windows(open_window=FakeWindow, request=request, num_windows=6)
+    windows = Windows(open_window=fake, request=request, num_windows=6)
     for number in range(6):
         for _ in range(2):
             windows.get(number)
@@ -113,7 +117,7 @@ def test_chunks_are_asked_for_window_by_window_whoever_comes_first(is_slow):
 )
 def test_chunks_of_as_many_windows_ahead_are_asked_for_as_it_is_told_each_once(num_ahead, expected):
     asked = []
-    windows = Windows(open_window=FakeWindow, request=asked.append, num_windows=9, num_ahead=lambda: num_ahead)
+    windows = Windows(open_window=fake, request=asked.append, num_windows=9, num_ahead=lambda: num_ahead)
     for _ in range(3):
         for number in range(2):
             windows.get(number)
@@ -148,7 +152,7 @@ def test_closing_frees_whoever_waits_for_a_window():
     def open_window(number):
         waits.set()
         may_open.wait(30)
-        return FakeWindow(number)
+        return fake(number)
 
     windows = Windows(open_window=open_window, request=lambda number: None, num_windows=3)
 
@@ -422,8 +426,12 @@ def test_a_window_is_used_while_its_pages_are_still_being_entered():
             assert in_use.wait(30)
             is_done.append(goes_on())
 
-    windows = Windows(open_window=SlowWindow, request=lambda number: None, num_windows=1)
-    window = windows.get(0)
+    windows = Windows(
+        open_window=lambda number: OpenWindow(SlowWindow(number), order=None, chunks=None),
+        request=lambda number: None,
+        num_windows=1,
+    )
+    window = windows.get(0).window
     in_use.set()
     windows.close()
     assert window.is_closed
