@@ -36,8 +36,6 @@ def limit_of(stages: Mapping[str, float], *, build_share: float, evenness: float
         build_share: Share of the time in which threads that build did.
         evenness: Of its chunks; see `DataFacts`.
     """
-    if "dequeue" in stages:
-        return max(("draw", "dequeue"), key=lambda key: stages.get(key, 0.0))
     building = {key: stages[key] for key in BUILD_STAGES if stages.get(key, 0.0) > 0}
     batch_s, window_s = stages.get("batch", 0.0), stages.get("wait_window", 0.0)
     if building and window_s > _MOSTLY * batch_s:

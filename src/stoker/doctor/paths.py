@@ -93,11 +93,6 @@ class Sample:
         numbers = [i for unit in self.units for i in unit]
         return float(self.catalogue.num_samples[numbers].mean())
 
-    @property
-    def num_samples(self) -> int:
-        """Samples of all units."""
-        return sum(int(self.catalogue.num_samples[unit.start : unit.stop].sum()) for unit in self.units)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
@@ -123,7 +118,7 @@ class Candidate:
 
 
 class Candidates:
-    """Makes the ways.
+    """Makes the paths that can be run.
 
     Args:
         sample: What they run on.
@@ -154,7 +149,7 @@ class Candidates:
         else:
             found = [replace(found[0], key=self._today, name=self._todays_name)]
         if self._today == SOURCE:
-            found.append(self._tensors())
+            found.append(self._warm(TENSORS, "tensors on SSD", self._how(cache=True)))
         if self._sample.arrow:
             found.append(self._arrow())
         return found
@@ -211,29 +206,36 @@ class Candidates:
     def _todays_name(self) -> str:
         return "every epoch from the source" if self._today == SOURCE else "tensors on SSD"
 
-    def _todays(self, key: str, name: str, *, has_step: bool = True) -> Candidate:
-        if self._today == TENSORS:
-            return replace(self._tensors(has_step=has_step), key=key, name=name)
+    def _cold(
+        self, key: str, name: str, how: str = "", *, has_step: bool = True, read_share: float = 1.0, **options: Any
+    ) -> Candidate:
+        """Return a path from the source with some of `_run_cold`'s options, which reads a share of its bytes."""
         return Candidate(
             key=key,
             name=name,
-            how=self._how(),
-            run=functools.partial(self._run_cold, has_step=has_step),
+            how=how,
+            run=functools.partial(self._run_cold, has_step=has_step, **options),
             batch_size=self._batch_size,
             has_step=has_step,
-            sample_bytes=self._local_bytes,
+            sample_bytes=0.0 if self._tap is not None else read_share * self._sample.facts.source_bytes,
         )
 
-    def _tensors(self, *, has_step: bool = True) -> Candidate:
+    def _warm(self, key: str, name: str, how: str, *, kept_share: float = 1.0, **options: Any) -> Candidate:
+        """Return a path from a warm cache with some of `_run_warm`'s options, which keeps a share of its bytes."""
         return Candidate(
-            key=TENSORS,
-            name="tensors on SSD",
-            how=self._how(cache=True),
-            run=lambda seconds: self._run_warm(seconds, self._sample.catalogue, self._sample.warm, has_step=has_step),
+            key=key,
+            name=name,
+            how=how,
+            run=functools.partial(self._run_warm, **options),
             batch_size=self._batch_size,
-            has_step=has_step,
-            sample_bytes=self._sample.tensor_bytes,
+            has_step=options.get("has_step", True),
+            sample_bytes=kept_share * self._sample.tensor_bytes,
         )
+
+    def _todays(self, key: str, name: str, *, has_step: bool = True) -> Candidate:
+        if self._today == SOURCE:
+            return self._cold(key, name, self._how(), has_step=has_step)
+        return self._warm(key, name, self._how(cache=True), has_step=has_step)
 
     def _ram(self) -> Candidate:
         def run(seconds: float) -> PathRun:
@@ -258,67 +260,45 @@ class Candidates:
                 run_batches(batches, step=settings.step, seconds=0.3 * seconds)  # memory that is new is so once
                 drawn_s, converted_s = source.drawn_s, source.converted_s
                 found = run_batches(batches, step=settings.step, seconds=seconds)
-                stages = {"draw": source.drawn_s - drawn_s, "dequeue": source.converted_s - converted_s}
+                drawn_s, converted_s = source.drawn_s - drawn_s, source.converted_s - converted_s
             # The loop's thread alone converts: as long as it does so all the time, nothing else can limit.
-            is_loop = stages["dequeue"] > 0.5 * seconds or stages["dequeue"] * settings.num_threads > stages["draw"]
-            return replace(found, stages=stages, limit="dequeue" if is_loop else "draw")
+            is_loop = converted_s > 0.5 * seconds or converted_s * settings.num_threads > drawn_s
+            return replace(found, limit="dequeue" if is_loop else "draw")
 
-        return Candidate(
-            key=ARROW,
-            name="Arrow on SSD",
-            how='pyarrow.feather.write_feather(table, "rows.arrow", compression="uncompressed")',
-            run=run,
-            batch_size=self._batch_size,
-        )
+        how = 'pyarrow.feather.write_feather(table, "rows.arrow", compression="uncompressed")'
+        return Candidate(key=ARROW, name="Arrow on SSD", how=how, run=run, batch_size=self._batch_size)
 
     def _threads(self) -> Candidate:
-        num_threads = _MORE_THREADS * self._settings.num_threads
-        return Candidate(
-            key=THREADS,
-            name=f"{num_threads} threads",
-            how=self._how(f"num_threads={num_threads}"),
-            run=lambda seconds: self._run_cold(
-                seconds,
-                num_threads=num_threads,
-                num_builders=None if self.num_builders is None else max(self.num_builders, num_threads),
-            ),
-            batch_size=self._batch_size,
-            sample_bytes=self._local_bytes,
-        )
+        num = _MORE_THREADS * self._settings.num_threads
+        num_builders = None if self.num_builders is None else max(self.num_builders, num)
+        how = self._how(f"num_threads={num}")
+        return self._cold(THREADS, f"{num} threads", how, num_threads=num, num_builders=num_builders)
 
     def _processes(self) -> Candidate | None:
         transform = dataset_of(self._sample.catalogue).transform
         if transform is None or self._settings.transform_in == "processes" or not can_be_sent(transform):
             return None
-        return Candidate(
-            key=PROCESSES,
-            name="the transform in processes",
-            how=self._how('transform_in="processes"'),
-            run=functools.partial(self._run_cold, transform_in="processes"),
-            batch_size=self._batch_size,
-            sample_bytes=self._local_bytes,
-        )
+        how = self._how('transform_in="processes"')
+        return self._cold(PROCESSES, "the transform in processes", how, transform_in="processes")
 
     def _columns(self) -> Candidate | None:
-        sample, facts = self._sample, self._sample.facts
+        sample, widest = self._sample, self._sample.facts.widest_column
         names = sample.catalogue.schema.names
-        if facts.widest_share < _MUCH or len(names) < 2:
+        if sample.facts.widest_share < _MUCH or len(names) < 2:
             return None
         dataset = copy.copy(dataset_of(sample.catalogue))
-        dataset.columns = tuple(name for name in names if name != facts.widest_column)
+        dataset.columns = tuple(name for name in names if name != widest)
         try:
             catalogue = dataset.open()
         except (FieldError, ValueError):  # a field needs it
             return None
-        units = spread_units(catalogue, len(sample.units))
-        return Candidate(
-            key=COLUMNS,
-            name=f"no column {facts.widest_column}",
-            how=f"Dataset(..., columns=[name for name in dataset.open().schema.names if name != "
-            f"{facts.widest_column!r}])",
-            run=lambda seconds: self._run_cold(seconds, catalogue=catalogue, units=units),
-            batch_size=self._batch_size,
-            sample_bytes=self._local_bytes * (1 - facts.widest_share),
+        return self._cold(
+            COLUMNS,
+            f"no column {widest}",
+            f"Dataset(..., columns=[name for name in dataset.open().schema.names if name != {widest!r}])",
+            read_share=1 - sample.facts.widest_share,
+            catalogue=catalogue,
+            units=spread_units(catalogue, len(sample.units)),
         )
 
     def _free_link(self) -> Candidate | None:
@@ -336,21 +316,10 @@ class Candidates:
         if batch_size < 2 * self._batch_size:
             return None
         step = self._settings.step
-        changed = replace(
-            self._settings,
-            batch_size=batch_size,
-            step=None if step is None else step.scaled(batch_size / self._batch_size),
-        )
-        return Candidate(
-            key=LARGER,
-            name=f"batches of {batch_size:,}",
-            how=self._how(f"batch_size={batch_size}"),
-            run=lambda seconds: self._run_warm(
-                seconds, self._sample.catalogue, self._sample.warm, settings=changed, has_step=True
-            ),
-            batch_size=batch_size,
-            sample_bytes=self._sample.tensor_bytes,
-        )
+        step = None if step is None else step.scaled(batch_size / self._batch_size)
+        settings = replace(self._settings, batch_size=batch_size, step=step)
+        how = self._how(f"batch_size={batch_size}")
+        return replace(self._warm(LARGER, f"batches of {batch_size:,}", how, settings=settings), batch_size=batch_size)
 
     def _deduplicated(self) -> Candidate | None:
         sample = self._sample
@@ -369,13 +338,13 @@ class Candidates:
         except StokerError:  # what can be built as it is, and not so, is no advice
             return None
         said = ", ".join(f"{key!r}: {list(patterns)!r}" for key, patterns in share.items())
-        return Candidate(
-            key=DEDUPLICATED,
-            name="repeated features kept once, on SSD",
-            how=f"Dataset(..., deduplicate={{{said}}})",
-            run=lambda seconds: self._run_warm(seconds, catalogue, folder, has_step=True),
-            batch_size=self._batch_size,
-            sample_bytes=sample.tensor_bytes * (1 - sample.facts.repeated_share),
+        return self._warm(
+            DEDUPLICATED,
+            "repeated features kept once, on SSD",
+            f"dataset = Dataset(..., deduplicate={{{said}}}); {self._how(cache=True)}",
+            kept_share=1 - sample.facts.repeated_share,
+            catalogue=catalogue,
+            folder=folder,
         )
 
     # ------------------------------------------------------------------ how they run
@@ -425,14 +394,17 @@ class Candidates:
     def _run_warm(
         self,
         seconds: float,
-        catalogue: Catalogue,
-        folder: Path,
         *,
-        has_step: bool,
+        catalogue: Catalogue | None = None,
+        folder: Path | None = None,
+        has_step: bool = True,
         settings: DoctorSettings | None = None,
     ) -> PathRun:
-        settings = self._settings if settings is None else settings
-        with self._warm_loader(catalogue, folder, batch_size=settings.batch_size) as loader:
+        """Train from a warm cache: the sample's, or another one."""
+        sample, settings = self._sample, self._settings if settings is None else settings
+        with self._warm_loader(
+            catalogue or sample.catalogue, folder or sample.warm, batch_size=settings.batch_size
+        ) as loader:
             return run_warm(loader, step=settings.step if has_step else None, seconds=seconds)
 
     def _warm_loader(
@@ -457,10 +429,6 @@ class Candidates:
         if self.rate_s:  # and some of them have to come in a run
             most = min(most, _WINDOW_OF_BUDGET * self._settings.budget_s * self.rate_s / self._sample.mean_chunk)
         return max(_MIN_WINDOW, min(int(most), self.num_builders or self._settings.num_threads))
-
-    @property
-    def _local_bytes(self) -> float:
-        return 0.0 if self._tap is not None else self._sample.facts.source_bytes
 
     def _how(self, *changes: str, cache: bool = False) -> str:
         said: dict[str, str] = {"batch_size": f"batch_size={self._batch_size}"}

@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from stoker.doctor.results import MODEL, RAM, STAGE_NAMES, SUPPLY, Ceiling, GpuFacts, Measurements, PathResult
+from stoker.doctor.results import MODEL, RAM, SHARED, STAGE_NAMES, SUPPLY, Ceiling, GpuFacts, Measurements, PathResult
 from stoker.doctor.verdict import DoctorResult, Verdict, is_comparable, limit_now
 from stoker.doctor.words import NONE, cost_text, factor_text, rate_text, share_text, size_text, time_text
 from stoker.words import bar_text
@@ -79,7 +79,7 @@ def _paths(numbers: Measurements, verdict: Verdict, *, is_wide: bool) -> Table:
         name = Text(path.name)
         if path.key == numbers.today:
             name.append("  today", "cyan")
-        is_reference = path.key in (RAM, SUPPLY)
+        is_reference = path.key in (RAM, SHARED, SUPPLY)
         limit = limit_now(numbers, path, verdict.demand_s if is_comparable(numbers, path) else None)
         table.add_row(
             name,

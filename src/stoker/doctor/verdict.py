@@ -46,6 +46,8 @@ _GAIN, _SAME = 1.05, 1.03
 _LEAST_DOUBT, _ALONE = 0.01, 0.05
 # Others who take more of the machine than this are told of.
 _BUSY = 0.1
+# Rates of the same thing that lie further apart than this are not of the same machine.
+_DRIFTED = 1.1
 _CERTAIN, _LIKELY = 0.95, 0.8
 
 
@@ -213,6 +215,12 @@ def demand_of(numbers: Measurements) -> float | None:
     return max([base.rate_s, *seen]) or None
 
 
+def drift_of(numbers: Measurements) -> float:
+    """Return how many times as much as batches in RAM any path gave the step; no more than 1 on a quiet machine."""
+    base, demand_s = numbers.path(SHARED) or numbers.path(RAM), demand_of(numbers)
+    return 1.0 if base is None or demand_s is None or base.rate_s <= 0 else demand_s / base.rate_s
+
+
 def is_comparable(numbers: Measurements, path: PathResult) -> bool:
     """Return whether a path's step is the one of today's: a real one takes another time for other batches."""
     step = numbers.step
@@ -304,6 +312,12 @@ def _notes(numbers: Measurements) -> list[str]:
             f"Others took up to {share_text(max(others))} of the processors while this was measured: on a quiet "
             "machine rates are higher, and surer. A larger --budget is a longer look."
         )
+    drift = drift_of(numbers)
+    if drift > _DRIFTED:
+        notes.append(
+            f"A path gave the step {factor_text(drift)} times what batches in RAM gave: the machine was another one "
+            "from one run to the next, and so are these rates."
+        )
     ram, shared = numbers.path(RAM), numbers.path(SHARED)
     if ram is not None and shared is not None and shared.rate_s < KEEPS_UP * ram.rate_s:
         notes.append(
@@ -354,7 +368,7 @@ def _sureness(numbers: Measurements, today: PathResult, *, busy: float | None, n
     sureness = 1.0
     if busy is not None:
         base = numbers.path(SHARED) or numbers.path(RAM)
-        doubt = math.hypot(doubt_of(today), 0.0 if base is None else doubt_of(base))
+        doubt = math.hypot(doubt_of(today), 0.0 if base is None else doubt_of(base), math.log(drift_of(numbers)))
         sureness = 0.5 * (1 + math.erf(abs(math.log(max(busy, 1e-12) / KEEPS_UP)) / doubt / math.sqrt(2)))
         if busy >= KEEPS_UP:
             # Fed or nearly so: that nothing is to gain is as sure as that the step runs nearly all of the time.

@@ -126,7 +126,6 @@ BUILDING = {"batch": 1.0, "wait_window": 0.9, "gather": 0.1, "fetch": 3.0, "deco
         ({"batch": 1.0, "gather": 0.9}, 0.0, 1.0, "gather"),
         ({"batch": 1.0, "gather": 0.1, "augment": 0.8}, 0.0, 1.0, "augment"),
         ({"batch": 1.0, "wait_window": 0.8, "gather": 0.1}, 0.0, 1.0, "open"),
-        ({"draw": 1.0, "dequeue": 3.0}, 0.0, 1.0, "dequeue"),
         ({}, 0.0, 1.0, ""),
     ],
 )

@@ -237,7 +237,7 @@ def _busy(numbers: Measurements, path: PathResult, verdict: Verdict) -> str:
 
 
 def _limit(numbers: Measurements, path: PathResult, verdict: Verdict) -> str:
-    if path.key in (RAM, SUPPLY):
+    if path.key in (RAM, SHARED, SUPPLY):
         return NONE
     return STAGE_NAMES[limit_now(numbers, path, verdict.demand_s if is_comparable(numbers, path) else None)]
 
