@@ -199,7 +199,7 @@ class NativeColumns:
         spans = [column.span for column in columns]
         if len(spans) < 2 or not all(a.stop == b.start for a, b in pairwise(spans)):
             return [None] * len(columns)
-        if not all(column.is_wanted_as_a_whole(num_rows) for column in columns):
+        if not all(column.is_read_as_a_whole(num_rows, self._piece_bytes) for column in columns):
             return [None] * len(columns)
         content = np.frombuffer(self._ranges.get(spans[0].start, spans[-1].stop), np.uint8)
         start = spans[0].start
@@ -263,18 +263,19 @@ class _ColumnChunk:
         self._at = span.start
         self._rest = _NOTHING  # read, behind the last page that is there as a whole
         self._ready: list[pa.Array] = []  # of strings, those by the dictionary before those without
-        self._num_taken = 0
+        self._num_ready = self._num_taken = 0
         self._dictionary: pa.Array | None = None
 
-    def is_wanted_as_a_whole(self, num_rows: int) -> bool:
-        """Whether nothing was read yet, and all rows are wanted."""
-        return num_rows == self._num_left and self._at == self.span.start
+    def is_read_as_a_whole(self, num_rows: int, piece_bytes: int) -> bool:
+        """Whether nothing was read yet, and all of it will be: all rows are wanted, or it is no larger than a piece."""
+        start, stop = self.span
+        return self._at == start and (num_rows == self._num_left or stop - start <= piece_bytes)
 
     def is_short(self, num_rows: int) -> bool:
         """Whether more must be decoded for so many rows: for the last ones all pages, which may have too many."""
         if self.is_given_up:
             return False
-        have = sum(map(len, self._ready)) - self._num_taken
+        have = self._num_ready - self._num_taken
         is_over = self._at == self.span.stop and not self.reader.has_pages
         return have < num_rows or (num_rows == self._num_left and not is_over)
 
@@ -308,7 +309,7 @@ class _ColumnChunk:
 
     def plan(self, num_rows: int) -> int:
         """Return how much memory the next rows take, and let go of those before."""
-        self._ready = []
+        self._ready, self._num_ready = [], 0
         size = self.reader.plan(self._num_taken, num_rows)
         self.is_given_up = size < 0
         return size
@@ -318,6 +319,7 @@ class _ColumnChunk:
         self.is_given_up = rows is None
         self._num_taken = 0
         if rows is not None:
+            self._num_ready = rows.rows
             self._ready = self._strings(memory, rows) if self.leaf.column.is_binary else [self._array(memory, rows)]
 
     def take(self, num_rows: int) -> pa.Array | None:
@@ -325,6 +327,8 @@ class _ColumnChunk:
         first, stop = self._num_taken, self._num_taken + num_rows
         self._num_taken = stop
         self._num_left -= num_rows
+        if len(self._ready) == 1 and (self._is_coded or not self.leaf.column.is_binary):
+            return self._ready[0] if num_rows == self._num_ready else self._ready[0].slice(first, num_rows)
         parts: list[pa.Array] = []
         at = 0
         for array in self._ready:
@@ -334,8 +338,6 @@ class _ColumnChunk:
             at += len(array)
         if not parts:
             return pa.array([], self.leaf.type)
-        if len(parts) == 1 and self._is_coded:
-            return parts[0]
         try:
             parts = [_looked_up(part) if pa.types.is_dictionary(part.type) else part for part in parts]
         except pa.ArrowInvalid:  # more than the offsets of strings reach
