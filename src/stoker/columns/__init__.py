@@ -2,12 +2,10 @@
 
     kinds     what a type is made of: lists around a leaf, or why not
     match     which columns each field is made of
-    plan      what each field becomes (pure)
-    convert   Arrow arrays to NumPy arrays as planned; codes, words and numeric do the leaves
-    stack     a stacked field before its columns are brought together, where all columns of a batch lie
-    pieces    an array before its rows are brought together
-    shared    which fields neighbours share
-    narrow    fields in the narrower form that they are kept in
+    plan      what each field becomes, and which ones neighbours share (pure); column does one column
+    convert   a table to fields as planned, in the narrower form that they are kept in
+    unfold    an Arrow array to NumPy arrays; words and numeric do the leaves
+    pieces    fields before they are packed: columns of a stacked one, rows of others in pieces
     results   what a transform may return
     nulls     what stands for nulls, and the error where nothing does
     overview  what each column becomes, as rows to print
@@ -21,16 +19,13 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from stoker.columns.codes import is_coded
-from stoker.columns.convert import convert_table
-from stoker.columns.narrow import narrowed
+from stoker.columns.convert import convert_table, narrowed
 from stoker.columns.nulls import check_nulls, null_error
 from stoker.columns.overview import ColumnAnswer, plan_table
-from stoker.columns.pieces import Pieces, in_pieces, joined
-from stoker.columns.plan import FieldPlan, plan_fields, spec_of_plans
+from stoker.columns.pieces import BatchColumns, Packable, Pieces, Stack, StackPiece, in_pieces, joined
+from stoker.columns.plan import FieldPlan, Share, plan_fields, share_fields, spec_of_plans
 from stoker.columns.results import Columns, as_table, num_rows
-from stoker.columns.shared import Share, share_fields
-from stoker.columns.stack import BatchColumns, Packable, Stack, StackPiece
+from stoker.columns.unfold import is_coded
 from stoker.fields.spec import Arrays, Field, Spec
 
 # Schemas whose plans are kept.

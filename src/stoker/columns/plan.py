@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -9,13 +10,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from stoker.arguments import near
 from stoker.columns.column import ColumnPlan, plan_column
 from stoker.columns.kinds import DType, Form
 from stoker.columns.match import Match, Problem, mask_name, match_fields
 from stoker.columns.numeric import exact_bits
 from stoker.errors import FieldError
 from stoker.fields.compact import plan_compact
-from stoker.fields.spec import Entry, Field, Spec
+from stoker.fields.spec import Entry, Field, Spec, run_name
+from stoker.words import some_of
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -184,3 +187,51 @@ def _may_cast_late(plan: ColumnPlan) -> bool:
         and target.itemsize == 8
         and bool(np.can_cast(source, target, "safe"))
     )
+
+
+Share = Mapping[str, Sequence[str]]
+"""Field that is the key -> names and patterns of the fields that its equal neighbours share."""
+
+
+def share_fields(spec: Spec, share: Share) -> Spec:
+    """Return the spec with the fields that are shared marked; a key itself is shared by its equal neighbours, too.
+
+    Args:
+        spec: All fields, none marked.
+        share: What is asked for.
+
+    Raises:
+        FieldError: A key is no field, a pattern finds none, or two keys would share one.
+    """
+    names = [entry.name for entry in spec]
+    owners: dict[str, str] = {}
+    for key, patterns in share.items():
+        if key not in names:
+            raise FieldError(
+                f"deduplicate: there is no field {key!r} to share by{_near(key, names)}; a key is a field of the "
+                "batch, so that what is shared can be told from it",
+                columns=[key],
+            )
+        if run_name(key) in names:
+            raise FieldError(
+                f"deduplicate: the field {run_name(key)!r} has the name under which chunks keep the run of a sample; "
+                "call it otherwise",
+                columns=[run_name(key)],
+            )
+        for pattern in (key, *patterns):
+            found = [pattern] if pattern in names else [name for name in names if fnmatch.fnmatchcase(name, pattern)]
+            if not found:
+                raise FieldError(f"deduplicate: {pattern!r} names no field{_near(pattern, names)}", columns=[pattern])
+            for name in found:
+                other = owners.setdefault(name, key)
+                if other != key:
+                    raise FieldError(
+                        f"deduplicate: the field {name!r} is shared by {other!r} and by {key!r}; "
+                        "name it under one of them",
+                        columns=[name],
+                    )
+    return Spec(tuple(replace(entry, deduplicated_by=owners.get(entry.name)) for entry in spec))
+
+
+def _near(name: str, names: Sequence[str]) -> str:
+    return f" ({near(name, names) or 'there are ' + some_of(names, 8)})"

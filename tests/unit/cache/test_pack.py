@@ -9,7 +9,7 @@ from tests.unit.cache.samples import arrays_of, entry, specs
 
 from stoker.cache.tables import record_packer
 from stoker.columns import Converter, Stack, plan_spec, to_arrays
-from stoker.columns.stack import StackPiece
+from stoker.columns.pieces import StackPiece
 from stoker.fields.spec import Field, Spec
 
 SOURCES = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64"]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.unit.cache.test_pack import packed
 
 from stoker.columns import BatchColumns, Converter, plan_spec
-from stoker.columns.stack import Outline
+from stoker.columns.pieces import Outline
 from stoker.errors import FieldError
 from stoker.fields.spec import Field
 
