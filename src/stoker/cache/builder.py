@@ -87,7 +87,7 @@ class Builder:
             self._processes = TransformProcesses(transform, num_processes)
         self._finding = threading.Lock()
         self._permits = None if num_computing is None else Permits(num_computing)
-        self._helpers = None if self._permits is None or not catalogue.may_be_helped else Helpers(self._permits)
+        self._helpers = None if self._permits is None else Helpers(self._permits)
         store.register(
             catalogue.fingerprint,
             name=repr(self._dataset),

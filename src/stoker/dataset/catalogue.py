@@ -77,8 +77,6 @@ class Catalogue:
         null_counts: Column -> nulls in each fragment as the footers say, -1 where they do not. int64, shape [K] each.
         kept_together: Rows that are in one fragment where row groups allow it, or None.
         num_builders: Threads that a loader builds with to begin with; None leaves that to it.
-        num_short: How often a loader takes it for granted that these stood idle beside a wait.
-        may_be_helped: Whether threads of their own may read some columns of a fragment for whoever reads it.
         runs: Runs of rows, where fragments were cut between them just now; whoever keeps them elsewhere sets it None.
     """
 
@@ -95,8 +93,6 @@ class Catalogue:
         self.dataset = dataset
         self._reader = RowReader(known, cut, origin, footers)
         self.num_builders: int | None = None
-        self.num_short = 0
-        self.may_be_helped = True
         self.runs: Runs | None = None
         self.kept_together = kept_together
         self.listed = known.files

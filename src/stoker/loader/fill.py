@@ -41,7 +41,6 @@ class Filler:
         size_of: Says how many samples a chunk has.
         max_ahead: Says how many chunks may be built and not yet waited for; None for any number. What the cache cannot
             keep waits for its use in memory.
-        num_short: See below; so many to begin with.
         waiting: Gives the block in which one waits for a chunk.
 
     Attributes:
@@ -58,7 +57,6 @@ class Filler:
         pool: AdaptivePool,
         size_of: Callable[[int], int] = lambda _: 1,
         max_ahead: Callable[[], int | None] = lambda: None,
-        num_short: int = 0,
         waiting: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self._is_there = is_there
@@ -80,7 +78,7 @@ class Filler:
         self._awaited: set[int] = set()
         self._building: set[int] = set()
         self._empty_since: float | None = None  # when a thread found nothing to begin; None since more was asked for
-        self.num_short = num_short
+        self.num_short = 0
         self._failed: dict[int, BaseException] = {}
         self._threads: list[threading.Thread] = []
 

@@ -100,11 +100,6 @@ class OpenDatasets:
             permits=[] if self.is_tight else [permit for one in self.datasets for permit in one.permits],
         )
 
-    @property
-    def num_short(self) -> int:
-        """How often it is taken for granted that threads that build stood idle; see `num_windows_ahead`."""
-        return max(one.catalogue.num_short for one in self.datasets)
-
     def is_there(self, number: int) -> bool:
         """Return whether a chunk is in the cache."""
         which = self._which(number)

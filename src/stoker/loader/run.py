@@ -194,7 +194,6 @@ class Run:
             pool=opened.pool(config.num_threads),
             size_of=lambda number: int(opened.num_samples[number]),
             max_ahead=lambda: config.num_threads if opened.is_tight else None,
-            num_short=opened.num_short,
             waiting=partial(stages.span, "wait_chunk"),
         )
         self._streams: list[Stream] = [self._stream_of(lane) for lane in orders.lanes_of_epoch(position.epoch)]
