@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import bisect
-import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -101,11 +100,6 @@ def plan_requests(span: ByteRange, *, max_request_bytes: int = MAX_REQUEST_BYTES
     num_requests = max(1, -(-size // max_request_bytes))
     each = -(-size // num_requests)
     return [ByteRange(start, min(start + each, span.stop)) for start in range(span.start, span.stop, each)]
-
-
-def requests_at_once(num_bytes: float) -> int:
-    """Return how many requests fetch a span of so many bytes side by side."""
-    return max(1, min(math.ceil(num_bytes / MAX_REQUEST_BYTES), _MAX_REQUESTS_AT_ONCE))
 
 
 def check_unchanged(info: ObjectInfo, storage: Storage) -> None:
