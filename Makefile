@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 CMAKE := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cmake
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-native fuzz test-slow test-integrations lint lint-native docs wheels bench bench-rivals bench-gpu clean
+.PHONY: help demo test test-native test-aarch64 fuzz test-slow test-integrations lint lint-native docs wheels bench bench-rivals bench-gpu clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -28,6 +28,16 @@ test-native: .venv/dev ## The tests of the native code, and its fuzz targets ove
 	@$(BIN)/python native/fuzz/seeds.py build/fuzz/seeds
 	@set -e; for t in $(FUZZ_TARGETS); do build/native-tests/fuzz_$$t build/fuzz/seeds/$$t native/fuzz/finds/$$t; done
 	build/native-tests/native_tests
+
+test-aarch64: .venv/dev ## The tests of the native code for AArch64, compiled by ziglang, run by qemu-user
+	@command -v qemu-aarch64 > /dev/null || { echo "qemu-aarch64 is missing (Debian, Ubuntu: apt install qemu-user)"; exit 1; }
+	@$(PIP) ziglang
+	@STOKER_ZIG=aarch64-linux-musl $(CMAKE) -S native -B build/aarch64 -G Ninja -DSTOKER_TESTS=ON -DSTOKER_SANITIZERS=OFF \
+		-DCMAKE_TOOLCHAIN_FILE=zig.cmake -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python > /dev/null
+	@STOKER_ZIG=aarch64-linux-musl $(CMAKE) --build build/aarch64 -- --quiet
+	@$(BIN)/python native/fuzz/seeds.py build/fuzz/seeds
+	@set -e; for t in $(FUZZ_TARGETS); do qemu-aarch64 build/aarch64/fuzz_$$t build/fuzz/seeds/$$t native/fuzz/finds/$$t; done
+	qemu-aarch64 build/aarch64/native_tests
 
 fuzz: .venv/dev ## Fuzz the native code with clang's libFuzzer, FUZZ_S seconds (60) for each target
 	@$(CMAKE) -S native -B build/fuzz/built -G Ninja -DSTOKER_TESTS=ON -DSTOKER_FUZZ=ON -DCMAKE_CXX_COMPILER=clang++ > /dev/null

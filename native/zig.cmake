@@ -16,14 +16,26 @@ if(zig_target MATCHES "macos" AND NOT CMAKE_HOST_APPLE)
   set(CMAKE_SYSTEM_PROCESSOR arm64)
 endif()
 
-# CMake wants a file for each tool. Python_EXECUTABLE is the Python that has ziglang.
+# CMake wants a file for each tool. Python_EXECUTABLE is the Python that has ziglang. zig's linker for macOS crashes over
+# bundles, so modules are shared libraries, which Python loads as well; and it does not read nanobind's file with the
+# names of Python's functions, so whatever is not defined is left to the loader.
 set(CMAKE_TRY_COMPILE_PLATFORM_VARIABLES Python_EXECUTABLE)
 foreach(tool c++ ar ranlib)
   set(arguments ${tool})
   if(tool STREQUAL "c++")
     string(APPEND arguments " -target ${zig_target}")
   endif()
-  file(WRITE ${CMAKE_BINARY_DIR}/zig-${tool} "#!/bin/sh\nexec '${Python_EXECUTABLE}' -m ziglang ${arguments} \"$@\"\n")
+  file(WRITE ${CMAKE_BINARY_DIR}/zig-${tool} "#!/bin/sh
+for one; do
+  shift
+  case $one in
+    -bundle) set -- \"$@\" -shared ;;
+    -Wl,@*) set -- \"$@\" -undefined dynamic_lookup ;;
+    *) set -- \"$@\" \"$one\" ;;
+  esac
+done
+exec '${Python_EXECUTABLE}' -m ziglang ${arguments} \"$@\"
+")
   file(CHMOD ${CMAKE_BINARY_DIR}/zig-${tool} PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE)
 endforeach()
 set(CMAKE_CXX_COMPILER ${CMAKE_BINARY_DIR}/zig-c++)

@@ -173,6 +173,10 @@ def _checked_shape(shape: Any) -> tuple[int, ...]:
     return tuple(integer(size, "Field: a length in shape", at_least=0) for size in shape)
 
 
+# More than any Parquet file nests lists; what comes from a file is believed up to there.
+_MAX_LEVELS = 64
+
+
 @dataclass(frozen=True, kw_only=True)
 class Entry:
     """One field of a spec.
@@ -233,7 +237,13 @@ class Entry:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Entry:
-        """Return the entry that `to_json` wrote."""
+        """Return the entry that `to_json` wrote.
+
+        Raises:
+            ValueError: It has more levels than lists can be nested, or a size that is none.
+        """
+        if not 0 <= data["num_levels"] <= _MAX_LEVELS or any(not 0 <= size < 1 << 40 for size in data["shape"]):
+            raise ValueError(f"there is no field of shape {data['shape']} in {data['num_levels']} levels of lists")
         return cls(
             name=data["name"],
             dtype=np.dtype(data["dtype"]),
