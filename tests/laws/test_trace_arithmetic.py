@@ -117,7 +117,7 @@ def merged(events):
 @given(events=EVENTS, steps=STEPS)
 def test_times_are_those_of_every_microsecond_counted(tmp_path_factory, events, steps):
     result = read(tmp_path_factory.mktemp("law"), events, steps)
-    measured = result.ranks[0].measured
+    measured = result.ranks[0]
     if not measured.devices:
         assert not any(name in ON_DEVICE for name, *_ in events)
         return
@@ -163,7 +163,7 @@ def test_the_host_is_never_blamed_for_a_gap_whose_next_work_was_launched_before_
         [*events, ("compute", start, 5, 7, before)],
         [fell_idle, start - fell_idle],  # the second step is the gap
     )
-    times = result.ranks[0].measured.all_steps[1].times
+    times = result.ranks[0].all_steps[1].times
     assert times.queued == times.idle == times.wall == 1000 * (start - fell_idle)
 
 

@@ -16,7 +16,7 @@ from stoker.words import bar_text, bytes_text, count_text
 
 if TYPE_CHECKING:
     from stoker.doctor.traces import EventNames, ProfilerTrace, TraceResult
-    from stoker.doctor.traces.result import RankResult
+    from stoker.doctor.traces.times import RankTimes
 
 _ENDINGS = (".json", ".json.gz")
 _BAR_CELLS = 32
@@ -184,8 +184,8 @@ def _facts(result: TraceResult) -> list[tuple[str, str | Text]]:
     times, ranks = result.times, result.with_device
     facts: list[tuple[str, str | Text]] = []
     if result.step_ns is not None:
-        steps = count_text(len(ranks[0].measured.steps))
-        cycles = len(ranks[0].measured.traces)
+        steps = count_text(len(ranks[0].steps))
+        cycles = len(ranks[0].traces)
         of = f" in {cycles} cycles" if cycles > 1 else ""
         facts.append(("a step", f"{duration(result.step_ns)} (median of {steps} profiled{of})"))
     if result.without_wait_ns is not None:
@@ -193,8 +193,8 @@ def _facts(result: TraceResult) -> list[tuple[str, str | Text]]:
     if times.communication:
         overlap = times.overlap / times.communication
         facts.append(("communication", f"{percent(times.share('communication'))}, {percent(overlap)} of it hidden"))
-    copies = sum(rank.measured.num_pageable for rank in result.ranks)
-    size = sum(rank.measured.pageable_bytes for rank in result.ranks)
+    copies = sum(rank.num_pageable for rank in result.ranks)
+    size = sum(rank.pageable_bytes for rank in result.ranks)
     if copies:
         facts.append(("copies from pageable memory", f"{count_text(copies)}, {bytes_text(size)}"))
     name, in_range = result.largest_range
@@ -203,10 +203,10 @@ def _facts(result: TraceResult) -> list[tuple[str, str | Text]]:
     for rank in ranks:
         if len(rank.device_names) > 1:
             facts += [
-                (f"device {device}", f"{percent(rank.measured.devices[device].share('busy'))} busy")
+                (f"device {device}", f"{percent(rank.devices[device].share('busy'))} busy")
                 for device in rank.device_names
             ]
-    wall = sum(rank.measured.wall for rank in ranks) / len(ranks)
+    wall = sum(rank.wall for rank in ranks) / len(ranks)
     names = sorted({name for rank in ranks for name in rank.device_names.values()})
     shown = ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
     facts.append(("looked at", f"{duration(wall)} of {shown if not shown.isdigit() else f'device {shown}'}"))
@@ -221,13 +221,13 @@ def _print_ranks(result: TraceResult, console: Console) -> None:
     heads += ["exposed comm", "unattributed", "others wait"] if is_wide else ["comm", "others wait"]
     made = table(*heads, "", numbers=heads)
     for rank in result.ranks:
-        times = rank.measured.times
+        times = rank.times
         marks = (
             "◄ straggler" if rank is result.straggler else "" if rank.status == "ok" else rank.status.replace("_", " ")
         )
         numbers = [
             str(rank.rank),
-            "–" if rank.measured.step_ns is None else duration(rank.measured.step_ns),
+            "–" if rank.step_ns is None else duration(rank.step_ns),
             *(percent(times.share(part)) for part in ("busy", "idle", "data", "launching", "synchronising")),
             percent(times.share("exposed_comm")),
             *([percent(times.share("unattributed"))] if is_wide else []),
@@ -240,7 +240,7 @@ def _print_ranks(result: TraceResult, console: Console) -> None:
         print_line(console, f"others wait: by {collectives} that ranks have in common", "dim")
 
 
-def _imposed(result: TraceResult, rank: RankResult) -> str:
+def _imposed(result: TraceResult, rank: RankTimes) -> str:
     from stoker.doctor.traces.verdict import duration
 
     if rank not in result.with_device or not result.waits.num_matched:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from stoker.doctor.traces.result import RankResult, TraceResult
-from stoker.doctor.traces.times import StepTimes, Times
+from stoker.doctor.traces.result import TraceResult
+from stoker.doctor.traces.times import RankTimes, StepTimes, Times
 from stoker.doctor.traces.verdict import advice_of, verdict_of, why_of
 
 _SHARES = {
@@ -35,8 +35,8 @@ def as_json(result: TraceResult) -> dict[str, object]:
         **_figures(result.times, result.largest_range),
         "step_us": _us(result.step_ns),
         "step_without_data_wait_us": _bounds(result.without_wait_ns),
-        "pageable_copies": sum(rank.measured.num_pageable for rank in result.ranks),
-        "pageable_bytes": sum(rank.measured.pageable_bytes for rank in result.ranks),
+        "pageable_copies": sum(rank.num_pageable for rank in result.ranks),
+        "pageable_bytes": sum(rank.pageable_bytes for rank in result.ranks),
         "host_data_wait_share": max((rank.host_data_wait_share or 0.0 for rank in result.ranks), default=None),
         "num_ranks": len(result.ranks),
         "straggler": None if straggler is None else straggler.rank,
@@ -46,8 +46,8 @@ def as_json(result: TraceResult) -> dict[str, object]:
     }
 
 
-def _rank(result: TraceResult, rank: RankResult) -> dict[str, object]:
-    measured, traces = rank.measured, rank.measured.traces
+def _rank(result: TraceResult, rank: RankTimes) -> dict[str, object]:
+    traces = rank.traces
     index = result.with_device.index(rank) if rank in result.with_device else None
     return {
         "rank": rank.rank,
@@ -55,20 +55,20 @@ def _rank(result: TraceResult, rank: RankResult) -> dict[str, object]:
         "status": rank.status,
         "world_size": traces[0].info.get("world_size"),
         "backend": traces[0].info.get("backend"),
-        "devices": [{"name": name, **_figures(measured.devices[device])} for device, name in rank.device_names.items()],
-        "wall_us": measured.wall / 1e3,
-        **_figures(rank.measured.times, rank.largest_range),
-        "step_us": _us(measured.step_ns),
-        "step_without_data_wait_us": _bounds(measured.without_wait_ns),
-        "pageable_copies": measured.num_pageable,
-        "pageable_bytes": measured.pageable_bytes,
+        "devices": [{"name": name, **_figures(rank.devices[device])} for device, name in rank.device_names.items()],
+        "wall_us": rank.wall / 1e3,
+        **_figures(rank.times, rank.largest_range),
+        "step_us": _us(rank.step_ns),
+        "step_without_data_wait_us": _bounds(rank.without_wait_ns),
+        "pageable_copies": rank.num_pageable,
+        "pageable_bytes": rank.pageable_bytes,
         "host_data_wait_share": rank.host_data_wait_share,
         "collective_wait_us": None if index is None else result.waits.waited[index] / 1e3,
         "imposed_wait_us": None if index is None else result.waits.imposed[index] / 1e3,
         "num_events": sum(trace.num_events for trace in traces),
         "is_truncated": any(trace.is_cut for trace in traces),
         "notes": [note for _, note in rank.notes],
-        "steps": [_step(step, is_counted=step in measured.steps) for step in measured.all_steps],
+        "steps": [_step(step, is_counted=step in rank.steps) for step in rank.all_steps],
     }
 
 

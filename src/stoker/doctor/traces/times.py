@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -18,6 +19,10 @@ from stoker.doctor.traces.timeline import Device, HostWork, devices_of, host_of
 
 # Public runs with workers took 4 to 9 % more a step than their runs without, the wait taken away.
 _UNSURE = 0.15
+
+
+OK, CPU_ONLY, NO_EVENTS = "ok", "cpu_only", "no_events"
+"""What kind of answer there is: a whole one, one about the host only, none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,12 +103,13 @@ class StepTimes:
     times: Times
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class RankTimes:
     """One rank, or one cycle of its profiler's schedule.
 
     Attributes:
         traces: What was read, without its events; one a cycle.
+        rank: Its number: from the file, else from its name, else its place.
         process: What tells it from other ranks: a number that its file says, and its process.
         span: From its first to its last event, in nanoseconds of the time of day.
         has_events: Whether there were any.
@@ -123,6 +129,7 @@ class RankTimes:
     """
 
     traces: tuple[ProfilerTrace, ...]
+    rank: int = 0
     process: tuple[object, ...]
     span: tuple[int, int]
     has_events: bool
@@ -153,6 +160,63 @@ class RankTimes:
         if not self.steps or not self.devices:
             return None
         return median(step.least for step in self.steps), median(step.most for step in self.steps)
+
+    @property
+    def status(self) -> str:
+        """OK, CPU_ONLY or NO_EVENTS."""
+        if self.devices:
+            return OK
+        return CPU_ONLY if self.has_events else NO_EVENTS
+
+    @property
+    def paths(self) -> list[str]:
+        """Its files."""
+        return [trace.path for trace in self.traces]
+
+    @property
+    def host_data_wait_share(self) -> float | None:
+        """The share of the time in which the main thread waited for data or collated, the device idle or not."""
+        return self.wants_data / self.wall if self.wall else None
+
+    @property
+    def largest_range(self) -> tuple[str, int]:
+        """The range or function that most unattributed time was spent in, and that time; ("", 0) without any."""
+        name, idle = largest_range(self.ranges)
+        return name, min(idle, self.times.unattributed)
+
+    @property
+    def device_names(self) -> dict[str, str]:
+        """What devices are called, by the name that events have."""
+        listed = self.traces[0].header.get("deviceProperties")
+        names = {
+            str(entry.get("id")): str(entry.get("name", ""))
+            for entry in (listed if isinstance(listed, list) else [])
+            if isinstance(entry, dict)
+        }
+        return {device: names.get(device, device) for device in self.devices}
+
+    @property
+    def notes(self) -> list[tuple[str, str]]:
+        """What to know about its files: name, and one sentence."""
+        found = []
+        for trace in self.traces:
+            notes = list(trace.notes)
+            if trace.is_cut and trace.num_events:
+                notes.append("the file ends before its end: what came before it was counted")
+            elif trace.is_cut and not trace.notes:
+                notes.append("the file ends before its first event")
+            if trace.num_damaged:
+                notes.append(f"{trace.num_damaged:,} events made no sense and were left out")
+            if trace.num_without_length:
+                notes.append(f"{trace.num_without_length:,} events of devices have no duration and were left out")
+            found += [(Path(trace.path).name, note) for note in notes]
+        name = Path(self.paths[0]).name
+        num_cycles = len(self.traces)
+        if self.has_events and not self.all_steps:
+            found.append((name, "no profiled steps (ProfilerStep#N): call `prof.step()` to have step times"))
+        elif self.all_steps and len(self.all_steps) < 3 * num_cycles:
+            found.append((name, "fewer than three profiled steps: the first and the last are counted too"))
+        return found
 
 
 def measure(trace: ProfilerTrace) -> RankTimes:

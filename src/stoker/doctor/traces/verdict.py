@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from statistics import median
 
-from stoker.doctor.traces.result import CPU_ONLY, NO_EVENTS, RankResult, TraceResult
+from stoker.doctor.traces.result import TraceResult
+from stoker.doctor.traces.times import CPU_ONLY, NO_EVENTS, RankTimes
 
 # Below this share a reason is not worth a sentence.
 _LITTLE = 0.05
@@ -61,15 +62,15 @@ def advice_of(result: TraceResult) -> list[str]:
             found.append(f"look at {name}: the host is in it, and launches nothing")
         else:
             found.append(_REASONS[reason][1])
-    wall = sum(rank.measured.wall for rank in result.with_device)
-    blocked = sum(rank.measured.pageable_ns for rank in result.with_device)
+    wall = sum(rank.wall for rank in result.with_device)
+    blocked = sum(rank.pageable_ns for rank in result.with_device)
     pin = _REASONS["copying_pageable"][1]
     if wall and blocked >= _PAGEABLE * wall and pin not in found:
         found.append(f"{pin}: copies from pageable memory block the host {percent(blocked / wall)} of the time")
     return found
 
 
-def why_of(result: TraceResult, rank: RankResult) -> str:
+def why_of(result: TraceResult, rank: RankTimes) -> str:
     """Return what a rank spends more time on than the others do, "" where that is nothing."""
     others = [other for other in result.with_device if other is not rank]
     if not others:
@@ -83,18 +84,18 @@ def why_of(result: TraceResult, rank: RankResult) -> str:
         "is idle without a known reason": "unattributed",
     }
 
-    def a_step(one: RankResult, name: str) -> float:
-        total: int = getattr(one.measured.times, name)
-        return total / max(len(one.measured.steps), 1)
+    def a_step(one: RankTimes, name: str) -> float:
+        total: int = getattr(one.times, name)
+        return total / max(len(one.steps), 1)
 
     more = {
         words: a_step(rank, name) - median(a_step(other, name) for other in others) for words, name in parts.items()
     }
     words = max(more, key=lambda key: more[key])
-    length = rank.measured.step_ns or rank.measured.times.wall
+    length = rank.step_ns or rank.times.wall
     if not length or more[words] < 0.01 * length:
         return ""
-    of = " a step" if rank.measured.steps else ""
+    of = " a step" if rank.steps else ""
     return f"it {words} {duration(more[words])}{of} longer than the others"
 
 
@@ -129,7 +130,7 @@ def _largest(result: TraceResult) -> tuple[str, float]:
 
 def _sentence(result: TraceResult) -> str:
     times = result.times
-    is_many = len(result.with_device) > 1 or len(result.with_device[0].measured.devices) > 1
+    is_many = len(result.with_device) > 1 or len(result.with_device[0].devices) > 1
     where = f"The {result.device_word}{'s' if is_many else ''}"
     are, idle_word = ("are", "idle") if is_many else ("is", "idles")
     reason, share = _largest(result)
@@ -152,11 +153,11 @@ def _sentence(result: TraceResult) -> str:
     return f"{said}. Without that wait, a step takes {range_text(bounds)} instead of {duration(step)}."
 
 
-def _straggler_sentence(result: TraceResult, rank: RankResult) -> str:
+def _straggler_sentence(result: TraceResult, rank: RankTimes) -> str:
     others = len(result.with_device) - 1
     index = result.with_device.index(rank)
-    waited = result.waits.imposed[index] / others / max(len(rank.measured.steps), 1)
-    a_step = " a step" if rank.measured.steps else ""
+    waited = result.waits.imposed[index] / others / max(len(rank.steps), 1)
+    a_step = " a step" if rank.steps else ""
     why = why_of(result, rank)
     return (
         f"Rank {rank.rank} makes the others wait, {duration(waited)}{a_step} each: it comes last to its collectives"
@@ -165,7 +166,7 @@ def _straggler_sentence(result: TraceResult, rank: RankResult) -> str:
 
 
 def _host_only(result: TraceResult) -> str:
-    if any(trace.num_without_length for rank in result.ranks for trace in rank.measured.traces):
+    if any(trace.num_without_length for rank in result.ranks for trace in rank.traces):
         return "Work of devices has no duration in this trace, so it cannot say whether one idles."
     said = "CPU only: no device did anything in this trace, so it cannot say whether one idles."
     if len(result.ranks) > 1:
@@ -174,8 +175,8 @@ def _host_only(result: TraceResult) -> str:
     return f"{said} The training loop waited for data {percent(share)} of the time." if share else said
 
 
-def _nothing(rank: RankResult) -> str:
-    trace = rank.measured.traces[0]
+def _nothing(rank: RankTimes) -> str:
+    trace = rank.traces[0]
     for note in trace.notes:
         if note.startswith("the file"):
             return f"Nothing to look at: {note}."

@@ -63,7 +63,7 @@ class Made:
 
     def times(self, tmp_path: Path, **header) -> dict[str, float]:
         """Return the one rank's times in microseconds, without those that are zero."""
-        times = self.analyse(tmp_path, **header).ranks[0].measured.times
+        times = self.analyse(tmp_path, **header).ranks[0].times
         return {name: ns / 1000 for name, ns in vars(times).items() if ns}
 
 

@@ -35,7 +35,7 @@ def plain() -> Made:
 
 
 def times_of(path) -> dict[str, float]:
-    times = analyse([read_trace(path)]).ranks[0].measured.times
+    times = analyse([read_trace(path)]).ranks[0].times
     return {name: ns / 1000 for name, ns in vars(times).items() if ns}
 
 
@@ -97,7 +97,7 @@ def test_a_thousandth_of_a_microsecond_counts(tmp_path):
     path = write(
         tmp_path, '[{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":1,"ts":1700000000000000.125,"dur":0.3755}]'
     )
-    assert analyse([read_trace(path)]).ranks[0].measured.times.busy == 376
+    assert analyse([read_trace(path)]).ranks[0].times.busy == 376
 
 
 def test_a_bare_array_with_or_without_its_end(tmp_path):
@@ -133,7 +133,7 @@ def test_an_open_beginning_lasts_to_the_end_and_a_lone_end_is_dropped(tmp_path):
         {"ph": "X", "cat": "cpu_op", "name": "op", "pid": 5, "tid": 5, "ts": 0, "dur": 100},
     ]
     result = analyse([read_trace(write(tmp_path, json.dumps(events)))])
-    assert result.ranks[0].measured.times.busy == 90_000
+    assert result.ranks[0].times.busy == 90_000
     assert "2 begin or end events have no partner" in [note for _, note in result.ranks[0].notes]
 
 
@@ -352,9 +352,9 @@ def test_users_extend_the_table_of_names(tmp_path):
     made.kernel(80, 100, "my ring kernel")
     path = made.write(tmp_path / "trace.json")
     names = NAMES.extended(data=[r"\[feed\] step \d"], communication=["my ring"])
-    times = analyse([read_trace(path, names=names)]).ranks[0].measured.times
+    times = analyse([read_trace(path, names=names)]).ranks[0].times
     assert (times.waiting_for_data, times.communication) == (60_000, 20_000)
-    plain = analyse([read_trace(path)]).ranks[0].measured.times
+    plain = analyse([read_trace(path)]).ranks[0].times
     assert (plain.unattributed, plain.communication) == (60_000, 0)
     with pytest.raises(ValueError, match="no regular expression"):
         NAMES.extended(data=["("])

@@ -109,9 +109,9 @@ def test_a_fetch_that_drains_the_queue_is_synchronising_not_a_pageable_copy(tmp_
     made.call("cudaMemcpyAsync", 10, 60, correlation=77).copy(40, 42, "DtoH (Device -> Pageable)", correlation=77)
     made.launched("cudaLaunchKernel", 70, 75, 100, length=2)
     result = made.analyse(tmp_path)
-    times = result.ranks[0].measured.times
+    times = result.ranks[0].times
     assert (times.synchronising, times.unattributed, times.launching) == (18_000 + 5_000, 10_000, 2_000)
-    assert result.ranks[0].measured.num_pageable == 0
+    assert result.ranks[0].num_pageable == 0
 
 
 def test_a_copy_call_that_waits_while_nothing_runs_is_not_synchronising(tmp_path):
@@ -150,14 +150,14 @@ def test_pageable_copies_are_counted_with_their_bytes(tmp_path):
     for start in (10, 30):
         made.copy(start, start + 5, bytes=1000)
     made.copy(50, 55, "HtoD (Pinned -> Device)", bytes=77)
-    measured = made.analyse(tmp_path).ranks[0].measured
+    measured = made.analyse(tmp_path).ranks[0]
     assert (measured.num_pageable, measured.pageable_bytes) == (2, 2000)
 
 
 def test_work_that_straddles_a_step_is_cut_at_its_border(tmp_path):
     made = Made().step(1, 0, 100).step(2, 100, 200).step(3, 200, 300)
     made.kernel(50, 250).wait(0, 50).wait(260, 280)
-    steps = made.analyse(tmp_path).ranks[0].measured.all_steps
+    steps = made.analyse(tmp_path).ranks[0].all_steps
     assert [step.times.busy for step in steps] == [50_000, 100_000, 50_000]
     assert [step.times.waiting_for_data for step in steps] == [50_000, 0, 20_000]
     assert all(step.times.busy + step.times.idle == step.times.wall == 100_000 for step in steps)
@@ -177,7 +177,7 @@ def test_with_two_steps_or_one_all_are_kept_and_it_says_so(tmp_path, num, kept):
     for number in range(num):
         made.step(number, 10 * number, 10 * number + 10)
     rank = made.analyse(tmp_path).ranks[0]
-    assert [step.number for step in rank.measured.steps] == kept
+    assert [step.number for step in rank.steps] == kept
     assert any("fewer than three" in note for _, note in rank.notes) == (num < 3)
 
 
