@@ -4,12 +4,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <string>
 #include <system_error>
+#include <thread>
 
 namespace stoker {
 namespace {
@@ -34,6 +36,58 @@ constexpr int kDirect = O_DIRECT;
 #else
 constexpr int kDirect = 0;
 #endif
+
+struct Piece {
+  int fd;
+  size_t offset, num_bytes;
+  uint8_t* to;
+};
+
+struct Failure {
+  int error = 0;
+  size_t missing_bytes = 0;
+
+  explicit operator bool() const { return error || missing_bytes; }
+};
+
+Failure read(const Piece& piece) {
+  for (size_t done = 0; done < piece.num_bytes;) {
+    const size_t asked = whole_pages(piece.num_bytes) - done;
+    const ssize_t got = pread(piece.fd, piece.to + done, asked, static_cast<off_t>(piece.offset + done));
+    if (got > 0) {
+      done += static_cast<size_t>(got);
+      continue;
+    }
+    if (got == 0) return {0, piece.num_bytes - done};
+    if (errno == EINTR) continue;
+    const int error = errno, flags = kDirect ? fcntl(piece.fd, F_GETFL) : 0;
+    // A file system that takes the flag and then wants other borders, or has none.
+    if (error != EINVAL || flags < 0 || !(flags & kDirect)) return {error, 0};
+    fcntl(piece.fd, F_SETFL, flags & ~kDirect);
+  }
+  return {};
+}
+
+// Reads all pieces; the first failure ends it.
+Failure read_all(std::span<const Piece> pieces) {
+  std::atomic<size_t> next = 0;
+  std::atomic<bool> has_failed = false;
+  Failure failure;
+  const auto work = [&] {
+    for (size_t i; !has_failed && (i = next++) < pieces.size();) {
+      if (const Failure found = read(pieces[i]); found && !has_failed.exchange(true)) failure = found;
+    }
+  };
+  std::vector<std::thread> threads;
+  threads.reserve(kNumThreads);
+  try {
+    while (threads.size() + 1 < std::min(kNumThreads, pieces.size())) threads.emplace_back(work);
+  } catch (const std::system_error&) {  // the system gives no more: those that there are read all
+  }
+  work();
+  for (std::thread& thread : threads) thread.join();
+  return failure;
+}
 
 }  // namespace
 
@@ -100,77 +154,26 @@ size_t WindowMemory::num_free() const {
   return state_->free.size();
 }
 
-ChunkReader::ChunkReader(std::span<const ChunkFile> files, WindowMemory& memory, bool waits) {
+std::vector<ChunkMap> read_chunks(std::span<const ChunkFile> files, WindowMemory& memory, bool waits) {
   size_t end = 0;
   for (const ChunkFile& file : files) end += whole_pages(file.num_bytes);
   const std::shared_ptr<Mapping> target = memory.take(end + kReadBehind, waits);
+  std::vector<ChunkMap> chunks;
+  std::vector<Piece> pieces;
   uint8_t* at = target->begin;
   for (const ChunkFile& file : files) {
-    chunks_.emplace_back(target, at, file.num_bytes);
+    chunks.emplace_back(target, at, file.num_bytes);
     for (size_t begin = 0; begin < file.num_bytes; begin += kPieceBytes) {
-      pieces_.push_back({file.fd, begin, std::min(kPieceBytes, file.num_bytes - begin), at + begin});
+      pieces.push_back({file.fd, begin, std::min(kPieceBytes, file.num_bytes - begin), at + begin});
     }
     at += whole_pages(file.num_bytes);
   }
-  failures_.resize(std::min(kNumThreads, pieces_.size()));
-  try {
-    for (size_t i = 0; i < failures_.size(); ++i) threads_.emplace_back([this, i] { work(i); });
-  } catch (...) {
-    is_over_ = true;
-    join();
-    throw;
+  if (const Failure failure = read_all(pieces)) {
+    const int error = failure.error ? failure.error : EIO;
+    throw std::system_error(error, std::generic_category(),
+                            failure.error ? "pread" : "the file ends " + std::to_string(failure.missing_bytes) + " bytes too early");
   }
-}
-
-ChunkReader::~ChunkReader() {
-  is_over_ = true;
-  join();
-}
-
-std::vector<ChunkMap> ChunkReader::finish() {
-  join();
-  for (const Failure& failure : failures_) {
-    if (failure.missing_bytes) {
-      const std::string what = "the file ends " + std::to_string(failure.missing_bytes) + " bytes too early";
-      throw std::system_error(EIO, std::generic_category(), what);
-    }
-    if (failure.error) throw std::system_error(failure.error, std::generic_category(), "pread");
-  }
-  return std::move(chunks_);
-}
-
-void ChunkReader::join() {
-  for (std::thread& thread : threads_) {
-    if (thread.joinable()) thread.join();
-  }
-}
-
-void ChunkReader::work(size_t first) {
-  for (size_t i = first; i < pieces_.size() && !is_over_; i += failures_.size()) {
-    const Failure failure = read(pieces_[i]);
-    if (failure.error || failure.missing_bytes) {
-      failures_[first] = failure;
-      is_over_ = true;
-    }
-  }
-}
-
-ChunkReader::Failure ChunkReader::read(Piece piece) {
-  for (size_t done = 0; done < piece.num_bytes;) {
-    const size_t asked = whole_pages(piece.num_bytes) - done;
-    const ssize_t got = pread(piece.fd, piece.to + done, asked, static_cast<off_t>(piece.offset + done));
-    if (got > 0) {
-      done += static_cast<size_t>(got);
-      continue;
-    }
-    if (got == 0) return {0, piece.num_bytes - done};
-    if (errno == EINTR) continue;
-    const int error = errno, flags = kDirect ? fcntl(piece.fd, F_GETFL) : 0;
-    // A file system that takes the flag and then wants other borders, or has none.
-    if (error != EINVAL || flags < 0 || !(flags & kDirect)) return {error, 0};
-    fcntl(piece.fd, F_SETFL, flags & ~kDirect);
-  }
-  return {};
+  return chunks;
 }
 
 }  // namespace stoker

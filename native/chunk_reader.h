@@ -9,7 +9,6 @@
 
 #include <memory>
 #include <span>
-#include <thread>
 #include <vector>
 
 #include "chunk_map.h"
@@ -44,45 +43,15 @@ struct ChunkFile {
   size_t num_bytes;
 };
 
-// Reads files, side by side, by some threads of its own.
+// Reads files, side by side, by some threads of its own, and returns them in memory.
 //
 //   files      chunk 7, 40 MB            chunk 2, 13 MB         …
-//   pieces     ┆ 0 ┆ 1 ┆ 2 ┆ 3 ┆ 4 ┆ …                          in the order of the files
-//   thread 0     0               4                              a disk wants several at a time
-//   thread 1         1               5
-class ChunkReader {
- public:
-  // Begins. Each file goes to a page's border, and what follows in its last page is written, too: past the page cache
-  // nothing but whole pages can be read.
-  ChunkReader(std::span<const ChunkFile> files, WindowMemory& memory, bool waits);
-  ChunkReader(const ChunkReader&) = delete;
-  ~ChunkReader();
-
-  // Waits for the end, and returns the files in memory.
-  //
-  // Throws std::system_error: the disk failed, or a file is shorter than it was.
-  std::vector<ChunkMap> finish();
-
- private:
-  struct Piece {
-    int fd;
-    size_t offset, num_bytes;
-    uint8_t* to;
-  };
-  struct Failure {
-    int error = 0;
-    size_t missing_bytes = 0;
-  };
-
-  void work(size_t first);
-  Failure read(Piece piece);
-  void join();
-
-  std::vector<ChunkMap> chunks_;
-  std::vector<Piece> pieces_;
-  std::vector<std::thread> threads_;
-  std::vector<Failure> failures_;  // of each thread
-  std::atomic<bool> is_over_ = false;
-};
+//   pieces     ┆ 0 ┆ 1 ┆ 2 ┆ 3 ┆ 4 ┆ …                          each taken by the thread that is free next
+//
+// Each file goes to a page's border, and what follows in its last page is written, too: past the page cache nothing but
+// whole pages can be read. `waits`: see `WindowMemory::take`.
+//
+// Throws std::system_error: the disk failed, or a file is shorter than it was.
+std::vector<ChunkMap> read_chunks(std::span<const ChunkFile> files, WindowMemory& memory, bool waits);
 
 }  // namespace stoker

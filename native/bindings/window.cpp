@@ -21,12 +21,6 @@ void translate(const std::exception_ptr& error, void*) {
   }
 }
 
-std::vector<ChunkFile> files_of(const std::vector<std::pair<int, size_t>>& given) {
-  std::vector<ChunkFile> files;
-  for (const auto& [fd, num_bytes] : given) files.push_back({fd, num_bytes});
-  return files;
-}
-
 }  // namespace
 
 void bind_window(nb::module_& module) {
@@ -55,17 +49,16 @@ void bind_window(nb::module_& module) {
       .def("clear", &WindowMemory::clear, WithoutLock{}, "Give the system back what is not in use.")
       .def_prop_ro("num_free", &WindowMemory::num_free, "Memories that wait to be used again.");
 
-  nb::class_<ChunkReader>(module, "ChunkReader", "Reads files into memory by threads of its own.")
-      .def("__init__", [](ChunkReader* self, const std::vector<std::pair<int, size_t>>& files, WindowMemory& memory, bool waits) {
-             const std::vector<ChunkFile> some = files_of(files);
-             nb::gil_scoped_release without_lock;
-             new (self) ChunkReader(some, memory, waits);
-           },
-           nb::arg("files"), nb::arg("memory"), nb::arg("waits") = true, nb::keep_alive<1, 3>(),
-           "Begin to read files, given by descriptor and bytes. `waits`: for moments, where as much memory as is wanted\n"
-           "at one time is in use.")
-      .def("finish", &ChunkReader::finish, WithoutLock{},
-           "Wait for the end, and return the files in memory. OSError: the disk failed, or a file is shorter than it was.");
+  module.def("read_chunks", [](const std::vector<std::pair<int, size_t>>& given, WindowMemory& memory, bool waits) {
+               std::vector<ChunkFile> files;
+               for (const auto& [fd, num_bytes] : given) files.push_back({fd, num_bytes});
+               nb::gil_scoped_release without_lock;
+               return read_chunks(files, memory, waits);
+             },
+             nb::arg("files"), nb::arg("memory"), nb::arg("waits"),
+             "Read files, given by descriptor and bytes, by several threads, and return them in memory. `waits`: for\n"
+             "moments, where as much memory as is wanted at one time is in use. OSError: the disk failed, or a file is\n"
+             "shorter than it was.");
 
   nb::class_<TableLayout>(module, "TableLayout", "What the rows of one table are: the arrays that each chunk has of it.")
       .def("__init__", [](TableLayout* self, size_t record_bytes) { new (self) TableLayout{record_bytes, {}}; },

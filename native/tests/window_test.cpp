@@ -70,8 +70,7 @@ TEST("files are read side by side into memory that is used again") {
   stoker::WindowMemory memory;
   const uint8_t* place = nullptr;
   for (int round = 0; round < 3; ++round) {
-    stoker::ChunkReader reader(files, memory, true);
-    const std::vector<stoker::ChunkMap> chunks = reader.finish();
+    const std::vector<stoker::ChunkMap> chunks = stoker::read_chunks(files, memory, true);
     CHECK(has(chunks[0], first) && has(chunks[1], second) && has(chunks[2], third));
     line_behind(chunks[2]);
     CHECK(!chunks[0].is_mapped() && stoker::are_in_memory(chunks) && stoker::enter(chunks, 1));
@@ -81,10 +80,9 @@ TEST("files are read side by side into memory that is used again") {
   }
   CHECK_EQUAL(memory.num_free(), 1u);
   const std::vector<stoker::ChunkFile> longer{{two.fd, 2}};
-  CHECK_THROWS(stoker::ChunkReader(longer, memory, true).finish(), std::system_error);
+  CHECK_THROWS(stoker::read_chunks(longer, memory, true), std::system_error);
   const std::vector<stoker::ChunkFile> closed{{-1, 5'000'000}};
-  CHECK_THROWS(stoker::ChunkReader(closed, memory, true).finish(), std::system_error);
-  { const stoker::ChunkReader unfinished(files, memory, true); }
+  CHECK_THROWS(stoker::read_chunks(closed, memory, true), std::system_error);
 }
 
 TEST("arrays that do not lie in their chunk, or have another number of rows, make no window") {

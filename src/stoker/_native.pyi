@@ -375,19 +375,12 @@ class WindowMemory:
     def num_free(self) -> int:
         """Memories that wait to be used again."""
 
-class ChunkReader:
-    """Reads files into memory by threads of its own."""
-
-    def __init__(self, files: Sequence[tuple[int, int]], memory: WindowMemory, waits: bool = True) -> None:
-        """
-        Begin to read files, given by descriptor and bytes. `waits`: for moments, where as much memory as is wanted
-        at one time is in use.
-        """
-
-    def finish(self) -> list[ChunkMap]:
-        """
-        Wait for the end, and return the files in memory. OSError: the disk failed, or a file is shorter than it was.
-        """
+def read_chunks(files: Sequence[tuple[int, int]], memory: WindowMemory, waits: bool) -> list[ChunkMap]:
+    """
+    Read files, given by descriptor and bytes, by several threads, and return them in memory. `waits`: for
+    moments, where as much memory as is wanted at one time is in use. OSError: the disk failed, or a file is
+    shorter than it was.
+    """
 
 class TableLayout:
     """What the rows of one table are: the arrays that each chunk has of it."""

@@ -25,7 +25,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from stoker._native import ChunkMap, ChunkReader, WindowMemory, cached_bytes
+from stoker._native import ChunkMap, WindowMemory, cached_bytes, read_chunks
 from stoker.cache.format import ChunkHeader
 from stoker.cache.store import Chunk, Store
 from stoker.errors import CacheError, ChunkCorruptError
@@ -220,7 +220,7 @@ class WindowOpener:
         if len(maps) < len(held):
             slots = [slot for slot in range(len(held)) if slot not in maps]
             files = [(held[slot].fd, held[slot].header.size_bytes) for slot in slots]
-            maps |= zip(slots, ChunkReader(files, self._memory, is_first).finish(), strict=True)
+            maps |= zip(slots, read_chunks(files, self._memory, is_first), strict=True)
         else:
             self._memory.rest()
         return [maps[slot] for slot in range(len(held))]

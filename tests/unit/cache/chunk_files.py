@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stoker._native import ChunkMap, ChunkReader, WindowMemory
+from stoker._native import ChunkMap, WindowMemory, read_chunks
 from stoker.cache.folder import Files
 from stoker.cache.format import ChunkHeader, array_names, check_arrays, opened, read_header, strip_names, table_names
 from stoker.cache.tables import STRIP_UNIT_BYTES, take_rows
@@ -35,7 +35,7 @@ def window_of_files(paths: Sequence[Path], spec: Spec, *, is_mapped: bool = True
         with opened(path) as fd:
             headers.append(read_header(fd))
             file = (fd, headers[-1].size_bytes)
-            maps += [ChunkMap(*file)] if is_mapped else ChunkReader([file], WindowMemory(), False).finish()
+            maps += [ChunkMap(*file)] if is_mapped else read_chunks([file], WindowMemory(), False)
     return Window(layout, maps, layout.places(headers))
 
 

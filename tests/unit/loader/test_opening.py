@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import stoker.loader.opening
 import stoker.loader.windows.standing
 from stoker import Dataset, Loader
-from stoker._native import ChunkMap, ChunkReader, WindowChunks, WindowMemory, cached_bytes
+from stoker._native import ChunkMap, WindowChunks, WindowMemory, cached_bytes, read_chunks
 from stoker.host.huge import PAGE_BYTES
 
 NUM_ROWS = 6_000
@@ -354,7 +354,7 @@ def read_one(tmp_path):
 
     def read(memory):
         with (tmp_path / "file").open("rb") as file:
-            (one,) = ChunkReader([(file.fileno(), 1)], memory, True).finish()
+            (one,) = read_chunks([(file.fileno(), 1)], memory, True)
         return one, np.frombuffer(one.view(), dtype=np.uint8).ctypes.data
 
     return read
@@ -402,7 +402,7 @@ def test_what_is_read_is_what_is_mapped(tmp_path_factory, sizes, is_direct):
         except OSError:
             pytest.skip("the file system cannot do without the page cache")
         files.append((fd, size))
-    read = ChunkReader(files, WindowMemory(), False).finish()
+    read = read_chunks(files, WindowMemory(), False)
     mapped = [ChunkMap(*file) for file in files]
     for i, (fd, _) in enumerate(files):
         os.close(fd)
@@ -417,11 +417,11 @@ def test_a_file_that_became_shorter_and_one_that_cannot_be_read_are_errors(tmp_p
     (tmp_path / "file").write_bytes(bytes(PAGE_BYTES))
     with (tmp_path / "file").open("rb") as file:
         with pytest.raises(OSError, match=r"the file ends \d+ bytes too early"):
-            ChunkReader([(file.fileno(), PAGE_BYTES + 700_000)], WindowMemory(), False).finish()
+            read_chunks([(file.fileno(), PAGE_BYTES + 700_000)], WindowMemory(), False)
         fd = file.fileno()
     for size in (PAGE_BYTES, 3 << 20):
         with pytest.raises(OSError, match="Bad file descriptor") as raised:
-            ChunkReader([(fd, size)], WindowMemory(), False).finish()
+            read_chunks([(fd, size)], WindowMemory(), False)
         assert raised.value.errno == errno.EBADF
         with pytest.raises(OSError, match="Bad file descriptor"):
             ChunkMap(fd, size)
@@ -435,7 +435,7 @@ def test_behind_a_chunk_there_is_a_line_that_can_be_read(tmp_path, size, is_mapp
     (tmp_path / "file").write_bytes(b"1" * size)
     with (tmp_path / "file").open("rb") as file, Path("/proc/self/mem").open("rb", buffering=0) as memory:
         files = [(file.fileno(), size)] * 3
-        maps = [ChunkMap(*one) for one in files] if is_mapped else ChunkReader(files, WindowMemory(), False).finish()
+        maps = [ChunkMap(*one) for one in files] if is_mapped else read_chunks(files, WindowMemory(), False)
         for one in maps:
             place = np.frombuffer(one.view(), dtype=np.uint8).ctypes.data
             memory.seek(place)
