@@ -4,6 +4,7 @@ import gc
 import itertools
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from tests.strategies import write_files
 
 import stoker
 from stoker.loader.next_epoch import NextEpoch
-from stoker.loader.streams import Mapped
+from stoker.loader.windows.in_use import OpenWindow
 
 NUM_ROWS = 600
 PREFETCH = 4
@@ -100,26 +101,26 @@ def test_no_more_windows_are_open_than_in_the_middle_of_an_epoch(dataset, monkey
     lock = threading.Lock()
     num_open, most = 0, 0
 
-    class Counted(Mapped):
-        def __init__(self, *args):
-            nonlocal num_open, most
-            super().__init__(*args)
-            with lock:
-                num_open += 1
-                most = max(most, num_open)
+    def gone():
+        nonlocal num_open
+        with lock:
+            num_open -= 1
 
-        def close(self):
-            nonlocal num_open
-            with lock:
-                num_open -= 1
-            super().close()
+    def counted(window, *others):
+        nonlocal num_open, most
+        weakref.finalize(window, gone)
+        with lock:
+            num_open += 1
+            most = max(most, num_open)
+        return OpenWindow(window, *others)
 
-    monkeypatch.setattr("stoker.loader.run.Mapped", Counted)
+    monkeypatch.setattr("stoker.loader.run.OpenWindow", counted)
     with loader_of(dataset, batch_size=10) as loader:  # what is ahead lies in two windows at most
         for _ in range(6):
             for _batch in loader:
                 pass
         assert is_begun(loader)
+    gc.collect()
     # The one in use, the next one, whose batches are made ahead, and the one behind that.
     assert most <= 3
     assert num_open == 0

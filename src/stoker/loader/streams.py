@@ -11,9 +11,9 @@ other as its data sets' own epochs come:
 from __future__ import annotations
 
 import threading
+import weakref
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from stoker.fields.offsets import Int64
@@ -125,19 +125,6 @@ class EpochStream:
         self.windows.close()
 
 
-@dataclass
-class _Open:
-    """The stream of a data set's own epoch.
-
-    Attributes:
-        stream: The stream.
-        num_users: Threads that are about to acquire windows of it.
-    """
-
-    stream: EpochStream
-    num_users: int = 0
-
-
 class MixedStream:
     """One epoch of a mixture in one lane: its data sets' own epochs are opened as they come, and closed behind.
 
@@ -150,8 +137,8 @@ class MixedStream:
         self._order = order
         self._open_epoch = open_epoch
         self._lock = threading.RLock()
-        self._streams: dict[tuple[int, int], _Open] = {}
-        self._retired: list[_Open] = []
+        self._streams: dict[tuple[int, int], EpochStream] = {}
+        self._windows: weakref.WeakSet[Windows] = weakref.WeakSet()  # of passed ones, too, while somebody uses them
         self._is_stopped = False
 
     def parts(self, ranges: Sequence[Range]) -> list[UnitPart]:
@@ -161,21 +148,17 @@ class MixedStream:
     def is_open(self, start: int, stop: int) -> bool:
         """Return whether the windows of positions are open, as far as their data sets' own epochs are."""
         for which, epoch, first, last in self._order.stretches(start, stop):
-            one = self._streams.get((which, epoch))
-            if one is None or not one.stream.is_open(first, last):
+            stream = self._streams.get((which, epoch))
+            if stream is None or not stream.is_open(first, last):
                 return False
         return True
 
     def _parts_of_range(self, start: int, stop: int) -> list[UnitPart]:
         parts: list[UnitPart] = []
         for which, epoch, first, last in self._order.stretches(start, stop):
-            one = self._enter(which, epoch)
-            try:
-                parts += one.stream.parts([(first, last)])
-            finally:
-                with self._lock:
-                    one.num_users -= 1
-            if one.stream.is_last_window(last - 1):
+            stream = self._stream(which, epoch)
+            parts += stream.parts([(first, last)])
+            if stream.is_last_window(last - 1):
                 self._look_ahead(which, epoch + 1)
         return parts
 
@@ -184,56 +167,47 @@ class MixedStream:
         return self._order.components(start, stop)
 
     def pass_by(self, position: int) -> int:
-        """Close what lies before where each data set's stream stands at this position."""
+        """Let go of what lies before where each data set's stream stands at this position."""
         with self._lock:
             stands = self._order.streams_at(position)
-            for (which, epoch), one in list(self._streams.items()):
-                if epoch < stands[which][0]:
-                    one.stream.pass_all()
-                    del self._streams[which, epoch]
-                    self._retired.append(one)
+            for which, epoch in [key for key in self._streams if key[1] < stands[key[0]][0]]:
+                self._streams.pop((which, epoch)).pass_all()
             ends = [self._pass_one(which, *stand) for which, stand in enumerate(stands)]
-            # Padding, made ahead by another thread, may still ask for what is passed: it is closed a step later then.
-            idle = [one for one in self._retired if not one.num_users and not one.stream.windows.is_opening]
-            self._retired = [one for one in self._retired if one not in idle]
-            again = position + 1 if self._retired else min(ends)
-        for one in idle:
-            one.stream.pass_all()  # whoever asked for one meanwhile may gather from it still
-            one.stream.close()
-        return max(position + 1, again)
+        return max(position + 1, min(ends))
 
     def _pass_one(self, which: int, epoch: int, place: int) -> int:
-        """Close the windows before a place in a data set's own epoch, and return where the next one has been used up.
+        """Pass the windows before a place in a data set's own epoch, and return where the next one has been used up.
 
         If the epoch is not open yet, that is where one sample of it has.
         """
-        one = self._streams.get((which, epoch))
-        border = place + 1 if one is None else one.stream.pass_by(place)
+        stream = self._streams.get((which, epoch))
+        border = place + 1 if stream is None else stream.pass_by(place)
         return self._order.first_use(which, epoch, border - 1) + 1
 
     def stop(self) -> None:
         """Open no more windows, and no more streams."""
         with self._lock:
             self._is_stopped = True
-            for one in self._all():
-                one.stream.stop()
+            for windows in self._windows:
+                windows.stop()
 
     def close(self) -> None:
         """Close all windows of all streams."""
         self.stop()
-        for one in self._all():
-            one.stream.close()
+        for windows in self._windows:
+            windows.close()
 
-    def _enter(self, which: int, epoch: int) -> _Open:
+    def _stream(self, which: int, epoch: int) -> EpochStream:
+        """Return the stream of a data set's own epoch; padding may ask for one that was passed."""
         with self._lock:
-            one = self._streams.get((which, epoch))
-            if one is None:
+            stream = self._streams.get((which, epoch))
+            if stream is None:
                 if self._is_stopped:
                     raise InterruptedError("the loader was closed")
-                one = _Open(self._open_epoch(which, self._order.component_epoch(which, epoch)))
-                self._streams[which, epoch] = one
-            one.num_users += 1
-            return one
+                stream = self._open_epoch(which, self._order.component_epoch(which, epoch))
+                self._streams[which, epoch] = stream
+                self._windows.add(stream.windows)
+            return stream
 
     def _look_ahead(self, which: int, epoch: int) -> None:
         """Have the first window of the next own epoch opened where this epoch of the mixture gets there."""
@@ -241,12 +215,7 @@ class MixedStream:
             if self._is_stopped or (which, epoch) in self._streams:
                 return
             if self._order.position_of(which, epoch, 0) is not None:
-                one = self._enter(which, epoch)
-                one.num_users -= 1
-                one.stream.windows.ask(0)
-
-    def _all(self) -> list[_Open]:
-        return [*self._streams.values(), *self._retired]
+                self._stream(which, epoch).windows.ask(0)
 
 
 Stream: TypeAlias = EpochStream | MixedStream

@@ -17,8 +17,6 @@ class FakeWindows:
         self.open = set()
         self.is_closed = False
 
-    is_opening = False
-
     def get(self, number):
         self.open.add(number)
         return OpenWindow(window=None, order=None, chunks=None)

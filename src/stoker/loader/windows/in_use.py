@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from stoker._native import WindowOrder
@@ -40,8 +41,6 @@ class _Slot:
 
 # So many windows more are asked for at most, where those that build had nothing to do while a window was waited for.
 _MOST_FURTHER = 8
-# Long enough for a thread to wake up, and short where it cannot.
-_MOMENT_S = 0.002
 
 
 def num_windows_ahead(num_builders: int, window_chunks: float, *, num_short: int = 0) -> int:
@@ -99,13 +98,11 @@ class Windows:
         self._changed = threading.Condition(self._lock)
         self._slots: dict[int, _Slot] = {}
         self._queue: deque[tuple[int, _Slot]] = deque()
-        self._num_opening = 0
         self._asked: set[int] = set()  # windows whose chunks were asked for
         self._last_asked = -1
         self._asking = threading.RLock()
         self._is_closed = False
-        self._is_idle = False  # the thread that opens waits to be told of a window
-        self._thread: threading.Thread | None = None
+        self._thread: threading.Thread | None = None  # as long as there is a window to open
 
     def get(self, number: int) -> OpenWindow:
         """Return window `number`, which stays open for as long as it is referred to.
@@ -121,8 +118,6 @@ class Windows:
             if slot is None or is_entered:
                 slot = self._enter(number)
             opened = slot.opened
-        if is_entered:
-            self._let_begin()
         if opened is not None and not self._is_closed:
             return opened
         self._ask_ahead(number)
@@ -140,27 +135,12 @@ class Windows:
             if not self._is_closed:
                 self._ask(number)
 
-    @property
-    def is_opening(self) -> bool:
-        """Whether a window is being opened, or will be."""
-        return self._num_opening > 0
-
     def _enter(self, number: int) -> _Slot:
         slot = self._ask(number)
         if number + 1 < self._num_windows:
             self._ask(number + 1)
         slot.is_followed = True
         return slot
-
-    def _let_begin(self) -> None:
-        """Stand back until the thread that opens has taken up what it was told of, if it has nothing else to do.
-
-        One that makes small batches, and went on, would keep it from the interpreter for milliseconds: it gives the
-        lock up for moments, each of which wakes that one for nothing.
-        """
-        with self._changed:
-            if self._is_idle and self._queue and not self._is_closed:
-                self._changed.wait(_MOMENT_S)
 
     def _opened(self, slot: _Slot) -> OpenWindow:
         with self._changed:
@@ -190,8 +170,8 @@ class Windows:
         Blocks: until a window in the opening is open.
         """
         self.stop()
-        if self._thread is not None:
-            self._thread.join()
+        if (thread := self._thread) is not None:
+            thread.join()
         for slot in self._slots.values():
             if slot.opened is not None:
                 slot.opened.window.close()
@@ -202,11 +182,9 @@ class Windows:
         if slot is None:
             slot = self._slots[number] = _Slot()
             self._queue.append((number, slot))
-            self._num_opening += 1
             if self._thread is None and not self._is_closed:
                 self._thread = threading.Thread(target=self._work, name="stoker-window", daemon=True)
                 self._thread.start()
-            self._changed.notify_all()
         return slot
 
     def _ask_ahead(self, number: int) -> None:
@@ -225,30 +203,28 @@ class Windows:
                 self._request(number)
 
     def _work(self) -> None:
-        while self._open_next():
-            pass
+        while (asked := self._next()) is not None:
+            number, slot = asked
+            try:
+                self._ask_for_chunks(number)
+                slot.opened = self._open_window(number)
+            except BaseException as error:  # it belongs to the step that needs this window
+                slot.error = error
+            with self._changed:
+                slot.is_opening = False
+                self._changed.notify_all()
+            # Steps use it from now on: the first batch does not wait for the pages of a whole window.
+            if slot.opened is not None:
+                slot.opened.window.settle(goes_on=partial(self._is_wanted, number, slot))
+            del asked, slot  # a window goes when nobody refers to it
 
-    def _open_next(self) -> bool:
-        """Open the next window that is asked for, and return True; or False once there will be none."""
-        with self._changed:
-            while not self._queue and not self._is_closed:
-                self._is_idle = True
-                self._changed.wait()
-            self._is_idle = False
-            if self._is_closed:
-                return False
-            number, slot = self._queue.popleft()
-            self._changed.notify_all()
-        try:
-            self._ask_for_chunks(number)
-            slot.opened = self._open_window(number)
-        except BaseException as error:  # it belongs to the step that needs this window
-            slot.error = error
-        with self._changed:
-            slot.is_opening = False
-            self._num_opening -= 1
-            self._changed.notify_all()
-        # Steps use it from now on: the first batch does not wait for the pages of a whole window.
-        if slot.opened is not None:
-            slot.opened.window.settle(goes_on=lambda: not self._is_closed and self._slots.get(number) is slot)
-        return True
+    def _next(self) -> tuple[int, _Slot] | None:
+        """Return the next window that is asked for; None ends the thread."""
+        with self._lock:
+            if self._is_closed or not self._queue:
+                self._thread = None
+                return None
+            return self._queue.popleft()
+
+    def _is_wanted(self, number: int, slot: _Slot) -> bool:
+        return not self._is_closed and self._slots.get(number) is slot
