@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import itertools
 import json
 import os
 import pwd
@@ -39,6 +40,7 @@ SUFFIX = ".safetensors"
 _MARKER = "stoker-cache.json"
 _FOLDERS = ("chunks", "tmp", "datasets", "checked", "source")
 _FILES = ("usage", "locks")
+_numbers = itertools.count()
 # A fifo must not be waited for, and a terminal must not become ours.
 _SAFELY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 # A small file that is larger is not ours: keys of eight million chunks.
@@ -141,6 +143,7 @@ class Folder:
     Attributes:
         path: The folder, absolute.
         files: What changes the disk.
+        writer: What this process is called where it writes files aside.
         root: Descriptor of it; `chunks`, `tmp`, `datasets`, `checked` are those of the folders in it.
 
     Raises:
@@ -161,10 +164,12 @@ class Folder:
                 if is_shared:
                     self.path.chmod(self._folder_mode)
         self._fds: list[int] = []
+        self.writer = f"{os.getpid()}x{secrets.token_hex(4)}"
         try:
             self.root = self._keep(os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
             about = os.fstat(self.root)
             self.identity = about.st_dev, about.st_ino
+            self.tmp = self.root  # until there is one
             self._mark()
             self.chunks, self.tmp, self.datasets, self.checked, _ = map(self._opened, _FOLDERS)
         except BaseException:
@@ -303,27 +308,23 @@ class Folder:
 
     def write_small(self, folder: int, name: str, data: bytes) -> None:
         """Write a small file whole or not at all."""
-        aside = f"{name}.{secrets.token_hex(4)}.new"
-        fd = self.files.create(folder, aside, mode=self._file_mode)
+        aside = self.name_aside(name)
+        fd = self.files.create(self.tmp, aside, mode=self._file_mode)
         try:
             try:
                 self.files.write(fd, data, offset=0)
             finally:
                 os.close(fd)
-            self.files.replace(folder, aside, folder, name)
+            self.files.replace(self.tmp, aside, folder, name)
         except BaseException:
-            self.files.remove(folder, aside)
+            self.files.remove(self.tmp, aside)
             raise
 
+    def name_aside(self, name: str) -> str:
+        """Return what a file in `tmp` is called that becomes `name`: without its writer's lock, it may go."""
+        return f"{name}.{self.writer}-{next(_numbers)}"
+
     # ------------------------------------------------------------------ chunks
-
-    def path_of(self, key: str) -> Path:
-        """Return where a chunk lies, or would."""
-        return Path(self.name_of(key))
-
-    def name_of(self, key: str) -> str:
-        """Return where a chunk lies, as a text: asked for each chunk of each window."""
-        return f"{self._chunks_name}{key}{SUFFIX}"
 
     def size_of(self, key: str) -> int | None:
         """Return the size of a chunk in bytes, None where it is not there."""

@@ -18,7 +18,6 @@ import errno
 import itertools
 import logging
 import os
-import secrets
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
@@ -27,7 +26,7 @@ from typing import Literal, NamedTuple, Self, TypeAlias
 
 from stoker.arguments import flag
 from stoker.cache.datasets import Manifests
-from stoker.cache.folder import NO_ROOM, Files, Folder
+from stoker.cache.folder import NO_ROOM, SUFFIX, Files, Folder
 from stoker.cache.format import ChunkHeader, check_arrays, read_header
 from stoker.cache.locks import Kind, Locks
 from stoker.cache.memory import MemoryChunks
@@ -47,7 +46,6 @@ _MAX_VERIFIED = 16384
 # Of a data set, so many chunks are looked for to find one that says what a sample is.
 _MOST_ASKED = 64
 
-_temporary_numbers = itertools.count()
 _log = logging.getLogger("stoker")
 
 Verify: TypeAlias = Literal["boot", "always"]
@@ -176,7 +174,6 @@ class _Disk:
     """A cache folder with all that belongs to it, as long as it is that folder."""
 
     def __init__(self, path: Path, files: Files, *, limit_bytes: int | None, is_shared: bool) -> None:
-        self.writer = f"{os.getpid()}x{secrets.token_hex(4)}"
         self.pid = os.getpid()
         with contextlib.ExitStack() as stack:
             self.folder = Folder(path, files, is_shared=is_shared)
@@ -196,7 +193,7 @@ class _Disk:
 
     def _sweep(self) -> None:
         """Take this process's name as a writer, and remove what killed writers left."""
-        self.locks.try_lock(Kind.WRITER, self.writer)
+        self.locks.try_lock(Kind.WRITER, self.folder.writer)
         for name in self.folder.list_temporary():
             lock = self.locks.try_lock(Kind.WRITER, name.rpartition(".")[2].rpartition("-")[0])
             if lock is not None:
@@ -234,6 +231,7 @@ class Store:
         files: Files | None = None,
     ) -> None:
         self.path = Path(path).absolute()
+        self._chunks_name = f"{self.path}/chunks/"
         self.limit_bytes = limit_bytes
         self.verify = verify
         self._is_shared = is_shared
@@ -283,11 +281,11 @@ class Store:
 
     def path_of(self, key: str) -> Path:
         """Return where the chunk lies, or would if it were kept."""
-        return self.path / "chunks" / f"{key}.safetensors"
+        return Path(self._chunks_name + key + SUFFIX)
 
     def name_of(self, key: str) -> bytes:
         """Return the name of a chunk's file, if it is kept: what the system is asked by."""
-        return os.fsencode(f"{self.path}/chunks/{key}.safetensors")
+        return os.fsencode(self._chunks_name + key + SUFFIX)
 
     def size_of(self, key: str) -> int | None:
         """Return the size of a chunk in the folder in bytes, None where it is not there."""
@@ -389,7 +387,7 @@ class Store:
         """Remove a chunk, where the name still is the file that was opened: another process may have mended it."""
         if disk.locks.is_writable:
             with contextlib.suppress(OSError):
-                now = os.stat(f"{key}.safetensors", dir_fd=disk.folder.chunks, follow_symlinks=False)
+                now = os.stat(key + SUFFIX, dir_fd=disk.folder.chunks, follow_symlinks=False)
                 if os.path.samestat(now, about):
                     self.discard(key)
 
@@ -540,7 +538,7 @@ class Store:
         return disk
 
     def _write(self, disk: _Disk, key: str, prepared: PreparedChunk) -> None:
-        aside = f"{key}.{disk.writer}-{next(_temporary_numbers)}"
+        aside = disk.folder.name_aside(key)
         fd = disk.quota.create(aside, prepared.size_bytes)
         try:
             try:
@@ -559,7 +557,7 @@ class Store:
             disk.quota.give_back(replaced_bytes)
         _note(disk, key, version, header)
         if not self._is_temporary:
-            disk.verified.set_later(key, disk.folder.name_of(key), version)
+            disk.verified.set_later(key, self._chunks_name + key + SUFFIX, version)
 
     def _refusal(self, error: OSError | CacheError) -> CacheError:
         """Return what to say where the folder cannot take a chunk."""
