@@ -70,11 +70,11 @@ def factor_of(outcome: Outcome, outcomes: Sequence[Outcome]) -> float | None:
     return None if ours is None else ours.warm_rows_per_s / outcome.warm_rows_per_s
 
 
-def write_result(outcomes: Sequence[Outcome], options: argparse.Namespace) -> Path:
+def write_result(outcomes: Sequence[Outcome], options: argparse.Namespace, folder: Path = RESULTS) -> Path:
     """Keep the table and its chart as those of this machine; return the table's path."""
     where = {"date": str(dt.datetime.now(tz=dt.UTC).date())} | machine()
     short = re.sub(r"[^a-z0-9]+", "-", f"{where['processor']} {where['cores']} cores".lower()).strip("-")
-    path = RESULTS / f"rivals_{short}.md"
+    path = folder / f"rivals_{short}.md"
     chart = path.with_suffix(".svg")
     lines = [
         "# The same rows through every loader",
@@ -99,7 +99,7 @@ def write_result(outcomes: Sequence[Outcome], options: argparse.Namespace) -> Pa
         *(_about(outcome) for outcome in ranked(outcomes) if not outcome.error),
         "",
     ]
-    RESULTS.mkdir(exist_ok=True)
+    folder.mkdir(exist_ok=True)
     path.write_text("\n".join(lines))
     chart.write_text(draw(outcomes))
     return path

@@ -61,7 +61,7 @@ def test_tensors_come_as_arrays_do(place, epochs):
         assert [ids_of(loader) for _ in range(3)] == epochs
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_workers_give_the_same_batches_and_hear_of_epochs(place, epochs, context):
     dataset = TorchDataset(mixture_of(place), **options_of(place))
     loader = DataLoader(

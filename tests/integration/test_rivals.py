@@ -73,12 +73,11 @@ def test_ours_is_compared_on_the_columns_that_the_other_delivers():
     assert [table.factor_of(one, everyone) for one in everyone] == [None, None, 10, 30]
 
 
-def test_a_contestant_that_fails_is_in_the_table_with_its_own_words(tmp_path, monkeypatch):
+def test_a_contestant_that_fails_is_in_the_table_with_its_own_words(tmp_path):
     truth = outcome.Truth(num_rows=100, checksum=5)
     got = outcome.measure(WAYS["arrow"], Path(sys.executable), truth, arguments={"--data": tmp_path})
     assert "required: --cache" in got.error
-    monkeypatch.setattr(table, "RESULTS", tmp_path)
     fine = outcome.Outcome(key="stoker", name="Stoker", warm_rows_per_s=1000.0)
-    path = table.write_result([fine, got], argparse.Namespace(batch_size=1, workers=1, epochs=1, seconds=1.0))
+    path = table.write_result([fine, got], argparse.Namespace(batch_size=1, workers=1, epochs=1, seconds=1.0), tmp_path)
     assert "failed" in path.read_text()
     assert path.with_suffix(".svg").read_text().startswith("<svg")

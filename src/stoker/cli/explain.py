@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from itertools import takewhile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -13,7 +12,7 @@ from rich.text import Text
 
 from stoker.cli.arguments import Commands, add_cache, add_command, add_json, add_order, at_least_0
 from stoker.cli.paint import cells, print_json, print_line, table
-from stoker.cli.target import add_target, add_units, counting, target_of, unit_of
+from stoker.cli.target import add_target, add_units, counting, planned, target_of, unit_of
 from stoker.words import count_text
 
 if TYPE_CHECKING:
@@ -62,7 +61,6 @@ stoker explain data/ --find part-00012.parquet 0 4711 --batch-size 4096""",
         "--remainder", choices=("keep", "drop", "pad"), default="keep", help="as your Loader has it (default: keep)"
     )
     add_cache(parser, "the cache of a loader that has run: needed with a transform and no --window")
-    parser.add_argument("--all", action="store_true", help=f"print all samples, not {_SHOWN}; a pipe gets them anyhow")
     add_json(parser)
     parser.set_defaults(run=run)
 
@@ -70,17 +68,12 @@ stoker explain data/ --find part-00012.parquet 0 4711 --batch-size 4096""",
 def run(options: argparse.Namespace, console: Console) -> int:
     """Explain a step, or find a row."""
     from stoker.loader.explain import explain
-    from stoker.plan.known import open_known, plan_orders
     from stoker.sampling import RankShare, Steps
 
     shard = RankShare(options.rank, options.world_size)
     target, unit = target_of(options), unit_of(options)
     with counting("reading footers …") as (_, show):
-        cache = Path(options.cache).expanduser() if options.cache else None
-        known = open_known(target, cache=cache, unit=unit, on_count=show)
-        orders = plan_orders(
-            known, shuffle=options.shuffle, seed=options.seed, window=options.window, lanes=options.lanes
-        )
+        known, orders = planned(options, target, unit, show)
     steps = Steps(
         lane_sizes=orders.first.lane_sizes,
         global_batch_size=options.batch_size * options.world_size,
@@ -100,11 +93,11 @@ def run(options: argparse.Namespace, console: Console) -> int:
         print_json(_as_json(found, known, steps))
     else:
         counted = "sample" if unit is None else "unit"
-        _print(found, known, steps, console, shows_all=options.all, counted=counted)
+        _print(found, known, steps, console, counted=counted)
     return 0
 
 
-def _print(found: Explanation, known: Known, steps: Steps, console: Console, *, shows_all: bool, counted: str) -> None:
+def _print(found: Explanation, known: Known, steps: Steps, console: Console, *, counted: str) -> None:
     unit = found.unit.tolist()
     is_mixed = bool(found.names)
     if not console.is_terminal:
@@ -120,7 +113,7 @@ def _print(found: Explanation, known: Known, steps: Steps, console: Console, *, 
         f"{found.shard.world_size}: {count_text(len(found), 'sample')} of {count_text(num_files, 'file')}"
     )
     print_line(console, title, "bold")
-    shown = found[:] if shows_all else found[:_SHOWN]
+    shown = found[:_SHOWN]
     folder = _common_folder(found)
     if folder:
         print_line(console, f"in {folder}", "dim")
@@ -133,9 +126,7 @@ def _print(found: Explanation, known: Known, steps: Steps, console: Console, *, 
         made.add_row(*cells(f"{i:,}", *([] if row.dataset is None else [row.dataset]), name, *_place(row, known)))
     console.print(made)
     if len(shown) < len(found):
-        print_line(
-            console, f"… and {count_text(len(found) - len(shown))} more: --all, --json or a pipe has them", "dim"
-        )
+        print_line(console, f"… and {count_text(len(found) - len(shown))} more: --json or a pipe has them", "dim")
 
 
 def _fragment(row: SourceRow, known: Known) -> Fragment:

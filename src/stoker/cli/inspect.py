@@ -316,19 +316,7 @@ def inspection_json(found: Inspection) -> dict[str, object]:
         "rows_a_row_group": _spread(source.rows_a_group),
         "bytes_a_row_group": _spread(source.bytes_a_group),
         "num_chunks": len(found.catalogue),
-        "columns": [
-            {
-                "column": answer.column,
-                "arrow_type": answer.arrow_type,
-                "field": answer.field,
-                "becomes": answer.becomes,
-                "sample_bytes": answer.sample_bytes,
-                "is_exact": answer.is_exact,
-                "num_nulls": source.nulls.get(answer.column, 0),
-                "problem": answer.problem,
-            }
-            for answer in found.columns
-        ],
+        "columns": [asdict(answer) | {"num_nulls": source.nulls.get(answer.column, 0)} for answer in found.columns],
         "spec": None if found.spec is None else found.spec.to_json(),
         "problems": list(found.problems),
         "record_bytes": None if found.spec is None else found.spec.record_bytes,

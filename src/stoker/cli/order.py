@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from stoker.cli.arguments import Commands, add_cache, add_command, add_json, add_order, at_least_1
 from stoker.cli.paint import cells, print_facts, print_json, print_line, table
-from stoker.cli.target import add_target, add_units, counting, target_of, unit_of
+from stoker.cli.target import add_target, add_units, counting, planned, target_of, unit_of
 from stoker.words import count_text, plain_number
 
 if TYPE_CHECKING:
@@ -61,16 +60,11 @@ stoker order quality train.py:dataset --column label --batch-size 512 \\
 def run_quality(options: argparse.Namespace, console: Console) -> int:
     """Measure and print."""
     from stoker.dataset.dataset import dataset_of
-    from stoker.plan.known import open_known, plan_orders
     from stoker.plan.labels import label_quality, read_labels
 
     target, unit = target_of(options), unit_of(options)
-    cache = Path(options.cache).expanduser() if options.cache else None
     with counting("reading footers …") as (status, show):
-        known = open_known(target, cache=cache, unit=unit, on_count=show)
-        orders = plan_orders(
-            known, shuffle=options.shuffle, seed=options.seed, window=options.window, lanes=options.lanes
-        )
+        known, orders = planned(options, target, unit, show)
         order = orders.order_in(options.epoch)
         status.update(f"reading column {options.column} …")
         datasets = {name: dataset_of(one.catalogue) for name, one in known.named.items()}

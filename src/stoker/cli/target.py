@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from stoker.dataset.dataset import Dataset
     from stoker.dataset.mixture import Mixture
     from stoker.dataset.units.kinds import SamplingUnit
+    from stoker.loader.orders import Orders
+    from stoker.plan.known import Known
 
 Show: TypeAlias = "Callable[[CountProgress], None]"
 
@@ -224,3 +226,16 @@ def counting(text: str) -> Iterator[tuple[Status, Show]]:
                 messages.print(told)
 
         yield status, show
+
+
+def planned(
+    options: argparse.Namespace, target: Dataset | Mixture, unit: SamplingUnit | None, show: Show
+) -> tuple[Known, Orders]:
+    """Return what a loader with these arguments would go through, and its orders, from footers and counts alone."""
+    from stoker.plan.known import open_known, plan_orders
+
+    cache = Path(options.cache).expanduser() if options.cache else None
+    known = open_known(target, cache=cache, unit=unit, on_count=show)
+    return known, plan_orders(
+        known, shuffle=options.shuffle, seed=options.seed, window=options.window, lanes=options.lanes
+    )
