@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stoker.dataset.literals import Beyond, literal
-from stoker.parquet.schema import flat_fields, unknown_columns
+from stoker.parquet.schema import flat_fields, leaf_types, unknown_columns
 
 OPERATORS = ("=", "==", "!=", "<", "<=", ">", ">=", "in", "not in")
 _VALUES = (str, bytes, bool, int, float, Decimal, date, datetime, time, timedelta)
@@ -95,7 +95,7 @@ class Filter:
             bound: What came of it.
         """
         if self.conditions is None:
-            leaves = [kind for field in needed_columns(schema, bound) for kind in _leaf_types(field.type)]
+            leaves = [kind for field in needed_columns(schema, bound) for kind in leaf_types(field.type)]
             return None if any(map(pa.types.is_floating, leaves)) and _may_hold_of_nan(bound) else bound
         alternatives = []
         for all_of in self.conditions:
@@ -279,12 +279,6 @@ def _may_hold_of_nan(expression: pc.Expression) -> bool:
     text = str(expression).replace("nan_is_null=false", "")
     functions = set(re.findall(r"(\w+)\(", text))
     return not functions <= _FALSE_OF_NAN or any(word in text.lower() for word in ("!=", "nan", "..."))
-
-
-def _leaf_types(kind: pa.DataType) -> list[pa.DataType]:
-    if not pa.types.is_struct(kind):
-        return [kind]
-    return [leaf for i in range(kind.num_fields) for leaf in _leaf_types(kind.field(i).type)]
 
 
 def steps(schema: pa.Schema, name: str) -> tuple[str, ...]:

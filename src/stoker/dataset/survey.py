@@ -255,45 +255,29 @@ def _nulls(
         cut: How the file was cut.
         is_picked: Whether only some of its rows are delivered.
     """
-    by_leaf = _nulls_of_leaves(layout, pieces, counts, needed, is_picked=is_picked)
-    names = cut.stored
-    found = np.empty((len(names), len(pieces)), np.int64)
-    # The file may have no such column: all null, though a filter may leave no row of it.
-    found[:] = [_NOT_TOLD if is_picked else piece.num_rows for piece in pieces]
-    single: list[tuple[int, int]] = []
-    for i, name in enumerate(names):
-        own = layout.leaves_of(name)
-        if len(own) == 1:
-            single.append((i, own[0]))
-        elif own:
-            found[i] = np.where((by_leaf[own] == 0).all(axis=0), 0, _NOT_TOLD)
-    if single:
-        rows, leaves = np.array(single).T
-        found[rows] = by_leaf[leaves]
-    return found
-
-
-def _nulls_of_leaves(
-    layout: Layout, pieces: Sequence[FragmentRange], counts: Int64, needed: Sequence[int], *, is_picked: bool
-) -> Int64:
-    """Return the same of each leaf."""
-    num_groups, num_leaves = counts.shape
-    is_odd = np.zeros((num_groups, num_leaves), np.bool_)
-    taken = np.zeros((num_groups, num_leaves), np.int64)
     may_be_null = layout.max_definition_levels > 0
-    for g in needed:
-        is_odd[g] = may_be_null & ((counts[g] < 0) | (counts[g] > _MOST_NULLS))
-        taken[g] = np.where(may_be_null & ~is_odd[g], counts[g], 0)
+    is_odd = may_be_null & ((counts < 0) | (counts > _MOST_NULLS))
+    told = np.zeros((2, len(counts) + 1, counts.shape[1]), np.int64)
+    read = np.asarray(needed, np.int64)
+    told[0, read + 1] = np.where(may_be_null & ~is_odd, counts, 0)[read]
+    told[1, read + 1] = is_odd[read]
     # Of all row groups before each, so that those of a fragment are a difference.
-    before = np.zeros((2, num_groups + 1, num_leaves), np.int64)
-    np.cumsum([taken, is_odd], axis=1, out=before[:, 1:])
-    start = np.array([piece.start for piece in pieces], np.int64)
-    stop = np.array([piece.stop for piece in pieces], np.int64)
-    is_part = np.array([piece.row_start >= 0 for piece in pieces], np.bool_)
+    before = np.cumsum(told, axis=1)
+    start, stop, row_start = np.array([piece[:3] for piece in pieces], np.int64).reshape(-1, 3).T
     nulls, odd = before[:, stop] - before[:, start]
     # In lists a null may be an empty list; of a part, or behind a filter, nobody knows which rows are null.
-    is_vague = (layout.max_repetition_levels > 0) | is_part[:, None] | is_picked
-    return np.where((odd > 0) | ((nulls > 0) & is_vague), _NOT_TOLD, nulls).T
+    is_vague = (layout.max_repetition_levels > 0) | (row_start >= 0)[:, None] | is_picked
+    by_leaf = np.where((odd > 0) | ((nulls > 0) & is_vague), _NOT_TOLD, nulls).T
+    found = np.empty((len(cut.stored), len(pieces)), np.int64)
+    # The file may have no such column: all null, though a filter may leave no row of it.
+    found[:] = [_NOT_TOLD if is_picked else piece.num_rows for piece in pieces]
+    for i, name in enumerate(cut.stored):
+        own = layout.leaves_of(name)
+        if len(own) == 1:
+            found[i] = by_leaf[own[0]]
+        elif own:
+            found[i] = np.where((by_leaf[own] == 0).all(axis=0), 0, _NOT_TOLD)
+    return found
 
 
 def survey(
