@@ -8,9 +8,10 @@ a path is; that was measured. It says where the time went.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
-from stoker.doctor.results import BUILD_STAGES, FREE_LINK, LARGER, SOURCE, Measurements, PathResult, StageResult
+from stoker.doctor.results import BUILD_STAGES, FREE_LINK, LARGER, SOURCE, Measurements, PathResult
 
 # Threads that assemble batches and wait this much of their time for windows have nothing to assemble.
 _MOSTLY = 0.5
@@ -66,8 +67,13 @@ def stages_of(numbers: Measurements, today: PathResult, demand_s: float | None) 
     return (first, *(stage.key for stage in behind[:1]))
 
 
-def margin_of(today: PathResult) -> float:
+def margin_of(numbers: Measurements, today: PathResult) -> float:
     """Return how far the stage that takes most is ahead of the next one: 0 for a tie, 1 where there is no other."""
+    larger = numbers.path(LARGER)
+    if today.limit not in BUILD_STAGES and larger is not None and larger.rate_s > 0:
+        # Work on samples, or on batches: as sure as it is that larger batches give so much more, or do not.
+        apart = abs(math.log(larger.rate_s / (_WORK_A_BATCH * today.rate_s)))
+        return min(1.0, apart / (3 * math.hypot(larger.doubt, today.doubt)))
     times = sorted((today.stages.get(key, 0.0) for key in BUILD_STAGES), reverse=True)
     if today.limit not in BUILD_STAGES or times[0] <= 0:
         return 1.0
@@ -79,10 +85,12 @@ def why(numbers: Measurements, today: PathResult, key: str) -> str:
     stage = numbers.stage(key)
     if today.disk_bound is not None and today.disk_bound.at_most_s < today.rate.samples_s:
         return "the disk reads no faster"
-    if today.others > _TAKEN and today.cores_used > _IN_USE * numbers.cores * (1 - today.others):
-        return "others take the cores"
+    is_crowded = today.others > _TAKEN and today.cores_used > _IN_USE * numbers.cores * (1 - today.others)
     if key == "fetch":
-        return _why_fetch(numbers, today)
+        reason = _why_fetch(numbers, today)
+        return "others take the cores" if is_crowded and reason != "the network is full" else reason
+    if is_crowded:
+        return "others take the cores"
     if key == "dequeue":
         return "it runs in the training loop's own thread"
     if key == "batch":
@@ -100,9 +108,11 @@ def _first(numbers: Measurements, today: PathResult) -> str:
     if today.disk_bound is not None and today.disk_bound.at_most_s < today.rate.samples_s:
         return "fetch" if today.key == SOURCE else "open"
     larger = numbers.path(LARGER)
-    if today.limit not in BUILD_STAGES and larger is not None and larger.rate_s > _WORK_A_BATCH * today.rate_s:
-        return "batch"
-    return today.limit
+    if today.limit in BUILD_STAGES or larger is None:
+        return today.limit
+    gain = larger.rate_s / today.rate_s
+    is_sure = math.log(max(gain, 1e-9)) > math.hypot(larger.doubt, today.doubt)
+    return "batch" if gain > _WORK_A_BATCH and is_sure else today.limit
 
 
 def _why_fetch(numbers: Measurements, today: PathResult) -> str:
@@ -117,8 +127,3 @@ def _why_fetch(numbers: Measurements, today: PathResult) -> str:
     read_s = numbers.data.source_bytes * numbers.data.num_samples / max(1, numbers.data.num_chunks)
     transfer_s = read_s / max(1.0, found.get("connection", 1.0))
     return "threads wait for the first byte" if found["latency"] > transfer_s else "each connection brings little"
-
-
-def starves(stage: StageResult, demand_s: float | None) -> bool:
-    """Return whether a stage would starve the step by itself."""
-    return demand_s is not None and stage.supply_s < _STARVES * demand_s

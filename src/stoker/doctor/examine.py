@@ -50,7 +50,7 @@ from stoker.doctor.sampled import SampledDataset, spread_units
 from stoker.doctor.settings import DoctorSettings
 from stoker.doctor.step import FunctionStep, num_samples_of
 from stoker.doctor.tap import Link, Tap, probe_link
-from stoker.doctor.verdict import KEEPS_UP, DoctorResult, demand_of, doubt_of, verdict_of
+from stoker.doctor.verdict import KEEPS_UP, DoctorResult, demand_of, verdict_of
 from stoker.errors import StokerError
 from stoker.host.machine import cores, free_memory_bytes, machine, versions
 from stoker.loader.temporary import OwnedFolder
@@ -432,7 +432,7 @@ class _Examination:
         numbers = self._finished(wall_s=0.0)
         found = verdict_of(numbers)
         named = {numbers.today, RAM, *(fix.key for fix in found.fixes[:2])}
-        return all(doubt_of(path) < _SETTLED for path in numbers.paths if path.key in named)
+        return all(path.doubt < _SETTLED for path in numbers.paths if path.key in named)
 
     def _verify(self) -> None:
         """Run the best fixes once more, and today's between them."""

@@ -50,6 +50,9 @@ STAGE_NAMES = {
 }
 """Stages as people read them."""
 
+# Two measurements of the same thing on a quiet machine, and what one repeat alone may be off.
+_LEAST_DOUBT, _ALONE = 0.01, 0.05
+
 BUILD_STAGES = ("fetch", "decode", "transform", "convert", "publish")
 """What a chunk goes through when it is built."""
 
@@ -135,6 +138,12 @@ class PathResult:
     others: float = 0.0
     disk_bound: Bound | None = None
     disk_bytes: float = 0.0
+
+    @property
+    def doubt(self) -> float:
+        """How far the rate may be off, as a share: its spread, and what others took."""
+        alone = _ALONE if self.rate.num_rounds < 2 else 0.0
+        return max(_LEAST_DOUBT, self.rate.spread) + self.others / 4 + alone
 
     @property
     def rate_s(self) -> float:

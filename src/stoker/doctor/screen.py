@@ -79,30 +79,41 @@ def _paths(numbers: Measurements, verdict: Verdict, *, is_wide: bool) -> Table:
         name = Text(path.name)
         if path.key == numbers.today:
             name.append("  today", "cyan")
-        is_reference = path.key in (RAM, SHARED, SUPPLY)
-        limit = limit_now(numbers, path, verdict.demand_s if is_comparable(numbers, path) else None)
+        limit = path_limit_text(numbers, path, verdict)
         table.add_row(
             name,
-            _rate(path),
+            path_rate_text(path),
             Text(share_text(path.rate.spread) if path.rate.num_rounds > 1 else NONE, style="dim"),
-            _busy(numbers, path, verdict, num_cells=20 if is_wide else 10),
-            Text("" if is_reference else STAGE_NAMES[limit], style="green" if limit == MODEL else ""),
+            _busy(path_busy(numbers, path, verdict), num_cells=20 if is_wide else 10),
+            Text(limit, style="green" if limit == STAGE_NAMES[MODEL] else ""),
         )
     return table
 
 
-def _rate(path: PathResult) -> str:
-    is_bound = path.rate_s < path.rate.samples_s
-    return f"{'≤ ' if is_bound else ''}{rate_text(path.rate_s)}"
+def path_rate_text(path: PathResult) -> str:
+    """Return a path's rate; of one that a disk bounds, that it is no more."""
+    return f"{'≤ ' if path.rate_s < path.rate.samples_s else ''}{rate_text(path.rate_s)}"
 
 
-def _busy(numbers: Measurements, path: PathResult, verdict: Verdict, *, num_cells: int) -> Text:
-    if verdict.demand_s is None or not is_comparable(numbers, path) or path.key == RAM:
+def path_limit_text(numbers: Measurements, path: PathResult, verdict: Verdict) -> str:
+    """Return what limits a path; "" of those that others are only compared with."""
+    if path.key in (RAM, SHARED, SUPPLY):
+        return ""
+    return STAGE_NAMES[limit_now(numbers, path, verdict.demand_s if is_comparable(numbers, path) else None)]
+
+
+def path_busy(numbers: Measurements, path: PathResult, verdict: Verdict) -> float | None:
+    """Return the share of the time in which the step runs on a path; None where it is another step, or none."""
+    if verdict.demand_s is None or path.key == RAM or not is_comparable(numbers, path):
+        return None
+    return path.rate_s / verdict.demand_s
+
+
+def _busy(busy: float | None, *, num_cells: int) -> Text:
+    if busy is None:
         return Text(NONE, style="dim")
-    busy = path.rate_s / verdict.demand_s
-    return Text.assemble(
-        *_bar(busy, num_cells=num_cells, style="green" if busy > 0.9 else "yellow"), f" {share_text(busy):>5}"
-    )
+    style = "green" if busy > 0.9 else "yellow"
+    return Text.assemble(*_bar(busy, num_cells=num_cells, style=style), f" {share_text(busy):>5}")
 
 
 def _advice(verdict: Verdict) -> Table:

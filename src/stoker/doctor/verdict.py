@@ -42,8 +42,6 @@ KEEPS_UP = 0.95
 _FIXES = (TENSORS, DEDUPLICATED, THREADS, PROCESSES, LARGER, COLUMNS, ARROW)
 # A fix gives more than this beyond chance, or it is none. Of two that lie within the second, the easier one is better.
 _GAIN, _SAME = 1.05, 1.03
-# Two measurements of the same thing on a quiet machine, and what one repeat alone may be off.
-_LEAST_DOUBT, _ALONE = 0.01, 0.05
 # Others who take more of the machine than this are told of.
 _BUSY = 0.1
 # Rates of the same thing that lie further apart than this are not of the same machine.
@@ -241,12 +239,6 @@ def sure_word(sureness: float) -> str:
     return "certain" if sureness >= _CERTAIN else "likely" if sureness >= _LIKELY else "a guess"
 
 
-def doubt_of(path: PathResult) -> float:
-    """Return how far a path's rate may be off, as a share: its spread, and what others took."""
-    alone = _ALONE if path.rate.num_rounds < 2 else 0.0
-    return max(_LEAST_DOUBT, path.rate.spread) + path.others / 4 + alone
-
-
 # ---------------------------------------------------------------------- what is said
 
 
@@ -345,7 +337,7 @@ def _fixes(numbers: Measurements, today: PathResult, demand_s: float | None) -> 
         path = numbers.path(key)
         if path is None or key == numbers.today:
             continue
-        chance = math.hypot(doubt_of(path), doubt_of(today))
+        chance = math.hypot(path.doubt, today.doubt)
         if path.rate_s <= today.rate_s * max(_GAIN, 1 + min(chance, 0.5)):
             continue
         is_known = demand_s is not None and is_comparable(numbers, path)
@@ -368,13 +360,13 @@ def _sureness(numbers: Measurements, today: PathResult, *, busy: float | None, n
     sureness = 1.0
     if busy is not None:
         base = numbers.path(SHARED) or numbers.path(RAM)
-        doubt = math.hypot(doubt_of(today), 0.0 if base is None else doubt_of(base), math.log(drift_of(numbers)))
+        doubt = math.hypot(today.doubt, 0.0 if base is None else base.doubt, math.log(drift_of(numbers)))
         sureness = 0.5 * (1 + math.erf(abs(math.log(max(busy, 1e-12) / KEEPS_UP)) / doubt / math.sqrt(2)))
         if busy >= KEEPS_UP:
             # Fed or nearly so: that nothing is to gain is as sure as that the step runs nearly all of the time.
             sureness = max(sureness, 0.5 * (1 + math.erf((busy - 0.8) / doubt / math.sqrt(2))))
     if (busy is None or busy < KEEPS_UP) and num_named < 2:
-        sureness = min(sureness, 0.6 + margin_of(today))
+        sureness = min(sureness, 0.6 + margin_of(numbers, today))
     return max(0.5, min(1.0, sureness))
 
 

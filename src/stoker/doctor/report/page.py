@@ -8,8 +8,8 @@ from pathlib import Path
 from stoker.doctor.report.charts import Bar, SplitBar, bars, split_bars, timeline
 from stoker.doctor.report.markup import clean, definitions, html_table, paragraphs, sentence, words
 from stoker.doctor.results import MODEL, RAM, SHARED, STAGE_NAMES, SUPPLY, Measurements, PathResult
-from stoker.doctor.screen import ceiling_text, gpu_text
-from stoker.doctor.verdict import DoctorResult, StepPart, Verdict, is_comparable, limit_now
+from stoker.doctor.screen import ceiling_text, gpu_text, path_busy, path_limit_text, path_rate_text
+from stoker.doctor.verdict import DoctorResult, StepPart, Verdict
 from stoker.doctor.words import NONE, cost_text, factor_text, rate_text, share_text, size_text, time_text
 from stoker.words import count_text
 
@@ -186,11 +186,13 @@ def _paths(numbers: Measurements, verdict: Verdict) -> str:
     chart = [
         Bar(
             name=path.name + (", today" if path.key == numbers.today else ""),
-            value=_rate(path),
+            value=path_rate_text(path),
             share=path.rate_s / longest_s,
             kind="today" if path.key == numbers.today else "ours" if path.key == best else "plain",
-            low=path.rate.low / longest_s if path.rate.num_rounds > 1 and not _is_bound(path) else None,
-            high=path.rate.high / longest_s if path.rate.num_rounds > 1 and not _is_bound(path) else None,
+            low=path.rate.low / longest_s if path.rate.num_rounds > 1 and path.rate_s == path.rate.samples_s else None,
+            high=path.rate.high / longest_s
+            if path.rate.num_rounds > 1 and path.rate_s == path.rate.samples_s
+            else None,
         )
         for path in numbers.paths
     ]
@@ -201,9 +203,9 @@ def _paths(numbers: Measurements, verdict: Verdict) -> str:
     ]  # fmt: skip
     rows = [
         (
-            path.name + (", today" if path.key == numbers.today else ""), _rate(path),
+            path.name + (", today" if path.key == numbers.today else ""), path_rate_text(path),
             f"{rate_text(path.rate.low)} to {rate_text(path.rate.high)}", count_text(path.rate.num_rounds, "repeat"),
-            _busy(numbers, path, verdict), _limit(numbers, path, verdict), share_text(path.others),
+            _busy(numbers, path, verdict), path_limit_text(numbers, path, verdict) or NONE, share_text(path.others),
         )
         for path in numbers.paths
     ]  # fmt: skip
@@ -222,24 +224,9 @@ def _paths(numbers: Measurements, verdict: Verdict) -> str:
     )  # fmt: skip
 
 
-def _rate(path: PathResult) -> str:
-    return f"{'≤ ' if _is_bound(path) else ''}{rate_text(path.rate_s)}"
-
-
-def _is_bound(path: PathResult) -> bool:
-    return path.rate_s < path.rate.samples_s
-
-
 def _busy(numbers: Measurements, path: PathResult, verdict: Verdict) -> str:
-    if verdict.demand_s is None or path.key == RAM or not is_comparable(numbers, path):
-        return NONE
-    return share_text(path.rate_s / verdict.demand_s)
-
-
-def _limit(numbers: Measurements, path: PathResult, verdict: Verdict) -> str:
-    if path.key in (RAM, SHARED, SUPPLY):
-        return NONE
-    return STAGE_NAMES[limit_now(numbers, path, verdict.demand_s if is_comparable(numbers, path) else None)]
+    busy = path_busy(numbers, path, verdict)
+    return NONE if busy is None else share_text(busy)
 
 
 def _fixes(verdict: Verdict) -> str:
