@@ -17,7 +17,7 @@ from stoker.doctor.traces.names import EventKind, Is
 from stoker.doctor.traces.spans import Intervals, between, union
 from stoker.doctor.traces.timeline import Device, HostWork, devices_of, host_of
 
-# Public runs with workers took 4 to 9 % more a step than their runs without, the wait taken away.
+# Public runs with workers took 4 to 7 % more a step than those without workers, the wait taken away.
 _UNSURE = 0.15
 
 
