@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from stoker.demo.results import ARROW, BIN_S, PLAIN, RAM, STOKER, DemoResult, TimeShares, WayResult
-from stoker.doctor.words import size_text
+from stoker.words import bytes_text
 
 # Ways whose first epoch differs from the later ones, for it fills a cache.
 _CACHING = (ARROW, STOKER)
@@ -131,8 +131,8 @@ def _checks(result: DemoResult) -> str:
 def _method(result: DemoResult) -> str:
     method = {
         "data": f"a generated ranking log: {result.num_rows:,} rows in {result.num_files} Parquet files, "
-        f"{size_text(result.size_bytes)} with zstd; 40 dense floats, 20 ids, a 64-float embedding, two histories up to "
-        "50 long, country, label",
+        f"{bytes_text(result.size_bytes)} with zstd; 40 dense floats, 20 ids, a 64-float embedding, two histories "
+        "up to 50 long, country, label",
         "remote store": result.link,
         "accelerator": result.accelerator,
         "length of a step": result.calibration,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from stoker.doctor.words import size_text
+from stoker.words import bytes_text
 
 PLAIN, THREADS, ARROW, STOKER, RAM = "plain", "threads", "arrow", "stoker", "ram"
 """The keys of the ways, in the order they are shown."""
@@ -232,5 +232,5 @@ class DemoResult:
             "\nrows/s": f"{later.rows_per_s:,.0f}",
             "times\nplain": f"{later.rows_per_s / self.way(PLAIN).later.rows_per_s:.1f}",
             "cores\nused": f"{later.cores:.1f}",
-            "from remote,\nan epoch": size_text(later.remote_bytes) if later.remote_bytes else "none",
+            "from remote,\nan epoch": bytes_text(later.remote_bytes) if later.remote_bytes else "none",
         }

@@ -13,8 +13,7 @@ from rich.text import Text
 
 from stoker.demo.data import DemoData
 from stoker.demo.results import STOKER, DemoResult, EpochResult, TimeShares
-from stoker.doctor.words import size_text
-from stoker.words import bar_text
+from stoker.words import bar_text, bytes_text
 
 _BAR_CELLS = 16
 _SHORT_BAR_CELLS = 10
@@ -63,7 +62,7 @@ class Screen:
     def show_data(self, data: DemoData, *, took_s: float) -> None:
         """Print what the data set is, and how long it took to have it."""
         how = "found" if data.was_there else f"written in {took_s:.0f} s"
-        self.say("data set", f"{data.num_rows:,} rows in {len(data.paths)} files, {size_text(data.size_bytes)}, {how}")
+        self.say("data set", f"{data.num_rows:,} rows in {len(data.paths)} files, {bytes_text(data.size_bytes)}, {how}")
         self.say("", str(data.folder))
 
     def say(self, label: str, text: str) -> None:
