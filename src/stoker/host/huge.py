@@ -18,9 +18,6 @@ PAGE_BYTES = mmap.PAGESIZE
 HUGE_BYTES = 2 << 20
 """Of a huge page, on x86 and, with pages of 4 KiB, on ARM."""
 
-# Linux alone has it.
-ADVICE: int | None = getattr(mmap, "MADV_HUGEPAGE", None)
-
 
 def memory(num_bytes: int, *, is_inherited: bool = True) -> npt.NDArray[Any]:
     """Return new memory of this process, in huge pages as far as it fills them: uint8, shape [num_bytes].
@@ -34,8 +31,8 @@ def memory(num_bytes: int, *, is_inherited: bool = True) -> npt.NDArray[Any]:
     """
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
     whole = mmap.mmap(-1, max(num_bytes, 1) + HUGE_BYTES, flags=flags)
-    if ADVICE is not None:
-        whole.madvise(ADVICE)
+    if hasattr(mmap, "MADV_HUGEPAGE"):  # Linux alone has it
+        whole.madvise(mmap.MADV_HUGEPAGE)
     if not is_inherited and hasattr(mmap, "MADV_DONTFORK"):
         whole.madvise(mmap.MADV_DONTFORK)
     begin = -np.frombuffer(whole, dtype=np.uint8).ctypes.data % HUGE_BYTES
