@@ -115,12 +115,9 @@ def plan_fragments(
             continue
         border = len(growing) if growing and not is_cutting(g) else border
         while growing and size_bytes + group.size_bytes > chunk_bytes:
-            if border:
-                finish(border)
-            elif size_bytes + group.size_bytes > _AT_MOST * chunk_bytes:
-                finish(len(growing))
-            else:
+            if not border and size_bytes + group.size_bytes <= _AT_MOST * chunk_bytes:
                 break
+            finish(border or len(growing))
         growing.append(g)
         size_bytes += group.size_bytes
     finish(len(growing))

@@ -188,28 +188,21 @@ def quality(
     steps = Steps(lane_sizes=order.lane_sizes, global_batch_size=batch_size, remainder="drop")
     if steps.num_steps < 2:
         raise ValueError(f"{order.num_samples} samples make fewer than two batches of {batch_size}: nothing to compare")
-    if (label_of is None) != (label_counts is None):
-        raise ValueError("label_of and label_counts go together")
-    counts, expected = _checked_counts(order, label_counts)
-
-    def sorted_label(which: int, _: int, place: Int64) -> Int64:
-        return place * counts[which].size // int(counts[which].sum())
-
+    counts, expected = _checked_counts(order, label_of, label_counts)
+    label_of = label_of or (lambda which, _, place: place * counts[which].size // int(counts[which].sum()))
     lanes = order.lanes_of_epoch(epoch)
     lags = [1 << i for i in range(batch_size.bit_length() - 1)]
-    chi_squares, held, excess, num_chunks, num_files = [], [], [], [], []
-    products = np.zeros(len(lags))
+    chi_squares, held, excess, num_chunks, num_files, products = [], [], [], [], [], np.zeros(len(lags))
     for i in range(looked_at := min(num_batches, steps.num_steps)):
         batch = samples_of(lanes, steps, i * steps.num_steps // looked_at)
-        labels, place = _labels(order, batch, label_of or sorted_label)
+        labels, place = _labels(order, batch, label_of)
         chi_squares.append(chi_square(labels, expected))
         products += lag_products(place, lags)
         held.append(np.bincount(batch.component, minlength=len(counts)) / batch_size)
         excess.append(_excess(labels, batch.component, counts, expected))
         whose, chunk = _distinct(batch.component, batch.chunk)
         num_chunks.append(chunk.size)
-        for which, numbers in enumerate(files or ()):
-            num_files.append(np.unique(np.asarray(numbers)[chunk[whose == which]]).size)
+        num_files += [np.unique(np.asarray(all_of)[chunk[whose == i]]).size for i, all_of in enumerate(files or ())]
     return Quality(
         num_batches=looked_at,
         chi_square=float(np.mean(chi_squares)),
@@ -222,13 +215,15 @@ def quality(
 
 
 def _checked_counts(
-    order: Order | MixtureOrder, label_counts: Sequence[npt.ArrayLike] | None
+    order: Order | MixtureOrder, label_of: LabelOf | None, label_counts: Sequence[npt.ArrayLike] | None
 ) -> tuple[list[Int64], Floats]:
     """Return the samples of each label in each data set, and what of each an epoch has. Shapes [C].
 
     Raises:
-        ValueError: The counts are not those of the data sets, or fewer than two labels occur.
+        ValueError: The counts are not those of the data sets, or without labels, or fewer than two labels occur.
     """
+    if (label_of is None) != (label_counts is None):
+        raise ValueError("label_of and label_counts go together")
     sizes = [component.num_samples for component in _components(order)]
     counts = [np.asarray(one, dtype=np.int64) for one in label_counts or map(_sorted_counts, sizes)]
     for one, size in zip(counts, sizes, strict=True):
