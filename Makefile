@@ -17,7 +17,7 @@ demo: .venv/core ## Five ways to feed an accelerator, side by side, on this mach
 	$(BIN)/stoker demo
 
 test: .venv/dev test-native ## The tests (a few minutes)
-	$(BIN)/python -m pytest -m "not slow" -n 2
+	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal
 
 FUZZ_TARGETS := $(filter-out main,$(basename $(notdir $(wildcard native/fuzz/*.cpp))))
 FUZZ_S ?= 60

@@ -416,6 +416,7 @@ def test_a_damaged_column_gives_what_pyarrow_gives_or_nothing(data, seed):
         assert same_bits(found, table.column(0).combine_chunks())
 
 
+@pytest.mark.slow  # their values are looked at in every run, through a loader, by test_real_files.py
 def test_columns_of_real_files_are_what_pyarrow_makes_of_them(shared_data):
     num_found = 0
     for path in sorted(shared_data.rglob("*.parquet")):
