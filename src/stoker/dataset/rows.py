@@ -19,6 +19,7 @@ from stoker.parquet.footers import Footer, Footers
 from stoker.parquet.schema import Sizes, align, flat_fields, restrict
 from stoker.storage.fetch import (
     ByteRange,
+    Link,
     Ranges,
     StreamedRanges,
     check_unchanged,
@@ -119,6 +120,7 @@ class RowReader:
         self._cut = cut
         self._storage, self._is_local = origin.storage, origin.is_local
         self._footers = footers
+        self._link = Link()
 
     def file_of(self, i: int) -> Listed:
         """Return the file of fragment i."""
@@ -224,8 +226,11 @@ class RowReader:
         if self._is_local and num_bytes >= min(_BY_AND_BY_BYTES * len(chunks), _MANY_BYTES):
             return Ranges(info, self._storage, (), on_wait=watch.wait)
         start = time.perf_counter_ns()
-        spans = plan_ranges(chunks, size_bytes=info.size_bytes)
-        ranges = (fetch_local if self._is_local else fetch)(info, self._storage, spans)
+        spans = plan_ranges(chunks, size_bytes=info.size_bytes, max_hole_bytes=self._link.hole_bytes)
+        if self._is_local:
+            ranges = fetch_local(info, self._storage, spans)
+        else:
+            ranges = fetch(info, self._storage, spans, self._link)
         watch.wait(start, time.perf_counter_ns())
         return ranges
 

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import bisect
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -23,8 +24,12 @@ import numpy.typing as npt
 from stoker.errors import SourceChangedError, SourceError
 from stoker.storage.storage import BytesLike, ObjectInfo, Storage
 
-# A remote read waits 10 to 50 ms before its first byte, in which 1 MiB would have come: a smaller hole is read over.
+# A hole is read over where that takes no longer than another request: this large at most, and so large until requests
+# were measured, since a remote read waits 10 to 50 ms before its first byte.
 MAX_HOLE_BYTES = 1 << 20
+_LEAST_HOLE_BYTES = 16 << 10
+# Requests of fewer bytes tell how long an answer takes, of more how fast it comes.
+_SMALL_REQUEST_BYTES = 128 << 10
 # One request of an object store gives 50 to 100 MB/s; several at once fill the link.
 MAX_REQUEST_BYTES = 16 << 20
 _MAX_REQUESTS_AT_ONCE = 8
@@ -71,6 +76,36 @@ def column_chunks(
             url=url,
         )
     return list(map(ByteRange, start.tolist(), (start + length).tolist()))
+
+
+class Link:
+    """What requests to a store have taken: how long one waits for its first byte, and how fast the others follow.
+
+    Safe to use from several threads.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._latency_s = math.inf
+        self._num_bytes = 0
+        self._seconds = 0.0
+
+    def note(self, num_bytes: int, seconds: float) -> None:
+        """Note a request. Of several at once each gets a share of the link, as those will that come next."""
+        with self._lock:
+            if num_bytes < _SMALL_REQUEST_BYTES:
+                self._latency_s = min(self._latency_s, seconds)
+            else:
+                self._num_bytes += num_bytes
+                self._seconds += seconds
+
+    @property
+    def hole_bytes(self) -> int:
+        """The largest hole between two ranges that is cheaper read than skipped: latency times bandwidth."""
+        if not self._num_bytes or math.isinf(self._latency_s):
+            return MAX_HOLE_BYTES
+        hole = self._latency_s * self._num_bytes / max(self._seconds, 1e-9)
+        return int(min(max(hole, _LEAST_HOLE_BYTES), MAX_HOLE_BYTES))
 
 
 def plan_ranges(
@@ -131,37 +166,47 @@ def fetch_local(info: ObjectInfo, storage: Storage, spans: Sequence[ByteRange]) 
     return Ranges(info, storage, [(span, _read(info, storage, span)) for span in spans])
 
 
-def fetch(info: ObjectInfo, storage: Storage, spans: Sequence[ByteRange]) -> Ranges:
+def fetch(info: ObjectInfo, storage: Storage, spans: Sequence[ByteRange], link: Link | None = None) -> Ranges:
     """Read `spans` of one remote object, several requests at once, then check that it is still the same.
 
     The check comes after the reads: an object overwritten between a check and a read would be kept as the old one.
+    `link` is told what the requests took.
 
     Raises:
         SourceError: A read fails, also when tried again.
         SourceChangedError: The object is another one by now.
     """
+    link = link or Link()
     requests = [request for span in spans for request in plan_requests(span)]
     try:
-        parts = _read_all(info, storage, requests)
+        parts = _read_all(info, storage, requests, link)
     except SourceError:
         check_unchanged(info, storage)  # another object by now: that is what is wrong, not the read
         raise
+    begin = time.perf_counter()
     check_unchanged(info, storage)
+    link.note(0, time.perf_counter() - begin)
     return Ranges(info, storage, list(zip(requests, parts, strict=True)))
 
 
-def _read_all(info: ObjectInfo, storage: Storage, requests: Sequence[ByteRange]) -> list[memoryview]:
+def _read_all(info: ObjectInfo, storage: Storage, requests: Sequence[ByteRange], link: Link) -> list[memoryview]:
+    def read(request: ByteRange) -> memoryview:
+        begin = time.perf_counter()
+        found = _read(info, storage, request)
+        link.note(len(found), time.perf_counter() - begin)
+        return found
+
     if len(requests) <= 1:  # most chunks are: a thread for it would cost as much as the rest of asking
-        return [_read(info, storage, request) for request in requests]
+        return [read(request) for request in requests]
     # Threads for this one fetch: starting them takes microseconds, a remote read milliseconds.
     num_threads = min(len(requests), _MAX_REQUESTS_AT_ONCE)
     with ThreadPoolExecutor(num_threads, thread_name_prefix="stoker-fetch") as pool:
-        reads = [pool.submit(_read, info, storage, request) for request in requests]
+        reads = [pool.submit(read, request) for request in requests]
         try:
-            return [read.result() for read in reads]
+            return [one.result() for one in reads]
         except BaseException:
-            for read in reads:
-                read.cancel()
+            for one in reads:
+                one.cancel()
             raise
 
 

@@ -21,8 +21,9 @@ from stoker.storage.failures import translated
 from stoker.storage.storage import NOT_LISTED, UNKNOWN, BytesLike, ObjectInfo, exactly
 from stoker.storage.urls import has_scheme
 
-# Opened objects that one ArrowStorage remembers: opening one again asks a remote store for its size each time.
-_MAX_OPEN_OBJECTS = 64
+# Opened objects that one ArrowStorage remembers, a few kB each: opening one again asks a remote store for its size each
+# time, and a data set of many small files comes back to each when all were looked up.
+_MAX_OPEN_OBJECTS = 4096
 
 # Asked for when a read was refused: enough for the store's words, which are a few hundred bytes.
 _REFUSAL_BYTES = 4096
