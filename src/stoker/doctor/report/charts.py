@@ -142,7 +142,8 @@ def _name(stage: str) -> str:
 def _whisker(row: Bar) -> str:
     if row.low is None or row.high is None:
         return ""
-    return f'<u style="left:{_percent(row.low)};width:{_percent(max(0.0, row.high - row.low))}"></u>'
+    low, high = min(1.0, row.low), min(1.0, row.high)
+    return f'<u style="left:{_percent(low)};width:{_percent(high - low)}"></u>'
 
 
 def _percent(share: float) -> str:

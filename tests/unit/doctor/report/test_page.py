@@ -86,6 +86,18 @@ def test_bars_are_as_long_as_their_figures():
     assert supply / today == pytest.approx(219_000 / 218_000, rel=0.01)
 
 
+def test_no_line_of_a_spread_leaves_its_chart():
+    numbers = starved()
+    wild = tuple(
+        dataclasses.replace(path, rate=dataclasses.replace(path.rate, high=50 * path.rate.high))
+        for path in numbers.paths
+    )
+    html = report_html(DoctorResult(dataclasses.replace(numbers, paths=wild)))
+    spreads = re.findall(r'<u style="left:([0-9.]+)%;width:([0-9.]+)%"', html)
+    assert len(spreads) == len(wild)
+    assert all(float(left) + float(width) <= 100.01 for left, width in spreads)
+
+
 def test_a_page_replaces_the_one_before_and_leaves_nothing_beside_it(tmp_path):
     path = tmp_path / "new" / "doctor.html"
     for make in (fed, starved):
