@@ -15,8 +15,7 @@ import numpy as np
 from stoker._native import group_places
 from stoker.errors import FieldMismatchError
 from stoker.fields.compact import Compact, widen
-from stoker.fields.offsets import Int32, Int64, offsets_of
-from stoker.fields.offsets import ranges as spread
+from stoker.fields.offsets import Int32, Int64
 from stoker.fields.spec import Arrays, Deduplicated, Ragged
 from stoker.loader.augmenting import Augmenter
 from stoker.loader.delivery import DeliveryForm
@@ -127,15 +126,12 @@ class Gatherer:
         while len(slices) > 1 and not self._are_open(by_lane):
             slices.pop()
             by_lane = _by_lane(slices)
-        places = None
-        if len(slices) > 1 and len(by_lane) > 1 and self._may_come_in_any_order:
-            by_lane, places = _lane_after_lane(slices)
         try:
             parts = []
             for lane, ranges in by_lane:
                 parts += streams[lane].parts(ranges)
             start_ns = time.perf_counter_ns()
-            gathered, size_bytes = self._gathered(parts, slices, by_lane, places)
+            gathered, size_bytes = self._gathered(parts, slices, by_lane)
         except FieldMismatchError:
             if len(slices) == 1:
                 raise
@@ -159,12 +155,6 @@ class Gatherer:
         num_groups = -(-(self._num_ahead + 1) // self._num_together) + 1
         return num_groups * self._num_together * int(self._batch_bytes)
 
-    @property
-    def _may_come_in_any_order(self) -> bool:
-        """Whether samples may be gathered in another order than that of their steps, each to its place."""
-        settings = self._settings
-        return settings.maker.unit is None and settings.delivery.resident is None and settings.once == "never"
-
     def _whose(self, by_lane: Sequence[_LaneRanges]) -> Int64:
         """Return the data set of each sample, range by range. Shape [B]."""
         found = [np.empty(0, dtype=np.int64)]
@@ -179,25 +169,23 @@ class Gatherer:
         parts: list[UnitPart],
         slices: list[tuple[Slice, ...]],
         by_lane: Sequence[_LaneRanges],
-        places: Int64 | None,
     ) -> tuple[Gathered, int]:
         """Return the batches of steps, and how many bytes they have.
 
         Args:
             parts: Where their samples lie.
             slices: Which samples each batch has.
-            by_lane: The same, in the order of the parts.
-            places: Where in the batches each of these goes; None for one after the other. Shape [B].
+            by_lane: The same as ranges of lanes, in the order of the parts.
         """
         settings, maker, pool = self._settings, self._settings.maker, self._pool
-        sizes, whose, sources = [sum(piece.num_samples for piece in pieces) for pieces in slices], None, places
+        sizes = [sum(piece.num_samples for piece in pieces) for pieces in slices]
+        whose = places = None
         if self._opened.mixture is not None:
             # Data set after data set, so that the windows of each are gathered from once.
             whose = self._whose(by_lane)
             parts = sorted(parts, key=lambda part: part.which)
-            grouped = np.empty_like(whose)
-            group_places(whose, len(self._opened.datasets), grouped)
-            places = grouped if places is None else places[grouped]
+            places = np.empty_like(whose)
+            group_places(whose, len(self._opened.datasets), places)
         if (resident := settings.delivery.resident) is not None:
             assembled = assemble_resident(self._opened.spec, parts, resident.first_row, pool)
             made, size_bytes = Made({}, assembled, None, True, assembled.num_samples), assembled.size_bytes
@@ -210,10 +198,9 @@ class Gatherer:
                 return Gathered(slices, [], together), size_bytes
         batches = maker.cut(made, sizes)
         if settings.source_field is not None and whose is not None:
-            in_order = np.empty(len(whose), dtype=np.int32)
-            in_order[slice(None) if sources is None else sources] = whose
+            sources = whose.astype(np.int32)
             for batch, begin, size in zip(batches, accumulate(sizes, initial=0), sizes, strict=False):
-                batch.arrays[settings.source_field] = in_order[begin : begin + size]
+                batch.arrays[settings.source_field] = sources[begin : begin + size]
         return Gathered(slices, batches), size_bytes
 
 
@@ -234,23 +221,6 @@ def _by_lane(slices: Sequence[Sequence[Slice]]) -> list[_LaneRanges]:
     if now >= 0:
         found[-1][1].append((begin, end))
     return found
-
-
-def _lane_after_lane(slices: Sequence[Sequence[Slice]]) -> tuple[list[_LaneRanges], Int64]:
-    """Return the ranges of batches lane after lane, and where in the batches each of their samples goes. Shape [B].
-
-    So each lane's windows are gathered from once, not once a batch:
-
-        batches    │ lane 0: 4 5 │ lane 1: 4 5 │ │ lane 0: 6 7 │ lane 1: 6 7 │
-        lanes      │ lane 0: 4 5 6 7           │ │ lane 1: 4 5 6 7           │
-        places               0 1 4 5                       2 3 6 7
-    """
-    pieces = [piece for pieces in slices for piece in pieces]
-    sizes = np.array([piece.num_samples for piece in pieces], dtype=np.int64)
-    order = np.argsort(np.array([piece.lane for piece in pieces], dtype=np.int64), kind="stable")
-    begins = offsets_of(sizes)[:-1]
-    by_lane = _by_lane([[pieces[i] for i in order.tolist()]])
-    return by_lane, spread(begins[order], offsets_of(sizes[order]))
 
 
 class Prepared(NamedTuple):
