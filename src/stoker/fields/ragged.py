@@ -21,7 +21,7 @@ from stoker.fields.offsets import offsets_of, ranges
 from stoker.host.forks import open_in_forks
 
 
-class _Rows:
+class _TwoArrays:
     """What both have in common: two members, which hold arrays of one library."""
 
     __slots__: tuple[str, ...] = ()
@@ -32,7 +32,7 @@ class _Rows:
     def map(self, function: Callable[[Any], Any]) -> Self:
         """Return the same with a function applied to every array, those of inner lists included."""
         members = (getattr(self, name) for name in self.__slots__)
-        return type(self)(*(one.map(function) if isinstance(one, _Rows) else function(one) for one in members))
+        return type(self)(*(one.map(function) if isinstance(one, _TwoArrays) else function(one) for one in members))
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
         """Return the same with every tensor moved or cast as `torch.Tensor.to` does; arrays of NumPy stay."""
@@ -46,7 +46,7 @@ class _Rows:
     def arrays(self) -> list[Any]:
         """All arrays, those of inner lists first."""
         members = [getattr(self, name) for name in self.__slots__]
-        return [array for one in members for array in (one.arrays if isinstance(one, _Rows) else [one])]
+        return [array for one in members for array in (one.arrays if isinstance(one, _TwoArrays) else [one])]
 
     @property
     def nbytes(self) -> int:
@@ -59,7 +59,7 @@ class _Rows:
 
 
 @dataclass(slots=True, eq=False)
-class Ragged(_Rows):
+class Ragged(_TwoArrays):
     """Lists of any length: a sequence of B rows, kept as all their values and the borders between them.
 
     Row i is `values[offsets[i]:offsets[i + 1]]`, a view. A slice, an array of integers or one of bools is again a
@@ -108,7 +108,7 @@ class Ragged(_Rows):
 
 
 @dataclass(slots=True, eq=False)
-class Deduplicated(_Rows):
+class Deduplicated(_TwoArrays):
     """Values that many samples of a batch share: a sequence of B rows, each value kept once.
 
     Row i is `values[index[i]]`. A slice, an array of integers or one of bools is again a `Deduplicated`, with all
