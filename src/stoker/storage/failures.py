@@ -20,7 +20,7 @@ _WAYS_OUT = (
         re.compile(
             r"ExpiredToken|TokenRefreshRequired|token (included in the request )?(is|has) expired", re.IGNORECASE
         ),
-        "the credentials have expired: renew them (the session token with its keys), and start again",
+        "the credentials have expired: renew them (session token and keys), in the environment or storage_options",
     ),
     (
         re.compile(
