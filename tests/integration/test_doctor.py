@@ -47,7 +47,7 @@ def looked_at_again(test):
 
 @looked_at_again
 def test_a_throttled_network_is_named_and_tensors_on_ssd_mend_it(tmp_path):
-    dataset = Dataset("lake", storage=planted.behind(8e6))
+    dataset = Dataset("lake", storage=planted.behind(16e6))
     found = examine(dataset, settings(step=TimedStep(4e-3), batch_size=2_048, scratch=tmp_path, gpu_hour=2.5))
     verdict, numbers = found.verdict, found.numbers
     assert verdict.stages[0] == "fetch"
@@ -55,7 +55,7 @@ def test_a_throttled_network_is_named_and_tensors_on_ssd_mend_it(tmp_path):
     assert TENSORS in [fix.key for fix in verdict.fixes]
     assert {SOURCE, RAM, SUPPLY, TENSORS, ARROW} <= {path.key for path in numbers.paths}
     network = next(ceiling for ceiling in numbers.ceilings if ceiling.key == "network")
-    assert network.value == pytest.approx(8e6, rel=0.5)
+    assert network.value == pytest.approx(16e6, rel=0.5)
     assert {span.stage for span in numbers.timeline} & {"wait", "fetch"}
     written = json.loads(json.dumps(found.to_json()))
     assert written["verdict"]["stages"][0] == "fetch"

@@ -49,7 +49,7 @@ from stoker.doctor.runs import PathRun
 from stoker.doctor.sampled import SampledDataset, spread_units
 from stoker.doctor.settings import DoctorSettings
 from stoker.doctor.step import FunctionStep, num_samples_of
-from stoker.doctor.tap import Link, Tap, probe_link
+from stoker.doctor.tap import LinkPace, Tap, probe_link
 from stoker.doctor.verdict import KEEPS_UP, DoctorResult, demand_of, verdict_of
 from stoker.errors import StokerError
 from stoker.host.machine import cores, free_memory_bytes, machine, versions
@@ -274,13 +274,13 @@ class _Examination:
 
     # ------------------------------------------------------------------ what explains the paths
 
-    def _link(self) -> Link | None:
+    def _link(self) -> LinkPace | None:
         if self._tap is None or not self._tap.reads:
             return None
         self._say("the source's reads alone, in more and more threads")
         return probe_link(self._tap.inner, self._tap.reads, until_s=time.perf_counter() + self._slice_s(_LINK))
 
-    def _stages(self, ways: Candidates, link: Link | None) -> None:
+    def _stages(self, ways: Candidates, link: LinkPace | None) -> None:
         """Measure what stages of building take, the bytes in memory: by one thread, and by as many as there are."""
         assert self._numbers is not None
         settings, found = self._settings, list[StageResult]()
@@ -321,7 +321,7 @@ class _Examination:
             )
         self._numbers = replace(self._numbers, stages=tuple(found))
 
-    def _ceilings(self, link: Link | None, disk: Disk, memory_s: float) -> tuple[Ceiling, ...]:
+    def _ceilings(self, link: LinkPace | None, disk: Disk, memory_s: float) -> tuple[Ceiling, ...]:
         where = " (memory, no disk)" if disk.is_memory else ""
         found = []
         if link is not None:

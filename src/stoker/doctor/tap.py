@@ -30,7 +30,7 @@ class Read(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Link:
+class LinkPace:
     """What a remote source gives, its reads alone.
 
     Attributes:
@@ -126,7 +126,7 @@ class Tap:
         return repr(self.inner)
 
 
-def probe_link(storage: Storage, reads: Sequence[Read], *, until_s: float) -> Link:
+def probe_link(storage: Storage, reads: Sequence[Read], *, until_s: float) -> LinkPace:
     """Return what a storage gives for reads by themselves: one after the other, then in more and more threads.
 
     Args:
@@ -156,7 +156,7 @@ def probe_link(storage: Storage, reads: Sequence[Read], *, until_s: float) -> Li
         best = max(best, rate)
         num_threads *= 2
         took_s = time.perf_counter() - start
-    return Link(latency_s=latency_s, connection_bytes_s=by_threads[0][1], by_threads=tuple(by_threads))
+    return LinkPace(latency_s=latency_s, connection_bytes_s=by_threads[0][1], by_threads=tuple(by_threads))
 
 
 def _rate(storage: Storage, reads: Sequence[Read], *, num_threads: int, most_bytes: int, latency_s: float) -> float:
