@@ -19,8 +19,8 @@ from stoker.parquet.footers import Footer, Footers
 from stoker.parquet.schema import Sizes, align, flat_fields, restrict
 from stoker.storage.fetch import (
     ByteRange,
-    Link,
     Ranges,
+    RequestTimes,
     StreamedRanges,
     check_unchanged,
     column_chunks,
@@ -120,7 +120,7 @@ class RowReader:
         self._cut = cut
         self._storage, self._is_local = origin.storage, origin.is_local
         self._footers = footers
-        self._link = Link()
+        self._times = RequestTimes()
 
     def file_of(self, i: int) -> Listed:
         """Return the file of fragment i."""
@@ -226,11 +226,11 @@ class RowReader:
         if self._is_local and num_bytes >= min(_BY_AND_BY_BYTES * len(chunks), _MANY_BYTES):
             return Ranges(info, self._storage, (), on_wait=watch.wait)
         start = time.perf_counter_ns()
-        spans = plan_ranges(chunks, size_bytes=info.size_bytes, max_hole_bytes=self._link.hole_bytes)
+        spans = plan_ranges(chunks, size_bytes=info.size_bytes, max_hole_bytes=self._times.hole_bytes)
         if self._is_local:
             ranges = fetch_local(info, self._storage, spans)
         else:
-            ranges = fetch(info, self._storage, spans, self._link)
+            ranges = fetch(info, self._storage, spans, self._times)
         watch.wait(start, time.perf_counter_ns())
         return ranges
 

@@ -78,7 +78,7 @@ def column_chunks(
     return list(map(ByteRange, start.tolist(), (start + length).tolist()))
 
 
-class Link:
+class RequestTimes:
     """What requests to a store have taken: how long one waits for its first byte, and how fast the others follow.
 
     Safe to use from several threads.
@@ -166,34 +166,36 @@ def fetch_local(info: ObjectInfo, storage: Storage, spans: Sequence[ByteRange]) 
     return Ranges(info, storage, [(span, _read(info, storage, span)) for span in spans])
 
 
-def fetch(info: ObjectInfo, storage: Storage, spans: Sequence[ByteRange], link: Link | None = None) -> Ranges:
+def fetch(info: ObjectInfo, storage: Storage, spans: Sequence[ByteRange], times: RequestTimes | None = None) -> Ranges:
     """Read `spans` of one remote object, several requests at once, then check that it is still the same.
 
     The check comes after the reads: an object overwritten between a check and a read would be kept as the old one.
-    `link` is told what the requests took.
+    `times` is told what the requests took.
 
     Raises:
         SourceError: A read fails, also when tried again.
         SourceChangedError: The object is another one by now.
     """
-    link = link or Link()
+    times = times or RequestTimes()
     requests = [request for span in spans for request in plan_requests(span)]
     try:
-        parts = _read_all(info, storage, requests, link)
+        parts = _read_all(info, storage, requests, times)
     except SourceError:
         check_unchanged(info, storage)  # another object by now: that is what is wrong, not the read
         raise
     begin = time.perf_counter()
     check_unchanged(info, storage)
-    link.note(0, time.perf_counter() - begin)
+    times.note(0, time.perf_counter() - begin)
     return Ranges(info, storage, list(zip(requests, parts, strict=True)))
 
 
-def _read_all(info: ObjectInfo, storage: Storage, requests: Sequence[ByteRange], link: Link) -> list[memoryview]:
+def _read_all(
+    info: ObjectInfo, storage: Storage, requests: Sequence[ByteRange], times: RequestTimes
+) -> list[memoryview]:
     def read(request: ByteRange) -> memoryview:
         begin = time.perf_counter()
         found = _read(info, storage, request)
-        link.note(len(found), time.perf_counter() - begin)
+        times.note(len(found), time.perf_counter() - begin)
         return found
 
     if len(requests) <= 1:  # most chunks are: a thread for it would cost as much as the rest of asking

@@ -15,8 +15,8 @@ from stoker.dataset.dataset import Dataset
 from stoker.errors import SourceChangedError, SourceError
 from stoker.storage.fetch import (
     ByteRange,
-    Link,
     RangesFile,
+    RequestTimes,
     StreamedRanges,
     check_unchanged,
     fetch,
@@ -200,16 +200,16 @@ def test_pyarrow_is_not_called_back_for_what_was_fetched_from_the_first_byte_on(
 
 
 def test_holes_are_as_large_as_what_comes_while_a_request_waits():
-    link = Link()
-    assert link.hole_bytes == 1 << 20  # nothing is known yet
-    link.note(10_000, 0.05)
-    link.note(40_000, 0.03)
-    assert link.hole_bytes == 1 << 20
-    link.note(4_000_000, 2.0)
-    assert link.hole_bytes == 60_000
-    link.note(96_000_000, 0.5)  # 100 MB in 2.5 s
-    assert link.hole_bytes == 1 << 20
-    near = Link()
+    times = RequestTimes()
+    assert times.hole_bytes == 1 << 20  # nothing is known yet
+    times.note(10_000, 0.05)
+    times.note(40_000, 0.03)
+    assert times.hole_bytes == 1 << 20
+    times.note(4_000_000, 2.0)
+    assert times.hole_bytes == 60_000
+    times.note(96_000_000, 0.5)  # 100 MB in 2.5 s
+    assert times.hole_bytes == 1 << 20
+    near = RequestTimes()
     near.note(1_000, 0.0001)
     near.note(1 << 20, 0.01)
     assert near.hole_bytes == 16 << 10
