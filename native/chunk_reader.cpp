@@ -82,7 +82,7 @@ Failure read_all(std::span<const Piece> pieces) {
   threads.reserve(kNumThreads);
   try {
     while (threads.size() + 1 < std::min(kNumThreads, pieces.size())) threads.emplace_back(work);
-  } catch (const std::system_error&) {  // the system gives no more: those that there are read all
+  } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch): where no more can be had, these read all
   }
   work();
   for (std::thread& thread : threads) thread.join();

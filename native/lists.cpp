@@ -124,7 +124,7 @@ struct Piece {
       : sources(std::make_unique_for_overwrite<uint64_t[]>(most)),
         targets(std::make_unique_for_overwrite<uint64_t[]>(most)) {}
 
-  STOKER_INLINE void swap(Piece& other) {
+  STOKER_INLINE void swap(Piece& other) noexcept {
     sources.swap(other.sources), targets.swap(other.targets);
     std::swap(num, other.num);
   }
