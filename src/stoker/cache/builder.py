@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import cached_property, partial
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -60,6 +60,10 @@ class Builder:
             Were all of them let at it, they would fetch together and compute together, the cores idle in between.
         num_processes: Processes in which the transform runs; None for the calling thread.
 
+    Attributes:
+        catalogue: As given.
+        store: As given.
+
     Raises:
         ValueError: The transform cannot be sent to a process.
     """
@@ -73,8 +77,8 @@ class Builder:
         num_computing: int | None = None,
         num_processes: int | None = None,
     ) -> None:
-        self._catalogue = catalogue
-        self._store = store
+        self.catalogue = catalogue
+        self.store = store
         self._on_stage = on_stage
         self._dataset = catalogue.dataset
         self._converter = Converter(self._dataset.fields)
@@ -96,7 +100,7 @@ class Builder:
         )
 
     def _keys(self) -> Iterator[str]:
-        return map(self._catalogue.key, range(len(self._catalogue)))
+        return map(self.catalogue.key, range(len(self.catalogue)))
 
     @property
     def permits(self) -> Permits | None:
@@ -107,7 +111,7 @@ class Builder:
     def _coded(self) -> frozenset[str]:
         """Columns that may come as dictionaries; none for a transform, which gets all columns as they are."""
         is_plain = self._dataset.transform is None
-        return self._converter.coded(self._catalogue.schema) if is_plain else frozenset()
+        return self._converter.coded(self.catalogue.schema) if is_plain else frozenset()
 
     @property
     def _share_out(self) -> ShareOut:
@@ -128,13 +132,13 @@ class Builder:
         """
         with self._finding:
             if self._spec is None:
-                self._spec = self._store.spec_of(self._keys())
+                self._spec = self.store.spec_of(self._keys())
             if self._spec is None:
-                filled = np.flatnonzero(self._catalogue.num_samples)
+                filled = np.flatnonzero(self.catalogue.num_samples)
                 if first is not None or len(filled):
                     self._spec = self._spec_of_chunk(int(filled[0]) if first is None else first)
                 else:
-                    result = self._transformed(self._catalogue.schema.empty_table(), "an empty table")
+                    result = self._transformed(self.catalogue.schema.empty_table(), "an empty table")
                     self._spec = spec_of(result, self._dataset.fields, self._dataset.deduplicate)
             return self._spec
 
@@ -142,15 +146,17 @@ class Builder:
         wait = threading.Event().wait
         while True:
             try:
-                with self._store.open(self._catalogue.key(i)) as chunk:
+                with self.store.open(self.catalogue.key(i)) as chunk:
                     return chunk.header.spec
             except (KeyError, ChunkCorruptError):
-                if not self._build(i, None, must_be_kept=False):
+                if not self._build(i, None):
                     wait(_POLL_S)
 
     # ------------------------------------------------------------------ chunks
 
-    def build(self, i: int, *, must_be_kept: bool = False) -> bool:
+    def build(
+        self, i: int, *, must_be_kept: bool = False, on_published: Callable[[int], object] = lambda _: None
+    ) -> bool:
         """Build chunk i, and what is read in one go with it; return False where somebody else is at it.
 
         Never decodes what is there: looks when it has the lock, or cannot have it.
@@ -158,6 +164,7 @@ class Builder:
         Args:
             i: Number of a fragment.
             must_be_kept: Whether it is not wanted where the cache cannot keep it.
+            on_published: Told of each chunk when it is there; by helpers, too.
 
         Raises:
             SourceError: The rows cannot be read; SourceChangedError where they are not those that were listed.
@@ -166,7 +173,7 @@ class Builder:
             FieldError: A value cannot become what its field asks for.
             CacheError: The chunk cannot be published; CacheFullError where there is no room.
         """
-        return self._build(i, self.find_spec(), must_be_kept=must_be_kept)
+        return self._build(i, self.find_spec(), must_be_kept=must_be_kept, on_published=on_published)
 
     def close(self) -> None:
         """End the threads that help and the processes of the transform; threads that build are the caller's."""
@@ -175,25 +182,25 @@ class Builder:
         if self._helpers is not None:
             self._helpers.close()
 
-    def _build(self, i: int, spec: Spec | None, *, must_be_kept: bool) -> bool:
-        keys = {j: self._catalogue.key(j) for j in self._catalogue.unit(i)}
-        lock = self._store.try_lock(next(iter(keys.values())))
+    def _build(self, i: int, spec: Spec | None, **options: Any) -> bool:
+        keys = {j: self.catalogue.key(j) for j in self.catalogue.unit(i)}
+        lock = self.store.try_lock(next(iter(keys.values())))
         if lock is None:
-            return self._store.has(keys[i])
+            return self.store.has(keys[i])
         with lock:
-            missing = {j for j, key in keys.items() if not self._store.has(key)}
+            missing = {j for j, key in keys.items() if not self.store.has(key)}
             if i in missing:
-                self._build_missing(i, keys, missing, spec, must_be_kept=must_be_kept)
+                self._build_missing(i, keys, missing, spec, **options)
         return True
 
     def _build_missing(
-        self, i: int, keys: Mapping[int, str], missing: Collection[int], spec: Spec | None, *, must_be_kept: bool
+        self, i: int, keys: Mapping[int, str], missing: Collection[int], spec: Spec | None, **options: Any
     ) -> None:
         is_full = False
         with Overlapped(self._helpers if len(missing) > 1 else None) as overlapped:
             for j, arrays, found in self._made(i, missing, spec):
                 # Parts that came along are wanted where they can stay.
-                publish = partial(self._try_publish, j, keys[j], arrays, found, i=i, must_be_kept=must_be_kept)
+                publish = partial(self._try_publish, j, keys[j], arrays, found, i=i, **options)
                 del arrays
                 is_full |= not overlapped.do(publish)
                 del publish
@@ -212,7 +219,7 @@ class Builder:
         with closing(self._read(i, missing, spec, permit)) as tables:
             while True:
                 with permit:
-                    if not self._catalogue.is_remote:  # reading from a disk is a part of decoding
+                    if not self.catalogue.is_remote:  # reading from a disk is a part of decoding
                         permit.take()
                     j, table = next(tables, (-1, None))
                     if j < 0:
@@ -230,7 +237,7 @@ class Builder:
         self, i: int, missing: Collection[int], spec: Spec | None, permit: Permit
     ) -> Generator[tuple[int, pa.Table | None], None, None]:
         """Yield the rows of each missing fragment of a unit; None for those known to have no samples."""
-        catalogue = self._catalogue
+        catalogue = self.catalogue
         is_empty = {j for j in missing if spec is not None and catalogue.num_samples[j] == 0}
         for j in sorted(is_empty):
             yield j, None
@@ -269,12 +276,12 @@ class Builder:
 
     def _convert(self, j: int, table: pa.Table | None, spec: Spec | None) -> tuple[Packable, Spec]:
         """Return the fields of fragment j, and the spec that they fit."""
-        fragment = self._catalogue.fragments[j]
+        fragment = self.catalogue.fragments[j]
         if table is None:
             assert spec is not None
             return empty_arrays(spec), spec
         columns = self._transformed(table, str(fragment))
-        with noted("converting", fragment), timed(self._on_stage, "convert", self._catalogue.sizes.of(table)):
+        with noted("converting", fragment), timed(self._on_stage, "convert", self.catalogue.sizes.of(table)):
             arrays = self._converter.convert(columns, where=str(fragment))
             if spec is None:
                 spec = spec_of(columns, self._dataset.fields, self._dataset.deduplicate, where=str(fragment))
@@ -283,7 +290,7 @@ class Builder:
     def _transformed(self, table: pa.Table, where: str) -> Columns:
         if self._dataset.transform is None:
             return table
-        with noted("transforming", where), timed(self._on_stage, "transform", self._catalogue.sizes.of(table)):
+        with noted("transforming", where), timed(self._on_stage, "transform", self.catalogue.sizes.of(table)):
             columns: Columns = (self._call if self._processes is None else self._processes)(table, where)
         with noted("transforming", where):
             returned = num_rows(columns, where=where) if isinstance(columns, _MANY) else None
@@ -305,7 +312,17 @@ class Builder:
                 f"the transform failed on {where}: {type(error).__name__}: {error}", fragment=where
             ) from error
 
-    def _try_publish(self, j: int, key: str, arrays: Packable, spec: Spec, *, i: int, must_be_kept: bool) -> bool:
+    def _try_publish(
+        self,
+        j: int,
+        key: str,
+        arrays: Packable,
+        spec: Spec,
+        *,
+        i: int,
+        must_be_kept: bool = False,
+        on_published: Callable[[int], object] = lambda _: None,
+    ) -> bool:
         """Publish the chunk of fragment j; False where it cannot be kept, and is not the one that was asked for."""
         try:
             self._publish(j, key, arrays, spec, must_be_kept=must_be_kept or j != i)
@@ -313,10 +330,11 @@ class Builder:
             if j == i:
                 raise
             return False
+        on_published(j)
         return True
 
     def _publish(self, j: int, key: str, arrays: Packable, spec: Spec, *, must_be_kept: bool) -> None:
-        fragment = self._catalogue.fragments[j]
+        fragment = self.catalogue.fragments[j]
         about = {
             "url": fragment.url,
             "row_groups": [fragment.row_groups[0], fragment.row_groups[-1]],
@@ -325,11 +343,11 @@ class Builder:
         start_ns = time.perf_counter_ns()
         with noted("publishing", fragment):
             try:
-                size_bytes = self._store.publish(
+                size_bytes = self.store.publish(
                     key,
                     arrays,
                     spec,
-                    num_samples=int(self._catalogue.num_samples[j]),
+                    num_samples=int(self.catalogue.num_samples[j]),
                     about=about,
                     must_be_kept=must_be_kept,
                 )

@@ -23,9 +23,9 @@ from stoker.cli.target import add_target, add_units, counting, target_of, unit_o
 from stoker.words import bytes_text, count_text, duration_text
 
 if TYPE_CHECKING:
-    from stoker.cache.warm import WarmProgress
     from stoker.dataset.units.kinds import SamplingUnit
     from stoker.loader.config import LoaderOptions
+    from stoker.loader.fill import WarmProgress
     from stoker.loader.open_dataset import OpenDataset
     from stoker.loader.units.report import UnitsReport
 

@@ -1,4 +1,4 @@
-"""Having the chunks that are about to be used: built here, or by whoever else is at it."""
+"""Having chunks built that are missing: those that are about to be used, or all of them before training."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, replace
 from typing import Protocol
 
+from stoker.cache.builder import Builder
 from stoker.cache.threads import AdaptivePool
+from stoker.errors import CacheFullError
 
 # How long to leave a chunk alone that another process builds. Short against building one, long against a file lookup.
 _POLL_S = 0.01
@@ -209,3 +212,143 @@ class Filler:
         if chunk is not None:
             self._queue.remove(chunk)
         return chunk
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarmProgress:
+    """How far a cache is filled.
+
+    Attributes:
+        num_chunks: Chunks of the data set.
+        num_done: Those in the cache by now.
+        num_found: Those of them that were there already.
+        num_samples: Samples in chunks built since.
+        size_bytes: Bytes of chunks built since.
+        found_bytes: Bytes of chunks that were there already.
+        is_full: Whether the rest does not fit: it is built while training, each time it is needed.
+    """
+
+    num_chunks: int
+    num_done: int
+    num_found: int
+    num_samples: int = 0
+    size_bytes: int = 0
+    found_bytes: int = 0
+    is_full: bool = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every chunk is in the cache."""
+        return self.num_done == self.num_chunks
+
+
+OnProgress = Callable[[WarmProgress], object]
+
+
+def warm(
+    builder: Builder,
+    *,
+    pool: AdaptivePool,
+    on_progress: OnProgress | None = None,
+    stop_event: threading.Event | None = None,
+) -> WarmProgress:
+    """Build every chunk that is missing, and return how far that got.
+
+    What is there is not looked at again, so a second call goes on where the first was stopped; several processes at
+    once share the work.
+
+    Args:
+        builder: Builds them, into its store. Where they do not all fit, as many as fit are built.
+        pool: How many threads build.
+        on_progress: Told once at the beginning and after each chunk, by one thread at a time.
+        stop_event: When set, chunks in the making are finished and no further one is begun.
+
+    Raises:
+        StokerError: A chunk cannot be built. Chunks in the making are finished first.
+    """
+    warming = _Warming(builder, on_progress, threading.Event() if stop_event is None else stop_event)
+    filler = warming.filler = Filler(
+        is_there=lambda i: i not in warming.missing,
+        build=warming.build,
+        pool=pool,
+        size_of=lambda i: int(builder.catalogue.num_samples[i]),
+    )
+    wanted = sorted(warming.missing)
+    try:
+        filler.request(wanted)
+        with suppress(InterruptedError):  # stopped, for whatever reason
+            for i in wanted:
+                filler.wait(i)
+    finally:
+        filler.close()
+    if warming.error is not None:
+        raise warming.error
+    return warming.progress
+
+
+class _Warming:
+    """What is known while a cache is filled, and how a filler's threads build for it."""
+
+    filler: Filler
+
+    def __init__(self, builder: Builder, on_progress: OnProgress | None, stop_event: threading.Event) -> None:
+        self._builder = builder
+        self._on_progress = on_progress
+        self._stop_event = stop_event
+        self._mutex = threading.Lock()
+        sizes = [self._size_of(i) for i in range(len(builder.catalogue))]
+        found = [size for size in sizes if size is not None]
+        self.missing = {i for i, size in enumerate(sizes) if size is None}
+        self.error: BaseException | None = None
+        self.progress = WarmProgress(
+            num_chunks=len(sizes), num_done=len(found), num_found=len(found), found_bytes=sum(found)
+        )
+        self._tell()
+
+    def build(self, i: int) -> bool:
+        """Build a chunk unless it came along with another; False where somebody else is at it."""
+        is_built = i not in self.missing
+        try:
+            if not (is_built or self._stop_event.is_set()):
+                is_built = self._builder.build(i, must_be_kept=True, on_published=self._count)
+                if is_built:
+                    self._count(i)  # another process may have made it
+        except CacheFullError as error:
+            self._full(error)
+        except BaseException as error:  # belongs to whoever asked for the cache to be filled
+            with self._mutex:
+                self.error = self.error or error
+        if self._stop_event.is_set() or self.error is not None or self.progress.is_full:
+            self.filler.stop()
+        return is_built
+
+    def _count(self, i: int) -> None:
+        """Count a chunk, once, when it is there: parts of a huge row group come one by one, long before the last."""
+        with self._mutex:
+            size_bytes = self._size_of(i) if i in self.missing else None
+            if size_bytes is None:
+                return
+            self.missing.discard(i)
+            self.progress = replace(
+                self.progress,
+                num_done=self.progress.num_done + 1,
+                num_samples=self.progress.num_samples + int(self._builder.catalogue.num_samples[i]),
+                size_bytes=self.progress.size_bytes + size_bytes,
+            )
+            self._tell()
+
+    def _size_of(self, i: int) -> int | None:
+        """Return the size of a chunk that is in the cache, None where it is not."""
+        return self._builder.store.size_of(self._builder.catalogue.key(i))
+
+    def _full(self, error: CacheFullError) -> None:
+        with self._mutex:
+            if self.progress.num_done == 0:  # not one chunk fits: nothing could be trained from it
+                self.error = self.error or error
+            elif not self.progress.is_full:
+                self.progress = replace(self.progress, is_full=True)
+                self._tell()
+
+    def _tell(self) -> None:
+        if self._on_progress is not None:
+            self._on_progress(self.progress)

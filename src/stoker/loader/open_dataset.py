@@ -18,7 +18,6 @@ from stoker.cache.builder import Builder
 from stoker.cache.format import read_lengths
 from stoker.cache.store import Chunk, Store, StoreCounts
 from stoker.cache.threads import AdaptivePool, Permits
-from stoker.cache.warm import OnProgress, WarmProgress, warm
 from stoker.columns import check_nulls
 from stoker.dataset.catalogue import Catalogue, CountProgress, OnCount
 from stoker.dataset.dataset import Dataset
@@ -31,7 +30,7 @@ from stoker.fields.spec import Spec
 from stoker.hashing import fingerprint
 from stoker.host.machine import num_cores
 from stoker.loader.config import LoaderConfig
-from stoker.loader.fill import Filler, Filling
+from stoker.loader.fill import Filler, Filling, OnProgress, WarmProgress, warm
 from stoker.loader.mixing import first_chunks
 from stoker.loader.opening import WindowOpener
 from stoker.loader.windows.window import Window
@@ -169,15 +168,8 @@ class OpenDataset:
         on_progress: OnProgress | None = None,
         stop_event: threading.Event | None = None,
     ) -> WarmProgress:
-        """Build every chunk that is missing; see `stoker.cache.warm.warm`."""
-        return warm(
-            self.catalogue,
-            self._store,
-            pool=self.pool(num_threads),
-            on_progress=on_progress,
-            stop_event=stop_event,
-            builder=self._builder,
-        )
+        """Build every chunk that is missing; see `stoker.loader.fill.warm`."""
+        return warm(self._builder, pool=self.pool(num_threads), on_progress=on_progress, stop_event=stop_event)
 
     def open_window(
         self,

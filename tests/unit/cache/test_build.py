@@ -15,7 +15,6 @@ from stoker.cache.builder import Builder, empty_arrays
 from stoker.cache.folder import Files
 from stoker.cache.store import Store
 from stoker.cache.threads import AdaptivePool
-from stoker.cache.warm import warm
 from stoker.errors import (
     CacheError,
     CacheFullError,
@@ -26,6 +25,7 @@ from stoker.errors import (
     TransformError,
 )
 from stoker.fields.spec import Ragged
+from stoker.loader.fill import warm
 from stoker.testing import FlakyStorage, MemoryStorage, write_parquet
 
 
@@ -294,12 +294,12 @@ def test_warming_builds_everything_and_a_second_time_nothing(store):
     storage = lake()
     catalogue = opened(storage)
     told = []
-    progress = warm(catalogue, store, pool=AdaptivePool(3), on_progress=told.append)
+    progress = warm(Builder(catalogue, store), pool=AdaptivePool(3), on_progress=told.append)
     assert (progress.num_done, progress.num_found, progress.num_samples) == (len(catalogue), 0, 194)
     assert progress.size_bytes == admin.usage_bytes(store)
     assert [step.num_done for step in told] == list(range(len(catalogue) + 1))
     storage.reset_counts()
-    assert warm(catalogue, store, pool=AdaptivePool(3)).num_found == len(catalogue)
+    assert warm(Builder(catalogue, store), pool=AdaptivePool(3)).num_found == len(catalogue)
     assert storage.num_calls == 0
 
 
@@ -312,8 +312,8 @@ def test_warming_that_was_stopped_goes_on_where_it_was(store):
         if progress.num_done == 2:
             stop.set()
 
-    assert warm(catalogue, store, pool=AdaptivePool(1), on_progress=stop_at_two, stop_event=stop).num_done == 2
-    assert warm(catalogue, store, pool=AdaptivePool(1)).num_done == len(catalogue)
+    assert warm(Builder(catalogue, store), pool=AdaptivePool(1), on_progress=stop_at_two, stop_event=stop).num_done == 2
+    assert warm(Builder(catalogue, store), pool=AdaptivePool(1)).num_done == len(catalogue)
     assert len(transform.seen) == len(catalogue)
 
 
@@ -323,12 +323,12 @@ def test_warming_a_cache_that_is_too_small_keeps_what_fits_and_says_so(tmp_path)
         Builder(catalogue, store).build(0)
         size = admin.usage_bytes(store)
     with Store(tmp_path / "cache", limit_bytes=int(3.5 * size)) as store:
-        progress = warm(catalogue, store, pool=AdaptivePool(2))
+        progress = warm(Builder(catalogue, store), pool=AdaptivePool(2))
         assert progress.is_full
         assert progress.num_done == sum(store.has(catalogue.key(i)) for i in range(len(catalogue))) == 3
-        assert warm(catalogue, store, pool=AdaptivePool(2)).num_done == 3
+        assert warm(Builder(catalogue, store), pool=AdaptivePool(2)).num_done == 3
     with Store(tmp_path / "none", limit_bytes=100) as store, pytest.raises(CacheFullError, match="never fit"):
-        warm(catalogue, store, pool=AdaptivePool(2))
+        warm(Builder(catalogue, store), pool=AdaptivePool(2))
 
 
 def test_an_error_while_warming_is_raised_when_the_others_are_done(store):
@@ -338,7 +338,7 @@ def test_an_error_while_warming_is_raised_when_the_others_are_done(store):
         return {"x": table["id"].to_numpy()}
 
     with pytest.raises(TransformError, match="bad luck"):
-        warm(failing(make), store, pool=AdaptivePool(3))
+        warm(Builder(failing(make), store), pool=AdaptivePool(3))
     assert list((store.path / "tmp").iterdir()) == []
 
 

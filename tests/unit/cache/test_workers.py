@@ -11,8 +11,8 @@ import stoker
 from stoker.cache.builder import Builder
 from stoker.cache.store import Store
 from stoker.cache.threads import AdaptivePool
-from stoker.cache.warm import warm
 from stoker.errors import FieldMismatchError, TransformError
+from stoker.loader.fill import warm
 from stoker.testing import MemoryStorage
 
 
@@ -64,7 +64,7 @@ def made(tmp_path, store):
 
 def test_processes_build_what_threads_would(made, store, tmp_path):
     catalogue, builder = made(doubled)
-    assert warm(catalogue, store, pool=AdaptivePool(2), builder=builder).num_done == len(catalogue)
+    assert warm(builder, pool=AdaptivePool(2)).num_done == len(catalogue)
     pids, ids = set(), []
     for i in range(len(catalogue)):
         arrays = read_arrays(store.path_of(catalogue.key(i)))

@@ -11,7 +11,7 @@ from stoker.cache import admin
 from stoker.cache.builder import Builder
 from stoker.cache.store import Store
 from stoker.cache.threads import AdaptivePool
-from stoker.cache.warm import warm
+from stoker.loader.fill import warm
 
 
 @pytest.fixture
@@ -29,11 +29,11 @@ def opened(tmp_path):
 def test_every_chunk_is_counted_once_parts_of_a_row_group_too(opened, num_threads):
     catalogue, store = opened
     told = []
-    found = warm(catalogue, store, pool=AdaptivePool(num_threads), on_progress=told.append)
+    found = warm(Builder(catalogue, store), pool=AdaptivePool(num_threads), on_progress=told.append)
     assert [progress.num_done for progress in told] == list(range(len(catalogue) + 1))
     assert (found.num_found, found.is_complete, found.num_samples) == (0, True, 20_020)
     assert found.size_bytes == admin.usage_bytes(store)
-    again = warm(catalogue, store, pool=AdaptivePool(num_threads))
+    again = warm(Builder(catalogue, store), pool=AdaptivePool(num_threads))
     assert (again.num_found, again.num_samples, again.found_bytes) == (len(catalogue), 0, found.size_bytes)
 
 
@@ -54,20 +54,17 @@ def test_parts_are_counted_while_the_others_are_still_to_come(opened):
         if progress.num_done > 3:
             seen.set()
 
-    assert warm(
-        catalogue, store, pool=AdaptivePool(1), on_progress=on_progress, builder=Slow(catalogue, store)
-    ).is_complete
+    assert warm(Slow(catalogue, store), pool=AdaptivePool(1), on_progress=on_progress).is_complete
 
 
 def test_when_it_is_stopped_what_is_begun_is_finished_and_counted(opened):
     catalogue, store = opened
     stop_event = threading.Event()
     found = warm(
-        catalogue,
-        store,
+        Builder(catalogue, store),
         pool=AdaptivePool(1),
         stop_event=stop_event,
         on_progress=lambda p: p.num_done and stop_event.set(),
     )
     assert (found.num_done, found.is_complete) == (1, False)
-    assert warm(catalogue, store, pool=AdaptivePool(1)).num_found == 1
+    assert warm(Builder(catalogue, store), pool=AdaptivePool(1)).num_found == 1
