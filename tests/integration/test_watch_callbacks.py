@@ -4,7 +4,6 @@ import pytest
 from tests.unit.doctor.watched_loops import Clock
 
 from stoker.doctor.watch.hooks import Hooks
-from stoker.doctor.watch.session import Session
 
 torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, TensorDataset
@@ -29,7 +28,7 @@ def slow_loader(clock, num):
 
 def test_hooks_count_steps_and_stalls_and_leave_interludes_out():
     clock, reports = Clock(), []
-    hooks = Hooks(Session(warmup=2, clock=clock, on_report=reports.append))
+    hooks = Hooks(warmup=2, clock=clock, on_report=reports.append)
     for _ in range(2):
         hooks.epoch_begins()
         for i in range(30):

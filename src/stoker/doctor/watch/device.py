@@ -5,23 +5,10 @@ from __future__ import annotations
 import sys
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 # Marks that wait to be read. A device that is so many samples behind is not waiting for data.
 _MAX_PENDING = 64
-
-
-class DeviceClock(Protocol):
-    """Marks moments on a device's queue of work."""
-
-    def mark(self) -> Any:
-        """Put a mark behind the work launched so far."""
-
-    def is_past(self, mark: Any) -> bool:
-        """Say, without waiting, whether the device has come to a mark."""
-
-    def between_s(self, first: Any, second: Any) -> float:
-        """Return the seconds between two marks that are past."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +46,7 @@ class DeviceSampler:
         every: Steps from one sample to the next.
     """
 
-    def __init__(self, clock: DeviceClock, *, every: int) -> None:
+    def __init__(self, clock: CudaClock, *, every: int) -> None:
         self._clock = clock
         self._every = every
         self._count = 0
@@ -102,7 +89,7 @@ class DeviceSampler:
 
 
 class CudaClock:
-    """CUDA events on the current stream.
+    """Marks moments on a device's queue of work: CUDA events on the current stream.
 
     Raises:
         ValueError: torch sees no such device.
@@ -127,17 +114,17 @@ class CudaClock:
         self._cuda: Any = torch.cuda
 
     def mark(self) -> Any:
-        """Record an event behind the work launched so far."""
+        """Put a mark behind the work launched so far."""
         event = self._cuda.Event(enable_timing=True)
         event.record(self._cuda.current_stream(self._device))
         return event
 
     def is_past(self, mark: Any) -> bool:
-        """Say whether the event has happened."""
+        """Say, without waiting, whether the device has come to a mark."""
         return bool(mark.query())
 
     def between_s(self, first: Any, second: Any) -> float:
-        """Return the seconds from one event to the other."""
+        """Return the seconds between two marks that are past."""
         return float(first.elapsed_time(second)) / 1e3
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict, Unpack
 
 from stoker.doctor.watch.report import WatchReport
 from stoker.doctor.watch.session import Session
@@ -24,20 +24,27 @@ class WatchOptions(TypedDict, total=False):
 
 
 class Hooks:
-    """A loop that a framework runs, told of hook by hook.
+    """A loop that a framework runs, told of hook by hook; a callback gives these methods its framework's names.
 
         epoch_begins ─► step_begins ─► step_ends ─► (interlude) ─► step_begins ─► ... ─► epoch_ends
                    stall          step                        stall
 
+    Whatever else a framework says to a hook does not matter.
+
     Args:
-        session: Takes the moments.
+        options: `warmup`, `synchronize`, `device`, `ranks`, `on_report` of `stoker.watch`.
     """
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, **options: Unpack[WatchOptions]) -> None:
+        super().__init__()
+        self._session = Session(**options)
         self._is_in_epoch = False
         self._is_in_step = False
         self._is_disturbed = False
+
+    def report(self) -> WatchReport:
+        """Return what was seen so far."""
+        return self._session.report()
 
     def epoch_begins(self, loader: object = None) -> None:
         """Wait for the first batch of an epoch over `loader`."""
@@ -47,17 +54,17 @@ class Hooks:
         self._session.meter.begin_epoch()
         self._session.meter.ask()
 
-    def step_begins(self) -> None:
+    def step_begins(self, *_: Any, **__: Any) -> None:
         """The batch is there."""
         self._session.meter.got(StepKind.LEFT_OUT if self._is_disturbed else None)
         self._is_in_step, self._is_disturbed = True, False
 
-    def step_ends(self) -> None:
+    def step_ends(self, *_: Any, **__: Any) -> None:
         """Wait for the next batch."""
         self._is_in_step = False
         self._session.meter.ask()
 
-    def interlude_ends(self) -> None:
+    def interlude_ends(self, *_: Any, **__: Any) -> None:
         """Something else than waiting took place between two steps, and is over: the stall begins now.
 
         Inside a step it is part of the step.
@@ -65,17 +72,13 @@ class Hooks:
         if self._is_in_epoch and not self._is_in_step:
             self._session.meter.ask()
 
-    def disturb(self) -> None:
+    def disturb(self, *_: Any, **__: Any) -> None:
         """Something else begins between two steps, and no hook tells when it is over: leave the next step out."""
         self._is_disturbed = not self._is_in_step
 
-    def epoch_ends(self) -> None:
+    def epoch_ends(self, *_: Any, **__: Any) -> None:
         """The epoch ran to its end."""
         if self._is_in_epoch:
             self._is_in_epoch = self._is_in_step = False
             self._session.meter.pause()
             self._session.end_epoch()
-
-    def report(self) -> WatchReport:
-        """Return what was seen so far."""
-        return self._session.report()

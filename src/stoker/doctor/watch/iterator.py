@@ -25,10 +25,20 @@ class WatchedIterator(Generic[Batch]):
         iterator: The loader's own.
         meter: Takes the moments.
         on_end: Called once: when the iterator is exhausted, or a loop lets go of it before.
+        replayer: Hands some batches out again, for the replay test.
     """
 
-    def __init__(self, iterator: Iterator[Batch], *, meter: Meter, on_end: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        iterator: Iterator[Batch],
+        *,
+        meter: Meter,
+        on_end: Callable[[], None],
+        replayer: Replayer | None = None,
+    ) -> None:
         self._iterator = iterator
+        self._replayer = replayer
+        self._is_exhausted = False
         self._meter = meter
         self._on_end = on_end
         self._late_workers = late_workers(iterator)
@@ -39,15 +49,25 @@ class WatchedIterator(Generic[Batch]):
         return self
 
     def __next__(self) -> Batch:
-        meter = self._meter
+        meter, replayer = self._meter, self._replayer
         meter.ask()
+        if replayer is not None and replayer.is_due(at_end=self._is_exhausted):
+            return self._again(replayer)
         try:
+            if self._is_exhausted:
+                raise StopIteration
             batch = next(self._iterator)
         except StopIteration:
+            if replayer is not None and not self._is_exhausted:
+                self._is_exhausted = True
+                if replayer.is_due(at_end=True):
+                    meter.ask()  # the wait for the end of the epoch is no replayed batch's stall
+                    return self._again(replayer)
             self._end()
             raise
-        meter.got()
-        self._look()
+        meter.got(None if replayer is None else replayer.take(batch))
+        if self._late_workers is not None and meter.stall_ns > _LONG_NS:
+            meter.late = self._late_workers()
         return batch
 
     def __getattr__(self, name: str) -> Any:
@@ -63,42 +83,12 @@ class WatchedIterator(Generic[Batch]):
         if self._meter.num_steps > self._begun_at:
             self._end()
 
-    def _look(self) -> None:
-        if self._late_workers is not None and self._meter.stall_ns > _LONG_NS:
-            self._meter.late = self._late_workers()
+    def _again(self, replayer: Replayer) -> Batch:
+        batch: Batch = replayer.next()
+        self._meter.got(StepKind.REPLAY)
+        return batch
 
     def _end(self) -> None:
         if not self._is_over:
             self._is_over = True
             self._on_end()
-
-
-class ReplayingIterator(WatchedIterator[Batch]):
-    """A watched iterator that hands some batches out again, for the replay test."""
-
-    def __init__(
-        self, iterator: Iterator[Batch], *, meter: Meter, on_end: Callable[[], None], replayer: Replayer
-    ) -> None:
-        super().__init__(iterator, meter=meter, on_end=on_end)
-        self._replayer = replayer
-        self._is_exhausted = False
-
-    def __next__(self) -> Batch:
-        meter, replayer = self._meter, self._replayer
-        meter.ask()
-        if not replayer.is_due(at_end=self._is_exhausted) and not self._is_exhausted:
-            try:
-                batch = next(self._iterator)
-            except StopIteration:
-                self._is_exhausted = True
-            else:
-                meter.got(replayer.take(batch))
-                self._look()
-                return batch
-            meter.ask()  # the wait for the end of the epoch is no replayed batch's stall
-        if replayer.is_due(at_end=self._is_exhausted):
-            batch = replayer.next()
-            meter.got(StepKind.REPLAY)
-            return batch
-        self._end()
-        raise StopIteration

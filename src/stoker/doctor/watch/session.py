@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from stoker.doctor.watch.device import CudaClock, DeviceSampler, may_be_async
-from stoker.doctor.watch.iterator import Batch, ReplayingIterator, WatchedIterator
+from stoker.doctor.watch.iterator import Batch, WatchedIterator
 from stoker.doctor.watch.meter import Meter
 from stoker.doctor.watch.ranks import RankFigures, rank_here, read_ranks, write_rank
 from stoker.doctor.watch.replay import Replayer
@@ -77,9 +77,7 @@ class Session:
         started = self.meter.now()
         iterator = iter(loader)
         self.meter.begin_epoch(self.meter.now() - started)
-        if self._replayer is None:
-            return WatchedIterator(iterator, meter=self.meter, on_end=self.end_epoch)
-        return ReplayingIterator(iterator, meter=self.meter, on_end=self.end_epoch, replayer=self._replayer)
+        return WatchedIterator(iterator, meter=self.meter, on_end=self.end_epoch, replayer=self._replayer)
 
     def end_epoch(self) -> None:
         """Tell who wants to know."""

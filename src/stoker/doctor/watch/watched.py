@@ -78,7 +78,6 @@ def watch(
         "on_report": on_report,
         "clock": clock,
     }
-    Session(**options)  # refuses what is wrong
     asked = tuple(name for name in _ASKED_OF_ITSELF if getattr(own, name, None) is not None)
     return _class_of(asked, is_stream=hasattr(own, "__next__"))(loader, options)
 
@@ -153,11 +152,7 @@ class Watched(Generic[Batch]):
     def __reduce__(self) -> tuple[Any, ...]:
         """Go to another process as a watch of its own, which tells nobody here."""
         plain = {name: value for name, value in self._options.items() if name not in _OF_FUNCTIONS}
-        return _watch_again, (self.loader, plain)
-
-
-def _watch_again(loader: Iterable[Batch], options: dict[str, Any]) -> Watched[Batch]:
-    return watch(loader, **options)
+        return functools.partial(watch, **plain), (self.loader,)
 
 
 class WatchedStream(Watched[Batch]):
