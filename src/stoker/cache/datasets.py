@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stoker.cache.folder import Folder
-from stoker.cache.locks import Kind, Lock, Locks
+from stoker.cache.locks import Locks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class Manifests:
         self._folder = folder
         self._locks = locks
         self._mutex = threading.Lock()
-        self._held: dict[str, Lock] = {}
+        self._held: set[str] = set()
 
     def enter(self, fingerprint: str, name: str, urls: Sequence[str], keys: Callable[[], Sequence[str]]) -> None:
         """Say that this store uses a data set, until locks are closed: as long as any process does, its chunks stay.
@@ -58,9 +58,9 @@ class Manifests:
         with self._mutex:
             if fingerprint in self._held:
                 return
-            lock = self._locks.try_lock(Kind.DATASET, fingerprint, is_shared=True)
+            lock = self._locks.try_lock(fingerprint, is_shared=True)
             assert lock is not None, "nobody locks a data set exclusively"
-            self._held[fingerprint] = lock
+            self._held.add(fingerprint)
         if self._locks.is_writable:
             head = json.dumps({"name": name, "urls": list(urls)})
             lines = [head, *keys(), ""]
@@ -68,11 +68,11 @@ class Manifests:
 
     def in_use(self) -> frozenset[str]:
         """Return the data sets that a living process uses."""
-        return frozenset(one for one in self._folder.list_datasets() if self._locks.is_held(Kind.DATASET, one))
+        return frozenset(one for one in self._folder.list_datasets() if self._locks.is_held(one))
 
     def is_used_elsewhere(self, fingerprint: str) -> bool:
         """Return whether another process, or another store of this one, uses a data set."""
-        return self._locks.is_held_elsewhere(Kind.DATASET, fingerprint)
+        return self._locks.is_held(fingerprint, elsewhere=True)
 
     def get(self, fingerprint: str) -> Manifest | None:
         """Return the manifest of a data set, None where there is none that can be read."""

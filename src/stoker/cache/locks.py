@@ -12,7 +12,6 @@ Threads, and stores that share a folder in one process, share one descriptor, so
 from __future__ import annotations
 
 import contextlib
-import enum
 import errno
 import fcntl
 import hashlib
@@ -20,34 +19,23 @@ import os
 import struct
 import threading
 from collections.abc import Iterator
-from typing import Self
+from typing import TypeAlias
 
 from stoker.cache.folder import Folder
 from stoker.errors import CacheError
 from stoker.host.forks import open_in_forks
+
+Lock: TypeAlias = contextlib.ExitStack
 
 _SET = getattr(fcntl, "F_OFD_SETLK", fcntl.F_SETLK)
 _SET_AND_WAIT = getattr(fcntl, "F_OFD_SETLKW", fcntl.F_SETLKW)
 _GET = getattr(fcntl, "F_OFD_GETLK", fcntl.F_GETLK)
 _IS_LINUX_LAYOUT = hasattr(fcntl, "F_OFD_SETLK")
 
-# Places are below 2**63; four kinds times 2**58 names. Two names that share a place only wait for each other.
-_PLACE_BITS = 58
+# A lock's place is below 2**62. Two names that share a place only wait for each other.
+_PLACE_BITS = 62
 _NAME = "locks"
 _BUSY = (errno.EAGAIN, errno.EACCES)
-
-
-class Kind(enum.IntEnum):
-    """What is locked; the same name may be locked once as each kind."""
-
-    USAGE = 0
-    """Counting what is there, held for moments."""
-    BUILD = 1
-    """Making a chunk."""
-    DATASET = 2
-    """Having a data set in use, shared."""
-    WRITER = 3
-    """Writing temporary files."""
 
 
 def _flock(kind: int, place: int) -> bytes:
@@ -57,9 +45,12 @@ def _flock(kind: int, place: int) -> bytes:
     return struct.pack("@qqihh", place, 1, 0, kind, os.SEEK_SET)  # macOS and the BSDs
 
 
-def _place(kind: Kind, name: str) -> int:
+def _place(name: str) -> int:
     digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
-    return (kind << _PLACE_BITS) | (int.from_bytes(digest, "little") >> (64 - _PLACE_BITS))
+    return int.from_bytes(digest, "little") >> (64 - _PLACE_BITS)
+
+
+_USAGE = _place("")  # nothing else is called so
 
 
 class _LockFile:
@@ -121,25 +112,6 @@ class _LockFile:
         return kind == fcntl.F_UNLCK
 
 
-class Lock:
-    """A lock that is held until `release`, or until its process ends."""
-
-    def __init__(self, locks: Locks, place: int, *, is_shared: bool) -> None:
-        self._locks = locks
-        self._place = place
-        self._is_shared = is_shared
-
-    def release(self) -> None:
-        """Give the lock back. Harmless when called again."""
-        self._locks._release(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
-
 class Locks:
     """The locks that one store holds; `close` gives them all back.
 
@@ -155,7 +127,7 @@ class Locks:
         self._folder = folder
         self._path = folder.path / _NAME
         self._opened = _LockFile.open(folder)
-        self._mine: set[Lock] = set()
+        self._mine: dict[Lock, int] = {}  # and where each lies
         self._is_closed = False
 
     @property
@@ -163,7 +135,7 @@ class Locks:
         """The lock file of this process: a forked child must neither take nor drop the locks of its parent."""
         if self._opened.pid != os.getpid():
             self._opened = _LockFile.open(self._folder)
-            self._mine = set()
+            self._mine = {}
         return self._opened
 
     @property
@@ -171,15 +143,18 @@ class Locks:
         """Whether exclusive locks can be had."""
         return self._file.is_writable
 
-    def try_lock(self, kind: Kind, name: str, *, is_shared: bool = False) -> Lock | None:
+    def try_lock(self, name: str, *, is_shared: bool = False) -> Lock | None:
         """Return the lock, or None where another thread or process holds it. Never waits.
+
+        It is held until it is closed, or the process ends. A name is a chunk's key, a data set's fingerprint or a
+        writer's name, none of which is like another.
 
         Raises:
             CacheError: The file system knows no locks.
         """
         if not is_shared and not self.is_writable:
             return None
-        place = _place(kind, name)
+        place = _place(name)
         file = self._file
         with file.mutex:
             if self._is_closed:
@@ -194,24 +169,18 @@ class Locks:
                 except OSError as error:
                     raise self._refused(error) from error
             file.held[place] = num_shared + 1 if is_shared else -1
-            lock = Lock(self, place, is_shared=is_shared)
-            self._mine.add(lock)
+            lock = Lock()
+            lock.callback(self._release, lock, is_shared=is_shared)
+            self._mine[lock] = place
             return lock
 
-    def is_held(self, kind: Kind, name: str) -> bool:
-        """Return whether anyone, this store included, holds the lock."""
-        place = _place(kind, name)
+    def is_held(self, name: str, *, elsewhere: bool = False) -> bool:
+        """Return whether anyone holds the lock; or, elsewhere, anyone but this store."""
+        place = _place(name)
         file = self._file
         with file.mutex:
-            return place in file.held or not file.is_free_elsewhere(place)
-
-    def is_held_elsewhere(self, kind: Kind, name: str) -> bool:
-        """Return whether another process, or another store of this one, holds the lock."""
-        place = _place(kind, name)
-        file = self._file
-        with file.mutex:
-            mine = sum(lock._place == place for lock in self._mine)
-            return file.held.get(place, 0) not in (0, mine) or not file.is_free_elsewhere(place)
+            num_mine = list(self._mine.values()).count(place) if elsewhere else 0
+            return file.held.get(place, 0) not in (0, num_mine) or not file.is_free_elsewhere(place)
 
     @contextlib.contextmanager
     def usage(self) -> Iterator[None]:
@@ -219,17 +188,16 @@ class Locks:
 
         Blocks: while another thread or process holds it; nobody holds it while anything large is read or written.
         """
-        place = _place(Kind.USAGE, "")
         file = self._file
         with file.usage:
             try:
-                file.set(fcntl.F_WRLCK, place, waits=True)
+                file.set(fcntl.F_WRLCK, _USAGE, waits=True)
             except OSError as error:
                 raise self._refused(error) from error
             try:
                 yield
             finally:
-                file.set(fcntl.F_UNLCK, place)
+                file.set(fcntl.F_UNLCK, _USAGE)
 
     def close(self) -> None:
         """Give all locks back. Harmless when called again."""
@@ -240,21 +208,21 @@ class Locks:
             self._is_closed = True
             mine = list(self._mine)
         for lock in mine:
-            lock.release()
+            lock.close()
         file.close()
 
-    def _release(self, lock: Lock) -> None:
+    def _release(self, lock: Lock, *, is_shared: bool) -> None:
         file = self._file
         with file.mutex:
-            if lock not in self._mine:
+            place = self._mine.pop(lock, None)
+            if place is None:  # the parent's, in a fork
                 return
-            self._mine.discard(lock)
-            num_left = file.held[lock._place] - 1 if lock._is_shared else 0
+            num_left = file.held[place] - 1 if is_shared else 0
             if num_left > 0:
-                file.held[lock._place] = num_left
+                file.held[place] = num_left
                 return
-            del file.held[lock._place]
-            file.set(fcntl.F_UNLCK, lock._place)
+            del file.held[place]
+            file.set(fcntl.F_UNLCK, place)
 
     def _refused(self, error: OSError) -> CacheError:
         return CacheError(

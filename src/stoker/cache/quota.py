@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import struct
-import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -45,7 +44,6 @@ class Quota:
         self._manifests = manifests
         self._limit_bytes = limit_bytes
         self._fd, _ = folder.open_own("usage")
-        self._mutex = threading.Lock()
         self._full: tuple[int, int, frozenset[str]] | None = None  # how all stood when nothing could be done
         self._unused: tuple[frozenset[str], deque[str]] | None = None
         self.num_evicted = 0
@@ -167,7 +165,7 @@ class Quota:
 
         Blocks: while another thread or process counts; for moments, or while it lists the folder.
         """
-        with self._mutex, self._locks.usage():
+        with self._locks.usage():
             data = os.pread(self._fd, _USAGE.size, 0)
             yield _USAGE.unpack(data)[0] if len(data) == _USAGE.size else self._listed()
 

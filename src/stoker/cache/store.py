@@ -28,7 +28,7 @@ from stoker.arguments import flag
 from stoker.cache.datasets import Manifests
 from stoker.cache.folder import NO_ROOM, SUFFIX, Files, Folder
 from stoker.cache.format import ChunkHeader, check_arrays, read_header
-from stoker.cache.locks import Kind, Locks
+from stoker.cache.locks import Locks
 from stoker.cache.memory import MemoryChunks
 from stoker.cache.quota import Quota
 from stoker.cache.verified import FileVersion, Readahead, VerifiedFiles, version_of
@@ -193,9 +193,9 @@ class _Disk:
 
     def _sweep(self) -> None:
         """Take this process's name as a writer, and remove what killed writers left."""
-        self.locks.try_lock(Kind.WRITER, self.folder.writer)
+        self.locks.try_lock(self.folder.writer)
         for name in self.folder.list_temporary():
-            lock = self.locks.try_lock(Kind.WRITER, name.rpartition(".")[2].rpartition("-")[0])
+            lock = self.locks.try_lock(name.rpartition(".")[2].rpartition("-")[0])
             if lock is not None:
                 with lock:
                     self.folder.files.remove(self.folder.tmp, name)
@@ -412,7 +412,7 @@ class Store:
         disk = self._disk
         if disk is None or not disk.locks.is_writable:
             return contextlib.nullcontext()
-        return disk.locks.try_lock(Kind.BUILD, key)
+        return disk.locks.try_lock(key)
 
     # ------------------------------------------------------------------ data sets
 

@@ -9,7 +9,7 @@ import pytest
 
 import stoker
 from stoker.cache.folder import Files, Folder
-from stoker.cache.locks import Kind, Locks
+from stoker.cache.locks import Locks
 from stoker.errors import CacheError
 
 
@@ -29,8 +29,8 @@ def locks(folder):
 
 def hold(path, connection):
     locks = Locks(Folder(path, Files()))
-    exclusive = locks.try_lock(Kind.BUILD, "a")
-    shared = locks.try_lock(Kind.DATASET, "a", is_shared=True)
+    exclusive = locks.try_lock("a")
+    shared = locks.try_lock("data", is_shared=True)
     connection.send_bytes(b"held" if exclusive and shared else b"refused")
     connection.recv_bytes()
 
@@ -51,25 +51,25 @@ def other_process(locks, tmp_path):
 
 
 def test_a_lock_is_had_once_at_a_time(locks):
-    lock = locks.try_lock(Kind.BUILD, "a")
+    lock = locks.try_lock("a")
     assert lock is not None
-    assert locks.try_lock(Kind.BUILD, "a") is None
-    assert locks.is_held(Kind.BUILD, "a")
-    lock.release()
-    lock.release()
-    assert not locks.is_held(Kind.BUILD, "a")
-    with locks.try_lock(Kind.BUILD, "a"):
+    assert locks.try_lock("a") is None
+    assert locks.is_held("a")
+    lock.close()
+    lock.close()
+    assert not locks.is_held("a")
+    with locks.try_lock("a"):
         pass
 
 
-def test_names_and_kinds_do_not_get_in_each_others_way(locks):
-    assert all(locks.try_lock(kind, name) for kind in (Kind.BUILD, Kind.WRITER, Kind.DATASET) for name in "abc")
+def test_names_do_not_get_in_each_others_way(locks):
+    assert all(locks.try_lock(name) for name in "abc")
 
 
 def test_threads_exclude_each_other_too(locks):
     got = []
-    with locks.try_lock(Kind.BUILD, "a"):
-        thread = threading.Thread(target=lambda: got.append(locks.try_lock(Kind.BUILD, "a")))
+    with locks.try_lock("a"):
+        thread = threading.Thread(target=lambda: got.append(locks.try_lock("a")))
         thread.start()
         thread.join()
     assert got == [None]
@@ -77,43 +77,43 @@ def test_threads_exclude_each_other_too(locks):
 
 def test_a_shared_lock_is_held_until_the_last_one_lets_go(locks, folder):
     other = Locks(folder)
-    first = locks.try_lock(Kind.DATASET, "a", is_shared=True)
-    second = other.try_lock(Kind.DATASET, "a", is_shared=True)
-    assert other.try_lock(Kind.DATASET, "a") is None
-    assert locks.is_held_elsewhere(Kind.DATASET, "a")
-    first.release()
-    assert locks.is_held(Kind.DATASET, "a")
-    assert not other.is_held_elsewhere(Kind.DATASET, "a")
-    second.release()
-    assert not locks.is_held(Kind.DATASET, "a")
+    first = locks.try_lock("data", is_shared=True)
+    second = other.try_lock("data", is_shared=True)
+    assert other.try_lock("data") is None
+    assert locks.is_held("data", elsewhere=True)
+    first.close()
+    assert locks.is_held("data")
+    assert not other.is_held("data", elsewhere=True)
+    second.close()
+    assert not locks.is_held("data")
     other.close()
 
 
 def test_closing_gives_everything_back_and_takes_nothing_from_others(locks, folder):
     other = Locks(folder)
-    kept = locks.try_lock(Kind.BUILD, "mine")
-    assert other.try_lock(Kind.BUILD, "theirs")
+    kept = locks.try_lock("mine")
+    assert other.try_lock("theirs")
     other.close()
     other.close()
-    assert locks.try_lock(Kind.BUILD, "theirs")
-    assert locks.try_lock(Kind.BUILD, "mine") is None
+    assert locks.try_lock("theirs")
+    assert locks.try_lock("mine") is None
     assert kept is not None
     with pytest.raises(CacheError, match="closed"):
-        other.try_lock(Kind.BUILD, "theirs")
+        other.try_lock("theirs")
 
 
 def test_another_process_excludes_us_until_it_dies(locks, other_process):
-    assert locks.try_lock(Kind.BUILD, "a") is None
-    assert locks.is_held(Kind.BUILD, "a")
-    assert locks.is_held_elsewhere(Kind.DATASET, "a")
-    assert locks.try_lock(Kind.DATASET, "a") is None
-    shared = locks.try_lock(Kind.DATASET, "a", is_shared=True)
+    assert locks.try_lock("a") is None
+    assert locks.is_held("a")
+    assert locks.is_held("data", elsewhere=True)
+    assert locks.try_lock("data") is None
+    shared = locks.try_lock("data", is_shared=True)
     assert shared is not None
-    shared.release()
+    shared.close()
     other_process.kill()
     other_process.join()
-    assert locks.try_lock(Kind.BUILD, "a") is not None
-    assert locks.try_lock(Kind.DATASET, "a") is not None
+    assert locks.try_lock("a") is not None
+    assert locks.try_lock("data") is not None
 
 
 def test_the_count_is_held_by_one_at_a_time(locks, folder):
@@ -137,7 +137,7 @@ def test_the_count_is_held_by_one_at_a_time(locks, folder):
 
 
 def test_the_file_stays_empty_and_alone(locks, tmp_path):
-    assert all(locks.try_lock(Kind.BUILD, str(i)) for i in range(100))
+    assert all(locks.try_lock(str(i)) for i in range(100))
     assert [(path.name, path.stat().st_size) for path in tmp_path.glob("lock*")] == [("locks", 0)]
 
 
@@ -145,20 +145,20 @@ FORK = """
 import os, subprocess, sys
 from pathlib import Path
 from stoker.cache.folder import Files, Folder
-from stoker.cache.locks import Kind, Locks
+from stoker.cache.locks import Locks
 
 locks = Locks(Folder(Path(sys.argv[1]), Files()))
-lock = locks.try_lock(Kind.BUILD, "a")
+lock = locks.try_lock("a")
 pid = os.fork()
 if pid == 0:
-    child_sees = locks.is_held(Kind.BUILD, "a"), locks.try_lock(Kind.BUILD, "a")
-    lock.release()
+    child_sees = locks.is_held("a"), locks.try_lock("a")
+    lock.close()
     locks.close()
     os._exit(0 if child_sees == (True, None) else 1)
 assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-ask = "import sys; from pathlib import Path; from stoker.cache.locks import Kind, Locks; "
+ask = "import sys; from pathlib import Path; from stoker.cache.locks import Locks; "
 ask += "from stoker.cache.folder import Files, Folder; "
-ask += "sys.exit(Locks(Folder(Path(sys.argv[1]), Files())).is_held(Kind.BUILD, 'a'))"
+ask += "sys.exit(Locks(Folder(Path(sys.argv[1]), Files())).is_held('a'))"
 assert subprocess.run([sys.executable, "-c", ask, sys.argv[1]]).returncode == 1
 """
 

@@ -13,7 +13,6 @@ import stoker.cache.store
 import stoker.cache.verified
 from stoker.cache import admin, write
 from stoker.cache.folder import Files, _fallocate
-from stoker.cache.locks import Kind
 from stoker.cache.store import Store
 from stoker.errors import CacheError, CacheFullError, ChunkCorruptError
 
@@ -448,7 +447,7 @@ def test_many_threads_may_open_a_new_folder_at_once(folder):
 def test_what_a_killed_writer_left_is_swept_and_what_a_living_one_writes_is_not(store, folder):
     dead = folder / "tmp" / f"{key(1)}.99-0"
     dead.write_bytes(b"half")
-    assert store.disk.locks.try_lock(Kind.WRITER, "8") is not None  # as a writer of that name has it
+    assert store.disk.locks.try_lock("8") is not None  # as a writer of that name has it
     living = folder / "tmp" / f"{key(2)}.8-0"
     living.write_bytes(b"half")
     Store(folder).close()
