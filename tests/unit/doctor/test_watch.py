@@ -51,7 +51,7 @@ def test_shares_sum_to_one_no_time_is_negative_and_none_is_lost(times, warmup, n
     assert all(seconds >= 0 for seconds in report.seconds.values())
     assert sum(report.seconds.values()) == pytest.approx(loader.clock.now_s, rel=1e-9)
     assert 0 <= report.stall_share <= 1
-    if report.num_steady and report.seconds["stall"] + report.stall.num * report.step.mean_s > 0:
+    if report.num_steady and report.seconds["stall"] + report.num_steady * report.step.mean_s > 0:
         assert report.stall_share + report.step_share == pytest.approx(1.0)
     counted = report.num_steady + report.num_warmup + report.num_left_out + report.num_epoch_starts
     assert counted == report.num_steps == num_epochs * len(times)

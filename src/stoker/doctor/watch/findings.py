@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from stoker.doctor.watch.patterns import Turns, find_blocked, find_change, find_turns
-from stoker.doctor.watch.tally import Floats, StepKind, Tallied
+from stoker.doctor.watch.patterns import find_blocked, find_change, find_turns
+from stoker.doctor.watch.tally import Floats, StepKind, Tally
 from stoker.doctor.watch.traits import LoaderTraits
 from stoker.doctor.words import share_text, time_text
 from stoker.fields.offsets import Int64
@@ -44,6 +43,24 @@ _ALWAYS, _SELDOM = 0.6, 0.4
 _MIN_DEAR = 3
 
 
+# What to do about a pattern, whatever the loader is.
+_ADVICE: dict[Name, str] = {
+    "rare-stall": "not the loader's rate: a buffer that is refilled, a file that is opened, a store or a machine that "
+    "was busy; where it comes again, begin it ahead of its need",
+    "periodic-stall": "something comes every {period} batches: a file boundary, a buffer that is refilled, as many "
+    "workers in turn",
+    "slow-worker": "look at what {who} reads and on which core it runs; the other workers' batches are ready and have "
+    "to wait for their turn",
+    "too-few-workers": "more workers, or less work in each; where more change nothing, one of them alone is slow",
+    "head-of-line": "a few samples are much dearer than the rest: split or cache them, queue more batches ahead, or "
+    "let batches overtake each other (torch: DataLoader(in_order=False))",
+    "growing-stall": "memory that fills up, a cache that is too small, files that get larger, a disk that throttles",
+    "fading-stall": "caches that fill up; judge by a longer run, or leave out more warm-up steps",
+    "stall-jump": "something changed there: other files, a cache that was full, a neighbour on the machine",
+    "slow-steps": "not the loader: logging, a checkpoint, an evaluation or a collective inside the loop",
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Finding:
     """A pattern that costs time.
@@ -69,7 +86,12 @@ class Finding:
     rank: int | None = None
 
 
-def find_patterns(seen: Tallied, traits: LoaderTraits) -> tuple[Finding, ...]:
+def _found(name: Name, share: float, sentence: str, *, who: str = "", **more: Any) -> Finding:
+    advice = _ADVICE[name].format(who=who, period=more.get("period"))
+    return Finding(name=name, share=share, sentence=sentence, advice=advice, **more)
+
+
+def find_patterns(seen: Tally, traits: LoaderTraits) -> tuple[Finding, ...]:
     """Return what costs time, dearest first.
 
     Args:
@@ -109,6 +131,7 @@ def _in_stalls(latest: Int64, cycle: float, traits: LoaderTraits, *, has_change:
         every = (
             f"one batch in {apart} is {time_text(blocked.mean)} late, the next {blocked.num_behind} then come at once"
         )
+    too_few = _found("too-few-workers", share, f"{num_workers} workers work at their limit: {every}")
     late = _late_workers(stalls, latest[:, 3], num_workers, floor=floor)
     if late is not None:
         slow = tuple(np.flatnonzero(late >= _ALWAYS).tolist())
@@ -116,25 +139,27 @@ def _in_stalls(latest: Int64, cycle: float, traits: LoaderTraits, *, has_change:
         if is_often and late.max() >= _ALWAYS and 2 * len(slow) <= num_workers and _are_few(late, slow):
             return [_slow_workers(slow, num_workers, share, every)]
         if late.sum() >= _ALWAYS * num_workers:
-            return [_too_few(num_workers, share, every)]
+            return [too_few]
     elif turns is not None and num_workers and num_workers % turns.period == 0:
         slow = tuple(worker for worker in range(num_workers) if worker % turns.period in turns.places)
         # Where all work at their limit they come in bursts, which begin with the first.
         if 0 not in slow:
             return [_slow_workers(slow, num_workers, cost, every)]
-        return [_too_few(num_workers, share, every)]
+        return [too_few]
     if turns is not None:
-        return [_periodic(turns, cost, every)]
+        return [_found("periodic-stall", cost, every, period=turns.period, place=turns.places[0])]
     if is_blocked and blocked is not None:
         cost = blocked.share * share
         # Where all work at their limit, each turn of the workers has one that is last.
         if late is None and num_workers and len(stalls) <= 1.5 * num_workers * blocked.num:
-            return [_too_few(num_workers, share, every)]
+            return [too_few]
         if num_workers > 1 and traits.is_in_order and blocked.num >= _MIN_DEAR:
-            return [_head_of_line(cost, every)]
+            return [_found("head-of-line", cost, f"batches hold back those behind them: {every}")]
     is_rare = stalls > max(floor, _RARE * median)
     if is_rare.mean() <= 0.1 and stalls[is_rare].sum() >= 0.5 * stalls.sum():
-        return [_rare(share * float(stalls[is_rare].sum() / stalls.sum()), stalls, is_rare)]
+        long = time_text(float(stalls[is_rare].mean()))
+        sentence = f"{is_rare.sum()} of {len(stalls):,} batches wait {long}, the others {time_text(median)}"
+        return [_found("rare-stall", share * float(stalls[is_rare].sum() / stalls.sum()), sentence)]
     return [] if has_change else [_throughout(stalls, share, traits, is_ready=late is not None)]
 
 
@@ -174,63 +199,11 @@ def _throughout(stalls: Floats, share: float, traits: LoaderTraits, *, is_ready:
     return Finding(name="even-stall" if is_even else "uneven-stall", share=share, sentence=sentence, advice=advice)
 
 
-def _periodic(turns: Turns, cost: float, every: str) -> Finding:
-    return Finding(
-        name="periodic-stall",
-        share=cost,
-        sentence=every,
-        advice=f"something comes every {turns.period} batches: a file boundary, a buffer that is refilled, as many "
-        "workers in turn",
-        period=turns.period,
-        place=turns.places[0],
-    )
-
-
 def _slow_workers(workers: tuple[int, ...], num_workers: int, cost: float, every: str) -> Finding:
-    which = " and ".join(map(str, workers))
-    who = f"worker {which}" if len(workers) == 1 else f"workers {which}"
-    return Finding(
-        name="slow-worker",
-        share=cost,
-        sentence=f"{who} of {num_workers} {'is' if len(workers) == 1 else 'are'} slow: {every}",
-        advice=f"look at what {who} reads and on which core it runs; the other workers' batches are ready "
-        "and have to wait for their turn",
-        period=num_workers,
-        place=workers[0],
-        workers=workers,
-    )
-
-
-def _too_few(num_workers: int, cost: float, every: str) -> Finding:
-    return Finding(
-        name="too-few-workers",
-        share=cost,
-        sentence=f"{num_workers} workers work at their limit: {every}",
-        advice="more workers, or less work in each; where more change nothing, one of them alone is slow",
-    )
-
-
-def _head_of_line(cost: float, every: str) -> Finding:
-    return Finding(
-        name="head-of-line",
-        share=cost,
-        sentence=f"batches hold back those behind them: {every}",
-        advice="a few samples are much dearer than the rest: split or cache them, queue more batches ahead, or let "
-        "batches overtake each other (torch: DataLoader(in_order=False))",
-    )
-
-
-def _rare(cost: float, stalls: Floats, is_rare: npt.NDArray[np.bool_]) -> Finding:
-    num = int(is_rare.sum())
-    others = float(np.median(stalls))
-    return Finding(
-        name="rare-stall",
-        share=cost,
-        sentence=f"{num} of {len(stalls):,} batches wait {time_text(float(stalls[is_rare].mean()))}, "
-        f"the others {time_text(others)}",
-        advice="not the loader's rate: a buffer that is refilled, a file that is opened, a store or a machine that "
-        "was busy; where it comes again, begin it ahead of its need",
-    )
+    who, are = ("worker", "is") if len(workers) == 1 else ("workers", "are")
+    who = f"{who} {' and '.join(map(str, workers))}"
+    sentence = f"{who} of {num_workers} {are} slow: {every}"
+    return _found("slow-worker", cost, sentence, who=who, period=num_workers, place=workers[0], workers=workers)
 
 
 def _in_steps(index: Int64, steps: Floats, *, cycle: float) -> list[Finding]:
@@ -246,44 +219,27 @@ def _in_steps(index: Int64, steps: Floats, *, cycle: float) -> list[Finding]:
         if turns is None
         else f"every {_ordinal(turns.period)} step"
     )
-    return [
-        Finding(
-            name="slow-steps",
-            share=extra,
-            sentence=f"{which} takes {time_text(mean)}, the others {time_text(median)}",
-            advice="not the loader: logging, a checkpoint, an evaluation or a collective inside the loop",
-            period=None if turns is None else turns.period,
-            place=None if turns is None else turns.places[0],
-        )
-    ]
+    where: dict[str, Any] = {} if turns is None else {"period": turns.period, "place": turns.places[0]}
+    return [_found("slow-steps", extra, f"{which} takes {time_text(mean)}, the others {time_text(median)}", **where)]
 
 
-def _in_time(seen: Tallied) -> list[Finding]:
+def _in_time(seen: Tally) -> list[Finding]:
     change = find_change(seen.parts)
     if change is None or change.cost < _WORTH_TELLING:
         return []
     before, after = share_text(change.before), share_text(change.after)
     if change.kind == "jump":
         at = round(change.at * seen.num_of[StepKind.STEADY])
-        return [
-            Finding(
-                name="stall-jump",
-                share=change.cost,
-                sentence=f"the stall jumps at about step {at:,}: {before} of the time before, {after} behind it",
-                advice="something changed there: other files, a cache that was full, a neighbour on the machine",
-                place=at,
-            )
-        ]
+        sentence = f"the stall jumps at about step {at:,}: {before} of the time before, {after} behind it"
+        return [_found("stall-jump", change.cost, sentence, place=at)]
     from_to = f"{before} of the time in the first quarter of the run, {after} in the last"
     if change.kind == "growing":
-        advice = "memory that fills up, a cache that is too small, files that get larger, a disk that throttles"
-        return [Finding(name="growing-stall", share=change.cost, sentence=f"the stall grows: {from_to}", advice=advice)]
-    advice = "caches that fill up; judge by a longer run, or leave out more warm-up steps"
-    return [Finding(name="fading-stall", share=change.cost, sentence=f"the stall fades: {from_to}", advice=advice)]
+        return [_found("growing-stall", change.cost, f"the stall grows: {from_to}")]
+    return [_found("fading-stall", change.cost, f"the stall fades: {from_to}")]
 
 
-def _at_epochs(seen: Tallied, traits: LoaderTraits) -> list[Finding]:
-    num, stall_s = seen.num_of[StepKind.EPOCH_START], seen.stall_s_of[StepKind.EPOCH_START]
+def _at_epochs(seen: Tally, traits: LoaderTraits) -> list[Finding]:
+    num, stall_s = seen.num_of[StepKind.EPOCH_START], seen.stall_s(StepKind.EPOCH_START)
     if not stall_s or stall_s < _WORTH_TELLING * seen.counted_s:
         return []
     if traits.is_ours:

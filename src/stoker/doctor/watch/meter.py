@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 import time
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from stoker.doctor.watch.device import DeviceSampler, DeviceTimes
-from stoker.doctor.watch.tally import StepKind, Tallied, Tally
+from stoker.doctor.watch.tally import StepKind, Tally
 
 # Steps that are collected before they are counted: about 1 ms of work every so many steps.
 _BLOCK = 2048
@@ -136,11 +137,11 @@ class Meter:
         """Return what the device's own clock has said, where it was asked."""
         return None if self._device is None else self._device.times()
 
-    def look(self) -> Tallied:
-        """Return what is known of the steps that are over. Any thread may."""
+    def look(self) -> Tally:
+        """Return what is known of the steps that are over; later ones do not change it. Any thread may."""
         with self._counting:
             self._count()
-            return self._tally.look()
+            return copy.deepcopy(self._tally)
 
     def _count(self) -> None:
         num = len(self._collected)  # whole steps, whatever a loop in another thread adds: five numbers at once

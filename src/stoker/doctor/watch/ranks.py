@@ -33,9 +33,10 @@ class RankFigures:
     stall_s: float
     step_s: float
 
-    def __post_init__(self) -> None:
-        if self.rank < 0 or self.num_steps < 0 or not (self.stall_s >= 0 and self.step_s >= 0):
-            raise ValueError(f"no rank has such figures: {self}")
+    @property
+    def whole_s(self) -> float:
+        """Mean time of a step and its stall."""
+        return self.stall_s + self.step_s
 
 
 def find_straggler(ranks: Sequence[RankFigures]) -> Finding | None:
@@ -47,34 +48,26 @@ def find_straggler(ranks: Sequence[RankFigures]) -> Finding | None:
     ranks = [figures for figures in ranks if figures.num_steps]
     if len(ranks) < 2:
         return None
-    cycle = statistics.median(figures.stall_s + figures.step_s for figures in ranks)
+    lag = _LAGS * statistics.median(figures.whole_s for figures in ranks)
     worst = max(ranks, key=lambda figures: figures.stall_s)
     others = statistics.median(figures.stall_s for figures in ranks if figures is not worst)
     late = worst.stall_s - others
-    if cycle > 0 and late >= _LAGS * cycle:
-        return Finding(
-            name="straggler",
-            share=min(1.0, late / (worst.stall_s + worst.step_s)),
-            sentence=f"rank {worst.rank} waits {time_text(worst.stall_s)} a step for its batch, the others "
-            f"{time_text(others)}: where steps end in a collective, all ranks wait for it",
-            advice=f"compare rank {worst.rank}'s host with the others: its disk, its network, its share of the files",
-            rank=worst.rank,
-        )
-    worst = max(ranks, key=lambda figures: figures.stall_s + figures.step_s)
-    rest = [figures for figures in ranks if figures is not worst]
-    others = statistics.median(figures.step_s for figures in rest)
-    late = worst.step_s - others
-    others_whole = statistics.median(figures.stall_s + figures.step_s for figures in rest)
-    if cycle > 0 and late >= _LAGS * cycle and worst.stall_s + worst.step_s - others_whole >= _LAGS * cycle:
-        return Finding(
-            name="straggler",
-            share=min(1.0, late / (worst.stall_s + worst.step_s)),
-            sentence=f"rank {worst.rank} takes {time_text(worst.step_s)} a step, the others {time_text(others)}; "
-            "its batches are there in time",
-            advice=f"not the loader: compare rank {worst.rank}'s device with the others, its clock and its temperature",
-            rank=worst.rank,
-        )
-    return None
+    sentence = f"rank {worst.rank} waits {time_text(worst.stall_s)} a step for its batch, the others "
+    sentence += f"{time_text(others)}: where steps end in a collective, all ranks wait for it"
+    advice = f"compare rank {worst.rank}'s host with the others: its disk, its network, its share of the files"
+    if late < lag or not lag:
+        worst = max(ranks, key=lambda figures: figures.whole_s)
+        rest = [figures for figures in ranks if figures is not worst]
+        others = statistics.median(figures.step_s for figures in rest)
+        late = worst.step_s - others
+        late_whole = worst.whole_s - statistics.median(figures.whole_s for figures in rest)
+        sentence = f"rank {worst.rank} takes {time_text(worst.step_s)} a step, the others {time_text(others)}; "
+        sentence += "its batches are there in time"
+        advice = f"not the loader: compare rank {worst.rank}'s device with the others, its clock and its temperature"
+        if min(late, late_whole) < lag or not lag:
+            return None
+    share = min(1.0, late / worst.whole_s)
+    return Finding(name="straggler", share=share, sentence=sentence, advice=advice, rank=worst.rank)
 
 
 def rank_here() -> tuple[int, int]:
@@ -88,7 +81,7 @@ def write_rank(folder: Path, mine: RankFigures, *, world_size: int) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"rank-{mine.rank:05d}-of-{world_size:05d}.json"
     aside = path.with_suffix(f".{os.getpid()}.part")
-    aside.write_text(json.dumps(asdict(mine) | {"world_size": world_size}))
+    aside.write_text(json.dumps(asdict(mine)))
     aside.replace(path)
     return path
 
@@ -117,12 +110,6 @@ def read_ranks(folder: Path, *, world_size: int | None = None) -> tuple[RankFigu
 
 def _read(path: Path) -> RankFigures:
     try:
-        content = json.loads(path.read_text())
-        return RankFigures(
-            rank=int(content["rank"]),
-            num_steps=int(content["num_steps"]),
-            stall_s=float(content["stall_s"]),
-            step_s=float(content["step_s"]),
-        )
-    except (ValueError, KeyError, TypeError) as error:
+        return RankFigures(**json.loads(path.read_text()))
+    except (ValueError, TypeError) as error:
         raise ValueError(f"{path} is not what a watched rank writes ({error}); delete it") from error

@@ -12,7 +12,7 @@ import numpy as np
 from stoker.doctor.watch.device import DeviceTimes
 from stoker.doctor.watch.findings import Finding, find_patterns
 from stoker.doctor.watch.ranks import RankFigures, find_straggler
-from stoker.doctor.watch.tally import StepKind, Tallied, TimeSpread
+from stoker.doctor.watch.tally import COUNTED, StepKind, Tally, TimeSpread
 from stoker.doctor.watch.traits import LoaderTraits
 from stoker.doctor.watch.verdict import Measured, Replay, WatchVerdict, judge
 from stoker.doctor.words import factor_text, share_text, time_text
@@ -77,8 +77,6 @@ class WatchReport:
     def to_json(self) -> dict[str, Any]:
         """Return everything as dicts, lists, numbers and texts that JSON can write."""
         content = asdict(self)
-        for name, spread in (("stall", self.stall), ("step", self.step)):
-            content[name]["mean_s"] = spread.mean_s
         if self.replay is not None:
             content["replay"]["gain"] = self.replay.gain
         return content
@@ -88,7 +86,7 @@ class WatchReport:
 
 
 def make_report(
-    seen: Tallied,
+    seen: Tally,
     *,
     traits: LoaderTraits,
     replayed: tuple[int, int],
@@ -108,11 +106,11 @@ def make_report(
         ranks: One line a rank.
         more: Fields of `WatchReport` that are taken as they are.
     """
-    steady_s = seen.stall_s_of[StepKind.STEADY] + seen.step_s_of[StepKind.STEADY]
-    stall_share = seen.stall_s_of[StepKind.STEADY] / steady_s if steady_s > 0 else 0.0
+    stall_s, step_s = seen.stall_s(StepKind.STEADY), seen.step_s(StepKind.STEADY)
+    stall_share = stall_s / (stall_s + step_s) if stall_s + step_s > 0 else 0.0
     counted_s = max(seen.counted_s, 1e-12)
-    start_share = seen.stall_s_of[StepKind.EPOCH_START] / counted_s
-    wait_share = seen.waited_s / counted_s
+    start_share = seen.stall_s(StepKind.EPOCH_START) / counted_s
+    wait_share = seen.stall_s(*COUNTED) / counted_s
     is_device = device is not None and device.num > 0
     if device is not None and is_device:  # its own idle share in place of that of the steady steps
         wait_share = start_share + device.idle_share * (1 - start_share)
@@ -132,10 +130,18 @@ def make_report(
         verdict=verdict,
         findings=(*([straggler] if straggler else []), *find_patterns(seen, traits)),
         stall_share=stall_share,
-        step_share=1 - stall_share if steady_s > 0 else 0.0,
+        step_share=1 - stall_share if stall_s + step_s > 0 else 0.0,
         stall=seen.stall,
         step=seen.step,
-        seconds=_seconds(seen),
+        seconds={
+            "stall": stall_s,
+            "step": seen.step_s(*COUNTED),
+            "epoch_start": seen.stall_s(StepKind.EPOCH_START),
+            **{
+                kind.name.lower(): seen.stall_s(kind) + seen.step_s(kind)
+                for kind in (StepKind.WARMUP, StepKind.REPLAY, StepKind.LEFT_OUT)
+            },
+        },
         num_steady=seen.num_of[StepKind.STEADY],
         num_warmup=seen.num_of[StepKind.WARMUP],
         num_left_out=seen.num_of[StepKind.LEFT_OUT],
@@ -149,38 +155,22 @@ def make_report(
     )
 
 
-def _seconds(seen: Tallied) -> dict[str, float]:
-    """Return all time by what it was; each stall and each step is in exactly one."""
-    stall, step = seen.stall_s_of, seen.step_s_of
-    return {
-        "stall": stall[StepKind.STEADY],
-        "step": step[StepKind.STEADY] + step[StepKind.EPOCH_START],
-        "epoch_start": stall[StepKind.EPOCH_START],
-        "warmup": stall[StepKind.WARMUP] + step[StepKind.WARMUP],
-        "replay": stall[StepKind.REPLAY] + step[StepKind.REPLAY],
-        "left_out": stall[StepKind.LEFT_OUT] + step[StepKind.LEFT_OUT],
-    }
+def _parts(seen: Tally) -> tuple[float, ...]:
+    joined = [part.sum(axis=0) for part in np.array_split(seen.parts, min(32, len(seen.parts)) or 1)]
+    return tuple(float(stall / max(1, stall + step)) for num, stall, step in joined if num)
 
 
-def _parts(seen: Tallied) -> tuple[float, ...]:
-    if not len(seen.parts):
-        return ()
-    edges = np.unique(np.linspace(0, len(seen.parts), min(32, len(seen.parts)) + 1).astype(np.int64)[:-1])
-    joined = np.add.reduceat(seen.parts, edges, axis=0)
-    return tuple(float(stall / max(1, stall + step)) for _, stall, step in joined)
-
-
-def _replay(seen: Tallied, num_batches: int, num_bytes: int) -> Replay | None:
-    num = seen.num_of[StepKind.STEADY] + seen.num_of[StepKind.EPOCH_START]
-    if len(seen.replayed) < 2 or not seen.num_of[StepKind.STEADY]:
+def _replay(seen: Tally, num_batches: int, num_bytes: int) -> Replay | None:
+    replayed = seen.replayed
+    if len(replayed) < 2 or not seen.num_of[StepKind.STEADY]:
         return None
-    counted = seen.replayed[len(seen.replayed) // 2 :]  # while the first half runs, the loader fills its queues
+    counted = replayed[len(replayed) // 2 :]  # while the first half runs, the loader fills its queues
     return Replay(
         num_steps=len(counted),
         num_batches=num_batches,
         num_bytes=num_bytes,
         step_s=float(counted.sum()) / len(counted) / 1e9,
-        real_s=seen.counted_s / num,
+        real_s=seen.counted_s / sum(seen.num_of[kind] for kind in COUNTED),
     )
 
 

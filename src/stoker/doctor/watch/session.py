@@ -12,6 +12,7 @@ from stoker.doctor.watch.meter import Meter
 from stoker.doctor.watch.ranks import RankFigures, rank_here, read_ranks, write_rank
 from stoker.doctor.watch.replay import Replayer
 from stoker.doctor.watch.report import WatchReport, make_report
+from stoker.doctor.watch.tally import StepKind
 from stoker.doctor.watch.traits import LoaderTraits
 from stoker.fields.spec import parse_size
 
@@ -113,5 +114,8 @@ class Session:
     def _figures(self) -> RankFigures:
         seen = self.meter.look()
         return RankFigures(
-            rank=rank_here()[0], num_steps=seen.stall.num, stall_s=seen.stall.mean_s, step_s=seen.step.mean_s
+            rank=rank_here()[0],
+            num_steps=seen.num_of[StepKind.STEADY],
+            stall_s=seen.stall.mean_s,
+            step_s=seen.step.mean_s,
         )

@@ -29,80 +29,45 @@ class StepKind(IntEnum):
     LEFT_OUT = 4
 
 
+COUNTED = (StepKind.STEADY, StepKind.EPOCH_START)
+"""What a verdict is about."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TimeSpread:
     """How times of one kind are spread.
 
     Attributes:
-        num: Times.
-        total_s: Their sum.
+        mean_s: Of all of them, 0 where there are none.
         p50_s: Half of the latest 4,096 are at most this; p95_s and p99_s likewise.
         p95_s: See p50_s.
         p99_s: See p50_s.
-        max_s: The longest.
+        max_s: The longest of all.
     """
 
-    num: int = 0
-    total_s: float = 0.0
+    mean_s: float = 0.0
     p50_s: float = 0.0
     p95_s: float = 0.0
     p99_s: float = 0.0
     max_s: float = 0.0
 
-    @property
-    def mean_s(self) -> float:
-        """Their mean, 0 where there are none."""
-        return self.total_s / self.num if self.num else 0.0
 
-
-@dataclass(frozen=True, kw_only=True)
-class Tallied:
-    """What is known of the steps so far.
+class Tally:
+    """Takes blocks of steps and keeps what a report needs.
 
     Attributes:
         num_of: Steps of each kind.
-        stall_s_of: Their stalls, summed.
-        step_s_of: Their steps, summed.
-        stall: Stalls of steady steps.
-        step: Step times of steady steps.
         latest: The latest steady steps. Shape [N, 4]: step in its epoch, stall in ns, step in ns, workers that were
-            late (`Tally.add`).
-        parts: The whole run of steady steps in at most 128 equal parts, the last may be shorter. Shape [P, 3]: steps,
-            stall in ns, step in ns.
-        replayed: Replayed steps. Shape [R, 2]: stall in ns, step in ns.
+            late (`add`).
     """
 
-    num_of: dict[StepKind, int]
-    stall_s_of: dict[StepKind, float]
-    step_s_of: dict[StepKind, float]
-    stall: TimeSpread
-    step: TimeSpread
-    latest: Int64
-    parts: Int64
-    replayed: Int64
-
-    @property
-    def counted_s(self) -> float:
-        """All time that counts: steady steps, and those at an epoch's start."""
-        counted = (StepKind.STEADY, StepKind.EPOCH_START)
-        return sum(self.stall_s_of[kind] + self.step_s_of[kind] for kind in counted)
-
-    @property
-    def waited_s(self) -> float:
-        """What of it was waited."""
-        return self.stall_s_of[StepKind.STEADY] + self.stall_s_of[StepKind.EPOCH_START]
-
-
-class Tally:
-    """Takes blocks of steps and keeps what a report needs."""
-
     def __init__(self) -> None:
-        self._num = [0] * len(StepKind)
+        self.num_of = dict.fromkeys(StepKind, 0)
+        self.latest: Int64 = np.empty((0, 4), dtype=np.int64)
         self._total_ns = np.zeros((len(StepKind), 2), dtype=np.int64)  # stall, step
-        self._longest_ns = np.zeros((len(StepKind), 2), dtype=np.int64)
+        self._longest_ns = np.zeros(2, dtype=np.int64)  # of steady steps
         self._timeline = Timeline()
-        self._latest: Int64 = np.empty((0, 4), dtype=np.int64)
-        self._replayed: list[Int64] = []
+        self._replayed: list[Int64] = [np.empty((0, 2), dtype=np.int64)]
 
     def add(self, block: Int64) -> None:
         """Take steps in order.
@@ -113,43 +78,60 @@ class Tally:
         """
         for kind in StepKind:
             rows = block[block[:, 0] == kind]
-            if not len(rows):
-                continue
-            self._num[kind] += len(rows)
-            self._total_ns[kind] += rows[:, 2:4].sum(axis=0)
-            self._longest_ns[kind] = np.maximum(self._longest_ns[kind], rows[:, 2:4].max(axis=0))
+            times = rows[:, 2:4]
+            self.num_of[kind] += len(rows)
+            self._total_ns[kind] += times.sum(axis=0)
             if kind is StepKind.STEADY:
-                self._timeline.add(rows[:, 2:4])
-                self._latest = np.concatenate([self._latest, rows[:, 1:]])[-NUM_LATEST:]
+                self._longest_ns = np.maximum(self._longest_ns, times.max(axis=0, initial=0))
+                self._timeline.add(times)
+                self.latest = np.concatenate([self.latest, rows[:, 1:]])[-NUM_LATEST:]
             elif kind is StepKind.REPLAY:
-                self._replayed.append(rows[:, 2:4].copy())
+                self._replayed.append(times.copy())
 
-    def look(self) -> Tallied:
-        """Return what is known so far; later steps do not change it."""
-        total_s = self._total_ns / 1e9
-        return Tallied(
-            num_of={kind: self._num[kind] for kind in StepKind},
-            stall_s_of={kind: float(total_s[kind, 0]) for kind in StepKind},
-            step_s_of={kind: float(total_s[kind, 1]) for kind in StepKind},
-            stall=self._spread(0),
-            step=self._spread(1),
-            latest=self._latest.copy(),
-            parts=self._timeline.parts(),
-            replayed=np.concatenate([np.empty((0, 2), dtype=np.int64), *self._replayed]),
-        )
+    def stall_s(self, *kinds: StepKind) -> float:
+        """Return the stalls of some kinds of steps, summed."""
+        return float(self._total_ns[list(kinds), 0].sum() / 1e9)
+
+    def step_s(self, *kinds: StepKind) -> float:
+        """Return the times of some kinds of steps, summed."""
+        return float(self._total_ns[list(kinds), 1].sum() / 1e9)
+
+    @property
+    def counted_s(self) -> float:
+        """All time that counts: steady steps, and those at an epoch's start."""
+        return self.stall_s(*COUNTED) + self.step_s(*COUNTED)
+
+    @property
+    def parts(self) -> Int64:
+        """The whole run of steady steps in at most 128 equal parts, the last may be shorter. [P, 3]: see `Timeline`."""
+        return self._timeline.parts()
+
+    @property
+    def replayed(self) -> Int64:
+        """Replayed steps. Shape [R, 2]: stall in ns, step in ns."""
+        return np.concatenate(self._replayed)
+
+    @property
+    def stall(self) -> TimeSpread:
+        """Stalls of steady steps."""
+        return self._spread(0)
+
+    @property
+    def step(self) -> TimeSpread:
+        """Times of steady steps."""
+        return self._spread(1)
 
     def _spread(self, column: int) -> TimeSpread:
-        if not len(self._latest):
+        if not len(self.latest):
             return TimeSpread()
-        times = self._latest[:, 1 + column]
-        p50, p95, p99 = np.percentile(times, (50, 95, 99), method="inverted_cdf") / 1e9
+        p50, p95, p99 = np.percentile(self.latest[:, 1 + column], (50, 95, 99), method="inverted_cdf") / 1e9
+        total_s = self._total_ns[StepKind.STEADY, column] / 1e9
         return TimeSpread(
-            num=self._num[StepKind.STEADY],
-            total_s=float(self._total_ns[StepKind.STEADY, column] / 1e9),
+            mean_s=float(total_s) / self.num_of[StepKind.STEADY],
             p50_s=float(p50),
             p95_s=float(p95),
             p99_s=float(p99),
-            max_s=float(self._longest_ns[StepKind.STEADY, column] / 1e9),
+            max_s=float(self._longest_ns[column] / 1e9),
         )
 
 
