@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import sys
@@ -32,6 +33,26 @@ def _open_files() -> set[str]:
     return {name for name in found if "/chunks/" in name or "stoker" in Path(name).name or name.endswith("locks")}
 
 
+def _folders_in_memory() -> set[Path]:
+    """Return what caches have in /dev/shm: of this process alone, or of all processes of this user."""
+    return {p for name in (f"-{os.getpid()}-", f".{os.geteuid()}.") for p in Path("/dev/shm").glob(f"stoker{name}*")}
+
+
+def _is_held(folder: Path) -> bool:
+    """Return whether a process has a folder open that goes with the last one, or it went meanwhile."""
+    try:
+        fd = os.open(folder, os.O_RDONLY)
+    except FileNotFoundError:
+        return True
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
 _num_frozen_modules = 0
 
 
@@ -48,8 +69,7 @@ def _freeze_what_was_imported() -> None:
 def nothing_is_left_behind(tmp_path):
     """Fail a test that leaves a thread, a file handle, a map or a temporary folder of ours behind."""
     _freeze_what_was_imported()
-    shm = Path("/dev/shm")
-    folders = {p.name for p in shm.glob("stoker-*")} if shm.exists() else set()
+    folders = _folders_in_memory()
     yield
     gc.collect()
     threads = [t for t in threading.enumerate() if t.name.startswith("stoker")]
@@ -58,11 +78,10 @@ def nothing_is_left_behind(tmp_path):
     left = [t.name for t in threads if t.is_alive()]
     assert not left, f"threads left behind: {left}"
     if Path("/proc/self/maps").exists():
-        open_now = {name for name in _open_files() if str(tmp_path) in name or "/dev/shm/stoker-" in name}
+        open_now = {name for name in _open_files() if str(tmp_path) in name or "/dev/shm/stoker" in name}
         assert not open_now, f"files left open or mapped: {sorted(open_now)}"
-    if shm.exists():
-        mine = {p.name for p in shm.glob(f"stoker-{os.getpid()}-*")} - folders
-        assert not mine, f"left in /dev/shm: {sorted(mine)}"
+    mine = sorted(str(folder) for folder in _folders_in_memory() - folders if not _is_held(folder))
+    assert not mine, f"left in /dev/shm: {mine}"
 
 
 @pytest.fixture(scope="session")
