@@ -193,10 +193,9 @@ def _facts(result: TraceResult) -> list[tuple[str, str | Text]]:
     if times.communication:
         overlap = times.overlap / times.communication
         facts.append(("communication", f"{percent(times.share('communication'))}, {percent(overlap)} of it hidden"))
-    copies = sum(rank.num_pageable for rank in result.ranks)
-    size = sum(rank.pageable_bytes for rank in result.ranks)
-    if copies:
-        facts.append(("copies from pageable memory", f"{count_text(copies)}, {bytes_text(size)}"))
+    if result.num_pageable:
+        copies = f"{count_text(result.num_pageable)}, {bytes_text(result.pageable_bytes)}"
+        facts.append(("copies from pageable memory", copies))
     name, in_range = result.largest_range
     if name:
         facts.append(("most of unattributed", f"{percent(in_range / times.wall)} in {name}"))

@@ -1,8 +1,8 @@
 """Traces of torch.profiler, whoever wrote the training loop: where a device idles, and why.
 
 Read: `source` (bytes) ──► `collect` (columns) ──► `ProfilerTrace`.
-Understood: `names` (what is what) ──► `timeline` (why each gap) ──► `times` (exact sums) ──► `ranks`, `collectives` ──►
-`result` ──► `verdict`, `report`.
+Understood: `names` (what is what) ──► `timeline` (why each gap) ──► `times` (exact sums) ──► `collectives`, `result`
+(ranks) ──► `verdict`, `report`.
 """
 
 from stoker.doctor.traces.events import ProfilerTrace

@@ -1,4 +1,7 @@
-"""Gathers the events of a trace into columns while it is read."""
+"""Gathers the events of a trace into columns while it is read, and puts together what belongs together.
+
+That is a beginning and its end, and a call and what it launched.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,6 @@ from stoker.doctor.traces.names import (
     event_kind,
     kind_of_process,
 )
-from stoker.doctor.traces.pairs import BEGIN, COMPLETE, END, FLOW_FROM, FLOW_TO, META, close_pairs, follow_arrows
 from stoker.doctor.traces.source import ByteWindow
 from stoker.fields.offsets import Int64
 
@@ -29,6 +31,7 @@ from stoker.fields.offsets import Int64
 (_PHASE, _CATEGORY, _NAME, _PID, _TID, _START, _LENGTH, _CORRELATION, _BYTES, _SEQUENCE, _GROUP, _LABEL, _FLOW) = range(
     13
 )
+_COMPLETE, _BEGIN, _END, _META, _FLOW_FROM, _FLOW_TO = (ord(letter) for letter in "XBEMsf")
 _ROWS = 1 << 16
 # A broken event is given up on when its end is not found within so many bytes.
 _MAX_EVENT_BYTES = 32 << 20
@@ -49,8 +52,8 @@ _TYPES: dict[str, type[np.generic]] = {
 
 _IS_HOST = np.array([kind in HOST_KINDS for kind in EventKind])
 _IS_DEVICE = np.array([kind in DEVICE_KINDS for kind in EventKind])
-_IS_SPAN = np.isin(np.arange(256), (COMPLETE, BEGIN, END))
-_IS_ARROW = np.isin(np.arange(256), (FLOW_FROM, FLOW_TO))
+_IS_SPAN = np.isin(np.arange(256), (_COMPLETE, _BEGIN, _END))
+_IS_ARROW = np.isin(np.arange(256), (_FLOW_FROM, _FLOW_TO))
 
 
 class Collector:
@@ -119,12 +122,12 @@ class Collector:
         self._learn_texts()
         self._num_events += len(rows)
         phase = rows[:, _PHASE]
-        self._take_metadata(rows[phase == META])
+        self._take_metadata(rows[phase == _META])
         # A number of -1 stands for no text: the last entry of each table.
         kind = np.array([*self._kinds, int(EventKind.UNKNOWN)], np.uint8)[rows[:, _CATEGORY]]
         is_flow = _IS_ARROW[phase] & np.array([*self._flows, False], bool)[rows[:, _CATEGORY]]
-        is_short = (kind == EventKind.PYTHON) & (phase == COMPLETE) & (rows[:, _LENGTH] < _MIN_FRAME_NS)
-        wanted = _IS_SPAN[phase] & ((kind != EventKind.IGNORED) & ~is_short | (phase == END))
+        is_short = (kind == EventKind.PYTHON) & (phase == _COMPLETE) & (rows[:, _LENGTH] < _MIN_FRAME_NS)
+        wanted = _IS_SPAN[phase] & ((kind != EventKind.IGNORED) & ~is_short | (phase == _END))
         if not self._has_correlations:
             self._has_correlations = bool(np.any(_IS_DEVICE[kind] & (rows[:, _CORRELATION] > 0)))
         if not self._has_correlations:  # then only arrows tell which call launched what
@@ -180,11 +183,11 @@ class Collector:
             ProfilerTrack(pid=self._text(pid), tid=self._text(tid), process=self._processes.get(pid, ""))
             for pid, tid in self._tracks
         )
-        columns, num_lone = close_pairs(columns)
+        columns, num_lone = _close_pairs(columns)
         if not self._has_correlations:
-            follow_arrows(columns)
+            _follow_arrows(columns)
         columns["kind"] = self._final_kinds(columns, tracks)
-        is_span, kind = columns.pop("phase") == COMPLETE, columns["kind"]
+        is_span, kind = columns.pop("phase") == _COMPLETE, columns["kind"]
         length = columns.pop("length")
         has_length = length >= 0
         columns["stop"] = columns["start"] + np.maximum(length, 0)
@@ -228,3 +231,67 @@ class Collector:
             final = [self._names.device_kind(self._texts[name] if name >= 0 else "", device) for name in used.tolist()]
             kind[here] = np.array(final, np.uint8)[inverse]
         return kind
+
+
+def _close_pairs(columns: Columns) -> tuple[Columns, int]:
+    """Make one whole event of each beginning and its end.
+
+    An end closes the last open beginning of its track. A beginning without an end lasts until the last time in the
+    file, as viewers show it; an end without a beginning is dropped.
+
+    Args:
+        columns: Columns of equal length, "phase", "track", "start" and "length" among them.
+
+    Returns:
+        The columns, ends dropped, and how many events had no partner.
+    """
+    phase, start, length = columns["phase"], columns["start"], columns["length"]
+    parts = np.flatnonzero((phase == _BEGIN) | (phase == _END))
+    if not parts.size:
+        return columns, 0
+    last = int((start + np.maximum(length, 0)).max())
+    # In the order of time; at the same time in the order of the file, which is the order in which it happened.
+    order = parts[np.lexsort((parts, start[parts], columns["track"][parts]))]
+    stacks: dict[int, list[int]] = {}
+    num_lone = 0
+    for index, track, is_begin in zip(
+        order.tolist(), columns["track"][order].tolist(), (phase[order] == _BEGIN).tolist(), strict=True
+    ):
+        stack = stacks.setdefault(track, [])
+        if is_begin:
+            stack.append(index)
+        elif stack:
+            begun = stack.pop()
+            length[begun] = start[index] - start[begun]
+        else:
+            num_lone += 1
+    for begun in (index for stack in stacks.values() for index in stack):
+        num_lone += 1
+        length[begun] = last - start[begun]
+    phase[phase == _BEGIN] = _COMPLETE
+    return {name: column[phase != _END] for name, column in columns.items()}, num_lone
+
+
+def _follow_arrows(columns: Columns) -> None:
+    """Give each event the id of the arrow that begins or ends in it: where events have no correlation of their own.
+
+    An arrow's end belongs to the event of its track that begins last before it and has not ended.
+
+    Args:
+        columns: As the collector has them; arrows are rows of phase "s" and "f", their id under "correlation".
+    """
+    phase, kind, start, track = columns["phase"], columns["kind"], columns["start"], columns["track"]
+    is_device = (kind == EventKind.KERNEL) | (kind == EventKind.MEMCPY) | (kind == EventKind.MEMSET)
+    for letter, ends in ((_FLOW_FROM, kind == EventKind.RUNTIME), (_FLOW_TO, is_device)):
+        arrows = np.flatnonzero(phase == letter)
+        targets = np.flatnonzero(ends & (phase == _COMPLETE))
+        for number in np.unique(track[arrows]).tolist():
+            mine = arrows[track[arrows] == number]
+            here = targets[track[targets] == number]
+            if not here.size:
+                continue
+            here = here[np.argsort(start[here], kind="stable")]
+            place = np.searchsorted(start[here], start[mine], side="right") - 1
+            hit = here[np.maximum(place, 0)]
+            inside = (place >= 0) & (start[mine] <= start[hit] + columns["length"][hit])
+            columns["correlation"][hit[inside]] = columns["correlation"][mine[inside]]

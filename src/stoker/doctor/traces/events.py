@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,17 +49,7 @@ class Events:
 
     def where(self, chosen: npt.NDArray[np.bool_] | Int64 | slice) -> Events:
         """Return some of them; a slice without a copy."""
-        return Events(
-            kind=self.kind[chosen],
-            name=self.name[chosen],
-            track=self.track[chosen],
-            start=self.start[chosen],
-            stop=self.stop[chosen],
-            correlation=self.correlation[chosen],
-            extra=self.extra[chosen],
-            group=self.group[chosen],
-            label=self.label[chosen],
-        )
+        return Events(**{column.name: getattr(self, column.name)[chosen] for column in fields(self)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +59,6 @@ class ProfilerTrack:
     Attributes:
         pid: Process or device: a number, or a text where the file has one.
         tid: Thread or stream.
-        device_word: What its devices are: "GPU", "NPU", ...
         process: What the file calls the process, "" where it does not.
     """
 
@@ -118,6 +107,13 @@ class ProfilerTrace:
         """Return all but the events, which are what takes memory."""
         none = np.empty(0, np.int64)
         return replace(self, host=self.host.where(none), device=self.device.where(none), texts=())
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """When its first event begins and the last one ends; zeros where there are none."""
+        there = [events for events in (self.host, self.device) if len(events)]
+        begin = min((int(events.start.min()) for events in there), default=0)
+        return begin, max((int(events.stop.max()) for events in there), default=0)
 
     @property
     def info(self) -> dict[str, object]:

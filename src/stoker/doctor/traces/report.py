@@ -32,12 +32,7 @@ def as_json(result: TraceResult) -> dict[str, object]:
         "verdict": verdict_of(result),
         "advice": advice_of(result),
         "status": result.status,
-        **_figures(result.times, result.largest_range),
-        "step_us": _us(result.step_ns),
-        "step_without_data_wait_us": _bounds(result.without_wait_ns),
-        "pageable_copies": sum(rank.num_pageable for rank in result.ranks),
-        "pageable_bytes": sum(rank.pageable_bytes for rank in result.ranks),
-        "host_data_wait_share": max((rank.host_data_wait_share or 0.0 for rank in result.ranks), default=None),
+        **_summary(result),
         "num_ranks": len(result.ranks),
         "straggler": None if straggler is None else straggler.rank,
         "straggler_reason": None if straggler is None else why_of(result, straggler) or None,
@@ -57,18 +52,24 @@ def _rank(result: TraceResult, rank: RankTimes) -> dict[str, object]:
         "backend": traces[0].info.get("backend"),
         "devices": [{"name": name, **_figures(rank.devices[device])} for device, name in rank.device_names.items()],
         "wall_us": rank.wall / 1e3,
-        **_figures(rank.times, rank.largest_range),
-        "step_us": _us(rank.step_ns),
-        "step_without_data_wait_us": _bounds(rank.without_wait_ns),
-        "pageable_copies": rank.num_pageable,
-        "pageable_bytes": rank.pageable_bytes,
-        "host_data_wait_share": rank.host_data_wait_share,
+        **_summary(rank),
         "collective_wait_us": None if index is None else result.waits.waited[index] / 1e3,
         "imposed_wait_us": None if index is None else result.waits.imposed[index] / 1e3,
         "num_events": sum(trace.num_events for trace in traces),
         "is_truncated": any(trace.is_cut for trace in traces),
         "notes": [note for _, note in rank.notes],
         "steps": [_step(step, is_counted=step in rank.steps) for step in rank.all_steps],
+    }
+
+
+def _summary(of: TraceResult | RankTimes) -> dict[str, object]:
+    return {
+        **_figures(of.times, of.largest_range),
+        "step_us": None if of.step_ns is None else of.step_ns / 1e3,
+        "step_without_data_wait_us": _bounds(of.without_wait_ns),
+        "pageable_copies": of.num_pageable,
+        "pageable_bytes": of.pageable_bytes,
+        "host_data_wait_share": of.host_data_wait_share,
     }
 
 
@@ -97,10 +98,6 @@ def _figures(times: Times, largest: tuple[str, int] = ("", 0)) -> dict[str, obje
 
 def _times(times: Times) -> dict[str, float] | None:
     return {part.name: getattr(times, part.name) / 1e3 for part in fields(times)} if times.wall else None
-
-
-def _us(ns: float | None) -> float | None:
-    return None if ns is None else ns / 1e3
 
 
 def _bounds(ns: tuple[float, float] | None) -> list[float] | None:

@@ -1,15 +1,39 @@
-"""What was found in the traces of a run: numbers, by rank and in all."""
+"""What was found in the traces of a run: numbers, by rank and in all.
+
+Which rank is which: a file may be one of a rank's several, or hold several ranks.
+
+tensorboard_trace_handler("logs")    one file for each rank and each cycle of the profiler's schedule
+ranks merged into one file           several processes with steps, each with devices of its own
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
 
 from stoker.doctor.traces.collectives import CollectiveWaits, compare_ranks
 from stoker.doctor.traces.events import ProfilerTrace
-from stoker.doctor.traces.ranks import join_files, number_ranks, split_processes
-from stoker.doctor.traces.times import CPU_ONLY, NO_EVENTS, OK, RankTimes, Times, largest_range, measure
+from stoker.doctor.traces.names import EventKind, step_number
+from stoker.doctor.traces.times import (
+    CPU_ONLY,
+    NO_EVENTS,
+    OK,
+    RankTimes,
+    Times,
+    add_tables,
+    join_cycles,
+    largest_range,
+    measure,
+)
+from stoker.fields.offsets import Int64
+
+# A track of a device whose launches come from one process so often belongs to it as a whole.
+_MOST = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,16 +80,25 @@ class TraceResult:
         """The rank that makes the others wait."""
         return None if self.waits.straggler is None else self.with_device[self.waits.straggler]
 
-    @cached_property
+    @property
     def largest_range(self) -> tuple[str, int]:
         """Of all ranks: the range or function that most unattributed time was spent in, and that time."""
-        ranges: dict[str, tuple[int, int]] = {}
-        for rank in self.with_device:
-            for name, (idle, total) in rank.ranges.items():
-                before = ranges.get(name, (0, 0))
-                ranges[name] = (before[0] + idle, before[1] + total)
-        name, idle = largest_range(ranges)
-        return name, min(idle, self.times.unattributed)
+        return largest_range(add_tables(rank.ranges for rank in self.with_device), self.times)
+
+    @property
+    def num_pageable(self) -> int:
+        """Copies from pageable memory to a device, of all ranks."""
+        return sum(rank.num_pageable for rank in self.ranks)
+
+    @property
+    def pageable_bytes(self) -> int:
+        """Their bytes, as far as the files have them."""
+        return sum(rank.pageable_bytes for rank in self.ranks)
+
+    @property
+    def host_data_wait_share(self) -> float:
+        """The largest of the ranks' shares of the time in which the main thread waited for data or collated."""
+        return max(rank.host_data_wait_share or 0.0 for rank in self.ranks)
 
     @property
     def device_word(self) -> str:
@@ -86,12 +119,91 @@ def analyse(traces: Iterable[ProfilerTrace]) -> TraceResult:
     Raises:
         ValueError: There are none.
     """
-    measured = join_files(measure(one) for trace in traces for one in split_processes(trace))
+    measured = _join_files(measure(one) for trace in traces for one in _split_processes(trace))
     if not measured:
         raise ValueError("there are no traces to look at")
-    in_order = sorted(zip(number_ranks(measured), measured, strict=True), key=lambda pair: pair[0])
+    in_order = sorted(zip(_number_ranks(measured), measured, strict=True), key=lambda pair: pair[0])
     ranks = tuple(replace(one, rank=number) for number, one in in_order)
     working = [rank for rank in ranks if rank.status == OK]
     wall = sorted(one.wall for one in working)
     waits = compare_ranks([one.collectives for one in working], wall=float(wall[len(wall) // 2]) if wall else 0.0)
     return TraceResult(ranks=ranks, waits=waits)
+
+
+def _split_processes(trace: ProfilerTrace) -> list[ProfilerTrace]:
+    """Return one trace for each process that trains, where a file holds several; else the file as it is."""
+    pids = [track.pid for track in trace.tracks]
+    numbers = {pid: number for number, pid in enumerate(dict.fromkeys(pids))}
+    of_track = np.array([numbers[pid] for pid in pids], np.int64)
+    host, device = trace.host, trace.device
+    is_step = np.array([step_number(text) is not None for text in trace.texts] + [False], bool)
+    process = of_track[host.track] if len(host) else np.empty(0, np.int64)
+    training = np.unique(process[is_step[host.name]])
+    if training.size < 2:
+        training = np.unique(process[(host.kind == EventKind.RUNTIME) & (host.correlation > 0)])
+    if training.size < 2 or not len(device):
+        return [trace]
+    owner = _owners(trace, process, training)
+    texts = list(numbers)
+    found = []
+    for number in training.tolist():
+        tracks = np.flatnonzero(of_track == number)
+        label = next((track.process for track in trace.tracks if track.pid == texts[number] and track.process), "")
+        found.append(
+            replace(
+                trace,
+                host=host.where(np.isin(host.track, tracks)),
+                device=device.where(owner == number),
+                process=f"{label} {texts[number]}",
+                header={key: value for key, value in trace.header.items() if key != "distributedInfo"},
+            )
+        )
+    return found
+
+
+def _owners(trace: ProfilerTrace, process: Int64, training: Int64) -> Int64:
+    """Return the process that launched each device event: the one that launched last before it. [D]."""
+    host, device = trace.host, trace.device
+    owner = np.full(len(device), -1, np.int64)
+    delay = np.full(len(device), np.iinfo(np.int64).max)
+    for number in training.tolist():
+        calls = np.flatnonzero((process == number) & (host.kind == EventKind.RUNTIME) & (host.correlation > 0))
+        if not calls.size:
+            continue
+        calls = calls[np.argsort(host.correlation[calls], kind="stable")]
+        place = np.minimum(np.searchsorted(host.correlation[calls], device.correlation), calls.size - 1)
+        ago = device.start - host.start[calls[place]]
+        hit = (host.correlation[calls[place]] == device.correlation) & (ago >= 0) & (ago < delay)
+        owner[hit], delay[hit] = number, ago[hit]
+    # Where ids collide, a track's events agree; where there are none, devices come in the order of their processes.
+    tracks = np.unique(device.track).tolist()
+    for order, track in enumerate(tracks):
+        mine = device.track == track
+        known = owner[mine & (owner >= 0)]
+        votes = np.bincount(known, minlength=1)
+        if not known.size:
+            owner[mine] = training[order * training.size // len(tracks)]
+        elif votes.max() >= _MOST * known.size:
+            owner[mine] = votes.argmax()
+    return owner
+
+
+def _join_files(measured: Iterable[RankTimes]) -> list[RankTimes]:
+    """Return one entry a rank: files of one process that follow each other in time are cycles of its profiler."""
+    of_process: dict[tuple[object, ...], list[RankTimes]] = defaultdict(list)
+    for one in measured:
+        of_process[one.process].append(one)
+    found = []
+    for files in of_process.values():
+        in_time = sorted(files, key=lambda one: one.span)
+        is_one = all(before.span[1] <= after.span[0] for before, after in pairwise(in_time))
+        found += [join_cycles(in_time)] if is_one and len(files) > 1 else files
+    return found
+
+
+def _number_ranks(ranks: Sequence[RankTimes]) -> list[int]:
+    """Return each rank's number: what its files say, where they are all different; else its place."""
+    known = [number for rank in ranks if (number := rank.traces[0].rank) is not None]
+    if len(known) == len(ranks) and len(set(known)) == len(known):
+        return known
+    return list(range(len(ranks)))

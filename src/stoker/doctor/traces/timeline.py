@@ -135,8 +135,7 @@ def devices_of(trace: ProfilerTrace, host: HostWork) -> tuple[Device, ...]:
     if not len(events):
         return ()
     names = np.array([device_name(trace, index) for index in range(len(trace.tracks))], object)[events.track]
-    begin = min(int(part.start.min()) for part in (trace.host, events) if len(part))
-    end = max(int(part.stop.max()) for part in (trace.host, events) if len(part))
+    begin, end = trace.span
     found = []
     for name in dict.fromkeys(names.tolist()):
         mine = np.flatnonzero((names == name) & (events.stop > events.start))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -119,8 +120,7 @@ class RankTimes:
             profiler's start and stop (all of them, where a cycle has no three); without steps, from the first work
             of a device to the last event.
         wants_data: Nanoseconds of it in which the main thread waited for data or collated.
-        ranges: Names of ranges and Python functions on the main thread -> nanoseconds of unattributed time in them,
-            and of any time.
+        ranges: Names of ranges and Python functions on the main thread -> unattributed time in them, and any (`wall`).
         all_steps: Its profiled steps.
         steps: Those that are looked at.
         num_pageable: Copies from pageable memory to a device.
@@ -137,7 +137,7 @@ class RankTimes:
     collectives: Collectives
     wall: int
     wants_data: int
-    ranges: dict[str, tuple[int, int]]
+    ranges: dict[str, Times]
     all_steps: tuple[StepTimes, ...]
     steps: tuple[StepTimes, ...]
     num_pageable: int
@@ -181,8 +181,7 @@ class RankTimes:
     @property
     def largest_range(self) -> tuple[str, int]:
         """The range or function that most unattributed time was spent in, and that time; ("", 0) without any."""
-        name, idle = largest_range(self.ranges)
-        return name, min(idle, self.times.unattributed)
+        return largest_range(self.ranges, self.times)
 
     @property
     def device_names(self) -> dict[str, str]:
@@ -229,9 +228,7 @@ def measure(trace: ProfilerTrace) -> RankTimes:
     )
     steps = all_steps[1:-1] if len(all_steps) > 2 else all_steps
     window = _window(trace, steps, devices)
-    events = [events for events in (trace.host, trace.device) if len(events)]
-    begin = min((int(part.start.min()) for part in events), default=0)
-    end = max((int(part.stop.max()) for part in events), default=0)
+    begin, end = trace.span
     main = trace.tracks[host.main_track] if host.main_track >= 0 else None
     pageable = host.is_pageable & (trace.device.start < window.stop.max(initial=begin))
     pageable &= trace.device.stop >= window.start.min(initial=end)
@@ -239,7 +236,7 @@ def measure(trace: ProfilerTrace) -> RankTimes:
         traces=(trace.without_events(),),
         process=(trace.rank, None if main is None else main.pid),
         span=(begin + trace.base_ns, end + trace.base_ns),
-        has_events=bool(events) or trace.num_without_length > 0,
+        has_events=bool(len(trace.host) or len(trace.device)) or trace.num_without_length > 0,
         devices={device.name: _times(device, window) for device in devices},
         collectives=collectives_of(trace, host, [step.number for step in steps]),
         wall=int((window.stop - window.start).sum()),
@@ -255,55 +252,53 @@ def measure(trace: ProfilerTrace) -> RankTimes:
 
 def join_cycles(cycles: Sequence[RankTimes]) -> RankTimes:
     """Return one rank of several cycles of its profiler, in the order of time."""
-    devices: dict[str, Times] = {}
-    ranges: dict[str, tuple[int, int]] = {}
-    for cycle in cycles:
-        for name, times in cycle.devices.items():
-            devices[name] = devices.get(name, Times()) + times
-        for name, (idle, total) in cycle.ranges.items():
-            before = ranges.get(name, (0, 0))
-            ranges[name] = (before[0] + idle, before[1] + total)
+    added: dict[str, Any] = {
+        name: sum((getattr(cycle, name) for cycle in cycles[1:]), getattr(cycles[0], name))
+        for name in (
+            *("traces", "all_steps", "steps"),
+            *("wall", "wants_data", "num_pageable", "pageable_bytes", "pageable_ns"),
+        )
+    }
     return RankTimes(
-        traces=tuple(trace for cycle in cycles for trace in cycle.traces),
         process=cycles[0].process,
         span=(cycles[0].span[0], cycles[-1].span[1]),
         has_events=any(cycle.has_events for cycle in cycles),
-        devices=devices,
+        devices=add_tables(cycle.devices for cycle in cycles),
+        ranges=add_tables(cycle.ranges for cycle in cycles),
         collectives={key: length for cycle in cycles for key, length in cycle.collectives.items()},
-        wall=sum(cycle.wall for cycle in cycles),
-        wants_data=sum(cycle.wants_data for cycle in cycles),
-        ranges=ranges,
-        all_steps=tuple(step for cycle in cycles for step in cycle.all_steps),
-        steps=tuple(step for cycle in cycles for step in cycle.steps),
-        num_pageable=sum(cycle.num_pageable for cycle in cycles),
-        pageable_bytes=sum(cycle.pageable_bytes for cycle in cycles),
-        pageable_ns=sum(cycle.pageable_ns for cycle in cycles),
+        **added,
     )
 
 
-def largest_range(ranges: dict[str, tuple[int, int]]) -> tuple[str, int]:
+def add_tables(tables: Iterable[dict[str, Times]]) -> dict[str, Times]:
+    """Return one table with the times of several, those of one name added."""
+    found: dict[str, Times] = {}
+    for table in tables:
+        for name, times in table.items():
+            found[name] = found[name] + times if name in found else times
+    return found
+
+
+def largest_range(ranges: dict[str, Times], all_times: Times) -> tuple[str, int]:
     """Return the range or function that most unattributed time was spent in, and that time; ("", 0) without any.
 
     Of those around each other, the innermost that still has half of the time of the largest one.
     """
-    most = max((idle for idle, _ in ranges.values()), default=0)
+    most = max((times.unattributed for times in ranges.values()), default=0)
     if not most:
         return "", 0
-    large = [name for name, (idle, _) in ranges.items() if 2 * idle > most]
-    name = min(large, key=lambda name: (ranges[name][1], -ranges[name][0]))
-    return name, ranges[name][0]
+    large = [name for name, times in ranges.items() if 2 * times.unattributed > most]
+    name = min(large, key=lambda name: (ranges[name].wall, -ranges[name].unattributed))
+    return name, min(ranges[name].unattributed, all_times.unattributed)
 
 
 def _window(trace: ProfilerTrace, steps: Sequence[StepTimes], devices: tuple[Device, ...]) -> Intervals:
     if steps:
         begins = np.array([step.start for step in steps], np.int64)
         return union(begins, begins + np.array([step.length for step in steps], np.int64))
-    there = [part for part in (trace.host, trace.device) if len(part)]
-    if not there:
-        return between(0, 0)
     # What comes before the first work on a device is the program's start.
-    first = trace.device.start.min() if devices else trace.host.start.min()
-    return between(int(first), max(int(part.stop.max()) for part in there))
+    begin, end = trace.span
+    return between(int(trace.device.start.min()) if devices else begin, end)
 
 
 def _step(number: int, window: Intervals, *, devices: tuple[Device, ...], wants: Intervals) -> StepTimes:
@@ -342,9 +337,7 @@ def _times(device: Device, window: Intervals) -> Times:
     )
 
 
-def _ranges(
-    trace: ProfilerTrace, host: HostWork, devices: tuple[Device, ...], window: Intervals
-) -> dict[str, tuple[int, int]]:
+def _ranges(trace: ProfilerTrace, host: HostWork, devices: tuple[Device, ...], window: Intervals) -> dict[str, Times]:
     """Return the names of ranges and functions of the main thread, and how much time was spent in them."""
     events = trace.host
     is_named = (events.kind == EventKind.ANNOTATION) | (events.kind == EventKind.PYTHON)
@@ -364,4 +357,4 @@ def _ranges(
             if idle_ns and not trace.names.what_is(text, EventKind.ANNOTATION) & Is.STEP:
                 idle[text] += min(int(idle_ns), most)  # a function that calls itself is in itself
                 total[text] += int(ns)
-    return {name: (idle_ns, total[name]) for name, idle_ns in idle.most_common(1000)}
+    return {name: Times(wall=total[name], unattributed=ns) for name, ns in idle.most_common(1000)}

@@ -6,6 +6,7 @@ from statistics import median
 
 from stoker.doctor.traces.result import TraceResult
 from stoker.doctor.traces.times import CPU_ONLY, NO_EVENTS, RankTimes
+from stoker.doctor.words import time_text
 
 # Below this share a reason is not worth a sentence.
 _LITTLE = 0.05
@@ -101,11 +102,7 @@ def why_of(result: TraceResult, rank: RankTimes) -> str:
 
 def duration(ns: float) -> str:
     """Return a length of time: "12.3 ms"."""
-    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
-        if abs(ns) >= size:
-            value = ns / size
-            return f"{value:,.0f} {unit}" if value >= 99.95 else f"{value:.1f} {unit}"
-    return f"{ns:.0f} ns" if ns else "0"
+    return time_text(ns / 1e9)
 
 
 def range_text(bounds: tuple[float, float]) -> str:
@@ -171,7 +168,7 @@ def _host_only(result: TraceResult) -> str:
     said = "CPU only: no device did anything in this trace, so it cannot say whether one idles."
     if len(result.ranks) > 1:
         said = "CPU only: no device did anything in these traces, so they cannot say whether one idles."
-    share = max(rank.host_data_wait_share or 0.0 for rank in result.ranks)
+    share = result.host_data_wait_share
     return f"{said} The training loop waited for data {percent(share)} of the time." if share else said
 
 
