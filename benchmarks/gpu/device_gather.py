@@ -109,7 +109,8 @@ class DeviceGather:
         begin, bases = time.perf_counter(), []
         for chunk in range(loader._opened.num_samples.size):
             path = opened._store.path_of(opened.catalogue.key(chunk))
-            header = read_header(path)
+            with path.open("rb") as file:
+                header = read_header(file.fileno(), path=path)
             bases.append(self._pin(path) + header.arrays[name].offset_bytes)
             self.num_bytes += header.size_bytes
         self.pinned_at = self.num_bytes / (time.perf_counter() - begin) / 1e9

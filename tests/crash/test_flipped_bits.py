@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.cache import samples
-from tests.unit.cache.chunk_files import read_arrays, write_chunk
+from tests.unit.cache.chunk_files import header_of, read_arrays, write_chunk
 from tests.unit.cache.samples import arrays_of, entry, key, same_fields
 
-from stoker.cache.format import read_header
 from stoker.cache.store import Store
 from stoker.errors import ChunkCorruptError
 from stoker.fields.spec import Spec
@@ -23,7 +22,7 @@ ARRAYS = arrays_of(SPEC, 30)
 def chunk(tmp_path_factory):
     path = tmp_path_factory.mktemp("bits") / "chunk.safetensors"
     write_chunk(path, ARRAYS, SPEC, num_samples=30, page_bytes=4096)
-    return path, path.read_bytes(), read_header(path)
+    return path, path.read_bytes(), header_of(path)
 
 
 def is_padding(header, offset):
@@ -65,7 +64,7 @@ def test_a_store_discards_a_chunk_with_a_flipped_bit_and_takes_a_new_one(region,
     with Store(tmp_path / "cache") as store:
         store.publish(key(1), ARRAYS, SPEC, num_samples=30)
         path = store.path_of(key(1))
-        place = read_header(path).arrays.get(region)
+        place = header_of(path).arrays.get(region)
         offset = {"length": 1, "header": 300}[region] if place is None else place.offset_bytes + place.size_bytes // 2
         data = bytearray(path.read_bytes())
         data[offset] ^= 0x20

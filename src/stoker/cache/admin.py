@@ -167,7 +167,7 @@ def _find_damage(folder: Folder, chunk: ChunkFile) -> str | None:
     except FileNotFoundError:  # evicted since it was listed
         return None
     try:
-        check_arrays(fd, read_header(fd), path=chunk.path)
+        check_arrays(fd, read_header(fd, path=chunk.path), path=chunk.path)
     except (ChunkCorruptError, OSError) as error:
         return str(error)
     finally:

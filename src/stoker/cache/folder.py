@@ -294,16 +294,10 @@ class Folder:
         Raises:
             FileNotFoundError: There is none that is a plain file.
         """
-        try:
-            fd = os.open(name, os.O_RDONLY | _SAFELY, dir_fd=folder)
-        except OSError as error:
-            if error.errno in (errno.ELOOP, errno.ENXIO):
-                raise FileNotFoundError(errno.ENOENT, f"{name} is no plain file") from None
-            raise
+        fd, about = _open_plain(folder, name)
         with os.fdopen(fd, "rb") as file:
-            about = os.fstat(fd)
-            if not stat.S_ISREG(about.st_mode) or about.st_size > _MAX_SMALL_BYTES:
-                raise FileNotFoundError(errno.ENOENT, f"{name} is no plain file")
+            if about.st_size > _MAX_SMALL_BYTES:
+                raise FileNotFoundError(errno.EFBIG, f"{name} is none of ours")
             return file.read(_MAX_SMALL_BYTES)
 
     def write_small(self, folder: int, name: str, data: bytes) -> None:
@@ -341,17 +335,7 @@ class Folder:
             FileNotFoundError: It is not there, or what has its name is no plain file.
             OSError: It cannot be opened.
         """
-        try:
-            fd = os.open(key + SUFFIX, os.O_RDONLY | _SAFELY, dir_fd=self.chunks)
-        except OSError as error:
-            if error.errno in (errno.ELOOP, errno.ENXIO):
-                raise FileNotFoundError(errno.ENOENT, "no plain file") from None
-            raise
-        about = os.fstat(fd)
-        if not stat.S_ISREG(about.st_mode):
-            os.close(fd)
-            raise FileNotFoundError(errno.ENOENT, "no plain file")
-        return fd, about
+        return _open_plain(self.chunks, key + SUFFIX)
 
     def create_chunk(self, name: str, size_bytes: int) -> int:
         """Return a new file in which a chunk is written, at its full length, so that it counts for who lists."""
@@ -411,6 +395,25 @@ class Folder:
         """Close what is open. Harmless when called again."""
         while self._fds:
             os.close(self._fds.pop())
+
+
+def _open_plain(folder: int, name: str) -> tuple[int, os.stat_result]:
+    """Return a plain file, open for reading, and what the system tells of it.
+
+    Raises:
+        FileNotFoundError: It is not there, or what has its name is no plain file.
+    """
+    try:
+        fd = os.open(name, os.O_RDONLY | _SAFELY, dir_fd=folder)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise FileNotFoundError(errno.ENOENT, f"{name} is no plain file") from None
+        raise
+    about = os.fstat(fd)
+    if not stat.S_ISREG(about.st_mode):
+        os.close(fd)
+        raise FileNotFoundError(errno.ENOENT, f"{name} is no plain file")
+    return fd, about
 
 
 def is_cache(path: Path) -> bool:

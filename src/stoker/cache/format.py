@@ -15,8 +15,7 @@ import math
 import mmap
 import os
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -127,51 +126,42 @@ def format_version(spec: Spec) -> int:
     return SHARED_FORMAT_VERSION if spec.keys else FORMAT_VERSION
 
 
-@dataclass(frozen=True, kw_only=True)
-class ChunkLayout:
-    """Where everything lies.
+def blank_header(
+    arrays: Mapping[str, ArrayPlace],
+    padding: Iterable[tuple[str, int, int]],
+    metadata: Mapping[str, str],
+    *,
+    page_bytes: int = PAGE_BYTES,
+) -> bytes:
+    """Return the bytes before the data: length, JSON and blanks; without checksums, which `sealed` writes in.
 
-    Attributes:
+    Args:
         arrays: By name, in the order of the file; offsets count from the end of the header.
         padding: The gaps between them: names and borders, counted from the end of the header.
-        data_bytes: From the end of the header to the end of the file.
+        metadata: What else to keep, as texts.
         page_bytes: What the header is rounded up to.
     """
-
-    arrays: Mapping[str, ArrayPlace]
-    padding: tuple[tuple[str, int, int], ...]
-    data_bytes: int
-    page_bytes: int
-
-    def header(self, metadata: Mapping[str, str]) -> bytes:
-        """Return the bytes before the data: length, JSON and blanks; without checksums, which `sealed` writes in.
-
-        Args:
-            metadata: What else to keep, as texts.
-        """
-        blank = json_text(dict.fromkeys(self.arrays, NO_CHECKSUM))
-        content: dict[str, object] = {
-            "__metadata__": {"checksum": NO_CHECKSUM, **metadata, "checksums": blank},
+    blank = json_text(dict.fromkeys(arrays, NO_CHECKSUM))
+    content: dict[str, object] = {"__metadata__": {"checksum": NO_CHECKSUM, **metadata, "checksums": blank}}
+    for name, array in arrays.items():
+        content[name] = {
+            "dtype": DTYPES[array.dtype.name],
+            "shape": array.shape,
+            "data_offsets": [array.offset_bytes, array.offset_bytes + array.size_bytes],
         }
-        for name, array in self.arrays.items():
-            content[name] = {
-                "dtype": DTYPES[array.dtype.name],
-                "shape": array.shape,
-                "data_offsets": [array.offset_bytes, array.offset_bytes + array.size_bytes],
-            }
-        for name, begin, end in self.padding:
-            content[name] = {"dtype": "U8", "shape": [end - begin], "data_offsets": [begin, end]}
-        text = json_text(content).encode()
-        assert text.startswith(_HEAD)
-        size = round_up(8 + len(text), self.page_bytes)
-        return (size - 8).to_bytes(8, "little") + text.ljust(size - 8)
+    for name, begin, end in padding:
+        content[name] = {"dtype": "U8", "shape": [end - begin], "data_offsets": [begin, end]}
+    text = json_text(content).encode()
+    assert text.startswith(_HEAD)
+    size = round_up(8 + len(text), page_bytes)
+    return (size - 8).to_bytes(8, "little") + text.ljust(size - 8)
 
 
 def sealed(header: bytes, checksums: Mapping[str, str]) -> bytes:
     """Return a header with the checksums of the arrays, and its own.
 
     Args:
-        header: As `ChunkLayout.header` gives it.
+        header: As `blank_header` gives it.
         checksums: Of each array by name, in the order of the file.
     """
     # Quotes within texts are escaped, so this stands nowhere else.
@@ -221,53 +211,31 @@ class ChunkHeader:
         spec: What a sample is.
         arrays: Where each array lies, without padding.
         size_bytes: Of the whole file.
-        about_json: What made it, for people: see `about`.
     """
 
     num_samples: int
     spec: Spec
     arrays: Mapping[str, ArrayPlace]
     size_bytes: int
-    about_json: str
-
-    @property
-    def about(self) -> Mapping[str, Any]:
-        """What made it: url, row groups, rows, key."""
-        about: Mapping[str, Any] = json.loads(self.about_json)
-        return about
 
 
-def read_header(file: Path | str | int, *, file_bytes: int | None = None) -> ChunkHeader:
+def read_header(fd: int, *, path: Path, file_bytes: int | None = None) -> ChunkHeader:
     """Return the header of a chunk file, after checking its own checksum and the length of the file.
 
     Bytes of arrays are not looked at: `check_arrays` does that.
 
     Args:
-        file: Path, or a descriptor open for reading.
+        fd: Open for reading.
+        path: Of the file, for errors.
         file_bytes: How long the file is, for who has just asked.
 
     Raises:
         ChunkCorruptError: It is no chunk file, one of another format version, cut short, or damaged in the header.
         OSError: It cannot be read.
     """
-    if isinstance(file, int):
-        num_bytes = os.fstat(file).st_size if file_bytes is None else file_bytes
-        return _read_header(file, num_bytes, Path(f"/dev/fd/{file}"))
-    with opened(Path(file)) as fd:
-        return _read_header(fd, os.fstat(fd).st_size, Path(file))
+    if file_bytes is None:
+        file_bytes = os.fstat(fd).st_size
 
-
-@contextmanager
-def opened(path: Path) -> Iterator[int]:
-    """Give a descriptor of the file at `path`, open for reading, for the length of a with block."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
-def _read_header(fd: int, file_bytes: int, path: Path) -> ChunkHeader:
     def damaged(what: str) -> ChunkCorruptError:
         return ChunkCorruptError(f"{path} {what}", path=path)
 
@@ -297,7 +265,6 @@ def _read_header(fd: int, file_bytes: int, path: Path) -> ChunkHeader:
             spec=spec,
             arrays=arrays,
             size_bytes=num_bytes + max(ends, default=0),
-            about_json=str(metadata["about"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise damaged(f"cannot be read as a chunk: {error!r}") from error

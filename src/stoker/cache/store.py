@@ -97,29 +97,25 @@ class Cache:
         return None if self.limit is None else parse_size(self.limit, name="cache_limit")
 
 
+@dataclass(slots=True, kw_only=True)
 class Chunk:
     """An open chunk: a descriptor to map or read, and what the file says about itself. Maps of the file outlive it.
 
     Attributes:
         fd: Open for reading.
         header: What lies where.
-        version: Which file it is: inode, time of writing and size.
-        is_kept: Whether it is in the cache folder, and not only in memory.
-        was_read: Whether all of it was just read, to be verified.
         path: Where the file lies.
+        is_kept: Whether it is in the cache folder, and not only in memory.
+        version: Which file it is: inode, time of writing and size.
+        was_read: Whether all of it was just read, to be verified.
     """
 
-    __slots__ = ("fd", "header", "is_kept", "path", "version", "was_read")
-
-    def __init__(
-        self, fd: int, header: ChunkHeader, path: Path, *, is_kept: bool, version: FileVersion, was_read: bool
-    ) -> None:
-        self.fd = fd
-        self.header = header
-        self.path = path
-        self.version = version
-        self.is_kept = is_kept
-        self.was_read = was_read
+    fd: int
+    header: ChunkHeader
+    path: Path
+    is_kept: bool
+    version: FileVersion
+    was_read: bool
 
     def detach(self) -> int:
         """Return the descriptor, which the caller closes."""
@@ -347,18 +343,19 @@ class Store:
         fd = self._memory.open(key) or -1
         if fd < 0:
             raise KeyError(key)
+        path = Path(f"/proc/self/fd/{fd}")
         try:
             about = os.fstat(fd)
-            header = read_header(fd, file_bytes=about.st_size)
+            header = read_header(fd, path=path, file_bytes=about.st_size)
         except BaseException:
             os.close(fd)
             self._memory.drop(key)
             raise
-        return Chunk(fd, header, Path(f"/proc/self/fd/{fd}"), is_kept=False, version=version_of(about), was_read=False)
+        return Chunk(fd=fd, header=header, path=path, is_kept=False, version=version_of(about), was_read=False)
 
     def _checked(self, disk: _Disk, key: str, fd: int, about: os.stat_result) -> Chunk:
         """Return a chunk, once it is known to be sound."""
-        was_read = False
+        was_read, path = False, self.path_of(key)
         try:
             try:
                 version = version_of(about)  # before it is read: what is written meanwhile is not what was verified
@@ -368,20 +365,19 @@ class Store:
                     ahead = None if is_noted else Readahead(fd, about.st_size)
                     if ahead is not None:
                         ahead.reach(1)  # before the header is read, in pages that would stay small
-                    header = read_header(fd, file_bytes=about.st_size)
+                    header = read_header(fd, path=path, file_bytes=about.st_size)
                     if ahead is not None:
-                        check_arrays(fd, header, path=self.path_of(key), ahead=ahead)
+                        check_arrays(fd, header, path=path, ahead=ahead)
                         disk.verified.set(key, about)
                         was_read = True
                     _note(disk, key, version, header)
             except (ChunkCorruptError, OSError) as error:
-                path = self.path_of(key)
                 self._discard_corrupt(disk, key, about)
                 raise ChunkCorruptError(f"{path} is corrupt and was discarded: {error}", path=path) from error
         except BaseException:
             os.close(fd)
             raise
-        return Chunk(fd, header, self.path_of(key), is_kept=True, version=version, was_read=was_read)
+        return Chunk(fd=fd, header=header, path=path, is_kept=True, version=version, was_read=was_read)
 
     def _discard_corrupt(self, disk: _Disk, key: str, about: os.stat_result) -> None:
         """Remove a chunk, where the name still is the file that was opened: another process may have mended it."""
@@ -606,9 +602,6 @@ class Store:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def __repr__(self) -> str:
-        return f"Store({str(self.path)!r}, limit_bytes={self.limit_bytes})"
 
 
 def _note(disk: _Disk, key: str, version: FileVersion, header: ChunkHeader) -> None:

@@ -20,8 +20,8 @@ from stoker.cache.format import (
     PAGE_BYTES,
     ArrayPlace,
     ChunkHeader,
-    ChunkLayout,
     array_names,
+    blank_header,
     format_version,
     json_text,
     round_up,
@@ -74,8 +74,7 @@ def prepare_chunk(
     _check_names(spec)
     tables = split(arrays, spec, num_samples=num_samples)
     items = list(_items(tables, page_bytes))
-    layout = _plan(items, page_bytes)
-    about_json = json_text(dict(about or {}))
+    arrays_at, padding, data_bytes = _plan(items)
     metadata = {
         "format": "stoker-chunk",
         "format_version": str(format_version(spec)),
@@ -84,11 +83,11 @@ def prepare_chunk(
         "record": _described(tables[0].spec),
         **({"shared": json_text(_describe_shared(spec, tables))} if spec.keys else {}),
         **({"strips": json_text(strips)} if (strips := _describe_strips(tables)) else {}),
-        "about": about_json,
+        "about": json_text(dict(about or {})),
     }
-    header = layout.header(metadata)
-    places = {name: replace(it, offset_bytes=len(header) + it.offset_bytes) for name, it in layout.arrays.items()}
-    planned = ChunkHeader(num_samples, spec, places, len(header) + layout.data_bytes, about_json)
+    header = blank_header(arrays_at, padding, metadata, page_bytes=page_bytes)
+    places = {name: replace(it, offset_bytes=len(header) + it.offset_bytes) for name, it in arrays_at.items()}
+    planned = ChunkHeader(num_samples, spec, places, len(header) + data_bytes)
     return PreparedChunk(planned, header, tuple(items))
 
 
@@ -178,8 +177,8 @@ def _array_item(name: str, array: Array | Pieces) -> _Item:
     return _Item(name, array.dtype, array.shape, partial(_write_array, array=array))
 
 
-def _plan(items: Sequence[_Item], page_bytes: int) -> ChunkLayout:
-    """Return where everything of a chunk lies."""
+def _plan(items: Sequence[_Item]) -> tuple[dict[str, ArrayPlace], list[tuple[str, int, int]], int]:
+    """Return where arrays lie behind the header, the gaps between them, and how many bytes all that has."""
     arrays: dict[str, ArrayPlace] = {}
     padding: list[tuple[str, int, int]] = []
     end = 0
@@ -189,7 +188,7 @@ def _plan(items: Sequence[_Item], page_bytes: int) -> ChunkLayout:
         end = round_up(stop + item.behind_bytes, item.align_bytes)
         if end > stop:
             padding.append((f"padding.{len(padding)}", stop, end))
-    return ChunkLayout(arrays=arrays, padding=tuple(padding), data_bytes=end, page_bytes=page_bytes)
+    return arrays, padding, end
 
 
 def _describe_shared(spec: Spec, tables: Sequence[ChunkTable]) -> dict[str, object]:

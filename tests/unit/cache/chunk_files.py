@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
 from stoker._native import ChunkMap, WindowMemory, read_chunks
 from stoker.cache.folder import Files
-from stoker.cache.format import ChunkHeader, array_names, check_arrays, opened, read_header, strip_names, table_names
+from stoker.cache.format import ChunkHeader, array_names, check_arrays, read_header, strip_names, table_names
 from stoker.cache.tables import STRIP_UNIT_BYTES, take_rows
 from stoker.cache.write import prepare_chunk
 from stoker.fields.offsets import offsets_of, ranges
@@ -28,12 +30,32 @@ def write_chunk(target: Path | str | int, arrays, spec: Spec, **options) -> int:
     return prepared.size_bytes
 
 
+@contextmanager
+def opened(path: Path) -> Iterator[int]:
+    """Give a descriptor of a file, open for reading, for the length of a with block."""
+    with Path(path).open("rb", buffering=0) as file:
+        yield file.fileno()
+
+
+def header_of(path: Path) -> ChunkHeader:
+    """Return the header of a chunk file."""
+    with opened(path) as fd:
+        return read_header(fd, path=Path(path))
+
+
+def about_of(path: Path) -> dict[str, object]:
+    """Return what a chunk file says about what made it, to people."""
+    data = path.read_bytes()
+    content = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    return json.loads(content["__metadata__"]["about"])
+
+
 def window_of_files(paths: Sequence[Path], spec: Spec, *, is_mapped: bool = True) -> Window:
     """Return a window of some chunk files, mapped or read."""
     layout, maps, headers = WindowLayout(spec), [], []
     for path in paths:
         with opened(path) as fd:
-            headers.append(read_header(fd))
+            headers.append(read_header(fd, path=path))
             file = (fd, headers[-1].size_bytes)
             maps += [ChunkMap(*file)] if is_mapped else read_chunks([file], WindowMemory(), False)
     return Window(layout, maps, layout.places(headers))
@@ -41,7 +63,7 @@ def window_of_files(paths: Sequence[Path], spec: Spec, *, is_mapped: bool = True
 
 def read_arrays(path: Path | str) -> Arrays:
     """Return all fields of a chunk file, checked; what samples share comes for each of them."""
-    header = read_header(Path(path))
+    header = header_of(path)
     with opened(Path(path)) as fd:
         check_arrays(fd, header, path=Path(path))
     content = _content(Path(path).read_bytes(), header)

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from tests.strategies import check_samples, sample_table
-from tests.unit.cache.chunk_files import read_arrays
+from tests.unit.cache.chunk_files import about_of, read_arrays
 from tests.unit.cache.samples import SPEC
 
 import stoker
@@ -76,8 +76,8 @@ def test_every_fragment_becomes_a_chunk_with_its_rows(store):
     assert ids == list(range(194))
     with store.open(catalogue.key(0)) as chunk:
         fragment = catalogue.fragments[0]
-        assert chunk.header.about["url"] == fragment.url
-        assert chunk.header.about["row_groups"] == [fragment.row_groups[0], fragment.row_groups[-1]]
+        assert about_of(chunk.path)["url"] == fragment.url
+        assert about_of(chunk.path)["row_groups"] == [fragment.row_groups[0], fragment.row_groups[-1]]
         assert chunk.header.spec == builder.find_spec()
 
 

@@ -8,11 +8,11 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
-from tests.unit.cache.chunk_files import read_arrays, write_chunk
+from tests.unit.cache.chunk_files import about_of, header_of, opened, read_arrays, write_chunk
 from tests.unit.cache.samples import SPEC, arrays_of, entry, same_fields, specs
 
 from stoker.cache import tables
-from stoker.cache.format import PAGE_BYTES, check_arrays, list_names, opened, read_header, read_lengths
+from stoker.cache.format import PAGE_BYTES, check_arrays, list_names, read_lengths
 from stoker.cache.tables import make_strips
 from stoker.cache.write import describe_record
 from stoker.errors import ChunkCorruptError, FieldError
@@ -33,7 +33,7 @@ def test_what_was_written_is_read_by_us_and_by_safetensors(spec, num_samples, se
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "chunk.safetensors"
         size_bytes = write_chunk(path, arrays, spec, num_samples=num_samples)
-        header = read_header(path)
+        header = header_of(path)
         assert header.size_bytes == size_bytes == path.stat().st_size
         assert header.spec == spec
         assert header.num_samples == num_samples
@@ -51,7 +51,7 @@ def test_records_fill_whole_pages_and_other_arrays_begin_at_cache_lines(spec, nu
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "chunk.safetensors"
         write_chunk(path, arrays_of(spec, num_samples), spec, num_samples=num_samples)
-        header = read_header(path)
+        header = header_of(path)
     assert ("records" in header.arrays) == (spec.record_bytes > 0)
     rest = list_names(spec)
     assert sorted(header.arrays) == sorted(rest + ["records"] * (spec.record_bytes > 0))
@@ -78,7 +78,7 @@ def test_bytes_between_fields_are_zero_whatever_was_packed_before(tmp_path):
     write_chunk(
         tmp_path / "narrow", {"a": np.full(9, 1, np.int8), "b": np.full((9, 17), 2, np.int16)}, narrow, num_samples=9
     )
-    place = read_header(tmp_path / "narrow").arrays["records"]
+    place = header_of(tmp_path / "narrow").arrays["records"]
     records = np.fromfile(tmp_path / "narrow", np.uint8, place.size_bytes, offset=place.offset_bytes)
     records = records.reshape(place.shape)
     assert narrow.record_bytes == 64
@@ -107,7 +107,7 @@ def test_the_record_is_described_as_numpy_takes_it(spec):
 
 
 def test_a_header_says_what_made_the_chunk(path):
-    assert read_header(path).about == {"url": "lake/a.parquet"}
+    assert about_of(path) == {"url": "lake/a.parquet"}
 
 
 def test_the_same_chunk_is_the_same_bytes_today_as_when_the_format_was_frozen(tmp_path):
@@ -154,7 +154,7 @@ def test_a_chunk_with_its_lists_in_other_arrays_is_refused(tmp_path, monkeypatch
         patched.setattr(Spec, "apart", spec.ragged)
         write_chunk(tmp_path / "old", arrays, spec, num_samples=20)
     with pytest.raises(ChunkCorruptError, match="keeps lists as chunk format 1 did"):
-        read_header(tmp_path / "old")
+        header_of(tmp_path / "old")
 
 
 @settings(max_examples=40)
@@ -191,7 +191,7 @@ def test_the_lengths_of_lists_are_read_without_their_values(tmp_path, name):
     spec = Spec((*SPEC, entry("near", "int16", num_levels=1), entry("far", "int64", shape=(2,), num_levels=1)))
     arrays = arrays_of(spec, 50)
     write_chunk(tmp_path / "chunk", arrays, spec, num_samples=50)
-    header = read_header(tmp_path / "chunk")
+    header = header_of(tmp_path / "chunk")
     with opened(tmp_path / "chunk") as fd:
         np.testing.assert_array_equal(read_lengths(fd, header, spec[name]), np.diff(arrays[name].offsets))
 
@@ -201,31 +201,31 @@ def test_a_file_cut_off_anywhere_is_corrupt(path, tmp_path):
     for length in [*range(0, len(data), 97), len(data) - 1]:
         (tmp_path / "cut").write_bytes(data[:length])
         with pytest.raises(ChunkCorruptError, match="cut"):
-            read_header(tmp_path / "cut")
+            header_of(tmp_path / "cut")
     (tmp_path / "longer").write_bytes(data + b"\0")
     with pytest.raises(ChunkCorruptError, match="its header says"):
-        read_header(tmp_path / "longer")
+        header_of(tmp_path / "longer")
 
 
 def test_a_file_whose_blocks_were_never_written_is_corrupt(path, tmp_path):
     (tmp_path / "zeros").write_bytes(bytes(path.stat().st_size))
     with pytest.raises(ChunkCorruptError, match="zeros"):
-        read_header(tmp_path / "zeros")
+        header_of(tmp_path / "zeros")
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"\x10" + bytes(7) + b'{"a":1}', b"{" * 40_000])
 def test_what_is_no_chunk_is_corrupt(content, tmp_path):
     (tmp_path / "other").write_bytes(content)
     with pytest.raises(ChunkCorruptError, match="other"):
-        read_header(tmp_path / "other")
+        header_of(tmp_path / "other")
 
 
 def test_a_damaged_array_is_named(path):
-    place = read_header(path).arrays["history.values"]
+    place = header_of(path).arrays["history.values"]
     data = bytearray(path.read_bytes())
     data[place.offset_bytes + 3] ^= 4
     path.write_bytes(data)
-    header = read_header(path)
+    header = header_of(path)
     with opened(path) as fd, pytest.raises(ChunkCorruptError, match=r"history\.values"):
         check_arrays(fd, header, path=path)
     with pytest.raises(ChunkCorruptError):
@@ -264,7 +264,7 @@ def test_fields_that_would_share_an_array_are_refused(tmp_path):
 def test_the_page_of_another_machine_is_read_too(tmp_path):
     arrays = arrays_of(SPEC, 50)
     write_chunk(tmp_path / "chunk", arrays, SPEC, num_samples=50, page_bytes=65536)
-    assert read_header(tmp_path / "chunk").arrays["records"].offset_bytes == 65536
+    assert header_of(tmp_path / "chunk").arrays["records"].offset_bytes == 65536
     assert same_fields(read_arrays(tmp_path / "chunk"), arrays)
 
 

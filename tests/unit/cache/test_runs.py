@@ -8,10 +8,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
-from tests.unit.cache.chunk_files import read_arrays, write_chunk
+from tests.unit.cache.chunk_files import header_of, read_arrays, write_chunk
 from tests.unit.cache.samples import arrays_of, entry, same_fields, specs
 
-from stoker.cache.format import PAGE_BYTES, read_header
+from stoker.cache.format import PAGE_BYTES
 from stoker.cache.tables import find_begins, take_rows
 from stoker.columns import Stack, StackPiece
 from stoker.fields.spec import Ragged, Spec
@@ -44,7 +44,7 @@ def test_a_chunk_gives_back_what_was_shared_bit_for_bit(spec, lengths, seed):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "chunk.safetensors"
         write_chunk(path, arrays, spec, num_samples=sum(lengths))
-        header = read_header(path)
+        header = header_of(path)
         assert header.spec == spec
         assert same_fields(read_arrays(path), arrays)
         theirs = load_file(path)

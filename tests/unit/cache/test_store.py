@@ -6,7 +6,7 @@ import os
 import threading
 
 import pytest
-from tests.unit.cache.chunk_files import read_arrays
+from tests.unit.cache.chunk_files import about_of, read_arrays
 from tests.unit.cache.samples import SPEC, arrays_of, key, same_fields
 
 import stoker.cache.store
@@ -66,7 +66,7 @@ def test_a_published_chunk_is_found_and_opened(store):
     assert store.path_of(key(1)).parent == store.path / "chunks"
     with store.open(key(1)) as chunk:
         assert chunk.header.num_samples == N
-        assert chunk.header.about == {"row": 1, "key": key(1)}
+        assert about_of(store.path_of(key(1))) == {"row": 1, "key": key(1)}
         assert chunk.header.size_bytes == size_bytes == admin.usage_bytes(store)
         assert chunk.is_kept
         assert os.fstat(chunk.fd).st_size == size_bytes
