@@ -8,7 +8,7 @@ from tests.unit.doctor.watched_loops import Clock, PlannedLoader, watched_run
 
 import stoker
 from stoker.doctor.watch.replay import size_of
-from stoker.doctor.watch.verdict import Measured, Replay, judge
+from stoker.doctor.watch.verdict import Replay, judge
 
 
 def handed_over(num, **options):
@@ -91,7 +91,7 @@ def test_batches_are_measured_in_containers_and_objects():
 
 
 def verdict(**measured):
-    return judge(Measured(num_steady=1000, **measured))
+    return judge(num_steady=1000, **measured)
 
 
 def replay(gain):
@@ -132,6 +132,6 @@ def test_waits_of_asynchronous_steps_are_an_upper_bound():
 
 
 def test_too_few_steps_give_no_verdict_or_an_unsure_one():
-    nothing = judge(Measured(num_steady=0, wait_share=0.0))
+    nothing = judge(num_steady=0, wait_share=0.0)
     assert nothing.limit == "unknown"
-    assert judge(Measured(num_steady=5, wait_share=0.5)).confidence == "low"
+    assert judge(num_steady=5, wait_share=0.5).confidence == "low"

@@ -205,19 +205,18 @@ def explain_gaps(
     # for, and is a call like others.
     is_drained = host.syncing.hold(gap_starts, start=False, stop=True)
     # What counts where the host does several things at once: the first of them.
-    explained = {
-        "collating": host.collating,
-        "copying_pageable": host.copying,
-        "waiting_for_data": host.waiting,
-        "others_copying": host.others_copying,
-    }
+    explained = (
+        ("collating", host.collating),
+        ("copying_pageable", host.copying),
+        ("waiting_for_data", host.waiting),
+        ("copying_pageable", host.others_copying),
+    )
     found = {"queued": gaps(is_queued)}
     for rest, last, cause in (
         (gaps(~is_queued & is_drained), "synchronising", host.syncing | host.launching | on_its_way),
         (gaps(~is_queued & ~is_drained), "launching", host.launching | on_its_way),
     ):
-        for why, when in [*explained.items(), (last, cause)]:
-            name = "copying_pageable" if why == "others_copying" else why
+        for name, when in (*explained, (last, cause)):
             taken = rest & when
             found[name] = found[name] | taken if name in found else taken
             rest -= when

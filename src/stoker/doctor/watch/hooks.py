@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from stoker.doctor.watch.report import WatchReport
-from stoker.doctor.watch.session import Session
 from stoker.doctor.watch.tally import StepKind
 from stoker.doctor.watch.traits import traits_of
+from stoker.doctor.watch.watched import Session
 
 
 class WatchOptions(TypedDict, total=False):

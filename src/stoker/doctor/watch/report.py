@@ -14,7 +14,7 @@ from stoker.doctor.watch.findings import Finding, find_patterns
 from stoker.doctor.watch.ranks import RankFigures, find_straggler
 from stoker.doctor.watch.tally import COUNTED, StepKind, Tally, TimeSpread
 from stoker.doctor.watch.traits import LoaderTraits
-from stoker.doctor.watch.verdict import Measured, Replay, WatchVerdict, judge
+from stoker.doctor.watch.verdict import Replay, WatchVerdict, judge
 from stoker.doctor.words import factor_text, share_text, time_text
 from stoker.words import bar_text, count_text
 
@@ -117,14 +117,12 @@ def make_report(
     replay = _replay(seen, *replayed)
     straggler = find_straggler(ranks)
     verdict = judge(
-        Measured(
-            num_steady=seen.num_of[StepKind.STEADY],
-            wait_share=wait_share,
-            epoch_start_share=start_share,
-            replay=replay,
-            is_async=is_async and not is_device,
-            is_device=is_device,
-        )
+        num_steady=seen.num_of[StepKind.STEADY],
+        wait_share=wait_share,
+        epoch_start_share=start_share,
+        replay=replay,
+        is_async=is_async and not is_device,
+        is_device=is_device,
     )
     return WatchReport(
         verdict=verdict,

@@ -14,7 +14,7 @@ Confidence: TypeAlias = Literal["high", "medium", "low"]
 WORTH_FIXING = 0.05
 # Replay and prediction agree where they are this near; timings of single runs differ by about as much.
 _AGREE = 0.15
-# Steps from which means settle; see `Measured.num_steady`.
+# Steps from which means settle; see `judge`.
 _FEW, _ENOUGH = 20, 200
 
 
@@ -43,33 +43,6 @@ class Replay:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
-    """What a verdict rests on.
-
-    Attributes:
-        num_steady: Steps that count.
-        wait_share: Share of all time that counts in which the loop waited: for batches, and for epochs' first ones.
-            Of the device's time, between epochs' beginnings, where `is_device` is set.
-        epoch_start_share: Share of all that time that went into epochs' first batches.
-        replay: The replay test, where it was made.
-        is_async: Steps may only launch work that a device does later.
-        is_device: Shares are those of the device's own clock.
-    """
-
-    num_steady: int
-    wait_share: float
-    epoch_start_share: float = 0.0
-    replay: Replay | None = None
-    is_async: bool = False
-    is_device: bool = False
-
-    @property
-    def expected_gain(self) -> float:
-        """How many times faster it would run without the waits."""
-        return 1 / max(1 - self.wait_share, 1e-6)
-
-
-@dataclass(frozen=True, kw_only=True)
 class WatchVerdict:
     """Whether the loader is the limit.
 
@@ -89,9 +62,27 @@ class WatchVerdict:
     because: str
 
 
-def judge(measured: Measured) -> WatchVerdict:
-    """Return the verdict on what was measured."""
-    if measured.num_steady == 0:
+def judge(
+    *,
+    num_steady: int,
+    wait_share: float,
+    epoch_start_share: float = 0.0,
+    replay: Replay | None = None,
+    is_async: bool = False,
+    is_device: bool = False,
+) -> WatchVerdict:
+    """Return the verdict on what was measured.
+
+    Args:
+        num_steady: Steps that count.
+        wait_share: Share of all time that counts in which the loop waited: for batches, and for epochs' first ones.
+            Of the device's time, between epochs' beginnings, where `is_device` is set.
+        epoch_start_share: Share of all that time that went into epochs' first batches.
+        replay: The replay test, where it was made.
+        is_async: Steps may only launch work that a device does later.
+        is_device: Shares are those of the device's own clock.
+    """
+    if num_steady == 0:
         return WatchVerdict(
             limit="unknown",
             sentence="too short to say: no step was over after the warm-up",
@@ -99,14 +90,15 @@ def judge(measured: Measured) -> WatchVerdict:
             confidence="low",
             because="watch a longer run, or leave out fewer warm-up steps",
         )
-    confidence, because = _confidence(measured)
-    limit, sentence, gain = _limit(measured)
+    expected = 1 / max(1 - wait_share, 1e-6)
+    confidence, because = _confidence(num_steady, expected, replay, is_async=is_async)
+    who = "device" if is_device else "step"
+    limit, sentence, gain = _limit(who, wait_share, epoch_start_share, expected, replay)
     return WatchVerdict(limit=limit, sentence=sentence, gain=gain, confidence=confidence, because=because)
 
 
-def _limit(measured: Measured) -> tuple[Limit, str, float]:
-    share, starts, replay = measured.wait_share, measured.epoch_start_share, measured.replay
-    waits = f"the {'device' if measured.is_device else 'step'} waits {share_text(share)} of the time"
+def _limit(who: str, share: float, starts: float, expected: float, replay: Replay | None) -> tuple[Limit, str, float]:
+    waits = f"the {who} waits {share_text(share)} of the time"
     by_replay = "" if replay is None else f" (replay measured {factor_text(replay.gain)})"
     if share >= WORTH_FIXING:
         if replay is not None and replay.gain < 1 + WORTH_FIXING:
@@ -123,9 +115,8 @@ def _limit(measured: Measured) -> tuple[Limit, str, float]:
             kind = "data-bound when an epoch begins"
         return (
             "epoch-start" if starts > share / 2 else "data",
-            f"{kind}: {waits}; with batches in RAM it would run {factor_text(measured.expected_gain)} times faster"
-            f"{by_replay}",
-            measured.expected_gain if replay is None else replay.gain,
+            f"{kind}: {waits}; with batches in RAM it would run {factor_text(expected)} times faster{by_replay}",
+            expected if replay is None else replay.gain,
         )
     if replay is not None and replay.gain >= 1 + 2 * WORTH_FIXING:
         return (
@@ -137,13 +128,11 @@ def _limit(measured: Measured) -> tuple[Limit, str, float]:
     return "model", f"nothing to gain: the model is the limit, {waits}{by_replay}", 1.0
 
 
-def _confidence(measured: Measured) -> tuple[Confidence, str]:
-    num, replay = measured.num_steady, measured.replay
+def _confidence(num: int, expected: float, replay: Replay | None, *, is_async: bool) -> tuple[Confidence, str]:
     steps = f"{num:,} step{'' if num == 1 else 's'}"
     if num < _FEW:
         return "low", f"only {steps} counted"
     if replay is not None:
-        expected = measured.expected_gain
         if abs(replay.gain / expected - 1) <= _AGREE:
             return "high", f"what the stall predicts and what the replay measured agree, over {steps}"
         return (
@@ -151,7 +140,7 @@ def _confidence(measured: Measured) -> tuple[Confidence, str]:
             f"the stall predicts {factor_text(expected)} times, the replay measured {factor_text(replay.gain)}: "
             "trust the replay",
         )
-    if measured.is_async:
+    if is_async:
         return (
             "low",
             "steps may only launch work on a device, which then goes on while the loop waits: the wait is an upper "
