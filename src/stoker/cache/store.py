@@ -22,7 +22,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple, Self, TypeAlias
+from typing import Literal, Self, TypeAlias
 
 from stoker.arguments import flag
 from stoker.cache.datasets import Manifests
@@ -143,27 +143,14 @@ class StoreCounts:
         num_reused: Uses of chunks that were in the folder when they were asked for.
         num_missed: Uses of others.
         num_mended: Chunks published in place of corrupt ones.
-        num_corrupt: Chunks found corrupt and discarded.
         num_evicted: Chunks removed to make room.
-        bytes_built: Bytes published.
     """
 
     num_built: int = 0
     num_reused: int = 0
     num_missed: int = 0
     num_mended: int = 0
-    num_corrupt: int = 0
     num_evicted: int = 0
-    bytes_built: int = 0
-
-
-class _Dataset(NamedTuple):
-    """A data set that a store uses; see `Store.register`."""
-
-    fingerprint: str
-    name: str
-    urls: Sequence[str]
-    keys: Callable[[], Sequence[str]]
 
 
 class _Disk:
@@ -236,7 +223,7 @@ class Store:
         self._memory = MemoryChunks(None if is_temporary else self.path, self._files)
         self._mutex = threading.Lock()
         self._warned: set[str] = set()
-        self._datasets: list[_Dataset] = []
+        self._datasets: list[tuple[str, str, Sequence[str], Callable[[], Sequence[str]]]] = []  # see `register`
         self._left: list[_Disk] = []  # folders that were removed or moved: their files may still be read
         self._counts = StoreCounts()
         self._missed: set[str] = set()
@@ -308,9 +295,7 @@ class Store:
         try:
             chunk = self._open(key)
         except ChunkCorruptError:
-            with self._mutex:
-                self._corrupt.add(key)
-                self._counts = replace(self._counts, num_corrupt=self._counts.num_corrupt + 1)
+            self._corrupt.add(key)
             raise
         if not chunk.is_kept:
             self._missed.add(key)
@@ -421,16 +406,17 @@ class Store:
             urls: Where it comes from.
             keys: Gives the keys of its chunks, in order.
         """
-        dataset = _Dataset(fingerprint, name, urls, keys)
-        self._datasets.append(dataset)
+        self._datasets.append((fingerprint, name, urls, keys))
         if self._disk is not None:
-            self._enter(self._disk, dataset)
+            self._enter(self._disk, fingerprint, name, urls, keys)
 
-    def _enter(self, disk: _Disk, dataset: _Dataset) -> None:
+    def _enter(
+        self, disk: _Disk, fingerprint: str, name: str, urls: Sequence[str], keys: Callable[[], Sequence[str]]
+    ) -> None:
         try:
-            disk.manifests.enter(*dataset)
+            disk.manifests.enter(fingerprint, name, urls, keys)
             if disk.locks.is_writable:
-                disk.quota.trim(dataset.fingerprint)
+                disk.quota.trim(fingerprint)
         except OSError as error:
             self._warn(self._refusal(error))
 
@@ -488,13 +474,8 @@ class Store:
         else:
             self.is_refusing = False
         with self._mutex:
-            counts = self._counts
-            self._counts = replace(
-                counts,
-                num_built=counts.num_built + 1,
-                num_mended=counts.num_mended + (key in self._corrupt),
-                bytes_built=counts.bytes_built + prepared.size_bytes,
-            )
+            counts, is_mended = self._counts, key in self._corrupt
+            self._counts = replace(counts, num_built=counts.num_built + 1, num_mended=counts.num_mended + is_mended)
             self._corrupt.discard(key)
         return prepared.size_bytes
 
@@ -526,7 +507,7 @@ class Store:
                             self._warn(f"the cache {self.path} was removed or moved: it is made anew")
                     self._disk = fresh
                     for dataset in self._datasets:
-                        self._enter(fresh, dataset)
+                        self._enter(fresh, *dataset)
                 disk = self._disk
             assert disk is not None
         if not disk.locks.is_writable:
