@@ -70,10 +70,6 @@ class Manifests:
         """Return the data sets that a living process uses."""
         return frozenset(one for one in self._folder.list_datasets() if self._locks.is_held(one))
 
-    def is_used_elsewhere(self, fingerprint: str) -> bool:
-        """Return whether another process, or another store of this one, uses a data set."""
-        return self._locks.is_held(fingerprint, elsewhere=True)
-
     def get(self, fingerprint: str) -> Manifest | None:
         """Return the manifest of a data set, None where there is none that can be read."""
         folder = self._folder

@@ -91,7 +91,7 @@ class Quota:
                 return
             used_bytes -= self._evict(self._find_unused(self._manifests.in_use()), used_bytes - self._limit_bytes)
             mine = self._manifests.get(fingerprint)
-            if used_bytes > self._limit_bytes and mine and not self._manifests.is_used_elsewhere(fingerprint):
+            if used_bytes > self._limit_bytes and mine and not self._locks.is_held(fingerprint, elsewhere=True):
                 others = self._manifests.in_use() - {fingerprint}
                 shared = {key for one in self._manifests.all() if one.fingerprint in others for key in one.keys}
                 mine_alone = set(mine.keys) - shared

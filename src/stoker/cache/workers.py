@@ -49,7 +49,11 @@ class TransformProcesses:
     """
 
     def __init__(self, transform: Transform, num: int) -> None:
-        check_can_be_sent(transform)
+        if (error := _why_not(transform)) is not None:
+            raise ValueError(
+                f"transform_in='processes': the transform cannot be sent to another process ({error}); make it a "
+                f"module-level function, or use transform_in='threads'"
+            ) from error
         self._transform = transform
         self._mutex = threading.Lock()
         self._is_closed = False
@@ -154,29 +158,17 @@ class _Process:
         return code
 
 
-def check_can_be_sent(transform: Transform) -> None:
-    """Raise where processes could not be told of a transform.
+def can_be_sent(transform: Transform) -> bool:
+    """Return whether processes can be told of a transform: not of a lambda."""
+    return _why_not(transform) is None
 
-    Raises:
-        ValueError: As for a lambda.
-    """
+
+def _why_not(transform: Transform) -> Exception | None:
     try:
         ForkingPickler.dumps(transform)
     except Exception as error:  # pickle raises whatever the object's own methods raise
-        raise ValueError(
-            f"transform_in='processes': the transform cannot be sent to another process ({error}); make it a "
-            f"module-level function, or use transform_in='threads'"
-        ) from error
-
-
-def can_be_sent(transform: Transform | None) -> bool:
-    """Return whether processes could be told of a transform; see `check_can_be_sent`."""
-    try:
-        if transform is not None:
-            check_can_be_sent(transform)
-    except ValueError:
-        return False
-    return True
+        return error
+    return None
 
 
 def _serve(transform: Transform, pipe: _Pipe, parent: int) -> None:
