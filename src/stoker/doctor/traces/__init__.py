@@ -1,6 +1,6 @@
 """Traces of torch.profiler, whoever wrote the training loop: where a device idles, and why.
 
-Read: `source` (bytes) ──► `collect` (columns) ──► `ProfilerTrace`.
+Read: `read` (bytes) ──► `collect` (columns) ──► `ProfilerTrace`.
 Understood: `names` (what is what) ──► `timeline` (why each gap) ──► `times` (exact sums) ──► `collectives`, `result`
 (ranks) ──► `verdict`, `report`.
 """

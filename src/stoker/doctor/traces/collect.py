@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stoker._native import TraceScanner, find_trace_event
+from stoker._native import TraceScanner
 from stoker.doctor.traces.events import Columns, Events, ProfilerTrace, ProfilerTrack
 from stoker.doctor.traces.names import (
     DEVICE_KINDS,
@@ -24,7 +24,6 @@ from stoker.doctor.traces.names import (
     event_kind,
     kind_of_process,
 )
-from stoker.doctor.traces.source import ByteWindow
 from stoker.fields.offsets import Int64
 
 # Columns of a row, as the scanner writes them; see native/trace_events.h.
@@ -33,8 +32,6 @@ from stoker.fields.offsets import Int64
 )
 _COMPLETE, _BEGIN, _END, _META, _FLOW_FROM, _FLOW_TO = (ord(letter) for letter in "XBEMsf")
 _ROWS = 1 << 16
-# A broken event is given up on when its end is not found within so many bytes.
-_MAX_EVENT_BYTES = 32 << 20
 # Frames of Python that are shorter say nothing that the frame around them does not, and are most of all events.
 _MIN_FRAME_NS = 10_000
 _TYPES: dict[str, type[np.generic]] = {
@@ -63,7 +60,7 @@ class Collector:
         names: What names mean.
 
     Attributes:
-        has_ended: Whether the array of events had its closing bracket.
+        num_damaged: Events that did not end, or have no time; others the scanner counts.
     """
 
     def __init__(self, names: EventNames = NAMES) -> None:
@@ -77,33 +74,14 @@ class Collector:
         self._tracks: dict[tuple[int, int], int] = {}
         self._processes: dict[int, str] = {}
         self._num_events = 0
-        self._num_damaged = 0  # events that did not end, or have no time; others the scanner counts
+        self.num_damaged = 0
         self._has_correlations = False
-        self.has_ended = False
 
-    def read_array(self, window: ByteWindow) -> None:
-        """Read events up to the end of their array, or of the file."""
-        self.has_ended = False
-        while True:
-            num, window.at, why = self._scanner.scan(window.data, window.at, window.stop, self._rows)
-            self._take(self._rows[:num])
-            if why == TraceScanner.ENDED:
-                self.has_ended = True
-                return
-            if why == TraceScanner.MORE:
-                is_stuck = window.stop - window.at > _MAX_EVENT_BYTES
-                has_more = not is_stuck and window.more()
-                if not has_more and (window.is_empty or not self._skip_damage(window)):
-                    return
-
-    def _skip_damage(self, window: ByteWindow) -> bool:
-        """Go to the next event behind one that does not end, or is none; False where there is no other."""
-        self._num_damaged += 1
-        found = find_trace_event(window.data, window.at + 1, window.stop)
-        if found < 0:
-            return False
-        window.at = found
-        return True
+    def take(self, data: npt.NDArray[np.uint8], at: int, stop: int) -> tuple[int, int]:
+        """Take events from bytes `[at, stop)`; return where the scanner has come to, and why it goes no further."""
+        num, at, why = self._scanner.scan(data, at, stop, self._rows)
+        self._take(self._rows[:num])
+        return at, why
 
     def _learn_texts(self) -> None:
         """Decode texts that are new, and decide what they mean as a category."""
@@ -133,7 +111,7 @@ class Collector:
         if not self._has_correlations:  # then only arrows tell which call launched what
             wanted |= is_flow
         has_time = rows[:, _START] != TraceScanner.MISSING
-        self._num_damaged += int(np.count_nonzero(wanted & ~has_time))
+        self.num_damaged += int(np.count_nonzero(wanted & ~has_time))
         chosen = np.flatnonzero(wanted & has_time)
         if not chosen.size:
             return
@@ -197,7 +175,7 @@ class Collector:
         for name in columns:
             columns[name] = columns[name][order]
         events = Events(**columns)
-        num_damaged = self._scanner.num_damaged + self._num_damaged
+        num_damaged = self._scanner.num_damaged + self.num_damaged
         return ProfilerTrace(
             path=path,
             host=events.where(slice(0, on_host.size)),

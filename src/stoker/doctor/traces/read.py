@@ -2,20 +2,44 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from io import BufferedReader
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
+from stoker._native import TraceScanner, find_trace_event, skip_json_value
 from stoker.doctor.traces.collect import Collector
 from stoker.doctor.traces.events import ProfilerTrace
 from stoker.doctor.traces.names import NAMES, EventNames
-from stoker.doctor.traces.source import ByteWindow, OnBytes
 from stoker.errors import StokerError
 
 # Values of the header that are of use; others can be large ("stackFrames") and are skipped.
 _HEADER = {"deviceProperties", "distributedInfo", "baseTimeNanoseconds"}
 _MAX_HEADER_BYTES = 16 << 20
 _BOM = b"\xef\xbb\xbf"
+# A broken event is given up on when its end is not found within so many bytes.
+_MAX_EVENT_BYTES = 32 << 20
+# Large enough that a call costs nothing beside its bytes, small enough that memory stays bounded.
+_BLOCK_BYTES = 4 << 20
+_GZIP = b"\x1f\x8b"
+_FOREIGN = {
+    b"PK\x03\x04": "a zip archive: unpack it first",
+    b"\x28\xb5\x2f\xfd": "compressed with zstd: unpack it with `unzstd` first",
+    b"BZh": "compressed with bzip2: unpack it with `bunzip2` first",
+    b"\xfd7zXZ": "compressed with xz: unpack it with `unxz` first",
+    b"\xff\xfe": "UTF-16 text: write it again as UTF-8",
+    b"\xfe\xff": "UTF-16 text: write it again as UTF-8",
+    b"SQLite format 3": "an SQLite data base (Nsight Systems?), not a Chrome trace",
+}
+
+OnBytes = Callable[[int, int], None]
+"""Told how many bytes of how many are read."""
 
 
 def read_trace(path: Path, *, names: EventNames = NAMES, on_bytes: OnBytes | None = None) -> ProfilerTrace:
@@ -48,9 +72,9 @@ def _read(window: ByteWindow, collector: Collector) -> ProfilerTrace:
         return collector.finish(path=str(path), header=header, is_cut=True, notes=(f"the file {what}",))
     if first == b"[":
         window.at += 1
-        collector.read_array(window)
+        has_ended = read_array(window, collector)
         # The closing bracket of a bare array is optional: writers that cannot end cleanly leave it out.
-        is_cut = window.is_damaged or (not collector.has_ended and not window.is_empty)
+        is_cut = window.is_damaged or (not has_ended and not window.is_empty)
         return collector.finish(path=str(path), header=header, is_cut=is_cut)
     if first != b"{":
         begin = window.peek(20).decode("utf-8", errors="replace")
@@ -82,8 +106,7 @@ def _read_members(window: ByteWindow, header: dict[str, object], collector: Coll
         if key == b'"traceEvents"' and window.next_char() == b"[":
             window.at += 1
             has_events = True
-            collector.read_array(window)
-            if not collector.has_ended:
+            if not read_array(window, collector):
                 return True, False
             continue
         window.next_char()
@@ -102,3 +125,140 @@ def _parsed(text: bytes) -> object:
         return json.loads(decoded, strict=False)
     except (ValueError, RecursionError):
         return decoded.strip('"')
+
+
+def read_array(window: ByteWindow, collector: Collector) -> bool:
+    """Read events up to the end of their array, or of the file; return whether the array had its end."""
+    while True:
+        window.at, why = collector.take(window.data, window.at, window.stop)
+        if why == TraceScanner.ENDED:
+            return True
+        if why != TraceScanner.MORE or (window.stop - window.at <= _MAX_EVENT_BYTES and window.more()):
+            continue
+        if window.is_empty:
+            return False
+        # Here is an event that does not end, or is none: go to the next one.
+        collector.num_damaged += 1
+        found = find_trace_event(window.data, window.at + 1, window.stop)
+        if found < 0:
+            return False
+        window.at = found
+
+
+class ByteWindow:
+    """Bytes `[at, stop)` of `data`, and more on demand; gzip is known by its first bytes, not by the file's name.
+
+    Args:
+        path: The file.
+        on_bytes: Told how many of the file's bytes were read, of how many.
+        block_bytes: Bytes taken in at once.
+
+    Attributes:
+        is_damaged: Whether compressed data ended before its own end, or could not be read on.
+
+    Raises:
+        StokerError: The file is packed in a way that is not read here, or is no text.
+        OSError: It cannot be opened.
+    """
+
+    def __init__(self, path: Path, *, on_bytes: OnBytes | None = None, block_bytes: int = _BLOCK_BYTES) -> None:
+        self.path = path
+        self.size_bytes = path.stat().st_size
+        self.is_damaged = False
+        self.data: npt.NDArray[np.uint8] = np.empty(2 * block_bytes, np.uint8)
+        self.at = 0
+        self.stop = 0
+        self._on_bytes = on_bytes
+        self._block_bytes = block_bytes
+        self._file = path.open("rb")
+        try:
+            self._blocks = self._read(self._file)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is left: here, and in the file as far as it was read."""
+        return self.at >= self.stop
+
+    def _read(self, file: BufferedReader) -> Iterator[bytes]:
+        head = file.peek(16)
+        for magic, what in _FOREIGN.items():
+            if head.startswith(magic):
+                raise StokerError(f"{self.path} is {what}")
+        if not head.startswith(_GZIP):
+            return iter(lambda: file.read(self._block_bytes), b"")
+        return self._inflate(file)
+
+    def _inflate(self, file: BufferedReader) -> Iterator[bytes]:
+        with closing(gzip.GzipFile(fileobj=file)) as unpacked:
+            has_begun = False
+            while True:
+                try:
+                    block = unpacked.read1(self._block_bytes)
+                except (EOFError, OSError, zlib.error) as error:
+                    # Bytes behind a whole member are padding in some archives, damage in others: neither is data.
+                    self.is_damaged = not (isinstance(error, gzip.BadGzipFile) and "Not a gzipped" in str(error))
+                    if not has_begun:
+                        raise StokerError(f"{self.path} is damaged gzip ({error}): nothing of it can be read") from None
+                    return
+                if not block:
+                    return
+                has_begun = True
+                yield block
+
+    def more(self) -> bool:
+        """Take one more block in; False where there is none."""
+        block = next(self._blocks, None)
+        if block is None:
+            return False
+        if self._on_bytes is not None:
+            self._on_bytes(self._file.tell(), self.size_bytes)
+        left = self.stop - self.at
+        if self.at and left + len(block) > self.data.size - self.stop:
+            self.data[:left] = self.data[self.at : self.stop].copy()
+            self.at, self.stop = 0, left
+        if self.stop + len(block) > self.data.size:
+            grown = np.empty(max(2 * self.data.size, self.stop + len(block)), np.uint8)
+            grown[: self.stop] = self.data[: self.stop]
+            self.data = grown
+        self.data[self.stop : self.stop + len(block)] = np.frombuffer(block, np.uint8)
+        self.stop += len(block)
+        return True
+
+    def peek(self, num_bytes: int) -> bytes:
+        """Return the next bytes, fewer at the end, and stay."""
+        while self.stop - self.at < num_bytes and self.more():
+            pass
+        return self.data[self.at : min(self.at + num_bytes, self.stop)].tobytes()
+
+    def next_char(self, *, also: bytes = b"") -> bytes:
+        """Go to the next character that is not white space (or one of `also`) and return it, b"" at the end."""
+        space = b" \t\r\n" + also
+        while True:
+            while self.at < self.stop:
+                char = self.data[self.at]
+                if char not in space:
+                    return bytes([char])
+                self.at += 1
+            if not self.more():
+                return b""
+
+    def take_value(self, *, limit: int) -> bytes | None:
+        """Return the JSON value here and go behind it; None where it does not end.
+
+        A value of more than `limit` bytes is skipped and comes back empty.
+        """
+        while True:
+            stop = skip_json_value(self.data, self.at, self.stop)
+            if stop >= 0:
+                text = self.data[self.at : stop].tobytes() if stop - self.at <= limit else b""
+                self.at = stop
+                return text
+            if stop == -2 or not self.more():
+                return None

@@ -46,7 +46,7 @@ def _rank(result: TraceResult, rank: RankTimes) -> dict[str, object]:
     index = result.with_device.index(rank) if rank in result.with_device else None
     return {
         "rank": rank.rank,
-        "paths": rank.paths,
+        "paths": [trace.path for trace in traces],
         "status": rank.status,
         "world_size": traces[0].info.get("world_size"),
         "backend": traces[0].info.get("backend"),

@@ -169,11 +169,6 @@ class RankTimes:
         return CPU_ONLY if self.has_events else NO_EVENTS
 
     @property
-    def paths(self) -> list[str]:
-        """Its files."""
-        return [trace.path for trace in self.traces]
-
-    @property
     def host_data_wait_share(self) -> float | None:
         """The share of the time in which the main thread waited for data or collated, the device idle or not."""
         return self.wants_data / self.wall if self.wall else None
@@ -209,7 +204,7 @@ class RankTimes:
             if trace.num_without_length:
                 notes.append(f"{trace.num_without_length:,} events of devices have no duration and were left out")
             found += [(Path(trace.path).name, note) for note in notes]
-        name = Path(self.paths[0]).name
+        name = Path(self.traces[0].path).name
         num_cycles = len(self.traces)
         if self.has_events and not self.all_steps:
             found.append((name, "no profiled steps (ProfilerStep#N): call `prof.step()` to have step times"))

@@ -173,12 +173,9 @@ def _host_only(result: TraceResult) -> str:
 
 
 def _nothing(rank: RankTimes) -> str:
-    trace = rank.traces[0]
-    for note in trace.notes:
+    if any(trace.num_events for trace in rank.traces):
+        return "Nothing to look at: none of the events in this trace is an operator, a call or work on a device."
+    for _, note in rank.notes:
         if note.startswith("the file"):
             return f"Nothing to look at: {note}."
-    if trace.is_cut and not trace.num_events:
-        return "Nothing to look at: the file ends before its first event."
-    if trace.num_events:
-        return "Nothing to look at: none of the events in this trace is an operator, a call or work on a device."
     return "Nothing to look at: there are no events in this trace."
