@@ -184,10 +184,11 @@ class OpenDataset:
             chunks: Numbers of chunks, shape [K].
             filler: Has been or will be asked for them.
         """
-        numbers = np.asarray(chunks).tolist()
-        window = self._opener.open(numbers, filler)
-        self._store.count_uses(len(numbers), map(self.catalogue.key, numbers))
-        return window
+        return self._opener.open(np.asarray(chunks).tolist(), filler)
+
+    def count_uses(self, chunks: npt.NDArray[np.int64]) -> None:
+        """Count one use of each of these chunks: whether it was in the cache when its window was opened. Shape [K]."""
+        self._store.count_uses(len(chunks), map(self.catalogue.key, chunks.tolist()))
 
     def token_counts(self, field: str, num_threads: int, on_progress: OnCount | None) -> npt.NDArray[np.int64]:
         """Return how many values a ragged field has in every sample, as the chunks say. Shape [N].

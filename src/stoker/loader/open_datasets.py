@@ -137,6 +137,10 @@ class OpenDatasets:
         first = self._firsts[which]
         return self.datasets[which].open_window(chunks, _Shifted(filler, first) if first else filler)
 
+    def count_uses(self, which: int, chunks: Int64) -> None:
+        """Count one use of each of these chunks of a data set; see `OpenDataset.count_uses`."""
+        self.datasets[which].count_uses(chunks)
+
     def counts(self) -> StoreCounts:
         """Return what became of the chunks so far."""
         counts = [one.counts() for one in self.datasets]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
+from stoker.fields.offsets import Int64
 from stoker.host.forks import Home
 from stoker.loader.batches import Finisher, Gatherer, Prepared
 from stoker.loader.fill import Filler
@@ -105,6 +107,7 @@ class _EpochWindows:
         run, order, chunks = self._run, self._order, self._order.window_chunks(number)
         with run.stages.span("open", subject=self._subject(number)):
             window = run.opened.open_window(self._which, chunks, run.filler)
+            run.opened_ahead.append((self._which, chunks))
             if not window.is_in_memory():
                 # One read through all of it, before random rows are asked for: a disk is many times as fast so.
                 window.settle(goes_on=run.goes_on)
@@ -155,6 +158,8 @@ class Run:
         steps: Which samples of each lane belong to which step, from `position` on.
         progress: Where it stands.
         is_abandoned: Whether nobody asks for its batches any more.
+        opened_ahead: Data set and chunks of windows that were opened, but are not counted as used yet: an epoch that
+            begins before the last one is over uses its chunks when its own first batch is handed over.
     """
 
     def __init__(
@@ -185,6 +190,7 @@ class Run:
         self._subject: Subject | None = None  # of the step that the loop is at, where it is shown
         self._subjects: dict[int, Subject] = {}  # of each chunk that was asked for, where it is shown
         self.is_abandoned = False
+        self.opened_ahead: deque[tuple[int, Int64]] = deque()
         self._home = Home()
         self._is_closed = False
         self._closing = threading.RLock()
@@ -295,6 +301,8 @@ class Run:
                 raise RuntimeError("the loader was closed before the epoch was over") from None
             error.add_note(f"needed by step {numbers[number]} of this pass over epoch {self._epoch}")
             raise
+        while self.opened_ahead:
+            self.opened.count_uses(*self.opened_ahead.popleft())
         self.progress.last = numbers[number]
         self._num_handed = number = number + 1
         if number < len(numbers) and numbers[number] >= self._passing_from:
