@@ -161,7 +161,7 @@ def test_another_share_is_another_data_set(tmp_path):
     [
         (["query_id"], TypeError, "mapping"),
         ({"query_id": []}, ValueError, "empty"),
-        ({"query_id": [3]}, TypeError, "names and patterns"),
+        ({"query_id": [3]}, TypeError, "must hold names"),
         ({3: ["a"]}, TypeError, "named by a text"),
     ],
 )
