@@ -28,7 +28,7 @@ from stoker._native import ListPacker, RecordPacker, mark_changes
 from stoker.cache.format import RECORDS, table_names
 from stoker.columns import BatchColumns, Packable, Pieces, Stack, in_pieces, joined
 from stoker.errors import FieldError
-from stoker.fields.offsets import offsets_of, ranges
+from stoker.fields.offsets import Bools, Int64, offsets_of, ranges
 from stoker.fields.spec import Array, Entry, Ragged, Spec, run_name
 
 # The lists of a row begin at a multiple of it, and are counted in it: the widest number there is.
@@ -36,8 +36,6 @@ STRIP_UNIT_BYTES = 8
 _MOST_NUMBER = 2**32 - 1
 
 Places = npt.NDArray[np.uint32]
-Bools = npt.NDArray[np.bool_]
-Index = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +137,7 @@ def _mark_stack(stack: Stack, begins: Bools) -> None:
 
 
 def _mark_lists(ragged: Ragged, begins: Bools) -> None:
-    starts: Index = np.ascontiguousarray(ragged.offsets)
+    starts: Int64 = np.ascontiguousarray(ragged.offsets)
     values: Any = ragged.values
     while isinstance(values, Ragged):
         # Lists of lists are the same where the inner lists are as long, and all their values the same.
@@ -153,7 +151,7 @@ def _mark_lists(ragged: Ragged, begins: Bools) -> None:
         begins[1:] |= np.diff(starts)[1:] != np.diff(starts)[:-1]
 
 
-def take_rows(field: Array | Ragged | Stack, rows: Index) -> Array | Ragged:
+def take_rows(field: Array | Ragged | Stack, rows: Int64) -> Array | Ragged:
     """Return some rows of a field as new arrays.
 
     Args:

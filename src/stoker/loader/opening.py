@@ -29,12 +29,13 @@ from stoker._native import ChunkMap, WindowMemory, cached_bytes, read_chunks
 from stoker.cache.format import ChunkHeader
 from stoker.cache.store import Chunk, Store
 from stoker.errors import CacheError, ChunkCorruptError
+from stoker.fields.offsets import Int64
 from stoker.fields.spec import Spec
 from stoker.host.machine import available_bytes
 from stoker.loader.fill import Filling
 from stoker.loader.windows.page_cache_trial import PageCacheTrial
 from stoker.loader.windows.standing import Standing
-from stoker.loader.windows.window import Index, Window, WindowLayout
+from stoker.loader.windows.window import Window, WindowLayout
 
 # A chunk that was found corrupt, or was evicted between being built and being opened, is built again this often before
 # it counts as a fault of the disk.
@@ -86,7 +87,7 @@ class WindowOpener:
         *,
         store: Store,
         spec: Spec,
-        num_samples: Index,
+        num_samples: Int64,
         key: Callable[[int], str],
         fragments: Sequence[object],
         is_tight: Callable[[], bool],
@@ -114,7 +115,7 @@ class WindowOpener:
         if not (is_looked_at or self._is_tight()) and Standing.suits(self._layout.spec, num_samples, window=window):
             self._standing = Standing(self._layout, num_samples, window=window)
 
-    def not_standing(self, chunks: Index) -> Index:
+    def not_standing(self, chunks: Int64) -> Int64:
         """Return which chunks are not mapped: the others need not be looked for before their window opens."""
         standing = self._standing
         return chunks if standing is None else chunks[standing.versions[chunks, 0] < 0]

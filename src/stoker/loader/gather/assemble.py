@@ -8,18 +8,14 @@ from itertools import repeat
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from stoker._native import Rows
 from stoker._native import distinct as find_distinct
-from stoker.fields.offsets import offsets_of
+from stoker.fields.offsets import Int64, offsets_of
 from stoker.fields.spec import Array, Arrays, Deduplicated, Entry, Ragged, Spec, run_name
 from stoker.loader.gather.buffers import BufferPool
 from stoker.loader.windows.window import Window
 from stoker.sampling.epoch import WindowPositions
-
-Index = npt.NDArray[np.int64]
-
 
 # With more different rows a batch than this share of its samples, each row for each sample is no more to carry, and
 # spares whoever gets the batch the work of expanding it.
@@ -37,8 +33,8 @@ class FoundSamples(NamedTuple):
         row: Row of each, counted in its chunk, known to be in range. Shape [b].
     """
 
-    slot: Index
-    row: Index
+    slot: Int64
+    row: Int64
 
     @property
     def num(self) -> int:
@@ -60,17 +56,17 @@ class Part(NamedTuple):
     table: int = 0
 
     @classmethod
-    def at(cls, window: Window, slot: Index, row: Index, table: int = 0) -> Part:
+    def at(cls, window: Window, slot: Int64, row: Int64, table: int = 0) -> Part:
         """Return samples at places that have been found; see `slot` and `row`."""
         return cls(window, FoundSamples(slot, row), table)
 
     @property
-    def slot(self) -> Index:
+    def slot(self) -> Int64:
         """Chunk of each, as its place in the window. Shape [b]."""
         return self.where.slot
 
     @property
-    def row(self) -> Index:
+    def row(self) -> Int64:
         """Row of each, counted in its chunk. Shape [b]."""
         return self.where.row
 
@@ -99,9 +95,9 @@ class Residence:
         here: Places of the others, ascending. Shape [H].
     """
 
-    there: Index
-    rows: Index
-    here: Index
+    there: Int64
+    rows: Int64
+    here: Int64
 
     @property
     def num_samples(self) -> int:
@@ -197,7 +193,7 @@ class SharedRows:
 
     rows: Assembled
     index: Array
-    counts: Index | None = None
+    counts: Int64 | None = None
 
     def cut(self, sizes: Sequence[int]) -> list[SharedRows]:
         """Return what the batches share that lie in this one side by side.
@@ -232,7 +228,7 @@ def assemble(
     pool: BufferPool,
     *,
     once: Once = "never",
-    places: Index | None = None,
+    places: Int64 | None = None,
     sizes: Sequence[int] | None = None,
 ) -> Assembled:
     """Gather the samples of `parts`, in their order unless told otherwise, into buffers of the pool.
@@ -275,7 +271,7 @@ def _is_only_records(spec: Spec) -> bool:
     return spec.record_bytes > 0 and not spec.ragged
 
 
-def _by_batch(parts: Sequence[Part], sizes: Index) -> list[Index]:
+def _by_batch(parts: Sequence[Part], sizes: Int64) -> list[Int64]:
     """Return how many samples of each part are of each batch. Shapes [N]."""
     borders = offsets_of(sizes)
     cut, begin = [], 0
@@ -287,7 +283,7 @@ def _by_batch(parts: Sequence[Part], sizes: Index) -> list[Index]:
     return cut
 
 
-def _assembled_once(spec: Spec, part: Part, pool: BufferPool, sizes: Index) -> Assembled:
+def _assembled_once(spec: Spec, part: Part, pool: BufferPool, sizes: Int64) -> Assembled:
     """Gather what each sample has for itself, and once what they share by the only key: all in one window."""
     own = part.window.layout.spec.tables[0]
     num, runs = part.where.num, np.empty(part.where.num, dtype=np.int64)
@@ -300,7 +296,7 @@ def _assembled_once(spec: Spec, part: Part, pool: BufferPool, sizes: Index) -> A
 
 
 def _assembled(
-    spec: Spec, tables: Sequence[Sequence[Part]], pool: BufferPool, places: Index | None = None
+    spec: Spec, tables: Sequence[Sequence[Part]], pool: BufferPool, places: Int64 | None = None
 ) -> Assembled:
     """Gather some of the tables of a spec, side by side: from the first on, each with as many rows."""
     num = sum(part.where.num for part in tables[0])
@@ -320,7 +316,7 @@ def _take(
     spec: Spec,
     parts: Sequence[Part],
     pool: BufferPool,
-    places: Index | None,
+    places: Int64 | None,
     records: Array | None = None,
     at: int = 0,
 ) -> dict[str, Ragged]:
@@ -370,7 +366,7 @@ def _take(
     return found
 
 
-def _as_field(entry: Entry, values: Array, offsets: Index, inner: Index | None) -> Ragged:
+def _as_field(entry: Entry, values: Array, offsets: Int64, inner: Int64 | None) -> Ragged:
     """Return a ragged field whose values lie at the beginning of some memory."""
     total = int((offsets if inner is None else inner)[-1])
     values = values[: total * entry.value_bytes].view(entry.dtype)
@@ -406,7 +402,7 @@ def assemble_beside(
     return Assembled(spec, residence.num_samples, records, ragged, residence=residence)
 
 
-def _placed(values: Array, places: Index) -> Array:
+def _placed(values: Array, places: Int64) -> Array:
     """Return an array in which value k stands at `places[k]`. Shape [B]."""
     placed = np.empty_like(values)
     placed[places] = values
@@ -436,13 +432,13 @@ class Distinct(NamedTuple):
         counts: How many each batch has. Shape [N].
     """
 
-    slot: Index
-    row: Index
+    slot: Int64
+    row: Int64
     number: Array
-    counts: Index
+    counts: Int64
 
 
-def distinct(part: Part, sizes: Index) -> Distinct:
+def distinct(part: Part, sizes: Int64) -> Distinct:
     """Return the different rows of each batch, in the order in which they come first, and which of them each one is.
 
     Args:
@@ -461,7 +457,7 @@ def _pays(found: Sequence[Sequence[Distinct]], *, num_samples: int) -> bool:
 
 
 def _gathered_once(
-    spec: Spec, parts: Sequence[Part], found: Sequence[Distinct], cut: Sequence[Index], pool: BufferPool
+    spec: Spec, parts: Sequence[Part], found: Sequence[Distinct], cut: Sequence[Int64], pool: BufferPool
 ) -> SharedRows:
     """Gather what samples share, of each batch each row once.
 

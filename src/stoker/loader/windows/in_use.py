@@ -12,7 +12,8 @@ from functools import partial
 from typing import NamedTuple
 
 from stoker._native import WindowOrder
-from stoker.loader.windows.window import Index, Window
+from stoker.fields.offsets import Int64
+from stoker.loader.windows.window import Window
 
 
 class OpenWindow(NamedTuple):
@@ -26,7 +27,7 @@ class OpenWindow(NamedTuple):
 
     window: Window
     order: WindowOrder
-    chunks: Index
+    chunks: Int64
 
 
 @dataclass

@@ -18,9 +18,10 @@ import numpy as np
 from stoker._native import ChunkMap, let_go
 from stoker.cache.store import Chunk
 from stoker.cache.verified import NO_VERSION, find_changed
+from stoker.fields.offsets import Int64
 from stoker.fields.spec import Spec
 from stoker.host.machine import available_bytes
-from stoker.loader.windows.window import Index, Window, WindowLayout
+from stoker.loader.windows.window import Window, WindowLayout
 
 # What stays mapped cannot leave the page cache for others as easily. So much of it does no harm: what a window has by
 # default, or what two windows have, which are mapped in any case where one is used and the next one is opened.
@@ -44,7 +45,7 @@ class Standing:
         versions: Which file each chunk is; `NO_VERSION` where it is not mapped. Shape [N, 3].
     """
 
-    def __init__(self, layout: WindowLayout, num_samples: Index, *, window: int | None) -> None:
+    def __init__(self, layout: WindowLayout, num_samples: Int64, *, window: int | None) -> None:
         self._layout = layout
         self._max_bytes = _most_bytes(num_samples, window)
         self._least_bytes = int(num_samples.sum()) * layout.spec.record_bytes
@@ -56,7 +57,7 @@ class Standing:
         self.versions = np.full((len(num_samples), 3), NO_VERSION, dtype=np.int64)
 
     @staticmethod
-    def suits(spec: Spec, num_samples: Index, *, window: int | None) -> bool:
+    def suits(spec: Spec, num_samples: Int64, *, window: int | None) -> bool:
         """Return whether memory may hold a data set, as far as its records tell; lists show when they come."""
         num_bytes = int(num_samples.sum()) * spec.record_bytes
         most_bytes = _most_bytes(num_samples, window)
@@ -92,13 +93,13 @@ class Standing:
             self.versions[chunk] = opened.version
         return True
 
-    def find_changed(self, chunks: Index) -> Index:
+    def find_changed(self, chunks: Int64) -> Int64:
         """Return which chunks are not mapped, or are not the files any more that were, and count them as not mapped."""
-        found: Index = chunks[find_changed(self._names, self.versions, chunks)]
+        found: Int64 = chunks[find_changed(self._names, self.versions, chunks)]
         self.versions[found] = NO_VERSION
         return found
 
-    def window(self, chunks: Index) -> Window | None:
+    def window(self, chunks: Int64) -> Window | None:
         """Return a window of chunks; None where one is not mapped. Shape [K]."""
         with self._lock:
             maps = [one for chunk in chunks.tolist() if (one := self._maps[chunk]) is not None]
@@ -112,7 +113,7 @@ class Standing:
         let_go([one for one in maps if one is not None])
 
 
-def _most_bytes(num_samples: Index, window: int | None) -> int | None:
+def _most_bytes(num_samples: Int64, window: int | None) -> int | None:
     """Return how much may stay mapped: what does no harm, and a part of the memory that is available.
 
     None for any, where all chunks that have samples lie in the two windows that are open at once.

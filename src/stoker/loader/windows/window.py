@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from stoker._native import ChunkMap, TableLayout, WindowChunks
 from stoker.cache.format import ChunkHeader, array_names, strip_names, table_names
+from stoker.fields.offsets import Int64
 from stoker.fields.spec import Entry, Spec
-
-Index = npt.NDArray[np.int64]
 
 # Entered in one call: some 2 milliseconds where it lies in memory, which is how long whoever stops it may wait.
 _ENTERED_BYTES = 64 << 20
@@ -47,7 +45,7 @@ class WindowLayout:
                 self.names += array_names(entry)
             self.tables.append(layout)
 
-    def places(self, headers: Sequence[ChunkHeader]) -> Index:
+    def places(self, headers: Sequence[ChunkHeader]) -> Int64:
         """Return where the arrays of chunks lie in their files: first byte, and bytes. Shape [K, A, 2]."""
         places = [
             (place.offset_bytes, place.size_bytes)
@@ -70,7 +68,7 @@ class Window(WindowChunks):
         expected_bytes: Of each table, what the lists of a row will probably take; see `expect`.
     """
 
-    def __init__(self, layout: WindowLayout, maps: list[ChunkMap], places: Index) -> None:
+    def __init__(self, layout: WindowLayout, maps: list[ChunkMap], places: Int64) -> None:
         super().__init__(maps, places, layout.tables)
         self.layout = layout
         self.expected_bytes = [0.0] * len(layout.tables)
