@@ -131,11 +131,13 @@ def test_epochs_are_the_same_from_a_cold_and_a_warm_cache_and_the_second_start_a
     assert server.requests == []
 
 
-def test_the_first_start_lists_once_and_reads_each_footer_once(server, lake):
+def test_the_first_start_lists_once_and_reads_of_every_object_its_footer(server, lake):
+    # Each once, which a storage that counts shows (`test_source.py`). Here a busy server may fail an answer, and it is
+    # asked again.
     Dataset(lake + "/", storage_options=server.options()).open()
-    assert sum("list-type" in request for request in server.requests) == 1
-    reads = [request for request in server.requests if request.startswith("GET") and "list-type" not in request]
-    assert len(reads) == len(set(reads)) == 6
+    assert {request for request in server.requests if "list-type" in request} == {server.requests[0]}
+    reads = {request for request in server.requests if request.startswith("GET") and "list-type" not in request}
+    assert len(reads) == 6
 
 
 @pytest.mark.parametrize(
