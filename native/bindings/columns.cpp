@@ -1,4 +1,7 @@
+#include <nanobind/stl/vector.h>
+
 #include <stdexcept>
+#include <vector>
 
 #include "../hash.h"
 #include "bindings.h"
@@ -32,12 +35,14 @@ void bind_columns(nb::module_& module) {
       "Write the bucket of each string: its XXH3 modulo `num_buckets`.");
   nb::class_<ExportedBatch>(module, "ExportedBatch", "A batch that Arrow exported by the C data interface.")
       .def(nb::init<nb::capsule>(), nb::arg("array"))
-      .def("count_nulls",
-           [](const ExportedBatch& self, const Array<int64_t>& nulls) {
-             if (nulls.size() != self.num_columns()) throw std::invalid_argument("there must be a number a column");
-             for (size_t i = 0; i < nulls.size(); ++i) nulls.data()[i] = self.column(i).null_count;
+      .def("with_nulls",
+           [](const ExportedBatch& self, const Array<const int64_t>& columns) {
+             std::vector<size_t> found;  // places among the columns that were asked for
+             for (size_t i = 0; i < columns.size(); ++i)
+               if (self.column(static_cast<size_t>(columns.data()[i])).null_count) found.push_back(i);
+             return found;
            },
-           nb::arg("nulls"), "Write the nulls of each column, -1 where nobody has counted them. Shape [C].");
+           nb::arg("columns"), "Return which of some columns, by their numbers [C], may have nulls: their places in `columns`.");
 }
 
 }  // namespace stoker

@@ -6,6 +6,7 @@
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
+#include <stdexcept>
 
 namespace stoker {
 
@@ -23,11 +24,14 @@ class ExportedBatch {
 
   size_t num_rows() const { return static_cast<size_t>(batch_->length); }
   size_t num_columns() const { return static_cast<size_t>(batch_->num_children); }
-  const ArrowArray& column(size_t i) const { return *batch_->children[i]; }
+  const ArrowArray& column(size_t i) const {
+    if (i >= num_columns()) throw std::out_of_range("the batch has no such column");
+    return *batch_->children[i];
+  }
 
   // Returns where the numbers of a column begin, of so many bytes each.
   const std::byte* numbers(size_t i, size_t item_bytes) const {
-    if (i >= num_columns() || column(i).num_buffers != 2 || column(i).length < batch_->length || batch_->offset)
+    if (column(i).num_buffers != 2 || column(i).length < batch_->length || batch_->offset)
       throw std::out_of_range("the batch has no such column of numbers");
     return static_cast<const std::byte*>(column(i).buffers[1]) + static_cast<size_t>(column(i).offset) * item_bytes;
   }

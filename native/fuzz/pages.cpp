@@ -12,19 +12,19 @@ using stoker::parquet::Column;
 
 constexpr int64_t kMost = 1 << 16;  // callers compare what pages promise with what the footer does
 
+// Takes a byte for each choice, used or not: seeds say all of them.
 Column choose_column(fuzz::Input& input) {
   constexpr int64_t widths[] = {1, 2, 4, 8, 3, 12, 16, 100};
-  Column column{widths[input.below(8)], 0, -1, false, false, false, 0, input.below(2) == 1, -1};
-  const unsigned kind = input.below(4);
-  column.is_list = kind == 3;
-  column.full = static_cast<int>(column.is_list ? 1 + input.below(3) : input.below(2));
-  column.empty = static_cast<int>(input.below(4)) - 1;
-  column.is_bit = kind == 1;
-  column.is_binary = kind == 2;
+  const int64_t width = widths[input.below(8)];
+  const unsigned kind = input.below(4), full = input.below(4), empty = input.below(4);
+  const bool is_large = input.below(2) == 1;
+  const int64_t narrowed = int64_t{1} << input.below(3), list_size = static_cast<int64_t>(input.below(8)) - 3;
+  Column column{width, 0, static_cast<int>(empty) - 1, kind == 3, kind == 1, kind == 2, 0, is_large, -1};
+  column.full = static_cast<int>(column.is_list ? 1 + full % 3 : full % 2);
   if (column.is_bit) column.width = 1;
   if (column.is_binary) column.width = 4;
-  column.value_bytes = column.width == 4 && !column.is_binary ? 1 << input.below(3) : column.width;
-  if (column.is_list && input.below(4) == 0) column.list_size = 1 + input.below(4);
+  column.value_bytes = column.width == 4 && !column.is_binary ? narrowed : column.width;
+  if (column.is_list && list_size > 0) column.list_size = list_size;
   return column;
 }
 

@@ -15,6 +15,7 @@ NUM_ROWS = 100
 CODECS = ["NONE", "SNAPPY", "ZSTD", "LZ4"]
 WIDTHS = [1, 2, 4, 8, 3, 12, 16, 100]
 FLAT, BIT, WORDS, LIST = range(4)
+IS_LARGE, AS_WIDE, ANY_SIZE, AT_ONCE, SPLIT = 0, 2, 0, 29, 120
 
 
 def columns() -> dict[str, tuple[pa.Array, tuple[int, int, int, int]]]:
@@ -67,7 +68,8 @@ def write_seeds(folder: Path) -> None:
         seed = f"{name}-{version}-{codec}-{'words' if has_words else 'plain'}"
         width, kind, full, empty = choice
         full = full - 1 if kind == LIST else full
-        save("pages", seed, bytes([width, kind, full, empty, CODECS.index(codec), NUM_ROWS]), pages)
+        choices = [width, kind, full, empty, IS_LARGE, AS_WIDE, ANY_SIZE, CODECS.index(codec), NUM_ROWS, AT_ONCE, SPLIT]
+        save("pages", seed, bytes(choices), pages)
         if codec == "NONE":
             size = int.from_bytes(content[-8:-4], "little")
             save("page_headers", seed, pages)

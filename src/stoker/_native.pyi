@@ -15,9 +15,9 @@ class ExportedBatch:
 
     def __init__(self, array: CapsuleType) -> None: ...
 
-    def count_nulls(self, nulls: numpy.typing.NDArray[numpy.int64]) -> None:
+    def with_nulls(self, columns: numpy.typing.NDArray[numpy.int64]) -> list[int]:
         """
-        Write the nulls of each column, -1 where nobody has counted them. Shape [C].
+        Return which of some columns, by their numbers [C], may have nulls: their places in `columns`.
         """
 
 class Draws:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 ORDER_VERSION = "v1"
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def fingerprint(label: str, content: object) -> str:
@@ -36,13 +38,22 @@ def order_key(*, seed: int, epoch: int, purpose: str) -> int:
 
 
 def sample_seeds(key: int, positions: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Return a seed for each position of an epoch; two positions never have the same. Shape [B].
+    """Return a seed for each position of an epoch; two positions never have the same. Shape [B]."""
+    with np.errstate(over="ignore"):
+        return integer_hash(np.uint64(key) + positions * _GOLDEN)
+
+
+def integer_hash(values: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
+    """Return the 64-bit hashes of integers, shape of `values`.
+
+    The same number has the same hash whatever its dtype: it is taken as 64 bits, in two's complement.
 
     Source:
         Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014: SplitMix64.
     """
+    wide = values if values.dtype == np.uint64 else values.astype(np.int64).view(np.uint64)
     with np.errstate(over="ignore"):
-        seeds = np.uint64(key) + (positions + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-        seeds = (seeds ^ (seeds >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        seeds = (seeds ^ (seeds >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return seeds ^ (seeds >> np.uint64(31))
+        hashed: npt.NDArray[np.uint64] = wide + _GOLDEN
+        hashed = (hashed ^ (hashed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        hashed = (hashed ^ (hashed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return hashed ^ (hashed >> np.uint64(31))

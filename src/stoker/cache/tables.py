@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from stoker._native import ListPacker, RecordPacker, mark_changes
 from stoker.cache.format import RECORDS, table_names
-from stoker.columns import BatchColumns, Packable, Pieces, Stack, in_pieces, joined
+from stoker.columns import BatchColumns, Packable, Pieces, in_pieces, joined
 from stoker.errors import FieldError
 from stoker.fields.offsets import Bools, Int64, offsets_of, ranges
 from stoker.fields.spec import Array, Entry, Ragged, Spec, run_name
@@ -76,7 +76,7 @@ def split(arrays: Packable, spec: Spec, *, num_samples: int) -> list[ChunkTable]
     if not shared:
         return [ChunkTable(RECORDS, spec, num_samples, arrays)]
     names = table_names(spec)
-    kept: dict[str, Array | Ragged | Stack | Pieces] = {
+    kept: dict[str, Array | Ragged | Pieces] = {
         entry.name: arrays[entry.name] for entry in spec if not entry.deduplicated_by
     }
     tables = []
@@ -90,7 +90,7 @@ def split(arrays: Packable, spec: Spec, *, num_samples: int) -> list[ChunkTable]
     return [ChunkTable(RECORDS, own, num_samples, kept), *tables]
 
 
-def find_begins(fields: Sequence[Array | Ragged | Stack | Pieces], *, num_rows: int) -> Bools:
+def find_begins(fields: Sequence[Array | Ragged | Pieces], *, num_rows: int) -> Bools:
     """Return which rows begin a run: the first one, and each of which a bit differs from the row before. Shape [N].
 
     Args:
@@ -102,8 +102,6 @@ def find_begins(fields: Sequence[Array | Ragged | Stack | Pieces], *, num_rows: 
     for field in map(joined, fields):
         if isinstance(field, Ragged):
             _mark_lists(field, begins)
-        elif isinstance(field, Stack):
-            _mark_stack(field, begins)
         else:
             _mark_array(field, begins)
     return begins
@@ -122,20 +120,6 @@ def _mark_array(array: Array, begins: Bools) -> None:
     mark_changes(rows.view(np.uint8), starts, begins)
 
 
-def _mark_stack(stack: Stack, begins: Bools) -> None:
-    before: list[Array] = []
-    for piece in stack.pieces:
-        for column in piece.columns:
-            _mark_array(column, begins[piece.start : piece.stop])
-        if len(piece.columns[0]) == 0:
-            continue
-        # Pieces may differ in how wide their integers still are: what is compared is what they become.
-        first = [column[:1].astype(stack.dtype) for column in piece.columns]
-        if any(a.tobytes() != b.tobytes() for a, b in zip(before, first, strict=False)):
-            begins[piece.start] = True
-        before = [column[-1:].astype(stack.dtype) for column in piece.columns]
-
-
 def _mark_lists(ragged: Ragged, begins: Bools) -> None:
     starts: Int64 = np.ascontiguousarray(ragged.offsets)
     values: Any = ragged.values
@@ -151,7 +135,7 @@ def _mark_lists(ragged: Ragged, begins: Bools) -> None:
         begins[1:] |= np.diff(starts)[1:] != np.diff(starts)[:-1]
 
 
-def take_rows(field: Array | Ragged | Stack, rows: Int64) -> Array | Ragged:
+def take_rows(field: Array | Ragged, rows: Int64) -> Array | Ragged:
     """Return some rows of a field as new arrays.
 
     Args:
@@ -162,13 +146,6 @@ def take_rows(field: Array | Ragged | Stack, rows: Int64) -> Array | Ragged:
         starts = field.offsets[rows]
         offsets = offsets_of(field.offsets[rows + 1] - starts)
         return Ragged(take_rows(field.values, ranges(starts, offsets)), offsets)
-    if isinstance(field, Stack):
-        taken = np.empty((len(rows), int(np.prod(field.shape[1:], dtype=np.int64))), field.dtype)
-        for piece in field.pieces:
-            low, high = np.searchsorted(rows, [piece.start, piece.stop])
-            for j, column in enumerate(piece.columns):
-                taken[low:high, j] = column[rows[low:high] - piece.start]
-        return taken.reshape(len(rows), *field.shape[1:])
     return np.take(field, rows, axis=0)
 
 
@@ -186,15 +163,11 @@ def record_packer(fields: Packable, spec: Spec) -> RecordPacker:
         packer.add_field(spec.record_offsets[entry.name], entry.dtype.itemsize)
         field = fields[entry.name]
         assert not isinstance(field, Ragged)
-        if not isinstance(field, Stack):
-            for array in in_pieces(field).arrays:
-                packer.add_arrays([array])
-            continue
-        for piece in field.pieces:
+        for piece in in_pieces(field).pieces:
             columns = piece.columns
             if isinstance(columns, BatchColumns):
                 kind = columns.dtype
-                packer.add_batch(columns.outline.exported, columns.numbers, kind.itemsize, kind.kind == "i")
+                packer.add_batch(columns.exported, columns.numbers, kind.itemsize, kind.kind == "i")
             else:
                 packer.add_arrays(columns)
     return packer

@@ -29,7 +29,7 @@ from stoker.cache.format import (
     strip_names,
 )
 from stoker.cache.tables import ChunkTable, Strips, record_packer, split
-from stoker.columns import Packable, Pieces, Stack, in_pieces
+from stoker.columns import Packable, Pieces, in_pieces
 from stoker.errors import FieldError
 from stoker.fields.spec import CACHE_LINE_BYTES, Array, Entry, Ragged, Spec, run_name
 from stoker.host.huge import HUGE_BYTES
@@ -414,7 +414,7 @@ def _find_mismatch(arrays: Packable, spec: Spec, *, num_samples: int) -> str | N
     return f"the field {extra[0]!r} is none of the data set's" if extra else None
 
 
-def _mismatch(array: Array | Ragged | Stack | Pieces, entry: Entry, num_rows: int, level: int = 0) -> str | None:
+def _mismatch(array: Array | Ragged | Pieces, entry: Entry, num_rows: int, level: int = 0) -> str | None:
     if level < entry.num_levels:
         if not isinstance(array, Ragged):
             return "it is not ragged" if level == 0 else f"it has {level} level of lists"

@@ -1,13 +1,12 @@
 """Columns to arrays: every Arrow type has a written answer, an array or a refusal that says what to do.
 
     kinds     what a type is made of: lists around a leaf, or why not
-    match     which columns each field is made of
-    plan      what each field becomes, and which ones neighbours share (pure); column does one column
+    plan      which columns each field is made of, what becomes of them, which ones neighbours share (pure)
     convert   a table to fields as planned, in the narrower form that they are kept in
-    unfold    an Arrow array to NumPy arrays; words and numeric do the leaves
-    pieces    fields before they are packed: columns of a stacked one, rows of others in pieces
+    unfold    an Arrow array to NumPy arrays; words and arrays do the leaves
+    pieces    fields before they are packed: their rows in pieces, a stacked one as its columns
     results   what a transform may return
-    nulls     what stands for nulls, and the error where nothing does
+    nulls     the error of a null that nothing stands for
     overview  what each column becomes, as rows to print
 
 The answers are in docs/reference/types.md.
@@ -22,10 +21,9 @@ import pyarrow as pa
 from stoker.columns.convert import convert_table, narrowed
 from stoker.columns.nulls import check_nulls, null_error
 from stoker.columns.overview import ColumnAnswer, plan_table
-from stoker.columns.pieces import BatchColumns, Packable, Pieces, Stack, StackPiece, in_pieces, joined
+from stoker.columns.pieces import BatchColumns, Packable, Piece, Pieces, in_pieces, joined
 from stoker.columns.plan import FieldPlan, Share, plan_fields, share_fields, spec_of_plans
 from stoker.columns.results import Columns, as_table, num_rows
-from stoker.columns.unfold import is_coded
 from stoker.fields.spec import Arrays, Field, Spec
 
 # Schemas whose plans are kept.
@@ -37,10 +35,9 @@ __all__ = [
     "Columns",
     "Converter",
     "Packable",
+    "Piece",
     "Pieces",
     "Share",
-    "Stack",
-    "StackPiece",
     "check_nulls",
     "in_pieces",
     "joined",
@@ -104,7 +101,7 @@ def to_arrays(columns: Columns, fields: Mapping[str, Field], *, where: str) -> A
     """
     table = as_table(columns, where=where)
     packable = convert_table(table, plan_fields(table.schema, fields), where=where)
-    return {name: field.whole() if isinstance(field, Stack) else joined(field) for name, field in packable.items()}
+    return {name: joined(field) for name, field in packable.items()}
 
 
 class Converter:
@@ -146,7 +143,7 @@ class Converter:
             FieldError: As `plan_spec`.
         """
         columns = (column for plan in self._plans(schema) for column in plan.columns)
-        return frozenset(column.name for column in columns if is_coded(column))
+        return frozenset(column.name for column in columns if column.is_coded)
 
     def _plans(self, schema: pa.Schema) -> Sequence[FieldPlan]:
         for known, plans in self._known:

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from stoker.arrow import is_list, plain_type
+
 DType = np.dtype[Any]
 
 
@@ -32,6 +34,10 @@ class Form(Enum):
 
 
 WORDS = (Form.BYTES, Form.FIXED_BYTES)
+
+
+class Refused(Exception):  # noqa: N818  # a plan's answer, which never leaves the planning
+    """A column or field has no tensor form as asked: why, and what to do about it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,93 +83,50 @@ class Level:
         return () if self.size is None else (self.size,)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ColumnKind:
-    """A column's type as Stoker sees it: `levels` of lists, outermost first, around a `leaf`."""
-
-    levels: tuple[Level, ...]
-    leaf: ValueKind
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """Why a type has no tensor form, and what to do about it."""
-
-    reason: str
-
-
 _WAY_OUT = "leave it out (columns= without it), or turn it into numbers in a transform"
 
 
-def kind_of(kind: pa.DataType) -> ColumnKind | Refusal:
-    """Return what an Arrow type is made of, or why it cannot become a tensor."""
-    kind = unencoded_type(kind)
-    types = pa.types
-    if is_any_list(kind) or types.is_fixed_size_list(kind):
-        if pa.types.is_struct(unencoded_type(kind.value_type)):
-            return Refusal(f"a list of structs is no array of numbers; {_WAY_OUT}, for example one list a field")
-        inner = kind_of(kind.value_type)
-        if isinstance(inner, Refusal):
-            return inner
-        size = kind.list_size if types.is_fixed_size_list(kind) else None
-        return ColumnKind(levels=(Level(size=size), *inner.levels), leaf=inner.leaf)
+def kind_of(kind: pa.DataType) -> tuple[tuple[Level, ...], ValueKind]:
+    """Return what an Arrow type is made of: levels of lists, outermost first, around a leaf.
+
+    Raises:
+        Refused: It cannot become a tensor.
+    """
+    kind = _unencoded(kind)
+    if is_list(kind):
+        if pa.types.is_struct(_unencoded(kind.value_type)):
+            raise Refused(f"a list of structs is no array of numbers; {_WAY_OUT}, for example one list a field")
+        levels, leaf = kind_of(kind.value_type)
+        size = kind.list_size if pa.types.is_fixed_size_list(kind) else None
+        return (Level(size=size), *levels), leaf
     if isinstance(kind, pa.FixedShapeTensorType):
-        inner = kind_of(kind.value_type)
-        if isinstance(inner, Refusal):
-            return inner
+        levels, leaf = kind_of(kind.value_type)
         shape = tuple(int(k) for k in kind.shape)
-        order = tuple(kind.permutation) if kind.permutation is not None else None
-        if order == tuple(range(len(shape))):
-            order = None
-        if inner.levels or inner.leaf.form in (Form.BYTES, Form.FIXED_BYTES):
-            return Refusal(f"tensors of {kind.value_type} are not numbers; {_WAY_OUT}")
-        level = Level(size=int(np.prod(shape, dtype=np.int64)), physical=shape, permutation=order)
-        return ColumnKind(levels=(level,), leaf=inner.leaf)
-    leaf = _leaf_of(kind)
-    return leaf if isinstance(leaf, Refusal) else ColumnKind(levels=(), leaf=leaf)
+        order = tuple(kind.permutation or range(len(shape)))
+        if levels or leaf.form in WORDS:
+            raise Refused(f"tensors of {kind.value_type} are not numbers; {_WAY_OUT}")
+        size, is_plain = int(np.prod(shape, dtype=np.int64)), order == tuple(range(len(shape)))
+        return (Level(size=size, physical=shape, permutation=None if is_plain else order),), leaf
+    return (), _leaf_of(kind)
 
 
-def unencoded_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type without what is only encoding: dictionaries, run ends and extensions we need not know."""
+def _unencoded(kind: pa.DataType) -> pa.DataType:
+    """Return the type without what is only encoding: dictionaries, views, and extensions we need not know."""
     while True:
-        if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+        if pa.types.is_dictionary(kind):
             kind = kind.value_type
-        elif is_storage_enough(kind):
+        elif isinstance(kind, pa.BaseExtensionType) and not (
+            isinstance(kind, pa.FixedShapeTensorType) or _is_bool8(kind)
+        ):
             kind = kind.storage_type
-        else:
+        elif (plain := plain_type(kind)).equals(kind):
             return kind
+        else:
+            kind = plain
 
 
-def is_storage_enough(kind: pa.DataType) -> bool:
-    """Whether an extension type says nothing that changes the answer."""
-    return isinstance(kind, pa.BaseExtensionType) and not (isinstance(kind, pa.FixedShapeTensorType) or is_bool8(kind))
-
-
-def is_bool8(kind: pa.DataType) -> bool:
-    """Whether the type is the extension of booleans that take a byte."""
-    return isinstance(kind, pa.BaseExtensionType) and getattr(kind, "extension_name", "") == "arrow.bool8"
-
-
-def is_list_view(kind: pa.DataType) -> bool:
-    """Whether the type is a list whose offsets may lie in any order."""
-    return bool(pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind))
-
-
-def is_any_list(kind: pa.DataType) -> bool:
-    """Whether the type is a list of varying length."""
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or is_list_view(kind))
-
-
-def is_bytes(kind: pa.DataType) -> bool:
-    """Whether the type is a string or binary of varying length."""
-    types = pa.types
-    plain = types.is_string(kind) or types.is_binary(kind) or types.is_large_string(kind) or types.is_large_binary(kind)
-    return bool(plain or is_bytes_view(kind))
-
-
-def is_bytes_view(kind: pa.DataType) -> bool:
-    """Whether the type is a string or binary in the layout of views."""
-    return bool(pa.types.is_string_view(kind) or pa.types.is_binary_view(kind))
+def _is_bool8(kind: pa.DataType) -> bool:
+    return getattr(kind, "extension_name", "") == "arrow.bool8"
 
 
 def dtype_of(kind: pa.DataType) -> DType:
@@ -172,28 +135,18 @@ def dtype_of(kind: pa.DataType) -> DType:
     return np.dtype(f"{letter}{kind.bit_width // 8}")
 
 
-def _leaf_of(kind: pa.DataType) -> ValueKind | Refusal:
+def _leaf_of(kind: pa.DataType) -> ValueKind:
     types = pa.types
     if types.is_boolean(kind):
         return _number(Form.BOOL, np.bool_)
-    if is_bool8(kind):
+    if _is_bool8(kind):
         return ValueKind(form=Form.BOOL8, dtype=np.dtype(np.bool_), storage=np.dtype(np.int8))
     if types.is_integer(kind):
         return _number(Form.INTEGER, dtype_of(kind))
     if types.is_floating(kind):
         return _number(Form.FLOAT, dtype_of(kind))
-    if types.is_timestamp(kind):
-        return _number(Form.TIME, np.int64, f"{kind.unit} since 1970{'' if kind.tz is None else ' UTC'}")
-    if types.is_date32(kind):
-        return _number(Form.TIME, np.int32, "days since 1970")
-    if types.is_date64(kind):
-        return _number(Form.TIME, np.int64, "ms since 1970")
-    if types.is_time32(kind):
-        return _number(Form.TIME, np.int32, f"{kind.unit} since midnight")
-    if types.is_time64(kind):
-        return _number(Form.TIME, np.int64, f"{kind.unit} since midnight")
-    if types.is_duration(kind):
-        return _number(Form.TIME, np.int64, kind.unit)
+    if types.is_temporal(kind) and not types.is_interval(kind):
+        return _number(Form.TIME, f"i{kind.bit_width // 8}", _unit_of(kind))
     if types.is_decimal(kind):
         width = kind.bit_width // 8
         storage = np.dtype(np.int32) if width == 4 else np.dtype(np.int64)
@@ -203,11 +156,24 @@ def _leaf_of(kind: pa.DataType) -> ValueKind | Refusal:
         return ValueKind(form=Form.FIXED_BYTES, dtype=octet, storage=octet, width=kind.byte_width)
     if is_bytes(kind):
         return _number(Form.BYTES, np.uint8)
-    return Refusal(_why_not(kind))
+    raise Refused(f"{_why_not(kind)}; {_WAY_OUT}")
+
+
+def is_bytes(kind: pa.DataType) -> bool:
+    """Whether a plain type is a string or binary of varying length."""
+    return kind in (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
 
 
 def _number(form: Form, dtype: Any, unit: str | None = None) -> ValueKind:
     return ValueKind(form=form, dtype=np.dtype(dtype), storage=np.dtype(dtype), unit=unit)
+
+
+def _unit_of(kind: pa.DataType) -> str:
+    if pa.types.is_timestamp(kind):
+        return f"{kind.unit} since 1970{'' if kind.tz is None else ' UTC'}"
+    if pa.types.is_date(kind):
+        return "days since 1970" if pa.types.is_date32(kind) else "ms since 1970"
+    return str(kind.unit) if pa.types.is_duration(kind) else f"{kind.unit} since midnight"
 
 
 def _why_not(kind: pa.DataType) -> str:
@@ -216,14 +182,14 @@ def _why_not(kind: pa.DataType) -> str:
         leaves = ", ".join(json.dumps(kind.field(i).name) for i in range(min(kind.num_fields, 3))) or "none"
         return (
             f"a struct is several columns in one (its fields: {leaves}{', ...' if kind.num_fields > 3 else ''}); name "
-            f"single leaves by their dotted name in columns=, or {_WAY_OUT}"
+            "single leaves by their dotted name in columns="
         )
     if types.is_map(kind):
-        return f"a map has no order and no fixed keys; {_WAY_OUT}, for example one column a key"
+        return "a map has no order and no fixed keys: one column a key would have"
     if types.is_union(kind):
-        return f"a union holds values of several types; {_WAY_OUT}"
+        return "a union holds values of several types"
     if types.is_null(kind):
-        return f"its type is null: nothing says what its values would be; {_WAY_OUT}"
+        return "its type is null: nothing says what its values would be"
     if types.is_interval(kind):
-        return f"a calendar interval is no one number (months differ in length); {_WAY_OUT}"
-    return f"Stoker does not know the type {kind}; {_WAY_OUT}"
+        return "a calendar interval is no one number (months differ in length)"
+    return f"Stoker does not know the type {kind}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from stoker.columns.plan import FieldPlan, try_plan_fields
-from stoker.fields.spec import Entry, Field
+from stoker.fields.spec import Field
 
 _OFFSET_BYTES = 8
 
@@ -30,11 +30,11 @@ class ColumnAnswer:
 
     column: str
     arrow_type: str
-    field: str | None
-    becomes: str | None
-    sample_bytes: float | None
-    is_exact: bool
-    problem: str | None
+    field: str | None = None
+    becomes: str | None = None
+    sample_bytes: float | None = None
+    is_exact: bool = False
+    problem: str | None = None
 
 
 def plan_table(
@@ -49,55 +49,32 @@ def plan_table(
             columns `sample_bytes` is an estimate from it. Bytes count as values where strings stay strings.
     """
     plans, problems = try_plan_fields(schema, fields)
+    by_column = {name: plan for plan in plans for name in plan.match.columns}
     answers: list[ColumnAnswer] = []
-    for i, name in enumerate(schema.names):
-        kind = str(schema.field(i).type)
-        plan = next((plan for plan in plans if name in plan.match.columns), None)
+    for field in schema:
+        name, kind = field.name, str(field.type)
         found = [problem.text for problem in problems if name in problem.columns]
-        if plan is None or found:
-            answers.append(_refused(name, kind, found))
+        if name not in by_column or found:
+            answers.append(ColumnAnswer(column=name, arrow_type=kind, problem="; ".join(found)))
             continue
-        mean = (values_per_sample or {}).get(name)
+        plan = by_column[name]
         answers.append(
             ColumnAnswer(
                 column=name,
                 arrow_type=kind,
                 field=plan.entry.name,
-                becomes=_text(plan.kept),
-                sample_bytes=_sample_bytes(plan, mean),
+                becomes=str(plan.kept).removeprefix(f"{plan.kept.name}: "),
+                sample_bytes=_sample_bytes(plan, (values_per_sample or {}).get(name)),
                 is_exact=not plan.entry.is_ragged,
-                problem=None,
             )
         )
-    return answers + [
-        _refused(problem.columns[0] if problem.columns else "", "", [problem.text])
-        for problem in problems
-        if not set(problem.columns) & set(schema.names)
-    ]
-
-
-def _refused(name: str, kind: str, found: list[str]) -> ColumnAnswer:
-    return ColumnAnswer(
-        column=name,
-        arrow_type=kind,
-        field=None,
-        becomes=None,
-        sample_bytes=None,
-        is_exact=False,
-        problem="; ".join(found),
-    )
-
-
-def _text(entry: Entry) -> str:
-    return str(entry).removeprefix(f"{entry.name}: ")
+    others = [problem for problem in problems if not set(problem.columns) & set(schema.names)]
+    return answers + [ColumnAnswer(column=p.columns[0], arrow_type="", problem=p.text) for p in others]
 
 
 def _sample_bytes(plan: FieldPlan, mean: float | None) -> float | None:
     """Return the bytes one of the field's columns adds to a sample, its share of the mask included."""
-    entry = plan.kept
-    mask = 0 if plan.mask is None else 1
+    entry, mask = plan.kept, 0 if plan.mask is None else 1
     if not entry.is_ragged:
         return entry.value_bytes // (len(plan.columns) if plan.match.is_stacked else 1) + mask
-    if mean is None:
-        return None
-    return _OFFSET_BYTES + mean * entry.value_bytes + mask
+    return None if mean is None else _OFFSET_BYTES + mean * entry.value_bytes + mask

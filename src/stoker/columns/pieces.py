@@ -1,127 +1,30 @@
-"""Fields before they are packed: the columns of a stacked one still lie where Arrow decoded them, rows in pieces.
+"""Fields before they are packed: their rows still lie where Arrow decoded them, and so do columns of a stacked one.
 
-row groups   ┆ a a a ┆ b b ┆ c c c c ┆      three arrays, packed and written from where they are
+row groups      ┆ a a a ┆ b b ┆ c c c c ┆      three arrays, packed and written from where they are
+stacked field   ┆ x x x ┆ x x ┆ x x x x ┆
+                ┆ y y y ┆ y y ┆ y y y y ┆      side by side in a record
+
+Joined, they would be copied once more, to memory that is new: of numbers that takes as long as to decode them.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from stoker._native import ExportedBatch
+from stoker.columns.arrays import buffer_of
 from stoker.columns.kinds import DType
-from stoker.columns.numeric import buffer_of
+from stoker.fields.offsets import Int64
 from stoker.fields.spec import Array, Ragged
-
-
-class Pieces:
-    """Arrays whose rows are those of one, behind each other.
-
-    Joined, they would be copied once more, to memory that is new: of numbers that takes as long as to decode them.
-
-    Args:
-        arrays: One or more, C-contiguous, of one dtype, alike but for how many rows they have. Shapes [n, ...].
-
-    Attributes:
-        arrays: Those.
-        starts: The first row of each, and behind the last one.
-    """
-
-    def __init__(self, arrays: Sequence[Array]) -> None:
-        self.arrays = tuple(arrays)
-        if len({(array.dtype, array.shape[1:]) for array in self.arrays}) != 1:
-            raise ValueError("the pieces of an array must be one or more, of one dtype and alike")
-        # Whoever packs reads them by address.
-        if not all(array.flags.c_contiguous for array in self.arrays):
-            raise ValueError("the pieces of an array must be contiguous")
-        starts = [0]
-        for array in self.arrays:
-            starts.append(starts[-1] + len(array))
-        self.starts = tuple(starts)
-
-    @property
-    def dtype(self) -> DType:
-        """Of all of them."""
-        return self.arrays[0].dtype
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of all of them together."""
-        return (len(self), *self.arrays[0].shape[1:])
-
-    def __len__(self) -> int:
-        return self.starts[-1]
-
-    def __getitem__(self, rows: slice) -> Array:
-        """Return some rows; a view, where they are all of one array."""
-        begin, end, _ = rows.indices(len(self))
-        first = min(bisect_right(self.starts, begin), len(self.arrays)) - 1
-        if end <= self.starts[first + 1]:
-            return self.arrays[first][begin - self.starts[first] : max(begin, end) - self.starts[first]]
-        return np.concatenate(
-            [
-                array[max(begin - start, 0) : max(end - start, 0)]
-                for start, array in zip(self.starts, self.arrays, strict=False)
-            ]
-        )
-
-    def whole(self) -> Array:
-        """Return one new array."""
-        return np.concatenate(self.arrays)
-
-    def changed(self, change: Callable[[Array, int], Array]) -> Pieces:
-        """Return what becomes of each array, which is told its first row."""
-        return Pieces(
-            [np.ascontiguousarray(change(array, start)) for array, start in zip(self.arrays, self.starts, strict=False)]
-        )
-
-
-def in_pieces(array: Array | Pieces) -> Pieces:
-    """Return an array as pieces; it is one of them where it is contiguous."""
-    return array if isinstance(array, Pieces) else Pieces([np.ascontiguousarray(array)])
-
-
-def joined(field: Any) -> Any:
-    """Return a field with nothing in pieces: itself, where nothing was."""
-    if isinstance(field, Pieces):
-        return field.whole()
-    if isinstance(field, Ragged):
-        values = joined(field.values)
-        return field if values is field.values else Ragged(values, field.offsets)
-    return field
-
 
 # Rows that are filled column by column before the next ones: their part of the result stays in the cache between two
 # columns. Whole columns run at a quarter of the speed.
 _BLOCK_ROWS = 4096
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Outline:
-    """What there is to know of all columns of a batch without looking into them. C is their number.
-
-    Attributes:
-        batch: The batch.
-        exported: The same by Arrow's C data interface; holds its memory.
-        nulls: Of each column; -1 where nobody has counted them. Shape [C].
-    """
-
-    batch: pa.RecordBatch
-    exported: ExportedBatch
-    nulls: npt.NDArray[np.int64]
-
-    @classmethod
-    def of(cls, batch: pa.RecordBatch) -> Outline:
-        """Return the outline of a batch."""
-        exported, nulls = ExportedBatch(batch.__arrow_c_array__()[1]), np.empty(batch.num_columns, np.int64)
-        exported.count_nulls(nulls)
-        return cls(batch=batch, exported=exported, nulls=nulls)
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,13 +32,15 @@ class BatchColumns:
     """Columns of a batch that hold numbers of one dtype, none of them null: arrays where they are asked for.
 
     Attributes:
-        outline: Of the batch.
+        batch: The batch.
+        exported: The same by Arrow's C data interface; holds its memory.
         numbers: Of the columns in it. Shape [C].
         dtype: Of their values.
     """
 
-    outline: Outline
-    numbers: npt.NDArray[np.int64]
+    batch: pa.RecordBatch
+    exported: ExportedBatch
+    numbers: Int64
     dtype: DType
 
     def __len__(self) -> int:
@@ -145,21 +50,21 @@ class BatchColumns:
         return (self[i] for i in range(len(self)))
 
     def __getitem__(self, i: int) -> Array:
-        return buffer_of(self.outline.batch.column(int(self.numbers[i])), self.dtype)
+        return buffer_of(self.batch.column(int(self.numbers[i])), self.dtype)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class StackPiece:
-    """Some rows of a stacked field.
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """Some rows of a field.
 
     Attributes:
         start: First row.
-        columns: One contiguous array a column, each with the same number of rows: in the dtype of the field, or in a
-            narrower integer that it holds exactly. Numbers, or rows of them where there is one column alone.
+        columns: One contiguous array, or one a column of a stacked field, each with the same number of rows: in the
+            dtype of the field, or in a narrower integer that it holds exactly.
     """
 
     start: int
-    columns: tuple[Array, ...] | BatchColumns
+    columns: Sequence[Array] | BatchColumns
 
     def __post_init__(self) -> None:
         # Whoever packs reads them by address.
@@ -174,31 +79,87 @@ class StackPiece:
         return self.start + len(self.columns[0])
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Stack:
-    """Columns that make one field `[N, ...]` side by side; laying them there is left to whoever packs records.
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """A field that lies in several arrays.
 
     Attributes:
         dtype: Of the field.
-        shape: Of the field, N first; the rest has one place a column.
+        shape: Of the field, N first.
         pieces: In the order of the rows, without a gap.
     """
 
     dtype: DType
     shape: tuple[int, ...]
-    pieces: Sequence[StackPiece]
+    pieces: Sequence[Piece]
+
+    @classmethod
+    def of(cls, arrays: Sequence[Array]) -> Pieces:
+        """Return arrays, one or more that are alike but for how many rows they have, as the rows of one field."""
+        if len({(array.dtype, array.shape[1:]) for array in arrays}) != 1:
+            raise ValueError("the pieces of a field must be one or more, of one dtype and alike")
+        first = arrays[0]
+        starts = np.cumsum([0, *map(len, arrays)]).tolist()
+        pieces = [Piece(start, (np.ascontiguousarray(array),)) for start, array in zip(starts, arrays, strict=False)]
+        return cls(first.dtype, (starts[-1], *first.shape[1:]), pieces)
+
+    @property
+    def arrays(self) -> list[Array]:
+        """Those of a field that is not stacked."""
+        return [piece.columns[0] for piece in self.pieces]
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice) -> Array:
+        """Return some rows of a field that is not stacked; a view, where they are all of one array."""
+        begin, end, _ = rows.indices(len(self))
+        some = [piece for piece in self.pieces if piece.start < end and begin < piece.stop] or self.pieces[:1]
+        parts = [piece.columns[0][max(begin - piece.start, 0) : max(end - piece.start, 0)] for piece in some]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def whole(self) -> Array:
         """Return the field as one new array."""
-        num_columns = int(np.prod(self.shape[1:], dtype=np.int64))
-        stacked = np.empty((self.shape[0], num_columns), self.dtype)
+        whole = np.empty((len(self), int(np.prod(self.shape[1:], dtype=np.int64))), self.dtype)
         for piece in self.pieces:
+            num_columns = len(piece.columns)
+            width = whole.shape[1] // num_columns
             for start in range(piece.start, piece.stop, _BLOCK_ROWS):
                 stop = min(start + _BLOCK_ROWS, piece.stop)
                 for j, column in enumerate(piece.columns):
-                    stacked[start:stop, j] = column[start - piece.start : stop - piece.start]
-        return stacked.reshape(self.shape)
+                    rows = column[start - piece.start : stop - piece.start]
+                    whole[start:stop, j * width : (j + 1) * width] = rows.reshape(stop - start, width)
+        return whole.reshape(self.shape)
+
+    def changed(self, change: Callable[[Array, int, int], Array], dtype: DType, shape: Sequence[int]) -> Pieces:
+        """Return what becomes of each array, which is told its column and first row.
+
+        Args:
+            change: What becomes of an array.
+            dtype: Of the new field.
+            shape: Of one row of it.
+        """
+        pieces = [
+            Piece(piece.start, [np.ascontiguousarray(change(a, j, piece.start)) for j, a in enumerate(piece.columns)])
+            for piece in self.pieces
+        ]
+        return Pieces(dtype, (len(self), *shape), pieces)
 
 
-Packable: TypeAlias = Mapping[str, "Array | Ragged | Stack | Pieces"]
+def in_pieces(array: Array | Pieces) -> Pieces:
+    """Return an array as pieces; it is one of them where it is contiguous."""
+    return array if isinstance(array, Pieces) else Pieces.of([array])
+
+
+def joined(field: Any) -> Any:
+    """Return a field with nothing in pieces: itself, where nothing was."""
+    if isinstance(field, Pieces):
+        return field.whole()
+    if isinstance(field, Ragged):
+        values = joined(field.values)
+        return field if values is field.values else Ragged(values, field.offsets)
+    return field
+
+
+Packable: TypeAlias = Mapping[str, "Array | Ragged | Pieces"]
 """Fields by name, as `Converter` gives them; values of a `Ragged` may be `Pieces`, too, which end between lists."""

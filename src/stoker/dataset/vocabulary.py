@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stoker.arguments import integer
+from stoker.arrow import is_list
 from stoker.dataset.catalogue import Catalogue, CountProgress
 from stoker.errors import FieldError
 from stoker.host.machine import num_cores
-from stoker.parquet.plain import is_list
 
 if TYPE_CHECKING:
     from stoker.dataset.dataset import Dataset

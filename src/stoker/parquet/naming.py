@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from stoker.parquet.plain import is_list
+from stoker.arrow import is_list
 
 ID = b"PARQUET:field_id"
 NAMES = b"stoker:names"

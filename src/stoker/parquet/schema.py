@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stoker.arguments import near
+from stoker.arrow import plain_array, plain_type
 from stoker.errors import FieldError
 from stoker.parquet.naming import Member, by_table_names, renamed
-from stoker.parquet.plain import plain_array, plain_type
 from stoker.words import some_of
 
 # Numbers of the types in the format.

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from stoker.arrow import is_list
 from stoker.errors import FieldError
-from stoker.parquet.plain import is_list
 from stoker.parquet.schema import Layout, flat_fields, plain_schema
 
 # Digits of the largest number, and bits that a float holds exactly.

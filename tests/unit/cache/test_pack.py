@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from tests.unit.cache.samples import arrays_of, entry, specs
 
 from stoker.cache.tables import record_packer
-from stoker.columns import Converter, Stack, plan_spec, to_arrays
-from stoker.columns.pieces import StackPiece
+from stoker.columns import Converter, Piece, Pieces, plan_spec, to_arrays
 from stoker.fields.spec import Field, Spec
 
 SOURCES = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64"]
@@ -63,7 +62,7 @@ def test_columns_stacked_while_packing_are_the_stacked_array(kinds, dtype, sizes
     fields = {"x": Field(dtype, columns="c*")}
     spec = plan_spec(table.schema, fields)
     stacked = Converter(fields).convert(table, where="")
-    assert isinstance(stacked["x"], Stack)
+    assert isinstance(stacked["x"], Pieces)
     whole = to_arrays(table, fields, where="")
     expected = packed(whole, spec, num_samples, step=step)
     assert packed(stacked, spec, num_samples, step=step).tobytes() == expected.tobytes()
@@ -78,16 +77,16 @@ def test_the_widest_and_the_lowest_integers_survive_being_widened():
         values = np.array([info.min, info.max, 0], kind)
         target = np.dtype("uint64" if kind[0] == "u" else "int64")
         spec = Spec((entry("x", target, shape=(1,)),))
-        stack = Stack(dtype=target, shape=(3, 1), pieces=[StackPiece(start=0, columns=(values,))])
+        stack = Pieces(target, (3, 1), [Piece(0, (values,))])
         records = packed({"x": stack}, spec, 3, step=2)
         assert records.view(target).tolist() == values.tolist()
 
 
 def test_columns_of_unequal_length_are_refused_before_anything_is_read_by_address():
     with pytest.raises(ValueError, match="one length"):
-        StackPiece(start=0, columns=(np.zeros(3), np.zeros(2)))
+        Piece(0, (np.zeros(3), np.zeros(2)))
     with pytest.raises(ValueError, match="contiguous"):
-        StackPiece(start=0, columns=(np.zeros(6)[::2],))
+        Piece(0, (np.zeros(6)[::2],))
 
 
 def test_records_that_do_not_fit_their_block_are_refused():

@@ -25,7 +25,7 @@ def cut(field, rows):
     """A field with its rows, or the values of its rows, in several arrays."""
     if not isinstance(field, Ragged):
         borders = [0, *rows, len(field)]
-        return Pieces([field[a:b].copy() for a, b in itertools.pairwise(borders)])
+        return Pieces.of([field[a:b].copy() for a, b in itertools.pairwise(borders)])
     return Ragged(cut(field.values, [int(field.offsets[row]) for row in rows]), field.offsets)
 
 
@@ -59,7 +59,7 @@ def test_a_chunk_of_pieces_is_the_chunk_of_the_whole(spec, num_samples, is_share
 @given(sizes=st.lists(st.integers(0, 5), min_size=1, max_size=5), begin=st.integers(-9, 30), end=st.integers(-9, 30))
 def test_some_rows_of_pieces_are_those_of_the_whole(sizes, begin, end):
     rng = np.random.default_rng(0)
-    pieces = Pieces([rng.integers(0, 100, (size, 2)) for size in sizes])
+    pieces = Pieces.of([rng.integers(0, 100, (size, 2)) for size in sizes])
     np.testing.assert_array_equal(pieces[begin:end], pieces.whole()[begin:end])
     assert pieces.shape == pieces.whole().shape
     assert pieces.dtype == pieces.whole().dtype
@@ -72,12 +72,12 @@ def test_rows_of_one_piece_are_a_view():
 
 @pytest.mark.parametrize(
     "arrays",
-    [[], [np.zeros(2), np.zeros(2, "f4")], [np.zeros(2), np.zeros((2, 2))], [np.zeros(6)[::2]]],
-    ids=["none", "dtypes", "shapes", "not contiguous"],
+    [[], [np.zeros(2), np.zeros(2, "f4")], [np.zeros(2), np.zeros((2, 2))]],
+    ids=["none", "dtypes", "shapes"],
 )
 def test_what_cannot_be_one_array_is_refused(arrays):
-    with pytest.raises(ValueError, match="pieces of an array must be"):
-        Pieces(arrays)
+    with pytest.raises(ValueError, match="pieces of a field must be"):
+        Pieces.of(arrays)
 
 
 def table_in_batches(num_rows, num_batches):

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.cache.test_pack import packed
 
+from stoker._native import ExportedBatch
 from stoker.columns import BatchColumns, Converter, plan_spec
-from stoker.columns.pieces import Outline
 from stoker.errors import FieldError
 from stoker.fields.spec import Field
 
@@ -26,13 +26,17 @@ VALUES = {
 
 
 @given(kinds=st.lists(st.sampled_from(list(VALUES)), max_size=9), first=st.integers(0, 3), num=st.integers(0, 4))
-def test_an_outline_says_what_each_column_says(kinds, first, num):
+def test_an_exported_batch_knows_which_columns_have_nulls(kinds, first, num):
     columns = [pa.array(VALUES[kind], kind) for kind in kinds]
     batch = pa.RecordBatch.from_arrays(columns, names=[f"c{i}" for i in range(len(kinds))]).slice(first, num)
-    outline = Outline.of(batch)
-    for i, kind in enumerate(kinds):
-        array = batch.column(i)
-        assert outline.nulls[i] in (-1, array.null_count), kind
+    exported = ExportedBatch(batch.__arrow_c_array__()[1])
+    found = exported.with_nulls(np.arange(len(kinds))[::-1].copy())
+    # Nobody may have counted those of a slice.
+    assert {len(kinds) - 1 - i for i in found} >= {i for i, column in enumerate(batch.columns) if column.null_count}
+    if first == 0 and num == 4:
+        assert len(found) == sum(column.null_count > 0 for column in batch.columns)
+    with pytest.raises(IndexError, match="no such column"):
+        exported.with_nulls(np.array([len(kinds)]))
 
 
 @given(

@@ -1,0 +1,266 @@
+"""Arrow's buffers as NumPy arrays, lists as borders and values, and casts that never change a number unseen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stoker.arrow import is_list, plain_array
+from stoker.columns.kinds import DType, Form, ValueKind
+from stoker.errors import FieldError
+from stoker.fields.offsets import offsets_of
+from stoker.fields.spec import Array
+
+_EXACT_INTEGER = 1 << 53  # every integer up to here is a float64
+_EXACT_POWER = 22  # and every power of ten up to this one
+_MOST_BYTES = (1 << 31) - 1
+_LARGE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValuePlace:
+    """Where values come from, for messages.
+
+    Attributes:
+        column: Name of the column.
+        where: File and row groups, as a text.
+        row_of: Row of the table in which the i-th value stands.
+    """
+
+    column: str
+    where: str
+    row_of: Callable[[int], int]
+
+    def error(self, what: str, *, index: int, advice: str) -> FieldError:
+        """Return the error that says `what` is wrong with the value at `index`."""
+        row = self.row_of(index)
+        return FieldError(
+            f"column {self.column!r}: {what} (row {row}, counted from 0, of {self.where}). {advice}",
+            columns=[self.column],
+        )
+
+
+def stored(array: pa.Array) -> pa.Array:
+    """Return the array as it is stored: without views, run ends and extensions; dictionaries stay."""
+    while True:
+        kind = array.type
+        if isinstance(kind, pa.BaseExtensionType):
+            array = array.storage
+        elif pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+            return array.cast(pa.large_binary())
+        else:
+            return plain_array(array)
+
+
+def decoded(array: pa.Array) -> pa.Array:
+    """Return a stored array without dictionaries; strings of more than 2 GiB as large ones."""
+    while pa.types.is_dictionary(array.type):
+        words = array.dictionary
+        large = _LARGE.get(words.type)
+        if large is not None and len(array) * words.nbytes > _MOST_BYTES:
+            array = pa.DictionaryArray.from_arrays(array.indices, words.cast(large))
+        array = stored(array.dictionary_decode())
+    return array
+
+
+def validity(array: pa.Array) -> Array | None:
+    """Return which elements are not null, bool [n]; None where all are there."""
+    if array.null_count == 0:
+        return None
+    return buffer_of(pc.is_valid(array).cast(pa.uint8()), np.dtype(np.uint8)).view(np.bool_)
+
+
+def buffer_of(array: pa.Array, dtype: DType, *, width: int = 1) -> Array:
+    """Return the values of a fixed-width Arrow array as stored, [n * width] of `dtype`, without a copy.
+
+    What stands at nulls means nothing.
+    """
+    buffer = array.buffers()[1]
+    if buffer is None or len(array) == 0:
+        return np.zeros(len(array) * width, dtype)
+    offset = array.offset * width * dtype.itemsize
+    values: Array = np.frombuffer(buffer, dtype, count=len(array) * width, offset=offset)
+    return values
+
+
+def split_lists(array: pa.Array, valid: Array | None) -> tuple[Array, pa.Array]:
+    """Return the borders of lists or binary, int64 [n + 1] from 0, and the values between them.
+
+    Values that stand under null lists, before the first list or behind the last are left out.
+    """
+    kind = array.type
+    if pa.types.is_fixed_size_list(kind):
+        lengths: Array = np.full(len(array), kind.list_size, np.int64)
+        return offsets_of(lengths if valid is None else np.where(valid, lengths, 0)), array.flatten()
+    if len(array) == 0:
+        return np.zeros(1, np.int64), (array.flatten() if is_list(kind) else _bytes_under(array)).slice(0, 0)
+    is_large = kind in (pa.large_string(), pa.large_binary()) or pa.types.is_large_list(kind)
+    width = np.dtype(np.int64 if is_large else np.int32)
+    starts = np.frombuffer(array.buffers()[1], width, len(array) + 1, array.offset * width.itemsize)
+    if valid is not None:
+        lengths = np.diff(starts)
+        if lengths[~valid].any():
+            if is_list(kind):
+                return offsets_of(np.where(valid, lengths, 0).astype(np.int64)), array.flatten()
+            return split_lists(array.fill_null(b""), None)
+    first, last = int(starts[0]), int(starts[-1])
+    offsets = starts.astype(np.int64, copy=False)
+    values = array.values if is_list(kind) else _bytes_under(array)
+    return (offsets - first if first else offsets), values.slice(first, last - first)
+
+
+def _bytes_under(array: pa.Array) -> pa.Array:
+    """Return the whole data of strings or binary."""
+    data = array.buffers()[2]
+    return pa.Array.from_buffers(pa.uint8(), 0 if data is None else data.size, [None, data])
+
+
+def numbers_of(
+    array: pa.Array, leaf: ValueKind, valid: Array | None, place: ValuePlace, *, at_null: float = 0
+) -> Array:
+    """Return the values of a column of numbers in the dtype Arrow stores them in.
+
+    Decimals come as float64, each the nearest to its exact value.
+
+    Args:
+        array: The column.
+        leaf: What its values are.
+        valid: Which of them are there; None for all.
+        place: For messages.
+        at_null: What comes in place of others, where Arrow stores numbers as they are; zero comes elsewhere.
+    """
+    if leaf.form is Form.DECIMAL:
+        return _nearest(_limbs(array, leaf, valid), leaf.scale, place)
+    is_bits = leaf.form is Form.BOOL
+    values = buffer_of(array.cast(pa.uint8()) if is_bits else array, np.dtype(np.uint8) if is_bits else leaf.storage)
+    if valid is not None:
+        values = np.where(valid, values, values.dtype.type(at_null))
+    return values != 0 if leaf.form is Form.BOOL8 else values.view(np.bool_) if is_bits else values
+
+
+def unscaled_of(array: pa.Array, leaf: ValueKind, valid: Array | None, place: ValuePlace) -> Array:
+    """Return the unscaled integers of decimals, int64 [n], zeros at nulls.
+
+    Raises:
+        FieldError: One is beyond int64.
+    """
+    limbs = _limbs(array, leaf, valid)
+    is_small = _fits_one_limb(limbs)
+    if not is_small.all():
+        i = int(np.argmin(is_small))
+        raise place.error(
+            f"{_whole(limbs[i])} has more digits than int64 can hold", index=i, advice="Use a float dtype."
+        )
+    return np.ascontiguousarray(limbs[:, 0]).astype(np.int64, copy=False)
+
+
+def _nearest(limbs: Array, scale: int, place: ValuePlace) -> Array:
+    """Return the float64 nearest to each decimal, [n].
+
+    An integer below 2**53 and a power of ten up to 10**22 are both exact floats, so that one division rounds
+    rightly. The others are divided as Python's integers.
+    """
+    small = limbs[:, 0].astype(np.int64, copy=False)
+    is_easy = _fits_one_limb(limbs) & (small <= _EXACT_INTEGER) & (small >= -_EXACT_INTEGER)
+    if not 0 <= scale <= _EXACT_POWER:
+        is_easy = (limbs == 0).all(axis=1)
+    floats = np.where(is_easy, small, 0).astype(np.float64) / float(10 ** min(max(scale, 0), _EXACT_POWER))
+    for i in np.flatnonzero(~is_easy).tolist():
+        whole = _whole(limbs[i])
+        try:
+            floats[i] = whole / 10**scale if scale >= 0 else float(whole * 10**-scale)
+        except OverflowError:
+            what = f"{whole}e{-scale} is beyond float64"
+            raise place.error(what, index=i, advice="Scale the column in a transform.") from None
+    return floats
+
+
+def _limbs(array: pa.Array, leaf: ValueKind, valid: Array | None) -> Array:
+    """Return decimals as stored, [n, limbs], lowest limb first, zeros at nulls."""
+    num_limbs = leaf.width // leaf.storage.itemsize
+    limbs = buffer_of(array, leaf.storage, width=num_limbs).reshape(len(array), num_limbs)
+    return limbs if valid is None else np.where(valid[:, None], limbs, limbs.dtype.type(0))
+
+
+def _fits_one_limb(limbs: Array) -> Array:
+    """Return where the upper limbs only repeat the sign of the lowest, bool [n]."""
+    fits: Array = (limbs[:, 1:] == (limbs[:, :1] >> (8 * limbs.itemsize - 1))).all(axis=1)
+    return fits
+
+
+def _whole(limbs: Array) -> int:
+    return int.from_bytes(limbs.tobytes(), "little", signed=True)
+
+
+def integer_fits(value: int, dtype: DType) -> bool:
+    """Whether `dtype` can hold the integer exactly."""
+    if dtype.kind == "b":
+        return value in (0, 1)
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        return int(info.min) <= value <= int(info.max)
+    return abs(value) <= 1 << exact_bits(dtype)
+
+
+def is_held(number: float, dtype: DType) -> bool:
+    """Whether `dtype` has the very number."""
+    if dtype.kind in "iu":
+        return float(number).is_integer() and integer_fits(int(number), dtype)
+    with np.errstate(over="ignore"):
+        return dtype.kind == "f" and float(np.array(number).astype(dtype)) == number
+
+
+def exact_bits(dtype: DType) -> int:
+    """Return how many bits an integer may have so that `dtype` holds every one of them exactly."""
+    if dtype.kind == "f":
+        return int(np.finfo(dtype).nmant) + 1
+    return {"b": 1, "i": dtype.itemsize * 8 - 1, "u": dtype.itemsize * 8}[dtype.kind]
+
+
+def cast_numbers(values: Array, dtype: DType, place: ValuePlace) -> Array:
+    """Return `values` as `dtype`, [n]; the same array where it already is.
+
+    To a float any number goes, rounded to the nearest, as long as it stays finite. To an integer or a boolean only
+    what stays the same number.
+
+    Raises:
+        FieldError: A value would change; it names the first such value and its row.
+    """
+    source = values.dtype
+    if source == dtype:
+        return values
+
+    def refuse(bad: Array, why: str, advice: str) -> None:
+        if bad.any():
+            i = int(np.argmax(bad))
+            what = f"{values[i]} {why}, so it cannot become {dtype.name}"
+            raise place.error(what, index=i, advice=f"{advice} in a transform.")
+
+    if dtype.kind == "f":
+        try:
+            with np.errstate(over="raise", invalid="ignore"):
+                return values.astype(dtype)
+        except FloatingPointError:
+            with np.errstate(over="ignore", invalid="ignore"):
+                bad = np.isinf(values.astype(dtype)) & np.isfinite(values)
+            refuse(bad, "is too large", "Use a wider float, or clip it")
+            raise
+    if dtype.kind == "b":
+        refuse((values != 0) & (values != 1), "is neither 0 nor 1", "Compare it")
+    elif source.kind == "f":
+        info = np.iinfo(dtype)
+        wide = values.astype(np.float64, copy=False)
+        # Comparisons with NaN are false, so that NaN is refused as well; max + 1 is a power of two and so exact.
+        inside = (wide >= float(info.min)) & (wide < float(int(info.max) + 1))
+        refuse(~inside, "is not in its range", "Use a float dtype, or replace such values")
+        refuse(wide != np.trunc(wide), "is no whole number", "Use a float dtype, or round it")
+    elif not np.can_cast(source, dtype, "safe"):
+        info = np.iinfo(dtype)
+        if values.size and not (info.min <= int(values.min()) and int(values.max()) <= info.max):
+            bad = (values < info.min) | (values > info.max)
+            refuse(bad, "is not in its range", "Use a wider dtype, or replace such values")
+    return values.astype(dtype)
