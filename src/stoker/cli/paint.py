@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TextIO
+from typing import Literal, TextIO
 
 from rich.console import Console
 from rich.table import Table
@@ -28,22 +28,24 @@ def print_json(content: Mapping[str, object]) -> None:
     sys.stdout.write(json.dumps(content, indent=2) + "\n")
 
 
-def table(*columns: str, numbers: Sequence[str] = (), folds: Sequence[str] = ()) -> Table:
-    """Return an empty table.
+def table(
+    *heads: str, rows: Iterable[Sequence[str | Text]] = (), numbers: Sequence[str] = (), folds: Sequence[str] = ()
+) -> Table:
+    """Return a table.
 
     Args:
-        *columns: Its heads.
+        *heads: Of its columns.
+        rows: Their cells, which are shown as they are, square brackets included.
         numbers: Columns whose numbers stand under each other.
         folds: Columns that give way where the terminal is narrow.
     """
     made = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0), show_edge=False)
-    for column in columns:
-        made.add_column(
-            column,
-            justify="right" if column in numbers else "left",
-            no_wrap=column not in folds,
-            overflow="fold" if column in folds else "ellipsis",
-        )
+    for head in heads:
+        justify: Literal["left", "right"] = "right" if head in numbers else "left"
+        overflow: Literal["fold", "ellipsis"] = "fold" if head in folds else "ellipsis"
+        made.add_column(head, justify=justify, no_wrap=head not in folds, overflow=overflow)
+    for row in rows:
+        made.add_row(*cells(*row))
     return made
 
 
@@ -58,9 +60,8 @@ def print_facts(console: Console, facts: Iterable[tuple[str, str | Text]]) -> No
     made.add_column(style="dim", no_wrap=True)
     made.add_column(overflow="fold")
     for name, value in facts:
-        if not value:
-            continue
-        made.add_row(name, value if isinstance(value, Text) else Text(value))
+        if value:
+            made.add_row(*cells(name, value))
     console.print(made)
 
 

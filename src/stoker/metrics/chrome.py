@@ -3,7 +3,7 @@
 Rules of that format that decide what is written here, beyond its names:
 
 - Slices of one thread must nest; Perfetto drops one that does not. So what overlaps gets a track beside.
-- Times are microseconds; written with three decimals they are exact to the nanosecond, which the importers round to.
+- Times are microseconds; a double holds the nanoseconds that the importers round to for 100 days of recording.
 - Events of the same time keep the file's order, so an outer slice comes before an inner one that begins with it.
 - A flow binds to the innermost slice that was begun before it: its events come right behind their slice.
 - A number as thread id stands for a thread of the system, and the process's own id for its main thread.
@@ -22,23 +22,17 @@ import json
 import os
 import socket
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from stoker.metrics.stages import Span
 
-# The order of tracks in a viewer: whom the others serve comes first.
-_ROLES = (
-    ("stoker-batch", "batches"),
-    ("stoker-window", "windows"),
-    ("stoker-build", "builds"),
-    ("stoker-open", "footers"),
-)
+# The order of tracks in a viewer: the training loop, whom the others serve, comes first.
+_ROLES = {"stoker-batch": "batches", "stoker-window": "windows", "stoker-build": "builds", "stoker-open": "footers"}
 # Stages of the training loop's own thread: all there is on its track where batches are made ahead.
 _LOOP = frozenset({"wait", "step"})
 
 
-@dataclass(frozen=True, kw_only=True)
-class Recording:
+class Recording(NamedTuple):
     """What one loader has recorded.
 
     Attributes:
@@ -64,39 +58,46 @@ def lines(recordings: Sequence[Recording], *, began_ns: int, began_unix_ns: int)
         "num_dropped_spans": sum(dropped for recording in recordings for _, _, dropped in recording.tracks),
     }
     yield b'{"displayTimeUnit":"ms","otherData":' + json.dumps(about).encode() + b',"traceEvents":[\n'
-    separator = b""
+    write, separator = json.JSONEncoder(separators=(",", ":")).encode, ""
     for event in _events(recordings, began_ns):
-        yield separator + event.encode()
-        separator = b",\n"
+        yield f"{separator}{write(event)}".encode()
+        separator = ",\n"
     yield b"\n]}\n"
 
 
-def _events(recordings: Sequence[Recording], began_ns: int) -> Iterator[str]:
+def _events(recordings: Sequence[Recording], began_ns: int) -> Iterator[dict[str, Any]]:
     pid = os.getpid()
-    yield _meta("process_name", pid, pid, name=f"stoker on {socket.gethostname()}")
+
+    def event(kind: str, tid: int, at_ns: int, **more: object) -> dict[str, Any]:
+        return {"ph": kind, "pid": pid, "tid": tid, "ts": (at_ns - began_ns) / 1000, **more}
+
+    yield event("M", pid, began_ns, name="process_name", args={"name": f"stoker on {socket.gethostname()}"})
     tids = itertools.chain([pid], (tid for tid in itertools.count(1) if tid != pid))
-    place = 0
+    place = itertools.count(1)
     for number, recording in enumerate(recordings):
         of = "" if len(recordings) == 1 else f"{recording.name}: "
-        flows = _Flows(recording, first_id=number << 32)
-        for name, spans, dropped in sorted(recording.tracks, key=lambda track: _rank(track[0])):
+        made_and_used = enumerate(_pairs(recording, "step"), number << 32)
+        arrows = {id(span): arrow for arrow, pair in made_and_used for span in pair}
+        for name, spans, dropped in sorted(recording.tracks, key=lambda track: _role(track[0])):
             for beside, nested in enumerate(nest(spans)):
                 tid = next(tids)
-                place += 1
-                label = f"{of}{_label(name)}" + (f" ({beside + 1})" if beside else "")
-                yield _meta("thread_name", pid, tid, name=label)
-                yield _meta("thread_sort_index", pid, tid, sort_index=place)
+                label = f"{of}{_role(name)[2]}" + (f" ({beside + 1})" if beside else "")
+                yield event("M", tid, began_ns, name="thread_name", args={"name": label})
+                yield event("M", tid, began_ns, name="thread_sort_index", args={"sort_index": next(place)})
                 if dropped and not beside:
-                    at_ns = nested[0].start_ns - began_ns if nested else 0
                     text = f"{dropped:,} earlier spans were dropped: max_spans is too small for them"
-                    yield (f'{{"name":{json.dumps(text)},"ph":"i","s":"t","ts":{_us(at_ns)},"pid":{pid},"tid":{tid}}}')
+                    yield event("i", tid, nested[0].start_ns if nested else began_ns, name=text, s="t")
                 for span in nested:
-                    yield _complete(span, pid, tid, began_ns)
-                    yield from flows.at(span, pid, tid, began_ns)
-        for at, level in queue(recording):
-            values = f'{{"batches ready":{level}}}'
-            name = json.dumps(f"{of}queue")
-            yield f'{{"name":{name},"ph":"C","ts":{_us(at - began_ns)},"pid":{pid},"args":{values}}}'
+                    category, took = (
+                        "loop" if span.stage in _LOOP else "producer",
+                        (span.stop_ns - span.start_ns) / 1000,
+                    )
+                    yield event("X", tid, span.start_ns, name=span.stage, cat=category, dur=took, args=_about(span))
+                    if (arrow := arrows.get(id(span))) is not None:
+                        end = {"ph": "s"} if span.stage == "batch" else {"ph": "f", "bp": "e"}
+                        yield event("s", tid, span.start_ns, name="batch", cat="batch", id=arrow) | end
+        for at_ns, level in queue(recording):
+            yield event("C", pid, at_ns, name=f"{of}queue", args={"batches ready": level})
 
 
 def nest(spans: Iterable[Span]) -> list[list[Span]]:
@@ -157,52 +158,17 @@ def _pairs(recording: Recording, stage: str) -> list[tuple[Span, Span]]:
     return pairs
 
 
-class _Flows:
-    """An arrow from the making of each batch to the step that used it, where both were kept."""
-
-    def __init__(self, recording: Recording, *, first_id: int) -> None:
-        pairs = _pairs(recording, "step")
-        self._ids = {id(span): first_id + number for number, pair in enumerate(pairs) for span in pair}
-
-    def at(self, span: Span, pid: int, tid: int, began_ns: int) -> Iterator[str]:
-        flow = self._ids.get(id(span))
-        if flow is not None:
-            end = '"ph":"s"' if span.stage == "batch" else '"ph":"f","bp":"e"'
-            at = _us(span.start_ns - began_ns)
-            yield f'{{"name":"batch","cat":"batch",{end},"id":{flow},"ts":{at},"pid":{pid},"tid":{tid}}}'
-
-
-def _rank(thread: str) -> tuple[int, str]:
-    for rank, (prefix, _) in enumerate(_ROLES):
+def _role(thread: str) -> tuple[int, str, str]:
+    """Return where a thread's track stands, and its label behind that."""
+    for place, (prefix, role) in enumerate(_ROLES.items()):
         if thread.startswith(prefix):
-            return rank + 1, thread
-    return (0 if not thread.startswith("stoker-") else len(_ROLES) + 1), thread
+            return place + 1, thread, f"{role} {thread.removeprefix(prefix).lstrip('-')}".strip()
+    is_ours = thread.startswith("stoker-")
+    return (len(_ROLES) + 1 if is_ours else 0), thread, thread if is_ours else f"loop ({thread})"
 
 
-def _label(thread: str) -> str:
-    for prefix, role in _ROLES:
-        if thread.startswith(prefix):
-            return f"{role} {thread.removeprefix(prefix).lstrip('-')}".strip()
-    return thread if thread.startswith("stoker-") else f"loop ({thread})"
-
-
-def _complete(span: Span, pid: int, tid: int, began_ns: int) -> str:
-    known = (("step", span.step), ("epoch", span.epoch), ("window", span.window), ("chunk", span.chunk))
-    args = ",".join(f'"{name}":{value}' for name, value in known if value >= 0)
-    if span.num_bytes:
-        args += f'{"," if args else ""}"bytes":{span.num_bytes}'
-    category = "loop" if span.stage in _LOOP else "producer"
-    return (
-        f'{{"name":{json.dumps(span.stage)},"cat":"{category}","ph":"X","ts":{_us(span.start_ns - began_ns)},'
-        f'"dur":{_us(span.stop_ns - span.start_ns)},"pid":{pid},"tid":{tid},"args":{{{args}}}}}'
+def _about(span: Span) -> dict[str, int]:
+    known = {"step": span.step, "epoch": span.epoch, "window": span.window, "chunk": span.chunk}
+    return {name: value for name, value in known.items() if value >= 0} | (
+        {"bytes": span.num_bytes} if span.num_bytes else {}
     )
-
-
-def _meta(kind: str, pid: int, tid: int, **args: object) -> str:
-    return f'{{"name":"{kind}","ph":"M","pid":{pid},"tid":{tid},"args":{json.dumps(args)}}}'
-
-
-def _us(ns: int) -> str:
-    """Return microseconds, exactly."""
-    sign, ns = ("-", -ns) if ns < 0 else ("", ns)
-    return f"{sign}{ns // 1000}.{ns % 1000:03d}"

@@ -53,66 +53,40 @@ def _waits(stats: LoaderStats) -> Values:
     return {tuple(name.removesuffix("_s").split("_for_")): seconds for name, seconds in waits.items()}
 
 
+def _each_stage(figure: str) -> Callable[[LoaderStats], Values]:
+    return lambda stats: {(name,): getattr(total, figure) for name, total in stats.stages.items()}
+
+
+def _chunks(stats: LoaderStats) -> Values:
+    return {("hit",): stats.num_reused, ("miss",): stats.num_built}
+
+
+def _epoch_progress(stats: LoaderStats) -> float:
+    return stats.epoch_step / stats.epoch_steps if stats.epoch_steps else 0.0
+
+
+_STAGE_TEXT = "Time spent in each stage, added over threads; some stages lie inside others."
+_STEP_TEXT = "Time the training loop spent in its steps, between waits."
+_WAIT_TEXT = "Time that one waited for another, added over threads."
+_CHUNKS_TEXT = "Different chunks that were used: found in the cache (hit) or built (miss)."
+
 METRICS = (
     Metric("counter", "steps", "", "Batches handed over.", lambda s: s.num_steps),
     Metric("counter", "samples", "", "Samples handed over.", lambda s: s.num_samples),
     Metric("counter", "stall", "seconds", "Time the training loop waited for a batch.", lambda s: s.wait_s),
-    Metric(
-        "counter", "step", "seconds", "Time the training loop spent in its steps, between waits.", lambda s: s.step_s
-    ),
-    Metric(
-        "counter",
-        "wait",
-        "seconds",
-        "Time that one waited for another, added over threads.",
-        _waits,
-        ("waiter", "awaited"),
-    ),
-    Metric(
-        "counter",
-        "stage",
-        "seconds",
-        "Time spent in each stage, added over threads; some stages lie inside others.",
-        lambda s: {(name,): total.busy_s for name, total in s.stages.items()},
-        ("stage",),
-    ),
-    Metric(
-        "counter",
-        "stage",
-        "bytes",
-        "Bytes that went through each stage.",
-        lambda s: {(name,): total.num_bytes for name, total in s.stages.items()},
-        ("stage",),
-    ),
-    Metric(
-        "counter",
-        "stage_calls",
-        "",
-        "Pieces of work of each stage.",
-        lambda s: {(name,): total.num_calls for name, total in s.stages.items()},
-        ("stage",),
-    ),
-    Metric(
-        "counter",
-        "cache_chunks",
-        "",
-        "Different chunks that were used: found in the cache (hit) or built (miss).",
-        lambda s: {("hit",): s.num_reused, ("miss",): s.num_built},
-        ("result",),
-    ),
+    Metric("counter", "step", "seconds", _STEP_TEXT, lambda s: s.step_s),
+    Metric("counter", "wait", "seconds", _WAIT_TEXT, _waits, ("waiter", "awaited")),
+    Metric("counter", "stage", "seconds", _STAGE_TEXT, _each_stage("busy_s"), ("stage",)),
+    Metric("counter", "stage", "bytes", "Bytes that went through each stage.", _each_stage("num_bytes"), ("stage",)),
+    Metric("counter", "stage_calls", "", "Pieces of work of each stage.", _each_stage("num_calls"), ("stage",)),
+    Metric("counter", "cache_chunks", "", _CHUNKS_TEXT, _chunks, ("result",)),
     Metric("counter", "chunks_mended", "", "Chunks that were corrupt and were built again.", lambda s: s.num_mended),
     Metric("counter", "chunks_evicted", "", "Chunks removed to make room for others.", lambda s: s.num_evicted),
     Metric("counter", "trace_dropped_spans", "", "Spans that a trace could not keep.", lambda s: s.num_dropped_spans),
     Metric("gauge", "ready_batches", "", "Batches that wait for their step.", lambda s: s.num_ready),
     Metric("gauge", "building_chunks", "", "Chunks in the making.", lambda s: s.num_building),
     Metric("gauge", "epoch", "", "Epoch of the next batch, from 0 on.", lambda s: s.epoch),
-    Metric(
-        "gauge",
-        "epoch_progress",
-        "ratio",
-        "Share of the epoch's steps that are over.",
-        lambda s: s.epoch_step / s.epoch_steps if s.epoch_steps else 0.0,
-    ),
+    Metric("gauge", "epoch_progress", "ratio", "Share of the epoch's steps that are over.", _epoch_progress),
 )
 
 

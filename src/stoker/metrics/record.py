@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import gzip
+import importlib
 import os
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
 from stoker.arguments import explain_arguments, flag, integer
 from stoker.metrics import chrome
-from stoker.metrics.nvtx import nvtx_ranges
-from stoker.metrics.stages import ProfilerRanges, Span, Stages
+from stoker.metrics.stages import ProfilerRanges, Span, Stages, Subject
 
 
 @explain_arguments({})
@@ -79,28 +80,63 @@ class Trace:
         """
         path = Path(path)
         aside = path.with_name(f".{path.name}.{os.getpid()}.part")
+        recordings = [
+            chrome.Recording(name, [(track.name, track.recorded(), track.num_dropped) for track in stages.tracks()])
+            for name, stages in self._recorded
+        ]
+        lines = chrome.lines(recordings, began_ns=self._began_ns, began_unix_ns=self._began_unix_ns)
         try:
             with aside.open("wb") as raw:
                 if path.suffix == ".gz":
                     # Without a name or a time inside, the same spans are the same bytes.
                     with gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=3, mtime=0) as packed:
-                        packed.writelines(self._lines())
+                        packed.writelines(lines)
                 else:
-                    raw.writelines(self._lines())
+                    raw.writelines(lines)
             aside.replace(path)
         except BaseException:
             aside.unlink(missing_ok=True)
             raise
 
-    def _lines(self) -> Iterator[bytes]:
-        recordings = [
-            chrome.Recording(
-                name=name,
-                tracks=[(track.name, track.recorded(), track.num_dropped) for track in stages.tracks()],
-            )
-            for name, stages in self._recorded
-        ]
-        yield from chrome.lines(recordings, began_ns=self._began_ns, began_unix_ns=self._began_unix_ns)
-
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Trace records one process and cannot go to another; make one there")
+
+
+class NvtxRanges:
+    """Ranges of NVTX, which a GPU profiler shows above the kernels, named by stage and subject: "gather, step 12".
+
+    Args:
+        push: Begins a range of this name on the calling thread.
+        pop: Ends the calling thread's last one.
+    """
+
+    def __init__(self, push: Callable[[str], object], pop: Callable[[], object]) -> None:
+        self._push = push
+        self.pop = pop
+
+    def push(self, stage: str, subject: Subject) -> None:
+        """Begin a range."""
+        about = dict(zip(("step", "window", "chunk"), subject[1:], strict=True))
+        told = [f"{stage}, {what} {number}" for what, number in about.items() if number >= 0]
+        self._push(told[-1] if told else stage)
+
+
+def nvtx_ranges(load: Callable[[str], object] = importlib.import_module) -> NvtxRanges:
+    """Return NVTX's ranges: torch's where it has CUDA, else those of the package `nvtx`.
+
+    Args:
+        load: Imports a module by its name.
+
+    Raises:
+        ImportError: There is neither; it names the way out.
+    """
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    if cuda is not None and cuda.is_available():
+        return NvtxRanges(cuda.nvtx.range_push, cuda.nvtx.range_pop)
+    try:
+        nvtx = load("nvtx")
+    except ImportError as error:
+        raise ImportError(
+            "NVTX ranges need torch with CUDA, imported before, or the package nvtx: pip install 'stoker[nvtx]'"
+        ) from error
+    return NvtxRanges(nvtx.push_range, nvtx.pop_range)  # type: ignore[attr-defined]

@@ -13,23 +13,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
-from collections.abc import Callable
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol, Self, TypeAlias
+from typing import NamedTuple, Protocol, Self, TypeAlias
 
 OnStage: TypeAlias = Callable[[str, int, int, int], None]
 """Told of each piece of work: (stage, start_ns, stop_ns, num_bytes), from any thread."""
 
-# A plain tuple of integers: the garbage collector leaves such tuples alone, however many a ring holds.
 Subject: TypeAlias = tuple[int, int, int, int]
 """What work is about: (epoch, step, window, chunk), -1 where that is not known.
 
 The step is the one that needs the work first, counted from the epoch's beginning."""
-
-Recorded: TypeAlias = tuple[str, int, int, int, Subject]
-"""(stage, start_ns, stop_ns, num_bytes, subject)."""
 
 NOTHING: Subject = (-1, -1, -1, -1)
 
@@ -37,8 +34,7 @@ NOTHING: Subject = (-1, -1, -1, -1)
 NEVER_NS = 1 << 63
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """A piece of work of one thread.
 
     Attributes:
@@ -62,38 +58,14 @@ class Span:
     chunk: int
 
 
-class Total:
-    """What one thread has done in one stage so far.
-
-    Attributes:
-        num_calls: Pieces of work.
-        busy_ns: Nanoseconds spent on them.
-        num_bytes: Bytes that went through.
-    """
-
-    __slots__ = ("busy_ns", "num_bytes", "num_calls")
-
-    def __init__(self) -> None:
-        self.num_calls = 0
-        self.busy_ns = 0
-        self.num_bytes = 0
-
-
-class _Totals(dict[str, Total]):
-    """Totals by stage, in the order in which stages first ran."""
-
-    def __missing__(self, stage: str) -> Total:
-        total = self[stage] = Total()
-        return total
-
-
 class Track:
     """One thread's totals and spans. Written by that thread alone, read by any.
 
     Attributes:
         name: Of the thread.
-        totals: By stage.
-        spans: The latest spans, None where there is no trace.
+        totals: By stage, in the order in which stages first ran: pieces of work, ns spent on them, bytes.
+        spans: The latest, None where there is no trace. Plain tuples of integers, which the garbage collector leaves
+            alone, however many a ring holds.
         num_spans: Spans ever put there.
         subject: What the thread is working for.
         open_span: The innermost span it is in.
@@ -104,24 +76,17 @@ class Track:
 
     def __init__(self, name: str, *, max_spans: int) -> None:
         self.name = name
-        self.totals = _Totals()
-        self.spans: deque[Recorded] | None = deque(maxlen=max_spans) if max_spans else None
+        self.totals: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+        self.spans: deque[tuple[str, int, int, int, Subject]] | None = deque(maxlen=max_spans) if max_spans else None
         self.num_spans = 0
         self.subject = NOTHING
         self.open_span: OpenSpan | None = None
-        self.is_free = False
+        self.is_free = True
 
     @property
     def num_dropped(self) -> int:
         """Spans that the full ring has pushed out."""
         return 0 if self.spans is None else self.num_spans - len(self.spans)
-
-    def take(self) -> Owner:
-        """Make it the calling thread's, for as long as the result lives."""
-        self.is_free = False
-        self.subject = NOTHING
-        self.open_span = None
-        return Owner(self)
 
     def recorded(self) -> list[Span]:
         """Return the spans that the ring holds, in the order in which they ended."""
@@ -129,16 +94,17 @@ class Track:
         return [Span(stage, start, stop, num_bytes, *subject) for stage, start, stop, num_bytes, subject in spans]
 
 
-class Owner:
+class _Owner:
     """Lies in a thread's local storage: when the thread ends, it goes, and the track is free."""
 
-    __slots__ = ("_track",)
+    __slots__ = ("track",)
 
     def __init__(self, track: Track) -> None:
-        self._track = track
+        self.track = track
+        track.is_free, track.subject, track.open_span = False, NOTHING, None
 
     def __del__(self) -> None:
-        self._track.is_free = True
+        self.track.is_free = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +136,8 @@ class ProfilerRanges(Protocol):
     def push(self, stage: str, subject: Subject) -> None:
         """Begin a range on the calling thread."""
 
-    def pop(self) -> None:
+    @property
+    def pop(self) -> Callable[[], object]:
         """End the calling thread's last range."""
 
 
@@ -209,15 +176,15 @@ class Stages:
         num_calls: int = 1,
     ) -> None:
         """Add a piece of work, or some at once; `subject` is that of the span around it unless told."""
-        try:
+        try:  # not by `track()`: this is called thousands of times a second
             track: Track = self._local.track
         except AttributeError:
             track = self._new_track()
         total = track.totals[stage]
-        total.num_calls += num_calls
-        total.busy_ns += stop_ns - start_ns
+        total[0] += num_calls
+        total[1] += stop_ns - start_ns
         if num_bytes:
-            total.num_bytes += num_bytes
+            total[2] += num_bytes
         if track.spans is not None:
             track.spans.append((stage, start_ns, stop_ns, num_bytes, subject or track.subject))
             track.num_spans += 1
@@ -230,28 +197,25 @@ class Stages:
 
     def totals(self) -> dict[str, StageTotal]:
         """Return the totals so far, added over threads, in the order in which stages first ran on each."""
-        found: dict[str, list[Total]] = {}
+        found: dict[str, list[list[int]]] = {}
         for track in self.tracks():
             for stage, total in list(track.totals.items()):
                 found.setdefault(stage, []).append(total)
+        sums = {stage: [sum(column) for column in zip(*totals, strict=True)] for stage, totals in found.items()}
         return {
-            stage: StageTotal(
-                num_calls=sum(one.num_calls for one in of_threads),
-                busy_s=sum(one.busy_ns for one in of_threads) / 1e9,
-                num_bytes=sum(one.num_bytes for one in of_threads),
-            )
-            for stage, of_threads in found.items()
+            stage: StageTotal(num_calls=num_calls, busy_s=busy_ns / 1e9, num_bytes=num_bytes)
+            for stage, (num_calls, busy_ns, num_bytes) in sums.items()
         }
 
     def active(self) -> dict[str, int]:
         """Return how many threads are inside each stage right now, of stages whose spans are entered and left."""
-        counts: dict[str, int] = {}
+        counts: defaultdict[str, int] = defaultdict(int)
         for track in self.tracks():
             span = track.open_span
             while span is not None:
-                counts[span.stage] = counts.get(span.stage, 0) + 1
+                counts[span.stage] += 1
                 span = span.outer
-        return counts
+        return dict(counts)
 
     def tracks(self) -> list[Track]:
         """Return the tracks of all threads, in the order in which they came."""
@@ -281,8 +245,7 @@ class Stages:
             if track is None:
                 track = Track(name, max_spans=self.max_spans)
                 self._tracks.append(track)
-            self._local.owner = track.take()
-            self._local.track = track
+            self._local.track, self._local.owner = track, _Owner(track)
         return track
 
 
@@ -341,27 +304,15 @@ def ignore_stage(stage: str, start_ns: int, stop_ns: int, num_bytes: int) -> Non
     """Tell nobody."""
 
 
-class _Timed:
-    """A block that any `OnStage` is told of."""
-
-    __slots__ = ("_num_bytes", "_on_stage", "_stage", "_start_ns")
-
-    def __init__(self, on_stage: OnStage, stage: str, num_bytes: int) -> None:
-        self._on_stage = on_stage
-        self._stage = stage
-        self._num_bytes = num_bytes
-
-    def __enter__(self) -> None:
-        self._start_ns = time.perf_counter_ns()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._on_stage(self._stage, self._start_ns, time.perf_counter_ns(), self._num_bytes)
-
-
-def timed(on_stage: OnStage, stage: str, num_bytes: int = 0) -> OpenSpan | _Timed:
+def timed(on_stage: OnStage, stage: str, num_bytes: int = 0) -> AbstractContextManager[object]:
     """Tell `on_stage` how long the block took, also when it failed."""
-    if isinstance(on_stage, Stages):
-        return OpenSpan(on_stage, stage, num_bytes, None)
-    return _Timed(on_stage, stage, num_bytes)
+    return on_stage.span(stage, num_bytes) if isinstance(on_stage, Stages) else _told(on_stage, stage, num_bytes)
+
+
+@contextmanager
+def _told(on_stage: OnStage, stage: str, num_bytes: int) -> Iterator[None]:
+    start_ns = time.perf_counter_ns()
+    try:
+        yield
+    finally:
+        on_stage(stage, start_ns, time.perf_counter_ns(), num_bytes)

@@ -133,20 +133,8 @@ class LoaderStats:
 
     def __str__(self) -> str:
         """Return it for people, a line a question."""
-        waits, rows = self.waits, list[tuple[str, str]]()
+        waits = self.waits
         left = "" if self.left_s is None else f", {duration_text(self.left_s)} left at this rate"
-        rows.append(("epoch", f"{self.epoch}, step {self.epoch_step:,} of {self.epoch_steps:,}{left}"))
-        rows.append(("done", f"{count_text(self.num_steps, 'step')}, {count_text(self.num_samples, 'sample')}"))
-        if self.num_steps:
-            rows.append(("speed", f"{self.samples_per_s:,.0f} samples/s, {self.steps_per_s:,.1f} steps/s"))
-            rows.append(
-                (
-                    "the loop",
-                    f"waited {_time(self.wait_s)} for batches ({self.stall_share:.0%} of its time), "
-                    f"stepped {_time(self.step_s)}",
-                )
-            )
-        rows.append(("ready", f"{count_text(self.num_ready, 'batch', plural='batches')} ahead of the step"))
         chunks = {
             "built": self.num_built,
             "found in the cache": self.num_reused,
@@ -154,19 +142,25 @@ class LoaderStats:
             "evicted": self.num_evicted,
             "in the making": self.num_building,
         }
-        rows.append(("chunks", ", ".join(f"{num:,} {what}" for what, num in chunks.items() if num) or "none yet"))
-        if self.fetched_bytes:
-            rows.append(("source", f"{bytes_text(self.fetched_bytes)} read"))
-        threads = {
+        awaited = {
             "the source": waits.build_for_bytes_s,
             "chunks": waits.window_for_chunk_s,
             "windows": waits.batch_for_window_s,
             "room": waits.batch_for_room_s,
         }
-        waited = ", ".join(f"{_time(seconds)} for {what}" for what, seconds in threads.items() if seconds >= 0.0005)
-        if waited:
-            rows.append(("threads", f"waited {waited}"))
-        return "\n".join(f"{name:<9} {text}" for name, text in rows)
+        loop = f"waited {_time(self.wait_s)} for batches ({self.stall_share:.0%} of its time), stepped "
+        waited = ", ".join(f"{_time(seconds)} for {what}" for what, seconds in awaited.items() if seconds >= 0.0005)
+        rows = {
+            "epoch": f"{self.epoch}, step {self.epoch_step:,} of {self.epoch_steps:,}{left}",
+            "done": f"{count_text(self.num_steps, 'step')}, {count_text(self.num_samples, 'sample')}",
+            "speed": f"{self.samples_per_s:,.0f} samples/s, {self.steps_per_s:,.1f} steps/s" * bool(self.num_steps),
+            "the loop": (loop + _time(self.step_s)) * bool(self.num_steps),
+            "ready": f"{count_text(self.num_ready, 'batch', plural='batches')} ahead of the step",
+            "chunks": ", ".join(f"{num:,} {what}" for what, num in chunks.items() if num) or "none yet",
+            "source": f"{bytes_text(self.fetched_bytes)} read" * bool(self.fetched_bytes),
+            "threads": waited and f"waited {waited}",
+        }
+        return "\n".join(f"{name:<9} {text}" for name, text in rows.items() if text)
 
     def since(self, earlier: LoaderStats) -> LoaderStats:
         """Return what was added after `earlier`; what holds right now (`num_ready`, `epoch`, ...) stays as it is."""

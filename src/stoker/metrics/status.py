@@ -19,9 +19,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from stoker.host.forks import open_in_forks
 from stoker.metrics.stages import NEVER_NS, Stages
@@ -43,8 +43,7 @@ _FOREIGN_GONE_S = 86_400
 _log = logging.getLogger("stoker")
 
 
-@dataclass(frozen=True, kw_only=True)
-class About:
+class About(NamedTuple):
     """What a loader is.
 
     Attributes:
@@ -60,8 +59,11 @@ class About:
     global_batch_size: int
 
 
-Look = Callable[[], tuple[About, LoaderStats] | None]
+Look: TypeAlias = Callable[[], tuple[About, LoaderStats] | None]
 """Returns what a loader is, and what it has done so far; None when it is gone."""
+
+RunningLoader: TypeAlias = dict[str, Any]
+"""A loader of a running process: its pid, host, command, how old the figures are (`age_s`), and what its file says."""
 
 
 def folder(environment: Mapping[str, str] = os.environ) -> Path | None:
@@ -139,51 +141,42 @@ class StatusWriter:
 
     Args:
         place: The folder; None for no file at all.
-        clock: Time in ns, the one that spans are told in.
     """
 
-    def __init__(self, place: Path | None, *, clock: Callable[[], int] = time.perf_counter_ns) -> None:
+    def __init__(self, place: Path | None) -> None:
         self._place = place
-        self._clock = clock
         self._pid = os.getpid()
         # Again by the same thread: a loader may be collected, and so closed, while the file is being written.
         self._lock = threading.RLock()
-        self._entries: dict[int, ShownLoader] = {}
-        self._num_entries = 0
+        self._shown: list[ShownLoader] = []
+        self._num_shown = 0
         self._path: Path | None = None
-        self._head = {
-            "format": FORMAT,
-            "pid": self._pid,
-            "host": socket.gethostname(),
-            "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])[:200] if sys.argv else "",
-        }
 
     @property
     def is_of_this_process(self) -> bool:
         """Whether this process made it; a fork inherits one that is its parent's."""
         return self._pid == os.getpid()
 
-    def add(self, entry: ShownLoader) -> None:
+    def add(self, loader: ShownLoader) -> None:
         """Begin to tell of a loader, the next time that one of its threads has done something."""
         with self._lock:
-            self._num_entries += 1
-            entry.number = self._num_entries
-            self._entries[entry.number] = entry
+            self._num_shown += 1
+            loader.number = self._num_shown
+            self._shown.append(loader)
         if self._place is not None:
-            entry.stages.on_due = self._on_due
-            entry.stages.due_ns = 0
+            loader.stages.on_due = self._on_due
+            loader.stages.due_ns = 0
 
-    def remove(self, entry: ShownLoader) -> None:
+    def remove(self, loader: ShownLoader) -> None:
         """Tell no more of a loader; without any, the file goes."""
-        entry.stages.due_ns, entry.stages.on_due = NEVER_NS, None
-        if not self.is_of_this_process:
-            return
-        with self._lock:
-            self._entries.pop(entry.number, None)
-            self._tidy()
+        loader.stages.due_ns, loader.stages.on_due = NEVER_NS, None
+        if self.is_of_this_process:
+            with self._lock:
+                self._shown = [one for one in self._shown if one is not loader]
+                self._tidy()
 
     def _on_due(self, stage: str, now_ns: int) -> None:
-        if stage in _OF_THE_LOOP and any(now_ns < e.stages.due_ns + _PERIOD_NS for e in list(self._entries.values())):
+        if stage in _OF_THE_LOOP and any(now_ns < one.stages.due_ns + _PERIOD_NS for one in self._shown):
             return
         if self.is_of_this_process and self._lock.acquire(blocking=False):
             try:
@@ -196,34 +189,37 @@ class StatusWriter:
                 self._lock.release()
 
     def _tidy(self) -> None:
-        if not self._entries and self._path is not None:
+        if not self._shown and self._path is not None:
             self._path.unlink(missing_ok=True)
             self._path = None
 
     def _defer(self, due_ns: int) -> None:
-        for entry in list(self._entries.values()):
-            entry.stages.due_ns = due_ns
+        for loader in self._shown:
+            loader.stages.due_ns = due_ns
 
     def _write(self, now_ns: int) -> None:
-        loaders = [found for entry in list(self._entries.values()) if (found := entry.to_json(now_ns)) is not None]
-        path = self._path or self._choose()
-        if path is None:
-            self._defer(NEVER_NS)
-            return
+        assert self._place is not None  # else nobody is told when it is due
+        if self._path is None:
+            with contextlib.suppress(OSError):
+                self._place.mkdir(mode=0o700, exist_ok=True)
+            if not is_ours(self._place) or not os.access(self._place, os.W_OK):
+                self._defer(NEVER_NS)
+                return
+            remove_ended(self._place)
+        content = {
+            "format": FORMAT,
+            "pid": self._pid,
+            "host": socket.gethostname(),
+            "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])[:200] if sys.argv else "",
+            "time": time.time(),
+            "loaders": [told for one in self._shown if (told := one.to_json(now_ns)) is not None],
+        }
+        path = self._path or self._place / status_name(self._pid)
         aside = path.with_suffix(".new")
-        aside.write_text(json.dumps(self._head | {"time": time.time(), "loaders": loaders}))
+        aside.write_text(json.dumps(content))
         aside.replace(path)
         self._path = path
         self._tidy()
-
-    def _choose(self) -> Path | None:
-        assert self._place is not None  # else nobody is told when it is due
-        with contextlib.suppress(OSError):
-            self._place.mkdir(mode=0o700, exist_ok=True)
-        if not is_ours(self._place) or not os.access(self._place, os.W_OK):
-            return None
-        remove_ended(self._place)
-        return self._place / status_name(self._pid)
 
 
 class ShownLoader:
@@ -260,20 +256,13 @@ class ShownLoader:
             before.popleft()
         recent = stats.since(before[0][1]) if before else stats
         before.append((now_ns, stats))
-        return {"number": self.number, **asdict(about), "total": figures(stats), "recent": figures(recent)}
+        return {"number": self.number, **about._asdict(), "total": figures(stats), "recent": figures(recent)}
 
 
 def figures(stats: LoaderStats) -> dict[str, object]:
     """Return everything a loader says of itself, for JSON."""
-    return asdict(stats) | {
-        "busy_share": stats.busy_share,
-        "stall_share": stats.stall_share,
-        "samples_per_s": stats.samples_per_s,
-        "steps_per_s": stats.steps_per_s,
-        "hit_share": stats.hit_share,
-        "left_s": stats.left_s,
-        "waits": asdict(stats.waits),
-    }
+    rates = ("busy_share", "stall_share", "samples_per_s", "steps_per_s", "hit_share", "left_s")
+    return asdict(stats) | {name: getattr(stats, name) for name in rates} | {"waits": asdict(stats.waits)}
 
 
 _of_this_process: StatusWriter | None = None
@@ -287,25 +276,6 @@ def publisher() -> StatusWriter:
         if _of_this_process is None or not _of_this_process.is_of_this_process:
             _of_this_process = StatusWriter(folder())
         return _of_this_process
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunningLoader:
-    """A loader of a running process.
-
-    Attributes:
-        pid: Of its process.
-        host: Where that runs.
-        command: What it was started as.
-        age_s: How old the figures are.
-        about: The figures, as `figures` gives them, and what `About` says.
-    """
-
-    pid: int
-    host: str
-    command: str
-    age_s: float
-    about: Mapping[str, Any]
 
 
 def running(place: Path | None = None, *, now: float | None = None) -> list[RunningLoader]:
@@ -334,11 +304,7 @@ def _read(path: Path, now: float) -> list[RunningLoader]:
             if age_s > _FOREIGN_GONE_S:
                 path.unlink(missing_ok=True)
             return []
-        return [
-            RunningLoader(
-                pid=content["pid"], host=content["host"], command=content["command"], age_s=age_s, about=loader
-            )
-            for loader in content["loaders"]
-        ]
+        process = {name: content[name] for name in ("pid", "host", "command")} | {"age_s": age_s}
+        return [process | loader for loader in content["loaders"]]
     except (OSError, ValueError, KeyError, TypeError):
         return []  # gone meanwhile, or none of ours

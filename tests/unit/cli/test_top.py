@@ -8,10 +8,10 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from stoker.cli import main
-from stoker.cli.top_screen import screen
+from stoker.cli.top import screen
 from stoker.metrics.stages import Stages, StageTotal
 from stoker.metrics.stats import LoaderStats
-from stoker.metrics.status import About, RunningLoader, ShownLoader, StatusWriter, figures
+from stoker.metrics.status import About, ShownLoader, StatusWriter, figures
 
 STAGES = {
     "wait": StageTotal(num_calls=1400, busy_s=0.9),
@@ -53,11 +53,9 @@ def stats(**changes):
 
 def loader(dataset="s3://lake/ranking/2026-11/", *, rank=0, age_s=0.4, pid=48213, **changes):
     about = {"number": 1, "dataset": dataset, "rank": rank, "world_size": 8, "global_batch_size": 32768}
+    process = {"pid": pid, "host": "node7", "command": "train.py --config ranking.yaml", "age_s": age_s}
     figure = figures(stats(**changes))
-    command = "train.py --config ranking.yaml"
-    return RunningLoader(
-        pid=pid, host="node7", command=command, age_s=age_s, about=about | {"total": figure, "recent": figure}
-    )
+    return process | about | {"total": figure, "recent": figure}
 
 
 def drawn(loaders, *, width, height=None):

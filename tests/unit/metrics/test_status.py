@@ -196,8 +196,8 @@ def ended_pid():
 
 def test_loaders_of_living_processes_are_found(tmp_path):
     write(tmp_path)
-    (loader,) = running(tmp_path, now=1002.5)
-    assert (loader.pid, loader.command, loader.age_s, loader.about) == (os.getpid(), "train.py", 2.5, {"number": 1})
+    expected = {"pid": os.getpid(), "host": "here", "command": "train.py", "age_s": 2.5, "number": 1}
+    assert running(tmp_path, now=1002.5) == [expected]
 
 
 @pytest.mark.parametrize(
