@@ -11,12 +11,11 @@ from rich.console import Console
 from rich.text import Text
 
 from stoker.cli.arguments import Commands, add_cache, add_command, add_json, add_order, at_least_0
-from stoker.cli.paint import cells, print_json, print_line, table
+from stoker.cli.paint import print_json, print_line, table
 from stoker.cli.target import add_target, add_units, counting, planned, target_of, unit_of
 from stoker.words import count_text
 
 if TYPE_CHECKING:
-    from stoker.dataset.fragments import Fragment
     from stoker.loader.explain import Explanation, SourceRow
     from stoker.loader.orders import Orders
     from stoker.plan.known import Known
@@ -81,132 +80,127 @@ def run(options: argparse.Namespace, console: Console) -> int:
     )
     if options.find:
         return _find(options, known, orders, steps, console)
+    if not steps.num_steps:
+        raise ValueError("an epoch of this data set has no step of this size")
     if options.step >= steps.num_steps:
         raise ValueError(
             f"an epoch has {count_text(steps.num_steps, 'step')} of this size, 0 to {steps.num_steps - 1}; "
             f"there is no step {options.step}"
-            if steps.num_steps
-            else "an epoch of this data set has no step of this size"
         )
     found = explain(known, orders, steps, options.step, epoch=options.epoch, shard=shard)
     if options.json:
-        print_json(_as_json(found, known, steps))
+        _print_json(found, known, steps)
+    elif console.is_terminal:
+        _print_screen(found, known, steps, console, counted="sample" if unit is None else "unit")
     else:
-        counted = "sample" if unit is None else "unit"
-        _print(found, known, steps, console, counted=counted)
+        heads, rows = _rows(found, known, counted="sample" if unit is None else "unit")
+        heads = ["row_group" if head == "row group" else head for head in heads]
+        sys.stdout.writelines("\t".join(row) + "\n" for row in (heads, *rows))
     return 0
 
 
-def _print(found: Explanation, known: Known, steps: Steps, console: Console, *, counted: str) -> None:
-    unit = found.unit.tolist()
-    is_mixed = bool(found.names)
-    if not console.is_terminal:
-        heads = (counted, *(["data set"] if is_mixed else []), "file", "row_group", "row")
-        sys.stdout.write("\t".join(heads) + "\n")
-        for i, row in zip(unit, found, strict=True):
-            names = [] if row.dataset is None else [row.dataset]
-            sys.stdout.write("\t".join((str(i), *names, row.url, *_place(row, known))) + "\n")
-        return
-    num_files = len({int(file) for file in found.places.file})
-    title = (
-        f"epoch {found.epoch}, step {found.step:,} of {steps.num_steps:,}, rank {found.shard.rank} of "
-        f"{found.shard.world_size}: {count_text(len(found), 'sample')} of {count_text(num_files, 'file')}"
-    )
-    print_line(console, title, "bold")
-    shown = found[:_SHOWN]
-    folder = _common_folder(found)
-    if folder:
-        print_line(console, f"in {folder}", "dim")
-    console.print()
-    heads = (counted, *(["data set"] if is_mixed else []), "file", "row group", "row")
-    made = table(*heads, numbers=(counted, "row group", "row"), folds=("file",))
-    for i, row in zip(unit, shown, strict=False):
-        name = Text(row.url.removeprefix(folder))
-        name = name.append(" (padding)", "yellow") if row.is_padding else name
-        made.add_row(*cells(f"{i:,}", *([] if row.dataset is None else [row.dataset]), name, *_place(row, known)))
-    console.print(made)
-    if len(shown) < len(found):
-        print_line(console, f"… and {count_text(len(found) - len(shown))} more: --json or a pipe has them", "dim")
-
-
-def _fragment(row: SourceRow, known: Known) -> Fragment:
-    return known.named[row.dataset or ""].catalogue.fragments[row.chunk]
+def _rows(
+    found: Explanation, known: Known, *, counted: str, num: int | None = None
+) -> tuple[list[str], list[list[str]]]:
+    """Return heads and cells of the first samples of a step, of all of them unless told."""
+    units = found.unit.tolist()[:num]
+    rows = [
+        [str(unit), row.dataset or "", row.url, *_place(row, known)]
+        for unit, row in zip(units, found[: len(units)], strict=True)
+    ]
+    heads = [counted, "data set", "file", "row group", "row"]
+    if found.names:
+        return heads, rows
+    return heads[:1] + heads[2:], [row[:1] + row[2:] for row in rows]
 
 
 def _place(row: SourceRow, known: Known) -> tuple[str, str]:
     """Return row group and row as texts: of a filtered fragment, its row groups and which passing row it is."""
     if row.row_group is not None:
         return str(row.row_group), str(row.row)
-    fragment = _fragment(row, known)
+    fragment = known.named[row.dataset or ""].catalogue.fragments[row.chunk]
     first, last = fragment.row_groups[0], fragment.row_groups[-1]
     part = "" if fragment.rows is None else f" rows {fragment.rows[0]}-{fragment.rows[1] - 1}"
     return (str(first) if first == last else f"{first}-{last}") + part, f"passing row {row.chunk_row}"
 
 
-def _common_folder(found: Explanation) -> str:
-    """Return the folder that all files of a step lie in, with its slash; of URLs too, which `os.path` does not know."""
-    folders = [found.urls[int(file)].split("/")[:-1] for file in set(found.places.file)]
-    common = [parts[0] for parts in takewhile(lambda parts: len(set(parts)) == 1, zip(*folders, strict=False))]
-    return "".join(f"{part}/" for part in common)
+def _print_screen(found: Explanation, known: Known, steps: Steps, console: Console, *, counted: str) -> None:
+    urls = {found.urls[int(file)] for file in set(found.places.file)}
+    title = (
+        f"epoch {found.epoch}, step {found.step:,} of {steps.num_steps:,}, rank {found.shard.rank} of "
+        f"{found.shard.world_size}: {count_text(len(found), 'sample')} of {count_text(len(urls), 'file')}"
+    )
+    print_line(console, title, "bold")
+    # Of URLs too, which `os.path` does not know.
+    parts = zip(*(url.split("/")[:-1] for url in urls), strict=False)
+    folder = "".join(f"{part[0]}/" for part in takewhile(lambda part: len(set(part)) == 1, parts))
+    if folder:
+        print_line(console, f"in {folder}", "dim")
+    console.print()
+    heads, rows = _rows(found, known, counted=counted, num=_SHOWN)
+    file = heads.index("file")
+    shown: list[list[str | Text]] = [[*row] for row in rows]
+    for cells, row in zip(shown, found[: len(rows)], strict=True):
+        name = Text(row.url.removeprefix(folder))
+        cells[file] = name.append(" (padding)", "yellow") if row.is_padding else name
+    console.print(table(*heads, rows=shown, numbers=(counted, "row group", "row"), folds=("file",)))
+    if len(rows) < len(found):
+        print_line(console, f"… and {count_text(len(found) - len(rows))} more: --json or a pipe has them", "dim")
 
 
-def _as_json(found: Explanation, known: Known, steps: Steps) -> dict[str, object]:
+def _print_json(found: Explanation, known: Known, steps: Steps) -> None:
     from stoker.loader.orders import order_fingerprint
 
-    return {
-        "fingerprint": order_fingerprint(known, known.unit),
-        "epoch": found.epoch,
-        "step": found.step,
-        "num_steps": steps.num_steps,
-        "rank": found.shard.rank,
-        "world_size": found.shard.world_size,
-        "samples": [
-            {"unit": unit, **_sample_json(row, known)} for unit, row in zip(found.unit.tolist(), found, strict=True)
-        ],
-    }
+    def sample(unit: int, row: SourceRow) -> dict[str, Any]:
+        row_groups = known.named[row.dataset or ""].catalogue.fragments[row.chunk].row_groups
+        return {
+            "unit": unit,
+            "dataset": row.dataset,
+            "file": row.url,
+            "row_group": row.row_group,
+            "row": row.row,
+            "chunk": row.chunk,
+            "chunk_row": row.chunk_row,
+            "chunk_row_groups": [row_groups[0], row_groups[-1]],
+            "is_padding": row.is_padding,
+        }
 
-
-def _sample_json(row: SourceRow, known: Known) -> dict[str, Any]:
-    fragment = _fragment(row, known)
-    return {
-        "dataset": row.dataset,
-        "file": row.url,
-        "row_group": row.row_group,
-        "row": row.row,
-        "chunk": row.chunk,
-        "chunk_row": row.chunk_row,
-        "chunk_row_groups": [fragment.row_groups[0], fragment.row_groups[-1]],
-        "is_padding": row.is_padding,
-    }
+    print_json(
+        {
+            "fingerprint": order_fingerprint(known, known.unit),
+            "epoch": found.epoch,
+            "step": found.step,
+            "num_steps": steps.num_steps,
+            "rank": found.shard.rank,
+            "world_size": found.shard.world_size,
+            "samples": [sample(unit, row) for unit, row in zip(found.unit.tolist(), found, strict=True)],
+        }
+    )
 
 
 def _find(options: argparse.Namespace, known: Known, orders: Orders, steps: Steps, console: Console) -> int:
     from stoker.loader.explain import find_all
 
-    url, row_group, row = options.find
-    uses = find_all(
-        known,
-        orders,
-        steps,
-        (url, _number(row_group, "ROW_GROUP"), _number(row, "ROW")),
-        epoch=options.epoch,
-        world_size=options.world_size,
-    )
+    url, *place = options.find
+    row_group, row = (_number(text, name) for text, name in zip(place, ("ROW_GROUP", "ROW"), strict=True))
+    at = (url, row_group, row)
+    uses = find_all(known, orders, steps, at, epoch=options.epoch, world_size=options.world_size)
+    used = [use for use in uses if use.step is not None]
     if options.json:
         about = {"num_steps": steps.num_steps, "world_size": options.world_size}
-        print_json({**uses[0]._asdict(), **about, "uses": [use._asdict() for use in uses if use.step is not None]})
+        print_json({**uses[0]._asdict(), **about, "uses": [use._asdict() for use in used]})
         return 0
     what = f"row {row} of row group {row_group} of {url}"
-    of_set = "" if uses[0].dataset is None else f" (of {uses[0].dataset})"
-    if uses[0].step is None:
-        print_line(console, f"{what}{of_set} is not used in epoch {options.epoch}: {_why_not(options, known, orders)}")
+    what += "" if uses[0].dataset is None else f" (of {uses[0].dataset})"
+    if not used:
+        print_line(console, f"{what} is not used in epoch {options.epoch}: {_why_not(options, known, orders)}")
         return 0
     told = [
         f"step {use.step:,} of {steps.num_steps:,}" + (f" on rank {use.rank}" if options.world_size > 1 else "")
-        for use in uses
+        for use in used
     ]
     times = "" if len(told) == 1 else f" {len(told)} times"
-    print_line(console, f"{what}{of_set} is used{times} in epoch {options.epoch}, {', '.join(told)}")
+    print_line(console, f"{what} is used{times} in epoch {options.epoch}, {', '.join(told)}")
     return 0
 
 

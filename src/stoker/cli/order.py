@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from stoker.cli.arguments import Commands, add_cache, add_command, add_json, add_order, at_least_1
-from stoker.cli.paint import cells, print_facts, print_json, print_line, table
+from stoker.cli.paint import print_facts, print_json, print_line, table
 from stoker.cli.target import add_target, add_units, counting, planned, target_of, unit_of
 from stoker.words import count_text, plain_number
 
 if TYPE_CHECKING:
     from stoker.dataset.units.kinds import SamplingUnit
-    from stoker.sampling.quality import Quality, Share
+    from stoker.sampling.quality import Quality
 
 
 def add_to(commands: Commands) -> None:
@@ -70,79 +70,75 @@ def run_quality(options: argparse.Namespace, console: Console) -> int:
         datasets = {name: dataset_of(one.catalogue) for name, one in known.named.items()}
         labels = read_labels(datasets, options.column)
         status.update("measuring …")
-        looked_at = {
-            "batch_size": options.batch_size * options.world_size,
-            "epoch": options.epoch,
-            "num_batches": options.batches,
-        }
-        found = label_quality(known, orders, labels, **looked_at)
+        batch_size = options.batch_size * options.world_size
+        found = label_quality(
+            known, orders, labels, batch_size=batch_size, epoch=options.epoch, num_batches=options.batches
+        )
         num_classes = sum(any(counts) for counts in zip(*(one.counts for one in labels), strict=True))
     if options.json:
-        print_json(_as_json(options, found, num_classes, num_samples=order.num_samples, unit=unit))
+        print_json(
+            {
+                "column": options.column,
+                "num_classes": num_classes,
+                "units": "rows" if unit is None else unit.told(),
+                "num_samples": order.num_samples,
+                "num_batches": found.num_batches,
+                "chi_square": found.chi_square,
+                "lag_correlations": {str(lag): value for lag, value in found.lag_correlations.items()},
+                "num_chunks_a_batch": found.num_chunks,
+                "num_files_a_batch": found.num_files,
+                "chunks_per_window": found.chunks_per_window,
+                "chunks_per_lane": found.chunks_per_lane,
+                "window_for_weak": found.window_for_weak,
+                "sentence": found.sentence,
+                "shares": [dataclasses.asdict(share) for share in found.shares] if len(found.shares) > 1 else None,
+            }
+        )
         return 0
+    kinds = "values" if labels[0].are_values else "ranges of values"
     print_line(console, found.sentence, "bold")
     console.print()
-    kinds = "values" if labels[0].are_values else "ranges of values"
-    facts = [] if unit is None else [("order of", f"{count_text(order.num_samples)} {_told(unit)}")]
-    facts += [
-        ("measured by", f"{options.column}, {count_text(num_classes)} {kinds}"),
-        ("looked at", f"{count_text(found.num_batches)} batches of {count_text(looked_at['batch_size'])}"),
-        *_facts(found),
-    ]
-    print_facts(console, facts)
+    print_facts(
+        console,
+        [
+            ("order of", "" if unit is None else f"{count_text(order.num_samples)} {_told(unit)}"),
+            ("measured by", f"{options.column}, {count_text(num_classes)} {kinds}"),
+            ("looked at", f"{count_text(found.num_batches)} batches of {count_text(batch_size)}"),
+            ("chi-square", f"{found.chi_square:.3f} per degree of freedom (1 in a random permutation)"),
+            ("lag correlation", _farthest(found)),
+            ("chunks a batch", _mean(found.num_chunks)),
+            ("files a batch", "" if found.num_files is None else _mean(found.num_files)),
+            ("window", _window(found.chunks_per_window, found.chunks_per_lane)),
+        ],
+    )
     if len(found.shares) > 1:
+        rows = [
+            (
+                share.name,
+                *(f"{part:.2%}" for part in (share.expected, share.mean, share.lowest, share.highest)),
+                _window(share.chunks_per_window, share.chunks_per_lane),
+            )
+            for share in found.shares
+        ]
+        numbers = ("of the mixture", "of a batch", "at least", "at most", "window")
         console.print()
-        _print_shares(found.shares, console)
+        console.print(table("data set", *numbers, rows=rows, numbers=numbers, folds=("data set",)))
     return 0
 
 
-def _facts(found: Quality) -> list[tuple[str, str]]:
-    farthest = max(found.lag_correlations, key=lambda lag: abs(found.lag_correlations[lag]), default=None)
-    facts = [("chi-square", f"{found.chi_square:.3f} per degree of freedom (1 in a random permutation)")]
-    if farthest is not None:
-        facts.append(
-            (
-                "lag correlation",
-                f"{found.lag_correlations[farthest]:+.4f} at most, at lag {farthest} (0 in a random one)",
-            )
-        )
-    return [
-        *facts,
-        ("chunks a batch", f"{plain_number(round(found.num_chunks, 1))}"),
-        ("files a batch", "" if found.num_files is None else plain_number(round(found.num_files, 1))),
-        ("window", f"{plain_number(round(found.chunks_per_window, 1))} of {count_text(found.chunks_per_lane)} chunks"),
-    ]
+def _farthest(found: Quality) -> str:
+    if not found.lag_correlations:
+        return ""
+    lag, value = max(found.lag_correlations.items(), key=lambda one: abs(one[1]))
+    return f"{value:+.4f} at most, at lag {lag} (0 in a random one)"
 
 
-def _print_shares(shares: tuple[Share, ...], console: Console) -> None:
-    numbers = ("of the mixture", "of a batch", "at least", "at most", "window")
-    made = table("data set", *numbers, numbers=numbers, folds=("data set",))
-    for share in shares:
-        parts = (share.expected, share.mean, share.lowest, share.highest)
-        window = f"{plain_number(round(share.chunks_per_window, 1))} of {count_text(share.chunks_per_lane)} chunks"
-        made.add_row(*cells(share.name, *(f"{part:.2%}" for part in parts), window))
-    console.print(made)
+def _mean(num: float) -> str:
+    return plain_number(round(num, 1))
 
 
-def _as_json(
-    options: argparse.Namespace, found: Quality, num_classes: int, *, num_samples: int, unit: SamplingUnit | None
-) -> dict[str, object]:
-    return {
-        "column": options.column,
-        "num_classes": num_classes,
-        "units": "rows" if unit is None else unit.told(),
-        "num_samples": num_samples,
-        "num_batches": found.num_batches,
-        "chi_square": found.chi_square,
-        "lag_correlations": {str(lag): value for lag, value in found.lag_correlations.items()},
-        "num_chunks_a_batch": found.num_chunks,
-        "num_files_a_batch": found.num_files,
-        "chunks_per_window": found.chunks_per_window,
-        "chunks_per_lane": found.chunks_per_lane,
-        "window_for_weak": found.window_for_weak,
-        "sentence": found.sentence,
-        "shares": [dataclasses.asdict(share) for share in found.shares] if len(found.shares) > 1 else None,
-    }
+def _window(num_chunks: float, num_of_lane: float) -> str:
+    return f"{_mean(num_chunks)} of {count_text(num_of_lane)} chunks"
 
 
 def _told(unit: SamplingUnit) -> str:

@@ -122,12 +122,7 @@ def load_named(text: str, *, what: str) -> object:
     match = _NAMED.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} does not name {what}: write train.py:name or package.module:name")
-    path = Path(match["module"])
-    loaded = sys.modules.get(path.stem) if match["module"].endswith(".py") else None
-    if loaded is not None and path.is_file() and path.resolve() == Path(loaded.__file__ or "").resolve():
-        module = loaded
-    else:
-        module = _load(match["module"], what=what)
+    module = _load(match["module"], what=what)
     if not hasattr(module, match["name"]):
         raise ValueError(f"{match['module']} has nothing with the name {match['name']!r} to be {what}")
     found: object = getattr(module, match["name"])
@@ -153,6 +148,9 @@ def _load(name: str, *, what: str) -> ModuleType:
 def _load_file(path: Path, *, what: str) -> ModuleType:
     if not path.is_file():
         raise ValueError(f"there is no file {path} to take {what} from")
+    loaded = sys.modules.get(path.stem)
+    if loaded is not None and path.resolve() == Path(getattr(loaded, "__file__", None) or "").resolve():
+        return loaded
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise ValueError(f"cannot import {path}")
@@ -199,12 +197,8 @@ def unit_of(options: argparse.Namespace) -> SamplingUnit | None:
     """
     from stoker.dataset.units.kinds import parse_unit
 
-    group_by = None
-    if options.group_by is not None:
-        group_by = [name.strip() for name in options.group_by.split(",")]
-    sequence = None
-    if options.sequence is not None:
-        sequence = load_named(options.sequence, what="a sequence")
+    group_by = None if options.group_by is None else [name.strip() for name in options.group_by.split(",")]
+    sequence = None if options.sequence is None else load_named(options.sequence, what="a sequence")
     return parse_unit(group_by=group_by, weights=options.weights, sequence=sequence)
 
 

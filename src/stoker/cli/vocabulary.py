@@ -64,25 +64,13 @@ def run_vocabulary(options: argparse.Namespace, console: Console) -> int:
     found.save(output)
     num_new = len(found) - (0 if older is None else len(older))
     if options.json:
-        print_json(
-            {
-                "column": found.column,
-                "num_values": len(found),
-                "num_new": num_new,
-                "version": found.version,
-                "file": options.output,
-            }
-        )
+        about = {"column": found.column, "num_values": len(found), "num_new": num_new}
+        print_json(about | {"version": found.version, "file": options.output})
         return 0
-    print_line(console, f"{count_text(len(found), 'value')} of {found.column}, written to {options.output}", "bold")
     first = ", ".join(repr(value) for value in found[:_NUM_SHOWN])
-    print_facts(
-        console,
-        [
-            ("first", first + (", ..." if len(found) > _NUM_SHOWN else "")),
-            ("new", "" if older is None else f"{count_text(num_new)}, behind the {count_text(len(older))} of before"),
-            ("version", str(found.version)),
-            ("use it", f"Field(vocabulary=stoker.Vocabulary.load({options.output!r}), unknown={len(found)})"),
-        ],
-    )
+    new = "" if older is None else f"{count_text(num_new)}, behind the {count_text(len(older))} of before"
+    use = f"Field(vocabulary=stoker.Vocabulary.load({options.output!r}), unknown={len(found)})"
+    print_line(console, f"{count_text(len(found), 'value')} of {found.column}, written to {options.output}", "bold")
+    first += ", ..." if len(found) > _NUM_SHOWN else ""
+    print_facts(console, [("first", first), ("new", new), ("version", str(found.version)), ("use it", use)])
     return 0
