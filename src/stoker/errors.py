@@ -3,7 +3,8 @@
     StokerError
     ├── SourceError                 the rows cannot be read                       .url
     │   ├── SourceMissingError      the object is not there
-    │   └── SourceChangedError      the object is no longer the one that was listed
+    │   ├── SourceChangedError      the object is no longer the one that was listed
+    │   └── SourceCorruptError      its bytes are not what its format says
     ├── FieldError (ValueError)     a column cannot become the field asked for    .columns
     ├── TransformError              the transform failed                          .fragment
     │   └── FieldMismatchError      its result does not fit the spec
@@ -54,6 +55,10 @@ class SourceChangedError(SourceError):
     """The object at `url` is no longer the one that was listed."""
 
 
+class SourceCorruptError(SourceError):
+    """The bytes of the object at `url` are not what its format says."""
+
+
 class FieldError(StokerError, ValueError):
     """One or more columns cannot become the fields asked for; each is named in `columns`."""
 
@@ -63,11 +68,15 @@ class FieldError(StokerError, ValueError):
 
 
 class TransformError(StokerError):
-    """The transform failed on `fragment`, a text that names file, row groups and rows."""
+    """The transform failed on `fragment`, a text that names file, row groups and rows.
 
-    def __init__(self, message: str, *, fragment: str) -> None:
+    `is_of_rows` says whether these are why, rather than memory, a module or a file that was not there.
+    """
+
+    def __init__(self, message: str, *, fragment: str, is_of_rows: bool = True) -> None:
         super().__init__(message)
         self.fragment = fragment
+        self.is_of_rows = is_of_rows
 
 
 class FieldMismatchError(TransformError):

@@ -7,15 +7,16 @@ import time
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import cached_property, partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
 
 from stoker.cache.store import Store
+from stoker.cache.substitute import Substitutes, cycled, is_replaceable
 from stoker.cache.threads import Helpers, Overlapped, Permit, Permits
 from stoker.cache.workers import TransformProcesses
-from stoker.cache.write import MismatchError
+from stoker.cache.write import MismatchError, prepare_chunk
 from stoker.columns import Columns, Converter, Packable, num_rows, plan_spec, spec_of
 from stoker.dataset.catalogue import Catalogue
 from stoker.dataset.fragments import Fragment
@@ -30,6 +31,7 @@ from stoker.errors import (
 from stoker.fields.spec import Array, Arrays, Entry, Ragged, Spec
 from stoker.metrics.stages import OnStage, ignore_stage, timed
 from stoker.parquet.decode import ShareOut, one_by_one
+from stoker.storage.failures import is_of_surroundings
 
 # How long to leave a chunk alone that another process builds. Short against building one, long against a file lookup.
 _POLL_S = 0.01
@@ -59,6 +61,7 @@ class Builder:
 
             Were all of them let at it, they would fetch together and compute together, the cores idle in between.
         num_processes: Processes in which the transform runs; None for the calling thread.
+        substitutes: Whether a chunk that cannot be made of its rows is made of others', see `substitute.py`.
 
     Attributes:
         catalogue: As given.
@@ -76,6 +79,7 @@ class Builder:
         on_stage: OnStage = ignore_stage,
         num_computing: int | None = None,
         num_processes: int | None = None,
+        substitutes: bool = False,
     ) -> None:
         self.catalogue = catalogue
         self.store = store
@@ -92,6 +96,7 @@ class Builder:
         self._finding = threading.Lock()
         self._permits = None if num_computing is None else Permits(num_computing)
         self._helpers = None if self._permits is None else Helpers(self._permits)
+        self._substitutes = Substitutes(catalogue, store) if substitutes else None
         store.register(
             catalogue.fingerprint,
             name=repr(self._dataset),
@@ -101,6 +106,32 @@ class Builder:
 
     def _keys(self) -> Iterator[str]:
         return map(self.catalogue.key, range(len(self.catalogue)))
+
+    def key(self, i: int) -> str:
+        """Return the key under which chunk i is found: its own, or that of the one that stands in for it."""
+        substitutes = self._substitutes
+        return self.catalogue.key(i) if substitutes is None or i not in substitutes else substitutes.key(i)
+
+    def size_of(self, i: int) -> int | None:
+        """Return the size of chunk i in bytes, or of the one that stands in for it; None where neither is there."""
+        size_bytes = self.store.size_of(self.key(i))
+        if size_bytes is None and self._substitutes is not None and self._substitutes.find(i):
+            size_bytes = self.store.size_of(self.key(i))
+        return size_bytes
+
+    def has(self, i: int) -> bool:
+        """Return whether chunk i, or one that stands in for it, is there."""
+        is_there = self.store.has(self.key(i))
+        return is_there or (self._substitutes is not None and self._substitutes.find(i))
+
+    def is_substituted(self, i: int) -> bool:
+        """Return whether other rows stand in for those of chunk i, as far as that is known here or in the store."""
+        return self._substitutes is not None and self.has(i) and i in self._substitutes
+
+    @property
+    def num_substituted(self) -> int:
+        """Chunks whose rows were replaced by others, of those that were built or met here."""
+        return 0 if self._substitutes is None else len(self._substitutes)
 
     @property
     def permits(self) -> Permits | None:
@@ -146,7 +177,7 @@ class Builder:
         wait = threading.Event().wait
         while True:
             try:
-                with self.store.open(self.catalogue.key(i)) as chunk:
+                with self.store.open(self.key(i)) as chunk:
                     return chunk.header.spec
             except (KeyError, ChunkCorruptError):
                 if not self._build(i, None):
@@ -186,22 +217,20 @@ class Builder:
         keys = {j: self.catalogue.key(j) for j in self.catalogue.unit(i)}
         lock = self.store.try_lock(next(iter(keys.values())))
         if lock is None:
-            return self.store.has(keys[i])
+            return self.has(i)
         with lock:
-            missing = {j for j, key in keys.items() if not self.store.has(key)}
+            missing = {j for j in keys if not self.has(j)}
             if i in missing:
-                self._build_missing(i, keys, missing, spec, **options)
+                self._build_missing(i, missing, spec, **options)
         return True
 
-    def _build_missing(
-        self, i: int, keys: Mapping[int, str], missing: Collection[int], spec: Spec | None, **options: Any
-    ) -> None:
+    def _build_missing(self, i: int, missing: Collection[int], spec: Spec | None, **options: Any) -> None:
         is_full = False
         with Overlapped(self._helpers if len(missing) > 1 else None) as overlapped:
-            for j, arrays, found in self._made(i, missing, spec):
+            for j, made in self._made(i, missing, spec):
                 # Parts that came along are wanted where they can stay.
-                publish = partial(self._try_publish, j, keys[j], arrays, found, i=i, **options)
-                del arrays
+                publish = partial(self._try_publish, j, made, spec, i=i, **options)
+                del made
                 is_full |= not overlapped.do(publish)
                 del publish
                 if is_full and j >= i:
@@ -209,29 +238,43 @@ class Builder:
 
     def _made(
         self, i: int, missing: Collection[int], spec: Spec | None
-    ) -> Generator[tuple[int, Packable, Spec], None, None]:
-        """Yield the fields of each missing fragment of a unit, and the spec that they fit.
+    ) -> Generator[tuple[int, _Fields | StokerError], None, None]:
+        """Yield the fields of each missing fragment of a unit, or why it gives none where others may stand in for it.
 
         Holds a permit to compute while it makes them, and not while bytes come over a network or while
         the caller publishes.
         """
         permit = Permit(self._permits)
+        made: _Fields | StokerError
+        left = set(missing)
         with closing(self._read(i, missing, spec, permit)) as tables:
-            while True:
+            while left:
                 with permit:
                     if not self.catalogue.is_remote:  # reading from a disk is a part of decoding
                         permit.take()
-                    j, table = next(tables, (-1, None))
-                    if j < 0:
+                    try:
+                        j, table = next(tables)
+                    except StopIteration:
                         return
+                    except StokerError as error:
+                        self._check_replaceable(error)
+                        made = error
+                        break
+                    left.discard(j)
                     permit.take()
                     if spec is None and j != i:
                         continue  # perhaps without samples: chunk i says what a sample is
-                    fields, found = self._convert(j, table, spec)
-                    spec = spec or found
+                    try:
+                        made = self._convert(j, table, spec)
+                        spec = spec or made.spec
+                    except StokerError as error:
+                        self._check_replaceable(error)
+                        made = error
                     del table
-                yield j, fields, found
-                del fields
+                yield j, made
+                del made
+        for j in sorted(left):  # what a row group has behind a bad page cannot be read either
+            yield j, made
 
     def _read(
         self, i: int, missing: Collection[int], spec: Spec | None, permit: Permit
@@ -274,18 +317,18 @@ class Builder:
                 return
             yield item
 
-    def _convert(self, j: int, table: pa.Table | None, spec: Spec | None) -> tuple[Packable, Spec]:
+    def _convert(self, j: int, table: pa.Table | None, spec: Spec | None) -> _Fields:
         """Return the fields of fragment j, and the spec that they fit."""
         fragment = self.catalogue.fragments[j]
         if table is None:
             assert spec is not None
-            return empty_arrays(spec), spec
+            return _Fields(empty_arrays(spec), spec)
         columns = self._transformed(table, str(fragment))
         with noted("converting", fragment), timed(self._on_stage, "convert", self.catalogue.sizes.of(table)):
             arrays = self._converter.convert(columns, where=str(fragment))
             if spec is None:
                 spec = spec_of(columns, self._dataset.fields, self._dataset.deduplicate, where=str(fragment))
-        return arrays, spec
+        return _Fields(arrays, spec)
 
     def _transformed(self, table: pa.Table, where: str) -> Columns:
         if self._dataset.transform is None:
@@ -309,15 +352,16 @@ class Builder:
             return self._dataset.transform(table)
         except Exception as error:
             raise TransformError(
-                f"the transform failed on {where}: {type(error).__name__}: {error}", fragment=where
+                f"the transform failed on {where}: {type(error).__name__}: {error}",
+                fragment=where,
+                is_of_rows=not is_of_surroundings(error),
             ) from error
 
     def _try_publish(
         self,
         j: int,
-        key: str,
-        arrays: Packable,
-        spec: Spec,
+        made: _Fields | StokerError,
+        spec: Spec | None,
         *,
         i: int,
         must_be_kept: bool = False,
@@ -325,7 +369,7 @@ class Builder:
     ) -> bool:
         """Publish the chunk of fragment j; False where it cannot be kept, and is not the one that was asked for."""
         try:
-            self._publish(j, key, arrays, spec, must_be_kept=must_be_kept or j != i)
+            self._publish_or_replace(j, made, spec, must_be_kept=must_be_kept or j != i)
         except CacheError:
             if j == i:
                 raise
@@ -333,20 +377,85 @@ class Builder:
         on_published(j)
         return True
 
-    def _publish(self, j: int, key: str, arrays: Packable, spec: Spec, *, must_be_kept: bool) -> None:
+    def _publish_or_replace(
+        self, j: int, made: _Fields | StokerError, spec: Spec | None, *, must_be_kept: bool
+    ) -> None:
+        try:
+            if isinstance(made, StokerError):
+                raise made
+            self._publish(j, self.catalogue.key(j), made, must_be_kept=must_be_kept)
+        except StokerError as error:
+            self._check_replaceable(error)
+            self._replace(j, error, spec, must_be_kept=must_be_kept)
+        else:
+            if self._substitutes is not None:
+                self._substitutes.discard(j)
+
+    def _check_replaceable(self, error: StokerError) -> None:
+        """Raise an error again that other rows do not help against, or shall not."""
+        if self._substitutes is None or not is_replaceable(error):
+            raise error
+
+    def _replace(self, j: int, error: StokerError, spec: Spec | None, *, must_be_kept: bool) -> None:
+        """Publish a chunk of the rows of the next one that can be made, in place of one that cannot.
+
+        Raises:
+            StokerError: `error`, where there is none.
+        """
+        substitutes = self._substitutes
+        assert substitutes is not None
+        for donor in substitutes.donors(j):
+            try:
+                table, spec_there = self._sound_rows(donor, spec)
+            except (MismatchError, StokerError) as other:
+                if isinstance(other, StokerError):
+                    self._check_replaceable(other)
+                substitutes.note_bad(donor)
+                continue
+            try:
+                permit = Permit(self._permits)
+                with permit:
+                    permit.take()
+                    made = self._convert(j, cycled(table, int(self.catalogue.num_samples[j])), spec_there)
+                self._publish(j, substitutes.key(j), made, must_be_kept=must_be_kept, donor=donor)
+            except StokerError as other:
+                self._check_replaceable(other)
+                continue
+            substitutes.add(j, error, donor)
+            return
+        error.add_note("on_error='substitute': none of the chunks behind it can be made either")
+        raise error
+
+    def _sound_rows(self, i: int, spec: Spec | None) -> tuple[pa.Table, Spec]:
+        """Return the rows of a chunk that can be made of all of them, and the spec that these fit.
+
+        Raises:
+            StokerError: It cannot.
+            MismatchError: It does not fit the spec.
+        """
+        permit = Permit(self._permits)
+        with closing(self._read(i, {i}, None, permit)) as tables, permit:
+            _, table = next(tables)
+            permit.take()
+            arrays, spec = self._convert(i, table, spec)
+            prepare_chunk(arrays, spec, num_samples=int(self.catalogue.num_samples[i]))
+            return table, spec
+
+    def _publish(self, j: int, key: str, made: _Fields, *, must_be_kept: bool, donor: int | None = None) -> None:
         fragment = self.catalogue.fragments[j]
         about = {
             "url": fragment.url,
             "row_groups": [fragment.row_groups[0], fragment.row_groups[-1]],
             "rows": fragment.rows,
+            **({} if donor is None else {"rows_of": str(self.catalogue.fragments[donor])}),
         }
         start_ns = time.perf_counter_ns()
         with noted("publishing", fragment):
             try:
                 size_bytes = self.store.publish(
                     key,
-                    arrays,
-                    spec,
+                    made.arrays,
+                    made.spec,
                     num_samples=int(self.catalogue.num_samples[j]),
                     about=about,
                     must_be_kept=must_be_kept,
@@ -358,6 +467,13 @@ class Builder:
                     fragment=str(fragment),
                 ) from None
         self._on_stage("publish", start_ns, time.perf_counter_ns(), size_bytes)
+
+
+class _Fields(NamedTuple):
+    """What a fragment became, and the spec that it fits."""
+
+    arrays: Packable
+    spec: Spec
 
 
 @contextmanager

@@ -144,6 +144,7 @@ class StoreCounts:
         num_missed: Uses of others.
         num_mended: Chunks published in place of corrupt ones.
         num_evicted: Chunks removed to make room.
+        num_substituted: Chunks for whose rows others stand in.
     """
 
     num_built: int = 0
@@ -151,6 +152,7 @@ class StoreCounts:
     num_missed: int = 0
     num_mended: int = 0
     num_evicted: int = 0
+    num_substituted: int = 0
 
 
 class _Disk:

@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from stoker.columns import Columns
 from stoker.errors import TransformError
+from stoker.storage.failures import is_of_surroundings
 
 Transform = Callable[[pa.Table], Columns]
 _Pipe = multiprocessing.connection.Connection
@@ -77,14 +78,14 @@ class TransformProcesses:
         process = self._idle.get()
         try:
             process = process or self._start()
-            columns, error, trace = process.call(table)
+            columns, error, trace, is_of_rows = process.call(table)
         except (EOFError, OSError):
             assert process is not None, "it was started"
-            raise TransformError(self._ended(process, where), fragment=where) from None
+            raise TransformError(self._ended(process, where), fragment=where, is_of_rows=False) from None
         finally:
             self._idle.put(process if process in self._all else None)
         if error is not None:
-            failed = TransformError(f"the transform failed on {where}: {error}", fragment=where)
+            failed = TransformError(f"the transform failed on {where}: {error}", fragment=where, is_of_rows=is_of_rows)
             failed.add_note(f"in a process of its own:\n{trace}")
             raise failed
         return columns
@@ -139,10 +140,10 @@ class _Process:
         finally:
             theirs.close()
 
-    def call(self, table: pa.Table) -> tuple[Columns, str | None, str]:
-        """Return the columns; or the error and its traceback, as texts."""
+    def call(self, table: pa.Table) -> tuple[Columns, str | None, str, bool]:
+        """Return the columns; or the error and its traceback, as texts, and whether the rows are why."""
         self._pipe.send(table)
-        return cast("tuple[Columns, str | None, str]", self._pipe.recv())
+        return cast("tuple[Columns, str | None, str, bool]", self._pipe.recv())
 
     def hang_up(self) -> None:
         self._pipe.close()
@@ -179,10 +180,11 @@ def _serve(transform: Transform, pipe: _Pipe, parent: int) -> None:
         while True:
             table = pipe.recv()
             try:
-                answer = ForkingPickler.dumps((transform(table), None, ""))
+                answer = ForkingPickler.dumps((transform(table), None, "", True))
             except Exception as error:  # whatever it is, the parent's step gets it
                 text = f"{type(error).__name__}: {error}"
-                answer = ForkingPickler.dumps((None, text, "".join(traceback.format_exception(error))))
+                trace = "".join(traceback.format_exception(error))
+                answer = ForkingPickler.dumps((None, text, trace, not is_of_surroundings(error)))
             pipe.send_bytes(answer)
 
 

@@ -68,6 +68,12 @@ stoker warm train.py:dataset --cache /nvme/stoker --processes""",
         action="store_true",
         help="run the transform in processes, as many as --threads: for one that holds the GIL",
     )
+    parser.add_argument(
+        "--on-error",
+        choices=("raise", "substitute"),
+        default="raise",
+        help="what becomes of chunks that cannot be made of their rows, as your Loader has it (default: raise)",
+    )
     add_units(parser)
     add_json(parser)
     parser.set_defaults(run=run)
@@ -112,6 +118,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         "cache": Cache(Path(options.cache).expanduser(), limit=options.cache_limit, is_shared=options.shared),
         "num_threads": options.threads,
         "transform_in": "processes" if options.processes else "threads",
+        "on_error": options.on_error,
     }
     config = dataclasses.replace(make_config(arguments), unit=unit)
     messages = make_console(stderr=True)

@@ -12,7 +12,7 @@ import pyarrow as pa
 from stoker.dataset.fragments import Fragment
 from stoker.dataset.listing import Listed, partition_value
 from stoker.dataset.survey import Cut, Survey, survivors
-from stoker.errors import SourceError
+from stoker.errors import SourceCorruptError
 from stoker.metrics.stages import OnStage
 from stoker.parquet.decode import RowGroups, ShareOut, one_by_one
 from stoker.parquet.footers import Footer, Footers
@@ -274,7 +274,7 @@ class RowReader:
                 watch.start()
                 table = next(parts, None)
                 if table is None:
-                    raise SourceError(f"{where} ends before its last part", url=file.info.url)
+                    raise SourceCorruptError(f"{where} ends before its last part", url=file.info.url)
                 table = self._finished(footer.checked.layout.named(table), file, want, where=str(self.fragments[j]))
                 watch.stop(on_stage, fetched_bytes=stream.num_bytes - reported, decoded_bytes=want.sizes.of(table))
                 reported = stream.num_bytes

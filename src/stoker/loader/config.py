@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import Literal, TypeAlias, TypedDict
 
 from stoker.arguments import check_function, flag, integer
 from stoker.cache.store import Cache
@@ -25,6 +25,8 @@ _LEAST_AHEAD, _MOST_AHEAD, _AHEAD_BYTES = 12, 40, 128 << 20
 _AHEAD_ON_DEVICE_BYTES = 256 << 20
 # Chunks opened together where the order is that of the files: two at least are read while two are used.
 _MIN_PLAIN_WINDOW = 4
+
+OnError: TypeAlias = Literal["raise", "substitute"]
 
 # What other loaders call it, and what it is here.
 HINTS = {
@@ -73,6 +75,7 @@ class LoaderOptions(TypedDict, total=False):
     num_threads: int | None
     prefetch: int | None
     transform_in: Literal["threads", "processes"]
+    on_error: OnError
     augment: Augment | None
     trace: Trace | None
     group_by: str | Sequence[str] | None
@@ -98,6 +101,7 @@ DEFAULTS: LoaderOptions = {
     "num_threads": None,
     "prefetch": None,
     "transform_in": "threads",
+    "on_error": "raise",
     "augment": None,
     "trace": None,
     "group_by": None,
@@ -125,6 +129,7 @@ class LoaderConfig:
         num_threads: At least 1.
         prefetch: At least 0; None for `default_prefetch`.
         transform_in: Threads or processes.
+        on_error: What becomes of bad chunks.
         augment: Function.
         trace: Records spans.
         unit: What the order counts; None for rows.
@@ -144,6 +149,7 @@ class LoaderConfig:
     num_threads: int
     prefetch: int | None
     transform_in: Literal["threads", "processes"]
+    on_error: OnError
     augment: Augment | None
     trace: Trace | None
     unit: SamplingUnit | None
@@ -224,6 +230,9 @@ def make_config(given: LoaderOptions) -> LoaderConfig:
         raise ValueError(f"remainder must be 'keep', 'drop' or 'pad', not {remainder!r}")
     if transform_in not in ("threads", "processes"):
         raise ValueError(f"transform_in must be 'threads' or 'processes', not {transform_in!r}")
+    on_error = options["on_error"]
+    if on_error not in ("raise", "substitute"):
+        raise ValueError(f"on_error must be 'raise' or 'substitute', not {on_error!r}")
     augment, cache, deduplicated, trace = (
         options["augment"],
         options["cache"],
@@ -245,6 +254,11 @@ def make_config(given: LoaderOptions) -> LoaderConfig:
     if trace is not None and not isinstance(trace, Trace):
         raise TypeError(f"trace must be a stoker.Trace, not {trace!r}")
     unit = parse_unit(group_by=options["group_by"], weights=options["weights"], sequence=sequence)
+    if unit is not None and on_error == "substitute":
+        raise ValueError(
+            "on_error='substitute' lets other rows stand in for bad ones, and group_by=, weights= and sequence= count "
+            "what is in the rows: leave one out"
+        )
     prefetch = None if options["prefetch"] is None else integer(options["prefetch"], "prefetch", at_least=0)
     num_threads = num_cores() if options["num_threads"] is None else integer(options["num_threads"], "num_threads")
     if window is None and not shuffle:
@@ -263,6 +277,7 @@ def make_config(given: LoaderOptions) -> LoaderConfig:
         num_threads=num_threads,
         prefetch=prefetch,
         transform_in=transform_in,
+        on_error=on_error,
         augment=augment,
         trace=trace,
         unit=unit,

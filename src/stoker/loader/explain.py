@@ -7,7 +7,7 @@ step ─► positions ─► (chunk, row of the chunk) ─► file, row group, r
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
@@ -85,6 +85,8 @@ class Explanation(Sequence[SourceRow]):
             sample may be named several times. Otherwise its own place. Shape [B].
         names: Names of the data sets of a mixture; none where there is one data set.
         whose: Number of each sample's data set among these; None where there is one data set. Shape [B].
+        is_substituted: Whether another row stands in for it, as far as a loader with `on_error="substitute"` knows.
+            Shape [B].
     """
 
     epoch: int
@@ -96,6 +98,7 @@ class Explanation(Sequence[SourceRow]):
     chunk_row: Int64
     is_padding: npt.NDArray[np.bool_]
     unit: Int64
+    is_substituted: npt.NDArray[np.bool_]
     names: Sequence[str] = ()
     whose: Int64 | None = None
 
@@ -139,7 +142,7 @@ class Explanation(Sequence[SourceRow]):
             else:
                 where = f"row group {first.row_group}, {_range(first.row, last.row)}"
             data_set = "" if first.dataset is None else f"{first.dataset}: "
-            note = "  (padding)" if first.is_padding else ""
+            note = "  (padding)" if first.is_padding else "  (others stand in)" if self.is_substituted[begin] else ""
             lines.append(f"  {samples:<16} {data_set}{first.url}, {where}{note}")
         if (num_left := len(self._runs()) - _MAX_LINES) > 0:
             lines.append(f"  ... and {count_text(num_left, 'more run')} of rows; each sample is explanation[i]")
@@ -187,7 +190,16 @@ class Use(NamedTuple):
     dataset: str | None = None
 
 
-def explain(opened: Sets, orders: Orders, steps: Steps, step: int, *, epoch: int, shard: RankShare) -> Explanation:
+def explain(
+    opened: Sets,
+    orders: Orders,
+    steps: Steps,
+    step: int,
+    *,
+    epoch: int,
+    shard: RankShare,
+    is_substituted: Callable[[int, int], bool] = lambda _which, _chunk: False,
+) -> Explanation:
     """Return where every sample of a step on a rank comes from; nothing but footers is read.
 
     Args:
@@ -197,6 +209,7 @@ def explain(opened: Sets, orders: Orders, steps: Steps, step: int, *, epoch: int
         step: Which step.
         epoch: Which epoch.
         shard: Rank and world size.
+        is_substituted: Tells of a data set's chunk whether other rows stand in for its own.
 
     Raises:
         ValueError: There is no such step or epoch.
@@ -211,6 +224,8 @@ def explain(opened: Sets, orders: Orders, steps: Steps, step: int, *, epoch: int
     for which in np.unique(whose).tolist():
         _locate_rows(catalogues[which], np.flatnonzero(whose == which), chunk, row, places)
         places.file[whose == which] += first_files[which]
+    pairs = list(zip(whose.tolist(), chunk.tolist(), strict=True))
+    known = {pair: is_substituted(*pair) for pair in set(pairs)}
     return Explanation(
         epoch=epoch,
         step=step,
@@ -223,6 +238,7 @@ def explain(opened: Sets, orders: Orders, steps: Steps, step: int, *, epoch: int
         unit=unit,
         names=orders.names,
         whose=whose if orders.names else None,
+        is_substituted=np.array([known[pair] for pair in pairs], np.bool_),
     )
 
 

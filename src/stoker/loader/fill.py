@@ -339,7 +339,7 @@ class _Warming:
 
     def _size_of(self, i: int) -> int | None:
         """Return the size of a chunk that is in the cache, None where it is not."""
-        return self._builder.store.size_of(self._builder.catalogue.key(i))
+        return self._builder.size_of(i)
 
     def _full(self, error: CacheFullError) -> None:
         with self._mutex:

@@ -103,6 +103,12 @@ class Loader:
             is gathered together with them.
             Where epochs follow each other, those of the third begin to be made while the second ends.
         transform_in: "threads", or "processes" for a transform that holds the GIL.
+        on_error: What becomes of a chunk that cannot be made of its rows, because a page is corrupt or the transform or
+            a field refuses them: "raise" raises at the step that needs it. "substitute" has the rows of the next chunk
+            that can be made stand in for them, in the same number, on every rank and resume alike; each such chunk is
+            logged and counted (`stats().num_substituted`). What fails for another reason, such as a network,
+            credentials, or a file that is gone or changed, raises in either case. Not with `group_by`, `weights` or
+            `sequence`, which count what was in the rows.
         augment: Function of (batch, generator) that returns the batch to hand over; runs after the cache, on every
             epoch, in threads. Its generator, a `stoker.SampleGenerator`, depends on seed, epoch and the samples' places
             in it alone; its `seeds` has one a sample, the same on any number of ranks.
@@ -320,6 +326,7 @@ class Loader:
             num_missed=counts.num_missed,
             num_mended=counts.num_mended,
             num_evicted=counts.num_evicted,
+            num_substituted=counts.num_substituted,
             epoch=at.epoch,
             epoch_step=-(-at.num_consumed // global_size),
             epoch_steps=self._steps_of(global_size, at.again()).num_steps,
@@ -345,7 +352,10 @@ class Loader:
         epoch = self.epoch if epoch is None else integer(epoch, "epoch", at_least=0)
         begins = self._beginning_of(epoch)
         orders, shard = self._orders.going_on(begins), self._settle().shard
-        return explain(self._opened, orders, self._steps(begins), step, epoch=epoch, shard=shard)
+        opened = self._opened
+        return explain(
+            opened, orders, self._steps(begins), step, epoch=epoch, shard=shard, is_substituted=opened.is_substituted
+        )
 
     def find(self, url: str | Path, row_group: int, row: int, *, epoch: int | None = None) -> Use:
         """Return in which step of an epoch, and on which rank, a row is used first: the inverse of `explain`.

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
 
@@ -92,7 +93,7 @@ class OpenDataset:
             store=store,
             spec=spec,
             num_samples=self.num_samples,
-            key=catalogue.key,
+            key=builder.key,
             fragments=catalogue.fragments,
             is_tight=lambda: self.is_tight,
         )
@@ -151,7 +152,7 @@ class OpenDataset:
 
     def is_there(self, chunk: int) -> bool:
         """Return whether a chunk is in the cache."""
-        return self._store.has(self.catalogue.key(chunk))
+        return self._builder.has(chunk)
 
     def to_ask_for(self, chunks: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return which chunks may have to be built; one that stays mapped is looked for when its window opens."""
@@ -188,7 +189,7 @@ class OpenDataset:
 
     def count_uses(self, chunks: npt.NDArray[np.int64]) -> None:
         """Count one use of each of these chunks: whether it was in the cache when its window was opened. Shape [K]."""
-        self._store.count_uses(len(chunks), map(self.catalogue.key, chunks.tolist()))
+        self._store.count_uses(len(chunks), map(self._builder.key, chunks.tolist()))
 
     def token_counts(self, field: str, num_threads: int, on_progress: OnCount | None) -> npt.NDArray[np.int64]:
         """Return how many values a ragged field has in every sample, as the chunks say. Shape [N].
@@ -224,7 +225,11 @@ class OpenDataset:
 
     def counts(self) -> StoreCounts:
         """Return what became of the chunks so far."""
-        return self._store.counts()
+        return replace(self._store.counts(), num_substituted=self._builder.num_substituted)
+
+    def is_substituted(self, chunk: int) -> bool:
+        """Return whether other rows stand in for those of a chunk, as far as that is known here or in the cache."""
+        return self._builder.is_substituted(chunk)
 
     def close(self) -> None:
         """Give locks back. Harmless when called again.
@@ -282,6 +287,7 @@ def open_dataset(
                 on_stage=on_stage,
                 num_computing=num_threads,
                 num_processes=num_threads if config.transform_in == "processes" else None,
+                substitutes=config.on_error == "substitute",
             )
             stack.callback(builder.close)
             if dataset.transform is None and dataset.filter is None:
@@ -337,7 +343,7 @@ def _build_first_chunk(
     if not len(filled):
         return []
     first = int(filled[0])
-    if len(catalogue.unit(first)) > 1 or store.has(catalogue.key(first)):
+    if len(catalogue.unit(first)) > 1 or builder.has(first):
         return []
 
     def build(chunk: int) -> None:

@@ -141,6 +141,10 @@ class OpenDatasets:
         """Count one use of each of these chunks of a data set; see `OpenDataset.count_uses`."""
         self.datasets[which].count_uses(chunks)
 
+    def is_substituted(self, which: int, chunk: int) -> bool:
+        """Return whether other rows stand in for those of a chunk of a data set; see `OpenDataset.is_substituted`."""
+        return self.datasets[which].is_substituted(chunk)
+
     def counts(self) -> StoreCounts:
         """Return what became of the chunks so far."""
         counts = [one.counts() for one in self.datasets]

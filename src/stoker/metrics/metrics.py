@@ -81,6 +81,7 @@ METRICS = (
     Metric("counter", "stage_calls", "", "Pieces of work of each stage.", _each_stage("num_calls"), ("stage",)),
     Metric("counter", "cache_chunks", "", _CHUNKS_TEXT, _chunks, ("result",)),
     Metric("counter", "chunks_mended", "", "Chunks that were corrupt and were built again.", lambda s: s.num_mended),
+    Metric("gauge", "chunks_substituted", "", "Chunks for whose rows others stand in.", lambda s: s.num_substituted),
     Metric("counter", "chunks_evicted", "", "Chunks removed to make room for others.", lambda s: s.num_evicted),
     Metric("counter", "trace_dropped_spans", "", "Spans that a trace could not keep.", lambda s: s.num_dropped_spans),
     Metric("gauge", "ready_batches", "", "Batches that wait for their step.", lambda s: s.num_ready),

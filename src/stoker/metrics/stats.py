@@ -48,6 +48,7 @@ class LoaderStats:
         num_missed: Uses of others.
         num_mended: Chunks that were corrupt and were built again.
         num_evicted: Chunks removed to make room for others.
+        num_substituted: Chunks for whose rows others stand in, of those built or met so far: see `on_error`.
         epoch: Epoch of the next batch.
         epoch_step: Steps of that epoch that are over, those of earlier runs included.
         epoch_steps: Steps it has.
@@ -67,6 +68,7 @@ class LoaderStats:
     num_missed: int = 0
     num_mended: int
     num_evicted: int = 0
+    num_substituted: int = 0
     epoch: int = 0
     epoch_step: int = 0
     epoch_steps: int = 0
@@ -140,6 +142,7 @@ class LoaderStats:
             "found in the cache": self.num_reused,
             "mended": self.num_mended,
             "evicted": self.num_evicted,
+            "substituted": self.num_substituted,
             "in the making": self.num_building,
         }
         awaited = {

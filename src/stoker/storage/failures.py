@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from stoker.errors import SourceError, SourceMissingError
+from stoker.errors import SourceCorruptError, SourceError, SourceMissingError
 from stoker.storage.clients import WrongArgumentError
 
 _HOPELESS = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
@@ -75,7 +75,9 @@ _COUNTED = re.compile(r"^Column \d+ named\b")
 
 @contextmanager
 def decoding(url: str, *, where: str, look_closer: Callable[[], SourceError | None] = lambda: None) -> Iterator[None]:
-    """Turn whatever pyarrow raises on a bad file into a `SourceError` that says where.
+    """Turn whatever pyarrow raises on a bad file into a `SourceCorruptError` that says where.
+
+    What lacks memory or keys is a plain `SourceError`: the file may be sound.
 
     Args:
         url: The file, for errors.
@@ -93,11 +95,21 @@ def decoding(url: str, *, where: str, look_closer: Callable[[], SourceError | No
         # pyarrow raises OSError, ValueError, TypeError, NotImplementedError and its own on broken files.
         lines = str(error).strip().splitlines()
         reason = _COUNTED.sub("column", lines[0]) if lines else type(error).__name__
+        kind = SourceError if "crypt" in reason or is_of_surroundings(error) else SourceCorruptError
         if "crypt" in reason:
             reason += " (the file is encrypted: Stoker has no keys; decrypt it, or leave the encrypted columns out)"
         elif isinstance(error, MemoryError):
             reason += " (the memory asked for is not there: too large for this machine, or a corrupt length)"
-        raise SourceError(f"{where} cannot be decoded: {reason}", url=url) from error
+        raise kind(f"{where} cannot be decoded: {reason}", url=url) from error
+
+
+def is_of_surroundings(error: BaseException) -> bool:
+    """Return whether memory, a module, a file or a network that was not there is why, rather than what was looked at.
+
+    Libraries raise an `OSError` of their own for bad bytes: it has no number of the system's.
+    """
+    is_surely = isinstance(error, MemoryError | ImportError | ConnectionError | TimeoutError)
+    return is_surely or getattr(error, "errno", None) is not None
 
 
 @contextmanager

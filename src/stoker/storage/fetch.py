@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from stoker.errors import SourceChangedError, SourceError
+from stoker.errors import SourceChangedError, SourceCorruptError, SourceError
 from stoker.storage.storage import BytesLike, ObjectInfo, Storage
 
 # A hole is read over where that takes no longer than another request: this large at most, and so large until requests
@@ -59,7 +59,7 @@ def column_chunks(
         url: The file, for errors.
 
     Raises:
-        SourceError: One would lie outside of the file.
+        SourceCorruptError: One would lie outside of the file.
     """
     start, dictionary = chunks["data_offset"], chunks["dictionary_offset"]
     # An offset of 0 is what some writers put where there is no dictionary page.
@@ -70,7 +70,7 @@ def column_chunks(
     if not is_within.all():
         i = int(np.argmin(is_within))
         first, num_bytes = int(start[i]), int(length[i])
-        raise SourceError(
+        raise SourceCorruptError(
             f"{name(i)} is said to lie at bytes {first:,} to {first + num_bytes:,} of a file of {size_bytes:,}: "
             "the footer is corrupt",
             url=url,
